@@ -21,7 +21,7 @@ pub enum BenchError {
     /// The world of the measurement could not be set up: a service did not start, a reserve was not funded.
     #[error("{0}")]
     SetUp(String),
-    /// A service of the world ended before it was told to.
+    /// A service of the world ended before it was stopped.
     #[error("{name} ended by itself ({status}): {last_words}")]
     Ended {
         /// Which one.

@@ -67,7 +67,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Halves the machine unless told otherwise. With one core only, nothing is pinned.
+    /// By default, half of the cores for each side. With one core only, nothing is pinned.
     ///
     /// # Errors
     /// [`BenchError::Usage`] for cores that this process may not use.
@@ -129,7 +129,7 @@ impl Placement {
     }
 }
 
-/// Runs `action` with this thread on `cores`, and returns to where it was. Threads and processes that begin meanwhile
+/// Runs `action` with this thread on `cores`, and returns to where it was. Threads and processes that start meanwhile
 /// stay on those cores.
 ///
 /// # Errors

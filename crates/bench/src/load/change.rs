@@ -1,4 +1,4 @@
-//! Changing a coin into fresh ones: everything but the answer's choice is made ahead.
+//! Changing a coin into fresh ones: everything but the choice in the answer is prepared in advance.
 
 use batzen_crypto::refresh::{self, Candidate, FreshDenom, KAPPA, RefreshCommitment};
 use batzen_crypto::{

@@ -99,7 +99,7 @@ impl Reserves {
     /// Each reserve gets so many units: more than any run takes.
     const UNITS: u64 = 1_000_000_000;
 
-    /// Opens so many reserves with a lot of money.
+    /// Opens `count` reserves with more money than a run needs.
     ///
     /// # Errors
     /// As [`World::fund`].
@@ -260,7 +260,7 @@ impl Planchet {
         Ok(Self { coin_priv: secrets.coin_priv, coin_pub, blinded, blinding: secrets.blinding, unblind })
     }
 
-    /// Takes the blinding off. The result is not verified: whoever accepts the coin does that.
+    /// Takes the blinding off. The result is not verified: the recipient of the coin does that.
     ///
     /// # Errors
     /// When the signature is of another cipher or size.

@@ -1,6 +1,6 @@
-//! The load generator: few threads, many connections, requests that were made ahead.
+//! The load generator: few threads, many connections, requests that were prepared in advance.
 //!
-//! A *script* tells what is sent. A client (a connection) takes a job from its thread's script, sends its first request,
+//! A *script* says what is sent. A client (a connection) takes a job from its thread's script, sends its first request,
 //! shows the answer to the script, and sends what comes next, until the job is done. In a *closed* loop a client takes the
 //! next job then. In an *open* loop jobs begin at planned times, whatever the server does, and the latency of a job's
 //! first request counts from its planned time: a server that stalls cannot hide the requests that would have been sent
@@ -150,7 +150,7 @@ impl Counts {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Length of the measured part.
@@ -182,7 +182,7 @@ pub struct Outcome {
     pub clients_used: usize,
 }
 
-/// Shared by the threads of a run and whoever watches it.
+/// Shared by the threads of a run and its observer.
 #[derive(Debug)]
 pub struct Watch {
     start: Instant,
@@ -207,7 +207,7 @@ impl Watch {
     }
 }
 
-/// Who looks on while a run goes on.
+/// Is called while a run is under way.
 pub trait Observer {
     /// The measured part begins now.
     fn begins(&mut self) {}
@@ -234,10 +234,10 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Lets the threads go when it is dropped: nobody would if the observer panicked.
-struct LetGo<'a>(&'a OnceLock<()>);
+/// Releases the threads when it is dropped, also if the observer panics.
+struct ReleaseOnDrop<'a>(&'a OnceLock<()>);
 
-impl Drop for LetGo<'_> {
+impl Drop for ReleaseOnDrop<'_> {
     fn drop(&mut self) {
         // Nobody else lets them go.
         let _ = self.0.set(());
@@ -298,9 +298,9 @@ pub fn run<S: Script>(
                 .collect::<Vec<_>>()
         })?;
         barrier.wait();
-        let let_go = LetGo(may_go);
+        let release = ReleaseOnDrop(may_go);
         observe(plan, watch, observer, || done.load(Relaxed) == threads);
-        drop(let_go);
+        drop(release);
         Ok(handles
             .into_iter()
             .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

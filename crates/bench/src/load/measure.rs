@@ -30,7 +30,7 @@ use recorder::{Recorded, Recorder, series};
 pub struct Description {
     /// Its name on the command line.
     pub scenario: &'static str,
-    /// What tells this run from its neighbours.
+    /// What distinguishes this run from others.
     pub title: String,
     /// What an operation is, in the plural.
     pub unit: &'static str,
@@ -522,7 +522,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peak_that_drifts_is_told() {
+    fn a_drifting_peak_is_reported() {
         assert_eq!(drift(7_000.0, 10_000.0, 11_400.0), None);
         assert_eq!(drift(7_000.0, 10_000.0, 8_600.0), None);
         let told = drift(7_000.0, 10_000.0, 8_000.0).expect("a fifth is much");

@@ -1,6 +1,6 @@
 //! Measuring pieces of code on one core: CPU time of the thread, the best of several rounds, rivals interleaved.
 //!
-//! CPU time instead of wall time, because a machine that does something else beside takes time from us, but no CPU time; the
+//! CPU time instead of wall time, because other work on the machine takes time from us, but no CPU time; the
 //! best round instead of the mean, because everything that disturbs makes slower; interleaved, because a processor's clock
 //! drifts.
 
@@ -28,7 +28,7 @@ pub struct Effort {
 impl Effort {
     /// For figures that are published.
     pub const FULL: Self = Self { rounds: 7, turn: Duration::from_millis(60) };
-    /// For a first impression, and for ceilings beside a run.
+    /// For a first impression, and for the ceilings of a run.
     pub const QUICK: Self = Self { rounds: 3, turn: Duration::from_millis(30) };
 }
 

@@ -31,7 +31,7 @@ impl Moment {
     }
 }
 
-/// Counts an answer that came so many nanoseconds after the begin of the measured part.
+/// Counts an answer that arrived `at_ns` after the start of the measured part.
 pub(crate) fn count(moments: &mut Vec<Moment>, at_ns: u64, latency_us: u64) {
     let answer =
         Moment { requests: 1, latency_sum_us: latency_us, latency_max_us: latency_us, late_max_us: 0 };

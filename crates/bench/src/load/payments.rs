@@ -17,7 +17,7 @@ const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 /// No age commitment.
 const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 
-/// Somebody who is paid.
+/// A payee.
 #[derive(Clone, Debug)]
 pub struct Merchant {
     /// The merchant's key.

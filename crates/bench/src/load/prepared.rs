@@ -1,10 +1,10 @@
-//! Jobs whose requests were all made ahead.
+//! Jobs whose requests were all prepared in advance.
 
 use std::collections::VecDeque;
 
 use crate::load::generator::{Next, Outgoing, Script};
 
-/// Every so many jobs, the answer is kept and checked after the run.
+/// One in this many jobs has its answer kept and checked after the run.
 pub const SAMPLE_EVERY: u64 = 128;
 /// No more answers are kept than this, of one thread.
 const SAMPLES_MAX: usize = 1_000;
@@ -37,7 +37,7 @@ pub struct Sample {
     pub body: Vec<u8>,
 }
 
-/// Sends jobs that were made ahead; every answer must be 200.
+/// Sends jobs that were prepared in advance; every answer must be 200.
 #[derive(Debug)]
 pub struct Prepared {
     jobs: VecDeque<Job>,

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_cores_are_seen() {
+    fn idle_cores_are_detected() {
         let stat = "cpu  9 9 9 9\ncpu0 10 0 10 70 10 0 0 0 0 0\ncpu1 100 0 0 0 0 0 0 0\nintr 1\n";
         let (start, both) = (CoreTime::default(), CoreTime::from_stat(stat, &[]));
         assert!((CoreTime::from_stat(stat, &[0]).idle_share_since(&start) - 0.8).abs() < 1e-9);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hypervisor_takes_is_seen() {
+    fn stolen_time_is_detected() {
         let stat = "cpu0 10 0 10 70 0 0 0 10 5 0\ncpu1 60 0 0 0 0 0 0 40 0 0\n";
         let (start, both) = (CoreTime::default(), CoreTime::from_stat(stat, &[]));
         assert!((CoreTime::from_stat(stat, &[0]).stolen_share_since(&start) - 0.1).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! Progress on standard error, if somebody watches.
+//! Progress on standard error, if it is a terminal.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub struct Progress {
     is_shown: bool,
 }
 
-/// Something that goes on; it disappears when this is dropped.
+/// A progress bar; dropping it removes it from the terminal.
 #[derive(Debug)]
 pub struct Bar(ProgressBar);
 
@@ -33,13 +33,13 @@ impl Progress {
         Bar(bar)
     }
 
-    /// Something of unknown duration.
+    /// A spinner for work of unknown length.
     #[must_use]
     pub fn waiting(self, message: &str) -> Bar {
         self.start("{spinner} {msg} ({elapsed})", message, None)
     }
 
-    /// Something that has so many steps.
+    /// A bar for work of `total` steps.
     #[must_use]
     pub fn bar(self, message: &str, total: u64) -> Bar {
         self.start("{msg} {wide_bar} {pos}/{len} {eta}", message, Some(total))

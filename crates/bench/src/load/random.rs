@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_draws_all_alike_and_one_draws_one() {
+    fn uniform_draws_are_even_and_one_draws_one() {
         let seen = draws(Merchants::Uniform, 10);
         assert!(seen.iter().all(|count| (9_500..10_500).contains(count)), "{seen:?}");
         assert_eq!(draws(Merchants::One, 10)[0], 100_000);

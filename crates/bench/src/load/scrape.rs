@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_database_did_is_told_by_operation() {
+    fn database_work_is_counted_per_operation() {
         let page = |statements: u32, conflicts: u32| {
             Page::parse(format!(
                 "batzen_postgres_statements_total {statements}\nbatzen_postgres_races_total {conflicts}\n"

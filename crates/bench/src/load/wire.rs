@@ -1,4 +1,4 @@
-//! HTTP/1.1 as a load generator needs it: requests as bytes that are made ahead, answers read as far as needed.
+//! HTTP/1.1 as a load generator needs it: requests as bytes that are prepared in advance, answers read as far as needed.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_tell_their_length() {
+    fn requests_have_a_content_length() {
         let text = String::from_utf8(post("/a", &[1, 2])).unwrap();
         assert!(text.starts_with("POST /a HTTP/1.1\r\n") && text.ends_with("Content-Length: 5\r\n\r\n[1,2]"));
     }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_figures_incomparable_is_named() {
+    fn differences_that_make_figures_incomparable_are_named() {
         let a = sample_run(Path::new("a")).result;
         let mut b = a.clone();
         b.machine.model = "another".into();

@@ -14,7 +14,7 @@ pub fn json(value: &impl Serialize) -> String {
     text
 }
 
-/// Writes to standard output. A reader that has gone has seen enough.
+/// Writes to standard output. A closed pipe is no error.
 ///
 /// # Errors
 /// When it cannot be written to for another reason.
@@ -36,7 +36,7 @@ pub fn replace_file(path: &Path, text: &str) -> Result<(), BenchError> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = Path::new(&temporary);
-    // Who reads the reason knows the file, not the one beside it.
+    // The reader of the error knows the file, not the temporary one.
     std::fs::write(temporary, text)
         .and_then(|()| std::fs::rename(temporary, path))
         .inspect_err(|_| drop(std::fs::remove_file(temporary)))

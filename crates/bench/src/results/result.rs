@@ -71,7 +71,7 @@ pub enum ResultError {
         /// Results below it.
         below: Vec<PathBuf>,
     },
-    /// What a result holds beside `result.json` is not there.
+    /// A file beside `result.json` is missing.
     #[error(
         "{path}: it is missing or empty, although result.json tells of what belongs in it (measure again, or leave the \
          directory out)",
@@ -239,7 +239,7 @@ pub struct RunResult {
     pub schema: u32,
     /// The scenario's name: `withdraw`, `deposit`, …
     pub scenario: String,
-    /// A title that tells this run from its neighbours, for example `withdraw RSA-2048, 8 coins a request`.
+    /// A title that distinguishes this run from others, for example `withdraw RSA-2048, 8 coins a request`.
     pub title: String,
     /// The command line that repeats the run.
     pub command: String,

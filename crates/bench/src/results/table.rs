@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn builds_and_commands_are_told_once_in_their_order() {
+    fn builds_and_commands_are_listed_once_in_order() {
         let run = |commit: &str, command: &str| {
             let mut run = sample_run(Path::new("run"));
             (run.result.commit, run.result.command) = (commit.into(), command.into());

@@ -6,7 +6,7 @@ use batzen_exchange::workers::aggregator;
 use clap::Args;
 use serde_json::json;
 
-use super::workers::{Inside, Place, Shape, measure};
+use super::workers::{InProcessExchange, RunDirectory, Shape, measure};
 use super::{Context, fill};
 use crate::BenchError;
 use crate::results::result::Run;
@@ -39,13 +39,13 @@ pub struct AggregatorArgs {
 /// Whatever keeps it from a result.
 pub fn run(args: &AggregatorArgs, context: &Context) -> Result<Run, BenchError> {
     args.store.check()?;
-    let place = Place::new("aggregator", &args.run)?;
-    let database = Database::start(&args.store, &place.placement)?;
-    let inside = Inside::start(&place, "http://127.0.0.1:9/".to_owned(), database)?;
-    let before = inside.app().core.store.stats();
-    fill::deposits(&inside, args.deposits, args.merchants, args.seed)?;
-    let filled = inside.app().core.store.stats();
-    inside.settle()?;
+    let run_dir = RunDirectory::new("aggregator", &args.run)?;
+    let database = Database::start(&args.store, &run_dir.placement)?;
+    let in_process = InProcessExchange::start(&run_dir, "http://127.0.0.1:9/".to_owned(), database)?;
+    let before = in_process.app().core.store.stats();
+    fill::deposits(&in_process, args.deposits, args.merchants, args.seed)?;
+    let filled = in_process.app().core.store.stats();
+    in_process.settle()?;
     let per_deposit = |grown: u64| grown as f64 / args.deposits as f64;
     let shape = Shape {
         scenario: "aggregator",
@@ -55,11 +55,13 @@ pub fn run(args: &AggregatorArgs, context: &Context) -> Result<Run, BenchError> 
             ("deposits".to_owned(), json!(args.deposits)),
             ("merchants".to_owned(), json!(args.merchants)),
         ]),
-        remarks: vec!["the deposits, of RSA-2048 coins, were made up and went through the rules".to_owned()],
+        remarks: vec![
+            "the deposits, of RSA-2048 coins, were generated and went through the rules".to_owned(),
+        ],
     };
     let (mut run, progress) = measure(
-        (context, &place, shape),
-        &inside,
+        (context, &run_dir, shape),
+        &in_process,
         None,
         |app| app.core.metrics.workers.deposits.get(),
         |app| async move { aggregator::run_until_idle(&app.core).await },

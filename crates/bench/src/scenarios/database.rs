@@ -104,7 +104,7 @@ impl StoreOptions {
         self.postgres_set.iter().try_for_each(|setting| name_and_value(setting).map(drop))
     }
 
-    /// What tells a run from others, for its title.
+    /// What distinguishes a run from others, for its title.
     #[must_use]
     pub fn title(&self) -> String {
         match (self.is_postgres(), self.partitions) {
@@ -142,7 +142,7 @@ struct Counters {
 /// What a database has used until a moment.
 pub struct Snapshot {
     cpu_ns: u64,
-    /// Asked beside the load, which must not wait for it.
+    /// Queried while the load runs, which must not wait for it.
     counters: JoinHandle<Result<Counters, String>>,
     serialization_failures: u64,
 }
@@ -152,7 +152,7 @@ fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> BenchError + '_ {
 }
 
 impl Database {
-    /// Starts a throw-away server on the server's cores, or looks at the one that was named. None: the store is embedded.
+    /// Starts a throw-away server on the server's cores, or connects to the one that was named. None: the store is embedded.
     ///
     /// # Errors
     /// When PostgreSQL is not installed, or does not start or answer.
@@ -194,7 +194,7 @@ impl Database {
         &self.url
     }
 
-    /// What tells a run on it from others, for its title.
+    /// What distinguishes a run on it from others, for its title.
     #[must_use]
     pub fn title(&self) -> String {
         self.options.title()
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_nothing_would_come_of_are_refused() {
+    fn options_without_effect_are_refused() {
         let none = StoreOptions { store: None, database: None, partitions: 0, postgres_set: Vec::new() };
         let url = Some("postgres://localhost/x".to_owned());
         let (embedded, postgres) = (Some(StoreKind::Embedded), Some(StoreKind::Postgres));

@@ -12,7 +12,7 @@ use batzen_protocol::Timestamp;
 use batzen_protocol::payto::h_payto;
 use batzen_tables::exchange::{AccountId, DenomSerial, DepositTarget};
 
-use super::workers::{Inside, Made, clock, currency, money, payto};
+use super::workers::{InProcessExchange, PseudoRandom, clock, currency, money, payto};
 use crate::BenchError;
 
 /// A little longer than a tick of the aggregator's clock.
@@ -26,12 +26,17 @@ const COINS: usize = 8;
 ///
 /// # Errors
 /// When a rule refuses.
-pub fn deposits(inside: &Inside, deposits: u64, merchants: u64, seed: u64) -> Result<(), BenchError> {
-    let mut made = Made::new(seed);
+pub fn deposits(
+    in_process: &InProcessExchange,
+    deposits: u64,
+    merchants: u64,
+    seed: u64,
+) -> Result<(), BenchError> {
+    let mut random = PseudoRandom::new(seed);
     let due = Timestamp::from_micros(clock().as_micros().saturating_sub(1_000_000));
-    let filler = inside.filler();
+    let filler = in_process.filler();
     let keys: Vec<EddsaPublicKey> =
-        (0..merchants).map(|_| EddsaPublicKey::from_bytes(made.bytes())).collect();
+        (0..merchants).map(|_| EddsaPublicKey::from_bytes(random.bytes())).collect();
     let mut left = deposits;
     let mut turn = 0;
     while left > 0 {
@@ -44,14 +49,14 @@ pub fn deposits(inside: &Inside, deposits: u64, merchants: u64, seed: u64) -> Re
             let payto_uri = payto(&format!("m{merchant}"));
             commands.push(Command::Deposit(Deposit {
                 merchant_pub: keys[merchant],
-                h_contract_terms: HashCode::from_bytes(made.bytes()),
+                h_contract_terms: HashCode::from_bytes(random.bytes()),
                 h_payto: h_payto(&payto_uri),
                 payto_uri,
                 wire_salt: WireSalt::from_bytes([7; 16]),
                 wallet_time: due,
                 refund_deadline: due,
                 wire_deadline: due,
-                coins: (0..coins).map(|_| coin(&mut made)).collect(),
+                coins: (0..coins).map(|_| coin(&mut random)).collect(),
             }));
         }
         decide(&filler, &commands)?;
@@ -61,16 +66,16 @@ pub fn deposits(inside: &Inside, deposits: u64, merchants: u64, seed: u64) -> Re
     Ok(())
 }
 
-fn coin(made: &mut Made) -> DepositCoin {
+fn coin(random: &mut PseudoRandom) -> DepositCoin {
     DepositCoin {
         coin: PresentedCoin {
-            coin_pub: EddsaPublicKey::from_bytes(made.bytes()),
+            coin_pub: EddsaPublicKey::from_bytes(random.bytes()),
             denom: DenomSerial(1),
             h_age: None,
-            denom_sig: DenomSignature::Rsa(made.bytes::<256>().to_vec()),
+            denom_sig: DenomSignature::Rsa(random.bytes::<256>().to_vec()),
         },
         contribution: money("1.5"),
-        coin_sig: EddsaSignature::from_bytes(made.bytes()),
+        coin_sig: EddsaSignature::from_bytes(random.bytes()),
     }
 }
 
@@ -91,12 +96,12 @@ fn decide(
 ///
 /// # Errors
 /// When a rule refuses.
-pub fn transfers(inside: &Inside, transfers: u64, seed: u64) -> Result<(), BenchError> {
-    deposits(inside, transfers, transfers, seed)?;
-    let app = inside.app();
+pub fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> Result<(), BenchError> {
+    deposits(in_process, transfers, transfers, seed)?;
+    let app = in_process.app();
     let now = app.core.rules.aggregation_time(clock());
     let account = AccountId::of_payto(&app.core.config.accounts[0].payto_uri);
-    let filler = inside.filler();
+    let filler = in_process.filler();
     loop {
         let (targets, _) =
             batzen_exchange::reads::read::due_targets(&app.core.store, now, &Default::default(), 4 * BATCH)
@@ -129,14 +134,14 @@ pub fn transfers(inside: &Inside, transfers: u64, seed: u64) -> Result<(), Bench
 /// When store or ledger cannot be made, or a rule refuses.
 pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
     let failed = |error| BenchError::set_up("the bank cannot be filled", error);
-    let mut made = Made::new(seed);
+    let mut random = PseudoRandom::new(seed);
     let credit = |n: u64| {
         BankCommand::AddIncoming(AddIncoming {
-            id: made.bytes(),
+            id: random.bytes(),
             debit_account: format!("customer{}", n % 1_000),
             credit_account: "exchange".to_owned(),
             amount: money("12.5"),
-            reserve_pub: EddsaPublicKey::from_bytes(made.bytes()),
+            reserve_pub: EddsaPublicKey::from_bytes(random.bytes()),
         })
     };
     let config = BankConfig {

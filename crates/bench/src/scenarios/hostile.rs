@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::Context;
 use super::deposit::{DepositArgs, DepositLoad};
-use super::workers::{Place, Shape, blank};
+use super::workers::{RunDirectory, Shape, blank};
 use crate::BenchError;
 use crate::load::affinity;
 use crate::load::coins::{self, Mint, Planchet, PrepPool, Reserves};
@@ -37,9 +37,9 @@ mod attacks;
 
 use attacks::{ATTACKS, Attack, BODY_BYTES, Stretched, Target};
 
-/// Payments per second, unless somebody says otherwise.
+/// Payments per second by default.
 const RATE: f64 = 200.0;
-/// Connections of the honest client, unless somebody says otherwise.
+/// Connections of the honest client by default.
 const CLIENTS: u32 = 32;
 /// Withdrawals that make the long history of a reserve, which is empty then.
 const HISTORY: u32 = 6_000;
@@ -112,14 +112,14 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
     let mut workload = DepositLoad::single(&args.deposit);
     let described = workload.describe();
     options::check_cipher(described.cipher)?;
-    let place = Place::new("hostile", &args.deposit.run)?;
+    let run_dir = RunDirectory::new("hostile", &args.deposit.run)?;
     let progress = Progress::new(context.shows_progress);
-    let prep_pool = PrepPool::new(&place.placement.all)?;
+    let prep_pool = PrepPool::new(&run_dir.placement.all)?;
     let mut world = World::start(
         WorldPlan {
             program: args.program.clone().unwrap_or_else(|| context.program.clone()),
-            dir: place.world.clone(),
-            placement: place.placement.clone(),
+            dir: run_dir.world.clone(),
+            placement: run_dir.placement.clone(),
             coins: described.coins.clone(),
             with_workers: options.with_workers,
             database: None,
@@ -130,7 +130,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
         &progress,
     )?;
     let clients = options.clients.unwrap_or(CLIENTS);
-    let threads = place.placement.client_count().min(clients as usize);
+    let threads = run_dir.placement.client_count().min(clients as usize);
     let pid = world.exchange_pids()[0];
     let address = world.exchange_address;
     let mut stage = Stage {
@@ -157,7 +157,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
             warmup: options.warmup,
             duration: Some(options.duration),
             kinds: vec![Kind::counted("deposit")],
-            cores: place.placement.client.clone(),
+            cores: run_dir.placement.client.clone(),
         };
         let mut memory = Memory { pid, peak_bytes: resident_bytes(pid) };
         let ran = {
@@ -168,10 +168,10 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
                     Arc::clone(&target),
                     addresses,
                     args.connections as usize,
-                    &place.placement.client,
+                    &run_dir.placement.client,
                 )
             });
-            affinity::on_cores(&place.placement.client, || {
+            affinity::on_cores(&run_dir.placement.client, || {
                 generator::run(&plan, scripts, &mut memory, &context.interrupted)
             })?
         };
@@ -204,7 +204,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
         extra.insert(format!("{name}_goals_met"), f64::from(u8::from(is_met)));
         kinds
             .insert(format!("beside {name}"), KindResult { ops: outcome.all.ops, ops_per_s: per_s, latency });
-        // What the attack has left behind ends by itself.
+        // What is left of the attack times out.
         std::thread::sleep(Duration::from_secs(1));
     }
     if !world.finish(&progress)? {
@@ -226,13 +226,13 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
                 .to_owned(),
         ],
     };
-    let mut result = blank(context, &place, shape, ops, options.duration.as_secs_f64());
+    let mut result = blank(context, &run_dir, shape, ops, options.duration.as_secs_f64());
     result.ops_per_s = quiet_per_s;
     result.latency = Some(quiet_latency);
     result.load = Load::Open { clients: clients as usize, target_ops_per_s: rate };
     result.limited_by = LimitedBy::Client;
     (result.kinds, result.extra, result.errors) = (kinds, extra, errors);
-    Ok(Run { path: place.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
+    Ok(Run { path: run_dir.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
 }
 
 /// What the attacks send: a reserve is emptied for them, so that its history is long and proves refusals.

@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 
 use super::Context;
-use super::workers::{Place, Shape, blank};
+use super::workers::{RunDirectory, Shape, blank};
 use crate::BenchError;
 use crate::load::affinity::on_cores;
 use crate::load::procfs::{CpuTime, resident_bytes};
@@ -101,11 +101,11 @@ pub struct LedgerArgs {
 /// # Errors
 /// Whatever keeps it from a result.
 pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
-    let place = Place::new("ledger", &args.run)?;
+    let run_dir = RunDirectory::new("ledger", &args.run)?;
     let progress = Progress::new(context.shows_progress);
     let mut server = match &args.ledger {
         Some(_) => None,
-        None => Some(LedgerServer::start(context, &place, args.transport)?),
+        None => Some(LedgerServer::start(context, &run_dir, args.transport)?),
     };
     let url = match (&args.ledger, &server) {
         (Some(url), _) => url.clone(),
@@ -117,13 +117,13 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
         None => 1,
         Some(_) => u128::from(crate::scenarios::world::now().as_micros()) << 64,
     };
-    let cores = place.placement.client.clone();
+    let cores = run_dir.placement.client.clone();
     let measured =
-        on_cores(&cores, || measure(args, context, &place, &url, base, server.as_mut(), progress))??;
+        on_cores(&cores, || measure(args, context, &run_dir, &url, base, server.as_mut(), progress))??;
     if let Some(server) = server {
         server.stop()?;
     }
-    result(args, context, &place, measured)
+    result(args, context, &run_dir, measured)
 }
 
 /// What was seen.
@@ -169,7 +169,7 @@ async fn create_accounts(
 fn measure(
     args: &LedgerArgs,
     context: &Context,
-    place: &Place,
+    run_dir: &RunDirectory,
     url: &str,
     base: u128,
     mut server: Option<&mut LedgerServer>,
@@ -182,7 +182,7 @@ fn measure(
     set_up.block_on(create_accounts(control.as_ref(), args, base, progress))?;
     let issued = Arc::new(AtomicU64::new(0));
     let done = Arc::new(AtomicU64::new(0));
-    let threads = place.placement.client_count().min(args.clients as usize).max(1);
+    let threads = run_dir.placement.client_count().min(args.clients as usize).max(1);
     let begin = Arc::new(std::sync::Barrier::new(threads + 1));
     let choice = Arc::new(Choice::new(args.accounts_by, args.accounts, base));
     let mut handles = Vec::new();
@@ -279,7 +279,7 @@ fn measure(
     })
 }
 
-/// Reads every account: debits equal credits, and what was moved is what the clients were told.
+/// Reads every account: debits equal credits, and the sum moved is the sum confirmed to clients.
 async fn check(
     ledger: &dyn Ledger,
     args: &LedgerArgs,
@@ -315,7 +315,7 @@ async fn check(
 fn result(
     args: &LedgerArgs,
     context: &Context,
-    place: &Place,
+    run_dir: &RunDirectory,
     measured: Measured,
 ) -> Result<Run, BenchError> {
     let Measured { tally, seconds, series, server_cpu, client_cpu, .. } = measured;
@@ -345,7 +345,7 @@ fn result(
         ]),
         remarks: vec!["every transfer was durable before it was answered".to_owned()],
     };
-    let mut result = blank(context, place, shape, tally.ops, seconds);
+    let mut result = blank(context, run_dir, shape, tally.ops, seconds);
     let ops = (tally.ops as f64).max(1.0);
     result.requests = tally.requests;
     result.errors = tally.errors;
@@ -358,9 +358,9 @@ fn result(
         result.cpu_us_per_op_by_stage =
             cpu.by_role_ns.iter().map(|(role, ns)| ((*role).to_owned(), *ns as f64 / 1e3 / ops)).collect();
         let server_cores = cpu.total_ns() as f64 / 1e9 / seconds;
-        result.limited_by = if server_cores >= BUSY * place.placement.server_count() as f64 {
+        result.limited_by = if server_cores >= BUSY * run_dir.placement.server_count() as f64 {
             LimitedBy::Server
-        } else if client_cores >= BUSY * place.placement.client_count() as f64 {
+        } else if client_cores >= BUSY * run_dir.placement.client_count() as f64 {
             LimitedBy::Client
         } else {
             LimitedBy::Neither
@@ -379,7 +379,7 @@ fn result(
     }
     result.extra.insert("accounts_checked".to_owned(), measured.checked as f64);
     let latency = percentile_points(&tally.latency);
-    Ok(Run { path: place.directory.clone(), result, series, latency })
+    Ok(Run { path: run_dir.directory.clone(), result, series, latency })
 }
 
 /// A histogram of microseconds up to a minute.

@@ -47,11 +47,11 @@ pub struct Context {
     pub version: String,
     /// The commit it was built from, or `unknown`.
     pub commit: String,
-    /// Becomes true when the user has enough.
+    /// Becomes true when the user interrupts the run.
     pub interrupted: Arc<AtomicBool>,
     /// The command line, as a shell would read it.
     pub command: String,
-    /// Whether somebody watches standard error.
+    /// Whether standard error is a terminal.
     pub shows_progress: bool,
 }
 

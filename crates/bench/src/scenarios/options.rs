@@ -68,7 +68,7 @@ pub struct RunOptions {
     pub json: bool,
 }
 
-/// Connections of a closed loop, unless somebody says otherwise.
+/// Connections of a closed loop by default.
 const CLOSED_CLIENTS: u32 = 64;
 /// Connections of an open loop: more than of a closed one, since its requests do not wait for each other. A server that has been
 /// held up is to find at once what came meanwhile.

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::Context;
-use super::workers::{Place, Shape, blank};
+use super::workers::{RunDirectory, Shape, blank};
 use crate::BenchError;
 use crate::load::affinity::on_cores;
 use crate::results::result::{LimitedBy, Load, Run};
@@ -75,12 +75,12 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
         postgres_set: args.postgres_set.clone(),
     };
     store.check()?;
-    let place = Place::new("pgbench", &args.run)?;
-    let database = Database::start(&store, &place.placement)?.expect("PostgreSQL was chosen");
+    let run_dir = RunDirectory::new("pgbench", &args.run)?;
+    let database = Database::start(&store, &run_dir.placement)?.expect("PostgreSQL was chosen");
     let failed = |reason: String| BenchError::set_up("pgbench", reason);
     let program = Installation::find().map_err(|error| failed(error.to_string()))?.bin.join("pgbench");
     let pgbench = |arguments: &[&str]| -> Result<String, BenchError> {
-        let output = on_cores(&place.placement.client, || {
+        let output = on_cores(&run_dir.placement.client, || {
             Command::new(&program).args(arguments).arg(database.url()).stdin(Stdio::null()).output()
         })?;
         let output = output.map_err(|error| failed(error.to_string()))?;
@@ -92,7 +92,7 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
     pgbench(&["-i", "-q", "-s", &args.scale.to_string()])?;
     database.settle()?;
     let (clients, seconds) = (args.clients.to_string(), args.duration.as_secs().max(1).to_string());
-    let threads = place.placement.client_count().min(args.clients as usize).to_string();
+    let threads = run_dir.placement.client_count().min(args.clients as usize).to_string();
     let mut load = vec!["-n", "-M", "prepared", "-c", &clients, "-j", &threads, "-T", &seconds];
     load.extend(["-b", args.script.name()]);
     let before = database.snapshot();
@@ -116,16 +116,16 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
         ]),
         remarks: Vec::new(),
     };
-    let mut result = blank(context, &place, shape, whole(transactions), transactions / per_second);
+    let mut result = blank(context, &run_dir, shape, whole(transactions), transactions / per_second);
     result.load = Load::Closed { clients: args.clients as usize };
     result.parameters.extend(database.parameters()?);
     result.extra.insert("latency_average_us".to_owned(), average_us);
     used.show(&mut result);
     let busy = used.cpu_ns as f64 / 1e9 / result.duration_s;
     result.extra.insert("server_cores_busy".to_owned(), busy);
-    let is_full = busy > 0.9 * place.placement.server_count() as f64;
+    let is_full = busy > 0.9 * run_dir.placement.server_count() as f64;
     result.limited_by = if is_full { LimitedBy::Server } else { LimitedBy::Neither };
-    Ok(Run { path: place.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
+    Ok(Run { path: run_dir.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count below 2^53")]

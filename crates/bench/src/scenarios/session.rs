@@ -1,6 +1,6 @@
 //! Wallets as scripts: withdraw, pay, take change, one step after the other.
 //!
-//! What does not depend on answers is made ahead: keys and planchets of coins, their signatures for payments (the
+//! What does not depend on answers is prepared in advance: keys and planchets of coins, their signatures for payments (the
 //! exchange's signature of a coin is not part of what the coin signs), the candidates of changes. What is left while the
 //! load runs: taking off the blinding, the signatures of fresh coins, the text of the requests.
 
@@ -23,7 +23,7 @@ use crate::load::payments::{Payment, Payments};
 use crate::load::prepared::refusal;
 use crate::scenarios::world::{self, Denom, World};
 
-/// Every so many sessions, all answers are kept and checked after the run.
+/// One in this many sessions has all its answers kept and checked after the run.
 const SAMPLE_EVERY: u64 = 16;
 /// No more facts are kept than this, of one thread.
 const FACTS_MAX: usize = 4_000;
@@ -54,7 +54,7 @@ pub fn kinds(counted: usize) -> Vec<Kind> {
 pub enum Step {
     /// Withdraws these coins.
     Withdraw(Range<usize>),
-    /// Pays so many units with each of these coins.
+    /// Pays with each of these coins: coin and units.
     Pay(Vec<(usize, u64)>),
     /// Changes what is left of a coin into fresh ones.
     Change {
@@ -69,14 +69,14 @@ pub enum Step {
 
 /// What a wallet will do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Course {
+pub struct SessionPlan {
     /// The denomination of each coin: an index into [`World::denoms`].
     pub denoms: Vec<usize>,
     /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-impl Course {
+impl SessionPlan {
     /// Coins deposited.
     #[must_use]
     pub fn deposits(&self) -> usize {
@@ -101,9 +101,9 @@ impl Course {
     }
 }
 
-/// Where a coin of a session is.
+/// The state of a coin of a session.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum CoinState {
     /// Nothing is known of it yet: it will come out of a change.
     Unknown,
     /// Ready to be withdrawn.
@@ -120,9 +120,9 @@ pub struct Session {
     /// Its number.
     pub number: u64,
     /// What it does.
-    pub course: Arc<Course>,
+    pub session_plan: Arc<SessionPlan>,
     /// Its coins.
-    pub coins: Vec<Place>,
+    pub coins: Vec<CoinState>,
     /// The request that withdraws its coins.
     pub withdrawal: Vec<u8>,
     /// Requests for R values before it.
@@ -207,10 +207,10 @@ pub struct Sessions {
 impl Session {
     /// A session that has not begun. Its parts must fit its course.
     #[must_use]
-    pub fn new(number: u64, course: Arc<Course>, coins: Vec<Place>) -> Self {
+    pub fn new(number: u64, session_plan: Arc<SessionPlan>, coins: Vec<CoinState>) -> Self {
         Self {
             number,
-            course,
+            session_plan,
             coins,
             withdrawal: Vec::new(),
             questions: VecDeque::new(),
@@ -232,16 +232,16 @@ impl Session {
         payments: &Payments,
         terms: Vec<(Terms, Option<Vec<batzen_crypto::ExchangeWithdrawValues>>)>,
     ) -> Result<(), BenchError> {
-        let course = Arc::clone(&self.course);
+        let session_plan = Arc::clone(&self.session_plan);
         let mut paying = self.payments.iter();
         let mut terms = terms.into_iter();
-        for step in &course.steps {
+        for step in &session_plan.steps {
             match step {
                 Step::Withdraw(_) => {}
                 Step::Pay(parts) => {
                     let payment = paying.next().expect("a payment for each step that pays");
                     for (coin, units) in parts {
-                        let denom = &denoms[course.denoms[*coin]];
+                        let denom = &denoms[session_plan.denoms[*coin]];
                         let signature = self.coins[*coin].keys().map(|(coin_priv, _)| {
                             payments.sign(payment, coin_priv, denom, world::units(*units))
                         });
@@ -250,7 +250,7 @@ impl Session {
                 }
                 Step::Change { old, .. } => {
                     let (terms, values) = terms.next().expect("terms for each change");
-                    let denom = &denoms[course.denoms[*old]];
+                    let denom = &denoms[session_plan.denoms[*old]];
                     let change = match (self.coins[*old].keys(), values) {
                         (Some((coin_priv, coin_pub)), Some(values)) => {
                             Some(Change::new(&terms, coin_priv, coin_pub, denom, &values)?)
@@ -265,7 +265,7 @@ impl Session {
     }
 }
 
-impl Place {
+impl CoinState {
     /// Private and public key, if they are known.
     fn keys(&self) -> Option<(&batzen_crypto::EddsaPrivateKey, &EddsaPublicKey)> {
         match self {
@@ -306,8 +306,8 @@ impl Sessions {
 
     /// The next request of a session; none: it has come to its end.
     fn request(&mut self, session: &mut Session) -> Result<Option<Outgoing>, BenchError> {
-        let course = Arc::clone(&session.course);
-        let Some(step) = course.steps.get(session.step) else { return Ok(None) };
+        let session_plan = Arc::clone(&session.session_plan);
+        let Some(step) = session_plan.steps.get(session.step) else { return Ok(None) };
         let (bytes, kind) = match step {
             Step::Withdraw(_) => match session.questions.pop_front() {
                 Some(question) => {
@@ -321,7 +321,7 @@ impl Sessions {
             },
             Step::Pay(parts) => {
                 session.phase = Phase::Main;
-                (self.payment(session, &course, parts)?, DEPOSIT)
+                (self.payment(session, &session_plan, parts)?, DEPOSIT)
             }
             Step::Change { old, .. } => {
                 let needs_values = session.changes.front().is_some_and(|(terms, _)| terms.needs_values());
@@ -339,7 +339,7 @@ impl Sessions {
                     }
                     _ => {
                         session.phase = Phase::Main;
-                        (self.melt(session, &course, *old)?, MELT)
+                        (self.melt(session, &session_plan, *old)?, MELT)
                     }
                 }
             }
@@ -351,22 +351,22 @@ impl Sessions {
     fn coin<'a>(
         &mut self,
         session: &'a mut Session,
-        course: &Course,
+        session_plan: &SessionPlan,
         number: usize,
     ) -> Result<&'a Coin, BenchError> {
-        if let Place::Unfinished(_) = &session.coins[number] {
-            let Place::Unfinished(Unfinished { planchet, blind }) =
-                std::mem::replace(&mut session.coins[number], Place::Unknown)
+        if let CoinState::Unfinished(_) = &session.coins[number] {
+            let CoinState::Unfinished(Unfinished { planchet, blind }) =
+                std::mem::replace(&mut session.coins[number], CoinState::Unknown)
             else {
                 unreachable!("just seen")
             };
-            let denom = course.denoms[number];
+            let denom = session_plan.denoms[number];
             let coin = planchet.finish(denom, &self.denoms[denom], &blind)?;
             self.keep(session.number, || vec![Fact::Coin(denom, coin.coin_pub, coin.signature.clone())]);
-            session.coins[number] = Place::Coin(coin);
+            session.coins[number] = CoinState::Coin(coin);
         }
         match &session.coins[number] {
-            Place::Coin(coin) => Ok(coin),
+            CoinState::Coin(coin) => Ok(coin),
             _ => Err(BenchError::WrongAnswer(format!("coin {number} of a session was never signed"))),
         }
     }
@@ -374,14 +374,14 @@ impl Sessions {
     fn payment(
         &mut self,
         session: &mut Session,
-        course: &Course,
+        session_plan: &SessionPlan,
         parts: &[(usize, u64)],
     ) -> Result<Vec<u8>, BenchError> {
         let payment = session.payments.front().cloned().expect("a payment for each step that pays");
         let mut made = Vec::with_capacity(parts.len());
         for (number, units) in parts {
             let signature = session.signatures.pop_front().flatten();
-            let coin = self.coin(session, course, *number)?;
+            let coin = self.coin(session, session_plan, *number)?;
             let (denom, amount) = (&self.denoms[coin.denom], world::units(*units));
             let signature =
                 signature.unwrap_or_else(|| self.payments.sign(&payment, &coin.coin_priv, denom, amount));
@@ -390,8 +390,13 @@ impl Sessions {
         Ok(self.payments.request(&payment, made))
     }
 
-    fn melt(&mut self, session: &mut Session, course: &Course, old: usize) -> Result<Vec<u8>, BenchError> {
-        let coin = self.coin(session, course, old)?.clone();
+    fn melt(
+        &mut self,
+        session: &mut Session,
+        session_plan: &SessionPlan,
+        old: usize,
+    ) -> Result<Vec<u8>, BenchError> {
+        let coin = self.coin(session, session_plan, old)?.clone();
         let (terms, change) = session.changes.front_mut().expect("terms for each change");
         let change = match change {
             Some(change) => change,
@@ -405,8 +410,8 @@ impl Sessions {
 
     /// Takes an answer; returns how many of its kind it completes.
     fn take(&mut self, session: &mut Session, body: &[u8]) -> Result<u64, BenchError> {
-        let course = Arc::clone(&session.course);
-        let step = course.steps.get(session.step).expect("an answer belongs to a step");
+        let session_plan = Arc::clone(&session.session_plan);
+        let step = session_plan.steps.get(session.step).expect("an answer belongs to a step");
         match (step, session.phase) {
             (Step::Withdraw(_), Phase::Asked) => Ok(0),
             (Step::Withdraw(coins), _) => {
@@ -419,11 +424,11 @@ impl Sessions {
                     return Err(BenchError::WrongAnswer("withdraw: wrong number of signatures".into()));
                 }
                 for (number, signature) in coins.clone().zip(signatures) {
-                    if let Place::Planchet(planchet) =
-                        std::mem::replace(&mut session.coins[number], Place::Unknown)
+                    if let CoinState::Planchet(planchet) =
+                        std::mem::replace(&mut session.coins[number], CoinState::Unknown)
                     {
                         session.coins[number] =
-                            Place::Unfinished(Unfinished { planchet, blind: signature.ev_sig });
+                            CoinState::Unfinished(Unfinished { planchet, blind: signature.ev_sig });
                     }
                 }
                 session.go_on();
@@ -436,12 +441,12 @@ impl Sessions {
                 Ok(parts.len() as u64)
             }
             (Step::Change { old, .. }, Phase::Asked) => {
-                // Those of changes that were made ahead are known.
+                // Those of changes that were prepared in advance are known.
                 if let Some((terms, change @ None)) = session.changes.front_mut()
                     && let Some((coin_priv, coin_pub)) = session.coins[*old].keys()
                 {
                     let values = terms.csr_answer(body)?;
-                    let denom = &self.denoms[course.denoms[*old]];
+                    let denom = &self.denoms[session_plan.denoms[*old]];
                     *change = Some(Change::new(terms, coin_priv, coin_pub, denom, &values)?);
                 }
                 Ok(0)
@@ -455,7 +460,7 @@ impl Sessions {
                 }
                 for ((number, planchet), signature) in fresh.clone().zip(planchets).zip(signatures) {
                     session.coins[number] =
-                        Place::Unfinished(Unfinished { planchet, blind: signature.ev_sig });
+                        CoinState::Unfinished(Unfinished { planchet, blind: signature.ev_sig });
                 }
                 session.go_on();
                 Ok(fresh.len() as u64)
@@ -524,7 +529,7 @@ impl Session {
 impl Script for Sessions {
     fn begin(&mut self, slot: usize) -> Option<Outgoing> {
         let mut session = self.waiting.pop_front()?;
-        // The first request was made ahead or is of a coin that is known: it cannot fail.
+        // The first request was prepared in advance or is of a known coin: it cannot fail.
         let request = self.request(&mut session).ok().flatten();
         self.under_way[slot] = Some(session);
         request

@@ -16,7 +16,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::Context;
-use super::workers::{Made, Place, Shape, blank, money};
+use super::workers::{PseudoRandom, RunDirectory, Shape, blank, money};
 use crate::BenchError;
 use crate::load::affinity::on_cores;
 use crate::load::procfs::own_threads_ns;
@@ -57,11 +57,11 @@ struct Phase {
 /// # Errors
 /// Whatever keeps it from a result.
 pub fn run(args: &StoreArgs, context: &Context) -> Result<Run, BenchError> {
-    let place = Place::new("store", &args.run)?;
-    let cores = place.placement.server.clone();
+    let run_dir = RunDirectory::new("store", &args.run)?;
+    let cores = run_dir.placement.server.clone();
     let (phases, index_bytes) = on_cores(&cores, || {
         // A thread of its own has CPU time of its own.
-        let work = || phases(args, &place).map_err(|error| BenchError::set_up("store", error));
+        let work = || phases(args, &run_dir).map_err(|error| BenchError::set_up("store", error));
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("bench-store".to_owned()).spawn_scoped(scope, work);
             let thread = thread.map_err(|error| BenchError::set_up("no thread", error))?;
@@ -84,7 +84,7 @@ pub fn run(args: &StoreArgs, context: &Context) -> Result<Run, BenchError> {
         ]),
         remarks: vec!["one thread, without rules, lane and HTTP; CPU time is that thread's alone".to_owned()],
     };
-    let mut result = blank(context, &place, shape, rows, wall_s);
+    let mut result = blank(context, &run_dir, shape, rows, wall_s);
     result.limited_by = LimitedBy::Server;
     result.cpu_us_per_op = Some(cpu_s * 1e6 / rows as f64);
     let per_deposit = |bytes: u64| bytes as f64 / args.deposits as f64;
@@ -97,20 +97,20 @@ pub fn run(args: &StoreArgs, context: &Context) -> Result<Run, BenchError> {
         put("bytes_per_deposit", per_deposit(phase.written));
     }
     result.extra.insert("open_deposit_bytes_index".to_owned(), per_deposit(index_bytes));
-    Ok(Run { path: place.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
+    Ok(Run { path: run_dir.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
 }
 
 fn cpu_s() -> f64 {
     own_threads_ns("bench-store").values().sum::<u64>() as f64 / 1e9
 }
 
-fn phases(args: &StoreArgs, place: &Place) -> Result<(Vec<Phase>, u64), StoreError> {
-    let store = Store::new(EmbeddedStore::open(place.world.join("store"), ALL, Options::default())?);
-    let mut made = Made::new(args.seed);
+fn phases(args: &StoreArgs, run_dir: &RunDirectory) -> Result<(Vec<Phase>, u64), StoreError> {
+    let store = Store::new(EmbeddedStore::open(run_dir.world.join("store"), ALL, Options::default())?);
+    let mut random = PseudoRandom::new(args.seed);
     let merchants: Vec<DepositTarget> = (0..args.merchants)
         .map(|_| DepositTarget {
-            h_payto: batzen_tables::exchange::PaytoHash::from_bytes(made.bytes()),
-            merchant_pub: EddsaPublicKey::from_bytes(made.bytes()),
+            h_payto: batzen_tables::exchange::PaytoHash::from_bytes(random.bytes()),
+            merchant_pub: EddsaPublicKey::from_bytes(random.bytes()),
         })
         .collect();
     let mut phases = Vec::new();
@@ -128,7 +128,7 @@ fn phases(args: &StoreArgs, place: &Place) -> Result<(Vec<Phase>, u64), StoreErr
         .map(|first| {
             let mut changes = ChangeSet::new();
             for n in first..args.deposits.min(first + args.batch) {
-                insert(&mut changes, &merchants[(n % args.merchants) as usize], &mut made);
+                insert(&mut changes, &merchants[(n % args.merchants) as usize], &mut random);
             }
             changes
         })
@@ -167,7 +167,7 @@ fn phases(args: &StoreArgs, place: &Place) -> Result<(Vec<Phase>, u64), StoreErr
     let mut changes = ChangeSet::new();
     let mut sets = Vec::new();
     for unit in units {
-        let wtid = Wtid::from_bytes(made.bytes());
+        let wtid = Wtid::from_bytes(random.bytes());
         for found in unit {
             let row = DepositRow { wtid: Some(wtid), ..found.row.clone() };
             changes.update_read::<Deposits>(&found.key, (&found.row, Some(found.version)), &row);
@@ -191,15 +191,15 @@ fn commit(store: &Store, changes: &ChangeSet) -> Result<(), StoreError> {
     }
 }
 
-fn insert(changes: &mut ChangeSet, target: &DepositTarget, made: &mut Made) {
-    let coin_pub = EddsaPublicKey::from_bytes(made.bytes());
+fn insert(changes: &mut ChangeSet, target: &DepositTarget, random: &mut PseudoRandom) {
+    let coin_pub = EddsaPublicKey::from_bytes(random.bytes());
     let due = Timestamp::from_secs(1_800_000_000);
     changes.insert::<Coins>(
         &CoinKey { coin_pub },
         &CoinRow {
             denom: DenomSerial(1),
             h_age: None,
-            denom_sig: DenomSignature::Rsa(made.bytes::<256>().to_vec()),
+            denom_sig: DenomSignature::Rsa(random.bytes::<256>().to_vec()),
             remaining: Money::ZERO,
             zombie: false,
         },
@@ -208,7 +208,7 @@ fn insert(changes: &mut ChangeSet, target: &DepositTarget, made: &mut Made) {
         &DepositKey {
             coin_pub,
             merchant_pub: target.merchant_pub,
-            h_contract_terms: HashCode::from_bytes(made.bytes()),
+            h_contract_terms: HashCode::from_bytes(random.bytes()),
         },
         &DepositRow {
             denom: DenomSerial(1),
@@ -219,7 +219,7 @@ fn insert(changes: &mut ChangeSet, target: &DepositTarget, made: &mut Made) {
             wire_deadline: due,
             wire_salt: WireSalt::from_bytes([7; 16]),
             h_payto: target.h_payto,
-            coin_sig: EddsaSignature::from_bytes(made.bytes()),
+            coin_sig: EddsaSignature::from_bytes(random.bytes()),
             refunded: Money::ZERO,
             wtid: None,
         },

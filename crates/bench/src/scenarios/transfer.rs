@@ -6,7 +6,7 @@ use batzen_exchange::workers::transfer;
 use clap::Args;
 use serde_json::json;
 
-use super::workers::{BankProcess, Inside, Place, Shape, measure};
+use super::workers::{BankProcess, InProcessExchange, RunDirectory, Shape, measure};
 use super::{Context, fill};
 use crate::BenchError;
 use crate::results::result::Run;
@@ -36,26 +36,26 @@ pub struct TransferArgs {
 /// Whatever keeps it from a result.
 pub fn run(args: &TransferArgs, context: &Context) -> Result<Run, BenchError> {
     args.store.check()?;
-    let place = Place::new("transfer", &args.run)?;
-    let database = Database::start(&args.store, &place.placement)?;
-    let data = place.world.join("bank");
-    let bank = BankProcess::start(context, &place, &data)?;
-    let inside = Inside::start(&place, bank.gateway(), database)?;
-    fill::transfers(&inside, args.transfers, args.seed)?;
-    inside.settle()?;
+    let run_dir = RunDirectory::new("transfer", &args.run)?;
+    let database = Database::start(&args.store, &run_dir.placement)?;
+    let data = run_dir.world.join("bank");
+    let bank = BankProcess::start(context, &run_dir, &data)?;
+    let in_process = InProcessExchange::start(&run_dir, bank.gateway(), database)?;
+    fill::transfers(&in_process, args.transfers, args.seed)?;
+    in_process.settle()?;
     let shape = Shape {
         scenario: "transfer",
         title: format!("transfer, {} transfers", args.transfers),
         unit: "transfers",
         parameters: BTreeMap::from([("transfers".to_owned(), json!(args.transfers))]),
         remarks: vec![
-            "the transfers were made from made-up deposits, through the rules; each has its own receiver"
+            "the transfers were prepared from generated deposits, through the rules; each has its own receiver"
                 .to_owned(),
         ],
     };
     let (run, progress) = measure(
-        (context, &place, shape),
-        &inside,
+        (context, &run_dir, shape),
+        &in_process,
         Some(&bank),
         |app| app.core.metrics.workers.transfers.get(),
         |app| async move { transfer::run_until_idle(&app.core).await },

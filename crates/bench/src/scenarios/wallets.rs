@@ -24,7 +24,7 @@ use crate::scenarios::Context;
 use crate::scenarios::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
 use crate::scenarios::options::{LoadOptions, RunOptions};
 use crate::scenarios::session::{
-    self, Course, DEPOSIT, MELT, Place, REVEAL, Session, Sessions, Step, WITHDRAW,
+    self, CoinState, DEPOSIT, MELT, REVEAL, Session, SessionPlan, Sessions, Step, WITHDRAW,
 };
 use crate::scenarios::world::{self, CoinKind, Denom, World, send_all};
 
@@ -90,8 +90,8 @@ pub fn run_refresh(args: &RefreshArgs, context: &Context) -> Result<Run, BenchEr
     let fresh = usize::try_from(args.fresh).expect("a small number");
     let mut denoms = vec![0];
     denoms.resize(fresh + 1, 2);
-    let course =
-        Course { denoms, steps: vec![Step::Change { old: 0, units: args.fresh, fresh: 1..fresh + 1 }] };
+    let session_plan =
+        SessionPlan { denoms, steps: vec![Step::Change { old: 0, units: args.fresh, fresh: 1..fresh + 1 }] };
     let cipher = args.cipher.cipher();
     let coins = if fresh == 1 { "coin" } else { "coins" };
     let described = Described {
@@ -102,7 +102,7 @@ pub fn run_refresh(args: &RefreshArgs, context: &Context) -> Result<Run, BenchEr
         parameters: BTreeMap::from([("fresh".into(), json!(fresh))]),
         remark: "an operation is a melt with its reveal",
     };
-    go(described, cipher, vec![course], Merchants::Uniform, &args.load, &args.run, context)
+    go(described, cipher, vec![session_plan], Merchants::Uniform, &args.load, &args.run, context)
 }
 
 /// Runs `mixed`.
@@ -124,8 +124,8 @@ pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run, BenchError>
         parameters: BTreeMap::from([("merchants".into(), json!(args.merchants.name()))]),
         remark: "an operation is a coin deposited, with its withdrawal or its part of a change before",
     };
-    let courses = (1..=PAYMENTS_MAX).map(mixed_course).collect();
-    go(described, cipher, courses, args.merchants, &args.load, &args.run, context)
+    let session_plans = (1..=PAYMENTS_MAX).map(mixed_course).collect();
+    go(described, cipher, session_plans, args.merchants, &args.load, &args.run, context)
 }
 
 /// Runs `cycle`.
@@ -134,7 +134,7 @@ pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run, BenchError>
 /// As [`measure`].
 pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run, BenchError> {
     let (cipher, batch) = (args.cipher.cipher(), args.batch as usize);
-    let course = Course {
+    let session_plan = SessionPlan {
         denoms: vec![2; batch],
         steps: vec![Step::Withdraw(0..batch), Step::Pay((0..batch).map(|coin| (coin, 1)).collect())],
     };
@@ -147,21 +147,21 @@ pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run, BenchError>
         parameters: BTreeMap::from([("batch".into(), json!(batch))]),
         remark: "an operation is a coin withdrawn and deposited",
     };
-    go(described, cipher, vec![course], Merchants::Uniform, &args.load, &args.run, context)
+    go(described, cipher, vec![session_plan], Merchants::Uniform, &args.load, &args.run, context)
 }
 
 /// What a wallet of the mixed scenario does that makes `payments` payments: it pays with the largest coins that fit, and
 /// the rest out of the smallest coin that is larger, whose change it takes at once.
-fn mixed_course(payments: u64) -> Course {
-    let mut course = Course { denoms: Vec::new(), steps: Vec::new() };
+fn mixed_course(payments: u64) -> SessionPlan {
+    let mut session_plan = SessionPlan { denoms: Vec::new(), steps: Vec::new() };
     let denoms = split((payments + 1) * PAYMENT);
-    course.steps.push(Step::Withdraw(0..denoms.len()));
+    session_plan.steps.push(Step::Withdraw(0..denoms.len()));
     let mut purse: Vec<usize> = (0..denoms.len()).collect();
-    course.denoms = denoms;
+    session_plan.denoms = denoms;
     for _ in 0..payments {
         let (mut parts, mut left, mut change) = (Vec::new(), PAYMENT, None);
         while left > 0 {
-            let value = |coin: &usize| VALUES[course.denoms[*coin]];
+            let value = |coin: &usize| VALUES[session_plan.denoms[*coin]];
             let fitting = purse.iter().enumerate().filter(|(_, coin)| value(coin) <= left);
             let larger = purse.iter().enumerate().filter(|(_, coin)| value(coin) > left);
             let chosen = fitting
@@ -177,15 +177,15 @@ fn mixed_course(payments: u64) -> Course {
             parts.push((coin, paid));
             left -= paid;
         }
-        course.steps.push(Step::Pay(parts));
+        session_plan.steps.push(Step::Pay(parts));
         if let Some((old, units)) = change {
-            let first = course.denoms.len();
-            course.denoms.extend(split(units));
-            purse.extend(first..course.denoms.len());
-            course.steps.push(Step::Change { old, units, fresh: first..course.denoms.len() });
+            let first = session_plan.denoms.len();
+            session_plan.denoms.extend(split(units));
+            purse.extend(first..session_plan.denoms.len());
+            session_plan.steps.push(Step::Change { old, units, fresh: first..session_plan.denoms.len() });
         }
     }
-    course
+    session_plan
 }
 
 /// Denominations, largest first, that make up so many units.
@@ -212,7 +212,7 @@ struct Described {
 fn go(
     described: Described,
     cipher: Cipher,
-    courses: Vec<Course>,
+    session_plans: Vec<SessionPlan>,
     merchants: Merchants,
     load: &LoadOptions,
     run: &RunOptions,
@@ -222,7 +222,7 @@ fn go(
     let mut workload = Wallets {
         described,
         cipher,
-        courses: courses.into_iter().map(Arc::new).collect(),
+        session_plans: session_plans.into_iter().map(Arc::new).collect(),
         choices: seed.numbers("courses"),
         payments: Payments::new(merchants, load.with_workers, &seed),
         seed,
@@ -237,7 +237,7 @@ struct Wallets {
     described: Described,
     cipher: Cipher,
     /// What wallets do, each as likely as the others.
-    courses: Vec<Arc<Course>>,
+    session_plans: Vec<Arc<SessionPlan>>,
     choices: Numbers,
     seed: Seed,
     payments: Payments,
@@ -261,26 +261,27 @@ struct Draft {
 impl Wallets {
     /// What a session makes up in operations, on average.
     fn ops_per_session(&self) -> f64 {
-        let ops = |course: &Arc<Course>| match self.described.counted {
-            MELT => course.changes().0,
-            _ => course.deposits(),
+        let ops = |session_plan: &Arc<SessionPlan>| match self.described.counted {
+            MELT => session_plan.changes().0,
+            _ => session_plan.deposits(),
         };
-        self.courses.iter().map(ops).sum::<usize>() as f64 / self.courses.len() as f64
+        self.session_plans.iter().map(ops).sum::<usize>() as f64 / self.session_plans.len() as f64
     }
 
     /// A session with its choices made.
     fn draft(&mut self, denoms: &[Denom]) -> Result<Draft, BenchError> {
-        let course = Arc::clone(&self.courses[self.choices.below(self.courses.len() as u64) as usize]);
+        let session_plan =
+            Arc::clone(&self.session_plans[self.choices.below(self.session_plans.len() as u64) as usize]);
         let number = self.sessions;
         self.sessions += 1;
         let first_coin = self.coins;
-        self.coins = u32::try_from(course.denoms.len())
+        self.coins = u32::try_from(session_plan.denoms.len())
             .ok()
             .and_then(|coins| first_coin.checked_add(coins))
             .ok_or_else(|| {
                 BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into())
             })?;
-        let terms = course
+        let terms = session_plan
             .steps
             .iter()
             .filter_map(|step| match step {
@@ -292,21 +293,24 @@ impl Wallets {
                 let terms = Terms {
                     seed: self.seed.bytes("change", number * 64 + index),
                     amount: world::units(units),
-                    fresh: course.denoms[fresh].iter().map(|denom| denoms[*denom].clone()).collect(),
+                    fresh: session_plan.denoms[fresh].iter().map(|denom| denoms[*denom].clone()).collect(),
                 };
                 let values = (!terms.needs_values()).then(|| terms.no_values());
                 (terms, values)
             })
             .collect();
-        let payments = course.steps.iter().filter(|step| matches!(step, Step::Pay(_))).count();
-        let mut session =
-            Session::new(number, Arc::clone(&course), vec![Place::Unknown; course.denoms.len()]);
+        let payments = session_plan.steps.iter().filter(|step| matches!(step, Step::Pay(_))).count();
+        let mut session = Session::new(
+            number,
+            Arc::clone(&session_plan),
+            vec![CoinState::Unknown; session_plan.denoms.len()],
+        );
         session.payments = (0..payments).map(|_| self.payments.next_payment()).collect();
-        let values = vec![ExchangeWithdrawValues::Rsa; course.withdrawals()];
+        let values = vec![ExchangeWithdrawValues::Rsa; session_plan.withdrawals()];
         Ok(Draft { session, first_coin, values, terms })
     }
 
-    /// Asks for all R values that can be asked for ahead. The exchange keeps nothing of the question, and answers it in the
+    /// Asks for all R values that can be requested in advance. The exchange keeps nothing of the question, and answers it in the
     /// same way when it is asked again under load.
     fn ask(
         &self,
@@ -320,9 +324,9 @@ impl Wallets {
         let plan = world.set_up_plan(world.exchange_address);
         let (mut requests, mut places) = (Vec::new(), Vec::new());
         for (number, draft) in drafts.iter_mut().enumerate() {
-            let course = Arc::clone(&draft.session.course);
+            let session_plan = Arc::clone(&draft.session.session_plan);
             for coin in 0..draft.values.len() {
-                let denom = &world.denoms[course.denoms[coin]];
+                let denom = &world.denoms[session_plan.denoms[coin]];
                 let request = coins::csr_request(&self.seed, draft.first_coin + coin as u32, denom);
                 draft.session.questions.push_back(request.clone());
                 requests.push(request);
@@ -350,7 +354,7 @@ impl Wallets {
 
     /// Coins that sessions have from the beginning, where they do not withdraw.
     fn initial_coins(&self, drafts: &mut [Draft], stage: &Stage<'_>) -> Result<(), BenchError> {
-        if drafts.iter().any(|draft| draft.session.course.withdrawals() > 0) {
+        if drafts.iter().any(|draft| draft.session.session_plan.withdrawals() > 0) {
             return Ok(());
         }
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
@@ -364,7 +368,7 @@ impl Wallets {
         let Some(first) = drafts.first().map(|draft| draft.session.number as u32) else { return Ok(()) };
         let coins = mint.coins(first, drafts.len(), |_| 0, &bar)?;
         for (draft, coin) in drafts.iter_mut().zip(coins) {
-            draft.session.coins[0] = Place::Coin(coin);
+            draft.session.coins[0] = CoinState::Coin(coin);
         }
         Ok(())
     }
@@ -372,13 +376,13 @@ impl Wallets {
     /// Makes everything of a session that does not depend on answers.
     fn complete(&self, draft: &Draft, denoms: &[Denom]) -> Result<Session, BenchError> {
         let mut session = draft.session.clone();
-        let course = Arc::clone(&session.course);
+        let session_plan = Arc::clone(&session.session_plan);
         let withdrawn = draft
             .values
             .iter()
             .enumerate()
             .map(|(coin, values)| {
-                let denom = &denoms[course.denoms[coin]];
+                let denom = &denoms[session_plan.denoms[coin]];
                 Planchet::new(&self.seed, draft.first_coin + coin as u32, denom, values)
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -386,13 +390,13 @@ impl Wallets {
             let reserves = self.reserves.as_ref().expect("the set-up has made them");
             let coins: Vec<_> = withdrawn
                 .iter()
-                .zip(&course.denoms)
+                .zip(&session_plan.denoms)
                 .map(|(planchet, denom)| (&denoms[*denom], planchet))
                 .collect();
             session.withdrawal = reserves.withdraw(session.number as usize, &coins);
         }
         for (coin, planchet) in withdrawn.into_iter().enumerate() {
-            session.coins[coin] = Place::Planchet(planchet);
+            session.coins[coin] = CoinState::Planchet(planchet);
         }
         session.prepare(denoms, &self.payments, draft.terms.clone())?;
         Ok(session)
@@ -453,10 +457,10 @@ impl Workload for Wallets {
                 ]
                 .map(|count| count as f64)
             }
-            None => self.courses.iter().fold([0.0; 4], |sum, course| {
-                let (changes, fresh) = course.changes();
-                let course = [course.withdrawals(), course.deposits(), changes, fresh];
-                [0, 1, 2, 3].map(|index: usize| sum[index] + course[index] as f64)
+            None => self.session_plans.iter().fold([0.0; 4], |sum, session_plan| {
+                let (changes, fresh) = session_plan.changes();
+                let session_plan = [session_plan.withdrawals(), session_plan.deposits(), changes, fresh];
+                [0, 1, 2, 3].map(|index: usize| sum[index] + session_plan[index] as f64)
             }),
         };
         let [withdrawn, deposited, changes, fresh] = counts;
@@ -495,14 +499,14 @@ mod tests {
     use super::*;
 
     /// Plays a course: no coin gives more than it is worth, none is used before it is there; returns what is left.
-    fn play(course: &Course) -> u64 {
-        let mut left = vec![0; course.denoms.len()];
+    fn play(session_plan: &SessionPlan) -> u64 {
+        let mut left = vec![0; session_plan.denoms.len()];
         let mut paid = Vec::new();
-        for step in &course.steps {
+        for step in &session_plan.steps {
             match step {
                 Step::Withdraw(coins) => {
                     for coin in coins.clone() {
-                        left[coin] = VALUES[course.denoms[coin]];
+                        left[coin] = VALUES[session_plan.denoms[coin]];
                     }
                 }
                 Step::Pay(parts) => {
@@ -515,7 +519,7 @@ mod tests {
                     assert_eq!(left[*old], *units);
                     left[*old] = 0;
                     for coin in fresh.clone() {
-                        left[coin] = VALUES[course.denoms[coin]];
+                        left[coin] = VALUES[session_plan.denoms[coin]];
                     }
                     let value: u64 = fresh.clone().map(|coin| left[coin]).sum();
                     assert_eq!(value, *units);
@@ -529,17 +533,20 @@ mod tests {
     #[test]
     fn wallets_pay_what_they_have() {
         for payments in 1..=PAYMENTS_MAX {
-            let course = mixed_course(payments);
-            assert_eq!(play(&course), PAYMENT, "{payments}: {course:?}");
+            let session_plan = mixed_course(payments);
+            assert_eq!(play(&session_plan), PAYMENT, "{payments}: {session_plan:?}");
             assert_eq!(
-                course.steps.iter().filter(|step| matches!(step, Step::Pay(_))).count() as u64,
+                session_plan.steps.iter().filter(|step| matches!(step, Step::Pay(_))).count() as u64,
                 payments
             );
         }
-        let course = mixed_course(1);
-        assert_eq!(course.denoms, [0, 0, 1, 2, 2]);
-        assert_eq!(course.steps[1], Step::Pay(vec![(1, 8), (2, 2)]));
-        assert_eq!(course.steps[2], Step::Change { old: 2, units: 2, fresh: 3..5 });
-        assert_eq!((course.withdrawals(), course.deposits(), course.changes()), (3, 2, (1, 2)));
+        let session_plan = mixed_course(1);
+        assert_eq!(session_plan.denoms, [0, 0, 1, 2, 2]);
+        assert_eq!(session_plan.steps[1], Step::Pay(vec![(1, 8), (2, 2)]));
+        assert_eq!(session_plan.steps[2], Step::Change { old: 2, units: 2, fresh: 3..5 });
+        assert_eq!(
+            (session_plan.withdrawals(), session_plan.deposits(), session_plan.changes()),
+            (3, 2, (1, 2))
+        );
     }
 }

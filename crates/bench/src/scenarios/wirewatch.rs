@@ -6,7 +6,7 @@ use batzen_exchange::workers::wirewatch;
 use clap::Args;
 use serde_json::json;
 
-use super::workers::{BankProcess, Inside, Place, Shape, measure};
+use super::workers::{BankProcess, InProcessExchange, RunDirectory, Shape, measure};
 use super::{Context, fill};
 use crate::BenchError;
 use crate::results::result::Run;
@@ -36,12 +36,12 @@ pub struct WirewatchArgs {
 /// Whatever keeps it from a result.
 pub fn run(args: &WirewatchArgs, context: &Context) -> Result<Run, BenchError> {
     args.store.check()?;
-    let place = Place::new("wirewatch", &args.run)?;
-    let database = Database::start(&args.store, &place.placement)?;
-    let data = place.world.join("bank");
+    let run_dir = RunDirectory::new("wirewatch", &args.run)?;
+    let database = Database::start(&args.store, &run_dir.placement)?;
+    let data = run_dir.world.join("bank");
     fill::bank(&data, args.credits, args.seed)?;
-    let bank = BankProcess::start(context, &place, &data)?;
-    let inside = Inside::start(&place, bank.gateway(), database)?;
+    let bank = BankProcess::start(context, &run_dir, &data)?;
+    let in_process = InProcessExchange::start(&run_dir, bank.gateway(), database)?;
     let shape = Shape {
         scenario: "wirewatch",
         title: format!("wirewatch, {} credits", args.credits),
@@ -52,8 +52,8 @@ pub fn run(args: &WirewatchArgs, context: &Context) -> Result<Run, BenchError> {
         ],
     };
     let (run, progress) = measure(
-        (context, &place, shape),
-        &inside,
+        (context, &run_dir, shape),
+        &in_process,
         Some(&bank),
         |app| app.core.metrics.workers.credits.get(),
         |app| async move { wirewatch::run_until_idle(&app.core).await },

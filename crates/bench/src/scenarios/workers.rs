@@ -38,12 +38,12 @@ const READY: Duration = Duration::from_secs(60);
 /// How often the figures of the series are taken.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Pseudo-random bytes: what is made up needs to be different, not secret (SplitMix64, Steele, Lea and Flood).
+/// Pseudo-random bytes for rows that must differ but need not be secret (SplitMix64, Steele, Lea and Flood).
 #[derive(Clone, Debug)]
-pub struct Made(u64);
+pub struct PseudoRandom(u64);
 
-impl Made {
-    /// Begins with this number.
+impl PseudoRandom {
+    /// Starts with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
@@ -91,18 +91,18 @@ pub fn payto(account: &str) -> String {
     format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")
 }
 
-/// The directory that a run goes to, and who runs where.
-pub struct Place {
+/// The directory of a run, and the cores of its processes.
+pub struct RunDirectory {
     /// The result directory.
     pub directory: PathBuf,
     /// For stores.
     pub world: PathBuf,
     keep_world: bool,
-    /// Who runs where.
+    /// Which cores the processes run on.
     pub placement: Placement,
 }
 
-impl Place {
+impl RunDirectory {
     /// Makes the directory.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         if !self.keep_world {
             // Only frees the space.
@@ -137,10 +137,10 @@ impl BankProcess {
     ///
     /// # Errors
     /// When it does not come up.
-    pub fn start(context: &Context, place: &Place, data: &Path) -> Result<Self, BenchError> {
+    pub fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self, BenchError> {
         let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let port = free.map_err(|error| BenchError::set_up("no free port for the bank", error))?.port();
-        let log = place.world.join("bank.log");
+        let log = run_dir.world.join("bank.log");
         let log = std::fs::File::create(&log).map_err(BenchError::io(&log))?;
         let mut command = Command::new(&context.program);
         command
@@ -151,7 +151,7 @@ impl BankProcess {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        let child = on_cores(&place.placement.client, || command.spawn())?
+        let child = on_cores(&run_dir.placement.client, || command.spawn())?
             .map_err(|error| BenchError::set_up("the bank does not start", error))?;
         let mut bank = Self { child, port };
         let begin = Instant::now();
@@ -189,7 +189,7 @@ impl Drop for BankProcess {
 }
 
 /// An exchange in this process whose threads run on the server's cores. No worker runs by itself.
-pub struct Inside {
+pub struct InProcessExchange {
     runtime: Runtime,
     exchange: Option<RunningExchange>,
     cores: Vec<usize>,
@@ -197,14 +197,18 @@ pub struct Inside {
     database: Option<Database>,
 }
 
-impl Inside {
+impl InProcessExchange {
     /// Starts it on a database, or else on the embedded store. Its only denomination, number 1, is worth 10 with a deposit fee of 0.01.
     ///
     /// # Errors
     /// When it does not come up.
-    pub fn start(place: &Place, gateway: String, database: Option<Database>) -> Result<Self, BenchError> {
-        let cores = place.placement.server.clone();
-        let threads = place.placement.server_count();
+    pub fn start(
+        run_dir: &RunDirectory,
+        gateway: String,
+        database: Option<Database>,
+    ) -> Result<Self, BenchError> {
+        let cores = run_dir.placement.server.clone();
+        let threads = run_dir.placement.server_count();
         let (runtime, exchange) = on_cores(&cores, || -> Result<_, BenchError> {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(threads)
@@ -214,7 +218,7 @@ impl Inside {
                 .map_err(|error| BenchError::set_up("no runtime", error))?;
             let fees = CoinFees { deposit: money("0.01"), ..CoinFees::FREE };
             let gateway = GatewayConfig { url: gateway, auth: GatewayAuth::None };
-            let mut config = ExchangeConfig::local(currency(), &place.world, 0)
+            let mut config = ExchangeConfig::local(currency(), &run_dir.world, 0)
                 .with_coin("coin_ten", money("10"), fees, CipherConfig::Cs)
                 .with_account("exchange-account-1", OUR_PAYTO, gateway);
             config.crypto_threads = 1;
@@ -275,7 +279,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for InProcessExchange {
     fn drop(&mut self) {
         if let Some(exchange) = self.exchange.take() {
             let ended = on_cores(&self.cores, || self.runtime.block_on(exchange.shutdown()));
@@ -290,7 +294,7 @@ impl Drop for Inside {
 pub struct Shape {
     /// Its name.
     pub scenario: &'static str,
-    /// What tells this run from others.
+    /// What distinguishes this run from others.
     pub title: String,
     /// What an operation is, in the plural.
     pub unit: &'static str,
@@ -305,8 +309,8 @@ pub struct Shape {
 /// # Errors
 /// When the worker fails.
 pub fn measure<F, T>(
-    (context, place, shape): (&Context, &Place, Shape),
-    inside: &Inside,
+    (context, run_dir, shape): (&Context, &RunDirectory, Shape),
+    in_process: &InProcessExchange,
     bank: Option<&BankProcess>,
     count: fn(&Exchange) -> u64,
     work: impl FnOnce(Arc<Exchange>) -> F,
@@ -315,10 +319,10 @@ where
     F: Future<Output = T> + Send + 'static,
     T: Send + 'static,
 {
-    let app = Arc::clone(inside.app());
+    let app = Arc::clone(in_process.app());
     let own = std::process::id();
     let (stats, lane) = (app.core.store.stats(), app.core.lane.metrics().snapshot());
-    let counted = inside.database.as_ref().map(Database::snapshot);
+    let counted = in_process.database.as_ref().map(Database::snapshot);
     let (cpu, resident) = (CpuTime::of(own), resident_bytes(own));
     let bank_cpu = bank.map(|bank| CpuTime::of(bank.pid()));
     let (started, ops_before) = (utc_now(), count(&app));
@@ -326,15 +330,15 @@ where
     let sampler = {
         let (app, stop) = (Arc::clone(&app), Arc::clone(&stop));
         let bank = bank.map(BankProcess::pid);
-        let cores = place.placement.client.clone();
+        let cores = run_dir.placement.client.clone();
         // Looking must not take time from what is looked at.
         std::thread::spawn(move || on_cores(&cores, || sample(&app, &stop, bank, count)))
     };
     let begin = Instant::now();
-    let output = inside.run(work);
+    let output = in_process.run(work);
     let seconds = begin.elapsed().as_secs_f64();
     let after = CpuTime::of(own).since(&cpu);
-    let used = match (counted, inside.database.as_ref().map(Database::snapshot)) {
+    let used = match (counted, in_process.database.as_ref().map(Database::snapshot)) {
         (Some(first), Some(last)) => Some(database::Used::between(first, last)?),
         _ => None,
     };
@@ -351,8 +355,8 @@ where
     let database_ns = used.as_ref().map_or(0, |used| used.cpu_ns);
     let server_busy = (after.total_ns() + database_ns) as f64 / 1e9 / seconds;
     let client_busy = client_ns.map(|ns| ns as f64 / 1e9 / seconds);
-    let server_full = server_busy > 0.9 * place.placement.server_count() as f64;
-    let client_full = client_busy.is_some_and(|busy| busy > 0.9 * place.placement.client_count() as f64);
+    let server_full = server_busy > 0.9 * run_dir.placement.server_count() as f64;
+    let client_full = client_busy.is_some_and(|busy| busy > 0.9 * run_dir.placement.client_count() as f64);
     let batches = lane_after.batches - lane.batches;
     let mut extra = BTreeMap::from([
         ("server_cores_busy".to_owned(), server_busy),
@@ -364,7 +368,7 @@ where
         ("sync_us_per_op".to_owned(), per_op(growth(|stats| stats.sync_us_total))),
     ]);
     extra.extend(client_busy.map(|busy| ("client_cores_busy".to_owned(), busy)));
-    let mut result = blank(context, place, shape, ops, seconds);
+    let mut result = blank(context, run_dir, shape, ops, seconds);
     result.started = started;
     result.limited_by = match (server_full, client_full) {
         (true, _) => LimitedBy::Server,
@@ -380,18 +384,18 @@ where
     result.cpu_us_per_op_by_stage = by_role.collect();
     result.client_cpu_us_per_op = client_ns.map(|ns| per_op(ns as f64 / 1e3));
     result.extra = extra;
-    if let (Some(database), Some(used)) = (&inside.database, used) {
+    if let (Some(database), Some(used)) = (&in_process.database, used) {
         used.show(&mut result);
         result.title.push_str(&database.title());
         result.parameters.extend(database.parameters()?);
     }
-    Ok((Run { path: place.directory.clone(), result, series, latency: Vec::new() }, output))
+    Ok((Run { path: run_dir.directory.clone(), result, series, latency: Vec::new() }, output))
 }
 
 /// A result with what is known in any case.
-pub fn blank(context: &Context, place: &Place, shape: Shape, ops: u64, seconds: f64) -> RunResult {
+pub fn blank(context: &Context, run_dir: &RunDirectory, shape: Shape, ops: u64, seconds: f64) -> RunResult {
     let mut remarks = shape.remarks;
-    remarks.extend(place.placement.remark.clone());
+    remarks.extend(run_dir.placement.remark.clone());
     if cfg!(debug_assertions) {
         remarks.push("a debug build: the figures say nothing about speed".to_owned());
     }
@@ -402,8 +406,8 @@ pub fn blank(context: &Context, place: &Place, shape: Shape, ops: u64, seconds: 
         command: context.command.clone(),
         parameters: shape.parameters,
         machine: Machine::detect(),
-        server_cores: place.placement.server.clone(),
-        client_cores: place.placement.client.clone(),
+        server_cores: run_dir.placement.server.clone(),
+        client_cores: run_dir.placement.client.clone(),
         version: context.version.clone(),
         commit: context.commit.clone(),
         started: utc_now(),
@@ -430,7 +434,7 @@ pub fn blank(context: &Context, place: &Place, shape: Shape, ops: u64, seconds: 
     }
 }
 
-/// Watches until it is told to stop.
+/// Watches until it is stopped.
 fn sample(app: &Exchange, stop: &AtomicBool, bank: Option<u32>, count: fn(&Exchange) -> u64) -> Vec<Sample> {
     let begin = Instant::now();
     let busy = |pid| CpuTime::of(pid).total_ns() as f64 / 1e9;

@@ -30,7 +30,7 @@ const ACCOUNT: &str = "exchange";
 const CURRENCY: &str = "KUDOS";
 /// How long a service may take to be ready. Large RSA keys take their time.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The pause between two looks at something that takes a while.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Connections for the set-up.
 const SET_UP_CLIENTS: usize = 16;
@@ -76,7 +76,7 @@ pub struct WorldPlan {
     pub nodes: u32,
     /// Whether the directory stays.
     pub is_kept: bool,
-    /// Becomes true when the user has enough.
+    /// Becomes true when the user interrupts the run.
     pub interrupted: Arc<AtomicBool>,
 }
 
@@ -97,7 +97,7 @@ pub struct World {
     /// Keys with which the exchange signs its confirmations.
     pub signing_keys: Vec<EddsaPublicKey>,
     /// Last, so that it is dropped last.
-    _place: Place,
+    _place: TemporaryDirs,
 }
 
 /// The currency of the world.
@@ -135,9 +135,10 @@ impl World {
         std::fs::create_dir_all(&plan.dir).map_err(BenchError::io(&plan.dir))?;
         let dir = plan.dir.canonicalize().map_err(BenchError::io(&plan.dir))?;
         let plan = WorldPlan { dir, ..plan };
-        let mut place = Place { dirs: ports.iter().map(|port| service::runtime_dir(*port)).collect() };
+        let mut temporary_dirs =
+            TemporaryDirs { dirs: ports.iter().map(|port| service::runtime_dir(*port)).collect() };
         if !plan.is_kept {
-            place.dirs.push(plan.dir.clone());
+            temporary_dirs.dirs.push(plan.dir.clone());
         }
         let mut configs = Vec::with_capacity(ports.len());
         for (node, port) in ports.iter().enumerate() {
@@ -192,7 +193,7 @@ impl World {
             denoms: Vec::new(),
             signing_keys: Vec::new(),
             plan,
-            _place: place,
+            _place: temporary_dirs,
         };
         world.read_keys()?;
         drop(spinner);
@@ -331,13 +332,13 @@ impl World {
         &self.plan.placement
     }
 
-    /// What tells that the user has enough.
+    /// Becomes true when the user interrupts the run.
     #[must_use]
     pub fn interrupted(&self) -> &Arc<AtomicBool> {
         &self.plan.interrupted
     }
 
-    /// Fails if a service has ended by itself, or the user has enough.
+    /// Fails if a service has exited or the user interrupts the run.
     ///
     /// # Errors
     /// [`BenchError::Ended`] with its last words, [`BenchError::Interrupted`].
@@ -372,12 +373,12 @@ impl World {
     }
 }
 
-/// The directories of a world. They go when this is dropped, which is after the services have ended.
-struct Place {
+/// The directories of a world. Dropping this removes them, which happens after the services have ended.
+struct TemporaryDirs {
     dirs: Vec<PathBuf>,
 }
 
-impl Drop for Place {
+impl Drop for TemporaryDirs {
     fn drop(&mut self) {
         for dir in &self.dirs {
             // What cannot be removed is no reason to hide the result.
@@ -472,7 +473,7 @@ pub fn send_all(
     }
 }
 
-/// A port that nobody listens on now, below those that the system gives to clients.
+/// A port that is free now, below those that the system gives to clients.
 fn free_port() -> Result<u16, BenchError> {
     const FIRST: u16 = 10_240;
     const COUNT: u16 = 20_000;

@@ -25,7 +25,7 @@ const TIMER: u64 = u64::MAX;
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// A job that begins so late although a client was free is left out, since nobody but the generator is to blame: a hypervisor
+/// A job that begins so late although a client was free is left out, since only the generator is to blame: a hypervisor
 /// took its core away, as a rule. To make up for the time would be a burst that no clients would make.
 const HELD_UP_NS: u64 = 5_000_000;
 /// Series of intervals keep two significant digits: enough for a plot.
@@ -463,7 +463,7 @@ impl<S: Script> Work<'_, S> {
     fn broken(&mut self, slot: usize, what: &str) {
         let had_request = self.thread.connections[slot].request.take().is_some();
         if let Err(error) = self.reopen(slot) {
-            // Nobody listens any more: whoever looks after the server will say why. The others find out by themselves.
+            // The server no longer accepts connections; its supervisor reports why. The other threads notice themselves.
             *self.errors.entry(format!("cannot connect: {}", error.kind())).or_default() += 1;
             self.has_jobs = false;
             self.watch.ends_now();

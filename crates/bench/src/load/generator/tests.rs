@@ -170,7 +170,7 @@ impl Script for HeldUp {
 }
 
 #[test]
-fn what_the_generator_itself_missed_is_left_out() {
+fn jobs_that_the_generator_missed_are_left_out() {
     let (address, seen) = server(|_| Duration::ZERO, |_| false);
     let plan = plan(address, Schedule::Open { jobs_per_s: 200.0 }, None);
     let script = HeldUp { pairs: pairs(200), at: 150, time: Duration::from_millis(500) };
@@ -179,7 +179,7 @@ fn what_the_generator_itself_missed_is_left_out() {
     assert_eq!((outcome.all.ops, seen.load(Relaxed)), (200, 400));
     assert!((95..=200).contains(&outcome.missed), "about 100 had their time meanwhile: {}", outcome.missed);
     assert!(outcome.late_max_us >= 480_000, "{}", outcome.late_max_us);
-    // The job that was under way waited, and nobody else.
+    // Only the job under way waited.
     let slow = outcome.all.latency.count_between(400_000, LATENCY_MAX_US);
     assert!(slow <= 1, "{slow}");
 }
@@ -226,7 +226,7 @@ fn unreachable_for_a_while() -> SocketAddr {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_no_fault_of_the_generator() {
+fn an_unreachable_server_does_not_count_as_a_late_generator() {
     let address = unreachable_for_a_while();
     let plan = Plan { clients: 2, ..plan(address, Schedule::Open { jobs_per_s: 200.0 }, None) };
     let (outcome, _) = go(&plan, vec![pairs(400)]);
@@ -242,7 +242,7 @@ fn a_server_that_cannot_be_reached_is_no_fault_of_the_generator() {
 }
 
 #[test]
-fn the_threads_of_a_load_that_ran_out_are_there_for_who_looks_at_its_end() {
+fn threads_of_a_finished_load_remain_until_the_run_ends() {
     /// What the threads had used at the end, by their names.
     #[derive(Default)]
     struct End(BTreeMap<String, u64>);

@@ -1,4 +1,4 @@
-//! What is seen of the machine and the server while the load runs.
+//! What machine and server use while the load runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Recorder {
     after: Option<(Page, Snapshot)>,
     last: Option<Snapshot>,
     last_page: Page,
-    /// What came of each second, beside the figures of the load itself.
+    /// The samples of each second, beside the figures of the load itself.
     seconds: Vec<Sample>,
     last_ops: u64,
     failure: Option<BenchError>,
@@ -48,7 +48,7 @@ struct Snapshot {
     client_cores: procfs::CoreTime,
 }
 
-/// What came of it.
+/// The outcome.
 pub(super) struct Recorded {
     pub(super) before: Page,
     pub(super) after: Page,
@@ -211,7 +211,7 @@ impl Recorded {
         (exchange_ns + self.database.cpu_ns) as f64 / 1e9 / seconds.max(1e-9)
     }
 
-    /// Share of the server's cores that was used by somebody else in this system. Unknown without cores of its own.
+    /// Share of the server's cores that other programs on this system used. Unknown without cores of its own.
     pub(super) fn foreign_share(&self, placement: &Placement, seconds: f64) -> f64 {
         if placement.server.is_empty() {
             return 0.0;
@@ -228,7 +228,7 @@ impl Recorded {
     }
 }
 
-/// What the load generator counted in each second, and what was seen meanwhile.
+/// What the load generator counted in each second, and what was sampled meanwhile.
 pub(super) fn series(outcome: &Outcome, recorded: &Recorded) -> Vec<Sample> {
     let whole_seconds = usize::try_from(outcome.measured.as_secs()).unwrap_or(usize::MAX);
     let latency = |counts: &generator::Counts, quantile: f64| {

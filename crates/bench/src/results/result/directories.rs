@@ -39,7 +39,7 @@ pub(crate) fn results_of(directory: &Path) -> Result<Vec<PathBuf>, ResultError> 
             return Ok(below);
         }
     }
-    // Who reads it tells why it is none.
+    // Reading it reports why it is not a result.
     Ok(vec![directory.to_owned()])
 }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_written_over() {
+    fn existing_results_are_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         claim_directory(&at("deep/new")).unwrap();

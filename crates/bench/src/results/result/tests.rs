@@ -98,7 +98,7 @@ fn a_series_of_an_earlier_version_is_read() {
 }
 
 #[test]
-fn the_fields_that_others_look_for_are_at_the_top() {
+fn fields_that_other_tools_read_are_at_the_top() {
     let run = sample_run(Path::new("unused"));
     let json: serde_json::Value = serde_json::from_str(&run.result.to_json()).expect("JSON");
     for field in
@@ -131,7 +131,7 @@ fn percentiles_end_with_all_requests() {
 }
 
 #[test]
-fn what_is_missing_or_broken_is_named() {
+fn missing_and_broken_files_are_named() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path();
     let error = |path: &Path| Run::read(path).expect_err("nothing to read").to_string();
@@ -174,7 +174,7 @@ fn what_is_missing_or_broken_is_named() {
 }
 
 #[test]
-fn a_run_that_lacks_what_it_recorded_is_not_whole() {
+fn a_run_without_its_recorded_files_is_incomplete() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let whole = sample_run(directory.path());
     let missing = |run: &Run| run.check_whole().expect_err("not whole").to_string();

@@ -39,7 +39,7 @@ mod tests {
     use crate::scenarios::ceiling::{Cipher, Material};
 
     #[test]
-    fn it_verifies_what_is_right_and_nothing_else() {
+    fn valid_signatures_verify_and_invalid_ones_do_not() {
         let mut material = Material::new(Cipher::Cs).unwrap();
         let tiny = Effort { rounds: 1, turn: std::time::Duration::from_micros(1) };
         let us = meter::best_us(tiny, &mut [material.one_equation()]);

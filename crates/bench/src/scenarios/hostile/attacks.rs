@@ -1,4 +1,4 @@
-//! The attacks: what each connection does until it is told to stop.
+//! The attacks: what each connection does until it is stopped.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) const ATTACKS: [&str; 10] = [
 
 /// Pause of a connection before it comes again.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Pause between two bytes of whoever is slow.
+/// Pause between two bytes of a slow client.
 const DRIP: Duration = Duration::from_secs(1);
 /// The largest body that an exchange ever took.
 pub(super) const BODY_BYTES: usize = 15 << 20;
@@ -38,7 +38,7 @@ const NICENESS: i32 = 10;
 /// No attack connects longer than this.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What is attacked, and what is sent: whole requests, made ahead.
+/// What is attacked, and what is sent: whole requests, prepared in advance.
 pub(super) struct Target {
     pub address: SocketAddr,
     /// Waits for money that never comes.
@@ -239,7 +239,7 @@ async fn again_and_again(stream: &mut TcpStream, request: &[u8]) -> std::io::Res
     }
 }
 
-/// Sends a little now and then until the server has enough of it.
+/// Sends a little now and then until the server closes the connection.
 async fn drip(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     let mut buffer = [0; 256];
     loop {

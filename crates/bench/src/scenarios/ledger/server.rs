@@ -14,7 +14,7 @@ use crate::BenchError;
 use crate::load::affinity::on_cores;
 use crate::load::wire;
 use crate::scenarios::Context;
-use crate::scenarios::workers::Place;
+use crate::scenarios::workers::RunDirectory;
 
 /// How long the server may take to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,8 +35,12 @@ fn free_address() -> Result<SocketAddr, BenchError> {
 
 impl LedgerServer {
     /// Starts it on the server's cores, and waits until it answers.
-    pub(super) fn start(context: &Context, place: &Place, transport: Transport) -> Result<Self, BenchError> {
-        let (data, log) = (place.world.join("ledger"), place.world.join("ledger.log"));
+    pub(super) fn start(
+        context: &Context,
+        run_dir: &RunDirectory,
+        transport: Transport,
+    ) -> Result<Self, BenchError> {
+        let (data, log) = (run_dir.world.join("ledger"), run_dir.world.join("ledger.log"));
         let file = File::create(&log).map_err(BenchError::io(&log))?;
         let (tcp, http) = (free_address()?, free_address()?);
         let mut command = Command::new(&context.program);
@@ -54,7 +58,7 @@ impl LedgerServer {
             }
         };
         command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let child = on_cores(&place.placement.server, || command.spawn())?
+        let child = on_cores(&run_dir.placement.server, || command.spawn())?
             .map_err(|error| BenchError::set_up("cannot start the ledger", error))?;
         let mut server = Self { child, log, http, socket, url };
         let deadline = Instant::now() + PATIENCE;
@@ -88,7 +92,7 @@ impl LedgerServer {
         Some((of("count")?, of("sum")?))
     }
 
-    /// What the journal has been given so far. Segments are made ahead: their size says nothing.
+    /// What the journal has been given so far. Segments are allocated in advance: their size says nothing.
     pub(super) fn disk_bytes(&self) -> u64 {
         let value =
             self.metrics().as_deref().and_then(|text| value(text, "batzen_store_written_bytes_total"));

@@ -5,7 +5,7 @@
 //! expiration and windows are on, every acknowledgement is durable, and a settlement window is closed in the middle of the run.
 
 mod process;
-mod seen;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use crate::results::result::{self, BytesPerOp, KindResult, Latency, LimitedBy, R
 use crate::scenarios::options::{RunOptions, duration, measured_duration};
 
 pub use process::SwitchProcess;
-use seen::{Seen, Watcher};
+use usage::{Usage, Watcher};
 
 /// The currency of the transfers.
 const CURRENCY: &str = "USD";
@@ -182,7 +182,7 @@ pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run, BenchError> {
     drop(fsps);
     switch.terminate()?;
     if !args.run.keep_world {
-        // What stays is in nobody's way.
+        // What remains does no harm.
         let _ = std::fs::remove_dir_all(&world);
     }
 
@@ -200,7 +200,7 @@ pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run, BenchError> {
     })
 }
 
-/// Makes the participants of a switch that knows nobody: accounts, callbacks, limits, funds.
+/// Creates the participants of an empty switch: accounts, callbacks, limits, funds.
 ///
 /// # Errors
 /// When the switch refuses.
@@ -251,7 +251,7 @@ fn balances(books: &Hub) -> Result<Balances, BenchError> {
     Ok(balances)
 }
 
-/// Whether the books are what the payers were told.
+/// Whether the books agree with the notices to the payers.
 fn check(before: &Balances, after: &Balances, report: &Report) -> BTreeMap<String, u64> {
     let mut problems = BTreeMap::new();
     let mut problem = |what: &str, count: u128| {
@@ -278,7 +278,7 @@ fn watch(
     books: &Hub,
     context: &Context,
     progress: Progress,
-) -> Result<Seen, BenchError> {
+) -> Result<Usage, BenchError> {
     let planned = load.load();
     let bar = match load.count {
         Some(count) => progress.bar("transfers", count),
@@ -304,7 +304,7 @@ fn watch(
             ),
         };
         if is_begun {
-            watcher.look(is_over);
+            watcher.sample(is_over);
         }
         if is_half && !closed {
             closed = true;
@@ -324,7 +324,7 @@ fn result(
     placement: &Placement,
     context: &Context,
     report: &Report,
-    seen: &Seen,
+    usage: &Usage,
 ) -> RunResult {
     let seconds = report.measured.as_secs_f64();
     let (ops, per_op) =
@@ -341,7 +341,7 @@ fn result(
         ops_per_s: per_second(histogram.len()),
         latency: Latency::of(histogram),
     };
-    let server = seen.server_cpu();
+    let server = usage.server_cpu();
     let mut result = RunResult {
         schema: result::SCHEMA,
         scenario: "switch".to_owned(),
@@ -370,11 +370,11 @@ fn result(
         ceiling_ops_per_s: None,
         efficiency: None,
         ceiling_parts: Vec::new(),
-        limited_by: seen.limited_by(placement),
+        limited_by: usage.limited_by(placement),
         latency: Some(Latency::of(&report.whole)),
         bytes_per_op: Some(BytesPerOp {
-            disk: per_op(seen.stored_bytes()),
-            ram: per_op(seen.resident_growth()),
+            disk: per_op(usage.stored_bytes()),
+            ram: per_op(usage.resident_growth()),
         }),
         cpu_us_per_op: Some(per_op(server.total_ns() as f64 / 1e3)),
         cpu_us_per_op_by_stage: server
@@ -382,7 +382,7 @@ fn result(
             .iter()
             .map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)))
             .collect(),
-        client_cpu_us_per_op: Some(per_op(seen.simulators_ns() as f64 / 1e3)),
+        client_cpu_us_per_op: Some(per_op(usage.simulators_ns() as f64 / 1e3)),
         batch_sizes: BTreeMap::new(),
         kinds: BTreeMap::from([
             ("prepare".to_owned(), kind(&report.prepare)),
@@ -400,9 +400,9 @@ fn result(
     }
     extra.insert("ftps".into(), per_second(ops));
     extra.insert("cpu_us_per_ft_switch".into(), per_op(server.total_ns() as f64 / 1e3));
-    extra.insert("cpu_us_per_ft_simulators".into(), per_op(seen.simulators_ns() as f64 / 1e3));
-    extra.insert("bytes_per_ft".into(), per_op(seen.stored_bytes()));
-    extra.insert("device_bytes_per_ft".into(), per_op(seen.device_bytes()));
+    extra.insert("cpu_us_per_ft_simulators".into(), per_op(usage.simulators_ns() as f64 / 1e3));
+    extra.insert("bytes_per_ft".into(), per_op(usage.stored_bytes()));
+    extra.insert("device_bytes_per_ft".into(), per_op(usage.device_bytes()));
     extra.insert("failures".into(), report.failures().values().sum::<u64>() as f64);
     extra.insert("begun".into(), report.begun as f64);
     extra.insert("repeated_requests".into(), report.repeats as f64);
@@ -419,7 +419,7 @@ fn result(
     result
 }
 
-fn series(report: &Report, seen: &Seen) -> Vec<Sample> {
+fn series(report: &Report, usage: &Usage) -> Vec<Sample> {
     let whole_seconds = usize::try_from(report.measured.as_secs()).unwrap_or(usize::MAX);
     let seconds = report.seconds.iter().take(whole_seconds).enumerate();
     seconds
@@ -432,7 +432,7 @@ fn series(report: &Report, seen: &Seen) -> Vec<Sample> {
                 ops_per_s: second.committed as f64,
                 p50_us: at(0.5),
                 p99_us: at(0.99),
-                ..seen.seconds().get(index).copied().unwrap_or_default()
+                ..usage.seconds().get(index).copied().unwrap_or_default()
             }
         })
         .collect()

@@ -13,7 +13,7 @@ use crate::load::affinity;
 
 /// How long it may take to start and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The pause between two looks.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The operators' tokens: of no use to anybody else, since the switch listens on this machine and ends with the run.
 const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];

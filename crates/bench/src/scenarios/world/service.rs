@@ -15,7 +15,7 @@ use crate::BenchError;
 use crate::load::affinity;
 use crate::load::wire;
 
-/// How long a service may take to end by itself. Writing a checkpoint of large indexes takes a moment.
+/// How long a service may take to end after a signal. Writing a checkpoint of large indexes takes a moment.
 const END_TIME: Duration = Duration::from_secs(60);
 /// How much of a service's last words is shown.
 const LAST_WORDS_BYTES: usize = 1_000;

@@ -1,4 +1,4 @@
-//! What is seen of switch and simulators while a load runs.
+//! What switch and simulators use while a load runs.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::results::result::{LimitedBy, Sample};
 /// Cores that are idle for less than this share of the time are busy.
 const IDLE_SHARE: f64 = 0.1;
 
-/// What was used until a moment.
+/// The counters at one time.
 #[derive(Clone, Debug)]
 struct Snapshot {
     at: Instant,
@@ -24,7 +24,7 @@ struct Snapshot {
     written: u64,
 }
 
-/// Looks once a second.
+/// Takes a sample each second.
 pub(super) struct Watcher {
     pid: u32,
     administration: SocketAddr,
@@ -34,8 +34,8 @@ pub(super) struct Watcher {
     seconds: Vec<Sample>,
 }
 
-/// What was seen.
-pub(super) struct Seen {
+/// What was used in the measured part.
+pub(super) struct Usage {
     first: Snapshot,
     end: Snapshot,
     seconds: Vec<Sample>,
@@ -53,7 +53,7 @@ impl Watcher {
             server: CpuTime::of(self.pid),
             simulators_ns: procfs::own_threads_ns("fsps-").values().sum(),
             resident: procfs::resident_bytes(self.pid),
-            // A switch that does not answer has ended, which others see.
+            // A switch that does not answer has ended, which is reported elsewhere.
             stored: Page::fetch(self.administration)
                 .ok()
                 .and_then(|page| page.value("batzen_store_written_bytes_total"))
@@ -63,7 +63,7 @@ impl Watcher {
     }
 
     /// Called often in the measured part, the first time at its beginning, the last time at its end.
-    pub fn look(&mut self, is_over: bool) {
+    pub fn sample(&mut self, is_over: bool) {
         let Some(last) = self.last.clone() else {
             let snapshot = self.snapshot();
             self.first = Some(snapshot.clone());
@@ -88,15 +88,15 @@ impl Watcher {
         self.last = Some(snapshot);
     }
 
-    pub fn finish(mut self) -> Result<Seen, BenchError> {
+    pub fn finish(mut self) -> Result<Usage, BenchError> {
         let end = self.end.take().unwrap_or_else(|| self.snapshot());
         let first =
             self.first.ok_or_else(|| BenchError::SetUp("the load ended before it was measured".into()))?;
-        Ok(Seen { first, end, seconds: self.seconds })
+        Ok(Usage { first, end, seconds: self.seconds })
     }
 }
 
-impl Seen {
+impl Usage {
     /// CPU time of the switch.
     pub fn server_cpu(&self) -> CpuTime {
         self.end.server.since(&self.first.server)
@@ -112,7 +112,7 @@ impl Seen {
         self.end.stored - self.first.stored
     }
 
-    /// Bytes that its process has had written, as the kernel counts them: whole pages, and space that is filled ahead.
+    /// Bytes that its process has had written, as the kernel counts them: whole pages, and space that is allocated in advance.
     pub fn device_bytes(&self) -> f64 {
         self.end.written as f64 - self.first.written as f64
     }
