@@ -1,4 +1,4 @@
-//! `batzen`: the one binary. It parses arguments, sets up logging, and hands over to the rooms below.
+//! `batzen`: the one binary. It parses arguments, sets up logging, and runs the command (`cli`).
 //!
 //! Standard output carries data only; everything else goes to standard error.
 
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     }
     match cli::run(cli.command) {
         Ok(code) => code,
-        // The reader of our output has seen enough.
+        // The reader of our output has closed the pipe.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("batzen: {}", format_error_chain(&error));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_printed_once() {
         let cause = || StoreError::InUse("schema bank of money".into());
         let error = anyhow::Error::from(batzen_bank::BankError::Store(cause()));
         assert_eq!(

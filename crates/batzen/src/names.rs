@@ -1,6 +1,6 @@
 //! The names that existing operators, test harnesses and service units start programs by.
 //!
-//! `make install` links them to the one binary, which looks at the name it was called by.
+//! `make install` links them to the one binary, which checks the name it was called by.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

@@ -10,7 +10,7 @@ pub fn is_interactive() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Shows how far the creation of keys is, if anybody is watching.
+/// Shows the progress of key creation, if `is_shown`.
 pub fn of_keys(is_shown: bool) -> Arc<dyn Fn(usize, usize) + Send + Sync> {
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
     Arc::new(move |done, total| {

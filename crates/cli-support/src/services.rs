@@ -1,4 +1,4 @@
-//! What all services of the binary have in common: configuration, clock, end.
+//! What all services of the binary have in common: configuration, clock, signals.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Where defaults are kept when the program's own place has none.
+/// The directory of defaults if there is none beside the program.
 const SYSTEM_DEFAULTS: &str = "/usr/share/taler/config.d";
 /// Configuration files that are used when none is named, in this order.
 const SYSTEM_CONFIG: &str = "/etc/taler/taler.conf";
@@ -136,7 +136,7 @@ pub fn directory(path: &Path) -> anyhow::Result<PathBuf> {
     path.canonicalize().with_context(|| format!("directory {}", path.display()))
 }
 
-/// Resolves when the process is told to end: SIGTERM or SIGINT.
+/// Resolves on SIGTERM or SIGINT.
 ///
 /// # Errors
 /// When the signals cannot be watched.
@@ -162,7 +162,7 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .enable_all()
         .thread_name_fn(name)
         // As the CPU pool and the lane do.
-        // If nobody else wants the processor, this returns at once.
+        // If no other thread is waiting for the processor, this returns at once.
         .on_thread_unpark(std::thread::yield_now)
         .build()
 }

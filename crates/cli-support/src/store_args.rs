@@ -1,4 +1,4 @@
-//! Where a service keeps its rows, as the command line says it.
+//! Options that choose where a service keeps its rows.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub enum StoreKind {
     Postgres,
 }
 
-/// Options of every service that keeps rows; each stands over the configuration file.
+/// Options of every service that keeps rows; each overrides the configuration file.
 #[derive(Args, Clone, Debug)]
 pub struct StoreArgs {
     /// Directory of the store; created if it is missing [default: from the configuration]
@@ -39,7 +39,7 @@ impl StoreArgs {
     /// The choice, with what the configuration says if the command line says nothing. Directories are made.
     ///
     /// # Errors
-    /// When nothing is chosen, or something that does not go together.
+    /// When nothing is chosen, or the options contradict each other.
     pub fn choose(&self, configured: Option<StoreConfig>) -> anyhow::Result<StoreConfig> {
         if self.in_memory {
             return Ok(StoreConfig::Memory);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_stands_over_the_configuration() {
+    fn the_command_line_overrides_the_configuration() {
         let database = |url: &str| StoreConfig::Postgres { url: url.to_owned() };
         let configured = || Some(database("postgres:///configured"));
         assert_eq!(chosen("", configured()).unwrap(), database("postgres:///configured"));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn contradictory_options_are_refused() {
         for line in [
             "",
             "--store postgres",

@@ -45,7 +45,7 @@ impl SwitchLedger {
         Arc::clone(&self.ledger)
     }
 
-    /// Ends a ledger of the process' own; one that is elsewhere goes on.
+    /// Stops a ledger of this process; one that runs elsewhere is left running.
     ///
     /// # Errors
     /// When its store cannot be closed.

@@ -47,7 +47,7 @@ pub fn exchange_config(
     let mut config = ExchangeConfig::local(currency, dir, port);
     config.listen = ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port };
     config.base_url = format!("http://localhost:{port}/");
-    // Nobody who plays wants to wait for a minute.
+    // The defaults of a minute are too long for a demonstration.
     let pause = Duration::from_secs(1);
     config.workers = WorkersConfig {
         aggregator_idle_sleep: pause,

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::order::Behaviour;
-use crate::outcome::{Outcome, Told};
+use crate::outcome::{Notice, Outcome};
 use crate::text::TransferId;
 
 /// Parts of the book that are locked apart.
@@ -31,8 +31,8 @@ pub(crate) struct Flight {
     pub sent_ns: u64,
     pub seen_ns: u64,
     pub put_ns: u64,
-    pub told_payer: Option<Told>,
-    pub told_payee: Option<Told>,
+    pub payer_notice: Option<Notice>,
+    pub payee_notice: Option<Notice>,
 }
 
 impl Flight {
@@ -50,14 +50,14 @@ impl Flight {
             sent_ns: 0,
             seen_ns: 0,
             put_ns: 0,
-            told_payer: None,
-            told_payee: None,
+            payer_notice: None,
+            payee_notice: None,
         }
     }
 
     /// Whether the payee waits to hear what the switch has decided.
     pub fn awaits_patch(&self) -> bool {
-        self.behaviour == Behaviour::Reserve && self.seen_ns > 0 && self.told_payee.is_none()
+        self.behaviour == Behaviour::Reserve && self.seen_ns > 0 && self.payee_notice.is_none()
     }
 }
 
@@ -67,14 +67,14 @@ pub(crate) enum News {
     /// The first one: the transfer has ended for this participant.
     First {
         flight: Flight,
-        /// Whether the other participant was told something else.
+        /// Whether the other participant received a different notice.
         contradicts: bool,
     },
     /// It ends nothing: a refusal of something else.
     Aside,
-    /// The same was told before, or the transfer is not known any more.
+    /// The same notice came before, or the transfer is not known any more.
     Repeated,
-    /// Something else was told before.
+    /// A different notice came before.
     Contradicted,
 }
 
@@ -101,14 +101,14 @@ impl Hasher for IdHasher {
 
 type Map<V> = HashMap<u128, V, BuildHasherDefault<IdHasher>>;
 
-/// Who was told.
+/// The participant that received a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Payer,
     Payee,
 }
 
-/// All transfers under way, and (if that is wanted) what came of all that ended.
+/// All transfers under way, and (optionally) the outcomes of all that ended.
 pub(crate) struct Book {
     shards: Vec<Mutex<Map<Flight>>>,
     outcomes: Option<Mutex<Map<Outcome>>>,
@@ -134,8 +134,8 @@ impl Book {
                 payee: usize::from(flight.payee),
                 cents: flight.cents,
                 behaviour: flight.behaviour,
-                told_payer: None,
-                told_payee: None,
+                payer_notice: None,
+                payee_notice: None,
                 ended_ms: None,
                 payer_callbacks: 0,
                 modified: 0,
@@ -154,28 +154,28 @@ impl Book {
         Some(*flight)
     }
 
-    /// A participant was told how a transfer ended; `now_ms` is for the record.
-    pub fn told(&self, id: TransferId, side: Side, told: Told, now_ms: u64) -> News {
-        self.note(id, side, told, now_ms);
-        if told == Told::Error(MODIFIED) {
+    /// A participant received a notice of how a transfer ended; `now_ms` is for the record.
+    pub fn receive_notice(&self, id: TransferId, side: Side, notice: Notice, now_ms: u64) -> News {
+        self.note(id, side, notice, now_ms);
+        if notice == Notice::Error(MODIFIED) {
             return News::Aside;
         }
         let mut shard = self.shard(id);
         let Some(flight) = shard.get_mut(&id.0) else { return News::Repeated };
         let (own, other) = match side {
-            Side::Payer => (&mut flight.told_payer, flight.told_payee),
-            Side::Payee => (&mut flight.told_payee, flight.told_payer),
+            Side::Payer => (&mut flight.payer_notice, flight.payee_notice),
+            Side::Payee => (&mut flight.payee_notice, flight.payer_notice),
         };
         if let Some(earlier) = *own {
-            let is_same = earlier.is_committed() == told.is_committed();
+            let is_same = earlier.is_committed() == notice.is_committed();
             return if is_same { News::Repeated } else { News::Contradicted };
         }
-        *own = Some(told);
+        *own = Some(notice);
         let ended = *flight;
-        if flight.told_payer.is_some() && !flight.awaits_patch() {
+        if flight.payer_notice.is_some() && !flight.awaits_patch() {
             shard.remove(&id.0);
         }
-        let contradicts = other.is_some_and(|other| other.is_committed() != told.is_committed());
+        let contradicts = other.is_some_and(|other| other.is_committed() != notice.is_committed());
         News::First { flight: ended, contradicts }
     }
 
@@ -186,11 +186,11 @@ impl Book {
         Some(if outcome.payee == usize::from(participant) { Side::Payee } else { Side::Payer })
     }
 
-    fn note(&self, id: TransferId, side: Side, told: Told, now_ms: u64) {
+    fn note(&self, id: TransferId, side: Side, notice: Notice, now_ms: u64) {
         let Some(outcomes) = &self.outcomes else { return };
         let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(outcome) = outcomes.get_mut(&id.0) else { return };
-        if told == Told::Error(MODIFIED) {
+        if notice == Notice::Error(MODIFIED) {
             outcome.modified += 1;
             self.ended.notify_all();
             return;
@@ -199,13 +199,13 @@ impl Book {
             Side::Payer => {
                 outcome.payer_callbacks += 1;
                 outcome.ended_ms.get_or_insert(now_ms);
-                &mut outcome.told_payer
+                &mut outcome.payer_notice
             }
-            Side::Payee => &mut outcome.told_payee,
+            Side::Payee => &mut outcome.payee_notice,
         };
-        let first = *own.get_or_insert(told);
-        let both = (outcome.told_payer, outcome.told_payee);
-        outcome.is_contradictory |= first.is_committed() != told.is_committed()
+        let first = *own.get_or_insert(notice);
+        let both = (outcome.payer_notice, outcome.payee_notice);
+        outcome.is_contradictory |= first.is_committed() != notice.is_committed()
             || matches!(both, (Some(payer), Some(payee)) if payer.is_committed() != payee.is_committed());
         self.ended.notify_all();
     }
@@ -215,16 +215,16 @@ impl Book {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
-    /// Transfers whose payer was told nothing yet.
+    /// Transfers whose payer has no notice yet.
     pub fn untold(&self) -> u64 {
         let count = |shard: &Mutex<Map<Flight>>| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.values().filter(|flight| flight.told_payer.is_none()).count() as u64
+            shard.values().filter(|flight| flight.payer_notice.is_none()).count() as u64
         };
         self.shards.iter().map(count).sum()
     }
 
-    /// What came of a transfer, once `is_enough`; what is known when the time is over. None if outcomes are not kept.
+    /// The outcome of a transfer, once `is_enough`; what is known by then when the time is over. None if outcomes are not kept.
     pub fn outcome(
         &self,
         id: TransferId,
@@ -243,7 +243,7 @@ impl Book {
         }
     }
 
-    /// What came of every transfer, as far as it is known. Empty if outcomes are not kept.
+    /// The outcome of every transfer, as far as it is known. Empty if outcomes are not kept.
     pub fn outcomes(&self) -> Vec<(TransferId, Outcome)> {
         let Some(outcomes) = &self.outcomes else { return Vec::new() };
         let outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,17 +256,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_participant_is_told_once() {
+    fn each_participant_is_notified_once() {
         let book = Book::new(true);
         let (id, mut flight) = (TransferId(7), Flight::new(0, 1, 5, Behaviour::Reserve));
         flight.seen_ns = 1;
         book.begin(id, flight);
-        assert!(matches!(book.told(id, Side::Payer, Told::Error(3106), 9), News::Aside));
-        assert!(matches!(book.told(id, Side::Payer, Told::Committed, 9), News::First { .. }));
-        assert!(matches!(book.told(id, Side::Payer, Told::Committed, 9), News::Repeated));
+        assert!(matches!(book.receive_notice(id, Side::Payer, Notice::Error(3106), 9), News::Aside));
+        assert!(matches!(book.receive_notice(id, Side::Payer, Notice::Committed, 9), News::First { .. }));
+        assert!(matches!(book.receive_notice(id, Side::Payer, Notice::Committed, 9), News::Repeated));
         assert_eq!((book.under_way(), book.untold()), (1, 0), "the payee waits for its PATCH");
         assert!(matches!(
-            book.told(id, Side::Payee, Told::Aborted, 9),
+            book.receive_notice(id, Side::Payee, Notice::Aborted, 9),
             News::First { contradicts: true, .. }
         ));
         assert_eq!(book.under_way(), 0);
@@ -274,6 +274,9 @@ mod tests {
         assert!(outcome.is_contradictory);
         assert_eq!((outcome.payer_callbacks, outcome.modified), (2, 1));
         assert_eq!(outcome.ended_ms, Some(9));
-        assert!(matches!(book.told(TransferId(8), Side::Payer, Told::Committed, 9), News::Repeated));
+        assert!(matches!(
+            book.receive_notice(TransferId(8), Side::Payer, Notice::Committed, 9),
+            News::Repeated
+        ));
     }
 }

@@ -19,7 +19,7 @@ use crate::worker::Worker;
 
 /// Participants of a process at most: their numbers have 16 bits.
 const PARTICIPANTS_MAX: usize = 4096;
-/// The pause between two looks at something that takes a while.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Who the participants are.
@@ -39,7 +39,7 @@ pub struct FspsConfig {
     pub packet_data: usize,
     /// How long after the expiration a payer asks for the outcome of its transfer.
     pub grace: Duration,
-    /// Whether to remember what came of every transfer. Costs memory.
+    /// Whether to keep the outcome of every transfer. Costs memory.
     pub keeps_outcomes: bool,
     /// Choices of participants, amounts and behaviours follow from this number, ids never. None: random.
     pub seed: Option<u64>,
@@ -72,7 +72,7 @@ pub(crate) enum Command {
     Order(TransferId, Order),
     /// Put a load on from this moment of the clock on.
     Load(Load, u64),
-    /// Hand over what came of the load.
+    /// Hand over the report of the load.
     Report(mpsc::Sender<Report>),
 }
 
@@ -245,18 +245,19 @@ impl Fsps {
         id
     }
 
-    /// What came of a transfer once the payer was told, and the payee if it waits to be; what is known after `patience`.
+    /// The outcome of a transfer, once the payer has its notice, and the payee if it waits for one. After `patience`, what is known
+    /// by then.
     /// None if outcomes are not kept.
     #[must_use]
     pub fn outcome(&self, id: TransferId, patience: Duration) -> Option<Outcome> {
         self.outcome_when(id, patience, |outcome| {
             let payee_waits = outcome.behaviour == crate::Behaviour::Reserve
-                && outcome.told_payer.is_some_and(crate::Told::is_committed);
-            outcome.told_payer.is_some() && (!payee_waits || outcome.told_payee.is_some())
+                && outcome.payer_notice.is_some_and(crate::Notice::is_committed);
+            outcome.payer_notice.is_some() && (!payee_waits || outcome.payee_notice.is_some())
         })
     }
 
-    /// What came of a transfer once `is_enough`; what is known after `patience`. None if outcomes are not kept.
+    /// The outcome of a transfer once `is_enough`; what is known by then after `patience`. None if outcomes are not kept.
     #[must_use]
     pub fn outcome_when(
         &self,
@@ -276,13 +277,13 @@ impl Fsps {
         }
     }
 
-    /// What came of every transfer, as far as it is known. Empty if outcomes are not kept.
+    /// The outcome of every transfer, as far as it is known. Empty if outcomes are not kept.
     #[must_use]
     pub fn outcomes(&self) -> Vec<(TransferId, Outcome)> {
         self.shared.book.outcomes()
     }
 
-    /// Puts a load on. It goes on until its end, or until [`Self::end_load`].
+    /// Starts a load. It runs until its end, or until [`Self::end_load`].
     pub fn load(&self, load: Load) {
         self.shared.ends.store(false, Relaxed);
         self.shared.begun.store(0, Relaxed);

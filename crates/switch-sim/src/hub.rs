@@ -13,7 +13,7 @@ use crate::text::{self, TransferId};
 
 /// How long the switch may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The pause between two looks at something that takes a while.
+/// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why something was not done.

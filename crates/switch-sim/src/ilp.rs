@@ -176,16 +176,16 @@ mod tests {
     }
 
     #[test]
-    fn packets_tell_their_length() {
+    fn packets_state_their_length() {
         let mut out = Vec::new();
         for (data, head) in [(0, 2), (100, 2), (130, 3), (300, 4)] {
             packet(&mut out, 5, "fsp1", 7, data);
-            let told = match head {
+            let length = match head {
                 2 => usize::from(out[1]),
                 3 => usize::from(out[2]),
                 _ => usize::from(out[2]) << 8 | usize::from(out[3]),
             };
-            assert_eq!(told + head, out.len(), "{data} bytes of data");
+            assert_eq!(length + head, out.len(), "{data} bytes of data");
         }
     }
 }

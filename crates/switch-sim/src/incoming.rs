@@ -9,7 +9,7 @@ use crate::book::{Flight, News, Side};
 use crate::ilp;
 use crate::message::{self, Prepare, StateNotice};
 use crate::order::Behaviour;
-use crate::outcome::Told;
+use crate::outcome::Notice;
 use crate::text::TransferId;
 use crate::worker::{Later, Outgoing, Socket, What, Worker};
 
@@ -89,13 +89,13 @@ impl Worker {
         let Some(id) = TransferId::parse(id.as_bytes()) else { return MALFORMED };
         match method {
             "PUT" if is_error => match message::error_code(body) {
-                Some(code) => self.told(port, id, Told::Error(code), None),
+                Some(code) => self.receive_notice(port, id, Notice::Error(code), None),
                 None => MALFORMED,
             },
             "PUT" | "PATCH" => {
                 let Ok(state) = serde_json::from_slice::<StateNotice<'_>>(body) else { return MALFORMED };
                 match message::final_state(state.transfer_state) {
-                    Some(told) => self.told(port, id, told, state.fulfilment),
+                    Some(notice) => self.receive_notice(port, id, notice, state.fulfilment),
                     // An answer to a query: not decided yet.
                     None => OK,
                 }
@@ -160,13 +160,19 @@ impl Worker {
         self.pump(port);
     }
 
-    /// The switch tells how a transfer ended.
-    fn told(&mut self, port: usize, id: TransferId, told: Told, fulfilment: Option<&str>) -> &'static [u8] {
+    /// The switch reports how a transfer ended.
+    fn receive_notice(
+        &mut self,
+        port: usize,
+        id: TransferId,
+        notice: Notice,
+        fulfilment: Option<&str>,
+    ) -> &'static [u8] {
         let (number, now_ms) = (self.ports[port].number, self.shared.now_ms());
         let Some(flight) = self.shared.book.change(id, |_| ()) else {
-            // It has ended; whoever keeps outcomes sees whether this says the same.
+            // It has ended. If outcomes are kept, they record whether this notice agrees.
             let side = self.shared.book.side(id, number).unwrap_or(Side::Payer);
-            self.shared.book.told(id, side, told, now_ms);
+            self.shared.book.receive_notice(id, side, notice, now_ms);
             self.report.late_callbacks += 1;
             return OK;
         };
@@ -178,14 +184,14 @@ impl Worker {
                 return OK;
             }
         };
-        if side == Side::Payer && told.is_committed() && !is_preimage(fulfilment, &flight.condition) {
+        if side == Side::Payer && notice.is_committed() && !is_preimage(fulfilment, &flight.condition) {
             self.report.wrong_callbacks += 1;
         }
-        match self.shared.book.told(id, side, told, now_ms) {
+        match self.shared.book.receive_notice(id, side, notice, now_ms) {
             News::First { flight, contradicts } => {
                 self.report.wrong_callbacks += u64::from(contradicts);
                 if side == Side::Payer {
-                    self.ended(&flight, told);
+                    self.ended(&flight, notice);
                 }
             }
             News::Aside => {}
@@ -196,14 +202,14 @@ impl Worker {
     }
 
     /// The payer knows how its transfer ended.
-    pub fn ended(&mut self, flight: &Flight, told: Told) {
+    pub fn ended(&mut self, flight: &Flight, notice: Notice) {
         let now_ns = self.now_ns();
-        *self.report.ends.entry((flight.behaviour, told)).or_default() += 1;
+        *self.report.ends.entry((flight.behaviour, notice)).or_default() += 1;
         if flight.is_load {
             self.in_flight = self.in_flight.saturating_sub(1);
             self.last_end_ns = now_ns;
         }
-        if !told.is_committed() {
+        if !notice.is_committed() {
             return;
         }
         self.shared.count_committed();

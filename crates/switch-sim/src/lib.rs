@@ -7,14 +7,14 @@
 //! after the expiration.
 //!
 //! Everything happens on a few threads over `epoll`: the simulators share a machine with the switch under test, so their
-//! work must be small beside its work.
+//! work must be small compared with its work.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`hub`] | the operators: onboarding, funds, windows, settlements |
 //! | [`ilp`] | packet, fulfilment, condition |
-//! | [`order`] | what is asked of the participants: single transfers, loads, behaviours |
-//! | [`outcome`] | what came of it |
+//! | [`order`] | orders to the participants: single transfers, loads, behaviours |
+//! | [`outcome`] | how transfers and loads ended |
 //! | `book` | transfers under way |
 //! | `text`, `message` | texts, HTTP/1.1 requests and JSON in reused buffers |
 //! | `worker`, `outgoing`, `incoming` | a thread: its loop, requests to the switch, callbacks from it |
@@ -37,7 +37,7 @@ mod worker;
 
 pub use fsps::{Fsps, FspsConfig};
 pub use order::{Behaviour, Load, Mix, Order, Schedule, UnknownBehaviour};
-pub use outcome::{Outcome, Report, Told};
+pub use outcome::{Notice, Outcome, Report};
 pub use text::TransferId;
 
 /// The largest message to and from a switch.

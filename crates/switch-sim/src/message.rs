@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::book::Flight;
 use crate::ilp::{self, HASH_BYTES};
-use crate::outcome::Told;
+use crate::outcome::Notice;
 use crate::text::{self, TransferId};
 
 /// What a payee must know of `POST /transfers`.
@@ -44,10 +44,10 @@ pub(crate) fn error_code(body: &[u8]) -> Option<u16> {
 }
 
 /// What a state means; none: nothing is decided yet.
-pub(crate) fn final_state(state: &str) -> Option<Told> {
+pub(crate) fn final_state(state: &str) -> Option<Notice> {
     match state {
-        "COMMITTED" => Some(Told::Committed),
-        "ABORTED" => Some(Told::Aborted),
+        "COMMITTED" => Some(Notice::Committed),
+        "ABORTED" => Some(Notice::Aborted),
         _ => None,
     }
 }
@@ -221,7 +221,7 @@ mod tests {
 
         scratch.fulfil(&flight, "COMMITTED", &[0xff; 32]);
         let state: StateNotice<'_> = serde_json::from_slice(&scratch.body).unwrap();
-        assert_eq!(final_state(state.transfer_state), Some(Told::Committed));
+        assert_eq!(final_state(state.transfer_state), Some(Notice::Committed));
         assert_eq!(state.fulfilment.map(str::len), Some(43));
         scratch.reject();
         assert_eq!(error_code(&scratch.body), Some(5104));

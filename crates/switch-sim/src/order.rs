@@ -9,7 +9,7 @@ pub enum Behaviour {
     /// The payee fulfils: COMMITTED.
     #[default]
     Accept,
-    /// The payee fulfils, but wants to be told before it releases the goods: RESERVED, and a PATCH must come.
+    /// The payee fulfils, but waits for confirmation before it releases the goods: RESERVED, and a PATCH must come.
     Reserve,
     /// The payee answers with an error (5104).
     Reject,
@@ -131,7 +131,7 @@ impl Mix {
 /// When transfers begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
-    /// A new one whenever one has ended: so many under way.
+    /// A new transfer whenever one has ended, with a constant number under way.
     Closed {
         /// Transfers under way at a time.
         in_flight: usize,

@@ -1,4 +1,4 @@
-//! What came of transfers.
+//! The outcome of transfers and of loads.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,9 +15,9 @@ pub(crate) fn histogram(digits: u8) -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_US, digits).expect("constant bounds")
 }
 
-/// What a participant was told at the end.
+/// The final notice that a participant received about a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Told {
+pub enum Notice {
     /// COMMITTED.
     Committed,
     /// ABORTED, without a reason (PATCH, and answers to GET).
@@ -28,15 +28,15 @@ pub enum Told {
     Refused(u16),
 }
 
-impl Told {
-    /// Whether it means that money has moved.
+impl Notice {
+    /// Whether the money has moved.
     #[must_use]
     pub const fn is_committed(self) -> bool {
         matches!(self, Self::Committed)
     }
 }
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for Notice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Committed => write!(f, "COMMITTED"),
@@ -47,7 +47,7 @@ impl std::fmt::Display for Told {
     }
 }
 
-/// What payer and payee of a transfer were told.
+/// A transfer as its participants saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Number of the participant that pays.
@@ -58,17 +58,17 @@ pub struct Outcome {
     pub cents: u64,
     /// How they behaved.
     pub behaviour: Behaviour,
-    /// What the payer was told.
-    pub told_payer: Option<Told>,
-    /// What the payee was told; it hears only of failures, and of everything if it asked to.
-    pub told_payee: Option<Told>,
-    /// When the payer was told, milliseconds since 1970.
+    /// The notice to the payer.
+    pub payer_notice: Option<Notice>,
+    /// The notice to the payee. It receives one about failures, and about every transfer that it answered with RESERVED.
+    pub payee_notice: Option<Notice>,
+    /// When the payer received its notice, milliseconds since 1970.
     pub ended_ms: Option<u64>,
     /// Final callbacks to the payer.
     pub payer_callbacks: u32,
     /// Refusals of changed duplicates (3106), which end nothing.
     pub modified: u32,
-    /// Whether anybody was told one thing first and another later, or the two of them different things.
+    /// Whether a participant received contradictory notices, or the two received different ones.
     pub is_contradictory: bool,
 }
 
@@ -81,12 +81,12 @@ pub struct Second {
     pub whole: Histogram<u64>,
 }
 
-/// What came of a load. Latencies and `committed` are of the measured part, all else is of everything.
+/// The outcome of a load. Latencies and `committed` are of the measured part, all else is of everything.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Length of the measured part.
     pub measured: Duration,
-    /// Transfers of which the payer was told COMMITTED in the measured part.
+    /// Transfers that were COMMITTED by the notice to the payer in the measured part.
     pub committed: u64,
     /// POST sent to POST seen by the payee, µs.
     pub prepare: Histogram<u64>,
@@ -98,13 +98,13 @@ pub struct Report {
     pub seconds: Vec<Second>,
     /// Transfers begun at any time.
     pub begun: u64,
-    /// Transfers of which the payer was told COMMITTED, at any time.
+    /// Transfers that were COMMITTED by the notice to the payer, at any time.
     pub committed_in_all: u64,
     /// Their sum, in hundredths of the currency.
     pub committed_cents: u128,
-    /// How transfers ended, by behaviour and what the payer was told.
-    pub ends: BTreeMap<(Behaviour, Told), u64>,
-    /// Transfers whose payer was told nothing until the end.
+    /// How transfers ended, by behaviour and notice to the payer.
+    pub ends: BTreeMap<(Behaviour, Notice), u64>,
+    /// Transfers whose payer received no notice.
     pub unresolved: u64,
     /// Requests other than prepares that were refused, by kind and status.
     pub refusals: BTreeMap<String, u64>,
@@ -140,14 +140,14 @@ impl Report {
         }
     }
 
-    /// Transfers that ended otherwise than their behaviour asks for, by what the payer was told, and everything else that
+    /// Transfers that ended otherwise than their behaviour asks for, by the notice to the payer, and everything else that
     /// should not have happened.
     #[must_use]
     pub fn failures(&self) -> BTreeMap<String, u64> {
         let mut failures = BTreeMap::new();
-        for ((behaviour, told), count) in &self.ends {
-            if behaviour.commits() != told.is_committed() {
-                *failures.entry(format!("{}: {told}", behaviour.name())).or_default() += count;
+        for ((behaviour, notice), count) in &self.ends {
+            if behaviour.commits() != notice.is_committed() {
+                *failures.entry(format!("{}: {notice}", behaviour.name())).or_default() += count;
             }
         }
         failures.extend(self.refusals.clone());

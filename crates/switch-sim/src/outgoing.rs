@@ -7,7 +7,7 @@ use batzen_http_codec::frame_response;
 use crate::MESSAGE_LIMITS;
 use crate::book::{Flight, News, Side};
 use crate::order::Behaviour;
-use crate::outcome::Told;
+use crate::outcome::Notice;
 use crate::worker::{Later, Outbound, Outgoing, Socket, What, Worker};
 
 /// The pause before a request is repeated; it doubles with every attempt up to the sixth.
@@ -186,9 +186,9 @@ impl Worker {
     fn refused(&mut self, outgoing: Outgoing, status: u16) {
         match outgoing.what {
             What::Prepare => {
-                let (refused, now_ms) = (Told::Refused(status), self.shared.now_ms());
-                let told = self.shared.book.told(outgoing.id, Side::Payer, refused, now_ms);
-                if let News::First { flight, .. } = told {
+                let (refused, now_ms) = (Notice::Refused(status), self.shared.now_ms());
+                let news = self.shared.book.receive_notice(outgoing.id, Side::Payer, refused, now_ms);
+                if let News::First { flight, .. } = news {
                     self.ended(&flight, refused);
                 }
             }

@@ -196,7 +196,7 @@ pub(crate) struct Worker {
     /// Where ids come from: two runs never have the same.
     ids: u128,
     begun: u64,
-    /// Transfers of the load whose payer was told nothing yet.
+    /// Transfers of the load whose payer has no notice yet.
     pub in_flight: u64,
     pub report: Report,
     window_ns: (u64, u64),
@@ -560,7 +560,7 @@ impl Worker {
     fn ask_again(&mut self, id: TransferId) {
         let Some(flight) = self.shared.book.change(id, |_| ()) else { return };
         let threads = self.shared.commands.len();
-        if flight.told_payer.is_none() {
+        if flight.payer_notice.is_none() {
             let port = usize::from(flight.payer) / threads;
             self.ports[port].urgent.push_back(Outgoing { id, what: What::Get, tries: 0 });
             self.pump(port);

@@ -40,7 +40,7 @@ enum BankCommand {
     SampleConfig(sample::SampleArgs),
 }
 
-/// Options of `bank serve`; each stands over the configuration file.
+/// Options of `bank serve`; each overrides the configuration file.
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen bank serve --currency KUDOS --data ./bank --port 8082

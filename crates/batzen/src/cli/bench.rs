@@ -155,7 +155,7 @@ fn command_line() -> String {
     std::iter::once("batzen".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Writes and shows what came of a measurement.
+/// Writes and shows the result of a measurement.
 ///
 /// # Errors
 /// Whatever kept it from a result, or from writing it.
@@ -173,7 +173,7 @@ pub fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::R
     Ok(if run.result.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_ERRORS) })
 }
 
-/// Writes and shows what came of measurements one after the other.
+/// Writes and shows the results of several measurements.
 fn show_partitions(
     args: &partitions::PartitionsArgs,
     outcome: Result<Vec<Run>, BenchError>,

@@ -59,7 +59,7 @@ fn measured(dir: &Path, words: &[&str]) -> Value {
     for file in ["latency.hgrm", "server-metrics-before.prom", "server-metrics-after.prom"] {
         assert!(std::fs::metadata(out.join(file)).unwrap().len() > 0, "{file}");
     }
-    // The money in the exchange adds up, to whoever looks.
+    // The money in the exchange adds up.
     let config = out.join("world/taler.conf");
     let totals = run(&["exchange", "totals", "--json", "-c", config.to_str().unwrap()]);
     assert!(totals.status.success(), "{words:?}: {}", stderr(&totals));
@@ -213,7 +213,7 @@ fn wrong_arguments_are_exit_2() {
 }
 
 #[test]
-fn results_are_not_written_over() {
+fn results_are_not_overwritten() {
     for (scenario, file) in
         [("deposit", "result.json"), ("aggregator", "result.json"), ("limits", "limits.json")]
     {
@@ -241,7 +241,7 @@ fn copy(name: &str, to: &Path) {
 }
 
 #[test]
-fn directories_of_results_are_read_and_damage_is_told() {
+fn directories_of_results_are_read_and_damage_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let report = |args: &[&str]| {
         batzen().args(["bench", "report", "-o", "-"]).args(args).current_dir(dir.path()).output().unwrap()

@@ -38,7 +38,7 @@ fn options_are_read_and_changed() {
     let expanded = answer(home, &[&key_dir[..], &["-f"]].concat());
     assert_eq!(expanded, format!("{}/.local/share/taler/exchange-secmod-rsa/keys\n", home.display()));
 
-    // Lists leave secrets out; whoever names one gets it.
+    // Lists leave secrets out; an option that is named is printed.
     for list in [&["-c", file][..], &["-c", file, "-s", "exchange-accountcredentials-1"]] {
         let text = answer(home, list);
         assert!(text.contains("(not shown)") && !text.contains("geheim"), "{text}");
@@ -65,7 +65,7 @@ fn options_are_read_and_changed() {
 }
 
 #[test]
-fn mistakes_say_what_to_do() {
+fn errors_say_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, code, words) in [
         (&["-s", "exchanges", "-o", "PORT"][..], 1, "batzen config -S"),

@@ -21,7 +21,7 @@ use crate::crash::{deployment, run};
 use deployment::Deployment;
 use run::{Kill, cycles, play};
 
-/// One in so many cycles takes the bank, too.
+/// One in this many cycles kills the bank, too.
 const BANK_CYCLES: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@
 //! 1. every transfer that was acknowledged is in the event stream exactly once, and what was refused is not there;
 //! 2. timestamps only grow, no limit was ever broken, the balances are those of the last events, debits equal credits;
 //! 3. `batzen ledger verify` re-executes the whole log without a difference, `backup` and `restore` give the same digest;
-//! 4. the proof can fail: a transfer that nobody made, and a stream without its last event are found.
+//! 4. the proof can fail: an invented transfer, and a stream without its last event are found.
 //!
 //! `BATZEN_SOAK_CYCLES` sets the number of kills (default 5; `make soak` does 50).
 
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use batzen_ledger::{CreateTransferStatus, Ledger};
 use common::{PATIENCE, Service, free_port};
-use transfers::{ACCOUNTS, Dice, Told, accounts, client, connect, facts, problems, stream};
+use transfers::{ACCOUNTS, Dice, Statuses, accounts, client, connect, facts, problems, stream};
 
 const CLIENTS: u64 = 8;
 
@@ -72,21 +72,21 @@ async fn crash_of_the_ledger_under_load_forgets_nothing() {
         service = start(dir.path(), data, port);
     }
     ends.store(true, Ordering::SeqCst);
-    let mut told = Told::new();
+    let mut statuses = Statuses::new();
     for client in clients {
-        told.extend(client.await.unwrap());
+        statuses.extend(client.await.unwrap());
     }
     let events = stream(&control).await;
     let accounts = control.lookup_accounts((1..=ACCOUNTS).collect()).await.unwrap();
-    let found = problems(&told, &events, &accounts);
+    let found = problems(&statuses, &events, &accounts);
     assert!(found.is_empty(), "{} problems, the first: {:#?}", found.len(), &found[..found.len().min(20)]);
     // The proof can fail.
-    let mut claims = told.clone();
+    let mut claims = statuses.clone();
     claims.insert(77, CreateTransferStatus::Created);
     assert_eq!(problems(&claims, &events, &accounts).len(), 1);
-    assert!(!problems(&told, &events[..events.len() - 1], &accounts).is_empty());
+    assert!(!problems(&statuses, &events[..events.len() - 1], &accounts).is_empty());
 
-    let standing = told.values().filter(|status| status.stands()).count() as u64;
+    let standing = statuses.values().filter(|status| status.stands()).count() as u64;
     service.kill_9();
     let verified = facts(&["ledger", "verify", data, "--json"]);
     assert_eq!(verified["transfers"], standing);
@@ -99,11 +99,11 @@ async fn crash_of_the_ledger_under_load_forgets_nothing() {
         assert_eq!(other["digest"], verified["digest"]);
         assert_eq!(other["transfers"], standing);
     }
-    let repeated = told.values().filter(|status| **status == CreateTransferStatus::Exists).count();
+    let repeated = statuses.values().filter(|status| **status == CreateTransferStatus::Exists).count();
     println!(
         "{cycles} kills; {} transfers answered, {standing} stand, {repeated} of them first answered after a repetition; \
          {} events; lost 0, twice 0; the log verifies",
-        told.len(),
+        statuses.len(),
         events.len(),
     );
 }

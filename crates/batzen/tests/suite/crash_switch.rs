@@ -1,12 +1,12 @@
-//! `kill -9` on the switch (with its ledger) under load, again and again, and the proof that no transfer is lost, doubled or told
+//! `kill -9` on the switch (with its ledger) under load, again and again, and the proof that no transfer is lost, doubled or reported
 //! differently to payer and payee.
 //!
 //! The switch is a real process of the real program. This process plays its participants: they send transfers, answer them in
-//! several ways, repeat what went unanswered, and write down what they were told. Then it is proven that
+//! several ways, repeat what went unanswered, and record the notices they receive. Then it is proven that
 //!
-//! 1. every transfer has ended, and its payer was told how;
-//! 2. nobody was told two things, and payer and payee were told the same;
-//! 3. the switch has committed exactly the transfers whose payers were told so, and nothing is pending;
+//! 1. every transfer has ended, and its payer has a final notice;
+//! 2. no participant received contradictory notices, and payer and payee received the same;
+//! 3. the switch has committed exactly the transfers whose payers have a notice of it, and nothing is pending;
 //! 4. the ledger's debits and credits are equal, and every position is what its participant has sent less what it has received;
 //! 5. all of that is the same after one more restart;
 //! 6. the proof can fail: a transfer that never was, and one that ended differently, are found.
@@ -18,12 +18,12 @@ use crate::crash::hub;
 
 use std::time::{Duration, Instant};
 
-use batzen_switch_sim::{Outcome, Schedule, Told};
+use batzen_switch_sim::{Notice, Outcome, Schedule};
 use common::PATIENCE;
 use hub::{Switch, books, load, participants, problems};
 
 #[test]
-fn a_killed_switch_tells_everybody_the_same() {
+fn a_killed_switch_gives_all_participants_the_same_answer() {
     let cycles: u64 = std::env::var("BATZEN_SOAK_CYCLES").map_or(4, |text| text.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
     let mut switch = Switch::new(dir.path());
@@ -55,20 +55,25 @@ fn a_killed_switch_tells_everybody_the_same() {
     let found = problems(&at_end, &outcomes);
     assert!(found.is_empty(), "{} problems, the first: {:#?}", found.len(), found.first());
 
-    // The proof finds what is planted.
-    let committed = outcomes.iter().position(|outcome| outcome.told_payer == Some(Told::Committed)).unwrap();
+    // The proof finds an injected error.
+    let committed =
+        outcomes.iter().position(|outcome| outcome.payer_notice == Some(Notice::Committed)).unwrap();
     let mut planted = outcomes.clone();
     planted.push(outcomes[committed]);
-    assert!(!problems(&at_end, &planted).is_empty(), "a transfer that never was is not found");
+    assert!(!problems(&at_end, &planted).is_empty(), "an invented transfer is not found");
     planted.pop();
-    planted[committed].told_payer = Some(Told::Error(3303));
+    planted[committed].payer_notice = Some(Notice::Error(3303));
     assert!(!problems(&at_end, &planted).is_empty(), "a transfer that ended differently is not found");
 
     switch.terminate();
     switch.start();
     assert_eq!(books(&switch.hub, fsps.names()), at_end, "a restart changed the books");
-    let lost: u64 =
-        report.ends.iter().filter(|((_, told), _)| *told == Told::Error(3303)).map(|(_, count)| count).sum();
+    let lost: u64 = report
+        .ends
+        .iter()
+        .filter(|((_, notice), _)| *notice == Notice::Error(3303))
+        .map(|(_, count)| count)
+        .sum();
     println!(
         "{cycles} kills; {} transfers, {} committed, {lost} expired; {} requests repeated",
         report.begun, report.committed_in_all, report.repeats

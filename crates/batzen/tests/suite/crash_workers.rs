@@ -17,7 +17,7 @@ use common::{PATIENCE, Service, run, stderr, stdout};
 /// Worker programs are killed at any moment, also in the middle of a page, and started again: nothing is lost, nothing comes
 /// twice, and nothing is left that keeps the next one waiting.
 #[test]
-fn worker_programs_are_killed_and_go_on() {
+fn killed_worker_programs_resume_their_work() {
     let dir = tempfile::tempdir().unwrap();
     let (bank_port, exchange_port) = (common::free_port(), common::free_port());
     let config = config(dir.path(), bank_port, exchange_port);
@@ -66,7 +66,7 @@ struct Point {
     killed: Receiver<()>,
 }
 
-/// Stands between exchange and bank, and holds an answer back if told so.
+/// A proxy between exchange and bank that can hold back an answer.
 #[derive(Clone)]
 struct Gate {
     port: u16,
@@ -220,7 +220,7 @@ fn worker_programs_are_killed_at_chosen_points_inside_a_page() {
     for answers in [1, 40, 150] {
         let mut before = HashSet::new();
         gate.kill_at(dir.path(), &transfer, "/transfer", answers, || before = executed(bank_port));
-        assert!(!before.is_empty(), "the bank has executed what nobody has recorded");
+        assert!(!before.is_empty(), "the bank has executed transfers that the exchange has not recorded");
         assert!(executed(bank_port).is_superset(&before));
     }
     // In a service: the killed program's worker ends, and its claims with it.

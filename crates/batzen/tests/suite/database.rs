@@ -33,7 +33,7 @@ fn dbinit_creates_once_and_resets_on_demand() {
 }
 
 #[test]
-fn the_old_name_and_the_configuration_lead_to_the_same_tables() {
+fn the_old_name_and_the_configuration_open_the_same_tables() {
     let url = fresh_database();
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("exchange.conf");
@@ -62,7 +62,7 @@ fn the_old_name_and_the_configuration_lead_to_the_same_tables() {
 }
 
 #[test]
-fn what_is_wrong_is_one_line() {
+fn errors_are_one_line() {
     let url = fresh_database();
     for (words, hint) in [
         (&["exchange", "maintain", "--database", &url][..], "batzen exchange dbinit"),

@@ -157,7 +157,7 @@ fn demo_continues_its_books() {
 }
 
 #[test]
-fn demo_crash_anywhere_and_go_on() {
+fn a_demo_killed_at_any_step_continues() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();

@@ -121,7 +121,7 @@ fn the_live_view_is_plain_lines_without_a_terminal_and_objects_for_programs() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let text = stdout(&output);
     assert_eq!(text.lines().filter(|line| line.contains(" tx/s ")).count(), 3, "{text}");
-    assert_eq!(text.matches("fsync is off").count(), 1, "a finding is told once: {text}");
+    assert_eq!(text.matches("fsync is off").count(), 1, "a finding is printed once: {text}");
     assert!(!text.contains('\u{1b}'), "{text}");
 
     let output = run(&["doctor", "watch", "--database", &url, "--interval", "0.1", "--count", "2", "--json"]);

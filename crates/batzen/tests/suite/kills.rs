@@ -15,9 +15,9 @@
 mod auditor;
 mod bank;
 mod exchange;
+mod kill_point;
 mod ledger;
 mod score;
-mod strike;
 mod switch;
 
 use crate::crash::{customers, run};

@@ -43,7 +43,7 @@ fn lines(output: &std::process::Output) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_ledger_is_served_asked_and_looked_into() {
+async fn a_ledger_is_served_queried_and_inspected() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let data = data.to_str().unwrap();
@@ -147,7 +147,7 @@ fn damage_to_the_last_commit_is_refused() {
 }
 
 #[test]
-fn a_measurement_says_what_every_result_says() {
+fn a_measurement_has_the_fields_of_every_result() {
     let dir = tempfile::tempdir().unwrap();
     for (name, words) in [
         ("many", &["--batch", "1", "--clients", "20", "--transfers", "2000"][..]),

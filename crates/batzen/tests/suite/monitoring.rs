@@ -3,7 +3,7 @@
 mod clearing;
 
 use crate::common;
-use crate::signer::place;
+use crate::signer::deployment;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -19,7 +19,7 @@ use batzen_signer::metrics::ClientMetrics;
 use clearing::Clearing;
 use common::browser::Browser;
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
-use place::Place;
+use deployment::Deployment;
 use serde_json::Value;
 
 fn deploy(file: &str) -> PathBuf {
@@ -194,7 +194,7 @@ fn alerts_and_configuration_are_sound() {
 }
 
 #[test]
-fn units_start_what_there_is() {
+fn units_start_existing_commands() {
     let mut units = 0;
     for unit in std::fs::read_dir(deploy("systemd")).unwrap().map(Result::unwrap) {
         let text = std::fs::read_to_string(unit.path()).unwrap();
@@ -236,11 +236,11 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     let http = Http::new();
     let mut clearing = Clearing::start();
     clearing.clear();
-    let place = Place::new();
-    let _signers = [place.start_signer(0), place.start_signer(1)];
+    let deployment = Deployment::new();
+    let _signers = [deployment.start_signer(0), deployment.start_signer(1)];
     // A follower says how late it is once it has followed.
-    place.wait_same_keys(0);
-    let [primary, follower] = place.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
+    deployment.wait_same_keys(0);
+    let [primary, follower] = deployment.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
     let services = [&demo.exchange, &demo.bank, &clearing.ledger, &clearing.switch, &primary, &follower];
     let pages = services.map(|base| http.text(&format!("{base}metrics")));
     for page in &pages {
@@ -261,7 +261,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     }
     for (whose, text) in &texts {
         for name in names_in(text) {
-            assert!(known.contains_key(family_of(name, &known)), "{whose} names {name}, which nobody has");
+            assert!(known.contains_key(family_of(name, &known)), "{whose} names {name}, which no page has");
         }
     }
     let targets = [
@@ -518,17 +518,17 @@ fn ledger_and_switch_show_live_numbers() {
 
 #[test]
 fn a_signer_shows_its_keys() {
-    let place = Place::new();
-    let _signer = place.start_signer(0);
+    let deployment = Deployment::new();
+    let _signer = deployment.start_signer(0);
     let browser = Browser::start();
     browser.resize(390, 844, true);
-    browser.open(&format!("http://127.0.0.1:{}/dashboard", place.metrics[0]));
+    browser.open(&format!("http://127.0.0.1:{}/dashboard", deployment.metrics[0]));
     browser.until("document.querySelector('#state.live') && document.querySelector('#section-signer')");
     browser.until("Number(document.querySelector('#tile-keys').dataset.value) >= 3");
     assert_eq!(browser.number("document.querySelector('#tile-primary').dataset.value"), 1.0);
     // Strangers are counted while one looks.
     assert_eq!(browser.number("document.querySelector('#tile-strangers').dataset.value"), 0.0);
-    let mut stranger = std::net::TcpStream::connect(("127.0.0.1", place.ports[0])).unwrap();
+    let mut stranger = std::net::TcpStream::connect(("127.0.0.1", deployment.ports[0])).unwrap();
     stranger.write_all(&[0x55; 512]).unwrap();
     drop(stranger);
     browser.until("document.querySelector('#tile-strangers.bad')?.dataset.value === '1'");

@@ -78,7 +78,7 @@ fn totals(config: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_credit_wakes_who_waits_at_any_node() {
+fn a_credit_wakes_waiting_clients_on_every_node() {
     let dir = tempfile::tempdir().unwrap();
     let (bank_port, [a, b]) = (common::free_port(), [common::free_port(), common::free_port()]);
     let (config, _) = prepare(dir.path(), bank_port, a, "");
@@ -118,7 +118,7 @@ fn keep_asking(port: u16, is_over: &AtomicBool, answered: &AtomicU64) {
     let mut number = 0u64;
     while !is_over.load(Ordering::Relaxed) {
         let mut stream = kept.take().filter(is_open).unwrap_or_else(|| {
-            TcpStream::connect(("127.0.0.1", port)).expect("somebody listens at any time")
+            TcpStream::connect(("127.0.0.1", port)).expect("a service listens at any time")
         });
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -182,7 +182,7 @@ fn services_take_over_from_each_other_without_a_failed_request() {
         let before = answered.load(Ordering::Relaxed);
         let deadline = Instant::now() + PATIENCE;
         while answered.load(Ordering::Relaxed) < before + 50 {
-            assert!(Instant::now() < deadline, "nobody is served");
+            assert!(Instant::now() < deadline, "no request is served");
             std::thread::sleep(Duration::from_millis(10));
         }
         let next = start_node(dir.path(), &format!("node-{take_over}"), &config, &[]);

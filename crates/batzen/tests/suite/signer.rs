@@ -1,8 +1,8 @@
 //! Signers as real processes: an exchange without private keys, set up by the offline tool as an operator does it, with two
 //! signers of which one is killed.
 
+pub mod deployment;
 mod nodes;
-pub mod place;
 mod slow;
 
 use crate::common;
@@ -17,57 +17,57 @@ use batzen_protocol::api::exchange::CsrWithdrawRequest;
 use coins::{Denom, Shop};
 use common::setup::wait_for;
 use common::{PATIENCE, Service, run, stderr};
-use place::{Place, assert_no_private_keys, go_on, must};
+use deployment::{Deployment, assert_no_private_keys, go_on, must};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
-    let place = Arc::new(Place::new());
-    let mut signers = [Some(place.start_signer(0)), Some(place.start_signer(1))];
-    let (bank, mut nodes) = place.open();
+    let deployment = Arc::new(Deployment::new());
+    let mut signers = [Some(deployment.start_signer(0)), Some(deployment.start_signer(1))];
+    let (bank, mut nodes) = deployment.open();
     let mut exchange = nodes.remove(0);
-    assert_no_private_keys(&place, "node-0", &exchange);
-    place.wait_same_keys(0);
+    assert_no_private_keys(&deployment, "node-0", &exchange);
+    deployment.wait_same_keys(0);
 
     let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut load = tokio::task::JoinSet::new();
     for _ in 0..4 {
-        load.spawn(Arc::clone(&place).load(Arc::clone(&ends), Arc::clone(&done)));
+        load.spawn(Arc::clone(&deployment).load(Arc::clone(&ends), Arc::clone(&done)));
     }
     go_on(&done, 20, &mut load).await;
 
     // The primary dies, payments go on with the follower.
     signers[0].take().unwrap().kill_9();
     go_on(&done, 40, &mut load).await;
-    let status = place.status(1);
+    let status = deployment.status(1);
     assert_eq!(status["signers"][0]["status"]["role"], "follower");
     assert!(status["signers"][1]["error"].is_string(), "{status:#}");
 
     // It is promoted; the other one comes back, sees that, and follows.
-    let config = place.text("signer-1.conf");
+    let config = deployment.text("signer-1.conf");
     assert!(must(&["signer", "promote", "-c", &config]).contains("primary now"));
-    signers[0] = Some(place.start_signer(0));
+    signers[0] = Some(deployment.start_signer(0));
     let deadline = Instant::now() + PATIENCE;
-    while place.status(0)["signers"][0]["status"]["role"] != "follower" {
-        assert!(Instant::now() < deadline, "{:#}", place.status(0));
+    while deployment.status(0)["signers"][0]["status"]["role"] != "follower" {
+        assert!(Instant::now() < deadline, "{:#}", deployment.status(0));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    place.wait_same_keys(0);
+    deployment.wait_same_keys(0);
 
     // The one in use ends as an operator ends it; no request fails.
     let (status, _) = signers[1].take().unwrap().terminate();
     assert!(status.success(), "{status}");
     go_on(&done, 40, &mut load).await;
-    signers[1] = Some(place.start_signer(1));
-    place.wait_same_keys(1);
+    signers[1] = Some(deployment.start_signer(1));
+    deployment.wait_same_keys(1);
 
     // The exchange shows what it went through.
-    let page = place.client.get(place.url("metrics")).send().await.unwrap();
+    let page = deployment.client.get(deployment.url("metrics")).send().await.unwrap();
     let page = String::from_utf8(page.body.to_vec()).unwrap();
     for name in ["batzen_signer_client_connected 1", "batzen_signer_client_items_total{kind=\"rsa\"}"] {
         assert!(page.contains(name), "{name} is missing");
     }
-    let url = format!("http://127.0.0.1:{}/metrics", place.metrics[0]);
-    let page = place.client.get(url).send().await.unwrap();
+    let url = format!("http://127.0.0.1:{}/metrics", deployment.metrics[0]);
+    let page = deployment.client.get(url).send().await.unwrap();
     let page = String::from_utf8(page.body.to_vec()).unwrap();
     for name in ["batzen_signer_keys{kind=\"cs\"} 1", "batzen_signer_items_total{kind=\"eddsa\"}"] {
         assert!(page.contains(name), "{name} is missing");
@@ -77,18 +77,25 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     while let Some(ended) = load.join_next().await {
         ended.unwrap();
     }
-    assert_no_private_keys(&place, "node-0", &exchange);
+    assert_no_private_keys(&deployment, "node-0", &exchange);
 
     // A revoked key is destroyed by all signers, and another is made.
-    let denoms = Denom::offered(&place.client, &place.url("")).await;
+    let denoms = Denom::offered(&deployment.client, &deployment.url("")).await;
     let revoked = denoms.iter().find(|denom| !denom.is_cs()).unwrap();
-    place.offline(&["revoke-denomination", &revoked.hash.to_string(), "upload"]);
+    deployment.offline(&["revoke-denomination", &revoked.hash.to_string(), "upload"]);
     let deadline = Instant::now() + PATIENCE;
     loop {
         // While the new key is being made there is nothing to download.
-        let _ =
-            run(&["exchange", "offline", "-c", &place.text("offline.conf"), "download", "sign", "upload"]);
-        let keys = place.keys().await;
+        let _ = run(&[
+            "exchange",
+            "offline",
+            "-c",
+            &deployment.text("offline.conf"),
+            "download",
+            "sign",
+            "upload",
+        ]);
+        let keys = deployment.keys().await;
         let offers = keys.denoms.iter().filter(|denom| denom.denom_pub.h_denom_pub() != revoked.hash);
         if offers.count() == 2 && keys.denoms.len() == 2 {
             break;
@@ -96,10 +103,10 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
         assert!(Instant::now() < deadline, "no key takes the place of the revoked one");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    place.wait_same_keys(0);
-    let reserve = place.reserve("10").await;
-    for denom in &Denom::offered(&place.client, &place.url("")).await {
-        place.withdraw_and_pay(&reserve, denom, &Shop::new("bakery")).await;
+    deployment.wait_same_keys(0);
+    let reserve = deployment.reserve("10").await;
+    for denom in &Denom::offered(&deployment.client, &deployment.url("")).await {
+        deployment.withdraw_and_pay(&reserve, denom, &Shop::new("bakery")).await;
     }
 
     // No signer: what needs one is refused with 503, and works again when one is back.
@@ -109,13 +116,13 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     let cs = denoms.iter().find(|denom| denom.is_cs()).unwrap();
     let nonce = PlanchetMasterSecret::generate().cs_nonce();
     let request = CsrWithdrawRequest { nonce, denom_pub_hash: cs.hash };
-    let reply = place.post("csr-withdraw", &request).await;
+    let reply = deployment.post("csr-withdraw", &request).await;
     assert_eq!(reply.status, 503, "{reply:?}");
     exchange.assert_runs();
-    let signer = place.start_signer(1);
-    let reserve = place.reserve("10").await;
-    for denom in &Denom::offered(&place.client, &place.url("")).await {
-        place.withdraw_and_pay(&reserve, denom, &Shop::new("bakery")).await;
+    let signer = deployment.start_signer(1);
+    let reserve = deployment.reserve("10").await;
+    for denom in &Denom::offered(&deployment.client, &deployment.url("")).await {
+        deployment.withdraw_and_pay(&reserve, denom, &Shop::new("bakery")).await;
     }
     for service in [exchange, bank, signer] {
         assert!(service.terminate().0.success());
@@ -125,43 +132,48 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
 /// A signer that is not the expected one is not spoken to, and a node that is not listed gets nothing.
 #[test]
 fn wrong_keys_are_refused_on_both_sides() {
-    let place = Place::new();
-    let signer = place.start_signer(0);
+    let deployment = Deployment::new();
+    let signer = deployment.start_signer(0);
 
     // The exchange expects another signer.
-    let stranger = must(&["signer", "keygen", &place.text("stranger.key")]);
-    std::fs::write(place.path("node-0.conf"), place.node_config(0, &stranger)).unwrap();
-    let exchange = place.start_exchange(0);
-    wait_until(|| log(&place, "node-0").contains("no signer answers"));
-    assert_ne!(common::setup::get(place.exchange_ports[0], "/management/keys"), 200);
+    let stranger = must(&["signer", "keygen", &deployment.text("stranger.key")]);
+    std::fs::write(deployment.path("node-0.conf"), deployment.node_config(0, &stranger)).unwrap();
+    let exchange = deployment.start_exchange(0);
+    wait_until(|| log(&deployment, "node-0").contains("no signer answers"));
+    assert_ne!(common::setup::get(deployment.exchange_ports[0], "/management/keys"), 200);
     drop(exchange);
 
     // The signer does not know this exchange.
-    let config = place.node_config(0, &place.signer_keys.join(", "));
-    let config = config.replace(&place.text("node-0/static.key"), &place.text("stranger.key"));
-    std::fs::write(place.path("node-0.conf"), config).unwrap();
-    let exchange = place.start_exchange(0);
-    wait_until(|| log(&place, "signer-0").contains("a handshake has failed"));
-    assert_ne!(common::setup::get(place.exchange_ports[0], "/management/keys"), 200);
+    let config = deployment.node_config(0, &deployment.signer_keys.join(", "));
+    let config = config.replace(&deployment.text("node-0/static.key"), &deployment.text("stranger.key"));
+    std::fs::write(deployment.path("node-0.conf"), config).unwrap();
+    let exchange = deployment.start_exchange(0);
+    wait_until(|| log(&deployment, "signer-0").contains("a handshake has failed"));
+    assert_ne!(common::setup::get(deployment.exchange_ports[0], "/management/keys"), 200);
     drop(exchange);
 
     // With the right keys on both sides it works.
-    std::fs::write(place.path("node-0.conf"), place.node_config(0, &place.signer_keys.join(" "))).unwrap();
-    let exchange = place.start_exchange(0);
-    wait_for(place.exchange_ports[0], "/management/keys");
+    std::fs::write(
+        deployment.path("node-0.conf"),
+        deployment.node_config(0, &deployment.signer_keys.join(" ")),
+    )
+    .unwrap();
+    let exchange = deployment.start_exchange(0);
+    wait_for(deployment.exchange_ports[0], "/management/keys");
 
     // A stand-alone exchange has its master key at hand: that and signers exclude each other.
-    let config = place.node_config(0, &place.signer_keys[0]) + "[exchange-standalone]\nENABLED = YES\n";
-    std::fs::write(place.path("both.conf"), config).unwrap();
-    let output = run(&["exchange", "serve", "-c", &place.text("both.conf")]);
+    let config =
+        deployment.node_config(0, &deployment.signer_keys[0]) + "[exchange-standalone]\nENABLED = YES\n";
+    std::fs::write(deployment.path("both.conf"), config).unwrap();
+    let output = run(&["exchange", "serve", "-c", &deployment.text("both.conf")]);
     assert!(!output.status.success() && stderr(&output).contains("SIGNERS"), "{}", stderr(&output));
     for service in [exchange, signer] {
         assert!(service.terminate().0.success());
     }
 }
 
-fn log(place: &Place, name: &str) -> String {
-    std::fs::read_to_string(place.path(&format!("{name}.log"))).unwrap_or_default()
+fn log(deployment: &Deployment, name: &str) -> String {
+    std::fs::read_to_string(deployment.path(&format!("{name}.log"))).unwrap_or_default()
 }
 
 fn wait_until(condition: impl Fn() -> bool) {
@@ -172,15 +184,18 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Supervisors start key helpers by their names, and expect programs that run until they are told to end.
+/// Supervisors start key helpers by their names, and expect programs that run until a signal.
 #[test]
-fn key_helpers_say_where_the_keys_are_and_end_when_told() {
-    let place = Place::new();
+fn key_helpers_name_the_key_directory_and_stop_on_request() {
+    let deployment = Deployment::new();
     for (config, hint) in [("node-0.conf", "signer serve"), ("offline.conf", "exchange's service")] {
         let name = format!("helper-{config}");
-        let mut service =
-            Service::start(place.dir.path(), &name, &["signer", "helper", "-c", &place.text(config)]);
-        wait_until(|| log(&place, &name).contains(hint));
+        let mut service = Service::start(
+            deployment.dir.path(),
+            &name,
+            &["signer", "helper", "-c", &deployment.text(config)],
+        );
+        wait_until(|| log(&deployment, &name).contains(hint));
         service.assert_runs();
         assert!(service.terminate().0.success());
     }

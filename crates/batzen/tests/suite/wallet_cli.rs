@@ -218,7 +218,7 @@ fn effects(transactions: &Value) -> i128 {
 }
 
 #[test]
-fn a_life_with_a_real_exchange() {
+fn a_wallet_works_with_a_real_exchange() {
     let mut world = World::start();
     let mut shapes = serde_json::Map::new();
     let mut note = |name: &str, value: &Value| {

@@ -45,7 +45,7 @@ impl Books {
     }
 
     /// Where one of the services keeps its rows: in this directory, unless all are in the database.
-    pub fn place(&self, dir: &Path) -> StoreConfig {
+    pub fn store_config(&self, dir: &Path) -> StoreConfig {
         match &self.url {
             Some(url) => StoreConfig::Postgres { url: url.clone() },
             None => StoreConfig::Embedded { dir: dir.to_owned() },

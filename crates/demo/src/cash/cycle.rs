@@ -25,7 +25,7 @@ use batzen_wire_gateway::{
 use super::books::Books;
 use super::merchant::{Paid, Sale, deadline};
 use super::proof;
-use super::report::{Done, Failed, Report};
+use super::report::{Failed, Report, StepSummary};
 use super::world::{EXCHANGE_ACCOUNT, HOSTNAME, Options, World};
 use crate::sheet::BalanceSheet;
 
@@ -33,7 +33,7 @@ use crate::sheet::BalanceSheet;
 const PATIENCE: StdDuration = StdDuration::from_secs(120);
 /// How often the bank is asked for new money while the round is played.
 const WATCH_PAUSE: StdDuration = StdDuration::from_millis(30);
-/// The time until which sales of the round may be given back: soon, so that nobody waits for the transfers.
+/// The refund deadline of the round's sales: soon, so that the transfers come soon.
 const REFUNDABLE: Duration = Duration::from_secs(1);
 /// The same for the sale that stays unpaid.
 const REFUNDABLE_LONG: Duration = Duration::from_secs(3_600);
@@ -77,12 +77,12 @@ pub async fn start(
             Ok(world) => {
                 let count = world.app().keys().denoms().len();
                 let ciphers = if options.cs { "RSA and Clause Schnorr" } else { "RSA" };
-                let words = format!(
+                let summary = format!(
                     "bank and exchange are up, {count} kinds of coins ({ciphers}), run {} in {}",
                     world.run,
                     dir.display()
                 );
-                Ok((world, Done { count, words }))
+                Ok((world, StepSummary { count, summary }))
             }
             Err(error) => {
                 let text = format!("{error:#}");
@@ -98,11 +98,11 @@ pub async fn start(
 /// Plays the round and draws up the balance sheet, also when a step failed: the books must add up regardless.
 ///
 /// # Errors
-/// When there is no balance sheet. Failed steps are told by the report.
+/// When there is no balance sheet. The report prints failed steps.
 pub async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceSheet> {
     let watch = Watch::start(world);
     let round = Round { world, exchange_url: world.exchange.base_url() };
-    // Whoever fails has been told about; what follows would only fail for the same reason.
+    // The failure is printed already; later steps would fail for the same reason.
     let _ = round.steps(report).await;
     watch.stop().await;
     let result = report
@@ -117,9 +117,9 @@ pub async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceS
                 "the bank's outgoing transfers are not those that the exchange ordered"
             );
             ensure!(sheet.conserved(), "the books do not add up: {}", sheet.json());
-            let words =
+            let summary =
                 "bank_in = bank_out + reserves + outstanding + pending + unrevealed_melts + fees".to_owned();
-            Ok((sheet, Done { count: 6, words }))
+            Ok((sheet, StepSummary { count: 6, summary }))
         })
         .await;
     match result {
@@ -212,7 +212,7 @@ impl Round<'_> {
     }
 
     /// Opens the wallets, and completes what an earlier run left unfinished.
-    async fn resume(&self) -> anyhow::Result<(Vec<Person>, Done)> {
+    async fn resume(&self) -> anyhow::Result<(Vec<Person>, StepSummary)> {
         let mut people = Vec::new();
         let mut count = 0;
         for (name, rsa_only, with_cs) in PEOPLE {
@@ -228,21 +228,21 @@ impl Round<'_> {
             count += finished.finished.len();
             people.push(Person { name, wallet, withdrawals });
         }
-        if self.world.is_after_cut {
+        if self.world.follows_interruption {
             // Pay what the earlier round left, so that this round's transfer has this round's sales alone.
             self.pay_due(deadline(self.now(), REFUNDABLE)).await?;
             transfer::run_until_idle(&self.world.app().core).await?;
         }
-        let words = match count {
+        let summary = match count {
             0 if self.world.cs => "three wallets: alice (RSA), bob (Clause Schnorr), carol (both)".to_owned(),
             0 => "three wallets: alice, bob, carol".to_owned(),
             count => format!("three wallets have finished {count} operations that an earlier run left open"),
         };
-        Ok((people, Done { count, words }))
+        Ok((people, StepSummary { count, summary }))
     }
 
     /// Everybody reads and checks what the exchange publishes, and accepts its terms.
-    async fn meet(&self, people: &[Person]) -> anyhow::Result<(Exchange, Done)> {
+    async fn meet(&self, people: &[Person]) -> anyhow::Result<(Exchange, StepSummary)> {
         let mut known = None;
         for person in people {
             let exchange = person.wallet.add_exchange(self.exchange_url).await.context(person.name)?;
@@ -251,12 +251,12 @@ impl Round<'_> {
         }
         let exchange = known.context("nobody is there")?;
         let count = exchange.denoms.len();
-        let words = format!("{count} denominations, fees and accounts verified under the master key");
-        Ok((exchange, Done { count, words }))
+        let summary = format!("{count} denominations, fees and accounts verified under the master key");
+        Ok((exchange, StepSummary { count, summary }))
     }
 
     /// Bank-integrated withdrawals, all at the same time.
-    async fn withdraw(&self, people: &[Person]) -> anyhow::Result<((), Done)> {
+    async fn withdraw(&self, people: &[Person]) -> anyhow::Result<((), StepSummary)> {
         let bank_url = &self.world.bank.base_url;
         let mut total = Money::ZERO;
         let mut tasks = tokio::task::JoinSet::new();
@@ -282,16 +282,16 @@ impl Round<'_> {
             count += coins;
             rsa += if cipher == CipherChoice::Rsa { coins } else { 0 };
         }
-        let mut words =
+        let mut summary =
             format!("{} withdrawn as {count} blindly signed coins", total.of(self.world.currency));
         if self.world.cs {
-            words.push_str(&format!(": {rsa} RSA, {} Clause Schnorr", count - rsa));
+            summary.push_str(&format!(": {rsa} RSA, {} Clause Schnorr", count - rsa));
         }
-        Ok(((), Done { count, words }))
+        Ok(((), StepSummary { count, summary }))
     }
 
     /// Money for a reserve from which nothing is withdrawn. Its key is kept.
-    async fn leave_reserve(&self) -> anyhow::Result<((), Done)> {
+    async fn leave_reserve(&self) -> anyhow::Result<((), StepSummary)> {
         let key = EddsaPrivateKey::generate();
         let reserve_pub = key.public_key();
         let dir = batzen_cli_support::services::directory(&self.world.dir.join("reserves"))?;
@@ -318,8 +318,8 @@ impl Round<'_> {
                 _ => return Err(reply.status_error().into()),
             }
         }
-        let words = format!("{amount} wait in a reserve for their owner");
-        Ok(((), Done { count: 1, words }))
+        let summary = format!("{amount} wait in a reserve for their owner");
+        Ok(((), StepSummary { count: 1, summary }))
     }
 
     fn sale(&self, amount: &str, what: &str, refundable: Duration) -> anyhow::Result<Sale> {
@@ -333,7 +333,7 @@ impl Round<'_> {
     }
 
     /// Everybody buys something whose price needs change.
-    async fn pay(&self, people: &[Person], exchange: &Exchange) -> anyhow::Result<(Vec<Paid>, Done)> {
+    async fn pay(&self, people: &[Person], exchange: &Exchange) -> anyhow::Result<(Vec<Paid>, StepSummary)> {
         let mut sales = Vec::new();
         for (person, amount, what) in
             [(&people[0], "7.53", "a book"), (&people[1], "3.21", "bread"), (&people[2], "4.44", "a film")]
@@ -342,21 +342,21 @@ impl Round<'_> {
             sales.push(self.buy(person, exchange, sale).await?);
         }
         let count: usize = sales.iter().map(|paid| paid.receipt.coins.len()).sum();
-        let words = format!(
+        let summary = format!(
             "3 payments with {count} coins, each confirmed by the exchange and checked by the merchant"
         );
-        Ok((sales, Done { count, words }))
+        Ok((sales, StepSummary { count, summary }))
     }
 
     /// What is left on the coins that paid becomes fresh coins, which nobody can link to the old ones.
-    async fn change(&self, people: &[Person]) -> anyhow::Result<((), Done)> {
+    async fn change(&self, people: &[Person]) -> anyhow::Result<((), StepSummary)> {
         let mut count = 0;
         for person in people {
             count += make_change(person).await?;
         }
         ensure!(count > 0, "no payment needed change");
-        let words = format!("{count} fresh coins as change, unlinkable to the payments");
-        Ok(((), Done { count, words }))
+        let summary = format!("{count} fresh coins as change, unlinkable to the payments");
+        Ok(((), StepSummary { count, summary }))
     }
 
     /// One payment is given back completely, one in part, before the merchant is paid for them.
@@ -365,7 +365,7 @@ impl Round<'_> {
         people: &[Person],
         exchange: &Exchange,
         sales: &mut Vec<Paid>,
-    ) -> anyhow::Result<((), Done)> {
+    ) -> anyhow::Result<((), StepSummary)> {
         let mut count = 0;
         for (person, price, back, what) in [
             (&people[0], "2.30", None, "a broken lamp"),
@@ -382,9 +382,9 @@ impl Round<'_> {
             sales.push(paid);
             make_change(person).await?;
         }
-        let words =
+        let summary =
             format!("one purchase given back completely, one in part: {count} coins refunded and renewed");
-        Ok(((), Done { count, words }))
+        Ok(((), StepSummary { count, summary }))
     }
 
     /// Spends a coin again that is spent already. The exchange must refuse and prove why.
@@ -393,7 +393,7 @@ impl Round<'_> {
         people: &[Person],
         exchange: &Exchange,
         sales: &[Paid],
-    ) -> anyhow::Result<((), Done)> {
+    ) -> anyhow::Result<((), StepSummary)> {
         let mut events = 0;
         let mut count = 0;
         for (person, paid) in people.iter().zip(sales) {
@@ -447,12 +447,12 @@ impl Round<'_> {
             events += conflict.history.len();
             count += 1;
         }
-        let words = format!("{count} coins spent twice: refused, and {events} signed events prove why");
-        Ok(((), Done { count, words }))
+        let summary = format!("{count} coins spent twice: refused, and {events} signed events prove why");
+        Ok(((), StepSummary { count, summary }))
     }
 
     /// Waits until the sales cannot be given back any more, and combines what the merchant is owed.
-    async fn aggregate(&self, sales: &[Paid]) -> anyhow::Result<(Option<u64>, Done)> {
+    async fn aggregate(&self, sales: &[Paid]) -> anyhow::Result<(Option<u64>, StepSummary)> {
         let before = self.outgoing().await?.iter().map(|row| row.row_id).max();
         let until =
             sales.iter().map(|paid| paid.sale.request.wire_transfer_deadline).max().context("no sales")?;
@@ -461,13 +461,13 @@ impl Round<'_> {
         ensure!(!sheet.totals.in_flight.is_zero(), "nothing was aggregated");
         let count: usize = sales.iter().map(|paid| paid.receipt.coins.len()).sum();
         let (currency, amount) = (self.world.currency, sheet.totals.in_flight);
-        let words = format!("{count} deposits became transfers of {currency}:{amount} together");
-        Ok((before, Done { count, words }))
+        let summary = format!("{count} deposits became transfers of {currency}:{amount} together");
+        Ok((before, StepSummary { count, summary }))
     }
 
     /// Combines all deposits whose deadlines are over at some time, once it has come.
     async fn pay_due(&self, until: Timestamp) -> anyhow::Result<()> {
-        // The aggregator looks at whole seconds, and a little later than the deadline.
+        // The aggregator works in whole seconds, and a little after the deadline.
         let until = until.saturating_add(Duration::from_secs(2));
         let wait = until.saturating_since(self.now()).to_std().unwrap_or_default();
         tokio::time::sleep(wait).await;
@@ -499,7 +499,7 @@ impl Round<'_> {
         exchange: &Exchange,
         sales: &[Paid],
         before: Option<u64>,
-    ) -> anyhow::Result<((), Done)> {
+    ) -> anyhow::Result<((), StepSummary)> {
         transfer::run_until_idle(&self.world.app().core).await?;
         let mut rows = self.outgoing().await?;
         rows.retain(|row| before.is_none_or(|before| row.row_id > before));
@@ -510,24 +510,24 @@ impl Round<'_> {
         let count = transfers.len();
         ensure!(count > 0, "the merchant was not paid");
         let total = Money::checked_sum(transfers.values().copied())?.of(self.world.currency);
-        let words = format!(
+        let summary = format!(
             "{total} in {count} transfer to the merchant's account, found there and accounted for sale by sale"
         );
-        Ok(((), Done { count, words }))
+        Ok(((), StepSummary { count, summary }))
     }
 
     /// A sale that can be given back for an hour: the merchant has to wait for it.
-    async fn pay_later(&self, person: &Person, exchange: &Exchange) -> anyhow::Result<((), Done)> {
+    async fn pay_later(&self, person: &Person, exchange: &Exchange) -> anyhow::Result<((), StepSummary)> {
         let sale = self.sale("1.15", "shoes on approval", REFUNDABLE_LONG)?;
         let paid = self.buy(person, exchange, sale).await?;
         make_change(person).await?;
         let count = paid.receipt.coins.len();
-        let words = format!("{} wait until they cannot be given back any more", paid.sale.request.amount);
-        Ok(((), Done { count, words }))
+        let summary = format!("{} wait until they cannot be given back any more", paid.sale.request.amount);
+        Ok(((), StepSummary { count, summary }))
     }
 
     /// Carol's connection breaks between melt and reveal. Her wallet has everything it needs to finish later.
-    async fn lose_change(&self) -> anyhow::Result<((), Done)> {
+    async fn lose_change(&self) -> anyhow::Result<((), StepSummary)> {
         let name = PEOPLE[2].0;
         let options = WalletOptions {
             transport: Arc::new(WithoutReveals(HttpTransport::new()?)),
@@ -543,10 +543,10 @@ impl Round<'_> {
             if !pending.is_empty() && !sheet.totals.unrevealed_melts.is_zero() {
                 let count = pending.len();
                 let (currency, lost) = (self.world.currency, sheet.totals.unrevealed_melts);
-                let words = format!(
+                let summary = format!(
                     "{currency}:{lost} are between old and fresh coins; carol's wallet can finish at any time"
                 );
-                return Ok(((), Done { count, words }));
+                return Ok(((), StepSummary { count, summary }));
             }
         }
         bail!("no payment needed change")

@@ -1,14 +1,14 @@
 //! `batzen demo`: a whole round of digital cash in one process, with real HTTP between the parts, and the proof that every
 //! balance adds up.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`books`] | directories, or a database, whose server is ours if none is named |
-//! | [`world`] | the bank, the exchange, the people, and what is kept of them |
+//! | [`world`] | the bank, the exchange, the people, and the state that is saved |
 //! | [`cycle`] | the round, step by step |
 //! | [`merchant`] | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
 //! | [`proof`] | checks the history by which a double spend is refused |
-//! | [`report`] | tells how it goes, to people or to programs |
+//! | [`report`] | prints the steps, for people or for programs |
 
 mod books;
 mod cycle;
@@ -74,12 +74,12 @@ pub struct DemoArgs {
 }
 
 /// Where everything is: in a directory that stays, or in one that goes with the process.
-enum Place {
+enum DataDir {
     Kept(PathBuf),
     Temporary(tempfile::TempDir),
 }
 
-impl Place {
+impl DataDir {
     fn new(data: Option<&Path>) -> anyhow::Result<Self> {
         Ok(match data {
             Some(dir) => Self::Kept(services::directory(dir)?),
@@ -102,11 +102,11 @@ impl Place {
 /// # Errors
 /// When bank or exchange cannot start.
 pub fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
-    let place = Place::new(args.data.as_deref())?;
-    let books = Books::open(args.store, args.database.clone(), args.data.as_ref().map(|_| place.path()))?;
-    let code = services::block_on(play(&args, place.path(), &books));
+    let data_dir = DataDir::new(args.data.as_deref())?;
+    let books = Books::open(args.store, args.database.clone(), args.data.as_ref().map(|_| data_dir.path()))?;
+    let code = services::block_on(play(&args, data_dir.path(), &books));
     drop(books);
-    if let Place::Temporary(dir) = place
+    if let DataDir::Temporary(dir) = data_dir
         && let Err(error) = dir.close()
     {
         tracing::warn!(%error, "the temporary directory stays");
@@ -143,15 +143,15 @@ async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<Exit
     };
     let is_good = report.is_good() && sheet.as_ref().is_ok_and(BalanceSheet::conserved);
     if let Err(error) = &sheet {
-        report.complain(&format!("there is no balance sheet: {error:#}"));
+        report.print_error(&format!("there is no balance sheet: {error:#}"));
     }
     if is_good {
         world.finish()?;
     }
     report.results(sheet.as_ref().ok(), &world)?;
     if !args.once {
-        world.serve_on();
-        report.how_to_go_on(&world)?;
+        world.start_workers();
+        report.print_next_steps(&world)?;
         stop.await;
     }
     world.shutdown().await?;

@@ -1,4 +1,4 @@
-//! How the round goes, told to people (words, a table) or to programs (one JSON value).
+//! The report of a round: lines and a table for people, one JSON value for programs.
 
 use std::future::Future;
 use std::io::Write;
@@ -13,11 +13,11 @@ use super::world::World;
 use crate::sheet::BalanceSheet;
 
 /// What a step did.
-pub struct Done {
+pub struct StepSummary {
     /// How many of the things that the step is about.
     pub count: usize,
-    /// In plain words.
-    pub words: String,
+    /// One line for people.
+    pub summary: String,
 }
 
 /// The result of a step, for programs.
@@ -31,7 +31,7 @@ struct Step {
     error: Option<String>,
 }
 
-/// Tells how it goes.
+/// The report of a round.
 pub struct Report {
     json: bool,
     is_interactive: bool,
@@ -44,7 +44,7 @@ impl Report {
         Self { json, is_interactive: !json && progress::is_interactive(), steps: Vec::new() }
     }
 
-    /// Whether somebody watches.
+    /// Whether the output is a terminal.
     pub fn is_interactive(&self) -> bool {
         self.is_interactive
     }
@@ -54,15 +54,15 @@ impl Report {
         self.steps.iter().all(|step| step.ok)
     }
 
-    /// Takes a step: tells its name, waits, tells what came of it.
+    /// Takes a step: shows its name, waits, prints its result.
     ///
     /// # Errors
-    /// The step's own; it is told already.
+    /// The step failed; its error is printed already.
     pub async fn step<T>(
         &mut self,
         name: &'static str,
         doing: &str,
-        work: impl Future<Output = anyhow::Result<(T, Done)>>,
+        work: impl Future<Output = anyhow::Result<(T, StepSummary)>>,
     ) -> Result<T, Failed> {
         // The first step has a bar of its own: keys are created.
         let spins = self.is_interactive && !self.steps.is_empty();
@@ -81,28 +81,28 @@ impl Report {
         }
         match outcome {
             Ok((result, done)) => {
-                self.say(&format!("{name:<14}{milliseconds:>7} ms  {}", done.words));
+                self.print_line(&format!("{name:<14}{milliseconds:>7} ms  {}", done.summary));
                 self.steps.push(Step { name, ok: true, count: done.count, milliseconds, error: None });
                 Ok(result)
             }
             Err(error) => {
                 let error = format!("{error:#}");
-                self.complain(&format!("{name}: {error}"));
+                self.print_error(&format!("{name}: {error}"));
                 self.steps.push(Step { name, ok: false, count: 0, milliseconds, error: Some(error) });
                 Err(Failed)
             }
         }
     }
 
-    /// Tells something to people. That nobody listens any more must not keep the books from being closed.
-    fn say(&self, text: &str) {
+    /// Prints a line for people. A closed standard output must not keep the books from being closed.
+    fn print_line(&self, text: &str) {
         if !self.json {
             let _ = writeln!(std::io::stdout(), "{text}");
         }
     }
 
-    /// Tells what is wrong.
-    pub fn complain(&self, text: &str) {
+    /// Prints an error.
+    pub fn print_error(&self, text: &str) {
         eprintln!("batzen: {text}");
     }
 
@@ -130,11 +130,11 @@ impl Report {
         Ok(())
     }
 
-    /// What to type now.
+    /// Prints what to try next.
     ///
     /// # Errors
     /// When standard output fails.
-    pub fn how_to_go_on(&self, world: &World) -> anyhow::Result<()> {
+    pub fn print_next_steps(&self, world: &World) -> anyhow::Result<()> {
         if self.json {
             return Ok(());
         }
@@ -180,6 +180,6 @@ fn quoted(text: &str) -> String {
     if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// A step failed; the report has told why.
+/// A step failed; the report has printed why.
 #[derive(Debug)]
 pub struct Failed;

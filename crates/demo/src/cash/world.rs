@@ -1,4 +1,4 @@
-//! The bank, the exchange, the people, and what is kept of them.
+//! The bank, the exchange, the people, and the state that is saved.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -55,11 +55,11 @@ const BANK_PORT: u16 = 8082;
 const EXCHANGE_PORT: u16 = 8081;
 
 /// The name of its file.
-const KEPT_FILE: &str = "demo.json";
+const STATE_FILE: &str = "demo.json";
 
-/// What is kept beside stores, keys and wallets.
+/// The state that is saved beside stores, keys and wallets.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct SavedState {
     /// How many rounds were begun.
     runs: u64,
     /// Whether the last one came to its end.
@@ -87,13 +87,13 @@ pub struct World {
     pub exchange: RunningExchange,
     /// The merchant.
     pub merchant: Merchant,
-    /// For calls that nobody else makes.
+    /// For calls that neither wallet nor merchant makes.
     pub client: Client,
-    /// Whether the round before this one was cut off.
-    pub is_after_cut: bool,
+    /// Whether the previous round was interrupted.
+    pub follows_interruption: bool,
     /// Whether coins are offered in Clause Blind Schnorr too.
     pub cs: bool,
-    kept: Kept,
+    saved: SavedState,
 }
 
 impl World {
@@ -108,28 +108,28 @@ impl World {
         shows_progress: bool,
     ) -> anyhow::Result<Self> {
         let currency: Currency = CURRENCY.parse().context("currency")?;
-        let file = dir.join(KEPT_FILE);
-        let mut kept = match Kept::read(&file)? {
-            Some(kept) => kept,
-            None => Kept::new(options)?,
+        let file = dir.join(STATE_FILE);
+        let mut saved = match SavedState::read(&file)? {
+            Some(saved) => saved,
+            None => SavedState::new(options)?,
         };
         if let Some(port) = options.exchange_port {
             ensure!(
-                port == kept.exchange_port || port == 0,
+                port == saved.exchange_port || port == 0,
                 "the wallets in {} know their exchange at port {}: use --exchange-port {0} or another --data directory",
-                kept.exchange_port,
+                saved.exchange_port,
                 dir.display()
             );
         }
-        kept.bank_port = options.bank_port.unwrap_or(kept.bank_port);
-        let exchange_url = format!("http://localhost:{}/", kept.exchange_port);
+        saved.bank_port = options.bank_port.unwrap_or(saved.bank_port);
+        let exchange_url = format!("http://localhost:{}/", saved.exchange_port);
 
         let bank = match Bank::start(BankConfig {
-            http_port: kept.bank_port,
+            http_port: saved.bank_port,
             hostname: HOSTNAME.to_owned(),
             suggested_exchange: Some(exchange_url),
             signup_bonus: SIGNUP_BONUS.parse().context("sign-up bonus")?,
-            store: books.place(&dir.join("bank")),
+            store: books.store_config(&dir.join("bank")),
             ledger: options.ledger.clone(),
             ..BankConfig::new(currency)
         })
@@ -138,34 +138,34 @@ impl World {
             Err(BankError::Bind(error)) => {
                 bail!(
                     "cannot listen on port {} for the bank: {error}; choose another with --bank-port",
-                    kept.bank_port
+                    saved.bank_port
                 )
             }
             other => other.context("bank")?,
         };
-        kept.bank_port = bank.addr.port();
-        let is_after_cut = !kept.is_finished;
-        kept.runs += 1;
-        kept.is_finished = false;
-        kept.write(&file)?;
+        saved.bank_port = bank.addr.port();
+        let follows_interruption = !saved.is_finished;
+        saved.runs += 1;
+        saved.is_finished = false;
+        saved.write(&file)?;
 
         let client = Client::new(&ClientOptions::default())?;
         play_money::open_account(&client, &bank.base_url, EXCHANGE_ACCOUNT, EXCHANGE_ACCOUNT)
             .await
             .context("open the exchange's account")?;
-        let merchant = Merchant::new(kept.merchant_priv.clone(), kept.wire_salt, HOSTNAME);
+        let merchant = Merchant::new(saved.merchant_priv.clone(), saved.wire_salt, HOSTNAME);
         play_money::open_account(&client, &bank.base_url, merchant.account(), merchant.account())
             .await
             .context("open the merchant's account")?;
 
         let (payto, gateway) = play_money::account(&bank.base_url, HOSTNAME, EXCHANGE_ACCOUNT);
         let mut config =
-            play_money::exchange_config(currency, dir, kept.exchange_port, options.rsa_bits, options.cs)
+            play_money::exchange_config(currency, dir, saved.exchange_port, options.rsa_bits, options.cs)
                 .with_account("exchange-account-1", &payto, gateway);
         if books.url().is_some() {
-            config.store = books.place(dir);
-            let place = config.store.clone();
-            let prepare = move || place.prepare(&batzen_storage::EXCHANGE);
+            config.store = books.store_config(dir);
+            let store = config.store.clone();
+            let prepare = move || store.prepare(&batzen_storage::EXCHANGE);
             tokio::task::spawn_blocking(prepare).await?.context("the exchange's tables")?;
         }
         let start = StartOptions {
@@ -178,12 +178,12 @@ impl World {
         let exchange = match RunningExchange::start(config, start).await {
             Err(StartError::Listen(error)) => bail!(
                 "cannot listen on port {} for the exchange: {error}; choose another with --exchange-port",
-                kept.exchange_port
+                saved.exchange_port
             ),
             other => other.context("exchange")?,
         };
         exchange.ready().await?;
-        let (dir, run) = (dir.to_owned(), kept.runs);
+        let (dir, run) = (dir.to_owned(), saved.runs);
         let database = books.url().map(str::to_owned);
         Ok(Self {
             dir,
@@ -194,9 +194,9 @@ impl World {
             exchange,
             merchant,
             client,
-            is_after_cut,
+            follows_interruption,
             cs: options.cs,
-            kept,
+            saved,
         })
     }
 
@@ -205,8 +205,8 @@ impl World {
     /// # Errors
     /// When it cannot be written.
     pub fn finish(&mut self) -> anyhow::Result<()> {
-        self.kept.is_finished = true;
-        self.kept.write(&self.dir.join(KEPT_FILE))
+        self.saved.is_finished = true;
+        self.saved.write(&self.dir.join(STATE_FILE))
     }
 
     /// The shared parts of the exchange.
@@ -214,15 +214,17 @@ impl World {
         self.exchange.app()
     }
 
-    /// The file of somebody's wallet.
+    /// The file of a person's wallet.
     pub fn wallet_file(&self, name: &str) -> PathBuf {
         self.dir.join("wallets").join(format!("{name}.db"))
     }
 
     /// Which services have other ports than the documents name, in words; nothing if none has.
     pub fn other_ports(&self) -> String {
-        let ports =
-            [("bank", self.kept.bank_port, BANK_PORT), ("exchange", self.kept.exchange_port, EXCHANGE_PORT)];
+        let ports = [
+            ("bank", self.saved.bank_port, BANK_PORT),
+            ("exchange", self.saved.exchange_port, EXCHANGE_PORT),
+        ];
         let others = ports.iter().filter(|(_, port, documented)| port != documented);
         let words = others.map(|(name, port, documented)| {
             format!("The {name} is at port {port}, not at {documented} as in the documents.\n")
@@ -230,7 +232,7 @@ impl World {
         words.collect()
     }
 
-    /// Somebody's wallet, new or as it was left.
+    /// A person's wallet, new or from an earlier round.
     ///
     /// # Errors
     /// When it is in use or damaged.
@@ -277,7 +279,7 @@ impl World {
     }
 
     /// Lets the workers run from now on.
-    pub fn serve_on(&self) {
+    pub fn start_workers(&self) {
         self.exchange.start_workers();
     }
 
@@ -292,7 +294,7 @@ impl World {
     }
 }
 
-impl Kept {
+impl SavedState {
     fn new(options: &Options) -> anyhow::Result<Self> {
         let mut salt = [0; 16];
         batzen_crypto::fill_random(&mut salt);
@@ -337,7 +339,7 @@ impl Kept {
     }
 }
 
-/// The port that is wanted if nobody listens on it, else another.
+/// The wanted port if it is free, else another.
 fn port_like(wanted: Option<u16>) -> anyhow::Result<u16> {
     match wanted {
         Some(port) if TcpListener::bind(("127.0.0.1", port)).is_ok() => Ok(port),
@@ -345,7 +347,7 @@ fn port_like(wanted: Option<u16>) -> anyhow::Result<u16> {
     }
 }
 
-/// A port that nobody listens on now. It is kept for later runs, so it is below those that the system gives to
+/// A port that is free now. It is kept for later runs, so it is below those that the system gives to
 /// clients: any of them could have it by then.
 fn free_port() -> anyhow::Result<u16> {
     const FIRST: u16 = 10_240;

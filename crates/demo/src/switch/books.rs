@@ -1,4 +1,4 @@
-//! The books at the end: what the switch says beside what the participants know.
+//! The books at the end: the switch's figures beside the participants' own.
 
 use std::fmt::Write as _;
 
@@ -27,9 +27,9 @@ pub struct Sheet {
     unfinished: u64,
     /// Transfers by state.
     states: Value,
-    /// Transfers whose payer was told COMMITTED.
+    /// Transfers that were COMMITTED by the notice to the payer.
     callbacks: u64,
-    /// Transfers of which somebody was told two things.
+    /// Transfers with contradictory notices.
     contradictory: u64,
 }
 
@@ -86,7 +86,7 @@ impl Sheet {
         check(liquidity == self.brought, "the settlement made or lost money");
         check(self.unfinished == 0, "transfers are not finished");
         check(self.committed == self.callbacks, "payers know of other committed transfers than the switch");
-        check(self.contradictory == 0, "participants were told contradictory things");
+        check(self.contradictory == 0, "participants received contradictory notices");
         problems
     }
 
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn books_that_do_not_add_up_are_seen() {
+    fn books_that_do_not_add_up_are_reported() {
         let good = || Sheet {
             debits: 5,
             credits: 5,

@@ -11,14 +11,14 @@ use batzen_switch_reports::{camt054, pacs009};
 use batzen_switch_sim::Fsps;
 
 use super::play::{Closed, committed};
-use super::{CURRENCY, Place};
+use super::{CURRENCY, DataDir};
 
 /// Writes instructions, notifications, report and statements.
 ///
 /// # Errors
 /// When the settlement does not add up, or a file cannot be written.
-pub fn write(id: &str, closed: &Closed, fsps: &Fsps, place: &Place) -> anyhow::Result<Vec<PathBuf>> {
-    let dir = batzen_cli_support::services::directory(&place.reports())?;
+pub fn write(id: &str, closed: &Closed, fsps: &Fsps, data_dir: &DataDir) -> anyhow::Result<Vec<PathBuf>> {
+    let dir = batzen_cli_support::services::directory(&data_dir.reports())?;
     let settlement = settlement(id, closed)?;
     let mut files = vec![("settlement.csv".to_owned(), tables::settlement(&settlement)?)];
     for (leg, name) in [(Leg::Collection, "collection"), (Leg::Payout, "payout")] {

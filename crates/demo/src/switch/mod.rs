@@ -1,12 +1,12 @@
 //! `batzen switch demo`: a ledger, a switch and four simulated participants in one process, with real HTTP between them, and the
 //! proof that every amount is where it belongs.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`play`] | the demonstration, step by step |
 //! | [`files`] | reports of the settlement |
 //! | [`books`] | the balance sheet |
-//! | [`steps`] | tells how it goes, to people or to programs |
+//! | [`steps`] | prints the steps, for people or for programs |
 
 mod books;
 mod files;
@@ -60,13 +60,13 @@ pub struct DemoArgs {
 }
 
 /// Where everything is.
-pub struct Place {
+pub struct DataDir {
     path: PathBuf,
     /// Removed with everything in it when this is dropped; none: the directory stays.
     _temporary: Option<tempfile::TempDir>,
 }
 
-impl Place {
+impl DataDir {
     fn new(data: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(dir) = data {
             let path = services::directory(dir)?;
@@ -89,22 +89,22 @@ impl Place {
 /// # Errors
 /// When ledger, switch or participants cannot start.
 pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    let place = Place::new(args.data.as_deref())?;
-    services::block_on(demonstrate(args, place))
+    let data_dir = DataDir::new(args.data.as_deref())?;
+    services::block_on(demonstrate(args, data_dir))
 }
 
 /// A switch in this process with its ledger.
-struct Town {
+struct Deployment {
     ledger: SwitchLedger,
     switch: RunningSwitch,
     hub: Hub,
 }
 
-impl Town {
-    async fn start(place: &Place, address: &LedgerAddress) -> anyhow::Result<Self> {
+impl Deployment {
+    async fn start(data_dir: &DataDir, address: &LedgerAddress) -> anyhow::Result<Self> {
         let ledger =
-            SwitchLedger::open(address, &StoreConfig::Embedded { dir: place.path.join("ledger") }).await?;
-        // Of use to nobody else: the switch listens on this machine only.
+            SwitchLedger::open(address, &StoreConfig::Embedded { dir: data_dir.path.join("ledger") }).await?;
+        // Random tokens suffice: the switch listens on this machine only.
         let tokens = ["one", "two"].map(|name| {
             let mut random = [0; 16];
             batzen_crypto::fill_random(&mut random);
@@ -112,7 +112,7 @@ impl Town {
         });
         let [one, two] = &tokens;
         let config = SwitchConfig {
-            store: StoreConfig::Embedded { dir: services::directory(&place.path.join("switch"))? },
+            store: StoreConfig::Embedded { dir: services::directory(&data_dir.path.join("switch"))? },
             operators: vec![Operator::new("one", one), Operator::new("two", two)],
             ..SwitchConfig::default()
         };
@@ -127,52 +127,52 @@ impl Town {
     }
 }
 
-async fn demonstrate(args: &DemoArgs, place: Place) -> anyhow::Result<ExitCode> {
+async fn demonstrate(args: &DemoArgs, data_dir: DataDir) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     tokio::pin!(stop);
-    let town = Town::start(&place, &args.ledger).await?;
-    let url = town.switch.fsp_url();
-    let mut config = FspsConfig::new(NAMES.len(), town.switch.addr, CURRENCY);
+    let deployment = Deployment::start(&data_dir, &args.ledger).await?;
+    let url = deployment.switch.fsp_url();
+    let mut config = FspsConfig::new(NAMES.len(), deployment.switch.addr, CURRENCY);
     config.names = NAMES.map(str::to_owned).to_vec();
     config.connections = 4;
     config.grace = std::time::Duration::from_secs(2);
     config.keeps_outcomes = true;
     let fsps = Fsps::start(config).context("the participants cannot listen")?;
-    let hub = town.hub.clone();
+    let hub = deployment.hub.clone();
     let (is_json, mut steps) = (args.json, Steps::new(args.json));
     let playing = tokio::task::spawn_blocking(move || {
-        let played = play::play(&mut steps, &hub, &fsps, &place);
-        (played, steps, fsps, place)
+        let played = play::play(&mut steps, &hub, &fsps, &data_dir);
+        (played, steps, fsps, data_dir)
     });
-    let (played, steps, fsps, place) = tokio::select! {
+    let (played, steps, fsps, data_dir) = tokio::select! {
         biased;
         () = &mut stop => {
             eprintln!("batzen: interrupted");
-            // A step of the demonstration may still wait for something: nobody needs it any more.
+            // A step of the demonstration may still be waiting for something; it is no longer needed.
             std::process::exit(130);
         }
         played = playing => played.context("the demonstration has panicked")?,
     };
     let is_good = played.is_ok();
-    tell(is_json, &steps, played, &place, &url)?;
+    print_results(is_json, &steps, played, &data_dir, &url)?;
     if !args.once {
         stop.await;
     }
     drop(fsps);
-    town.shutdown().await?;
+    deployment.shutdown().await?;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The results: all at once for programs, the balance sheet for people.
-fn tell(
+fn print_results(
     is_json: bool,
     steps: &Steps,
-    played: anyhow::Result<play::Left>,
-    place: &Place,
+    played: anyhow::Result<play::Results>,
+    data_dir: &DataDir,
     url: &str,
 ) -> anyhow::Result<()> {
-    let left = match played {
-        Ok(left) => Some(left),
+    let results = match played {
+        Ok(results) => Some(results),
         Err(error) => {
             eprintln!("batzen: {error:#}");
             None
@@ -180,16 +180,16 @@ fn tell(
     };
     let mut out = std::io::stdout().lock();
     if is_json {
-        let results = json!({
+        let output = json!({
             "steps": steps.json()?,
-            "balance": left.as_ref().map(|left| left.sheet.json()),
-            "reports": left.as_ref().map(|left| &left.reports),
+            "balance": results.as_ref().map(|results| results.sheet.json()),
+            "reports": results.as_ref().map(|results| &results.reports),
             "switch": url,
-            "data": place.path,
+            "data": data_dir.path,
         });
-        writeln!(out, "{results:#}")?;
-    } else if let Some(left) = left {
-        writeln!(out, "\nThe books at {url}:\n\n{}", left.sheet.text())?;
+        writeln!(out, "{output:#}")?;
+    } else if let Some(results) = results {
+        writeln!(out, "\nThe books at {url}:\n\n{}", results.sheet.text())?;
     }
     out.flush()?;
     Ok(())

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use batzen_switch_sim::hub::{self, Hub, Onboarding, SETTLEMENT_STEPS, WindowTotals};
-use batzen_switch_sim::{Behaviour, Fsps, Order, Outcome, Told};
+use batzen_switch_sim::{Behaviour, Fsps, Notice, Order, Outcome};
 use serde_json::json;
 
 use super::books::Sheet;
 use super::files;
-use super::steps::{Done, Steps};
-use super::{CURRENCY, Place};
+use super::steps::{StepSummary, Steps};
+use super::{CURRENCY, DataDir};
 
 /// The settlement model.
 const MODEL: &str = "deferred-net";
@@ -27,8 +27,8 @@ pub const FUNDS_CENTS: [u64; 4] = [1_000_000, 1_000_000, 1_000_000, 5_000];
 /// Transfers that simply succeed.
 const TRANSFERS: u64 = 40;
 
-/// What the demonstration has left.
-pub struct Left {
+/// What the demonstration produced.
+pub struct Results {
     /// The books at the end.
     pub sheet: Sheet,
     /// The files that were written.
@@ -39,7 +39,7 @@ pub struct Left {
 ///
 /// # Errors
 /// The first thing that did not go as it should.
-pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, place: &Place) -> anyhow::Result<Left> {
+pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, data_dir: &DataDir) -> anyhow::Result<Results> {
     steps.step("four eyes", || four_eyes(hub))?;
     steps.step("onboard", || onboard(hub, fsps))?;
     steps.step("transfer", || transfer(fsps))?;
@@ -50,19 +50,19 @@ pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, place: &Place) -> anyhow:
     let closed = steps.step("window", || close(hub, fsps))?;
     let settlement = steps.step("settle", || settle(hub, &closed))?;
     let reports = steps.step("report", || {
-        let reports = files::write(&settlement.id, &closed, fsps, place)?;
-        let words = format!("{} files in {}", reports.len(), place.reports().display());
+        let reports = files::write(&settlement.id, &closed, fsps, data_dir)?;
+        let summary = format!("{} files in {}", reports.len(), data_dir.reports().display());
         let count = reports.len();
-        Ok((reports, Done { count, words }))
+        Ok((reports, StepSummary { count, summary }))
     })?;
     let sheet = steps.step("balance", || {
         let sheet = Sheet::read(hub, fsps, &settlement)?;
         let problems = sheet.problems();
         ensure!(problems.is_empty(), "{}", problems.join("; "));
-        let words = "debits equal credits, nothing is pending, everybody was told the same".to_owned();
-        Ok((sheet, Done { count: fsps.outcomes().len(), words }))
+        let summary = "debits equal credits, nothing is pending, all notices agree".to_owned();
+        Ok((sheet, StepSummary { count: fsps.outcomes().len(), summary }))
     })?;
-    Ok(Left { sheet, reports })
+    Ok(Results { sheet, reports })
 }
 
 /// A closed window.
@@ -73,7 +73,7 @@ pub struct Closed {
     pub totals: Vec<WindowTotals>,
 }
 
-fn four_eyes(hub: &Hub) -> anyhow::Result<((), Done)> {
+fn four_eyes(hub: &Hub) -> anyhow::Result<((), StepSummary)> {
     // The hub's accounts are opened by the first operator with the consent of the second, never by one alone.
     let body = json!({"currency": CURRENCY, "type": "HUB_RECONCILIATION"});
     let (status, answer) = hub.call(0, "POST", "/participants/Hub/accounts", Some(&body))?;
@@ -83,11 +83,11 @@ fn four_eyes(hub: &Hub) -> anyhow::Result<((), Done)> {
     ensure!((400..500).contains(&alone), "an operator approved its own change: HTTP {alone}");
     let (status, answer) = hub.call(1, "POST", &approval, Some(&json!({"decision": "REJECT"})))?;
     ensure!(status == 200, "HTTP {status}: {answer}");
-    let words = "a change by one operator alone was refused, and another operator rejected it".to_owned();
-    Ok(((), Done { count: 1, words }))
+    let summary = "a change by one operator alone was refused, and another operator rejected it".to_owned();
+    Ok(((), StepSummary { count: 1, summary }))
 }
 
-fn onboard(hub: &Hub, fsps: &Fsps) -> anyhow::Result<((), Done)> {
+fn onboard(hub: &Hub, fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
     hub.found(CURRENCY, MODEL)?;
     for ((index, name), funds_cents) in fsps.names().iter().enumerate().zip(FUNDS_CENTS) {
         let callback_url = fsps.callback_url(index);
@@ -101,8 +101,8 @@ fn onboard(hub: &Hub, fsps: &Fsps) -> anyhow::Result<((), Done)> {
         hub.onboard(&onboarding).with_context(|| name.clone())?;
     }
     let names = fsps.names().join(", ");
-    let words = format!("{names} have accounts, limits and funds, each by two operators");
-    Ok(((), Done { count: fsps.names().len(), words }))
+    let summary = format!("{names} have accounts, limits and funds, each by two operators");
+    Ok(((), StepSummary { count: fsps.names().len(), summary }))
 }
 
 /// Sends and waits for the end.
@@ -119,18 +119,18 @@ fn send(
     };
     let id = fsps.send(Order { payer, payee, cents, behaviour, expiration });
     let outcome = fsps.outcome(id, PATIENCE).context("outcomes are kept")?;
-    ensure!(outcome.told_payer.is_some(), "transfer {id}: no callback");
-    ensure!(!outcome.is_contradictory, "transfer {id}: payer and payee were told different things");
+    ensure!(outcome.payer_notice.is_some(), "transfer {id}: no callback");
+    ensure!(!outcome.is_contradictory, "transfer {id}: payer and payee received contradictory notices");
     Ok(outcome)
 }
 
-fn expect(outcome: &Outcome, told: Told) -> anyhow::Result<()> {
-    let payer = outcome.told_payer.context("no callback")?;
+fn expect(outcome: &Outcome, told: Notice) -> anyhow::Result<()> {
+    let payer = outcome.payer_notice.context("no callback")?;
     ensure!(payer == told, "{}: expected {told}, got {payer}", outcome.behaviour.name());
     Ok(())
 }
 
-fn transfer(fsps: &Fsps) -> anyhow::Result<((), Done)> {
+fn transfer(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
     let participants = fsps.names().len() - 1;
     let ids: Vec<_> = (0..TRANSFERS)
         .map(|number| {
@@ -146,36 +146,36 @@ fn transfer(fsps: &Fsps) -> anyhow::Result<((), Done)> {
     let mut patches = 0;
     for id in ids {
         let outcome = fsps.outcome(id, PATIENCE).context("outcomes are kept")?;
-        expect(&outcome, Told::Committed)?;
+        expect(&outcome, Notice::Committed)?;
         if outcome.behaviour == Behaviour::Reserve {
-            ensure!(outcome.told_payee == Some(Told::Committed), "the payee of {id} was not told");
+            ensure!(outcome.payee_notice == Some(Notice::Committed), "the payee of {id} received no notice");
             patches += 1;
         }
     }
-    let words = format!("{TRANSFERS} transfers committed, {patches} with word to the payee");
-    Ok(((), Done { count: usize::try_from(TRANSFERS)?, words }))
+    let summary = format!("{TRANSFERS} transfers committed, {patches} with word to the payee");
+    Ok(((), StepSummary { count: usize::try_from(TRANSFERS)?, summary }))
 }
 
-fn limits(fsps: &Fsps) -> anyhow::Result<((), Done)> {
+fn limits(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
     let last = fsps.names().len() - 1;
     // The cap is below what the first participant has; the last one has less than its cap.
     let over_cap = send(fsps, 0, 1, CAP_CENTS + 50_000, Behaviour::Accept)?;
-    expect(&over_cap, Told::Error(4200))?;
+    expect(&over_cap, Notice::Error(4200))?;
     let over_funds = send(fsps, last, 0, FUNDS_CENTS[last] + 60_000, Behaviour::Accept)?;
-    expect(&over_funds, Told::Error(4001))?;
-    let words = "beyond the net debit cap: 4200; beyond the liquidity: 4001".to_owned();
-    Ok(((), Done { count: 2, words }))
+    expect(&over_funds, Notice::Error(4001))?;
+    let summary = "beyond the net debit cap: 4200; beyond the liquidity: 4001".to_owned();
+    Ok(((), StepSummary { count: 2, summary }))
 }
 
-fn abort(fsps: &Fsps) -> anyhow::Result<((), Done)> {
-    expect(&send(fsps, 0, 1, 1_000, Behaviour::Reject)?, Told::Error(5104))?;
-    expect(&send(fsps, 1, 2, 1_000, Behaviour::WrongFulfilment)?, Told::Error(3100))?;
-    let words = "the payee rejected: 5104; a wrong fulfilment: 3100".to_owned();
-    Ok(((), Done { count: 2, words }))
+fn abort(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
+    expect(&send(fsps, 0, 1, 1_000, Behaviour::Reject)?, Notice::Error(5104))?;
+    expect(&send(fsps, 1, 2, 1_000, Behaviour::WrongFulfilment)?, Notice::Error(3100))?;
+    let summary = "the payee rejected: 5104; a wrong fulfilment: 3100".to_owned();
+    Ok(((), StepSummary { count: 2, summary }))
 }
 
-fn repeat(fsps: &Fsps) -> anyhow::Result<((), Done)> {
-    expect(&send(fsps, 0, 2, 500, Behaviour::Duplicate)?, Told::Committed)?;
+fn repeat(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
+    expect(&send(fsps, 0, 2, 500, Behaviour::Duplicate)?, Notice::Committed)?;
     let order = Order {
         payer: 1,
         payee: 0,
@@ -184,23 +184,23 @@ fn repeat(fsps: &Fsps) -> anyhow::Result<((), Done)> {
         expiration: EXPIRATION,
     };
     let id = fsps.send(order);
-    let is_enough = |outcome: &Outcome| outcome.told_payer.is_some() && outcome.modified > 0;
+    let is_enough = |outcome: &Outcome| outcome.payer_notice.is_some() && outcome.modified > 0;
     let changed = fsps.outcome_when(id, PATIENCE, is_enough).context("outcomes are kept")?;
-    expect(&changed, Told::Committed)?;
+    expect(&changed, Notice::Committed)?;
     ensure!(changed.modified > 0, "a changed repetition was not refused");
-    let words = "a repetition took effect once; a changed one was refused: 3106".to_owned();
-    Ok(((), Done { count: 2, words }))
+    let summary = "a repetition took effect once; a changed one was refused: 3106".to_owned();
+    Ok(((), StepSummary { count: 2, summary }))
 }
 
-fn expire(fsps: &Fsps) -> anyhow::Result<((), Done)> {
-    expect(&send(fsps, 0, 1, 300, Behaviour::Silent)?, Told::Error(3303))?;
-    expect(&send(fsps, 2, 1, 300, Behaviour::Late)?, Told::Error(3303))?;
-    let words = "a silent payee and a late one: 3303 to both sides".to_owned();
-    Ok(((), Done { count: 2, words }))
+fn expire(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
+    expect(&send(fsps, 0, 1, 300, Behaviour::Silent)?, Notice::Error(3303))?;
+    expect(&send(fsps, 2, 1, 300, Behaviour::Late)?, Notice::Error(3303))?;
+    let summary = "a silent payee and a late one: 3303 to both sides".to_owned();
+    Ok(((), StepSummary { count: 2, summary }))
 }
 
 /// Closes the window and compares its totals with what the participants know of what they sent and received.
-fn close(hub: &Hub, fsps: &Fsps) -> anyhow::Result<(Closed, Done)> {
+fn close(hub: &Hub, fsps: &Fsps) -> anyhow::Result<(Closed, StepSummary)> {
     let window = hub.close_window("end of the day")?;
     ensure!(hub.open_window()? != window, "the window is still open");
     let told = hub.window_totals(&window)?;
@@ -213,14 +213,14 @@ fn close(hub: &Hub, fsps: &Fsps) -> anyhow::Result<(Closed, Done)> {
     let gross: u128 = totals.iter().map(|total| total.sent).sum();
     let paid: u128 = totals.iter().filter(|total| total.net > 0).map(|total| total.net.unsigned_abs()).sum();
     let amount = |amount: u128| -> anyhow::Result<String> { Ok(hub::amount(u64::try_from(amount / 100)?)) };
-    let words = format!(
+    let summary = format!(
         "window {window} closed, the next one is open; {} {CURRENCY} net of {} gross are to change hands",
         amount(paid)?,
         amount(gross)?
     );
     let count = totals.len();
     let window = window.as_u64().context("windows have numbers")?;
-    Ok((Closed { window, totals }, Done { count, words }))
+    Ok((Closed { window, totals }, StepSummary { count, summary }))
 }
 
 /// A settlement that has taken all its steps.
@@ -231,8 +231,8 @@ pub struct Settled {
     pub liquidity: Vec<i128>,
 }
 
-/// Settles the window step by step and books what the settlement bank has moved. Afterwards nobody owes anything.
-fn settle(hub: &Hub, closed: &Closed) -> anyhow::Result<(Settled, Done)> {
+/// Settles the window step by step and books what the settlement bank has moved. Afterwards no participant owes anything.
+fn settle(hub: &Hub, closed: &Closed) -> anyhow::Result<(Settled, StepSummary)> {
     let id = hub.begin_settlement(MODEL, &closed.window.into())?;
     let nets = hub.nets(&id)?;
     for total in &closed.totals {
@@ -257,11 +257,11 @@ fn settle(hub: &Hub, closed: &Closed) -> anyhow::Result<(Settled, Done)> {
         ensure!(left == expected, "{name} has {left} instead of {expected} ten-thousandths");
         liquidity.push(left);
     }
-    let words = format!(
+    let summary = format!(
         "settlement {id} in {} steps; every position is zero again, and funds have moved by the nets",
         SETTLEMENT_STEPS.len()
     );
-    Ok((Settled { id: id.to_string(), liquidity }, Done { count: nets.len(), words }))
+    Ok((Settled { id: id.to_string(), liquidity }, StepSummary { count: nets.len(), summary }))
 }
 
 /// What each participant knows of what it has sent and received, in the order of the participants.
@@ -292,7 +292,7 @@ fn own_totals(fsps: &Fsps) -> Vec<WindowTotals> {
 
 /// The committed transfers by id.
 pub fn committed(fsps: &Fsps) -> BTreeMap<String, Outcome> {
-    let is_committed = |outcome: &Outcome| outcome.told_payer.is_some_and(Told::is_committed);
+    let is_committed = |outcome: &Outcome| outcome.payer_notice.is_some_and(Notice::is_committed);
     let outcomes = fsps.outcomes().into_iter().filter(|(_, outcome)| is_committed(outcome));
     outcomes.map(|(id, outcome)| (id.to_string(), outcome)).collect()
 }

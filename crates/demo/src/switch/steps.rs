@@ -1,4 +1,4 @@
-//! How the demonstration goes, told to people (lines) or kept for programs.
+//! The steps of the demonstration: printed line by line for people, or kept for programs.
 
 use std::io::Write as _;
 use std::time::Instant;
@@ -6,11 +6,11 @@ use std::time::Instant;
 use serde::Serialize;
 
 /// What a step did.
-pub struct Done {
+pub struct StepSummary {
     /// How many of the things that the step is about.
     pub count: usize,
-    /// In plain words.
-    pub words: String,
+    /// One line for people.
+    pub summary: String,
 }
 
 /// The result of a step, for programs.
@@ -31,33 +31,33 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Tells them as they happen, unless they are for programs.
+    /// Prints each step as it ends, unless the output is for programs.
     pub const fn new(is_silent: bool) -> Self {
         Self { is_silent, steps: Vec::new() }
     }
 
-    /// Takes a step and tells what came of it.
+    /// Takes a step and prints its result.
     ///
     /// # Errors
     /// The step's own.
     pub fn step<T>(
         &mut self,
         name: &'static str,
-        work: impl FnOnce() -> anyhow::Result<(T, Done)>,
+        work: impl FnOnce() -> anyhow::Result<(T, StepSummary)>,
     ) -> anyhow::Result<T> {
         let begun = Instant::now();
         let outcome = work();
         let milliseconds = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let (result, ok, count, error, words) = match outcome {
-            Ok((result, done)) => (Ok(result), true, done.count, None, done.words),
+        let (result, ok, count, error, summary) = match outcome {
+            Ok((result, done)) => (Ok(result), true, done.count, None, done.summary),
             Err(error) => {
                 let text = format!("{error:#}");
                 (Err(error.context(name)), false, 0, Some(text.clone()), format!("FAILED: {text}"))
             }
         };
         if !self.is_silent {
-            // That nobody listens any more must not keep the books from being closed.
-            let _ = writeln!(std::io::stdout(), "{name:<12}{milliseconds:>7} ms  {words}");
+            // A closed standard output must not keep the books from being closed.
+            let _ = writeln!(std::io::stdout(), "{name:<12}{milliseconds:>7} ms  {summary}");
         }
         self.steps.push(Step { name, ok, count, milliseconds, error });
         result

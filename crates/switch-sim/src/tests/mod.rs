@@ -4,7 +4,7 @@ mod relay;
 
 use std::time::Duration;
 
-use crate::{Behaviour, Fsps, FspsConfig, Load, Mix, Order, Schedule, Told};
+use crate::{Behaviour, Fsps, FspsConfig, Load, Mix, Notice, Order, Schedule};
 use relay::{Faults, Relay};
 
 /// Long enough for a busy machine.
@@ -51,33 +51,33 @@ const fn closed(count: u64, mix: Mix) -> Load {
 fn every_behaviour_ends_as_it_should() {
     let (_relay, fsps) = town(2, Faults::default(), |_| ());
     for (behaviour, payer, payee) in [
-        (Behaviour::Accept, Told::Committed, None),
-        (Behaviour::Reserve, Told::Committed, Some(Told::Committed)),
-        (Behaviour::Reject, Told::Error(5104), None),
-        (Behaviour::Silent, Told::Error(3303), Some(Told::Error(3303))),
-        (Behaviour::WrongFulfilment, Told::Error(3100), None),
-        (Behaviour::Duplicate, Told::Committed, None),
-        (Behaviour::ChangedDuplicate, Told::Committed, None),
+        (Behaviour::Accept, Notice::Committed, None),
+        (Behaviour::Reserve, Notice::Committed, Some(Notice::Committed)),
+        (Behaviour::Reject, Notice::Error(5104), None),
+        (Behaviour::Silent, Notice::Error(3303), Some(Notice::Error(3303))),
+        (Behaviour::WrongFulfilment, Notice::Error(3100), None),
+        (Behaviour::Duplicate, Notice::Committed, None),
+        (Behaviour::ChangedDuplicate, Notice::Committed, None),
     ] {
         let id = fsps.send(order(behaviour));
         let outcome = fsps
             .outcome_when(id, PATIENCE, |outcome| {
-                outcome.told_payer.is_some()
-                    && (payee.is_none() || outcome.told_payee.is_some())
+                outcome.payer_notice.is_some()
+                    && (payee.is_none() || outcome.payee_notice.is_some())
                     && (behaviour != Behaviour::ChangedDuplicate || outcome.modified > 0)
             })
             .unwrap();
-        assert_eq!(outcome.told_payer, Some(payer), "{behaviour:?}");
+        assert_eq!(outcome.payer_notice, Some(payer), "{behaviour:?}");
         if payee.is_some() {
-            assert_eq!(outcome.told_payee, payee, "{behaviour:?}");
+            assert_eq!(outcome.payee_notice, payee, "{behaviour:?}");
         }
         assert_eq!(outcome.modified, u32::from(behaviour == Behaviour::ChangedDuplicate), "{behaviour:?}");
         assert!(!outcome.is_contradictory, "{behaviour:?}");
     }
-    // The payee comes too late, and is told so.
+    // The payee is too late, and receives a notice.
     let id = fsps.send(order(Behaviour::Late));
     let outcome = fsps.outcome(id, PATIENCE).unwrap();
-    assert_eq!(outcome.told_payer, Some(Told::Error(3303)));
+    assert_eq!(outcome.payer_notice, Some(Notice::Error(3303)));
     assert_eq!(fsps.outcomes().len(), 8);
 }
 
@@ -134,30 +134,30 @@ fn overload_and_broken_connections_lose_nothing() {
 }
 
 #[test]
-fn a_payer_that_hears_nothing_asks() {
+fn a_payer_without_callback_queries_the_transfer() {
     let (_relay, fsps) = town(2, Faults { is_mute: true, ..Faults::default() }, |_| ());
     let id = fsps.send(Order { expiration: Duration::from_millis(100), ..order(Behaviour::Accept) });
     let outcome = fsps.outcome(id, PATIENCE).unwrap();
-    assert_eq!(outcome.told_payer, Some(Told::Committed));
+    assert_eq!(outcome.payer_notice, Some(Notice::Committed));
 }
 
 #[test]
-fn failures_are_told() {
+fn failures_are_reported() {
     let (_relay, fsps) = town(3, Faults::default(), |_| ());
     let mix = Mix::new(&[(Behaviour::Accept, 3), (Behaviour::Reject, 1), (Behaviour::WrongFulfilment, 1)]);
     fsps.load(closed(100, mix));
     let report = loop {
         std::thread::sleep(Duration::from_millis(20));
-        let ended = fsps.outcomes().iter().filter(|(_, outcome)| outcome.told_payer.is_some()).count();
+        let ended = fsps.outcomes().iter().filter(|(_, outcome)| outcome.payer_notice.is_some()).count();
         if ended == 100 {
             break fsps.end_load(PATIENCE);
         }
     };
     assert_eq!(report.failures(), [].into(), "each ended as it should");
     assert_eq!(report.ends.values().sum::<u64>(), 100);
-    assert!(report.ends.contains_key(&(Behaviour::Reject, Told::Error(5104))));
+    assert!(report.ends.contains_key(&(Behaviour::Reject, Notice::Error(5104))));
     let mut report = report;
-    report.ends.insert((Behaviour::Accept, Told::Error(4001)), 2);
+    report.ends.insert((Behaviour::Accept, Notice::Error(4001)), 2);
     report.unresolved = 1;
     assert_eq!(report.failures().values().sum::<u64>(), 3);
 }

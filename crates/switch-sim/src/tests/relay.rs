@@ -16,13 +16,13 @@ use crate::{MESSAGE_LIMITS, ilp};
 /// How the relay misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// Every so many requests one is refused with 503 and not taken; 0: none.
+    /// One in this many requests is refused with 503 and not taken; 0: none.
     pub overload_every: u64,
-    /// Every so many requests a connection is closed after the request was taken, without an answer; 0: none.
+    /// After this many requests a connection is closed after the request was taken, without an answer; 0: none.
     pub cut_every: u64,
     /// Whether callbacks about the end of a transfer are sent twice.
     pub repeats_callbacks: bool,
-    /// Whether the payer is told nothing before it asks.
+    /// Whether the payer gets no callback and has to query.
     pub is_mute: bool,
 }
 
@@ -33,7 +33,7 @@ struct Transfer {
     state: &'static str,
     /// What the payee sent.
     answer: Option<Vec<u8>>,
-    /// The callbacks that told the payer the end.
+    /// The final callbacks to the payer.
     end: Option<(String, Vec<u8>)>,
 }
 

@@ -173,7 +173,7 @@ pub fn dbinit(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks whoever sits at a terminal before rows are dropped; scripts have said it by the option.
+/// Asks on a terminal before rows are dropped; scripts confirm by the option.
 fn confirmed(sql: &mut Connection) -> anyhow::Result<bool> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Ok(true);
@@ -225,7 +225,7 @@ pub fn maintain(args: &MaintainArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sets up or tells about the replication to auditors.
+/// Sets up the replication to auditors, or reports on it.
 pub fn replication(args: &ReplicationArgs) -> anyhow::Result<ExitCode> {
     let mut sql = args.database.connect("batzen-replication")?;
     batzen_postgres::schema::check(&mut sql, SCHEMA, exchange::ALL)?;

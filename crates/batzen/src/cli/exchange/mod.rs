@@ -73,7 +73,7 @@ enum ExchangeCommand {
     SampleConfig(sample::SampleArgs),
 }
 
-/// Options of `exchange serve`; each stands over the configuration file.
+/// Options of `exchange serve`; each overrides the configuration file.
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen exchange serve --config /etc/taler/taler.conf
@@ -371,7 +371,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         biased;
         () = &mut stop => {}
         () = all_served => {}
-        // It goes on until one of the others does.
+        // It stays pending until one of the others ends.
         outcome = async { ready.await?; std::future::pending::<anyhow::Result<()>>().await } => outcome?,
     }
     exchange.shutdown().await.context("the exchange's store")?;

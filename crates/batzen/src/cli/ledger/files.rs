@@ -39,7 +39,7 @@ pub struct CopyArgs {
     json: bool,
 }
 
-/// Shows that something goes on, if somebody watches.
+/// Shows a spinner on a terminal.
 struct Waiting(ProgressBar);
 
 impl Waiting {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_what_would_be_right() {
+    fn errors_name_what_is_expected() {
         for (text, hint) in [
             ("create-account id=1", "create-accounts"),
             ("fly", "lookup-transfers"),

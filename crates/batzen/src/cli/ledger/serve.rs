@@ -112,7 +112,7 @@ fn serve_binary(
     Ok((url, stats, thread))
 }
 
-/// Serves until it is told to end.
+/// Serves until a signal.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let runtime = services::runtime().context("cannot start the runtime")?;
     let outcome = runtime.block_on(serve(args));

@@ -44,7 +44,7 @@ enum SwitchCommand {
     Bench(scenario::SwitchArgs),
 }
 
-/// Options of `switch serve`; each stands over the configuration file.
+/// Options of `switch serve`; each overrides the configuration file.
 #[derive(Args)]
 #[command(after_help = "Example:
   batzen switch serve --config switch.conf

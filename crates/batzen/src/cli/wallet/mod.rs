@@ -20,7 +20,7 @@ pub use args::WalletArgs;
 use args::WalletCommand;
 use output::Output;
 
-/// Some operation is not finished; `batzen wallet run` goes on with it.
+/// Some operation is not finished; `batzen wallet run` continues it.
 const EXIT_PENDING: u8 = 3;
 /// Not enough money in the wallet.
 const EXIT_INSUFFICIENT: u8 = 4;

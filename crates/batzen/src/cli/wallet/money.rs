@@ -263,7 +263,7 @@ async fn choose_exchange(
     let candidates: Vec<&String> = known.iter().filter(|url| enough(url)).collect();
     let url = match (candidates.as_slice(), known.as_slice()) {
         ([], []) => bail!("the wallet holds no such money; withdraw some first"),
-        // Its error tells how much is missing.
+        // Its error says how much is missing.
         ([], [first, ..]) => first,
         ([_, _, ..], _) if amount == DepositAmount::All => bail!("name the exchange with --exchange URL"),
         ([url, ..], _) => url,

@@ -40,7 +40,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A port that nobody listens on now, below those that the system gives to clients: while a service is down, one of
+/// A port that is free now, below those that the system gives to clients: while a service is down, one of
 /// its own clients could be given the service's port otherwise.
 pub fn free_port() -> u16 {
     loop {

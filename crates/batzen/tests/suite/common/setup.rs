@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 
-/// The status of a plain HTTP GET; 0 if nobody answers.
+/// The status of a plain HTTP GET; 0 without an answer.
 pub fn get(port: u16, path: &str) -> u16 {
     let attempt = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;

@@ -170,7 +170,7 @@ impl Contract {
     }
 }
 
-/// A coin in somebody's hands.
+/// A coin of a customer.
 pub struct Coin {
     pub denom: Arc<Denom>,
     key: EddsaPrivateKey,

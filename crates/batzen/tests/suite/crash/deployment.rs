@@ -12,7 +12,7 @@ use batzen_storage::StoreConfig;
 use batzen_store::Store;
 
 use crate::common::{self, PATIENCE, Service};
-use crate::crash::plant;
+use crate::crash::false_claims;
 
 /// The exchange's store in its directory.
 const EXCHANGE_STORE: &str = "exchange/exchange/store";
@@ -79,11 +79,11 @@ impl Deployment {
         database.server = standby;
     }
 
-    /// A copy of the exchange's store that lacks the last thing that a customer was told of, and what that is.
+    /// A copy of the exchange's store without the last acknowledged commit, and what that is.
     pub fn cut_off(&self) -> (String, Store) {
         let Some(database) = &self.database else {
             let copy = self.dir.path().join("cut-off");
-            let commits = plant::cut_off(&self.dir.path().join(EXCHANGE_STORE), &copy);
+            let commits = false_claims::cut_off(&self.dir.path().join(EXCHANGE_STORE), &copy);
             let copy = StoreConfig::Embedded { dir: copy }.open(&batzen_storage::EXCHANGE, 1).unwrap();
             return (format!("the last {commits} commits"), copy);
         };

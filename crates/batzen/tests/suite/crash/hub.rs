@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use batzen_switch_sim::hub::{Hub, Onboarding, ten_thousandths};
-use batzen_switch_sim::{Behaviour, Fsps, FspsConfig, Load, Mix, Outcome, Schedule, Told};
+use batzen_switch_sim::{Behaviour, Fsps, FspsConfig, Load, Mix, Notice, Outcome, Schedule};
 use serde_json::Value;
 
 use crate::common::{PATIENCE, Service, free_port};
@@ -125,7 +125,7 @@ pub fn books(hub: &Hub, names: &[String]) -> Books {
     }
 }
 
-/// Everything that the books and what the participants were told say against each other.
+/// Every contradiction between the books and the notices to participants.
 pub fn problems(books: &Books, outcomes: &[Outcome]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut check = |is_right: bool, what: String| {
@@ -136,9 +136,9 @@ pub fn problems(books: &Books, outcomes: &[Outcome]) -> Vec<String> {
     let mut positions = vec![0; PARTICIPANTS];
     let mut committed = 0;
     for outcome in outcomes {
-        check(outcome.told_payer.is_some(), format!("no end: {outcome:?}"));
-        check(!outcome.is_contradictory, format!("told two things: {outcome:?}"));
-        let is_committed = outcome.told_payer.is_some_and(Told::is_committed);
+        check(outcome.payer_notice.is_some(), format!("no end: {outcome:?}"));
+        check(!outcome.is_contradictory, format!("contradictory notices: {outcome:?}"));
+        let is_committed = outcome.payer_notice.is_some_and(Notice::is_committed);
         if is_committed {
             committed += 1;
             let amount = i128::from(outcome.cents) * 100;
@@ -146,7 +146,7 @@ pub fn problems(books: &Books, outcomes: &[Outcome]) -> Vec<String> {
             positions[outcome.payee] -= amount;
             let payee_waits = outcome.behaviour == Behaviour::Reserve;
             check(
-                !payee_waits || outcome.told_payee == Some(Told::Committed),
+                !payee_waits || outcome.payee_notice == Some(Notice::Committed),
                 format!("no PATCH: {outcome:?}"),
             );
         }
@@ -155,7 +155,10 @@ pub fn problems(books: &Books, outcomes: &[Outcome]) -> Vec<String> {
     check(books.debits == books.credits, format!("debits {} and credits {}", books.debits, books.credits));
     check(books.pending == 0, format!("{} pending", books.pending));
     let count = |state: &str| books.states.get(state).copied().unwrap_or(0);
-    check(count("COMMITTED") == committed, format!("{} committed, {committed} told so", count("COMMITTED")));
+    check(
+        count("COMMITTED") == committed,
+        format!("{} committed, {committed} notices of it", count("COMMITTED")),
+    );
     let unfinished: u64 =
         ["RECEIVED_PREPARE", "RESERVED", "RECEIVED_FULFIL", "RECEIVED_ERROR", "RESERVED_TIMEOUT"]
             .map(count)

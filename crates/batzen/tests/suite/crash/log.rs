@@ -49,7 +49,7 @@ pub struct Answer {
     pub body: Value,
 }
 
-/// A request and all that became of it.
+/// A request and its outcome.
 #[derive(Clone, Debug)]
 pub struct Entry<E> {
     pub request: Request,
@@ -151,7 +151,7 @@ impl<E> Entry<E> {
 }
 
 #[test]
-fn crash_log_tells_acknowledged_from_ambiguous() {
+fn crash_log_separates_acknowledged_from_ambiguous() {
     let log = Log::new();
     let request = |kind, path: &str| Request { kind, path: path.to_owned(), body: b"{}".to_vec() };
     let sure = log.open(request(Kind::Withdraw, "reserves/X/withdraw"), ());

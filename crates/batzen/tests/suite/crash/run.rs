@@ -13,8 +13,8 @@ use crate::common::PATIENCE;
 use crate::crash::customers::{Dice, Load};
 use crate::crash::deployment::{BankBooks, Deployment};
 use crate::crash::facts::{self, Claims, Findings};
+use crate::crash::false_claims::{self, FalseClaims};
 use crate::crash::log::Kind;
-use crate::crash::plant::{self, FalseClaims};
 use crate::crash::proof;
 
 /// Customers at the same time.
@@ -110,12 +110,12 @@ fn assert_none(what: &str, problems: &[String]) {
     assert!(problems.is_empty(), "{what}: {} problems, the first: {first:#?}", problems.len());
 }
 
-/// The proof must find what is planted: false claims, and a store that lost the last commit that a customer was told of.
+/// The proof must find injected errors: false claims, and a store that lost the last acknowledged commit.
 async fn assert_plants_are_found(deployment: &Deployment, claims: &Claims<'_>) {
     let is_named =
         |findings: &Findings, text: &str| findings.problems.iter().any(|problem| problem.contains(text));
     let (exchange, bank) = (deployment.exchange_store(), deployment.bank_books());
-    for FalseClaims { what, finding, claims } in plant::false_claims(claims) {
+    for FalseClaims { what, finding, claims } in false_claims::false_claims(claims) {
         let findings = facts::check(&claims, &exchange, &bank).await;
         assert!(is_named(&findings, finding), "{what} was not found: {:?}", findings.problems);
     }
@@ -128,8 +128,13 @@ async fn assert_plants_are_found(deployment: &Deployment, claims: &Claims<'_>) {
     close(cut_off, bank);
 }
 
-/// Strikes, and brings back what is down.
-async fn strike(kill: Kill, deployment: &mut Deployment, customers: &mut JoinSet<()>, dice: &mut Dice) {
+/// Kills services, and starts again what is down.
+async fn kill_and_restart(
+    kill: Kill,
+    deployment: &mut Deployment,
+    customers: &mut JoinSet<()>,
+    dice: &mut Dice,
+) {
     match kill {
         Kill::Exchange => {
             deployment.kill_exchange();
@@ -198,7 +203,7 @@ pub async fn end_and_prove(
     deployment.start_exchange().await;
     assert_none("repeated", &proof::repeat(load, claims.entries.clone()).await);
     if with_plants {
-        let changed = plant::changed_answer(&claims);
+        let changed = false_claims::changed_answer(&claims);
         assert_eq!(proof::repeat(load, vec![changed]).await.len(), 1, "a changed answer was not found");
     }
     let (offered, accepted) = proof::overspend(load, &claims.entries).await;
@@ -209,7 +214,7 @@ pub async fn end_and_prove(
     Proof { settled, offered, transfers: last.transfers }
 }
 
-/// Lets the customers loose on the deployment, strikes again and again, and proves that nothing was lost.
+/// Runs the customers against the deployment, kills services again and again, and proves that nothing was lost.
 pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
     let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
         let mut bytes = [0; 8];
@@ -232,7 +237,7 @@ pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
         watch(&mut deployment, &mut customers, for_ms).await;
         let acknowledged = load.log.acknowledged() - before;
         println!("cycle {cycle}: {kill:?} after {for_ms} ms and {acknowledged} answers");
-        strike(*kill, &mut deployment, &mut customers, &mut dice).await;
+        kill_and_restart(*kill, &mut deployment, &mut customers, &mut dice).await;
     }
     watch_every_kind(&load, &mut deployment, &mut customers).await;
     let Proof { settled, offered, transfers } = end_and_prove(&mut deployment, &load, customers, true).await;

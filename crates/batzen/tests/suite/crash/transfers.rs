@@ -20,7 +20,7 @@ pub const ACCOUNTS: u128 = 12;
 /// Accounts from here on must not be overdrawn.
 const LIMITED_FROM: u128 = 9;
 
-pub type Told = BTreeMap<u128, CreateTransferStatus>;
+pub type Statuses = BTreeMap<u128, CreateTransferStatus>;
 
 pub struct Dice(pub u64);
 
@@ -101,18 +101,18 @@ pub async fn client(
     seed: u64,
     ends: Arc<AtomicBool>,
     answers: Arc<AtomicU64>,
-) -> Told {
+) -> Statuses {
     let ledger = connect(&url).await;
     let mut dice = Dice(seed ^ (number << 48));
-    let (mut told, mut reserved) = (Told::new(), Vec::new());
+    let (mut statuses, mut reserved) = (Statuses::new(), Vec::new());
     let mut next_id = u128::from(number + 1) << 64;
     while !ends.load(Ordering::SeqCst) {
         let events = batch(&mut dice, 50, &mut next_id, &mut reserved);
         let results = create(&ledger, &events).await;
-        told.extend(events.iter().zip(results).map(|(event, status)| (event.id, status)));
+        statuses.extend(events.iter().zip(results).map(|(event, status)| (event.id, status)));
         answers.fetch_add(1, Ordering::Relaxed);
     }
-    told
+    statuses
 }
 
 pub async fn stream(ledger: &dyn Ledger) -> Vec<ChangeEvent> {
@@ -130,7 +130,7 @@ pub async fn stream(ledger: &dyn Ledger) -> Vec<ChangeEvent> {
 }
 
 /// What is wrong, if anything.
-pub fn problems(told: &Told, events: &[ChangeEvent], accounts: &[Account]) -> Vec<String> {
+pub fn problems(statuses: &Statuses, events: &[ChangeEvent], accounts: &[Account]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut seen = BTreeSet::new();
     let mut balances: BTreeMap<u128, Account> = BTreeMap::new();
@@ -151,12 +151,16 @@ pub fn problems(told: &Told, events: &[ChangeEvent], accounts: &[Account]) -> Ve
             balances.insert(account.id, account);
         }
     }
-    for (id, status) in told {
+    for (id, status) in statuses {
         if status.stands() != seen.contains(id) {
             problems.push(format!("{id:x} was answered {status}; in the stream: {}", seen.contains(id)));
         }
     }
-    problems.extend(seen.iter().filter(|id| !told.contains_key(id)).map(|id| format!("nobody made {id:x}")));
+    problems.extend(
+        seen.iter()
+            .filter(|id| !statuses.contains_key(id))
+            .map(|id| format!("transfer {id:x} was never requested")),
+    );
     for account in accounts {
         if balances.get(&account.id).is_some_and(|shown| shown != account) {
             problems.push(format!("account {} is not as its last event says", account.id));

@@ -19,8 +19,8 @@ use crate::common::PATIENCE;
 use crate::crash::coins::{CURRENCY, money};
 use crate::crash::customers::Dice;
 use crate::crash::deployment::Deployment;
+use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
-use crate::kills::strike::strike;
 
 /// Kills until everything is proven and a new bank begins.
 const ROUND: u64 = 250;
@@ -230,10 +230,12 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
         (0..CLIENTS).map(|_| tokio::spawn(Arc::clone(&load).client(dice.child()))).collect();
     let auditor = tokio::spawn(Arc::clone(&load).audit_all(Arc::clone(score)));
     for cycle in 1..=score.left().min(ROUND) {
-        let strike = tokio::task::block_in_place(|| strike(deployment.bank(), dice, &|| load.acknowledged()));
+        let report = tokio::task::block_in_place(|| {
+            kill_at_random_point(deployment.bank(), dice, &|| load.acknowledged())
+        });
         load.due();
         deployment.launch_bank();
-        score.struck(strike);
+        score.add_kill(report);
         assert!(!auditor.is_finished(), "the auditor has found something");
         let deadline = Instant::now() + PATIENCE;
         while cycle % AUDIT_CYCLES == 0 && load.is_due() {
@@ -260,9 +262,9 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
             credit_account: payto("nobody"),
         });
         let answer = load.log.lock().unwrap().orders[0].1.clone().expect("the first order has an answer");
-        assert!(load.audit(&planted, &answer).await.is_some(), "a transfer that never was is not found");
+        assert!(load.audit(&planted, &answer).await.is_some(), "an invented transfer is not found");
         load.log.lock().unwrap().orders.push((planted, Some(answer)));
-        assert_eq!(complete(&load).await.len(), found.len() + 1, "a transfer that never was is not found");
+        assert_eq!(complete(&load).await.len(), found.len() + 1, "an invented transfer is not found");
         load.log.lock().unwrap().orders.pop();
     }
     deployment.stop();
@@ -326,10 +328,12 @@ async fn complete(load: &Load) -> Vec<String> {
         }
     }
     problems.extend(
-        sent.keys().filter(|wtid| !ordered_out.contains(*wtid)).map(|wtid| format!("nobody ordered {wtid}")),
+        sent.keys()
+            .filter(|wtid| !ordered_out.contains(*wtid))
+            .map(|wtid| format!("an unordered transfer {wtid}")),
     );
     problems.extend(
-        received.keys().filter(|key| !ordered_in.contains(*key)).map(|key| format!("nobody paid {key}")),
+        received.keys().filter(|key| !ordered_in.contains(*key)).map(|key| format!("an unpaid credit {key}")),
     );
     problems
 }

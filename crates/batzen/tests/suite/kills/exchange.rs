@@ -11,14 +11,14 @@ use crate::crash::customers::{Dice, Load};
 use crate::crash::deployment::Deployment;
 use crate::crash::run::{self, assert_well, end_and_prove, watch_every_kind};
 use crate::kills::auditor::Auditor;
+use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
-use crate::kills::strike::strike;
 
 /// Kills until everything is proven and a new exchange begins: its store stays small.
 const ROUND: u64 = 200;
 /// Kills until the auditor must have seen everything that was acknowledged before.
 const AUDIT_CYCLES: u64 = 20;
-/// One in so many kills takes the bank, too.
+/// One in this many kills is of the bank.
 const BANK_CYCLES: u64 = 8;
 const CUSTOMERS: usize = 4;
 
@@ -51,8 +51,9 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     for cycle in 1..=score.left().min(ROUND) {
         assert_well(&mut customers);
         let is_bank_struck = dice.one_in(BANK_CYCLES);
-        let strike =
-            tokio::task::block_in_place(|| strike(deployment.exchange(), dice, &|| load.log.acknowledged()));
+        let report = tokio::task::block_in_place(|| {
+            kill_at_random_point(deployment.exchange(), dice, &|| load.log.acknowledged())
+        });
         if is_bank_struck {
             deployment.kill_bank();
             deployment.launch_bank();
@@ -60,7 +61,7 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
         let acknowledged = load.log.acknowledged();
         mark.store(acknowledged, Ordering::SeqCst);
         deployment.launch_exchange();
-        score.struck(strike);
+        score.add_kill(report);
         if cycle % AUDIT_CYCLES == 0 {
             catch_up(&seen, acknowledged, &audit).await;
         }

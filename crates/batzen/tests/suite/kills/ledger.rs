@@ -12,10 +12,10 @@ use batzen_ledger_net::LedgerClient;
 use crate::common::{PATIENCE, Service, free_port};
 use crate::crash::customers;
 use crate::crash::transfers::{
-    ACCOUNTS, Dice, Told, accounts, batch, connect, create, facts, problems, stream,
+    ACCOUNTS, Dice, Statuses, accounts, batch, connect, create, facts, problems, stream,
 };
+use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
-use crate::kills::strike::strike;
 
 /// Kills until everything is proven and a new ledger begins.
 const ROUND: u64 = 250;
@@ -31,17 +31,17 @@ const AUDIT_BATCHES: usize = 16;
 /// Clients wait while more batches than this were not audited.
 const UNSEEN_MAX: usize = 150;
 
-/// A batch and what the client was told.
+/// A batch and its answers.
 type Answered = (Vec<Transfer>, Vec<CreateTransferStatus>);
 
-/// What the clients were told.
+/// The answers that clients received.
 #[derive(Default)]
 struct Log {
     /// Transfers of all batches below.
     count: AtomicU64,
     /// Not looked at yet, in the order of the answers.
     waiting: Mutex<VecDeque<Answered>>,
-    told: Mutex<Told>,
+    statuses: Mutex<Statuses>,
     ends: AtomicBool,
 }
 
@@ -69,7 +69,7 @@ async fn client(url: String, number: u64, seed: u64, log: Arc<Log>) {
         }
         let events = batch(&mut dice, BATCH, &mut next_id, &mut reserved);
         let statuses = create(&ledger, &events).await;
-        log.told
+        log.statuses
             .lock()
             .unwrap()
             .extend(events.iter().zip(&statuses).map(|(event, status)| (event.id, *status)));
@@ -141,13 +141,14 @@ async fn round(score: &Arc<Score>, dice: &mut customers::Dice, is_first: bool) {
         }
     });
     for cycle in 1..=score.left().min(ROUND) {
-        let strike =
-            tokio::task::block_in_place(|| strike(&mut service, dice, &|| log.count.load(Ordering::SeqCst)));
+        let report = tokio::task::block_in_place(|| {
+            kill_at_random_point(&mut service, dice, &|| log.count.load(Ordering::SeqCst))
+        });
         if due.load(Ordering::SeqCst) == 0 {
             due.store(log.waiting.lock().unwrap().len() as u64, Ordering::SeqCst);
         }
         service = start(dir.path(), data, port);
-        score.struck(strike);
+        score.add_kill(report);
         assert!(!auditor.is_finished(), "the auditor has found something");
         if cycle % AUDIT_CYCLES == 0 {
             let deadline = Instant::now() + PATIENCE;
@@ -167,23 +168,27 @@ async fn round(score: &Arc<Score>, dice: &mut customers::Dice, is_first: bool) {
         let found = audit(&control, &answered).await;
         score.repeated(answered.0.len() as u64, &found);
     }
-    let told = std::mem::take(&mut *log.told.lock().unwrap());
-    score.acknowledged(told.len() as u64);
+    let statuses = std::mem::take(&mut *log.statuses.lock().unwrap());
+    score.acknowledged(statuses.len() as u64);
 
     let events = stream(&control).await;
     let accounts = control.lookup_accounts((1..=ACCOUNTS).collect()).await.unwrap();
-    let mut found = problems(&told, &events, &accounts);
+    let mut found = problems(&statuses, &events, &accounts);
     if is_first {
-        let mut claims = told.clone();
+        let mut claims = statuses.clone();
         claims.insert(77, CreateTransferStatus::Created);
-        assert_eq!(problems(&claims, &events, &accounts).len(), found.len() + 1, "a plant was not found");
+        assert_eq!(
+            problems(&claims, &events, &accounts).len(),
+            found.len() + 1,
+            "a false claim was not found"
+        );
         let never = Transfer { id: 78, ledger: 1, code: 1, ..Transfer::default() };
         let planted = audit(&control, &(vec![never], vec![CreateTransferStatus::Created])).await;
         assert_eq!(planted.len(), 2, "a transfer that never was: {planted:?}");
     }
     service.kill_9();
     let verified = facts(&["ledger", "verify", data, "--json"]);
-    let standing = told.values().filter(|status| status.stands()).count() as u64;
+    let standing = statuses.values().filter(|status| status.stands()).count() as u64;
     if verified["transfers"] != standing {
         found.push(format!("{standing} transfers stand, {} in the log", verified["transfers"]));
     }

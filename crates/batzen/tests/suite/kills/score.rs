@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::kills::strike::Strike;
+use crate::kills::kill_point::KillReport;
 
 /// Counts of one service.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,11 +54,11 @@ impl Score {
         self.left() == 0
     }
 
-    pub fn struck(&self, strike: Strike) {
+    pub fn add_kill(&self, report: KillReport) {
         self.change(|counts| {
             counts.cycles += 1;
-            counts.early += u64::from(strike.is_early);
-            counts.in_sync += u64::from(strike.is_in_sync);
+            counts.early += u64::from(report.is_early);
+            counts.in_sync += u64::from(report.is_in_sync);
         });
     }
 

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_http_client::{Client, ClientOptions};
-use batzen_switch_sim::{Fsps, Outcome, Schedule, Told, TransferId};
+use batzen_switch_sim::{Fsps, Notice, Outcome, Schedule, TransferId};
 
 use tokio::task::JoinSet;
 
 use crate::common::PATIENCE;
 use crate::crash::customers::Dice;
 use crate::crash::hub::{Switch, books, load, participants, problems};
+use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
-use crate::kills::strike::strike;
 
 /// Kills until everything is proven and a new switch begins.
 const ROUND: u64 = 250;
@@ -35,7 +35,7 @@ pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
     }
 }
 
-/// Has payers ask for the outcome of transfers that have ended.
+/// Has payers query transfers that have ended.
 struct Auditor {
     fsps: Arc<Fsps>,
     client: Client,
@@ -47,8 +47,9 @@ struct Auditor {
 impl Auditor {
     /// Asks about everything that has ended and was not asked about.
     async fn ask_about_new(&mut self) {
-        let is_told =
-            |outcome: &Outcome| outcome.told_payer.is_some_and(|told| !matches!(told, Told::Refused(_)));
+        let is_told = |outcome: &Outcome| {
+            outcome.payer_notice.is_some_and(|notice| !matches!(notice, Notice::Refused(_)))
+        };
         let mut new = self.fsps.outcomes();
         new.retain(|(id, outcome)| is_told(outcome) && !self.asked.contains_key(id));
         self.asked.extend(new.iter().map(|(id, outcome)| (*id, outcome.payer_callbacks)));
@@ -89,7 +90,7 @@ impl Auditor {
     }
 }
 
-/// Asks for the outcome of a transfer, until the switch takes the question.
+/// Queries a transfer until the switch accepts the request.
 async fn ask(client: Client, url: String, [payer, payee]: [String; 2]) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -137,18 +138,18 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
         }
     });
     for cycle in 1..=score.left().min(ROUND) {
-        let strike = tokio::task::block_in_place(|| {
-            let strike = strike(switch.service(), dice, &|| fsps.committed());
+        let report = tokio::task::block_in_place(|| {
+            let report = kill_at_random_point(switch.service(), dice, &|| fsps.committed());
             switch.launch();
-            strike
+            report
         });
-        score.struck(strike);
+        score.add_kill(report);
         assert!(!auditor.is_finished(), "the auditor gets no answers");
         if cycle % AUDIT_CYCLES == 0 {
             let outcomes: Vec<Outcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
             let contradictory = outcomes.iter().filter(|outcome| outcome.is_contradictory);
             let found: Vec<String> =
-                contradictory.map(|outcome| format!("told two things: {outcome:?}")).collect();
+                contradictory.map(|outcome| format!("contradictory notices: {outcome:?}")).collect();
             score.repeated(0, &found);
         }
     }
@@ -166,10 +167,10 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     let at_end = tokio::task::block_in_place(|| books(&switch.hub, fsps.names()));
     let mut found = problems(&at_end, &outcomes);
     if is_first {
-        let is_committed = |outcome: &&Outcome| outcome.told_payer == Some(Told::Committed);
+        let is_committed = |outcome: &&Outcome| outcome.payer_notice == Some(Notice::Committed);
         let mut planted = outcomes.clone();
         planted.push(*outcomes.iter().find(is_committed).expect("something was committed"));
-        assert!(problems(&at_end, &planted).len() > found.len(), "a transfer that never was is not found");
+        assert!(problems(&at_end, &planted).len() > found.len(), "an invented transfer is not found");
     }
     tokio::task::block_in_place(|| {
         switch.terminate();

@@ -151,7 +151,7 @@ impl Deployment {
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
     }
 
-    /// The headers of somebody who is logged in at the bank's page.
+    /// The headers of a customer who is logged in at the bank's page.
     fn web_session(&self) -> [(&'static str, String); 3] {
         let body = json!({"username": "rsa", "password": "secret"}).to_string();
         let request = format!(

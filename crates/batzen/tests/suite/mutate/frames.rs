@@ -257,7 +257,7 @@ impl Link {
     }
 }
 
-/// Sends so many frames.
+/// Sends the frames of a plan.
 pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
     if let Some(bytes) = Plan::replay() {
         let mut link = Link::open(port).unwrap();

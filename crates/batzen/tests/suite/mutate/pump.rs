@@ -60,7 +60,7 @@ pub struct Failure {
     pub start: usize,
 }
 
-/// Sends so many requests.
+/// Sends requests.
 ///
 /// # Errors
 /// The first answer that is not as it must be.
@@ -306,7 +306,7 @@ impl Connection {
                 Some(sent) => score.answered(self.listener, sent.route, status),
                 // What follows a broken request may be taken for requests; who waits may be answered at once.
                 None if self.ending != Ending::Answered => {}
-                None => return Err(format!("an answer that nobody has asked for, status {status}")),
+                None => return Err(format!("an unrequested answer, status {status}")),
             }
         }
         self.input.drain(..taken);

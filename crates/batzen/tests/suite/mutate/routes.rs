@@ -25,7 +25,7 @@ impl Route {
             && pattern.iter().zip(&path).all(|(part, segment)| part.starts_with(':') || part == segment)
     }
 
-    /// Whether it is a large page that nobody can say anything to.
+    /// Whether it is a large page without parameters.
     pub fn is_page(&self) -> bool {
         let pages =
             ["/metrics", "/dashboard", "/terms", "/privacy", "/keys", "/v1/openapi.json", "/management/keys"];

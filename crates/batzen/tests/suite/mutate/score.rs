@@ -20,7 +20,7 @@ pub struct Score {
     /// By listener and endpoint.
     pub tallies: BTreeMap<(usize, usize), Tally>,
     pub statuses: BTreeMap<u16, u64>,
-    /// Resident memory of the process in bytes, after so many requests.
+    /// Resident memory of the process in bytes, after a number of requests.
     pub memory: Vec<(u64, u64)>,
 }
 

@@ -108,7 +108,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// At most so many for an endpoint.
+    /// The limit for an endpoint.
     const KEPT: usize = 48;
 
     pub fn new(routes: Vec<Route>) -> Self {

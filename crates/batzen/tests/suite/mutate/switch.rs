@@ -207,7 +207,7 @@ fn switch_survives_mutation() {
     run(&plan, &listeners, &mut Watched { service: &mut service, log: dir.path().join("switch.log") });
     drop(playing);
 
-    // New participants, in a currency that nobody has touched.
+    // New participants, in an unused currency.
     let tokens = tokens.to_str().unwrap();
     play(&fsps(ports, "late", &["--tokens", tokens, "--currency", "CHF", "--count", "50"]));
     prove_books(ports[1]);

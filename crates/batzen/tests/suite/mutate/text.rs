@@ -63,7 +63,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// At most so many of one length are kept.
+    /// How many of one length are kept.
     const KEPT: usize = 400;
 
     pub fn add(&mut self, text: &str) {

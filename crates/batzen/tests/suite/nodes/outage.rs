@@ -21,8 +21,8 @@ use crate::nodes::{prepare_at, start_node, totals};
 
 const DATABASE: &str = "money";
 
-/// Bank and exchange on a server of their own, and one who asks them.
-struct Place {
+/// Bank and exchange on a database server of their own, and a client.
+struct Deployment {
     dir: tempfile::TempDir,
     cluster: Cluster,
     config: String,
@@ -35,7 +35,7 @@ struct Place {
     shop: Shop,
 }
 
-impl Place {
+impl Deployment {
     /// `ready`: what is done to the server when the tables are there.
     async fn open(ready: impl FnOnce(&mut Cluster)) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -120,54 +120,54 @@ async fn insist(code: ErrorCode, ask: impl AsyncFn() -> Reply) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_its_database_a_service_says_when_to_come_again_and_goes_on_when_it_is_back() {
+async fn without_its_database_a_service_asks_clients_to_retry_and_recovers() {
     const PAYMENTS: usize = 40;
     const AWAY: ErrorCode = ErrorCode::GENERIC_DB_SOFT_FAILURE;
     const BANK_AWAY: ErrorCode = ErrorCode::BANK_SOFT_EXCEPTION;
-    let mut place = Place::open(|_| {}).await;
-    let reserve = place.reserve(PAYMENTS as u64 + 1).await;
-    let coins = place.coins(&reserve, PAYMENTS).await;
+    let mut deployment = Deployment::open(|_| {}).await;
+    let reserve = deployment.reserve(PAYMENTS as u64 + 1).await;
+    let coins = deployment.coins(&reserve, PAYMENTS).await;
     let due = Contract::due();
     let payments: Vec<_> = coins
         .iter()
         .map(|coin| {
-            let body = coin.deposit(&place.shop, &due, place.denom.value);
+            let body = coin.deposit(&deployment.shop, &due, deployment.denom.value);
             (format!("coins/{}/deposit", coin.key_pub), serde_json::to_value(&body).unwrap())
         })
         .collect();
 
-    // Some are paid before; some meet the end of the server, and their outcome is unknown.
+    // Some are paid before; the outcome of those under way when the server stops is unknown.
     let (before, after) = payments.split_at(PAYMENTS / 4);
     for (path, body) in before {
-        assert_eq!(place.post(path, body).await.status, 200);
+        assert_eq!(deployment.post(path, body).await.status, 200);
     }
     let mut meeting = JoinSet::new();
     for (path, body) in after {
-        meeting.spawn(place.post(path, body));
+        meeting.spawn(deployment.post(path, body));
     }
-    tokio::task::block_in_place(|| place.cluster.stop(Mode::Immediate)).unwrap();
+    tokio::task::block_in_place(|| deployment.cluster.stop(Mode::Immediate)).unwrap();
 
-    // Whoever needs the database is told to come again, as soon as that is sure.
-    let planchets = planchets(&place.denom, 1);
+    // Requests that need the database get 503 with Retry-After as soon as that is certain.
+    let planchets = planchets(&deployment.denom, 1);
     let withdrawal =
         (format!("reserves/{}/batch-withdraw", reserve.public_key()), batch_withdraw(&planchets, &reserve));
     let status = format!("reserves/{}", reserve.public_key());
     let income = credit(&EddsaPrivateKey::generate(), money("3"));
-    let gateway = format!("http://localhost:{}/taler-wire-gateway/exchange", place.bank_port);
+    let gateway = format!("http://localhost:{}/taler-wire-gateway/exchange", deployment.bank_port);
     let send_income =
-        async || place.client.post_json(format!("{gateway}/admin/add-incoming"), &income).await.unwrap();
+        async || deployment.client.post_json(format!("{gateway}/admin/add-incoming"), &income).await.unwrap();
     let (read, write, income_sent) =
-        tokio::join!(place.ask(&status), place.post(&withdrawal.0, &withdrawal.1), send_income());
+        tokio::join!(deployment.ask(&status), deployment.post(&withdrawal.0, &withdrawal.1), send_income());
     assert!(is_away(&read, AWAY), "{read:?}");
     assert!(is_away(&write, AWAY), "{write:?}");
     assert!(is_away(&income_sent, BANK_AWAY), "{income_sent:?}");
     let history = format!("{gateway}/history/incoming?delta=10");
-    let history = async || place.client.get(&*history).send().await.unwrap();
+    let history = async || deployment.client.get(&*history).send().await.unwrap();
     let reply = history().await;
     assert!(is_away(&reply, BANK_AWAY), "{reply:?}");
     // What is in memory is served, above all to those who look why.
     for path in ["keys", "wire", "metrics"] {
-        assert_eq!(place.ask(path).await.status, 200, "{path}");
+        assert_eq!(deployment.ask(path).await.status, 200, "{path}");
     }
     let met = meeting.join_all().await;
     for reply in &met {
@@ -180,30 +180,30 @@ async fn without_its_database_a_service_says_when_to_come_again_and_goes_on_when
     );
 
     // The same processes go on; everything that was asked for is done once.
-    tokio::task::block_in_place(|| place.cluster.start_again()).unwrap();
+    tokio::task::block_in_place(|| deployment.cluster.start_again()).unwrap();
     for (path, body) in &payments {
-        let reply = insist(AWAY, async || place.post(path, body).await).await;
+        let reply = insist(AWAY, async || deployment.post(path, body).await).await;
         assert_eq!(reply.status, 200, "{reply:?}");
     }
-    let reply = insist(AWAY, async || place.post(&withdrawal.0, &withdrawal.1).await).await;
+    let reply = insist(AWAY, async || deployment.post(&withdrawal.0, &withdrawal.1).await).await;
     let signatures: BlindSignatures = reply.ok().unwrap();
     for (planchet, signature) in planchets.into_iter().zip(&signatures.ev_sigs) {
         let _ = planchet.finish(&signature.ev_sig);
     }
-    assert_eq!(insist(AWAY, async || place.ask(&status).await).await.status, 200);
+    assert_eq!(insist(AWAY, async || deployment.ask(&status).await).await.status, 200);
     assert_eq!(insist(BANK_AWAY, send_income).await.status, 200);
     let reply = insist(BANK_AWAY, history).await;
     let incoming: Value = reply.ok().unwrap();
     assert_eq!(incoming["incoming_transactions"].as_array().unwrap().len(), 2, "{incoming}");
-    for service in [&mut place.exchange, &mut place.bank] {
+    for service in [&mut deployment.exchange, &mut deployment.bank] {
         service.assert_runs();
     }
-    let count = place.sql("SELECT count(*), count(DISTINCT coin_pub) FROM exchange.deposits");
+    let count = deployment.sql("SELECT count(*), count(DISTINCT coin_pub) FROM exchange.deposits");
     assert_eq!(count.trim(), format!("{PAYMENTS}|{PAYMENTS}"));
 
-    let (denom, cluster_is_up) = (Arc::clone(&place.denom), place.cluster.is_running());
+    let (denom, cluster_is_up) = (Arc::clone(&deployment.denom), deployment.cluster.is_running());
     assert!(cluster_is_up);
-    let totals = place.close();
+    let totals = deployment.close();
     let of = |count: u64| denom.value.checked_mul(count).unwrap().to_string();
     assert_eq!(totals["pending"], of(PAYMENTS as u64).as_str(), "{totals:#}");
     assert_eq!(totals["outstanding"], of(1).as_str(), "{totals:#}");
@@ -227,16 +227,16 @@ fn fill_disk_under_deposits(cluster: &mut Cluster) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_full_disk_a_payment_is_refused_wholly_and_accepted_when_there_is_room() {
-    let mut place = Place::open(fill_disk_under_deposits).await;
-    let reserve = place.reserve(8).await;
-    let coins: Vec<_> = place.coins(&reserve, 3).await.into_iter().map(Arc::new).collect();
-    let parts: Vec<_> = coins.iter().map(|coin| (Arc::clone(coin), place.denom.value)).collect();
-    let payment = Coin::batch_deposit(&parts, &place.shop, &Contract::due());
+async fn on_a_full_disk_payments_are_refused_until_there_is_space() {
+    let mut deployment = Deployment::open(fill_disk_under_deposits).await;
+    let reserve = deployment.reserve(8).await;
+    let coins: Vec<_> = deployment.coins(&reserve, 3).await.into_iter().map(Arc::new).collect();
+    let parts: Vec<_> = coins.iter().map(|coin| (Arc::clone(coin), deployment.denom.value)).collect();
+    let payment = Coin::batch_deposit(&parts, &deployment.shop, &Contract::due());
     let known = "SELECT (SELECT count(*) FROM exchange.coins), (SELECT count(*) FROM exchange.deposits), \
                  (SELECT count(*) FROM exchange.deposits_open)";
     for _ in 0..2 {
-        let reply = place.post("batch-deposit", &payment).await;
+        let reply = deployment.post("batch-deposit", &payment).await;
         let body: Value = reply.json().unwrap();
         assert_eq!(
             (reply.status, &body["code"], &body["detail"]),
@@ -244,25 +244,25 @@ async fn on_a_full_disk_a_payment_is_refused_wholly_and_accepted_when_there_is_r
             "{body}"
         );
         // The coins would have been noted before the deposits.
-        assert_eq!(place.sql(known).trim(), "0|0|0");
+        assert_eq!(deployment.sql(known).trim(), "0|0|0");
     }
     assert!(
-        place.cluster.log().contains("No space left on device"),
+        deployment.cluster.log().contains("No space left on device"),
         "the server itself met the end of the disk"
     );
     // What has room goes on.
-    let more = place.coins(&reserve, 2).await;
-    assert_eq!(place.ask(&format!("reserves/{}", reserve.public_key())).await.status, 200);
+    let more = deployment.coins(&reserve, 2).await;
+    assert_eq!(deployment.ask(&format!("reserves/{}", reserve.public_key())).await.status, 200);
 
     // Files again, where there is room.
-    tokio::task::block_in_place(|| place.sql("VACUUM FULL exchange.deposits"));
-    assert_eq!(place.post("batch-deposit", &payment).await.status, 200);
-    assert_eq!(place.post("batch-deposit", &payment).await.status, 200);
-    assert_eq!(place.sql(known).trim(), "3|3|3");
-    let single = more[0].deposit(&place.shop, &Contract::due(), place.denom.value);
-    assert_eq!(place.post(&format!("coins/{}/deposit", more[0].key_pub), &single).await.status, 200);
-    place.exchange.assert_runs();
-    let denom = Arc::clone(&place.denom);
-    let totals = place.close();
+    tokio::task::block_in_place(|| deployment.sql("VACUUM FULL exchange.deposits"));
+    assert_eq!(deployment.post("batch-deposit", &payment).await.status, 200);
+    assert_eq!(deployment.post("batch-deposit", &payment).await.status, 200);
+    assert_eq!(deployment.sql(known).trim(), "3|3|3");
+    let single = more[0].deposit(&deployment.shop, &Contract::due(), deployment.denom.value);
+    assert_eq!(deployment.post(&format!("coins/{}/deposit", more[0].key_pub), &single).await.status, 200);
+    deployment.exchange.assert_runs();
+    let denom = Arc::clone(&deployment.denom);
+    let totals = deployment.close();
     assert_eq!(totals["pending"], denom.value.checked_mul(4).unwrap().to_string().as_str(), "{totals:#}");
 }

@@ -45,7 +45,7 @@ pub async fn fund(
     reserves
 }
 
-/// Withdraws so many coins of an RSA denomination by one request.
+/// Withdraws coins of an RSA denomination by one request.
 pub async fn withdraw(
     client: Client,
     url: String,

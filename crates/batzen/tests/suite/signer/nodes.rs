@@ -7,28 +7,28 @@ use batzen_pg_cluster::{fresh_database, shared};
 use tokio::task::JoinSet;
 
 use crate::common::{run, stderr, stdout};
-use crate::signer::place::{Place, assert_no_private_keys, go_on};
+use crate::signer::deployment::{Deployment, assert_no_private_keys, go_on};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_on_postgresql_go_on_when_either_signer_is_killed() {
     let url = fresh_database();
-    let place = Arc::new(Place::on_database(&url));
-    let mut signers = [Some(place.start_signer(0)), Some(place.start_signer(1))];
-    let (bank, mut nodes) = place.open();
-    place.wait_same_keys(0);
+    let deployment = Arc::new(Deployment::on_database(&url));
+    let mut signers = [Some(deployment.start_signer(0)), Some(deployment.start_signer(1))];
+    let (bank, mut nodes) = deployment.open();
+    deployment.wait_same_keys(0);
 
     // Withdrawals and payments alternate between the services: what one has signed the other accepts.
     let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut load = JoinSet::new();
     for _ in 0..3 {
-        load.spawn(Arc::clone(&place).load(Arc::clone(&ends), Arc::clone(&done)));
+        load.spawn(Arc::clone(&deployment).load(Arc::clone(&ends), Arc::clone(&done)));
     }
     go_on(&done, 20, &mut load).await;
     for killed in [0, 1] {
         signers[killed].take().unwrap().kill_9();
         go_on(&done, 40, &mut load).await;
-        signers[killed] = Some(place.start_signer(killed));
-        place.wait_same_keys(killed);
+        signers[killed] = Some(deployment.start_signer(killed));
+        deployment.wait_same_keys(killed);
         go_on(&done, 20, &mut load).await;
     }
     ends.store(true, Ordering::Release);
@@ -37,9 +37,9 @@ async fn two_services_on_postgresql_go_on_when_either_signer_is_killed() {
     }
     for (number, node) in nodes.iter_mut().enumerate() {
         node.assert_runs();
-        assert_no_private_keys(&place, &format!("node-{number}"), node);
-        let metrics = format!("http://localhost:{}/metrics", place.exchange_ports[number]);
-        let page = place.client.get(metrics).send().await.unwrap();
+        assert_no_private_keys(&deployment, &format!("node-{number}"), node);
+        let metrics = format!("http://localhost:{}/metrics", deployment.exchange_ports[number]);
+        let page = deployment.client.get(metrics).send().await.unwrap();
         let page = String::from_utf8(page.body.to_vec()).unwrap();
         let value =
             |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
@@ -57,6 +57,6 @@ async fn two_services_on_postgresql_go_on_when_either_signer_is_killed() {
     let rows =
         shared().sql(name, "SELECT count(*), count(DISTINCT coin_pub) FROM exchange.deposits").unwrap();
     assert_eq!(rows.trim(), format!("{paid}|{paid}"));
-    let totals = run(&["exchange", "totals", "-c", &place.text("node-0.conf"), "--json"]);
+    let totals = run(&["exchange", "totals", "-c", &deployment.text("node-0.conf"), "--json"]);
     assert!(totals.status.success(), "{}{}", stdout(&totals), stderr(&totals));
 }

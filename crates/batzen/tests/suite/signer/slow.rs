@@ -1,4 +1,4 @@
-//! Clients that begin and do not go on: each is cut off, and nobody waits for them.
+//! Clients that start a request and do not finish it: each is disconnected, and no other client waits for them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::common::PATIENCE;
-use crate::signer::place::Place;
+use crate::signer::deployment::Deployment;
 
 /// Sends the first bytes at once and one of the others each second, until the other side hangs up.
 async fn drip(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite, at_once: Vec<u8>, others: Vec<u8>) {
@@ -44,8 +44,8 @@ async fn drip(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite, at_once
 }
 
 /// A channel of a node that has greeted and was greeted.
-async fn greeted(connect: &Connect, place: &Place) -> Channel {
-    let address = format!("tcp://127.0.0.1:{}", place.ports[0]).parse().unwrap();
+async fn greeted(connect: &Connect, deployment: &Deployment) -> Channel {
+    let address = format!("tcp://127.0.0.1:{}", deployment.ports[0]).parse().unwrap();
     let mut channel = connect.connect(&address, PATIENCE).await.unwrap();
     let mut hello = Header::request(Kind::Hello, 0, 1, 0).to_bytes().to_vec();
     hello.extend_from_slice(&Hello { version: VERSION, items_max: 0, keys_version: 0 }.to_bytes());
@@ -59,19 +59,19 @@ async fn greeted(connect: &Connect, place: &Place) -> Channel {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_does_not_finish_what_he_begins_is_cut_off_and_delays_nobody() {
-    let place = Place::new();
-    let mut signer = place.start_signer(0);
-    let key = load_key(&place.path("node-0/static.key")).unwrap();
-    let connect = Connect::new(&key, vec![place.signer_keys[0].parse().unwrap()]).unwrap();
+async fn slow_connections_are_closed_and_delay_no_others() {
+    let deployment = Deployment::new();
+    let mut signer = deployment.start_signer(0);
+    let key = load_key(&deployment.path("node-0/static.key")).unwrap();
+    let connect = Connect::new(&key, vec![deployment.signer_keys[0].parse().unwrap()]).unwrap();
 
     // It has nothing to say, which it may for longer than the others may take for what they say.
-    let mut quiet = greeted(&connect, &place).await;
+    let mut quiet = greeted(&connect, &deployment).await;
     let mut slow = JoinSet::new();
     // A handshake that ends after three bytes, and one of a byte a second: a record of 512 bytes is announced.
     let record = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
     for at_once in [3, record.len()] {
-        let stream = TcpStream::connect(("127.0.0.1", place.ports[0])).await.unwrap();
+        let stream = TcpStream::connect(("127.0.0.1", deployment.ports[0])).await.unwrap();
         let others = if at_once == 3 { Vec::new() } else { vec![7; 500] };
         slow.spawn(drip(stream, record[..at_once].to_vec(), others));
     }
@@ -82,17 +82,17 @@ async fn whoever_does_not_finish_what_he_begins_is_cut_off_and_delays_nobody() {
     for (at_once, drips) in
         [(HEADER_BYTES / 2, false), (HEADER_BYTES + header.body / 2, false), (0, true), (HEADER_BYTES, true)]
     {
-        let channel = greeted(&connect, &place).await;
+        let channel = greeted(&connect, &deployment).await;
         let others = if drips { frame[at_once..].to_vec() } else { Vec::new() };
         slow.spawn(drip(channel, frame[..at_once].to_vec(), others));
     }
 
     // All of them are under way, and others are answered.
-    let status = tokio::task::block_in_place(|| place.status(0));
+    let status = tokio::task::block_in_place(|| deployment.status(0));
     assert_eq!(status["signers"][0]["status"]["role"], "primary", "{status:#}");
-    greeted(&connect, &place).await;
+    greeted(&connect, &deployment).await;
     assert_eq!(slow.len(), 6);
-    assert!(slow.try_join_next().is_none(), "somebody was cut off before the others were answered");
+    assert!(slow.try_join_next().is_none(), "a client was disconnected before the others were answered");
 
     while let Some(ended) = slow.join_next().await {
         ended.unwrap();
@@ -100,10 +100,11 @@ async fn whoever_does_not_finish_what_he_begins_is_cut_off_and_delays_nobody() {
     let mut byte = [0];
     let still = tokio::time::timeout(Duration::from_millis(1), quiet.read(&mut byte)).await;
     assert!(still.is_err(), "who has begun nothing is not cut off with them: {still:?}");
-    let log = std::fs::read_to_string(place.path("signer-0.log")).unwrap();
+    let log = std::fs::read_to_string(deployment.path("signer-0.log")).unwrap();
     assert_eq!(log.matches("did not finish a frame in time").count(), 4, "{log}");
     let client = Client::new(&ClientOptions::default()).unwrap();
-    let page = client.get(format!("http://127.0.0.1:{}/metrics", place.metrics[0])).send().await.unwrap();
+    let page =
+        client.get(format!("http://127.0.0.1:{}/metrics", deployment.metrics[0])).send().await.unwrap();
     let page = String::from_utf8(page.body.to_vec()).unwrap();
     assert!(page.contains("batzen_signer_handshakes_failed_total 2"), "{page}");
     assert!(page.contains("batzen_signer_connections 1"), "{page}");

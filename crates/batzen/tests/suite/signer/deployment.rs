@@ -46,8 +46,8 @@ fn common_config(home: &Path) -> String {
     )
 }
 
-/// A place for everything: three machines' directories, and the offline one.
-pub struct Place {
+/// The directories of three machines and of the offline one, with the services on them.
+pub struct Deployment {
     pub dir: tempfile::TempDir,
     /// Of the signers.
     pub ports: [u16; 2],
@@ -63,7 +63,7 @@ pub struct Place {
     asked: AtomicUsize,
 }
 
-impl Place {
+impl Deployment {
     pub fn new() -> Self {
         Self::with(1, None)
     }
@@ -125,7 +125,7 @@ impl Place {
         let client = Client::new(&ClientOptions::default()).unwrap();
         let bank_port = common::free_port();
         let asked = AtomicUsize::new(0);
-        let place = Self {
+        let deployment = Self {
             dir,
             ports,
             metrics,
@@ -138,10 +138,10 @@ impl Place {
             asked,
         };
         for number in 0..nodes {
-            let config = place.node_config(number, &place.signer_keys.join(", "));
-            std::fs::write(place.path(&format!("node-{number}.conf")), config).unwrap();
+            let config = deployment.node_config(number, &deployment.signer_keys.join(", "));
+            std::fs::write(deployment.path(&format!("node-{number}.conf")), config).unwrap();
         }
-        place
+        deployment
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -301,7 +301,7 @@ impl Place {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
 
-    /// Withdraws and pays until told to end; every request must be answered as on a quiet day.
+    /// Withdraws and pays until `ends` is set; every request must be answered as on a quiet day.
     pub async fn load(self: Arc<Self>, ends: Arc<AtomicBool>, done: Arc<AtomicU64>) {
         let denoms = Denom::offered(&self.client, &self.url("")).await;
         let shop = Shop::new("bakery");
@@ -315,7 +315,7 @@ impl Place {
     }
 }
 
-/// Waits until so many payments more are made.
+/// Waits until a number of further payments are made.
 pub async fn go_on(done: &AtomicU64, more: u64, load: &mut tokio::task::JoinSet<()>) {
     let (target, deadline) = (done.load(Ordering::Acquire) + more, Instant::now() + PATIENCE);
     while done.load(Ordering::Acquire) < target {
@@ -339,15 +339,15 @@ fn names_below(dir: &Path) -> Vec<String> {
 }
 
 /// The exchange has no private key of the modules: no file is open, and there is none below its directory.
-pub fn assert_no_private_keys(place: &Place, node: &str, exchange: &Service) {
+pub fn assert_no_private_keys(deployment: &Deployment, node: &str, exchange: &Service) {
     let open = format!("/proc/{}/fd", exchange.child.id());
     for entry in std::fs::read_dir(open).unwrap().map(Result::unwrap) {
         // Closed meanwhile, maybe.
         let Ok(target) = std::fs::read_link(entry.path()) else { continue };
         assert!(!target.to_string_lossy().contains("secmod"), "{} is open", target.display());
     }
-    for name in names_below(&place.path(node)) {
+    for name in names_below(&deployment.path(node)) {
         assert!(!name.contains("secmod"), "{name}");
     }
-    assert!(names_below(&place.path("signer-0")).iter().any(|name| name.contains("secmod")));
+    assert!(names_below(&deployment.path("signer-0")).iter().any(|name| name.contains("secmod")));
 }

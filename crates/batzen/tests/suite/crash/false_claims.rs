@@ -1,4 +1,4 @@
-//! Planted losses: the proof must find them.
+//! False claims and removed commits: the proof must find them.
 
 use std::path::Path;
 
@@ -72,8 +72,8 @@ pub fn changed_answer(claims: &Claims<'_>) -> Entry<Effect> {
     entry
 }
 
-/// Copies a store and cuts its journal off before the last commit that a customer was told of. Returns how many commits that
-/// takes away.
+/// Copies a store and cuts its journal off before the last acknowledged commit. Returns how many
+/// commits that removes.
 pub fn cut_off(store: &Path, copy: &Path) -> usize {
     std::fs::create_dir(copy).unwrap();
     for file in std::fs::read_dir(store).unwrap().map(Result::unwrap) {
@@ -84,14 +84,16 @@ pub fn cut_off(store: &Path, copy: &Path) -> usize {
         }
     }
     // The workers write to deposits, too, but to no coins.
-    let told = [Withdrawals::DEF.id, Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id];
+    let acknowledged_tables =
+        [Withdrawals::DEF.id, Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id];
     let mut frames = Vec::new();
     let report = EmbeddedStore::inspect(copy, &RealDisk, &mut |frame| frames.push(frame)).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
-    let is_told = |record: &RecordInfo| told.contains(&record.table) && !record.is_deletion;
+    let is_acknowledged =
+        |record: &RecordInfo| acknowledged_tables.contains(&record.table) && !record.is_deletion;
     let last = frames
         .iter()
-        .rposition(|frame| frame.kind == FrameKind::Commit && frame.records.iter().any(is_told))
+        .rposition(|frame| frame.kind == FrameKind::Commit && frame.records.iter().any(is_acknowledged))
         .expect("there are commits");
     let (segment, offset) = (frames[last].segment, frames[last].offset);
     assert_eq!(segment, frames.last().unwrap().segment, "the commit is in a closed segment");

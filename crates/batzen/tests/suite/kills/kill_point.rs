@@ -1,4 +1,4 @@
-//! The moment of a kill: while a service starts and recovers, inside of a sync to disk, under load.
+//! When a service is killed: while a service starts and recovers, inside of a sync to disk, under load.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use crate::crash::customers::Dice;
 const START_US: u64 = 50_000;
 /// How long to wait for a sync to disk. A service that makes none meanwhile is killed nevertheless.
 const SYNC_MAX: Duration = Duration::from_millis(100);
-/// The pause between two looks at what the threads do.
-const LOOK: Duration = Duration::from_micros(50);
+/// The pause between two checks of the threads.
+const POLL_PAUSE: Duration = Duration::from_micros(50);
 
 /// The numbers of fsync and fdatasync.
 #[cfg(target_arch = "x86_64")]
@@ -21,8 +21,8 @@ const SYNC_CALLS: [&str; 2] = ["82", "83"];
 
 /// When a service is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
-    /// This long after its start, whatever it is at.
+enum KillPoint {
+    /// This long after its start.
     Start { after: Duration },
     /// In the first sync to disk that comes this long after its start.
     StartSync { after: Duration },
@@ -32,7 +32,7 @@ enum Moment {
     Load { after: Duration },
 }
 
-impl Moment {
+impl KillPoint {
     fn draw(dice: &mut Dice) -> Self {
         let mut within = |from_us: u64, to_us: u64| {
             let choice = dice.below(100);
@@ -48,17 +48,21 @@ impl Moment {
     }
 }
 
-/// What a kill met.
+/// What the service was doing when it was killed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Strike {
+pub struct KillReport {
     /// The service had acknowledged nothing since its start.
     pub is_early: bool,
     /// A thread was inside of a sync to disk.
     pub is_in_sync: bool,
 }
 
-/// Kills a service that was started just now; `acknowledged` counts what its clients were told so far.
-pub fn strike(service: &mut Service, dice: &mut Dice, acknowledged: &dyn Fn() -> u64) -> Strike {
+/// Kills a service that was started just now; `acknowledged` counts the answers that its clients have received.
+pub fn kill_at_random_point(
+    service: &mut Service,
+    dice: &mut Dice,
+    acknowledged: &dyn Fn() -> u64,
+) -> KillReport {
     let (start, before) = (Instant::now(), acknowledged());
     let answers = |service: &mut Service| {
         while acknowledged() == before {
@@ -67,18 +71,18 @@ pub fn strike(service: &mut Service, dice: &mut Dice, acknowledged: &dyn Fn() ->
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    match Moment::draw(dice) {
-        Moment::Start { after } => std::thread::sleep(after),
-        Moment::StartSync { after } => {
+    match KillPoint::draw(dice) {
+        KillPoint::Start { after } => std::thread::sleep(after),
+        KillPoint::StartSync { after } => {
             std::thread::sleep(after);
             wait_for_sync(service);
         }
-        Moment::LoadSync { after } => {
+        KillPoint::LoadSync { after } => {
             answers(service);
             std::thread::sleep(after);
             wait_for_sync(service);
         }
-        Moment::Load { after } => {
+        KillPoint::Load { after } => {
             answers(service);
             std::thread::sleep(after);
         }
@@ -86,13 +90,13 @@ pub fn strike(service: &mut Service, dice: &mut Dice, acknowledged: &dyn Fn() ->
     service.assert_runs();
     let is_in_sync = is_syncing(service.child.id());
     service.kill_9();
-    Strike { is_early: acknowledged() == before, is_in_sync }
+    KillReport { is_early: acknowledged() == before, is_in_sync }
 }
 
 fn wait_for_sync(service: &Service) {
     let start = Instant::now();
     while !is_syncing(service.child.id()) && start.elapsed() < SYNC_MAX {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_PAUSE);
     }
 }
 
