@@ -117,6 +117,22 @@ impl Page {
         }
     }
 
+    /// A gauge with several labels; labels' values have no quotes, backslashes and line ends.
+    pub fn labelled<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; N],
+        rows: impl IntoIterator<Item = ([String; N], impl Display)>,
+    ) {
+        self.head(name, help, "gauge");
+        for (texts, value) in rows {
+            let labels: Vec<(&str, &str)> =
+                labels.iter().copied().zip(texts.iter().map(String::as_str)).collect();
+            self.sample(name, "", &labels, value);
+        }
+    }
+
     /// A gauge whose information is in the labels; its value is always 1.
     pub fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) {
         self.head(name, help, "gauge");
@@ -206,6 +222,7 @@ mod tests {
         page.counters("d_total", "Ds", "kind", [("x", 1), ("y", 2)]);
         page.matrix("e_total", "Es", ["row", "column"], ["p", "q"], [("r", [3, 4])]);
         page.info("f_info", "Fs", &[("version", "1.0")]);
+        page.labelled("i", "Is", ["row", "column"], [(["r".to_owned(), "p".to_owned()], "-0.5")]);
         page.histogram("g", "Gs", &histogram);
         page.histograms("h", "Hs", "kind", [("x", &Histogram::of_times())]);
         let text = page.finish();
@@ -216,6 +233,7 @@ mod tests {
             "\nd_total{kind=\"x\"} 1\nd_total{kind=\"y\"} 2\n",
             "\ne_total{row=\"r\",column=\"p\"} 3\ne_total{row=\"r\",column=\"q\"} 4\n",
             "\nf_info{version=\"1.0\"} 1\n",
+            "\ni{row=\"r\",column=\"p\"} -0.5\n",
             "# TYPE g histogram\ng_bucket{le=\"1\"} 1\ng_bucket{le=\"2\"} 1\ng_bucket{le=\"4\"} 2\n",
             "g_bucket{le=\"4096\"} 2\ng_bucket{le=\"+Inf\"} 3\ng_sum 10003\ng_count 3\n",
             "h_bucket{kind=\"x\",le=\"0.00001\"} 0\n",
