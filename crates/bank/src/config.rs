@@ -45,6 +45,8 @@ pub const KNOWN_OPTIONS: &[&str] = &[
     "MAX_DEBT_BANK",
     "SERVE",
     "DATABASE",
+    "NAME",
+    "PLAY_MONEY",
 ];
 
 /// The configuration of a bank. [`BankConfig::new`] is a test bank: any account, no passwords, no limits.
@@ -66,7 +68,9 @@ pub const KNOWN_OPTIONS: &[&str] = &[
 /// | `ALLOW_ADD_INCOMING` | NO with `CHECK_PASSWORDS`, else YES | whether there is `admin/add-incoming`; not with `CHECK_PASSWORDS` |
 /// | `PASSWORD_MEMORY_KIB`, `PASSWORD_PASSES` | 19456, 2 | cost of one password hash (Argon2id) |
 /// | `ALLOW_REPEATED_RESERVE_PUB` | NO | whether several transfers may carry the same reserve key |
-/// | `DASHBOARD` | YES | whether `/dashboard` is served |
+/// | `DASHBOARD` | YES | whether there is a page for people at `/dashboard` |
+/// | `NAME` | `Bank` | what the page for customers calls the bank |
+/// | `PLAY_MONEY` | YES | whether that page says that the money is worth nothing |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client: addresses, networks, `unix` |
 #[derive(Clone)]
 pub struct BankConfig {
@@ -103,6 +107,10 @@ pub struct BankConfig {
     pub password_cost: PasswordCost,
     /// Whether `/dashboard` is served.
     pub dashboard: bool,
+    /// What its page for customers calls it.
+    pub name: String,
+    /// Whether that page says that the money is worth nothing.
+    pub play_money: bool,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
     /// Most concurrent connections.
@@ -168,6 +176,8 @@ impl BankConfig {
             allow_repeated_reserve_pub: false,
             password_cost: PasswordCost::DEFAULT,
             dashboard: true,
+            name: "Bank".to_owned(),
+            play_money: true,
             trusted_proxies: TrustedProxies::default(),
             max_connections: 65_536,
             close_each_connection: false,
@@ -232,6 +242,8 @@ impl BankConfig {
             allow_add_incoming: config.get_or(BANK, "ALLOW_ADD_INCOMING", !check_passwords)?,
             allow_repeated_reserve_pub: config.get_or(BANK, "ALLOW_REPEATED_RESERVE_PUB", false)?,
             dashboard: config.get_or(BANK, "DASHBOARD", true)?,
+            name: config.get_or(BANK, "NAME", "Bank".to_owned())?,
+            play_money: config.get_or(BANK, "PLAY_MONEY", true)?,
             trusted_proxies: config
                 .get_with(BANK, "TRUSTED_PROXIES", |text| {
                     text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED))

@@ -36,6 +36,7 @@ mod events;
 mod executor;
 pub mod gateway_client;
 mod lane_rules;
+mod money;
 mod names;
 pub mod offline;
 mod opening;
@@ -197,11 +198,13 @@ impl Bank {
             Settings { base_url: base_url.clone(), password_salt: state.password_salt, chart, config };
         let executor = CommandExecutor { lane, settler, decided };
         let service = Arc::new(Service::new(executor, ledger, store, settings, wakes, server.stats()));
+        service.fill_dashboard();
         let drain = Drain::new();
+        let sums = tokio::spawn(service.keep_sums(drain.clone()));
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));
         tracing::info!(%base_url, %addr, store = %service.place(), "the bank is serving");
-        Ok(RunningBank { base_url, addr, service, drain, serving, settling, own_ledger: own })
+        Ok(RunningBank { base_url, addr, service, drain, serving, settling, sums, own_ledger: own })
     }
 }
 
@@ -215,6 +218,7 @@ pub struct RunningBank {
     drain: Drain,
     serving: JoinHandle<Drained>,
     settling: Settling,
+    sums: JoinHandle<()>,
     own_ledger: Option<Arc<DurableLedger>>,
 }
 
@@ -280,11 +284,15 @@ impl RunningBank {
     /// # Errors
     /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { service, drain, serving, settling, own_ledger, .. } = self;
+        let Self { service, drain, serving, settling, sums, own_ledger, .. } = self;
         drain.trigger();
         if serving.await.is_err() {
             tracing::error!("the server did not end cleanly");
         }
+        sums.abort();
+        // Ended either way: aborted, or done because of the drain.
+        let _ = sums.await;
+        service.end_sampling().await;
         // Commands of disconnected clients may still be in their batch.
         let deadline = tokio::time::Instant::now() + LAST_COMMITS;
         while Arc::strong_count(&service) > 1 && tokio::time::Instant::now() < deadline {

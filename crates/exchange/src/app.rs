@@ -5,11 +5,11 @@ pub mod documents;
 pub(crate) mod key_destruction;
 pub(crate) mod key_queue;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use batzen_engine::{CpuPool, Readers, SubmitError};
-use batzen_http::{Bound, MetricsPage, Stats};
+use batzen_http::{Bound, MetricsPage, StaticPage, Stats};
 use batzen_metrics::Page;
 use batzen_signer::Custody;
 use batzen_store::StoreError;
@@ -55,6 +55,8 @@ pub struct Exchange {
     pub(crate) building: tokio::sync::Mutex<()>,
     pub(crate) http_stats: Arc<Stats>,
     pub(crate) metrics_page: MetricsPage,
+    /// What browsers are shown at the root, once one has asked.
+    pub(crate) welcome: OnceLock<StaticPage>,
     /// Requests still to be served before the service ends, and who waits for that.
     pub(crate) requests_left: AtomicU64,
     pub(crate) last_request: Notify,
@@ -167,6 +169,20 @@ impl Exchange {
     /// The task that looks after the keys.
     pub fn keeper(&self) -> &Keeper {
         &self.keeper
+    }
+
+    /// Fills the dashboard, if there is one.
+    pub(crate) fn fill_dashboard(self: &Arc<Self>) {
+        if self.core.config.dashboard {
+            let app = Arc::downgrade(self);
+            self.metrics_page.sample(move |page| {
+                let app = app.upgrade();
+                app.is_some_and(|app| {
+                    app.write_metrics(page);
+                    true
+                })
+            });
+        }
     }
 
     /// What it has to tell on the page `/metrics`.

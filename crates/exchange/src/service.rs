@@ -4,8 +4,8 @@ mod key_keeper;
 mod standalone;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration as StdDuration;
 
 use batzen_engine::{Clock, CpuPool, Readers};
@@ -105,6 +105,7 @@ impl RunningExchange {
         let drain = core.drain.clone();
         // Unless there is a limit, so many never come.
         let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
+        let metrics_page = MetricsPage::new("exchange").in_currency(core.config.currency.to_string());
         let app = Arc::new(Exchange {
             crypto: Crypto::new(&pool),
             readers: Arc::new(Readers::start(if core.store.backend().is_remote() {
@@ -125,7 +126,8 @@ impl RunningExchange {
             management: tokio::sync::Mutex::new(()),
             building: tokio::sync::Mutex::new(()),
             http_stats: server.stats(),
-            metrics_page: MetricsPage::new("exchange"),
+            metrics_page,
+            welcome: OnceLock::new(),
             requests_left,
             last_request: Notify::new(),
         });
@@ -147,6 +149,7 @@ impl RunningExchange {
             let app = Arc::clone(&app);
             followers.push(tokio::spawn(async move { app.core.sum_shared_money().await }));
         }
+        app.fill_dashboard();
         let running = Self { app, server, followers, workers: std::sync::Mutex::new(None) };
         if options.workers {
             running.start_workers();

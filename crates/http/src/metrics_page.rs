@@ -5,27 +5,63 @@
 //! frequent readers never take more than one thread.
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as SyncMutex, OnceLock, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use batzen_metrics::{CONTENT_TYPE, Page, write_process};
 use batzen_protocol::ErrorCode;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::task::AbortHandle;
+use tokio::time::MissedTickBehavior;
 
-use crate::Response;
+use crate::dashboard::{self, History, INTERVAL};
+use crate::{Head, Response};
 
-/// Answers `GET /metrics` for one service. Each page begins with the build and ends with the figures of the process.
+/// What answers `GET /metrics` for one service, and `/dashboard`, which shows the same to people. Every page begins with what
+/// runs here and ends with the process's own figures.
 #[derive(Debug)]
 pub struct MetricsPage {
-    service: &'static str,
-    /// Held while a page is written.
+    about: About,
+    /// Held by the page that is written.
     turn: Arc<Mutex<()>>,
+    /// The last hour, for the dashboard.
+    history: Arc<SyncMutex<History>>,
+    /// The task that fills it.
+    sampler: OnceLock<AbortHandle>,
+}
+
+/// What every page begins with.
+#[derive(Clone, Debug)]
+struct About {
+    service: &'static str,
+    currency: Option<String>,
+}
+
+impl About {
+    fn page(&self) -> Page {
+        let mut page = Page::new();
+        let labels = [("service", self.service), ("version", env!("CARGO_PKG_VERSION"))];
+        page.info("batzen_build_info", "What runs here", &labels);
+        if let Some(currency) = &self.currency {
+            page.info("batzen_currency_info", "The currency of all amounts", &[("currency", currency)]);
+        }
+        page
+    }
 }
 
 impl MetricsPage {
     /// The page of the service with this name.
     #[must_use]
     pub fn new(service: &'static str) -> Self {
-        Self { service, turn: Arc::default() }
+        let about = About { service, currency: None };
+        Self { about, turn: Arc::default(), history: Arc::default(), sampler: OnceLock::new() }
+    }
+
+    /// Names the currency of the service's amounts.
+    #[must_use]
+    pub fn in_currency(mut self, currency: String) -> Self {
+        self.about.currency = Some(currency);
+        self
     }
 
     /// The response, with the metrics that `write` adds. If the client goes away meanwhile, the page is written to its end;
@@ -35,15 +71,13 @@ impl MetricsPage {
     /// If `write` panics.
     pub async fn answer(&self, write: impl FnOnce(&mut Page) + Send + 'static) -> Response {
         let turn = Arc::clone(&self.turn).lock_owned().await;
-        let labels = [("service", self.service), ("version", env!("CARGO_PKG_VERSION"))];
+        let about = self.about.clone();
         let written = tokio::task::spawn_blocking(move || {
-            let mut page = Page::new();
-            page.info("batzen_build_info", "The version that runs", &labels);
-            // It releases its parts of the service before the next page begins.
-            write(&mut page);
-            drop(turn);
-            write_process(&mut page);
-            page.finish()
+            let write = |page: &mut Page| {
+                write(page);
+                true
+            };
+            written(&about, turn, write).unwrap_or_default()
         });
         match written.await {
             Ok(text) => Response::bytes(200, CONTENT_TYPE, text),
@@ -54,10 +88,72 @@ impl MetricsPage {
         }
     }
 
-    /// Waits until no page is written that holds parts of the service.
+    /// Fills the dashboard from now on: every few seconds a page is written and read, until this is dropped or
+    /// [`idle`](Self::idle), or `write` returns false because the service has gone. Only the first call has an effect. Must be
+    /// called within a tokio runtime.
+    pub fn sample(&self, write: impl Fn(&mut Page) -> bool + Send + Sync + 'static) {
+        let (about, turn, history) = (self.about.clone(), Arc::clone(&self.turn), Arc::clone(&self.history));
+        let write = Arc::new(write);
+        self.sampler.get_or_init(|| {
+            let run = async move {
+                let mut ticks = tokio::time::interval(INTERVAL);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                loop {
+                    ticks.tick().await;
+                    let turn = Arc::clone(&turn).lock_owned().await;
+                    let (about, history, write) = (about.clone(), Arc::clone(&history), Arc::clone(&write));
+                    let sampled = tokio::task::spawn_blocking(move || {
+                        let text = written(&about, turn, &*write);
+                        text.is_some_and(|text| {
+                            let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                            let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+                            history.add(&text, Instant::now(), unix.as_secs_f64());
+                            true
+                        })
+                    });
+                    if !matches!(sampled.await, Ok(true)) {
+                        return;
+                    }
+                }
+            };
+            tokio::spawn(run).abort_handle()
+        });
+    }
+
+    /// The answer to a request for `/dashboard` or what is below it.
+    #[must_use]
+    pub fn dashboard(&self, head: &Head) -> Response {
+        dashboard::answer(head, &self.history)
+    }
+
+    /// Ends the sampling, and waits until no page is written that holds parts of the service.
     pub async fn idle(&self) {
+        if let Some(sampler) = self.sampler.get() {
+            sampler.abort();
+        }
         drop(self.turn.lock().await);
     }
+}
+
+impl Drop for MetricsPage {
+    fn drop(&mut self) {
+        if let Some(sampler) = self.sampler.get() {
+            sampler.abort();
+        }
+    }
+}
+
+/// Writes a page; none if the service has gone. What `write` holds of the service is given back before the turn is.
+fn written(
+    about: &About,
+    turn: OwnedMutexGuard<()>,
+    write: impl FnOnce(&mut Page) -> bool,
+) -> Option<String> {
+    let mut page = about.page();
+    let is_there = write(&mut page);
+    drop(turn);
+    write_process(&mut page);
+    is_there.then(|| page.finish())
 }
 
 #[cfg(test)]
@@ -81,6 +177,27 @@ mod tests {
         let places = ["batzen_build_info{service=\"bank\"", "batzen_bank_coins 7", "process_threads"]
             .map(|wanted| text.find(wanted).unwrap_or_else(|| panic!("{wanted} in {text}")));
         assert!(places.is_sorted());
+    }
+
+    #[tokio::test]
+    async fn the_dashboard_is_filled_without_anybody_asking() {
+        let page = MetricsPage::new("bank").in_currency("KUDOS".to_owned());
+        let part = Arc::new(());
+        let held = Arc::downgrade(&part);
+        page.sample(move |page| {
+            page.gauge("batzen_bank_accounts", "Accounts", 7);
+            held.upgrade().is_some()
+        });
+        let history = || page.dashboard(&Head::local(http::Method::GET, "/dashboard/history")).json_value();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while history()["service"] != "bank" {
+            assert!(Instant::now() < deadline, "{}", history());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(history()["currency"], "KUDOS");
+        assert_eq!(history()["sections"][0]["tiles"][0]["value"], 7.0);
+        page.idle().await;
+        assert_eq!(Arc::strong_count(&part), 1);
     }
 
     #[tokio::test]

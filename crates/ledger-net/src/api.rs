@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use batzen_http::{
     Admission, Handler, Head, Method, MetricsPage, Operations, Request, Response, Routes, Stats, Style,
-    dashboard, header,
+    header,
 };
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_metrics::Page;
@@ -74,6 +74,7 @@ fn routes() -> Routes<Endpoint> {
         .route(get.clone(), "/", E::Home)
         .route(get.clone(), "/metrics", E::Metrics)
         .route(get.clone(), "/dashboard", E::Dashboard)
+        .route(get.clone(), "/dashboard/:part", E::Dashboard)
         .route(get.clone(), "/v1/openapi.json", E::OpenApi)
         .route(post.clone(), "/v1/accounts", E::CreateAccounts)
         .route(post.clone(), "/v1/transfers", E::CreateTransfers)
@@ -123,7 +124,7 @@ impl Api {
         let answer = match *matched.endpoint {
             Endpoint::Home => Ok(home()),
             Endpoint::Metrics => Ok(self.metrics().await),
-            Endpoint::Dashboard => Ok(dashboard()),
+            Endpoint::Dashboard => Ok(self.metrics_page.dashboard(&request.head)),
             Endpoint::OpenApi => Ok(Response::bytes(200, "application/json", document())),
             Endpoint::CreateAccounts => endpoints::create_accounts(ledger, &request).await,
             Endpoint::CreateTransfers => endpoints::create_transfers(ledger, &request).await,
@@ -143,14 +144,27 @@ impl Api {
     }
 
     async fn metrics(&self) -> Response {
+        self.metrics_page.answer(self.writer()).await
+    }
+
+    /// Writes what the page `/metrics` says.
+    fn writer(&self) -> impl Fn(&mut Page) + Send + Sync + use<> {
         let (operations, http_stats) = (Arc::clone(&self.operations), Arc::clone(&self.http_stats));
         let write_metrics = Arc::clone(&self.write_metrics);
-        let write = move |page: &mut Page| {
+        move |page: &mut Page| {
             operations.write(page);
             write_metrics(page);
             http_stats.write(page);
-        };
-        self.metrics_page.answer(write).await
+        }
+    }
+
+    /// Fills the dashboard from now on, until this is dropped. Must be called within a tokio runtime.
+    pub fn fill_dashboard(&self) {
+        let write = self.writer();
+        self.metrics_page.sample(move |page| {
+            write(page);
+            true
+        });
     }
 }
 

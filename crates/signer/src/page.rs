@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use batzen_http::{ErrorCode, Handler, Method, MetricsPage, Request, Response, dashboard};
+use batzen_http::{ErrorCode, Handler, Method, MetricsPage, Request, Response};
 use batzen_metrics::Page;
 
 use crate::state::Signer;
@@ -14,10 +14,19 @@ pub struct Api {
 }
 
 impl Api {
-    /// The pages of this signer.
+    /// The pages of this signer. Must be called within a tokio runtime.
     #[must_use]
     pub fn new(signer: Arc<Signer>) -> Self {
-        Self { signer, metrics_page: MetricsPage::new("signer") }
+        let metrics_page = MetricsPage::new("signer");
+        let of_signer = Arc::downgrade(&signer);
+        metrics_page.sample(move |page| {
+            let signer = of_signer.upgrade();
+            signer.is_some_and(|signer| {
+                signer.write_metrics(page);
+                true
+            })
+        });
+        Self { signer, metrics_page }
     }
 }
 
@@ -54,7 +63,12 @@ impl Handler for Api {
                 let signer = Arc::clone(&self.signer);
                 self.metrics_page.answer(move |page| signer.write_metrics(page)).await
             }
-            "/dashboard" if request.method == Method::GET => dashboard(),
+            _ if request.method == Method::GET
+                && request.segment(0) == "dashboard"
+                && request.segments.len() <= 2 =>
+            {
+                self.metrics_page.dashboard(&request.head)
+            }
             _ => Response::error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, ""),
         }
     }

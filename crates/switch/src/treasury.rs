@@ -14,20 +14,25 @@ use batzen_http::Drain;
 use batzen_ledger::{CreateTransferStatus, Transfer, TransferFlags};
 use batzen_metrics::{Counter, Gauge};
 use batzen_store::{Store, StoreError};
-use batzen_tables::switch::{AccountKind, HUB, MovementKey, Movements, SwitchAccountKey, SwitchAccounts};
+use batzen_tables::switch::{
+    AccountKind, Approvals, HUB, MovementKey, Movements, SwitchAccountKey, SwitchAccounts, Windows,
+};
 use tokio::sync::{Mutex, Notify};
 
 use crate::clearing::{Balances, Patient, account, code};
 use crate::errors::ApiError;
 use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
-use crate::rules::admin::Refusal;
+use crate::rules::admin::{ApprovalState, Refusal};
 use crate::rules::movements::{MovementCommand, MovementKind, MovementState};
+use crate::rules::windows::WindowState;
 use crate::rules::{Command, Outcome};
 use crate::values::{currency_text, format_signed};
 
 /// How often participants over their limit are looked at.
 const RETRY: Duration = Duration::from_millis(100);
+/// How many looks at the positions go by between two counts of windows and approvals.
+const LOOKS_A_COUNT: u32 = 5;
 /// How often all positions are compared with their alarm thresholds.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -88,9 +93,32 @@ pub struct Funds {
     pub operator: String,
 }
 
-/// Counters of limits.
+/// A participant's money in one currency, as the last look found it, in ten-thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PositionFigures {
+    /// Whose.
+    pub participant: u32,
+    /// The currency.
+    pub currency: u32,
+    /// What it owes beyond what it is owed.
+    pub position: i128,
+    /// What is reserved for transfers in flight; part of the position.
+    pub reserved: u128,
+    /// Its net debit cap.
+    pub net_debit_cap: u128,
+    /// Its liquidity cover.
+    pub liquidity: i128,
+}
+
+/// Counters of limits, and figures of the last look.
 #[derive(Debug, Default)]
 pub struct TreasuryCounters {
+    /// Positions that have a cap, by participant and currency.
+    pub positions: std::sync::Mutex<Vec<PositionFigures>>,
+    /// Changes that wait for a second operator.
+    pub approvals_open: Gauge,
+    /// Windows that are closed, but not settled.
+    pub windows_unsettled: Gauge,
     /// Participants over their limit.
     pub over_limit: Gauge,
     /// Positions beyond their alarm threshold.
@@ -391,6 +419,7 @@ impl Treasury {
     pub async fn run(self: Arc<Self>, drain: Drain) {
         let mut alarmed = BTreeSet::new();
         let mut looked = tokio::time::Instant::now();
+        let mut looks = 0_u32;
         loop {
             tokio::select! {
                 () = self.wake.notified() => tokio::time::sleep(RETRY).await,
@@ -411,8 +440,29 @@ impl Treasury {
                 if let Err(error) = self.watch(&mut alarmed).await {
                     tracing::error!(%error, "positions could not be watched");
                 }
+                if looks.is_multiple_of(LOOKS_A_COUNT)
+                    && let Err(error) = self.count_open()
+                {
+                    tracing::error!(%error, "windows and approvals could not be counted");
+                }
+                looks = looks.wrapping_add(1);
             }
         }
+    }
+
+    /// Counts what waits for operators.
+    fn count_open(&self) -> Result<(), StoreError> {
+        let approvals = self.store.all::<Approvals>()?;
+        let open = approvals.iter().filter(|found| found.row.state == ApprovalState::Open as u8).count();
+        self.counters.approvals_open.set(open as u64);
+        let is_unsettled = |state| {
+            use WindowState::{Aborted, Closed, PendingSettlement, Processing};
+            [Aborted, Closed, PendingSettlement, Processing].iter().any(|other| *other as u8 == state)
+        };
+        let windows = self.store.all::<Windows>()?;
+        let unsettled = windows.iter().filter(|found| is_unsettled(found.row.state)).count();
+        self.counters.windows_unsettled.set(unsettled as u64);
+        Ok(())
     }
 
     /// Raises an alarm for each position that has come near its cap, once until it is below again.
@@ -426,6 +476,16 @@ impl Treasury {
         let whose: Vec<_> =
             accounts.iter().map(|found| (found.key.participant, found.key.currency)).collect();
         let balances = Balances::read_all(&self.ledger, &whose).await;
+        let figures = accounts.iter().zip(&balances).map(|(found, balances)| PositionFigures {
+            participant: found.key.participant,
+            currency: found.key.currency,
+            position: balances.position(),
+            reserved: balances.reserved(),
+            net_debit_cap: found.row.ndc.unwrap_or(0),
+            liquidity: balances.cover(),
+        });
+        *self.counters.positions.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+            figures.collect();
         for (found, balances) in accounts.iter().zip(balances) {
             let whose = (found.key.participant, found.key.currency);
             let ndc = i128::try_from(found.row.ndc.unwrap_or(0)).unwrap_or(i128::MAX);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use batzen_engine::{Lane, SubmitError};
 use batzen_http::{
     Admission, Drain, ErrorCode, Handler, Head, Method, MetricsPage, Operations, Request, Response, Routes,
-    Stats, Style, Waiter, Woken, dashboard, header,
+    StaticPage, Stats, Style, Waiter, Woken, header,
 };
 use batzen_ledger::Ledger;
 use batzen_metrics::Page;
@@ -36,6 +36,7 @@ use crate::chart::Chart;
 use crate::config::BankConfig;
 use crate::executor::{CommandExecutor, ExecuteError};
 use crate::lane_rules::BankLaneRules;
+use crate::money::MoneySums;
 use crate::names;
 use crate::rules::{Command, Refusal, TypedCommand};
 use crate::settler::{Unsettled, answered};
@@ -126,7 +127,11 @@ fn routes(with_dashboard: bool) -> Routes<Endpoint> {
         .route(post.clone(), "/web/withdrawals/:wid/confirm", E::WebConfirm)
         .route(post.clone(), "/web/withdrawals/:wid/abort", E::WebAbort);
     if with_dashboard {
-        routes = routes.route(get.clone(), "/dashboard", E::Dashboard);
+        routes = routes.route(get.clone(), "/dashboard", E::Dashboard).route(
+            get.clone(),
+            "/dashboard/:part",
+            E::Dashboard,
+        );
     }
     // The gateway has two base URLs for each account. Older set-ups, and most tests, use the second.
     for base in ["/taler-wire-gateway/:account", "/:account"] {
@@ -203,6 +208,9 @@ pub(crate) struct Service {
     metrics_page: MetricsPage,
     /// Counters of requests.
     operations_run: Operations,
+    sums: Arc<MoneySums>,
+    /// What browsers are shown at the root.
+    page: StaticPage,
 }
 
 /// The handler of the server.
@@ -223,7 +231,7 @@ impl Api {
         let running = service.operations_run.begin(matched.endpoint.operation());
         let answer = match *matched.endpoint {
             Endpoint::Home => Ok(service.home(&request)),
-            Endpoint::Dashboard => Ok(dashboard()),
+            Endpoint::Dashboard => Ok(service.metrics_page.dashboard(&request.head)),
             Endpoint::Metrics => {
                 let parts = Arc::clone(service);
                 Ok(service.metrics_page.answer(move |page| parts.write_metrics(page)).await)
@@ -297,7 +305,8 @@ impl Service {
         let operations_run = Operations::new(&OPERATIONS);
         let sessions = Sessions::default();
         let logins = Logins::new(settings.password_salt, settings.config.password_cost);
-        let metrics_page = MetricsPage::new("bank");
+        let page = web::page(&settings.config);
+        let metrics_page = MetricsPage::new("bank").in_currency(settings.config.currency.to_string());
         Self {
             executor,
             ledger,
@@ -309,6 +318,8 @@ impl Service {
             http_stats,
             metrics_page,
             operations_run,
+            sums: Arc::default(),
+            page,
         }
     }
 
@@ -322,6 +333,30 @@ impl Service {
 
     pub(crate) fn place(&self) -> &batzen_storage::StoreConfig {
         &self.settings.config.store
+    }
+
+    /// Keeps the sums over all accounts until the drain fires.
+    pub(crate) fn keep_sums(&self, drain: Drain) -> impl Future<Output = ()> + use<> {
+        Arc::clone(&self.sums).keep(Arc::clone(&self.ledger), self.settings.chart, drain)
+    }
+
+    /// Fills the dashboard, if there is one.
+    pub(crate) fn fill_dashboard(self: &Arc<Self>) {
+        if self.settings.config.dashboard {
+            let service = Arc::downgrade(self);
+            self.metrics_page.sample(move |page| {
+                let service = service.upgrade();
+                service.is_some_and(|service| {
+                    service.write_metrics(page);
+                    true
+                })
+            });
+        }
+    }
+
+    /// Ends the sampling for the dashboard, which holds the service while it reads.
+    pub(crate) async fn end_sampling(&self) {
+        self.metrics_page.idle().await;
     }
 
     /// Accepts no more commands. Commands under way end; after that the returned lane can be closed.
@@ -449,6 +484,7 @@ impl Service {
         self.executor.lane.metrics().write(page);
         let open = self.executor.settler.open() as u64;
         page.gauge("batzen_bank_intents_open", "Movements of money that wait for the ledger", open);
+        self.sums.write(page);
         self.store.write_metrics(page, batzen_tables::bank::ALL);
         self.http_stats.write(page);
     }
@@ -456,7 +492,7 @@ impl Service {
     /// Browsers get a page, programs a few lines.
     fn home(&self, head: &Head) -> Response {
         if head.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html")) {
-            return web::page().with_header(header::VARY, "accept");
+            return self.page.response().with_header(header::VARY, "accept");
         }
         let Settings { base_url, config, .. } = &self.settings;
         Response::text(

@@ -1,11 +1,12 @@
-//! Small pages: greeting, robots, seed, metrics.
+//! Small pages: welcome, robots, seed, metrics.
 
 use std::sync::Arc;
 
-use batzen_http::{Request, Response};
+use batzen_http::{Request, Response, StaticPage, escape_html, header};
 
 use super::{Table, endpoint};
 use crate::app::Exchange;
+use crate::config::ExchangeConfig;
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -17,15 +18,32 @@ pub(super) fn routes(table: Table) -> Table {
 
 /// The page for people, where the configuration wants it.
 pub(super) fn dashboard_route(table: Table) -> Table {
-    table.get("/dashboard", endpoint!(dashboard))
+    table.get("/dashboard", endpoint!(dashboard)).get("/dashboard/:part", endpoint!(dashboard))
 }
 
-async fn dashboard(_: &Exchange, _: &Request) -> Response {
-    batzen_http::dashboard()
+async fn dashboard(app: &Exchange, request: &Request) -> Response {
+    app.metrics_page.dashboard(&request.head)
 }
 
-async fn greeting(_: &Exchange, _: &Request) -> Response {
+/// People get a page, programs the sentence that the protocol has for them.
+async fn greeting(app: &Exchange, request: &Request) -> Response {
+    if request.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html")) {
+        let page = app.welcome.get_or_init(|| welcome(&app.core.config));
+        return page.response().with_header(header::VARY, "accept");
+    }
     Response::bytes(200, "text/plain", "Hello, I'm a Batzen exchange. This HTTP server is not for humans.\n")
+}
+
+fn welcome(config: &ExchangeConfig) -> StaticPage {
+    let dashboard = match config.dashboard {
+        true => "<li><a href=\"dashboard\">Dashboard</a> <span>(how the service is doing)</span></li>\n",
+        false => "",
+    };
+    let html = include_str!("root/page.html")
+        .replace("{CURRENCY}", &escape_html(&config.currency.to_string()))
+        .replace("{BASE}", &escape_html(&config.base_url))
+        .replace("{DASHBOARD}", dashboard);
+    StaticPage::new(&html, include_str!("root/page.css"), "")
 }
 
 async fn robots(_: &Exchange, _: &Request) -> Response {

@@ -1,7 +1,7 @@
 //! Operators over HTTP: changes with four eyes, limits, funds, windows, settlements.
 use crate::common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use batzen_http::Method;
 use batzen_switch::values::format_uuid;
@@ -348,15 +348,29 @@ async fn the_pages_of_figures_need_no_token() {
     let dashboard = page("dashboard").await.unwrap();
     let text = String::from_utf8(dashboard.body.to_vec()).unwrap();
     assert_eq!(dashboard.status, 200);
-    assert!(text.starts_with("<!DOCTYPE html>") && text.contains("batzen_switch_callbacks_total"), "{text}");
-    let metrics = page("metrics").await.unwrap();
-    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
-    assert_eq!(metrics.status, 200);
-    for line in [
+    assert!(text.starts_with("<!DOCTYPE html>"), "{text}");
+    assert_eq!(page("dashboard/history").await.unwrap().status, 200);
+    let lines = [
         "batzen_build_info{service=\"switch\"",
         "batzen_operations_total{operation=\"prepare\",outcome=\"done\"} 1",
-    ] {
-        assert!(text.contains(line), "{line} is missing: {text}");
+        "batzen_switch_participants 2\n",
+        "batzen_switch_approvals_pending 0\n",
+        "batzen_switch_window_open_transfers 1\n",
+        // What the payer owes, the payee is owed.
+        "batzen_switch_position{participant=\"fsp1\",currency=\"EUR\"} 5\n",
+        "batzen_switch_position{participant=\"fsp2\",currency=\"EUR\"} -5\n",
+        "batzen_switch_net_debit_cap{participant=\"fsp1\",currency=\"EUR\"} ",
+        "batzen_switch_liquidity{participant=\"fsp1\",currency=\"EUR\"} 1000\n",
+    ];
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let metrics = page("metrics").await.unwrap();
+        let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+        assert_eq!(metrics.status, 200);
+        // Positions are looked at once a second.
+        let Some(missing) = lines.iter().find(|line| !text.contains(**line)) else { break };
+        assert!(Instant::now() < deadline, "{missing} is missing: {text}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // Not on the participants' side.
     let url = format!("{}dashboard", scene.switch.fsp_url());

@@ -6,11 +6,11 @@
 
 mod sessions;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_http::{ErrorCode, Head, Request, Response, StaticPage, header};
+use batzen_http::{ErrorCode, Head, Request, Response, StaticPage, escape_html, header};
 use batzen_ledger::{AccountFilter, Transfer, TransferFlags};
 use batzen_protocol::api::bank::RegisterRequest;
 use batzen_protocol::{Amount, Money};
@@ -23,6 +23,7 @@ use subtle::ConstantTimeEq;
 use super::access::withdraw_uri;
 use super::{Answer, READ_MAX, Service, body, refused, try_later, wrong_member};
 use crate::chart::CODE_HEADROOM;
+use crate::config::BankConfig;
 use crate::names;
 use crate::password::PASSWORD_BYTES_MAX;
 use crate::rules::{CreateWithdrawal, Pay, Register};
@@ -40,13 +41,38 @@ const CSRF_HEADER: &str = "x-csrf-token";
 
 const COOKIE: &str = "batzen-bank-session";
 
-static PAGE: LazyLock<StaticPage> = LazyLock::new(|| {
-    StaticPage::new(include_str!("page.html"), include_str!("page.css"), include_str!("page.js"))
-});
+/// The page itself, for a bank that is set up so.
+pub(super) fn page(config: &BankConfig) -> StaticPage {
+    let currency = escape_html(&config.currency.to_string());
+    let bonus = match config.signup_bonus {
+        bonus if bonus.is_zero() => String::new(),
+        bonus => format!("<p>A new account starts with {} {}.</p>\n", two_digits(bonus), currency),
+    };
+    let notice = match config.play_money {
+        true => {
+            "<p class=\"notice\"><strong>Play money.</strong> This bank is for tests and demonstrations: its money is worth \
+                 nothing.</p>\n"
+        }
+        false => "",
+    };
+    // The name last: nothing in it is taken for a placeholder.
+    let html = include_str!("page.html")
+        .replace("{BONUS}", &bonus)
+        .replace("{NOTICE}", notice)
+        .replace("{RULE}", NAME_RULE)
+        .replace("{CURRENCY}", &currency)
+        .replace("{NAME}", &escape_html(&config.name));
+    StaticPage::new(&html, include_str!("page.css"), include_str!("page.js"))
+}
 
-/// The page itself.
-pub(super) fn page() -> Response {
-    PAGE.response()
+/// Which names an account can have, see [`names::is_account_name`].
+const NAME_RULE: &str = "Letters, digits and most signs, without spaces.";
+
+/// An amount with at least two decimals.
+fn two_digits(money: Money) -> String {
+    let text = money.to_string();
+    let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));
+    format!("{whole}.{decimals:0<2}")
 }
 
 #[derive(Serialize)]
@@ -405,13 +431,21 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_loads_nothing() {
-        let response = page();
+        let mut config = BankConfig::new("KUDOS".parse().unwrap());
+        config.name = "Bank <of> \"Joe\"".to_owned();
+        config.signup_bonus = "KUDOS:100.5".parse::<Amount>().unwrap().money;
+        let response = page(&config).response();
         let page = std::str::from_utf8(&response.body).unwrap();
         assert!(page.contains(include_str!("page.js")) && !page.contains("/*S"));
         for outside in ["http://", "https://", " src=", "@import", "url("] {
             let found = page.replace("http://www.w3.org/2000/svg", "").contains(outside);
             assert!(!found, "the page names {outside}");
         }
+        assert!(page.contains("<h1>Bank &lt;of&gt; &quot;Joe&quot;</h1>"));
+        assert!(page.contains("<p>A new account starts with 100.50 KUDOS.</p>"));
+        assert!(page.contains("Play money") && !page.contains("{N") && !page.contains("{C"));
+        config.play_money = false;
+        assert!(!std::str::from_utf8(&self::page(&config).response().body).unwrap().contains("Play money"));
         // What the policy would forbid, and what would make text into markup.
         for forbidden in ["style=\"", "onclick", "innerHTML", "insertAdjacentHTML"] {
             assert!(!page.contains(forbidden), "{forbidden}");

@@ -155,6 +155,7 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
             }
         });
         let api = Arc::new(Api::new(ledger, server.stats(), write_metrics));
+        api.fill_dashboard();
         http = Some(tokio::spawn(server.serve(api, ServerOptions::default(), drain.clone())));
     }
     eprintln!("ledger ready: {}", ready.join(" "));

@@ -27,8 +27,16 @@ impl Route {
 
     /// Whether it is a large page without parameters.
     pub fn is_page(&self) -> bool {
-        let pages =
-            ["/metrics", "/dashboard", "/terms", "/privacy", "/keys", "/v1/openapi.json", "/management/keys"];
+        let pages = [
+            "/metrics",
+            "/dashboard",
+            "/dashboard/:part",
+            "/terms",
+            "/privacy",
+            "/keys",
+            "/v1/openapi.json",
+            "/management/keys",
+        ];
         self.method == "GET" && pages.contains(&self.pattern.as_str())
     }
 }

@@ -30,6 +30,17 @@ async fn small_pages() {
     let root = site.get("").await;
     assert_eq!((root.status, root.header("content-type")), (200, Some("text/plain")));
     assert!(!root.body.is_empty());
+    // Browsers ask for HTML, and get a page for people.
+    let page = site.client.call(Method::GET, site.url("")).header("accept", "text/html,*/*;q=0.8");
+    let page = page.send().await.unwrap();
+    assert_eq!((page.status, page.header("vary")), (200, Some("accept")));
+    assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
+    let text = String::from_utf8(page.body.to_vec()).unwrap();
+    assert!(text.contains(&format!("<code>{}</code>", site.url(""))), "{text}");
+    for link in ["terms", "privacy", "keys", "dashboard"] {
+        assert!(text.contains(&format!("href=\"{link}\"")), "{link}");
+        assert_eq!(site.get(link).await.status, 200, "{link}");
+    }
     let robots = site.get("robots.txt").await;
     assert_eq!(&robots.body[..], b"User-agent: *\nDisallow: /\n");
     assert_eq!(robots.header("content-type"), Some("text/plain"));

@@ -7,6 +7,13 @@ use batzen_metrics::Page;
 
 use super::AdminApi;
 use crate::service::Service;
+use crate::treasury::PositionFigures;
+use crate::values::{currency_text, format_amount, format_signed};
+
+/// Positions on the page; more are left out. A switch has few participants, but nothing bounds their number.
+const POSITIONS_MAX: usize = 64;
+/// The longest name of a participant on the page, in letters.
+const NAME_MAX: usize = 32;
 
 impl AdminApi {
     pub(super) async fn metrics(&self) -> Response {
@@ -16,6 +23,18 @@ impl AdminApi {
             stats.write(page);
         };
         self.metrics_page.answer(write).await
+    }
+
+    pub(super) fn fill_dashboard(&self) {
+        let (service, stats) = (Arc::downgrade(&self.service), Arc::clone(&self.stats));
+        self.metrics_page.sample(move |page| {
+            let service = service.upgrade();
+            service.is_some_and(|service| {
+                write(&service, page);
+                stats.write(page);
+                true
+            })
+        });
     }
 }
 
@@ -52,5 +71,58 @@ fn write(service: &Service, page: &mut Page) {
     page.gauge("batzen_switch_over_limit", "Participants over their limit", treasury.over_limit.get());
     page.gauge("batzen_switch_near_cap", "Positions beyond their alarm threshold", treasury.alarms.get());
     page.count("batzen_switch_alarms_total", "Alarms that went off", &treasury.alarms_raised);
+    write_books(service, page);
     service.store().write_metrics(page, batzen_tables::switch::ALL);
+}
+
+/// Participants, their positions, and what waits for operators.
+fn write_books(service: &Service, page: &mut Page) {
+    let treasury = service.treasury().counters();
+    let directory = service.directory();
+    page.gauge("batzen_switch_participants", "Participants", directory.all().len());
+    page.gauge(
+        "batzen_switch_approvals_pending",
+        "Changes that wait for a second operator",
+        treasury.approvals_open.get(),
+    );
+    page.gauge(
+        "batzen_switch_windows_unsettled",
+        "Settlement windows that are closed, but not settled",
+        treasury.windows_unsettled.get(),
+    );
+    if let Ok(state) = service.state() {
+        page.gauge("batzen_switch_window_open", "Number of the open settlement window", state.open_window);
+        page.gauge(
+            "batzen_switch_window_open_transfers",
+            "Transfers committed in the open settlement window",
+            state.open_transfers,
+        );
+    }
+    let mut figures = treasury.positions.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    figures.sort_by_key(|figures| (figures.participant, figures.currency));
+    figures.truncate(POSITIONS_MAX);
+    type Written = fn(&PositionFigures) -> String;
+    let families: [(&str, &str, Written); 4] = [
+        ("position", "What a participant owes beyond what it is owed", |one| format_signed(one.position)),
+        ("position_reserved", "What of a position is reserved for transfers in flight", |one| {
+            format_amount(one.reserved)
+        }),
+        ("net_debit_cap", "The highest position that operators allow", |one| {
+            format_amount(one.net_debit_cap)
+        }),
+        ("liquidity", "Liquidity that covers a position", |one| format_signed(one.liquidity)),
+    ];
+    for (name, help, written) in families {
+        let rows = figures.iter().map(|one| {
+            let labels = [label(directory.name(one.participant)), label(&currency_text(one.currency))];
+            (labels, written(one))
+        });
+        page.labelled(&format!("batzen_switch_{name}"), help, ["participant", "currency"], rows);
+    }
+}
+
+/// A text as a label's value.
+fn label(text: &str) -> String {
+    let harmless = |c: char| if c.is_control() || c == '"' || c == '\\' { '_' } else { c };
+    text.chars().take(NAME_MAX).map(harmless).collect()
 }

@@ -11,7 +11,7 @@ mod settlements;
 use std::sync::Arc;
 
 use batzen_engine::SubmitError;
-use batzen_http::{Handler, Method, MetricsPage, Request, Response, Routes, Stats, Style, dashboard, header};
+use batzen_http::{Handler, Method, MetricsPage, Request, Response, Routes, Stats, Style, header};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -72,6 +72,7 @@ fn routes() -> Routes<Endpoint> {
         .route(get.clone(), "/health", E::Health)
         .route(get.clone(), "/metrics", E::Metrics)
         .route(get.clone(), "/dashboard", E::Dashboard)
+        .route(get.clone(), "/dashboard/:part", E::Dashboard)
         .route(get.clone(), "/participants", E::Participants)
         .route(post.clone(), "/participants", E::ParticipantCreate)
         .route(get.clone(), "/participants/limits", E::AllLimits)
@@ -164,9 +165,12 @@ fn failed(error: &OperatorError) -> Response {
 }
 
 impl AdminApi {
-    /// The interface of this service; the counters are those of the participants' server.
+    /// The interface of this service; the counters are those of the participants' server. Must be called within a tokio
+    /// runtime.
     pub fn new(service: Arc<Service>, stats: Arc<Stats>) -> Self {
-        Self { service, routes: routes(), stats, metrics_page: MetricsPage::new("switch") }
+        let api = Self { service, routes: routes(), stats, metrics_page: MetricsPage::new("switch") };
+        api.fill_dashboard();
+        api
     }
 
     /// Who asks, by its token.
@@ -191,7 +195,7 @@ impl AdminApi {
         match matched.endpoint {
             E::Health => return self.health(),
             E::Metrics => return Ok(self.metrics().await),
-            E::Dashboard => return Ok(dashboard()),
+            E::Dashboard => return Ok(self.metrics_page.dashboard(&request.head)),
             _ => {}
         }
         let wish = Wish { request, operator: self.operator(request)?, params: matched.params };

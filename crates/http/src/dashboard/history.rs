@@ -1,0 +1,549 @@
+//! The last hour of what the dashboard shows, in rings of a fixed size.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+
+use super::layout::{
+    Bad, Extra, Lines, Of, Only, PARTICIPANT_COLUMNS, SECTIONS, Section, Tile, Unit, Value, WORK,
+};
+use super::reading::{Buckets, Reading};
+
+/// Seconds between two readings.
+pub(super) const INTERVAL_S: u64 = 3;
+
+/// Readings that a tile's rates and quantiles look back: with one reading they would jump.
+const TILE_READINGS: usize = 5;
+
+/// Lines of one chart; more are left out.
+const LINES_MAX: usize = 32;
+
+/// Rows of one table; more are left out.
+const ROWS_MAX: usize = 64;
+
+/// Tiles for metrics that the layout does not name; more are left out.
+const OTHER_TILES_MAX: usize = 16;
+
+/// What may be asked for: seconds shown, and readings a point. Rates and quantiles of a point are those of its whole time,
+/// so that each range has points of its own.
+const RANGES: [(u64, u64); 3] = [(300, 1), (900, 3), (3600, 10)];
+
+/// A gauge that must be zero.
+const CONSERVATION: &str = "batzen_money_conservation_difference";
+
+/// The metrics that the dashboard is computed from, beside those that it finds by the beginning of their names.
+static WANTED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let own = ["batzen_build_info", "batzen_currency_info", "process_start_time_seconds"];
+    let own = own.into_iter().map(str::to_owned);
+    let needs = SECTIONS.iter().map(|section| section.needs.to_owned());
+    own.chain(needs.filter(|name| !name.ends_with('_')))
+        .chain(SECTIONS.iter().flat_map(Section::metrics))
+        .collect()
+});
+
+fn is_wanted(name: &str) -> bool {
+    WANTED.contains(name) || name.starts_with("batzen_money_") || name.starts_with("batzen_expiry_")
+}
+
+/// The names of all metrics that the dashboard shows, for a test that compares them with what services have.
+#[must_use]
+pub fn dashboard_metrics() -> Vec<String> {
+    WANTED.iter().cloned().collect()
+}
+
+/// One line of a chart: a value for each moment of the range, NaN where there is none.
+struct Line {
+    name: String,
+    points: VecDeque<f64>,
+}
+
+/// The points of one range.
+struct Range {
+    seconds: u64,
+    /// Readings to a point.
+    every: u64,
+    points_max: usize,
+    /// The reading at the last point.
+    last: Option<Arc<Reading>>,
+    /// Moments of the points, in seconds since 1970.
+    times: VecDeque<f64>,
+    /// The lines of each chart, in the layout's order.
+    charts: Vec<Vec<Line>>,
+}
+
+impl Range {
+    fn new((seconds, every): (u64, u64)) -> Self {
+        let points_max = usize::try_from(seconds / (every * INTERVAL_S)).expect("a small constant");
+        let charts = SECTIONS.iter().flat_map(|section| section.charts).map(|_| Vec::new()).collect();
+        Self { seconds, every, points_max, last: None, times: VecDeque::new(), charts }
+    }
+
+    fn push(&mut self, now: &Arc<Reading>) {
+        let before = self.last.replace(Arc::clone(now));
+        if self.times.len() == self.points_max {
+            self.times.pop_front();
+            for line in self.charts.iter_mut().flatten() {
+                line.points.pop_front();
+            }
+        }
+        self.times.push_back(now.unix_s);
+        let length = self.times.len();
+        let charts = SECTIONS.iter().flat_map(|section| section.charts);
+        for (chart, lines) in charts.zip(&mut self.charts) {
+            let values = chart.lines.values(now, before.as_deref());
+            let told: Vec<String> = values.iter().map(|(name, _)| name.clone()).collect();
+            for (name, value) in values {
+                let line = match lines.iter_mut().position(|line| line.name == name) {
+                    Some(at) => &mut lines[at],
+                    None if lines.len() == LINES_MAX => continue,
+                    None => {
+                        lines.push(Line { name, points: VecDeque::new() });
+                        lines.last_mut().expect("just pushed")
+                    }
+                };
+                // A line that is new has no values before.
+                line.points.resize(length - 1, f64::NAN);
+                line.points.push_back(value.unwrap_or(f64::NAN));
+            }
+            for line in lines.iter_mut() {
+                line.points.resize(length, f64::NAN);
+            }
+            // A line that has ended stays until its last value has left the range.
+            lines.retain(|line| told.contains(&line.name) || line.points.iter().any(|value| !value.is_nan()));
+        }
+    }
+}
+
+/// The last hour.
+pub(crate) struct History {
+    /// Readings so far.
+    count: u64,
+    /// The latest readings, the oldest first.
+    recent: VecDeque<Arc<Reading>>,
+    ranges: [Range; 3],
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { count: 0, recent: VecDeque::new(), ranges: RANGES.map(Range::new) }
+    }
+}
+
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("History").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl History {
+    /// Adds what a metrics page says.
+    pub fn add(&mut self, page: &str, at: Instant, unix_s: f64) {
+        let now = Arc::new(Reading::parse(page, at, unix_s, is_wanted));
+        for range in &mut self.ranges {
+            if self.count.is_multiple_of(range.every) {
+                range.push(&now);
+            }
+        }
+        self.count += 1;
+        if self.recent.len() > TILE_READINGS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(now);
+    }
+
+    /// What the page shows for a range: the shortest that has so many seconds.
+    pub fn json(&self, seconds: u64) -> Json {
+        let range = self.ranges.iter().find(|range| range.seconds >= seconds).unwrap_or(&self.ranges[2]);
+        let Some(now) = self.recent.back() else {
+            return json!({ "interval_s": INTERVAL_S, "range_s": range.seconds, "times": [], "sections": [] });
+        };
+        let before = self.recent.front().filter(|before| !Arc::ptr_eq(before, now));
+        let about = |name, label| {
+            now.samples(name).first().and_then(|sample| sample.label(label)).unwrap_or_default().to_owned()
+        };
+        let mut charts = range.charts.iter();
+        let mut sections = Vec::new();
+        for section in SECTIONS {
+            let lines: Vec<&Vec<Line>> = charts.by_ref().take(section.charts.len()).collect();
+            if section.is_of(now) {
+                sections.push(section_json(section, &lines, now, before.map(AsRef::as_ref)));
+            }
+        }
+        json!({
+            "service": about("batzen_build_info", "service"),
+            "version": about("batzen_build_info", "version"),
+            "currency": about("batzen_currency_info", "currency"),
+            "started": now.sum("process_start_time_seconds", &[]),
+            "interval_s": INTERVAL_S,
+            "range_s": range.seconds,
+            "step_s": range.every * INTERVAL_S,
+            "at": now.unix_s,
+            "times": range.times,
+            "sections": sections,
+        })
+    }
+}
+
+fn section_json(section: &Section, lines: &[&Vec<Line>], now: &Reading, before: Option<&Reading>) -> Json {
+    let mut tiles: Vec<TileJson> =
+        section.tiles.iter().map(|tile| tile.json(now, before)).filter(|tile| tile.is_known).collect();
+    if section.extra == Extra::OtherMoney {
+        tiles.extend(other_money(section, now));
+    }
+    let charts: Vec<Json> = section
+        .charts
+        .iter()
+        .zip(lines)
+        .filter(|(chart, _)| chart.lines.metrics().iter().any(|name| now.has(name)))
+        .map(|(chart, lines)| {
+            let lines: Vec<Json> = lines
+                .iter()
+                .map(|line| {
+                    let points: Vec<Option<f64>> = line.points.iter().map(|point| short(*point)).collect();
+                    json!({ "name": line.name, "points": points })
+                })
+                .collect();
+            json!({
+                "id": chart.id, "title": chart.title, "caption": chart.caption, "unit": chart.unit.name(),
+                "lines": lines,
+            })
+        })
+        .collect();
+    let table = match section.extra {
+        Extra::Participants => Some(participants(now)),
+        Extra::Expiry => Some(expiry(now)),
+        Extra::None | Extra::OtherMoney => None,
+    };
+    json!({ "id": section.id, "title": section.title, "tiles": tiles, "charts": charts, "table": table })
+}
+
+/// Seven digits are more than a curve shows; sums of money stay whole.
+fn short(value: f64) -> Option<f64> {
+    if !value.is_finite() {
+        return None;
+    }
+    if value.fract() == 0.0 || value.abs() > 1e5 {
+        return Some(value);
+    }
+    format!("{value:.6e}").parse().ok()
+}
+
+/// A tile as the page reads it.
+#[derive(Serialize)]
+struct TileJson {
+    id: String,
+    label: String,
+    unit: &'static str,
+    value: Option<f64>,
+    bad: bool,
+    #[serde(skip)]
+    is_known: bool,
+}
+
+/// Gauges of money that the section does not show, labelled by their help.
+fn other_money(section: &Section, now: &Reading) -> Vec<TileJson> {
+    let shown = section.metrics();
+    let others = now.names("batzen_money_").into_iter().filter(|name| {
+        !name.ends_with("_total") && !name.ends_with("_seconds") && !shown.iter().any(|known| known == name)
+    });
+    let tile = |name: &str| {
+        let value = now.sum(name, &[]);
+        TileJson {
+            id: name.trim_start_matches("batzen_money_").replace('_', "-"),
+            label: caption(now.help(name), name),
+            unit: Unit::Money.name(),
+            value,
+            bad: value.is_some_and(|value| value < 0.0 || name == CONSERVATION && value != 0.0),
+            is_known: true,
+        }
+    };
+    others.take(OTHER_TILES_MAX).map(tile).collect()
+}
+
+/// A metric's help as a label; its name if it has none.
+fn caption(help: &str, name: &str) -> String {
+    let text = if help.is_empty() { name } else { help };
+    let text = text.split([';', '.']).next().unwrap_or(text).trim();
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+/// A table as the page reads it: a title for each column, and the cells; numbers have a unit.
+fn table(id: &str, title: &str, empty: &str, columns: &[(&str, Option<Unit>)], rows: &[Vec<Json>]) -> Json {
+    let columns: Vec<Json> =
+        columns.iter().map(|(title, unit)| json!({ "title": title, "unit": unit.map(Unit::name) })).collect();
+    json!({ "id": id, "title": title, "empty": empty, "columns": columns, "rows": rows })
+}
+
+fn participants(now: &Reading) -> Json {
+    let mut columns = vec![("Participant", None), ("Currency", None)];
+    columns.extend(PARTICIPANT_COLUMNS.iter().map(|(title, _)| (*title, Some(Unit::Money))));
+    columns.push(("Limit in use", Some(Unit::Percent)));
+    let row = |sample: &super::reading::Sample| {
+        let [name, currency] =
+            ["participant", "currency"].map(|label| sample.label(label).unwrap_or_default());
+        let wanted = [("participant", name), ("currency", currency)];
+        let mut row = vec![json!(name), json!(currency)];
+        let values = PARTICIPANT_COLUMNS.map(|(_, metric)| now.sum(metric, &wanted));
+        row.extend(values.iter().map(|value| json!(value)));
+        let [position, _, cap, liquidity] = values.map(|value| value.unwrap_or(0.0));
+        let limit = cap.min(liquidity);
+        row.push(json!((limit > 0.0).then(|| short(position.max(0.0) / limit))));
+        row
+    };
+    let rows: Vec<_> = now.samples(PARTICIPANT_COLUMNS[0].1).iter().take(ROWS_MAX).map(row).collect();
+    table("positions", "Positions", "There are no participants yet.", &columns, &rows)
+}
+
+/// What expires, the next first. A gauge tells seconds that are left, or a moment in seconds since 1970.
+fn expiry(now: &Reading) -> Json {
+    let mut rows: Vec<(f64, String)> = Vec::new();
+    for name in now.names("batzen_expiry_") {
+        for sample in now.samples(name).iter().take(ROWS_MAX) {
+            let left = if sample.value > 1e9 { sample.value - now.unix_s } else { sample.value };
+            let labels: Vec<&str> = sample.labels.iter().map(|(_, value)| value.as_str()).collect();
+            let what = caption(now.help(name), name);
+            let what = if labels.is_empty() { what } else { format!("{what}: {}", labels.join(", ")) };
+            rows.push((left, what));
+        }
+    }
+    rows.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let rows: Vec<_> =
+        rows.into_iter().take(ROWS_MAX).map(|(left, what)| vec![json!(what), json!(short(left))]).collect();
+    let columns = [("What", None), ("Time left", Some(Unit::Time))];
+    table("expiries", "Next to expire", "Nothing expires.", &columns, &rows)
+}
+
+impl Section {
+    /// Whether the service has what it shows.
+    fn is_of(&self, now: &Reading) -> bool {
+        if self.needs.ends_with('_') { !now.names(self.needs).is_empty() } else { now.has(self.needs) }
+    }
+}
+
+impl Tile {
+    fn json(&self, now: &Reading, before: Option<&Reading>) -> TileJson {
+        let value = self.value.of(now, before, None);
+        let is_bad = |value: f64| match self.bad {
+            Bad::Never => false,
+            Bad::Positive => value > 0.0,
+            Bad::Negative => value < 0.0,
+            Bad::Above(limit) => value > limit,
+            Bad::Below(limit) => value < limit,
+            Bad::AboveShare(share, of) => now.sum(of, &[]).is_some_and(|whole| value > share * whole),
+        };
+        TileJson {
+            id: self.id.to_owned(),
+            label: self.label.to_owned(),
+            unit: self.unit.name(),
+            value: value.and_then(short),
+            bad: value.is_some_and(is_bad),
+            // A rate needs two readings: its tile is there before it has a value.
+            is_known: self.value.metrics().iter().any(|name| now.has(name)),
+        }
+    }
+}
+
+impl Lines {
+    fn values(&self, now: &Reading, before: Option<&Reading>) -> Vec<(String, Option<f64>)> {
+        match self {
+            Self::Named(lines) => lines
+                .iter()
+                .filter(|(_, value)| value.metrics().iter().any(|name| now.has(name)))
+                .map(|(name, value)| ((*name).to_owned(), value.of(now, before, None)))
+                .collect(),
+            Self::Each { metric, label, value, only } => now
+                .label_values(metric, label)
+                .into_iter()
+                .filter(|text| match only {
+                    Only::All => true,
+                    Only::Work => WORK.contains(text),
+                    Only::AllBut(other) => text != other,
+                })
+                .map(|text| (text.to_owned(), value.of(now, before, Some((label, text)))))
+                .collect(),
+            Self::Largest(metric, label, count) => {
+                let samples = now.samples(metric).iter();
+                let mut all: Vec<(String, f64)> = samples
+                    .filter_map(|sample| Some((sample.label(label)?.to_owned(), sample.value)))
+                    .collect();
+                all.sort_by(|one, other| other.1.total_cmp(&one.1));
+                all.into_iter().take(*count).map(|(name, value)| (name, Some(value))).collect()
+            }
+        }
+    }
+}
+
+impl Value {
+    /// The value now, of those samples that have this label as well.
+    fn of(&self, now: &Reading, before: Option<&Reading>, label: Option<(&str, &str)>) -> Option<f64> {
+        let with = |wanted: &[(&'static str, &'static str)]| -> Vec<(String, String)> {
+            wanted
+                .iter()
+                .copied()
+                .chain(label)
+                .map(|(name, text)| (name.to_owned(), text.to_owned()))
+                .collect()
+        };
+        let plain: Vec<(&str, &str)> = label.into_iter().collect();
+        match self {
+            Self::Now(Of(name, wanted)) => now.sum(name, &pairs(&with(wanted))),
+            Self::Sum(names) => {
+                names.iter().filter_map(|name| now.sum(name, &plain)).reduce(|one, other| one + other)
+            }
+            Self::Ratio(part, whole) => {
+                let whole = now.sum(whole, &plain).filter(|whole| *whole > 0.0)?;
+                Some(now.sum(part, &plain)? / whole)
+            }
+            Self::PerSecond(Of(name, wanted)) => now.rate(before, name, &pairs(&with(wanted))),
+            Self::Mean(name) => now.mean(before, name, &plain),
+            Self::Quantile(Of(name, wanted), quantile) => {
+                let buckets = now.buckets(Some(before?), name, &pairs(&with(wanted)));
+                buckets.quantile(*quantile, !name.ends_with("_seconds"))
+            }
+            Self::WorkRate => {
+                let rate = |operation| {
+                    let wanted = [("operation", operation), ("outcome", "done")];
+                    now.rate(before, "batzen_operations_total", &wanted)
+                };
+                WORK.into_iter().filter_map(rate).reduce(|one, other| one + other)
+            }
+            Self::WorkTime(quantile) => {
+                let mut all = Buckets::default();
+                for operation in WORK {
+                    let wanted = [("operation", operation)];
+                    all.add(&now.buckets(Some(before?), "batzen_operation_seconds", &wanted));
+                }
+                all.quantile(*quantile, false)
+            }
+            Self::WorkFailed => {
+                let failed = |operation| {
+                    let wanted = [("operation", operation), ("outcome", "failed")];
+                    now.sum("batzen_operations_total", &wanted)
+                };
+                WORK.into_iter().filter_map(failed).reduce(|one, other| one + other)
+            }
+        }
+    }
+}
+
+fn pairs(owned: &[(String, String)]) -> Vec<(&str, &str)> {
+    owned.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn page(done: u64, money: u64) -> String {
+        format!(
+            "batzen_build_info{{service=\"exchange\",version=\"1\"}} 1\n\
+             batzen_currency_info{{currency=\"KUDOS\"}} 1\n\
+             batzen_operations_total{{operation=\"deposit\",outcome=\"done\"}} {done}\n\
+             batzen_operations_total{{operation=\"history\",outcome=\"done\"}} {done}\n\
+             batzen_money_issued {money}\n\
+             # HELP batzen_money_conservation_difference What does not add up; zero\n\
+             batzen_money_conservation_difference 0.5\n\
+             # HELP batzen_expiry_seconds Until the last key expires\n\
+             batzen_expiry_seconds{{kind=\"signing\"}} 60\n\
+             batzen_expiry_seconds{{kind=\"denomination\"}} 30\n\
+             batzen_lane_queued 0\n"
+        )
+    }
+
+    fn filled(readings: u64) -> History {
+        let (begin, mut history) = (Instant::now(), History::default());
+        for number in 0..readings {
+            let at = begin + Duration::from_secs(number * INTERVAL_S);
+            history.add(&page(6 * number, number), at, 1e9 + (number * INTERVAL_S) as f64);
+        }
+        history
+    }
+
+    fn section<'a>(json: &'a Json, id: &str) -> &'a Json {
+        let sections = json["sections"].as_array().unwrap();
+        sections
+            .iter()
+            .find(|section| section["id"] == id)
+            .unwrap_or_else(|| panic!("section {id} in {json}"))
+    }
+
+    fn tile<'a>(json: &'a Json, of: &str, id: &str) -> &'a Json {
+        let tiles = section(json, of)["tiles"].as_array().unwrap();
+        tiles.iter().find(|tile| tile["id"] == id).unwrap_or_else(|| panic!("tile {id} in {json}"))
+    }
+
+    #[test]
+    fn the_first_reading_shows_what_there_is() {
+        assert_eq!(History::default().json(300)["sections"], json!([]));
+        let json = filled(1).json(300);
+        assert_eq!((&json["service"], &json["currency"]), (&json!("exchange"), &json!("KUDOS")));
+        assert_eq!(tile(&json, "money", "issued")["value"], json!(0.0));
+        // A rate needs two.
+        assert_eq!(tile(&json, "now", "work")["value"], json!(null));
+        // What the service does not have is left out.
+        assert!(!json["sections"].as_array().unwrap().iter().any(|section| section["id"] == "ledger"));
+    }
+
+    #[test]
+    fn rates_are_of_work_alone() {
+        let json = filled(9).json(300);
+        assert_eq!(tile(&json, "now", "work")["value"], json!(2.0));
+        let operations = &section(&json, "operations")["charts"][0];
+        let lines = operations["lines"].as_array().unwrap();
+        assert_eq!((lines.len(), &lines[0]["name"]), (1, &json!("deposit")));
+        let points = lines[0]["points"].as_array().unwrap();
+        assert_eq!((&points[0], &points[1], points.len()), (&json!(null), &json!(2.0), 9));
+    }
+
+    #[test]
+    fn metrics_that_the_layout_does_not_name_are_shown_by_their_help() {
+        let json = filled(1).json(300);
+        let difference = tile(&json, "money", "conservation-difference");
+        assert_eq!(difference["label"], "what does not add up");
+        assert_eq!(difference["bad"], true);
+        let table = &section(&json, "expiry")["table"];
+        assert_eq!(table["rows"][0][0], "until the last key expires: denomination");
+        assert_eq!(table["rows"][0][1], 30.0);
+    }
+
+    #[test]
+    fn an_hour_takes_no_more_memory_than_its_points() {
+        let history = filled(2 * 3600 / INTERVAL_S);
+        for (seconds, every) in RANGES {
+            let json = history.json(seconds);
+            let times = json["times"].as_array().unwrap();
+            assert_eq!(times.len() as u64, seconds / (every * INTERVAL_S));
+            let step = times[1].as_f64().unwrap() - times[0].as_f64().unwrap();
+            assert_eq!(step, (every * INTERVAL_S) as f64);
+            for chart in json["sections"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|section| section["charts"].as_array().unwrap())
+            {
+                for line in chart["lines"].as_array().unwrap() {
+                    assert_eq!(line["points"].as_array().unwrap().len(), times.len());
+                }
+            }
+        }
+        assert!(history.recent.len() <= TILE_READINGS + 1);
+        // The rate is the same in every range.
+        assert_eq!(section(&history.json(3600), "operations")["charts"][0]["lines"][0]["points"][5], 2.0);
+    }
+
+    #[test]
+    fn a_label_that_takes_ever_new_values_does_not_fill_the_memory() {
+        let (begin, mut history) = (Instant::now(), History::default());
+        for number in 0..300_u32 {
+            let page = format!("batzen_operations_total{{operation=\"deposit\",outcome=\"o{number}\"}} 1\n");
+            history.add(&page, begin + Duration::from_secs(u64::from(number)), f64::from(number));
+        }
+        assert!(history.ranges.iter().flat_map(|range| &range.charts).all(|lines| lines.len() <= LINES_MAX));
+    }
+}
