@@ -8,6 +8,9 @@ ARGS ?=
 # `release` builds quickly; `dist` adds link-time optimisation, for what is installed and measured.
 PROFILE = release
 BIN = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/batzen
+# A test tool, never part of the program. The version is also in crates/batzen/tests/suite/common/browser.rs.
+AXE_VERSION = 4.14.1
+AXE = $(or $(CARGO_TARGET_DIR),target)/axe-core-$(AXE_VERSION)
 # Cycles of the long crash tests (`make soak`).
 CYCLES ?= 50
 # Seeds of a simulation (`make simulate`), or the one to run again with every event; a bug to plant.
@@ -33,10 +36,11 @@ needs:
 			echo "a C compiler is missing: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
 		fi; }
 
-# What some tests run beside Batzen: a browser, Prometheus with its checks, nginx, and PostgreSQL. The tests start clusters of their
+# What some tests run beside Batzen: a browser, Prometheus with its checks, nginx, and PostgreSQL; and axe-core, which looks for
+# what keeps people out of a page. The tests start clusters of their
 # own from its programs, which are not on the search path of Debian; the one that its package starts is left alone.
 needs-test: needs
-	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus; do \
+	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus npm:npm; do \
 		command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
 	{ ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	{ [ -x /usr/sbin/nginx ] || command -v nginx; } >/dev/null 2>&1 || missing="$$missing nginx"; \
@@ -46,6 +50,8 @@ needs-test: needs
 		else \
 			echo "the tests need more programs: sudo apt-get install$$missing" >&2; exit 1; \
 		fi; }
+	@[ -f $(AXE)/node_modules/axe-core/axe.min.js ] || \
+		npm install --prefix $(AXE) --ignore-scripts --no-audit --no-fund --no-package-lock --loglevel=error axe-core@$(AXE_VERSION)
 
 demo: build ## play one round of digital cash on this machine and keep serving (ARGS="--once --json" for scripts)
 	@$(BIN) demo $(ARGS)

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use batzen_http_client::{Client, ClientOptions};
-use common::browser::Browser;
+use common::browser::{Browser, keep_pictures};
 use common::{PATIENCE, Service, free_port};
 use serde_json::{Value, json};
 
@@ -54,16 +54,37 @@ impl Bank {
 }
 
 /// Fills a form in, and sends it.
-fn send(browser: &Browser, form: &str, fields: &[(&str, &str)], button: &str) {
+fn send(browser: &Browser, form: &str, fields: &[(&str, &str)]) {
     for (name, value) in fields {
         let value = json!(value);
         browser.run(&format!("document.querySelector('#{form} [name={name}]').value = {value}"));
     }
-    browser.run(&format!("document.querySelector('#{form} {button}').click()"));
+    click(browser, &format!("#{form} button[type=submit]"));
+}
+
+fn click(browser: &Browser, selector: &str) {
+    // A page that is busy takes no click.
+    browser.until(&format!("!document.querySelector('{selector}').hasAttribute('aria-disabled')"));
+    browser.run(&format!("document.querySelector('{selector}').click()"));
 }
 
 fn until_text(browser: &Browser, id: &str, text: &str) {
-    browser.until(&format!("document.getElementById('{id}').innerText.includes({})", json!(text)));
+    browser.until(&format!("document.getElementById('{id}')?.innerText.includes({})", json!(text)));
+}
+
+fn until_shown(browser: &Browser, id: &str) {
+    browser.until(&format!("document.getElementById('{id}').offsetParent"));
+}
+
+/// The error stands beside its field, the field says so to screen readers, and has the focus.
+fn until_error(browser: &Browser, field: &str, text: &str) {
+    until_text(browser, &format!("{field}-error"), text);
+    let input = format!("document.getElementById('{field}')");
+    let told = format!(
+        "return {input}.getAttribute('aria-invalid') === 'true' && document.activeElement === {input}
+         && {input}.getAttribute('aria-describedby').split(' ').includes('{field}-error')"
+    );
+    assert_eq!(browser.run(&told), json!(true), "{field}");
 }
 
 #[test]
@@ -76,71 +97,123 @@ fn a_customer_signs_up_pays_and_withdraws() {
     let pictures = bank.dir.path().to_owned();
     browser.resize(390, 844, true);
     browser.open(&bank.base);
-    browser.until("!document.getElementById('door').hidden");
-    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
-    browser.screenshot(&pictures.join("bank-door.png"));
-    send(&browser, "login", &[("username", "joe"), ("password", "secret")], "[name=register]");
-    until_text(&browser, "balance", "100 KUDOS");
-    until_text(&browser, "lines", "Welcome bonus");
+    until_shown(&browser, "door");
+    assert!(browser.run("return document.body.innerText").as_str().unwrap().contains("Play money"));
+    browser.audit(&pictures, "bank-login");
+    sign_up(&bank, &browser, &pictures);
+    pay(&browser, &pictures);
+    withdraw(&bank, &browser, &pictures);
+
+    click(&browser, "#logout");
+    until_shown(&browser, "door");
+    browser.open(&bank.base);
+    until_shown(&browser, "door");
+    browser.until("document.getElementById('balance').closest('section').hidden");
+    // Refusals are answers, which the console notes; nothing else is.
+    let is_refusal = |line: &String| line.contains("409") || line.contains("404") || line.contains("401");
+    let said: Vec<String> = browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
+    assert!(said.is_empty(), "the console says {said:?}");
+    keep_pictures(&pictures);
+}
+
+fn sign_up(bank: &Bank, browser: &Browser, pictures: &Path) {
+    send(browser, "login", &[("username", ""), ("password", "secret")]);
+    until_error(browser, "login-name", "Enter the name");
+    send(browser, "login", &[("username", "nobody"), ("password", "secret")]);
+    until_error(browser, "login-password", "wrong");
+    click(browser, "#to-signup");
+    until_shown(browser, "entry");
+    until_text(browser, "entry", "A new account starts with 100.00 KUDOS");
+    send(browser, "signup", &[("username", "joe"), ("password", "secret"), ("again", "other")]);
+    until_error(browser, "signup-again", "differ");
+    browser.audit(pictures, "bank-signup");
+    send(browser, "signup", &[("username", "ann"), ("password", "secret"), ("again", "secret")]);
+    until_error(browser, "signup-name", "taken");
+    send(browser, "signup", &[("username", "joe")]);
+    until_text(browser, "balance", "100.00 KUDOS");
+    until_text(browser, "lines", "Welcome bonus");
     // No script can read who is logged in.
     assert_eq!(browser.run("return document.cookie"), json!(""));
+    // Without the permission to write to the clipboard the address is selected.
+    click(browser, "[data-copy=payto]");
+    browser.until("/Copied|Selected/.test(document.getElementById('message').innerText)");
+    let selected =
+        browser.run("return document.activeElement.value.slice(document.activeElement.selectionStart)");
+    assert_eq!(selected, json!("payto://x-taler-bank/localhost/joe?receiver-name=joe"), "{}", bank.base);
+}
 
+fn pay(browser: &Browser, pictures: &Path) {
+    send(browser, "pay", &[("to", "ann"), ("amount", "nothing")]);
+    until_error(browser, "pay-amount", "such as 12.50");
     let text = "<b>tea</b> & cake";
-    send(&browser, "pay", &[("to", "ann"), ("amount", "30,5"), ("text", text)], "button");
-    until_text(&browser, "balance", "69.5 KUDOS");
-    until_text(&browser, "lines", text);
-    until_text(&browser, "message", "Sent 30.5 KUDOS to ann");
-    send(&browser, "pay", &[("to", "ann"), ("amount", "70")], "button");
-    until_text(&browser, "message", "not enough money");
-    until_text(&browser, "balance", "69.5 KUDOS");
+    send(browser, "pay", &[("to", "ann"), ("amount", "30,5"), ("text", text)]);
+    until_shown(browser, "review");
+    for (id, wanted) in [
+        ("review-to", "ann"),
+        ("review-amount", "30.50 KUDOS"),
+        ("review-text", text),
+        ("review-left", "69.50 KUDOS"),
+    ] {
+        until_text(browser, id, wanted);
+    }
+    browser.audit(pictures, "bank-review");
+    // Nothing has moved yet.
+    until_text(browser, "balance", "100.00 KUDOS");
+    click(browser, "#change");
+    until_shown(browser, "pay");
+    click(browser, "#pay button[type=submit]");
+    until_shown(browser, "review");
+    click(browser, "#send");
+    until_text(browser, "message", "Sent 30.50 KUDOS to ann");
+    until_text(browser, "balance", "69.50 KUDOS");
+    until_text(browser, "lines", text);
+    for (to, amount, field, problem) in [
+        ("ann", "70", "pay-amount", "not enough money"),
+        ("nobody", "1", "pay-to", "no such account"),
+        ("joe", "1", "pay-to", "your own account"),
+    ] {
+        send(browser, "pay", &[("to", to), ("amount", amount)]);
+        until_shown(browser, "review");
+        click(browser, "#send");
+        until_error(browser, field, problem);
+    }
+    until_text(browser, "balance", "69.50 KUDOS");
+}
 
-    let withdraw = |amount: &str, reserve: u8, picture: &str| {
-        send(&browser, "withdraw", &[("amount", amount)], "button");
+fn withdraw(bank: &Bank, browser: &Browser, pictures: &Path) {
+    let begin = |amount: &str, reserve: u8, is_audited: bool| {
+        send(browser, "withdraw", &[("amount", amount)]);
         browser.until("document.querySelector('#qr path') && !document.getElementById('operation').hidden");
         let uri = browser.run("return document.getElementById('uri').href");
         let uri = uri.as_str().unwrap();
         assert!(uri.starts_with("taler+http://withdraw/localhost:"), "{uri}");
-        assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
-        browser.screenshot(&pictures.join(format!("bank-{picture}-qr.png")));
+        assert_eq!(browser.run("return document.getElementById('uri-text').value"), json!(uri));
+        if is_audited {
+            browser.audit(pictures, "bank-withdrawal");
+        }
         bank.select(uri, reserve);
-        browser.until("!document.getElementById('confirm').hidden");
-        until_text(&browser, "step", &format!("{amount} KUDOS go to exchange"));
-        browser.screenshot(&pictures.join(format!("bank-{picture}-confirm.png")));
+        until_shown(browser, "confirm");
+        until_text(browser, "step", &format!("{amount}.00 KUDOS go to exchange"));
+        if is_audited {
+            browser.audit(pictures, "bank-confirmation");
+        }
     };
-    withdraw("20", 1, "first");
-    browser.run("document.getElementById('confirm').click()");
-    until_text(&browser, "message", "on its way to the wallet");
-    until_text(&browser, "balance", "49.5 KUDOS");
-    until_text(&browser, "lines", "E-cash withdrawal at exchange");
-    withdraw("9", 2, "second");
+    begin("20", 1, true);
+    click(browser, "#confirm");
+    until_text(browser, "message", "on its way to the wallet");
+    until_text(browser, "balance", "49.50 KUDOS");
+    until_text(browser, "lines", "E-cash withdrawal at exchange");
+    begin("9", 2, false);
     // The wallet's choice sets the money aside.
     browser.open(&bank.base);
-    until_text(&browser, "reserved", "9 KUDOS of this is set aside");
-    send(&browser, "pay", &[("to", "ann"), ("amount", "41")], "button");
-    until_text(&browser, "message", "not enough money");
-    withdraw("5", 3, "third");
-    browser.run("document.getElementById('abort').click()");
-    until_text(&browser, "message", "was cancelled");
-    until_text(&browser, "balance", "49.5 KUDOS");
-
-    browser.dark(true);
-    browser.screenshot(&pictures.join("bank-phone-dark.png"));
-    browser.dark(false);
-    browser.resize(1280, 900, false);
-    assert_eq!(browser.overflow(), 0.0);
-    browser.screenshot(&pictures.join("bank-desktop.png"));
-    browser.run("document.getElementById('logout').click()");
-    browser.until("!document.getElementById('door').hidden");
-    browser.open(&bank.base);
-    browser.until("!document.getElementById('door').hidden");
-    browser.until("document.getElementById('balance').closest('section').hidden");
-    // Refusals are answers, which the console notes; nothing else is.
-    let said: Vec<String> = browser.console().into_iter().filter(|line| !line.contains("409")).collect();
-    assert!(said.is_empty(), "the console says {said:?}");
-    if let Some(dir) = std::env::var_os("BATZEN_PICTURES") {
-        for name in ["door", "first-qr", "first-confirm", "phone-dark", "desktop"] {
-            let file = format!("bank-{name}.png");
-            std::fs::copy(pictures.join(&file), Path::new(&dir).join(&file)).unwrap();
-        }
-    }
+    until_text(browser, "reserved", "9.00 KUDOS of this is set aside");
+    send(browser, "pay", &[("to", "ann"), ("amount", "41")]);
+    until_shown(browser, "review");
+    click(browser, "#send");
+    until_error(browser, "pay-amount", "not enough money");
+    begin("5", 3, false);
+    click(browser, "#abort");
+    until_text(browser, "message", "was cancelled");
+    until_text(browser, "balance", "49.50 KUDOS");
+    browser.audit(pictures, "bank-account");
 }

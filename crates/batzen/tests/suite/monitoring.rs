@@ -17,7 +17,7 @@ use batzen_metrics::Page;
 use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
 use batzen_signer::metrics::ClientMetrics;
 use clearing::Clearing;
-use common::browser::Browser;
+use common::browser::{Browser, keep_pictures};
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
 use deployment::Deployment;
 use serde_json::Value;
@@ -249,8 +249,9 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     let others = [replication_page(), signer_client_page()];
     let pages = pages.iter().chain(&others);
     let known: BTreeMap<&str, &str> = pages.flat_map(|page| families(page)).collect();
-    let script = http.text(&format!("{}dashboard", demo.exchange));
-    let mut texts = vec![("alerts".to_owned(), read("prometheus/alerts.yml")), ("page".to_owned(), script)];
+    let shown = batzen_http::dashboard_metrics().join("\n");
+    let mut texts =
+        vec![("alerts".to_owned(), read("prometheus/alerts.yml")), ("the dashboard".to_owned(), shown)];
     let mut all_queries = Vec::new();
     for file in DASHBOARDS {
         let dashboard: Value = serde_json::from_str(&read(file)).unwrap();
@@ -300,6 +301,9 @@ fn naming(page: &str) {
         "sum",
         "part",
         "share",
+        // Institutions, at most 64 of them.
+        "participant",
+        "currency",
     ];
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let Some((_, rest)) = line.split_once('{') else { continue };
@@ -393,7 +397,7 @@ fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[Stri
     assert!(firing.is_empty(), "an alert fires though all is well: {firing:?}");
 }
 
-const LABELLED: &str = "[...document.querySelectorAll('svg, section')].every((node) => node.getAttribute('aria-label') \
+const LABELLED: &str = "[...document.querySelectorAll('svg, section, nav')].every((node) => node.getAttribute('aria-label') \
                         || document.getElementById(node.getAttribute('aria-labelledby'))?.textContent)";
 
 #[test]
@@ -402,10 +406,13 @@ fn the_dashboard_shows_live_numbers() {
     let browser = Browser::start();
     let pictures = demo.dir.path().to_owned();
     browser.resize(1280, 900, false);
+    // The service has kept its history while nobody looked.
+    wait_for_readings(&demo.exchange, 3);
     browser.open(&format!("{}dashboard", demo.exchange));
     browser.until(
         "document.querySelector('#state.live') && document.querySelector('#tile-issued')?.dataset.value",
     );
+    assert!(browser.number("document.querySelector('#chart-operations').dataset.points") >= 3.0);
     let tile = |name: &str| browser.number(&format!("document.querySelector('#tile-{name}').dataset.value"));
     let names = ["wired-in", "issued", "redeemed"];
     let before = names.map(tile);
@@ -420,25 +427,30 @@ fn the_dashboard_shows_live_numbers() {
             browser.number(&format!("document.querySelectorAll('#section-{section} .card').length")) >= 3.0
         );
     }
-    // Something was done since the page was opened, so the curves are not all flat.
-    browser.until(
-        "[...document.querySelectorAll('#chart-operations polyline')].some((line) => new Set(line.getAttribute('points')
-        .split(' ').map((point) => point.split(',')[1])).size > 1)",
+    // Something was done, so the curves are not all flat.
+    browser.until("Number(document.querySelector('#chart-operations').dataset.max) > 0");
+    browser.until("document.querySelector('#chart-operations canvas')?.width > 100");
+    assert!(
+        browser
+            .run("return document.querySelector('#tile-issued dd').innerText")
+            .to_string()
+            .contains("KUDOS")
     );
     assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
-    browser.screenshot(&pictures.join("desktop-light.png"));
-    browser.dark(true);
-    browser.screenshot(&pictures.join("desktop-dark.png"));
+    hover_fold_and_range(&browser, &demo.exchange);
+    browser.audit(&pictures, "dashboard-exchange");
 
-    browser.resize(390, 844, true);
-    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
-    browser.screenshot(&pictures.join("phone-dark.png"));
-    browser.dark(false);
+    browser.open(&demo.exchange);
+    browser.audit(&pictures, "exchange-root");
+
     browser.open(&format!("{}dashboard/", demo.bank));
     browser.until("document.querySelector('#state.live') && document.querySelector('#chart-fsync')");
     assert_eq!(browser.run("return document.querySelector('#section-money')"), Value::Null);
-    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
-    browser.screenshot(&pictures.join("phone-bank.png"));
+    // The exchange's account, and those of the demonstration's customers.
+    browser.until("Number(document.querySelector('#tile-bank-accounts')?.dataset.value) >= 2");
+    browser.until("Number(document.querySelector('#tile-bank-total').dataset.value) > 0");
+    assert!(browser.number("document.querySelector('#tile-bank-set-aside').dataset.value") >= 0.0);
+    browser.audit(&pictures, "dashboard-bank");
     let said = browser.console();
     assert!(said.is_empty(), "the console says {said:?}");
 
@@ -448,14 +460,47 @@ fn the_dashboard_shows_live_numbers() {
     let text = browser.run("return document.getElementById('down').innerText");
     assert!(text.as_str().unwrap().contains("does not answer"), "{text}");
     assert!(browser.number("document.querySelectorAll('.card').length") > 5.0);
-    browser.screenshot(&pictures.join("phone-down.png"));
-    // For those who change the page: where the pictures go.
-    if let Some(dir) = std::env::var_os("BATZEN_PICTURES") {
-        for name in ["desktop-light", "desktop-dark", "phone-dark", "phone-bank", "phone-down"] {
-            let file = format!("{name}.png");
-            std::fs::copy(pictures.join(&file), Path::new(&dir).join(&file)).unwrap();
+    browser.audit(&pictures, "dashboard-down");
+    keep_pictures(&pictures);
+}
+
+/// Waits until a service has so many readings of its own metrics.
+fn wait_for_readings(base: &str, count: usize) {
+    let (http, deadline) = (Http::new(), Instant::now() + PATIENCE);
+    loop {
+        let history: Value =
+            serde_json::from_str(&http.text(&format!("{base}dashboard/history?range=300"))).unwrap();
+        if history["times"].as_array().unwrap().len() >= count {
+            return;
         }
+        assert!(Instant::now() < deadline, "{base} does not read its metrics: {history}");
+        std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// The pointer shows the values of a moment; folded sections and the range are remembered; the list of sections leads to them.
+fn hover_fold_and_range(browser: &Browser, base: &str) {
+    let head = "document.querySelector('#chart-memory .head span').innerText";
+    assert_eq!(browser.run(&format!("return {head}")), "now");
+    browser.run(
+        "const over = document.querySelector('#chart-operations .u-over'), box = over.getBoundingClientRect();
+        for (const kind of ['mouseenter', 'mousemove']) over.dispatchEvent(new MouseEvent(kind, { bubbles: true,
+            clientX: box.right - 2, clientY: box.top + box.height / 2 }))",
+    );
+    // All charts show the same moment.
+    browser.until(&format!("/^\\d\\d:\\d\\d:\\d\\d$/.test({head})"));
+    browser.run("document.querySelector('#section-store summary').click()");
+    browser.run("document.querySelector('#ranges input[value=\"3600\"]').click()");
+    browser.until("localStorage.getItem('batzen.folded.store') === 'yes'");
+    browser.open(&format!("{base}dashboard"));
+    browser.until("document.querySelector('#state.live') && document.querySelector('#section-store')");
+    assert_eq!(browser.run("return document.querySelector('#section-store').open"), Value::Bool(false));
+    assert_eq!(browser.run("return document.querySelector('#ranges input:checked').value"), "3600");
+    browser.run("document.querySelector('#jump a[href=\"#section-store\"]').click()");
+    browser.until("document.querySelector('#section-store').open && location.hash === '#section-store'");
+    browser.until("document.querySelector('#chart-fsync canvas')?.width > 100");
+    browser.run("document.querySelector('#ranges input[value=\"300\"]').click()");
+    browser.until("Number(document.querySelector('#chart-operations').dataset.max) > 0");
 }
 
 #[test]
@@ -491,12 +536,15 @@ fn ledger_and_switch_show_live_numbers() {
     grows("callbacks-done");
     browser.until("Number(document.querySelector('#tile-switch-work').dataset.value) > 0");
     browser.until("Number(document.querySelector('#tile-switch-p99').dataset.value) > 0");
-    browser.until(
-        "new Set(document.querySelector('#chart-callbacks polyline').getAttribute('points').split(' ')
-        .map((point) => point.split(',')[1])).size > 1",
-    );
+    browser.until("Number(document.querySelector('#chart-callbacks').dataset.max) > 0");
     assert_eq!(browser.number("document.querySelectorAll('#section-switch .tile.bad').length"), 0.0);
-    browser.screenshot(&pictures.path().join("phone-switch.png"));
+    browser.until("document.querySelectorAll('#table-positions tbody tr').length === 3");
+    browser.until("Number(document.querySelector('#tile-participants').dataset.value) === 3");
+    browser.until("Number(document.querySelector('#tile-window-transfers').dataset.value) > 0");
+    let cells = browser.run("return document.querySelector('#table-positions tbody tr').innerText");
+    assert!(!cells.as_str().unwrap().contains('–'), "{cells}");
+    browser.audit(pictures.path(), "dashboard-switch");
+    browser.resize(390, 844, true);
 
     browser.open(&format!("{}dashboard", clearing.ledger));
     shows("ledger", &["transfers", "accounts", "pendings", "events-waiting", "ledger-busy", "ledger-failed"]);
@@ -506,14 +554,10 @@ fn ledger_and_switch_show_live_numbers() {
     browser.until("Number(document.querySelector('#tile-ledger-p99').dataset.value) > 0");
     assert!(browser.number("document.querySelector('#tile-net-connections').dataset.value") >= 1.0);
     assert_eq!(browser.number("document.querySelectorAll('#section-ledger .tile.bad').length"), 0.0);
-    browser.screenshot(&pictures.path().join("phone-ledger.png"));
+    browser.audit(pictures.path(), "dashboard-ledger");
     let said = browser.console();
     assert!(said.is_empty(), "the console says {said:?}");
-    if let Some(dir) = std::env::var_os("BATZEN_PICTURES") {
-        for file in ["phone-switch.png", "phone-ledger.png"] {
-            std::fs::copy(pictures.path().join(file), Path::new(&dir).join(file)).unwrap();
-        }
-    }
+    keep_pictures(pictures.path());
 }
 
 #[test]
@@ -532,8 +576,10 @@ fn a_signer_shows_its_keys() {
     stranger.write_all(&[0x55; 512]).unwrap();
     drop(stranger);
     browser.until("document.querySelector('#tile-strangers.bad')?.dataset.value === '1'");
-    assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
     assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
+    let pictures = tempfile::tempdir().unwrap();
+    browser.audit(pictures.path(), "dashboard-signer");
+    keep_pictures(pictures.path());
     let said = browser.console();
     assert!(said.is_empty(), "the console says {said:?}");
 }
@@ -556,6 +602,8 @@ fn the_dashboard_can_be_switched_off() {
         assert!(Instant::now() < deadline, "the bank does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/dashboard")).status, 404);
+    for path in ["dashboard", "dashboard/", "dashboard/history", "dashboard/page.js"] {
+        assert_eq!(http.get(&format!("http://127.0.0.1:{port}/{path}")).status, 404, "{path}");
+    }
     assert_eq!(http.get(&format!("http://127.0.0.1:{port}/metrics")).status, 200);
 }

@@ -1,4 +1,5 @@
-//! A headless Chromium, driven by WebDriver: open a page, run script in it, look at its console, take pictures.
+//! A headless Chromium, driven by WebDriver: open a page, run script in it, look at its console, take pictures, look for what
+//! keeps people out.
 //!
 //! WebDriver is a few JSON requests, so this speaks it with our own HTTP client rather than with a library of its own.
 
@@ -13,6 +14,9 @@ use batzen_http_client::{Client, ClientOptions, Method};
 use serde_json::{Value, json};
 
 use super::PATIENCE;
+
+/// The version of axe-core that `make needs-test` installs.
+const AXE_VERSION: &str = "4.14.1";
 
 const FLAGS: [&str; 10] = [
     "--headless",
@@ -166,6 +170,43 @@ impl Browser {
         self.number("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     }
 
+    /// Asserts that nothing on the page keeps people out who use it by keyboard, with a screen reader, or with weak eyes, as
+    /// far as axe-core finds that: on a desktop and on a phone, light and dark. Nothing has to be scrolled sideways. Leaves
+    /// pictures `NAME-….png` in `pictures`, and the page on a light desktop.
+    pub fn audit(&self, pictures: &Path, name: &str) {
+        for (size, is_phone) in [("phone", true), ("desktop", false)] {
+            if is_phone {
+                self.resize(390, 844, true)
+            } else {
+                self.resize(1280, 900, false)
+            }
+            for (scheme, is_dark) in [("dark", true), ("light", false)] {
+                self.dark(is_dark);
+                let what = format!("{name}-{size}-{scheme}");
+                self.screenshot(&pictures.join(format!("{what}.png")));
+                assert_eq!(self.overflow(), 0.0, "{what} has to be scrolled sideways");
+                let violations = self.axe();
+                assert!(violations.is_empty(), "{what}: axe-core finds\n{}", violations.join("\n"));
+            }
+        }
+    }
+
+    /// What axe-core finds that is serious or critical.
+    fn axe(&self) -> Vec<String> {
+        if self.run("return typeof window.axe") == "undefined" {
+            self.run(&format!("{}; window.axe = axe;", axe_script()));
+        }
+        let script = "const done = arguments[arguments.length - 1];
+            axe.run(document, { resultTypes: ['violations'] }).then(
+                (found) => done(found.violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) =>
+                    one.impact + ' ' + one.id + ': ' + one.help + '\n' + one.nodes.map((node) =>
+                        '  ' + node.html.slice(0, 200) + '\n    ' + node.failureSummary.replace(/\n/g, ' ')).join('\n'))),
+                (error) => done(['axe-core failed: ' + error]));";
+        let found = self.post("execute/async", &json!({"script": script, "args": []}));
+        let found = found.as_array().unwrap_or_else(|| panic!("axe-core says {found}"));
+        found.iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    }
+
     /// Writes a picture of the whole page as PNG.
     pub fn screenshot(&self, file: &Path) {
         let size =
@@ -178,6 +219,29 @@ impl Browser {
         let picture = BASE64_STANDARD.decode(answer["data"].as_str().unwrap()).unwrap();
         assert!(picture.starts_with(b"\x89PNG"), "a picture");
         std::fs::write(file, picture).unwrap();
+    }
+}
+
+/// axe-core, which `make needs-test` puts below the target directory.
+fn axe_script() -> String {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), std::path::PathBuf::from);
+    let file = target.join(format!("axe-core-{AXE_VERSION}/node_modules/axe-core/axe.min.js"));
+    std::fs::read_to_string(&file).unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}: this test needs axe-core; `make needs-test` installs it with npm",
+            file.display()
+        )
+    })
+}
+
+/// For those who change a page: copies the pictures of a test to the directory that `BATZEN_PICTURES` names, if it is set.
+pub fn keep_pictures(from: &Path) {
+    let Some(to) = std::env::var_os("BATZEN_PICTURES") else { return };
+    for file in std::fs::read_dir(from).unwrap().map(|file| file.unwrap().path()) {
+        if file.extension().is_some_and(|extension| extension == "png") {
+            std::fs::copy(&file, Path::new(&to).join(file.file_name().unwrap())).unwrap();
+        }
     }
 }
 
