@@ -61,7 +61,7 @@ impl Operations {
         let counts = self.ended.iter().map(|row| row.each_ref().map(Counter::get));
         page.matrix(
             "batzen_operations_total",
-            "Requests by what they ask for and how they ended",
+            "Requests by operation and outcome",
             ["operation", "outcome"],
             OUTCOMES,
             self.names.iter().copied().zip(counts),

@@ -123,7 +123,7 @@ impl Stats {
         let refused = SHARES.into_iter().zip(stats.refused);
         page.counters(
             "batzen_http_refused_total",
-            "Refused for fair shares, by what ran out",
+            "Refusals by the shared resource that ran out",
             "share",
             refused,
         );

@@ -202,7 +202,7 @@ async fn behind_nginx_transfers_are_ordinary_requests() {
     let nginx = nginx_before(server.addr, ("", "")).await;
     assert_eq!(transfer_with(nginx.addr, "right").await, Ok(7));
     assert_eq!(transfer_with(nginx.addr, "wrong").await, Err(401));
-    assert_eq!(server.stats.snapshot().responses[0], 0, "nginx does not pass on the wish");
+    assert_eq!(server.stats.snapshot().responses[0], 0, "nginx does not forward the upgrade");
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ async fn one_address_cannot_take_all_connections() {
         honest.push(stream);
     }
     let stats = server.stats.snapshot();
-    assert_eq!((stats.unused_closed, stats.polls_ended_early), (0, 0), "nobody had to go");
+    assert_eq!((stats.unused_closed, stats.polls_ended_early), (0, 0), "nothing was closed early");
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn clients_that_do_not_read_are_refused_and_cut_off() {
     };
     assert!(answer.len() > size);
     assert!(server.stats.snapshot().readers_cut > 0);
-    assert_eq!(status(&server.ask("GET", "/big/10000", "").await), 200, "small answers have room");
+    assert_eq!(status(&server.ask("GET", "/big/10000", "").await), 200, "small responses have room");
     drop(readers);
     server.until(|stats| stats.held[4] == 0 && stats.connections_open == 0).await;
 }
