@@ -20,7 +20,7 @@ pub const IN_FLIGHT_MAX: usize = 128;
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
 /// The largest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
-/// The most bytes that [`put_length`] writes.
+/// The most bytes that the length of the body and the end of a head take.
 pub const LENGTH_BYTES_MAX: usize = 64;
 
 /// Header fields of one message.
