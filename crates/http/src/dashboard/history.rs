@@ -538,12 +538,13 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_takes_ever_new_values_does_not_fill_the_memory() {
-        let (begin, mut history) = (Instant::now(), History::default());
-        for number in 0..300_u32 {
-            let page = format!("batzen_operations_total{{operation=\"deposit\",outcome=\"o{number}\"}} 1\n");
-            history.add(&page, begin + Duration::from_secs(u64::from(number)), f64::from(number));
-        }
-        assert!(history.ranges.iter().flat_map(|range| &range.charts).all(|lines| lines.len() <= LINES_MAX));
+    fn a_label_with_many_values_does_not_fill_the_memory() {
+        let mut history = History::default();
+        let outcome = |number: u32| {
+            format!("batzen_operations_total{{operation=\"deposit\",outcome=\"o{number}\"}} 1\n")
+        };
+        history.add(&(0..300).map(outcome).collect::<String>(), Instant::now(), 0.0);
+        let largest = history.ranges.iter().flat_map(|range| &range.charts).map(Vec::len).max();
+        assert_eq!(largest, Some(LINES_MAX));
     }
 }
