@@ -292,8 +292,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
 }
 
 /// The bytes of an error response, for use without hyper. `extra` are header lines.
-pub(crate) fn raw_error(code: FrameError, detail: &str, extra: &str) -> Vec<u8> {
-    let body = crate::response::Response::frame_error(code, detail).body;
+pub(crate) fn raw_error(
+    code: FrameError,
+    detail: &str,
+    extra: &str,
+    form: fn(crate::response::Response) -> crate::response::Response,
+) -> Vec<u8> {
+    let body = form(crate::response::Response::frame_error(code, detail)).body;
     let status = http::StatusCode::from_u16(code.status()).unwrap_or(http::StatusCode::BAD_REQUEST);
     let mut out = format!(
         "HTTP/1.1 {status}\r\naccess-control-allow-origin: *\r\naccess-control-expose-headers: *\r\n\

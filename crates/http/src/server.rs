@@ -122,15 +122,15 @@ impl Server {
             let Some(hold) = frame.take_connection(&client, is_proxy) else {
                 add(&stats.connections_refused, 1);
                 if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
-                    let retry_after_s = frame.options.retry_after_s;
+                    let options = frame.options.clone();
                     let stats = Arc::clone(&frame.stats);
                     refused_tasks.spawn(async move {
                         match socket {
                             Socket::Tcp(stream, _) => {
-                                refuse_connection(stream, &client, &stats, retry_after_s).await;
+                                refuse_connection(stream, &client, &stats, &options).await;
                             }
                             Socket::Unix(stream) => {
-                                refuse_connection(stream, &client, &stats, retry_after_s).await;
+                                refuse_connection(stream, &client, &stats, &options).await;
                             }
                         }
                         drop(permit);
@@ -209,12 +209,13 @@ async fn refuse_connection<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     client: &Arc<Client>,
     stats: &Stats,
-    retry_after_s: u32,
+    options: &ServerOptions,
 ) {
     let answer = raw_error(
         FrameError::Overloaded,
         "too many connections",
-        &format!("retry-after: {retry_after_s}\r\n"),
+        &format!("retry-after: {}\r\n", options.retry_after_s),
+        options.error_form,
     );
     let _ = timeout(LINGER, async {
         stream.write_all(&answer).await?;
@@ -264,6 +265,7 @@ where
     let deadlines = frame.deadlines();
     let drain = frame.drain.clone();
     let grace = frame.options.idle_grace;
+    let error_form = frame.options.error_form;
     let state = ConnState::new(deadlines);
     let _present = frame.connections.join(Arc::clone(&state));
     let link = Arc::new(Link { state: Arc::clone(&state), peer, client, is_proxy });
@@ -370,7 +372,7 @@ where
     let _ = timeout(LINGER, async {
         if let Some(code) = refusal {
             stats.count_response(code.status());
-            stream.write_all(&raw_error(code, "not a well-formed HTTP request", "")).await?;
+            stream.write_all(&raw_error(code, "not a well-formed HTTP request", "", error_form)).await?;
         }
         if refusal.is_some() || state.wants_linger() {
             linger_close(&mut stream, &link.client, &stats).await

@@ -127,6 +127,8 @@ pub struct ServerOptions {
     /// Whether a client may change a connection to concurrent requests (many `POST`s under way at once). For services with
     /// small responses: up to 128 of a connection may be in memory.
     pub concurrent: bool,
+    /// Rewrites the errors that the frame itself answers, for an interface with an error format of its own.
+    pub error_form: fn(Response) -> Response,
 }
 
 impl Default for ServerOptions {
@@ -154,6 +156,7 @@ impl Default for ServerOptions {
             close_each: false,
             compress: true,
             concurrent: false,
+            error_form: std::convert::identity,
         }
     }
 }
@@ -231,6 +234,10 @@ impl From<Response> for WholeResponse {
 }
 
 impl<H: Handler> Frame<H> {
+    fn frame_error(&self, error: FrameError, detail: &str) -> Response {
+        (self.options.error_form)(Response::frame_error(error, detail))
+    }
+
     pub(crate) fn new(handler: Arc<H>, options: ServerOptions, drain: Drain, stats: Arc<Stats>) -> Arc<Self> {
         let polls_max = options.max_long_polls.min(options.max_connections / 2).max(1);
         let shares = Shares::new([
@@ -317,12 +324,12 @@ impl<H: Handler> Frame<H> {
         let (is_head, is_options) = (head.is_head, head.method == Method::OPTIONS);
         let deflates = self.options.compress && head.accepts_deflate();
         let response = if target_bytes > self.options.max_target_bytes {
-            self.refuse(conn, &body, Response::frame_error(FrameError::UriTooLong, ""))
+            self.refuse(conn, &body, self.frame_error(FrameError::UriTooLong, ""))
         } else if header_bytes > self.options.max_header_bytes {
-            self.refuse(conn, &body, Response::frame_error(FrameError::HeaderTooLarge, ""))
+            self.refuse(conn, &body, self.frame_error(FrameError::HeaderTooLarge, ""))
         } else if !has_host {
             let detail = "the request needs exactly one Host header";
-            self.refuse(conn, &body, Response::frame_error(FrameError::Malformed, detail))
+            self.refuse(conn, &body, self.frame_error(FrameError::Malformed, detail))
         } else if head.path == "*" && self.can_upgrade() && concurrent::is_upgrade_request(&head) {
             match self.admit_concurrent(&client, &head).await {
                 Ok(()) => {
@@ -406,9 +413,9 @@ impl<H: Handler> Frame<H> {
                 if body.len()
                     > admission.max_body_bytes.unwrap_or(usize::MAX).min(self.options.max_body_bytes) =>
             {
-                Response::frame_error(FrameError::UploadExceedsLimit, "")
+                self.frame_error(FrameError::UploadExceedsLimit, "")
             }
-            Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => Response::frame_error(
+            Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => self.frame_error(
                 FrameError::EncodingUnsupported,
                 "concurrent requests have no content encoding",
             ),
@@ -461,7 +468,7 @@ impl<H: Handler> Frame<H> {
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_default();
         tracing::error!(%method, path, panic = text, "handler panicked");
-        Response::frame_error(FrameError::InternalInvariant, "")
+        self.frame_error(FrameError::InternalInvariant, "")
     }
 
     /// A response without reading the body. If the body is incomplete, the connection closes.
@@ -480,7 +487,7 @@ impl<H: Handler> Frame<H> {
     fn too_busy(&self, resource: Resource) -> Response {
         add(&self.stats.requests_overload, 1);
         self.stats.refuse(resource);
-        Response::frame_error(FrameError::Overloaded, "")
+        self.frame_error(FrameError::Overloaded, "")
             .with_header(header::RETRY_AFTER, &self.options.retry_after_s.to_string())
     }
 
@@ -525,15 +532,15 @@ impl<H: Handler> Frame<H> {
             Some(name) if name.is_empty() || name.eq_ignore_ascii_case(b"identity") => false,
             Some(name) if name.eq_ignore_ascii_case(b"deflate") => true,
             Some(_) => {
-                let response =
-                    Response::frame_error(FrameError::EncodingUnsupported, "only deflate is supported")
-                        .with_header(header::ACCEPT_ENCODING, "deflate");
+                let response = self
+                    .frame_error(FrameError::EncodingUnsupported, "only deflate is supported")
+                    .with_header(header::ACCEPT_ENCODING, "deflate");
                 return Ok(Err(self.refuse(conn, &body, response)));
             }
         };
         let announced = body.size_hint().exact();
         if announced.is_some_and(|bytes| bytes > max_bytes as u64) {
-            let response = Response::frame_error(FrameError::UploadExceedsLimit, "");
+            let response = self.frame_error(FrameError::UploadExceedsLimit, "");
             return Ok(Err(self.refuse(conn, &body, response)));
         }
         let limit = self.shares.limit(Resource::Bodies);
@@ -560,7 +567,7 @@ impl<H: Handler> Frame<H> {
                 Ok(Some(Err(_))) => return Err(CutOff("the body ended early")),
                 Err(_) => {
                     add(&self.stats.timeouts, 1);
-                    let response = Response::frame_error(FrameError::Timeout, "the body takes too long");
+                    let response = self.frame_error(FrameError::Timeout, "the body takes too long");
                     return Ok(Err(self.refuse(conn, &body, response)));
                 }
             };
@@ -602,11 +609,9 @@ impl<H: Handler> Frame<H> {
         Ok(match inflated {
             Ok(Some(bytes)) => Ok((bytes.into(), hold)),
             Ok(None) => Err(self.overloaded(conn, &body, Resource::Bodies)),
-            Err(InflateError::TooLarge { .. }) => {
-                Err(Response::frame_error(FrameError::UploadExceedsLimit, ""))
-            }
+            Err(InflateError::TooLarge { .. }) => Err(self.frame_error(FrameError::UploadExceedsLimit, "")),
             Err(InflateError::Malformed) => {
-                Err(Response::frame_error(FrameError::Malformed, "the body does not inflate"))
+                Err(self.frame_error(FrameError::Malformed, "the body does not inflate"))
             }
         })
     }

@@ -1,4 +1,4 @@
-//! What the operators of a hub do over its administrative interface. Every change needs two of them: one asks, another
+//! What the operators of a hub do over its administrative interface. Every change takes two of them: one proposes, another
 //! approves.
 
 use std::io::{self, Read as _, Write as _};
@@ -181,8 +181,8 @@ impl Hub {
         Ok(self.expect(0, "GET", path, None)?.1)
     }
 
-    /// Changes something: the first operator asks, and the second approves if the switch demands that. Returns the result
-    /// of the change.
+    /// Changes something: the first operator proposes it, and the second approves if the switch demands that. Returns the
+    /// result of the change.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
@@ -280,6 +280,23 @@ impl Hub {
         amount: &str,
         reason: &str,
     ) -> Result<String, HubError> {
+        let (path, body) = self.funds_request(name, currency, action, amount, reason)?;
+        self.change("POST", &path, &body)?;
+        Ok(format!("{path}/transfers/{}", plain(&body["transferId"])))
+    }
+
+    /// Path and body of a new movement of funds.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached, or the participant has no account for it.
+    pub fn funds_request(
+        &self,
+        name: &str,
+        currency: &str,
+        action: &str,
+        amount: &str,
+        reason: &str,
+    ) -> Result<(String, Value), HubError> {
         let account = plain(&self.account(name, currency, "SETTLEMENT")?["id"]);
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -291,9 +308,7 @@ impl Hub {
             "reason": reason,
             "amount": {"amount": amount, "currency": currency},
         });
-        let path = format!("/participants/{name}/accounts/{account}");
-        self.change("POST", &path, &body)?;
-        Ok(format!("{path}/transfers/{transfer}"))
+        Ok((format!("/participants/{name}/accounts/{account}"), body))
     }
 
     /// A participant's account of this kind.

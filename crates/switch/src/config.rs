@@ -1,6 +1,7 @@
 //! What a switch needs to know before it starts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use batzen_storage::StoreConfig;
 
@@ -40,8 +41,11 @@ pub struct SwitchConfig {
     pub admin_port: u16,
     /// Who may use the operators' interface.
     pub operators: Vec<Operator>,
-    /// Whether changes of participants, accounts, limits and models take two operators.
+    /// Whether each change that operators make takes two of them: participants, accounts, limits, addresses, models, funds,
+    /// windows and settlements.
     pub four_eyes: bool,
+    /// How long a proposal waits for a decision.
+    pub approval_patience: Duration,
     /// Whether a participant may pay itself.
     pub allow_on_us: bool,
     /// How patient callbacks are.
@@ -65,6 +69,7 @@ impl Default for SwitchConfig {
             admin_port: 0,
             operators: Vec::new(),
             four_eyes: true,
+            approval_patience: Duration::from_secs(7 * 24 * 3600),
             allow_on_us: false,
             delivery: Delivery::default(),
             requests_max: 16_384,
@@ -102,7 +107,11 @@ impl SwitchConfig {
                 return Err(format!("operator {} has the name or the token of another", operator.name));
             }
         }
-        if self.delivery.connections == 0 || self.delivery.window == 0 || self.requests_max == 0 {
+        if self.delivery.connections == 0
+            || self.delivery.window == 0
+            || self.requests_max == 0
+            || self.approval_patience.is_zero()
+        {
             return Err("limits are positive".into());
         }
         Ok(())

@@ -11,6 +11,7 @@
 //! | [`pipeline`] | the lane: one thread that decides and makes durable |
 //! | [`clearing`] | from the lane to the ledger and back |
 //! | [`treasury`] | liquidity and headroom |
+//! | [`approvals`] | what operators propose and approve |
 //! | [`settlement`] | settlement at the ledger |
 //! | [`expiry`] | transfers that are due |
 //! | [`outbox`] | callbacks |
@@ -23,6 +24,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod api;
+pub mod approvals;
 mod canonical;
 pub mod clearing;
 mod config;
@@ -178,7 +180,7 @@ impl Switch {
         if !left.is_empty() {
             tracing::info!(transfers = left.len(), "finishing what was left behind");
         }
-        let tasks = vec![
+        let mut tasks = vec![
             tokio::spawn(clearing.run(left, to_clear)),
             tokio::spawn(expiry::run(alarm, store.clone(), lane.clone(), clock, workers.clone())),
             tokio::spawn(Arc::clone(&treasury).run(workers.clone())),
@@ -195,10 +197,12 @@ impl Switch {
             max_in_flight: config.max_connections,
             max_body_bytes: MAX_BODY_BYTES,
             max_header_bytes: MAX_HEADER_BYTES,
+            error_form: api::admin::of_the_interface,
             ..ServerOptions::default()
         };
         let (addr, admin_addr) = (tcp_address(&server), tcp_address(&admin_server));
         let service = Arc::new(Service::new(lane, store, directory, senders, treasury, config));
+        tasks.push(tokio::spawn(Arc::clone(&service).watch_approvals(workers.clone())));
         let api = Arc::new(ParticipantApi::new(Arc::clone(&service)));
         let admin = Arc::new(AdminApi::new(Arc::clone(&service), server.stats()));
         let serving = vec![

@@ -10,17 +10,19 @@ use batzen_tables::switch::{
 };
 
 use crate::api::participant::OPERATIONS;
+use crate::approvals::By;
 use crate::clearing::Balances;
 use crate::config::SwitchConfig;
 use crate::directory::{Directory, Snapshot};
 use crate::outbox::Senders;
 use crate::pipeline::Lane;
 use crate::rules::admin::{Refusal, account_kinds};
+use crate::rules::approvals::DONE;
 use crate::rules::{Change, Command};
 use crate::treasury::{OperatorError, Treasury};
 
 /// How often a change is tried that others come before.
-const ATTEMPTS_MAX: usize = 10;
+pub(crate) const ATTEMPTS_MAX: usize = 10;
 
 /// The state behind both interfaces.
 pub struct Service {
@@ -31,6 +33,8 @@ pub struct Service {
     treasury: Arc<Treasury>,
     config: SwitchConfig,
     operations: Operations,
+    /// One approval after the other.
+    pub(crate) approving: tokio::sync::Mutex<()>,
 }
 
 impl Service {
@@ -43,7 +47,16 @@ impl Service {
         config: SwitchConfig,
     ) -> Self {
         let operations = Operations::new(&OPERATIONS);
-        Self { lane, store, directory, senders, treasury, config, operations }
+        Self {
+            lane,
+            store,
+            directory,
+            senders,
+            treasury,
+            config,
+            operations,
+            approving: tokio::sync::Mutex::default(),
+        }
     }
 
     pub(crate) fn lane(&self) -> &Lane {
@@ -79,15 +92,12 @@ impl Service {
         Ok(stored.expect("the switch was opened").row)
     }
 
-    /// Does a change, and all that it leads to.
-    ///
-    /// # Errors
-    /// [`OperatorError`].
-    pub async fn apply(&self, change: &Change) -> Result<u64, OperatorError> {
+    /// Changes participants, accounts, limits, addresses or models, and all that follows.
+    pub(crate) async fn change_books(&self, change: &Change, by: &By<'_>) -> Result<u64, OperatorError> {
         let mut attempts = 0;
         let number = loop {
             attempts += 1;
-            match self.try_apply(change).await {
+            match self.try_change(change, by).await {
                 Err(OperatorError::Refused(Refusal::Overtaken)) if attempts < ATTEMPTS_MAX => {
                     self.directory.refresh(&self.store)?;
                 }
@@ -96,13 +106,16 @@ impl Service {
         };
         self.directory.refresh(&self.store)?;
         self.senders.serve();
-        if let Change::Limit { currency, number, .. } = self.resolved(change)? {
-            self.treasury.adjust(number, currency).await?;
+        if let Change::Limit { currency, number, .. } = self.resolved(change)?
+            && let Err(error) = self.treasury.adjust(number, currency).await
+        {
+            tracing::error!(participant = number, %error, "headroom is adjusted later");
+            self.treasury.look_at(number, currency);
         }
         Ok(number)
     }
 
-    async fn try_apply(&self, change: &Change) -> Result<u64, OperatorError> {
+    async fn try_change(&self, change: &Change, by: &By<'_>) -> Result<u64, OperatorError> {
         let change = self.resolved(change)?;
         if let Change::Accounts { currency, number, .. } = change {
             // Ledger accounts first: empty ones do no harm, and rows must never name accounts that are not there.
@@ -113,7 +126,7 @@ impl Service {
                 }
             }
         }
-        Ok(self.lane.submit(Command::Change(Box::new(change))).await??.number)
+        self.commit(Command::Change(Box::new(change)), by, DONE).await
     }
 
     /// The change with its participant's number.
@@ -134,27 +147,9 @@ impl Service {
             | Change::Endpoint { name, number, .. } => {
                 *number = known(name).ok_or(Refusal::Unknown("participant"))?;
             }
-            Change::Activate { .. } | Change::Model { .. } => {}
+            _ => {}
         }
         Ok(change)
-    }
-
-    /// Records a change that another operator has to approve. Returns the approval's number.
-    ///
-    /// # Errors
-    /// [`OperatorError`].
-    pub async fn propose(&self, change: &Change, operator: &str) -> Result<u64, OperatorError> {
-        let change = serde_json::to_string(change).expect("changes are JSON");
-        for _ in 0..ATTEMPTS_MAX {
-            let id = self.state()?.next_approval;
-            let (change, operator) = (change.clone(), operator.to_owned());
-            match self.lane.submit(Command::Propose { id, change, operator }).await? {
-                Ok(_) => return Ok(id),
-                Err(Refusal::Overtaken) => {}
-                Err(refusal) => return Err(refusal.into()),
-            }
-        }
-        Err(Refusal::Overtaken.into())
     }
 
     /// Deposits liquidity.

@@ -7,15 +7,14 @@ use batzen_tables::switch::{
     SettlementAccounts, SettlementKey, SettlementRow, Settlements,
 };
 
+use crate::approvals::{By, settlement_result};
 use crate::clearing::{account, code};
 use crate::ids::{Role, derive, settlement_part};
+use crate::rules::admin::AccountStep;
 use crate::rules::settlements::{SettlementState, check_step, windows_of};
 use crate::rules::{Command, Refusal, SettlementCommand};
-use crate::service::Service;
+use crate::service::{ATTEMPTS_MAX, Service};
 use crate::treasury::OperatorError;
-
-/// How often making a settlement is tried when others come before.
-const ATTEMPTS_MAX: usize = 10;
 
 /// A settlement with its accounts.
 #[derive(Clone, Debug)]
@@ -70,28 +69,61 @@ pub struct Step {
 
 impl Service {
     /// Makes a settlement of windows.
-    ///
-    /// # Errors
-    /// [`OperatorError`].
-    pub async fn settle(&self, model: &str, reason: &str, windows: &[u64]) -> Result<u64, OperatorError> {
+    pub(crate) async fn settle(
+        &self,
+        (model, reason): (&str, &str),
+        windows: &[u64],
+        by: &By<'_>,
+    ) -> Result<u64, OperatorError> {
         let all = self.store().all::<Models>()?;
         let own = all.into_iter().filter(|found| found.row.active && found.row.currency != 0);
         let others: Vec<u32> = own.map(|found| found.row.currency).collect();
         for _ in 0..ATTEMPTS_MAX {
+            let id = self.state()?.next_settlement;
             let command = SettlementCommand::Create {
-                id: self.state()?.next_settlement,
+                id,
                 model: model.to_owned(),
                 reason: reason.to_owned(),
                 windows: windows.to_vec(),
                 others: others.clone(),
             };
-            match self.lane().submit(Command::Settlement(Box::new(command))).await? {
-                Ok(outcome) => return Ok(outcome.number),
-                Err(Refusal::Overtaken) => {}
-                Err(refusal) => return Err(refusal.into()),
+            let command = Command::Settlement(Box::new(command));
+            match self.commit(command, by, &settlement_result(id)).await {
+                Err(OperatorError::Refused(Refusal::Overtaken)) => {}
+                other => return other,
             }
         }
         Err(Refusal::Overtaken.into())
+    }
+
+    /// Takes the steps of accounts. Returns those that were not taken, and why.
+    ///
+    /// # Errors
+    /// [`OperatorError`], when the switch is busy, ends or cannot write.
+    pub async fn step_accounts<'a>(
+        &self,
+        settlement: u64,
+        steps: &'a [AccountStep],
+    ) -> Result<Vec<(&'a AccountStep, OperatorError)>, OperatorError> {
+        let mut untaken = Vec::new();
+        for step in steps {
+            match self.step_account(settlement, step).await {
+                Ok(()) => {}
+                Err(error) if error.is_passing() => return Err(error),
+                Err(error) => untaken.push((step, error)),
+            }
+        }
+        Ok(untaken)
+    }
+
+    async fn step_account(&self, settlement: u64, step: &AccountStep) -> Result<(), OperatorError> {
+        let to = SettlementState::from_name(&step.state).filter(|state| state.is_of_accounts());
+        let to = to.ok_or_else(|| {
+            OperatorError::Malformed(format!("{} is not a state of an account", step.state))
+        })?;
+        let AccountStep { participant, currency, ref reason, ref reference, .. } = *step;
+        let key = SettlementAccountKey { settlement, participant, currency };
+        self.settlement_step(&Step { key, to, reason: reason.clone(), reference: reference.clone() }).await
     }
 
     fn model(&self, settlement: &Settlement) -> Result<ModelRow, OperatorError> {

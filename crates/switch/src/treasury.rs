@@ -15,7 +15,7 @@ use batzen_ledger::{CreateTransferStatus, Transfer, TransferFlags};
 use batzen_metrics::{Counter, Gauge};
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::{
-    AccountKind, Approvals, HUB, MovementKey, Movements, SwitchAccountKey, SwitchAccounts, Windows,
+    AccountKind, HUB, MovementKey, Movements, SwitchAccountKey, SwitchAccounts, Windows,
 };
 use tokio::sync::{Mutex, Notify};
 
@@ -23,7 +23,7 @@ use crate::clearing::{Balances, Patient, account, code};
 use crate::errors::ApiError;
 use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
-use crate::rules::admin::{ApprovalState, Refusal};
+use crate::rules::admin::Refusal;
 use crate::rules::movements::{MovementCommand, MovementKind, MovementState};
 use crate::rules::windows::WindowState;
 use crate::rules::{Command, Outcome};
@@ -68,6 +68,14 @@ fn submit_error_text(error: &SubmitError) -> String {
     }
 }
 
+impl OperatorError {
+    /// Whether the same may succeed a little later.
+    #[must_use]
+    pub const fn is_passing(&self) -> bool {
+        matches!(self, Self::Lane(_) | Self::Store(_) | Self::Refused(Refusal::Overtaken))
+    }
+}
+
 impl From<StoreError> for OperatorError {
     fn from(error: StoreError) -> Self {
         Self::Store(Arc::new(error))
@@ -89,7 +97,7 @@ pub struct Funds {
     pub reason: String,
     /// The settlement bank's reference.
     pub reference: String,
-    /// Who orders it.
+    /// Who orders it: the operator, or with four eyes both, separated by a comma.
     pub operator: String,
 }
 
@@ -115,8 +123,6 @@ pub struct PositionFigures {
 pub struct TreasuryCounters {
     /// Positions that have a cap, by participant and currency.
     pub positions: std::sync::Mutex<Vec<PositionFigures>>,
-    /// Changes that wait for a second operator.
-    pub approvals_open: Gauge,
     /// Windows that are closed, but not settled.
     pub windows_unsettled: Gauge,
     /// Participants over their limit.
@@ -443,18 +449,15 @@ impl Treasury {
                 if looks.is_multiple_of(LOOKS_A_COUNT)
                     && let Err(error) = self.count_open()
                 {
-                    tracing::error!(%error, "windows and approvals could not be counted");
+                    tracing::error!(%error, "windows could not be counted");
                 }
                 looks = looks.wrapping_add(1);
             }
         }
     }
 
-    /// Counts what waits for operators.
+    /// Counts the windows that are closed and not settled.
     fn count_open(&self) -> Result<(), StoreError> {
-        let approvals = self.store.all::<Approvals>()?;
-        let open = approvals.iter().filter(|found| found.row.state == ApprovalState::Open as u8).count();
-        self.counters.approvals_open.set(open as u64);
         let is_unsettled = |state| {
             use WindowState::{Aborted, Closed, PendingSettlement, Processing};
             [Aborted, Closed, PendingSettlement, Processing].iter().any(|other| *other as u8 == state)

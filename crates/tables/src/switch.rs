@@ -22,6 +22,7 @@
 //! | `switch_settlement_accounts` | settlement, participant, currency | by settlement |
 //! | `switch_movements` | id | those with work at the ledger; by participant |
 //! | `switch_approvals` | number | – |
+//! | `switch_open_approvals` | hash of what the change is about | all |
 
 use batzen_protocol::Timestamp;
 use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
@@ -43,6 +44,7 @@ pub const ALL: &[&TableDef] = &[
     SettlementAccounts::DEF,
     Movements::DEF,
     Approvals::DEF,
+    OpenApprovals::DEF,
 ];
 
 /// The number of the hub among participants.
@@ -785,13 +787,14 @@ record! {
         pub proposed_by: String,
         /// When.
         pub proposed: Timestamp,
-        /// 0: open; 1: approved and done; 2: rejected; 3: approved, but it could not be done.
+        /// 0: open; 1: approved, and done once `result` says so; 2: rejected; 3: approved, but it could not be done;
+        /// 4: withdrawn; 5: expired.
         pub state: u8,
-        /// Who decided.
+        /// Who decided; empty if nobody did before it expired.
         pub decided_by: String,
         /// When.
         pub decided: Timestamp,
-        /// The result.
+        /// The result, or the reason of a rejection or withdrawal.
         pub result: String,
     }
 }
@@ -803,4 +806,47 @@ impl Table for Approvals {
     const DEF: &'static TableDef = &TableDef::of::<Self>(214, "switch_approvals");
     type Key = ApprovalKey;
     type Row = ApprovalRow;
+}
+
+record! {
+    /// Names what an open proposal is about: there is at most one at a time.
+    pub key struct OpenApprovalKey {
+        /// A hash of the transfer, window, settlement or whole change.
+        pub subject: [u8; 32],
+    }
+}
+
+record! {
+    /// A proposal that is not finished: open, or approved and not yet carried out.
+    pub struct OpenApprovalRow {
+        /// Its number in [`Approvals`].
+        pub approval: u64,
+        /// Who proposed it.
+        pub proposed_by: String,
+        /// A hash of the change, to know a repetition.
+        pub change: [u8; 32],
+        /// When it was proposed.
+        pub proposed: Timestamp,
+        /// When it expires unless it has been decided.
+        pub expires: Timestamp,
+    }
+}
+
+/// The proposals that are not finished.
+pub struct OpenApprovals;
+
+impl OpenApprovals {
+    /// All of them, under the value 0.
+    pub const ALL: u8 = 1;
+}
+
+impl Table for OpenApprovals {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(215, "switch_open_approvals")
+        .indexed(&[IndexDef::new(Self::ALL, "all", IndexKind::Hash)]);
+    type Key = OpenApprovalKey;
+    type Row = OpenApprovalRow;
+
+    fn index_entries(_: &OpenApprovalKey, _: &OpenApprovalRow, out: &mut IndexEntries) {
+        out.add(Self::ALL, &0_u8);
+    }
 }

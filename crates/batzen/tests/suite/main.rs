@@ -17,6 +17,7 @@ mod crash_workers;
 mod database;
 mod demo_once;
 mod doctor;
+mod four_eyes;
 mod kills;
 mod ledger;
 mod monitoring;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use batzen_switch_sim::hub::{self, Hub, Onboarding, SETTLEMENT_STEPS, WindowTotals};
 use batzen_switch_sim::{Behaviour, Fsps, Notice, Order, Outcome};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::books::Sheet;
 use super::files;
@@ -73,18 +73,49 @@ pub struct Closed {
     pub totals: Vec<WindowTotals>,
 }
 
-fn four_eyes(hub: &Hub) -> anyhow::Result<((), StepSummary)> {
-    // The hub's accounts are opened by the first operator with the consent of the second, never by one alone.
-    let body = json!({"currency": CURRENCY, "type": "HUB_RECONCILIATION"});
-    let (status, answer) = hub.call(0, "POST", "/participants/Hub/accounts", Some(&body))?;
-    ensure!(status == 202, "a change took effect at once: HTTP {status}: {answer}");
+/// Tries a change by the first operator alone. It must not take effect: the proposal waits, its proposer cannot approve it,
+/// and the second operator rejects it.
+fn try_alone(hub: &Hub, method: &str, path: &str, body: &Value) -> anyhow::Result<()> {
+    let (status, answer) = hub.call(0, method, path, Some(body))?;
+    ensure!(status == 202, "{path}: a change was not proposed: HTTP {status}: {answer}");
+    ensure!(answer["state"] == "OPEN", "{path}: a change took effect at once: {answer}");
     let approval = format!("/approvals/{}", answer["approvalId"]);
-    let (alone, _) = hub.call(0, "POST", &approval, Some(&json!({"decision": "APPROVE"})))?;
-    ensure!((400..500).contains(&alone), "an operator approved its own change: HTTP {alone}");
-    let (status, answer) = hub.call(1, "POST", &approval, Some(&json!({"decision": "REJECT"})))?;
-    ensure!(status == 200, "HTTP {status}: {answer}");
-    let summary = "a change by one operator alone was refused, and another operator rejected it".to_owned();
-    Ok(((), StepSummary { count: 1, summary }))
+    for decision in ["APPROVE", "REJECT"] {
+        let (alone, _) = hub.call(0, "POST", &approval, Some(&json!({"decision": decision})))?;
+        ensure!(alone == 403, "{path}: an operator decided on its own proposal: HTTP {alone}");
+    }
+    let body = json!({"decision": "REJECT", "reason": "tried by one operator alone"});
+    let (status, answer) = hub.call(1, "POST", &approval, Some(&body))?;
+    ensure!(status == 200, "{path}: HTTP {status}: {answer}");
+    let (status, _) = hub.call(1, "POST", &approval, Some(&json!({"decision": "APPROVE"})))?;
+    ensure!(status == 409, "{path}: a rejected proposal was approved: HTTP {status}");
+    Ok(())
+}
+
+fn four_eyes(hub: &Hub) -> anyhow::Result<((), StepSummary)> {
+    let body = json!({"currency": CURRENCY, "type": "HUB_RECONCILIATION"});
+    try_alone(hub, "POST", "/participants/Hub/accounts", &body)?;
+    let window = hub.open_window()?;
+    let body = json!({"state": "CLOSED", "reason": "by one operator alone"});
+    try_alone(hub, "POST", &format!("/settlementWindows/{window}"), &body)?;
+    ensure!(hub.open_window()? == window, "one operator alone closed a window");
+    let body = json!({"settlementModel": MODEL, "settlementWindows": [{"id": window}]});
+    try_alone(hub, "POST", "/settlements", &body)?;
+    ensure!(hub.get("/settlements")? == json!([]), "one operator alone made a settlement");
+    let summary = "new accounts, the end of a window, a settlement: one operator alone could do none of them"
+        .to_owned();
+    Ok(((), StepSummary { count: 3, summary }))
+}
+
+/// Checks that each change had two operators: one proposed it, another approved it. Returns the number of changes.
+fn all_by_two(hub: &Hub) -> anyhow::Result<usize> {
+    let approvals = hub.get("/approvals?state=APPROVED")?;
+    let approvals = approvals.as_array().context("a list of approvals")?;
+    for approval in approvals {
+        let (one, other) = (&approval["proposedBy"], &approval["decidedBy"]);
+        ensure!(one.is_string() && other.is_string() && one != other, "by one operator: {approval}");
+    }
+    Ok(approvals.len())
 }
 
 fn onboard(hub: &Hub, fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
@@ -99,10 +130,24 @@ fn onboard(hub: &Hub, fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
             funds_cents,
         };
         hub.onboard(&onboarding).with_context(|| name.clone())?;
+        funds_alone(hub, name)?;
     }
+    let changes = all_by_two(hub)?;
     let names = fsps.names().join(", ");
-    let summary = format!("{names} have accounts, limits and funds, each by two operators");
+    let summary = format!(
+        "{names} have accounts, limits and funds: {changes} changes, each proposed by one operator and approved by another"
+    );
     Ok(((), StepSummary { count: fsps.names().len(), summary }))
+}
+
+/// One operator alone cannot bring funds.
+fn funds_alone(hub: &Hub, name: &str) -> anyhow::Result<()> {
+    let before = hub.liquidity(name, CURRENCY)?;
+    let (path, body) = hub.funds_request(name, CURRENCY, "recordFundsIn", "1", "by one operator alone")?;
+    try_alone(hub, "POST", &path, &body).with_context(|| name.to_owned())?;
+    let after = hub.liquidity(name, CURRENCY)?;
+    ensure!(after == before, "{name}: one operator alone brought funds");
+    Ok(())
 }
 
 /// Sends and waits for the end.
@@ -124,9 +169,9 @@ fn send(
     Ok(outcome)
 }
 
-fn expect(outcome: &Outcome, told: Notice) -> anyhow::Result<()> {
+fn expect(outcome: &Outcome, expected: Notice) -> anyhow::Result<()> {
     let payer = outcome.payer_notice.context("no callback")?;
-    ensure!(payer == told, "{}: expected {told}, got {payer}", outcome.behaviour.name());
+    ensure!(payer == expected, "{}: expected {expected}, got {payer}", outcome.behaviour.name());
     Ok(())
 }
 
@@ -257,8 +302,10 @@ fn settle(hub: &Hub, closed: &Closed) -> anyhow::Result<(Settled, StepSummary)> 
         ensure!(left == expected, "{name} has {left} instead of {expected} ten-thousandths");
         liquidity.push(left);
     }
+    let changes = all_by_two(hub)?;
     let summary = format!(
-        "settlement {id} in {} steps; every position is zero again, and funds have moved by the nets",
+        "settlement {id} in {} steps; every position is zero again, and funds have moved by the nets; \
+         {changes} changes so far, each by two operators",
         SETTLEMENT_STEPS.len()
     );
     Ok((Settled { id: id.to_string(), liquidity }, StepSummary { count: nets.len(), summary }))

@@ -578,7 +578,7 @@ pub(super) const SECTIONS: &[Section] = &[
                 "approvals",
                 "changes waiting for approval",
                 Count,
-                gauge("batzen_switch_approvals_pending"),
+                gauge("batzen_switch_pending_approvals"),
                 Never,
             ),
             tile(

@@ -1,15 +1,14 @@
-//! Participants, accounts, limits, callback addresses, settlement models; and changes that need two operators.
+//! Participants, accounts, limits, callback addresses, settlement models; and the changes that operators make.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_tables::switch::{
-    AccountKind, ApprovalKey, ApprovalRow, Approvals, EndpointKey, EndpointRow, Endpoints, HUB, ModelKey,
-    ModelRow, Models, ParticipantKey, ParticipantRow, Participants, SwitchAccountKey, SwitchAccountRow,
-    SwitchAccounts,
+    AccountKind, EndpointKey, EndpointRow, Endpoints, HUB, ModelKey, ModelRow, Models, ParticipantKey,
+    ParticipantRow, Participants, SwitchAccountKey, SwitchAccountRow, SwitchAccounts,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{change_state, plan_state, state_row, take_u64};
+use super::{change_state, plan_state, state_row};
 
 /// The most participants.
 pub const PARTICIPANTS_MAX: u32 = 4096;
@@ -29,9 +28,13 @@ pub enum Refusal {
     /// It is not allowed to this operator.
     #[error("{0}")]
     Forbidden(&'static str),
+    /// The approval is in order, but the change that it approves cannot be made.
+    #[error("{0}")]
+    NotDone(Box<Refusal>),
 }
 
-/// A change that takes two operators. Numbers are filled in when it is done, not when it is proposed.
+/// A change that an operator makes, or that one operator proposes and another approves. Participants' numbers are filled in
+/// when it is made, not when it is proposed. Its JSON is stored: variants and fields are added, never changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Change {
@@ -110,6 +113,143 @@ pub enum Change {
         /// Whether it is used.
         active: bool,
     },
+    /// Records that liquidity has come.
+    FundsIn(FundsOrder),
+    /// Reserves liquidity that is to go.
+    FundsOut(FundsOrder),
+    /// Posts or voids reserved liquidity.
+    EndFundsOut {
+        /// The participant.
+        name: String,
+        /// The currency.
+        currency: u32,
+        /// The movement.
+        #[serde(with = "uuid_text")]
+        id: u128,
+        /// How much was reserved.
+        #[serde(with = "cap_text")]
+        amount: u128,
+        /// Posts; otherwise voids.
+        commit: bool,
+        /// Why.
+        reason: String,
+    },
+    /// Closes the open window and opens the next.
+    CloseWindow {
+        /// The one that is to be closed.
+        id: u64,
+        /// Why.
+        reason: String,
+    },
+    /// Makes a settlement of windows.
+    Settle {
+        /// The model.
+        model: String,
+        /// Why.
+        reason: String,
+        /// The windows.
+        windows: Vec<u64>,
+    },
+    /// Takes accounts of a settlement a step further.
+    StepSettlement {
+        /// The settlement.
+        settlement: u64,
+        /// The accounts.
+        steps: Vec<AccountStep>,
+    },
+    /// Gives a settlement up.
+    AbortSettlement {
+        /// The settlement.
+        settlement: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Liquidity that comes or goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FundsOrder {
+    /// Whose.
+    pub name: String,
+    /// The currency.
+    pub currency: u32,
+    /// Chosen by the operator; the same again is the same movement.
+    #[serde(with = "uuid_text")]
+    pub id: u128,
+    /// How much.
+    #[serde(with = "cap_text")]
+    pub amount: u128,
+    /// Why.
+    pub reason: String,
+    /// The settlement bank's reference.
+    pub reference: String,
+}
+
+/// The step of one account of a settlement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AccountStep {
+    /// The participant's number.
+    pub participant: u32,
+    /// Its name.
+    pub name: String,
+    /// The currency.
+    pub currency: u32,
+    /// The account's number at the interface.
+    pub account: u32,
+    /// The state that it goes into.
+    pub state: String,
+    /// Why.
+    pub reason: String,
+    /// The settlement bank's reference.
+    pub reference: String,
+}
+
+impl Change {
+    /// What the change is about. While a proposal about it is open, there is no other.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        match self {
+            Self::FundsIn(FundsOrder { id, .. }) | Self::FundsOut(FundsOrder { id, .. }) => {
+                format!("funds {id}")
+            }
+            Self::EndFundsOut { id, .. } => format!("end of funds {id}"),
+            Self::CloseWindow { id, .. } => format!("window {id}"),
+            Self::AbortSettlement { settlement, .. } => format!("end of settlement {settlement}"),
+            Self::Limit { name, currency, .. } => {
+                format!("limit {currency} {}", name.to_ascii_lowercase())
+            }
+            other => serde_json::to_string(other).expect("changes are JSON"),
+        }
+    }
+
+    /// Whether the books alone change: then it takes effect in the same commit as its approval.
+    #[must_use]
+    pub const fn is_of_books(&self) -> bool {
+        !matches!(
+            self,
+            Self::FundsIn(_)
+                | Self::FundsOut(_)
+                | Self::EndFundsOut { .. }
+                | Self::StepSettlement { .. }
+                | Self::AbortSettlement { .. }
+        )
+    }
+}
+
+mod uuid_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::values::{format_uuid, parse_uuid};
+
+    pub fn serialize<S: Serializer>(id: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_uuid(*id))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_uuid(&text).ok_or_else(|| D::Error::custom("a UUID"))
+    }
 }
 
 mod cap_text {
@@ -180,6 +320,14 @@ pub(super) fn plan_change(change: &Change, plan: &mut Plan) {
             plan.row::<Models>(ModelKey { name: name.clone() });
             plan.row::<SwitchAccounts>(hub_settlement(*currency));
         }
+        // Commands of their own.
+        Change::FundsIn(_)
+        | Change::FundsOut(_)
+        | Change::EndFundsOut { .. }
+        | Change::CloseWindow { .. }
+        | Change::Settle { .. }
+        | Change::StepSettlement { .. }
+        | Change::AbortSettlement { .. } => {}
     }
 }
 
@@ -257,6 +405,15 @@ pub(super) fn change(rows: &mut WorkingSet, change: &Change, now: Timestamp) -> 
             rows.put::<Models>(&ModelKey { name: name.clone() }, row);
             Ok(0)
         }
+        Change::FundsIn(_)
+        | Change::FundsOut(_)
+        | Change::EndFundsOut { .. }
+        | Change::CloseWindow { .. }
+        | Change::Settle { .. }
+        | Change::StepSettlement { .. }
+        | Change::AbortSettlement { .. } => {
+            Err(Refusal::Conflict("funds, windows and settlements have commands of their own".to_owned()))
+        }
     }
 }
 
@@ -305,84 +462,5 @@ fn accounts(
         };
         rows.insert::<SwitchAccounts>(&key, row);
     }
-    Ok(())
-}
-
-/// The state of an approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ApprovalState {
-    /// Waits for a second operator.
-    Open = 0,
-    /// Approved, and done.
-    Approved = 1,
-    /// Rejected.
-    Rejected = 2,
-    /// Approved, but it could not be done.
-    Failed = 3,
-}
-
-impl ApprovalState {
-    /// Its name at the interface.
-    #[must_use]
-    pub const fn name(number: u8) -> &'static str {
-        match number {
-            0 => "OPEN",
-            1 => "APPROVED",
-            2 => "REJECTED",
-            _ => "FAILED",
-        }
-    }
-}
-
-pub(super) fn plan_approval(id: u64, plan: &mut Plan) {
-    plan_state(plan);
-    plan.row::<Approvals>(ApprovalKey { id });
-}
-
-pub(super) fn propose(
-    rows: &mut WorkingSet,
-    id: u64,
-    (change, operator): (&str, &str),
-    now: Timestamp,
-) -> Result<(), Refusal> {
-    if state_row(rows).next_approval != id {
-        return Err(Refusal::Overtaken);
-    }
-    change_state(rows, |state| take_u64(&mut state.next_approval));
-    let row = ApprovalRow {
-        change: change.to_owned(),
-        proposed_by: operator.to_owned(),
-        proposed: now,
-        state: ApprovalState::Open as u8,
-        decided_by: String::new(),
-        decided: Timestamp::ZERO,
-        result: String::new(),
-    };
-    rows.insert::<Approvals>(&ApprovalKey { id }, row);
-    Ok(())
-}
-
-/// Decides, by another operator than the one who proposed.
-pub(super) fn decide(
-    rows: &mut WorkingSet,
-    id: u64,
-    operator: &str,
-    (state, result): (ApprovalState, &str),
-    now: Timestamp,
-) -> Result<(), Refusal> {
-    let key = ApprovalKey { id };
-    let mut row = rows.get::<Approvals>(&key).cloned().ok_or(Refusal::Unknown("approval"))?;
-    if row.proposed_by == operator {
-        return Err(Refusal::Forbidden("who proposes a change cannot decide on it"));
-    }
-    let is_result =
-        row.state == ApprovalState::Approved as u8 && row.decided_by == operator && row.result.is_empty();
-    if row.state != ApprovalState::Open as u8 && !is_result {
-        return Err(Refusal::Conflict("the change has been decided".to_owned()));
-    }
-    (row.state, row.decided_by, row.decided) = (state as u8, operator.to_owned(), now);
-    row.result = result.to_owned();
-    rows.update::<Approvals>(&key, row);
     Ok(())
 }

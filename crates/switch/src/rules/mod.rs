@@ -6,7 +6,8 @@
 //! | [`state`] | the states of a transfer and the moves between them |
 //! | [`transfers`] | prepare, fulfil, error, expiry, and the ledger's answers |
 //! | [`bulks`] | bulk transfers: many transfers that are announced and answered together |
-//! | [`admin`] | participants, accounts, limits, approvals |
+//! | [`admin`] | participants, accounts, limits |
+//! | [`approvals`] | changes that one operator proposes and another approves |
 //! | [`windows`] | settlement windows and what was sent and received in them |
 //! | [`settlements`] | net settlement |
 //! | [`movements`] | liquidity that comes and goes, headroom granted and taken back |
@@ -16,6 +17,7 @@
 //! records the answer.
 
 pub mod admin;
+pub mod approvals;
 pub mod bulks;
 pub mod movements;
 pub mod settlements;
@@ -31,7 +33,8 @@ use batzen_tables::switch::{
 
 use crate::errors::ApiError;
 
-pub use admin::{ApprovalState, Change, Refusal};
+pub use admin::{Change, Refusal};
+pub use approvals::{ApprovalCommand, ApprovalState};
 pub use bulks::{BulkError, BulkFulfil, BulkPrepare, ItemResult};
 pub use movements::MovementCommand;
 pub use settlements::SettlementCommand;
@@ -76,26 +79,8 @@ pub enum Command {
     Sent(Vec<OutboxKey>),
     /// A change of participants, accounts or limits takes effect.
     Change(Box<Change>),
-    /// A change is proposed.
-    Propose {
-        /// The next approval's number.
-        id: u64,
-        /// The change as JSON.
-        change: String,
-        /// Who proposes it.
-        operator: String,
-    },
-    /// Another operator decides on a change. An approved one is then done, and its result recorded in the same way.
-    Decide {
-        /// Which.
-        id: u64,
-        /// Who.
-        operator: String,
-        /// The new state of the approval.
-        state: ApprovalState,
-        /// What came of it.
-        result: String,
-    },
+    /// Proposals and decisions on them.
+    Approval(Box<ApprovalCommand>),
     /// Closes the open window and opens the next.
     CloseWindow {
         /// The one that is believed to be open.
@@ -298,7 +283,7 @@ impl Rules for SwitchRules {
     type Outcome = Outcome;
     type Refusal = Refusal;
 
-    fn plan(&self, Numbered { number, command, .. }: &Numbered, plan: &mut Plan) {
+    fn plan(&self, Numbered { number, micros, command }: &Numbered, plan: &mut Plan) {
         let number = *number;
         match command {
             Command::Open => {
@@ -327,7 +312,12 @@ impl Rules for SwitchRules {
             }
             Command::Sent(keys) => keys.iter().for_each(|key| plan.row::<Outbox>(key.clone())),
             Command::Change(change) => admin::plan_change(change, plan),
-            Command::Propose { id, .. } | Command::Decide { id, .. } => admin::plan_approval(*id, plan),
+            Command::Approval(command) => {
+                approvals::plan(command, plan);
+                if let ApprovalCommand::Decide { effect: Some(effect), .. } = &**command {
+                    self.plan(&Numbered { number, micros: *micros, command: (**effect).clone() }, plan);
+                }
+            }
             Command::CloseWindow { id, .. } => windows::plan_close(*id, plan),
             Command::Settlement(command) => settlements::plan(command, plan),
             Command::Movement(command) => movements::plan(command, number, plan),
@@ -340,9 +330,24 @@ impl Rules for SwitchRules {
         Numbered { number, micros, command }: &Numbered,
         _: Timestamp,
     ) -> Result<Outcome, Refusal> {
-        let now = Timestamp::from_micros(*micros);
-        let mut context = Context { now, micros: *micros, number: *number, outcome: Outcome::default() };
-        let cx = &mut context;
+        let mut context = Context {
+            now: Timestamp::from_micros(*micros),
+            micros: *micros,
+            number: *number,
+            outcome: Outcome::default(),
+        };
+        self.run(rows, command, &mut context)?;
+        Ok(context.outcome)
+    }
+
+    fn needs_evidence(&self, _: &Refusal) -> bool {
+        false
+    }
+}
+
+impl SwitchRules {
+    fn run(&self, rows: &mut WorkingSet, command: &Command, cx: &mut Context) -> Result<(), Refusal> {
+        let now = cx.now;
         match command {
             Command::Open => open(rows, now),
             Command::Prepare(prepare) => self.prepare(rows, prepare, cx),
@@ -363,22 +368,34 @@ impl Rules for SwitchRules {
                 }
             }
             Command::Change(change) => cx.outcome.number = admin::change(rows, change, now)?,
-            Command::Propose { id, change, operator } => {
-                admin::propose(rows, *id, (change, operator), now)?;
-            }
-            Command::Decide { id, operator, state, result } => {
-                admin::decide(rows, *id, operator, (*state, result), now)?;
-            }
+            Command::Approval(command) => self.approval(rows, command, cx)?,
             Command::CloseWindow { id, reason } => {
                 cx.outcome.number = windows::close(rows, *id, reason, now)?;
             }
             Command::Settlement(command) => cx.outcome.number = settlements::execute(rows, command, now)?,
             Command::Movement(command) => movements::execute(rows, command, cx)?,
         }
-        Ok(context.outcome)
+        Ok(())
     }
 
-    fn needs_evidence(&self, _: &Refusal) -> bool {
-        false
+    fn approval(
+        &self,
+        rows: &mut WorkingSet,
+        command: &ApprovalCommand,
+        cx: &mut Context,
+    ) -> Result<(), Refusal> {
+        match command {
+            ApprovalCommand::Propose { .. } => {
+                cx.outcome.number = approvals::propose(rows, command, cx.now)?;
+            }
+            ApprovalCommand::Decide { decision, effect } => {
+                approvals::decide(rows, decision, cx.now)?;
+                if let Some(effect) = effect {
+                    self.run(rows, effect, cx).map_err(|refusal| Refusal::NotDone(Box::new(refusal)))?;
+                }
+            }
+            ApprovalCommand::Expire { id, subject } => approvals::expire(rows, *id, *subject, cx.now),
+        }
+        Ok(())
     }
 }

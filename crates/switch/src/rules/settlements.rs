@@ -77,6 +77,12 @@ impl SettlementState {
         }
     }
 
+    /// Whether an account can be in it: some are settlements' alone.
+    #[must_use]
+    pub const fn is_of_accounts(self) -> bool {
+        !matches!(self, Self::Settling | Self::Aborting)
+    }
+
     /// The step after this one, of an account.
     #[must_use]
     pub const fn next(self) -> Option<Self> {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod approvals;
+mod approvals_model;
 mod bulks;
 mod clearing;
 mod common;

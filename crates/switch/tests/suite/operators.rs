@@ -10,12 +10,16 @@ use serde_json::{Value, json};
 
 const SECRET: [u8; 32] = [7; 32];
 
-async fn approved(scene: &Scene, method: Method, path: &str, body: Value) -> Value {
-    let (status, answer) = scene.admin(method, path, "token-a", &body).await;
-    assert_eq!(status, 202, "{path}: {answer}");
+/// What one operator proposes and another approves, with the answer to the approval.
+async fn decided(scene: &Scene, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    let (status, answer) = scene.admin(method, path, "token-a", body).await;
+    assert_eq!((status, &answer["state"]), (202, &json!("OPEN")), "{path}: {answer}");
     let path = format!("approvals/{}", answer["approvalId"]);
-    let (status, answer) =
-        scene.admin(Method::POST, &path, "token-b", &json!({ "decision": "APPROVE" })).await;
+    scene.admin(Method::POST, &path, "token-b", &json!({ "decision": "APPROVE" })).await
+}
+
+async fn approved(scene: &Scene, method: Method, path: &str, body: Value) -> Value {
+    let (status, answer) = decided(scene, method, path, &body).await;
     assert_eq!(status, 200, "{path}: {answer}");
     answer
 }
@@ -42,8 +46,11 @@ async fn a_change_takes_two_operators() {
         403,
         "who proposes cannot approve"
     );
-    assert_eq!(scene.admin(Method::POST, &path, "token-b", &approve).await.0, 200);
-    assert_eq!(scene.admin(Method::POST, &path, "token-b", &approve).await.0, 409, "decided once");
+    let first = scene.admin(Method::POST, &path, "token-b", &approve).await;
+    assert_eq!(first.0, 200);
+    assert_eq!(scene.admin(Method::POST, &path, "token-b", &approve).await, first, "the same again");
+    let reject = json!({ "decision": "REJECT" });
+    assert_eq!(scene.admin(Method::POST, &path, "token-b", &reject).await.0, 409, "decided once");
     assert_eq!(scene.balances(1).await.granted(), 4_000_000);
     let shown = get(&scene, &path).await;
     assert_eq!(
@@ -87,31 +94,32 @@ async fn funds_go_only_as_far_as_the_position_allows() {
             "reason": "test", "amount": { "currency": "EUR", "amount": text },
         })
     };
-    let (status, _) = scene.admin(Method::POST, &path, "token-a", &out(scene.id(), "400.0001")).await;
+    let (status, _) = decided(&scene, Method::POST, &path, &out(scene.id(), "400.0001")).await;
     assert_eq!(status, 409, "the position needs it");
     assert_eq!(scene.balances(1).await.granted(), 10_000_000);
     let id = scene.id();
-    let (status, answer) = scene.admin(Method::POST, &path, "token-a", &out(id, "400")).await;
-    assert_eq!((status, &answer["state"]), (202, &json!("RESERVED")));
+    let (status, answer) = decided(&scene, Method::POST, &path, &out(id, "400")).await;
+    assert_eq!((status, &answer["state"]), (200, &json!("RESERVED")), "{answer}");
     let balances = scene.balances(1).await;
     assert_eq!(
         (balances.cover(), balances.granted(), balances.position()),
         (6_000_000, 6_000_000, 6_000_000)
     );
     // The same again is the same; another amount under the id is refused.
-    assert_eq!(scene.admin(Method::POST, &path, "token-a", &out(id, "400")).await.0, 202);
+    let (status, answer) = scene.admin(Method::POST, &path, "token-a", &out(id, "400")).await;
+    assert_eq!((status, &answer["state"]), (202, &json!("RESERVED")));
     assert_eq!(scene.admin(Method::POST, &path, "token-a", &out(id, "300")).await.0, 409);
     let finish = format!("{path}/transfers/{}", format_uuid(id));
     let abort = json!({ "action": "recordFundsOutAbort", "reason": "no" });
-    let (status, answer) = scene.admin(Method::PUT, &finish, "token-a", &abort).await;
-    assert_eq!((status, &answer["state"]), (202, &json!("ABORTED")));
+    let (status, answer) = decided(&scene, Method::PUT, &finish, &abort).await;
+    assert_eq!((status, &answer["state"]), (200, &json!("ABORTED")));
     assert_eq!(scene.balances(1).await.granted(), 10_000_000);
     let commit = json!({ "action": "recordFundsOutCommit" });
     assert_eq!(scene.admin(Method::PUT, &finish, "token-a", &commit).await.0, 409);
     let id = scene.id();
-    scene.admin(Method::POST, &path, "token-a", &out(id, "100")).await;
+    approved(&scene, Method::POST, &path, out(id, "100")).await;
     let finish = format!("{path}/transfers/{}", format_uuid(id));
-    assert_eq!(scene.admin(Method::PUT, &finish, "token-a", &commit).await.1["state"], "COMMITTED");
+    assert_eq!(approved(&scene, Method::PUT, &finish, commit).await["state"], "COMMITTED");
     assert_eq!(scene.balances(1).await.cover(), 9_000_000);
     let statement = get(&scene, "participants/fsp1/statement").await;
     let kinds: Vec<_> =
@@ -154,9 +162,7 @@ async fn step(scene: &Scene, settlement: &Value, state: &str) -> Value {
         })
         .collect();
     let path = format!("settlements/{}", settlement["id"]);
-    let (status, answer) =
-        scene.admin(Method::PUT, &path, "token-a", &json!({ "participants": participants })).await;
-    assert_eq!(status, 200, "{answer}");
+    let answer = approved(scene, Method::PUT, &path, json!({ "participants": participants })).await;
     assert_eq!(answer["state"], if state == "SETTLED" { "SETTLED" } else { state });
     answer
 }
@@ -173,7 +179,7 @@ async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
     scene.transfer(1, 2, "120.5").await;
     scene.transfer(2, 0, "20").await;
     let close = json!({ "state": "CLOSED", "reason": "end of day" });
-    let (status, closed) = scene.admin(Method::POST, "settlementWindows/1", "token-a", &close).await;
+    let (status, closed) = decided(&scene, Method::POST, "settlementWindows/1", &close).await;
     assert_eq!((status, &closed["state"], &closed["transfers"]), (200, &json!("CLOSED"), &json!(3)));
     assert_eq!(scene.admin(Method::POST, "settlementWindows/1", "token-a", &close).await.0, 409);
     let open = get(&scene, "settlementWindows?state=OPEN").await;
@@ -183,24 +189,19 @@ async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
 
     let body = json!({ "settlementModel": "DEFERRED", "reason": "day", "settlementWindows": [{ "id": 1 }] });
     // Given up once, made again.
-    let (status, settlement) = scene.admin(Method::POST, "settlements", "token-a", &body).await;
-    assert_eq!(status, 200, "{settlement}");
-    assert_eq!(
-        scene.admin(Method::POST, "settlements", "token-a", &body).await.0,
-        409,
-        "a window is settled once"
-    );
+    let settlement = approved(&scene, Method::POST, "settlements", body.clone()).await;
+    assert_eq!(decided(&scene, Method::POST, "settlements", &body).await.0, 409, "a window is settled once");
     step(&scene, &settlement, "PS_TRANSFERS_RECORDED").await;
     step(&scene, &settlement, "PS_TRANSFERS_RESERVED").await;
     assert_eq!(scene.balances(2).await.position(), -10_000, "recipients: what they are owed is no headroom");
     let abort = json!({ "state": "ABORTED", "reason": "mistake" });
     let path = format!("settlements/{}", settlement["id"]);
-    let (status, aborted) = scene.admin(Method::PUT, &path, "token-a", &abort).await;
+    let (status, aborted) = decided(&scene, Method::PUT, &path, &abort).await;
     assert_eq!((status, &aborted["state"]), (200, &json!("ABORTED")));
     assert_eq!(scene.balances(2).await.position(), -1_805_000);
     assert_eq!(get(&scene, "settlementWindows/1").await["state"], "ABORTED");
 
-    let (_, settlement) = scene.admin(Method::POST, "settlements", "token-a", &body).await;
+    let settlement = approved(&scene, Method::POST, "settlements", body).await;
     let nets: Vec<Value> = settlement["participants"]
         .as_array()
         .unwrap()
@@ -302,11 +303,11 @@ async fn a_recipient_that_has_spent_its_headroom_goes_over_its_limit() {
     let model = json!({ "name": "NET", "autoPositionReset": true, "requireLiquidityCheck": true });
     approved(&scene, Method::POST, "settlementModels", model).await;
     scene.transfer(0, 1, "300").await;
-    scene.admin(Method::POST, "settlementWindows/1", "token-a", &json!({ "state": "CLOSED" })).await;
+    approved(&scene, Method::POST, "settlementWindows/1", json!({ "state": "CLOSED" })).await;
     // In the next window the recipient spends all it has, and what it received.
     scene.transfer(1, 0, "1250").await;
     let body = json!({ "settlementModel": "NET", "settlementWindows": [{ "id": 1 }] });
-    let (_, settlement) = scene.admin(Method::POST, "settlements", "token-a", &body).await;
+    let settlement = approved(&scene, Method::POST, "settlements", body).await;
     step(&scene, &settlement, "PS_TRANSFERS_RECORDED").await;
     let after = step(&scene, &settlement, "PS_TRANSFERS_RESERVED").await;
     assert_eq!(after["participants"][1]["accounts"][0]["beyondHeadroom"], true);

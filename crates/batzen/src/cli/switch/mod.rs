@@ -112,6 +112,17 @@ fn yes(ini: &Config, option: &str, default: bool) -> anyhow::Result<bool> {
     }
 }
 
+/// How long a proposal waits for a second operator.
+fn patience(ini: &Config) -> anyhow::Result<std::time::Duration> {
+    const OPTION: &str = "APPROVAL_PATIENCE";
+    if ini.text("switch", OPTION).is_none() {
+        return Ok(SwitchConfig::default().approval_patience);
+    }
+    ini.duration("switch", OPTION)?
+        .to_std()
+        .with_context(|| format!("[switch] {OPTION} is a time such as 7 days"))
+}
+
 fn ledger_address(ini: &Config) -> anyhow::Result<LedgerAddress> {
     let text = ini.text("switch", "LEDGER");
     text.map_or(Ok(LedgerAddress::Embedded), |text| {
@@ -143,6 +154,7 @@ fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
         admin_port: args.admin_port.map_or_else(|| port(&ini, "ADMIN_PORT", 8091), Ok)?,
         operators,
         four_eyes: yes(&ini, "FOUR_EYES", true)?,
+        approval_patience: patience(&ini)?,
         allow_on_us: yes(&ini, "ALLOW_ON_US", false)?,
         clock: Arc::new(move || timetravel.micros()),
         ..SwitchConfig::default()

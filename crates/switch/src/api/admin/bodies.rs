@@ -92,11 +92,15 @@ pub(super) struct Funds {
 #[derive(Deserialize)]
 pub(super) struct FundsFinish {
     pub action: String,
+    #[serde(default)]
+    pub reason: String,
 }
 
 #[derive(Deserialize)]
 pub(super) struct Decision {
     pub decision: String,
+    #[serde(default)]
+    pub reason: String,
 }
 
 #[derive(Deserialize)]

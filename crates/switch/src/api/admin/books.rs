@@ -17,7 +17,7 @@ use crate::clearing::Balances;
 use crate::rules::movements::{MovementKind, MovementState};
 use crate::rules::state::{TransferStage, history};
 use crate::rules::windows::WindowState;
-use crate::rules::{Command, Refusal};
+use crate::rules::{Change, Refusal};
 use crate::values::{
     currency_text, format_amount, format_signed, format_time, format_uuid, parse_time, parse_uuid,
 };
@@ -209,9 +209,13 @@ impl AdminApi {
 
     pub(super) fn window(&self, id: &str) -> Answer {
         let id: u64 = id.parse().map_err(|_| unknown("settlement window"))?;
+        Ok(Response::json(200, &self.window_by_id(id)?))
+    }
+
+    pub(super) fn window_by_id(&self, id: u64) -> Result<Value, Response> {
         let stored = self.service.store().get::<Windows>(&WindowKey { id }).map_err(unread)?;
         let row = self.counted(id, stored.ok_or_else(|| unknown("settlement window"))?.row)?;
-        Ok(Response::json(200, &self.window_json(id, &row)?))
+        self.window_json(id, &row)
     }
 
     /// The open window's counts stand in the switch's state.
@@ -254,10 +258,12 @@ impl AdminApi {
             return Err(failed(&Refusal::Conflict("windows are closed, nothing else".to_owned()).into()));
         }
         let reason = bodies::remark(&body.reason).map_err(|error| failed(&error))?;
-        let verdict = self.service.lane().submit(Command::CloseWindow { id, reason }).await;
-        verdict.map_err(|error| failed(&error.into()))?.map_err(|refusal| failed(&refusal.into()))?;
-        tracing::info!(operator = wish.operator, window = id, "settlement window closed");
-        self.window(wish.param(0))
+        let open = self.service.state().map_err(|error| failed(&error))?.open_window;
+        if open != id {
+            self.window_by_id(id)?;
+            return Err(failed(&Refusal::Conflict("the window is not open".to_owned()).into()));
+        }
+        self.propose(wish, 200, Change::CloseWindow { id, reason }).await
     }
 
     pub(super) fn models(&self) -> Answer {

@@ -1,22 +1,19 @@
-//! Changes of participants, accounts, limits and models: proposed by one operator, approved by another.
+//! Changes that operators make: with four eyes proposed here, and approved by another operator ([`super::approvals`]).
+
+use std::sync::Arc;
 
 use batzen_http::Response;
-use batzen_tables::switch::{AccountKind, ApprovalKey, ApprovalRow, Approvals, HUB};
+use batzen_tables::switch::{AccountKind, HUB};
 use serde_json::{Value, json};
 
 use super::bodies::{self, currency, remark};
-use super::{AdminApi, Answer, HUB_NAME, Wish, failed, fault};
+use super::{AdminApi, Answer, HUB_NAME, Wish, failed};
 use crate::directory::ENDPOINT_TYPES;
-use crate::errors::ApiError;
 use crate::messages::SWITCH_NAME;
 use crate::outbox::wire::split_url;
-use crate::rules::admin::ApprovalState;
-use crate::rules::{Change, Command, Refusal};
+use crate::rules::admin::FundsOrder;
+use crate::rules::{Change, Refusal};
 use crate::treasury::OperatorError;
-use crate::values::format_time;
-
-/// Approvals in one answer.
-const APPROVALS_MAX: usize = 1000;
 
 fn malformed(text: &str) -> OperatorError {
     OperatorError::Malformed(text.to_owned())
@@ -39,28 +36,36 @@ fn check_name(name: &str) -> Result<(), OperatorError> {
 }
 
 impl AdminApi {
-    /// Proposes a change, or does it at once where one operator is enough.
-    async fn propose(&self, wish: &Wish<'_>, status: u16, change: Change) -> Answer {
-        let result = async {
-            if !self.service.config().four_eyes {
-                let number = self.service.apply(&change).await?;
-                tracing::info!(operator = wish.operator, ?change, "changed");
-                return Ok(Response::json(status, &self.result(&change, number)));
-            }
-            let id = self.service.propose(&change, wish.operator).await?;
-            tracing::info!(operator = wish.operator, approval = id, "change proposed");
-            Ok(Response::json(202, &json!({ "approvalId": id, "state": "OPEN" })))
-        };
-        result.await.map_err(|error: OperatorError| failed(&error))
+    /// Proposes a change, or makes it at once where one operator is enough.
+    pub(super) async fn propose(&self, wish: &Wish<'_>, status: u16, change: Change) -> Answer {
+        let operator = wish.operator;
+        if !self.service.config().four_eyes {
+            // In a task of its own: it goes on when the client goes away.
+            let (service, order, by) = (Arc::clone(&self.service), change.clone(), operator.to_owned());
+            let made = tokio::spawn(async move { service.apply_by(&order, &by).await });
+            let number = made.await.expect("changes do not panic").map_err(|error| failed(&error))?;
+            tracing::info!(operator, ?change, "changed");
+            return Ok(Response::json(status, &self.result(&change, number)?));
+        }
+        let id = self.service.propose(&change, operator).await.map_err(|error| failed(&error))?;
+        tracing::info!(operator, approval = id, "change proposed");
+        Ok(Response::json(202, &json!({ "approvalId": id, "state": "OPEN" })))
     }
 
-    /// What a change is answered with when it is done.
-    fn result(&self, change: &Change, number: u64) -> Value {
+    /// What a change is answered with once it is made.
+    pub(super) fn result(&self, change: &Change, number: u64) -> Result<Value, Response> {
         match change {
             Change::Accounts { name: Some(name), .. } | Change::Activate { name, .. } => {
-                self.participant_json(name).unwrap_or_else(|_| json!({ "name": name, "id": number }))
+                Ok(self.participant_json(name).unwrap_or_else(|_| json!({ "name": name, "id": number })))
             }
-            _ => json!({ "done": true }),
+            Change::FundsIn(FundsOrder { id, .. })
+            | Change::FundsOut(FundsOrder { id, .. })
+            | Change::EndFundsOut { id, .. } => self.movement_json(*id),
+            Change::CloseWindow { id, .. } => self.window_by_id(*id),
+            Change::Settle { .. } | Change::StepSettlement { .. } | Change::AbortSettlement { .. } => {
+                self.settlement_json(&self.settlement_of(&number.to_string())?)
+            }
+            _ => Ok(json!({ "done": true })),
         }
     }
 
@@ -78,7 +83,7 @@ impl AdminApi {
     }
 
     /// The name of a participant that exists.
-    fn known(&self, name: &str) -> Result<String, Response> {
+    pub(super) fn known(&self, name: &str) -> Result<String, Response> {
         let directory = self.service.directory();
         let entry = directory.by_name(name);
         entry.map(|entry| entry.name.clone()).ok_or_else(|| failed(&Refusal::Unknown("participant").into()))
@@ -204,80 +209,4 @@ impl AdminApi {
         let change = read().map_err(|error| failed(&error))?;
         self.propose(wish, if name.is_some() { 200 } else { 201 }, change).await
     }
-
-    pub(super) fn approvals(&self, wish: &Wish<'_>) -> Answer {
-        let mut all = self.service.store().all::<Approvals>().map_err(|error| failed(&error.into()))?;
-        all.sort_by_key(|found| std::cmp::Reverse(found.key.id));
-        let state = wish.request.query_text("state");
-        let shown = all
-            .iter()
-            .filter(|found| state.is_none_or(|state| ApprovalState::name(found.row.state) == state))
-            .take(APPROVALS_MAX);
-        let shown: Vec<Value> = shown.map(|found| approval_json(found.key.id, &found.row)).collect();
-        Ok(Response::json(200, &shown))
-    }
-
-    pub(super) fn approval(&self, id: &str) -> Answer {
-        let (id, row) = self.approval_row(id)?;
-        Ok(Response::json(200, &approval_json(id, &row)))
-    }
-
-    fn approval_row(&self, id: &str) -> Result<(u64, ApprovalRow), Response> {
-        let unknown = || failed(&Refusal::Unknown("approval").into());
-        let id = id.parse().map_err(|_| unknown())?;
-        let stored = self.service.store().get::<Approvals>(&ApprovalKey { id });
-        let stored = stored.map_err(|error| failed(&error.into()))?;
-        Ok((id, stored.ok_or_else(unknown)?.row))
-    }
-
-    pub(super) async fn approval_decide(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::Decision = wish.json()?;
-        let (id, row) = self.approval_row(wish.param(0))?;
-        let state = match body.decision.as_str() {
-            "APPROVE" => ApprovalState::Approved,
-            "REJECT" => ApprovalState::Rejected,
-            _ => return Err(fault(400, ApiError::MalformedSyntax, "the decision is APPROVE or REJECT")),
-        };
-        let decide = async |state, result: String| {
-            let operator = wish.operator.to_owned();
-            let command = Command::Decide { id, operator, state, result };
-            let verdict = self.service.lane().submit(command).await.map_err(OperatorError::from);
-            verdict.and_then(|verdict| verdict.map_err(OperatorError::from)).map_err(|error| failed(&error))
-        };
-        // The decision is recorded first: it is repeated by the same operator if the change is cut short.
-        let rejected = state == ApprovalState::Rejected;
-        decide(state, if rejected { "rejected".to_owned() } else { String::new() }).await?;
-        tracing::info!(operator = wish.operator, approval = id, ?state, "change decided");
-        if rejected {
-            return Ok(Response::json(200, &json!({ "approvalId": id, "state": "REJECTED" })));
-        }
-        let change: Change = serde_json::from_str(&row.change).expect("changes are written by the rules");
-        match self.service.apply(&change).await {
-            Ok(number) => {
-                decide(ApprovalState::Approved, "done".to_owned()).await?;
-                let mut result = self.result(&change, number);
-                result["approvalId"] = json!(id);
-                Ok(Response::json(200, &result))
-            }
-            Err(error) => {
-                decide(ApprovalState::Failed, error.to_string()).await?;
-                Err(failed(&error))
-            }
-        }
-    }
-}
-
-fn approval_json(id: u64, row: &ApprovalRow) -> Value {
-    let time = |time: batzen_protocol::Timestamp| format_time(time.as_micros() / 1000);
-    let decided = row.state != ApprovalState::Open as u8;
-    json!({
-        "approvalId": id,
-        "state": ApprovalState::name(row.state),
-        "change": serde_json::from_str::<Value>(&row.change).unwrap_or_default(),
-        "proposedBy": row.proposed_by,
-        "proposed": time(row.proposed),
-        "decidedBy": decided.then_some(&row.decided_by),
-        "decided": decided.then(|| time(row.decided)),
-        "result": row.result,
-    })
 }

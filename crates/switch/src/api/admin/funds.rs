@@ -1,24 +1,30 @@
 //! Liquidity in and out.
 
 use batzen_http::Response;
-use batzen_tables::switch::{AccountKind, MovementKey, Movements};
-use serde_json::json;
+use batzen_tables::switch::{AccountKind, MovementKey, MovementRow, Movements};
+use serde_json::{Value, json};
 
 use super::bodies::{self, amount, currency, remark};
 use super::{AdminApi, Answer, Wish, failed};
-use crate::rules::Refusal;
-use crate::rules::movements::MovementState;
-use crate::treasury::{Funds, OperatorError};
-use crate::values::parse_uuid;
+use crate::rules::admin::FundsOrder;
+use crate::rules::movements::{MovementKind, MovementState};
+use crate::rules::{Change, Refusal};
+use crate::treasury::OperatorError;
+use crate::values::{format_uuid, parse_uuid};
 
 fn malformed(text: &str) -> OperatorError {
     OperatorError::Malformed(text.to_owned())
+}
+
+fn conflict(text: &str) -> Response {
+    failed(&Refusal::Conflict(text.to_owned()).into())
 }
 
 impl AdminApi {
     pub(super) async fn funds(&self, wish: &Wish<'_>) -> Answer {
         let body: bodies::Funds = wish.json()?;
         let key = self.account_by_id(wish.param(0), wish.param(1))?;
+        let name = self.known(wish.param(0))?;
         let read = || {
             if key.kind != AccountKind::Settlement as u8 {
                 return Err(malformed("funds come to and go from SETTLEMENT accounts alone"));
@@ -27,25 +33,39 @@ impl AdminApi {
                 return Err(malformed("the account has another currency"));
             }
             let id = parse_uuid(&body.transfer_id).ok_or_else(|| malformed("transferId is not a UUID"))?;
-            Ok(Funds {
+            Ok(FundsOrder {
                 id,
-                participant: key.participant,
+                name,
                 currency: key.currency,
                 amount: amount(&body.amount.amount)?,
                 reason: remark(&body.reason)?,
                 reference: remark(&body.external_reference)?,
-                operator: wish.operator.to_owned(),
             })
         };
-        let funds = read().map_err(|error| failed(&error))?;
-        let treasury = self.service.treasury();
-        let done = match body.action.as_str() {
-            "recordFundsIn" => treasury.funds_in(&funds).await,
-            "recordFundsOutPrepareReserve" => treasury.funds_out(&funds).await,
-            _ => Err(malformed("the action is recordFundsIn or recordFundsOutPrepareReserve")),
+        let order = read().map_err(|error| failed(&error))?;
+        let kind = match body.action.as_str() {
+            "recordFundsIn" => MovementKind::FundsIn,
+            "recordFundsOutPrepareReserve" => MovementKind::FundsOut,
+            _ => {
+                let text = "the action is recordFundsIn or recordFundsOutPrepareReserve";
+                return Err(failed(&malformed(text)));
+            }
         };
-        done.map_err(|error| failed(&error))?;
-        self.movement(202, funds.id)
+        if self.service.config().four_eyes
+            && let Some(known) = self.movement_row(order.id)?
+        {
+            let is_same = known.kind == kind as u8
+                && (known.participant, known.currency) == (key.participant, key.currency)
+                && (known.amount, &known.reference) == (order.amount, &order.reference);
+            return if is_same {
+                Ok(Response::json(202, &self.movement_json(order.id)?))
+            } else {
+                Err(conflict("another movement has this transferId"))
+            };
+        }
+        let change =
+            if kind == MovementKind::FundsIn { Change::FundsIn(order) } else { Change::FundsOut(order) };
+        self.propose(wish, 202, change).await
     }
 
     pub(super) async fn funds_finish(&self, wish: &Wish<'_>) -> Answer {
@@ -57,23 +77,38 @@ impl AdminApi {
             "recordFundsOutAbort" => false,
             _ => return Err(failed(&malformed("the action is recordFundsOutCommit or recordFundsOutAbort"))),
         };
+        let reason = remark(&body.reason).map_err(|error| failed(&error))?;
         let key = self.account_by_id(wish.param(0), wish.param(1))?;
-        let row = self.service.store().get::<Movements>(&MovementKey { id });
-        let row = row.map_err(|error| failed(&error.into()))?;
-        if !row.is_some_and(|row| row.row.participant == key.participant && row.row.currency == key.currency)
-        {
-            return Err(failed(&Refusal::Unknown("movement").into()));
+        let row = self.movement_row(id)?;
+        let row = row.filter(|row| row.participant == key.participant && row.currency == key.currency);
+        let row = row.ok_or_else(|| failed(&Refusal::Unknown("movement").into()))?;
+        if row.kind != MovementKind::FundsOut as u8 {
+            return Err(conflict("only funds out are committed or aborted"));
         }
-        let done = self.service.treasury().finish_funds_out(id, commit).await;
-        done.map_err(|error| failed(&error))?;
-        self.movement(202, id)
+        let done = if commit { MovementState::Done } else { MovementState::Aborted };
+        let going = if commit { MovementState::Committing } else { MovementState::Aborting };
+        match MovementState::from_number(row.state) {
+            Some(state) if state == done => return Ok(Response::json(202, &self.movement_json(id)?)),
+            Some(state) if state == MovementState::Reserved || state == going => {}
+            state => {
+                let state = state.map_or("", MovementState::name);
+                return Err(conflict(&format!("the movement is {state}: only RESERVED ones are ended")));
+            }
+        }
+        let name = self.known(wish.param(0))?;
+        let change =
+            Change::EndFundsOut { name, currency: key.currency, id, amount: row.amount, commit, reason };
+        self.propose(wish, 202, change).await
     }
 
-    fn movement(&self, status: u16, id: u128) -> Answer {
-        let row = self.service.store().get::<Movements>(&MovementKey { id });
-        let row = row.map_err(|error| failed(&error.into()))?;
-        let state = row.and_then(|stored| MovementState::from_number(stored.row.state));
+    fn movement_row(&self, id: u128) -> Result<Option<MovementRow>, Response> {
+        let stored = self.service.store().get::<Movements>(&MovementKey { id });
+        Ok(stored.map_err(|error| failed(&error.into()))?.map(|stored| stored.row))
+    }
+
+    pub(super) fn movement_json(&self, id: u128) -> Result<Value, Response> {
+        let state = self.movement_row(id)?.and_then(|row| MovementState::from_number(row.state));
         let state = state.map_or("", MovementState::name);
-        Ok(Response::json(status, &json!({ "transferId": crate::values::format_uuid(id), "state": state })))
+        Ok(json!({ "transferId": format_uuid(id), "state": state }))
     }
 }

@@ -72,6 +72,15 @@ fn write(service: &Service, page: &mut Page) {
     page.gauge("batzen_switch_near_cap", "Positions beyond their alarm threshold", treasury.alarms.get());
     page.count("batzen_switch_alarms_total", "Alarms that went off", &treasury.alarms_raised);
     write_books(service, page);
+    match service.pending_approvals() {
+        Ok(pending) => {
+            let help = "Proposals that wait for a second operator";
+            page.gauge("batzen_switch_pending_approvals", help, pending.count);
+            let help = "How long the oldest of them has waited";
+            page.gauge("batzen_switch_oldest_approval_seconds", help, pending.oldest_seconds);
+        }
+        Err(error) => tracing::warn!(%error, "pending approvals cannot be counted"),
+    }
     service.store().write_metrics(page, batzen_tables::switch::ALL);
 }
 
@@ -80,11 +89,6 @@ fn write_books(service: &Service, page: &mut Page) {
     let treasury = service.treasury().counters();
     let directory = service.directory();
     page.gauge("batzen_switch_participants", "Participants", directory.all().len());
-    page.gauge(
-        "batzen_switch_approvals_pending",
-        "Changes that wait for a second operator",
-        treasury.approvals_open.get(),
-    );
     page.gauge(
         "batzen_switch_windows_unsettled",
         "Settlement windows that are closed, but not settled",

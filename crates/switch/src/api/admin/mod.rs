@@ -1,5 +1,6 @@
 //! The operators' interface: synchronous, each request with an operator's bearer token.
 
+mod approvals;
 mod bodies;
 mod books;
 mod changes;
@@ -149,7 +150,9 @@ fn failed(error: &OperatorError) -> Response {
     let text = error.to_string();
     match error {
         OperatorError::Refused(Refusal::Unknown(_)) => fault(404, ApiError::IdNotFound, &text),
-        OperatorError::Refused(Refusal::Conflict(_)) => fault(409, ApiError::ValidationError, &text),
+        OperatorError::Refused(Refusal::Conflict(_) | Refusal::NotDone(_)) => {
+            fault(409, ApiError::ValidationError, &text)
+        }
         OperatorError::Refused(Refusal::Forbidden(_)) => fault(403, ApiError::ClientError, &text),
         OperatorError::Refused(Refusal::Overtaken) | OperatorError::Lane(SubmitError::Overloaded) => {
             fault(503, ApiError::ServerBusy, &text).with_header(header::RETRY_AFTER, "1")
@@ -191,7 +194,7 @@ impl AdminApi {
 
     async fn dispatch(&self, request: &Request) -> Answer {
         use Endpoint as E;
-        let matched = self.routes.resolve(&request.head)?;
+        let matched = self.routes.resolve(&request.head).map_err(of_the_interface)?;
         match matched.endpoint {
             E::Health => return self.health(),
             E::Metrics => return Ok(self.metrics().await),
@@ -245,6 +248,26 @@ impl AdminApi {
         let state = self.service.state().map_err(|error| failed(&error))?;
         Ok(Response::json(200, &json!({ "status": "OK", "openWindow": state.open_window })))
     }
+}
+
+/// An error of the HTTP frame in the form of this interface.
+pub(crate) fn of_the_interface(mut frame: Response) -> Response {
+    let error = match frame.status {
+        ..400 => return frame,
+        404 => ApiError::UnknownUri,
+        413 | 414 | 431 => ApiError::TooLarge,
+        405 | 408 => ApiError::ClientError,
+        503 => ApiError::ServerBusy,
+        500.. => ApiError::InternalServerError,
+        _ => ApiError::MalformedSyntax,
+    };
+    let text = match frame.status {
+        404 => "there is no such path".to_owned(),
+        405 => format!("the method is not allowed here: {}", frame.header(&header::ALLOW).unwrap_or("none")),
+        _ => frame.json_value()["detail"].as_str().unwrap_or_default().to_owned(),
+    };
+    frame.body = fault(frame.status, error, &text).body;
+    frame
 }
 
 impl Handler for AdminApi {

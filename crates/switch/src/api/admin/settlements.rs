@@ -1,5 +1,7 @@
 //! Settlements.
 
+use std::sync::Arc;
+
 use batzen_http::Response;
 use batzen_tables::switch::{AccountKind, SettlementAccountKey, Settlements};
 use serde::Deserialize;
@@ -8,9 +10,11 @@ use serde_json::{Value, json};
 use super::bodies::remark;
 use super::books::time;
 use super::{AdminApi, Answer, Wish, failed};
-use crate::rules::Refusal;
-use crate::rules::settlements::{SettlementState, windows_of};
-use crate::settlement::{Settlement, Step, net};
+use crate::errors::ApiError;
+use crate::rules::admin::AccountStep;
+use crate::rules::settlements::{SettlementState, check_step, windows_of};
+use crate::rules::{Change as Order, Refusal};
+use crate::settlement::{Settlement, net};
 use crate::treasury::OperatorError;
 use crate::values::{currency_text, format_amount, format_signed};
 
@@ -80,10 +84,8 @@ impl AdminApi {
             return Err(malformed("a settlement has 1 to 1,000 windows"));
         }
         let reason = remark(&body.reason).map_err(|error| failed(&error))?;
-        let id = self.service.settle(&body.settlement_model, &reason, &windows).await;
-        let id = id.map_err(|error| failed(&error))?;
-        tracing::info!(operator = wish.operator, settlement = id, "settlement made");
-        self.settlement(&id.to_string())
+        let model = body.settlement_model;
+        self.propose(wish, 200, Order::Settle { model, reason, windows }).await
     }
 
     pub(super) fn settlements(&self) -> Answer {
@@ -128,7 +130,7 @@ impl AdminApi {
         }))
     }
 
-    /// Steps of accounts, each answered by itself; or the end of the whole.
+    /// Steps of accounts, or the end of the whole.
     pub(super) async fn settlement_change(&self, wish: &Wish<'_>) -> Answer {
         let body: Change = wish.json()?;
         let settlement = self.settlement_of(wish.param(0))?;
@@ -138,41 +140,59 @@ impl AdminApi {
                 return Err(malformed("a settlement as a whole can only be ABORTED"));
             }
             let reason = remark(&body.reason).map_err(|error| failed(&error))?;
-            self.service.abort_settlement(id, &reason).await.map_err(|error| failed(&error))?;
-            tracing::info!(operator = wish.operator, settlement = id, "settlement aborted");
-            return self.settlement(wish.param(0));
+            return self.propose(wish, 200, Order::AbortSettlement { settlement: id, reason }).await;
         }
+        let mut steps = Vec::new();
         let mut errors = Vec::new();
         for participant in &body.participants {
             for account in &participant.accounts {
-                if let Err(error) = self.settlement_step(&settlement, participant.id, account).await {
-                    errors.push(json!({
-                        "participantId": participant.id, "accountId": account.id,
-                        "errorInformation": { "errorCode": "3100", "errorDescription": error.to_string() },
-                    }));
+                match self.step_of(&settlement, participant.id, account) {
+                    Ok(step) => steps.push(step),
+                    Err(error) => errors.push(step_error(participant.id, account.id, &error)),
                 }
             }
         }
+        if steps.is_empty() && errors.is_empty() {
+            return Err(malformed("no account is named"));
+        }
+        if !errors.is_empty() {
+            return self.settlement_errors(id, errors);
+        }
+        if self.service.config().four_eyes {
+            return self.propose(wish, 200, Order::StepSettlement { settlement: id, steps }).await;
+        }
+        // Each account is answered by itself.
+        let service = Arc::clone(&self.service);
+        let stepping = tokio::spawn(async move {
+            let untaken = service.step_accounts(id, &steps).await?;
+            let error = |(step, error): &(&AccountStep, OperatorError)| {
+                step_error(step.participant, step.account, error)
+            };
+            Ok::<Vec<Value>, OperatorError>(untaken.iter().map(error).collect())
+        });
+        let errors = stepping.await.expect("steps do not panic").map_err(|error| failed(&error))?;
         tracing::info!(
             operator = wish.operator,
             settlement = id,
             errors = errors.len(),
             "settlement moved on"
         );
-        let mut value = self.settlement_json(&self.settlement_of(wish.param(0))?)?;
-        if errors.is_empty() {
-            return Ok(Response::json(200, &value));
-        }
+        if errors.is_empty() { self.settlement(wish.param(0)) } else { self.settlement_errors(id, errors) }
+    }
+
+    fn settlement_errors(&self, id: u64, errors: Vec<Value>) -> Answer {
+        let mut value = self.settlement_json(&self.settlement_of(&id.to_string())?)?;
         value["errors"] = Value::Array(errors);
         Ok(Response::json(409, &value))
     }
 
-    async fn settlement_step(
+    /// A step that can be taken as things are.
+    fn step_of(
         &self,
         settlement: &Settlement,
         participant: u32,
         account: &ChangedAccount,
-    ) -> Result<(), OperatorError> {
+    ) -> Result<AccountStep, OperatorError> {
         let is_meant = |key: &SettlementAccountKey| {
             key.participant == participant
                 && self
@@ -180,14 +200,31 @@ impl AdminApi {
                     .is_ok_and(|row| row.is_some_and(|row| row.id == account.id))
         };
         let found = settlement.accounts.iter().find(|(key, _)| is_meant(key));
-        let (key, _) = found.ok_or(Refusal::Unknown("settlement account"))?;
-        let to = SettlementState::from_name(&account.state)
-            .filter(|state| !matches!(state, SettlementState::Settling | SettlementState::Aborting))
-            .ok_or_else(|| {
-                OperatorError::Malformed(format!("{} is no state of an account", account.state))
-            })?;
-        let reason = remark(&account.reason)?;
-        let reference = remark(&account.external_reference)?;
-        self.service.settlement_step(&Step { key: key.clone(), to, reason, reference }).await
+        let (key, row) = found.ok_or(Refusal::Unknown("settlement account"))?;
+        let to = SettlementState::from_name(&account.state).filter(|state| state.is_of_accounts());
+        let to = to.ok_or_else(|| {
+            OperatorError::Malformed(format!("{} is not a state of an account", account.state))
+        })?;
+        let state = SettlementState::from_number(row.state).expect("rows are written by the rules");
+        check_step(settlement.state(), state, to)?;
+        Ok(AccountStep {
+            participant,
+            name: self.service.directory().name(participant).to_owned(),
+            currency: key.currency,
+            account: account.id,
+            state: account.state.clone(),
+            reason: remark(&account.reason)?,
+            reference: remark(&account.external_reference)?,
+        })
     }
+}
+
+fn step_error(participant: u32, account: u32, error: &OperatorError) -> Value {
+    json!({
+        "participantId": participant, "accountId": account,
+        "errorInformation": {
+            "errorCode": ApiError::ValidationError.code().to_string(),
+            "errorDescription": error.to_string(),
+        },
+    })
 }
