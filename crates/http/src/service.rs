@@ -415,10 +415,8 @@ impl<H: Handler> Frame<H> {
             {
                 self.frame_error(FrameError::UploadExceedsLimit, "")
             }
-            Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => self.frame_error(
-                FrameError::EncodingUnsupported,
-                "concurrent requests have no content encoding",
-            ),
+            Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => self
+                .frame_error(FrameError::EncodingUnsupported, "concurrent requests have no content encoding"),
             Ok(_) if !hold.grow(body.len(), 0) => self.too_busy(Resource::Bodies),
             Ok(_) => self.handled(&client, head, body, hold).await,
         };

@@ -355,7 +355,7 @@ async fn the_pages_of_figures_need_no_token() {
         "batzen_build_info{service=\"switch\"",
         "batzen_operations_total{operation=\"prepare\",outcome=\"done\"} 1",
         "batzen_switch_participants 2\n",
-        "batzen_switch_approvals_pending 0\n",
+        "batzen_switch_pending_approvals 0\n",
         "batzen_switch_window_open_transfers 1\n",
         // What the payer owes, the payee is owed.
         "batzen_switch_position{participant=\"fsp1\",currency=\"EUR\"} 5\n",
