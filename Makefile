@@ -21,7 +21,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test mutate fmt lint phrases doc install needs needs-test
+.PHONY: help demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -165,7 +165,7 @@ define bench_runs
 	done
 endef
 
-install bench-all bench-postgres bench-tables: PROFILE = dist
+install deb image bench-all bench-postgres bench-tables: PROFILE = dist
 
 bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
 	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
@@ -213,3 +213,12 @@ install: build ## install the binary, links by the names that operators know, an
 		ln -sf batzen $(DESTDIR)$(PREFIX)/bin/$$name; done
 	install -d $(DESTDIR)$(PREFIX)/share/taler/config.d
 	install -m644 deploy/config.d/*.conf $(DESTDIR)$(PREFIX)/share/taler/config.d
+
+# Where packages and images go.
+PACKAGES ?= target/packages
+
+deb: build ## a Debian package, and one with debug information: target/packages/*.deb
+	deploy/package/deb.sh $(BIN) $(PACKAGES)
+
+image: build ## an OCI image, built without a daemon: target/packages/batzen-image.tar
+	deploy/package/image.sh $(BIN) $(PACKAGES)

@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Builds a Debian package from a binary: deploy/package/deb.sh BINARY OUT_DIR
+#
+# The package has the program (without debug information, which goes to a package of its own), man pages, completions, the
+# systemd units, a user for each service, and sample configurations. It starts nothing: the operator edits a configuration and
+# enables the units of the services that this machine runs.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/../.." && pwd)
+binary=$(realpath "$1")
+mkdir -p "$2"
+out=$(realpath "$2")
+version=$("$binary" --version | head -1 | awk '{ print $2 }')
+arch=$(dpkg --print-architecture)
+# Files carry the date of the commit, so that two builds of it are equal.
+epoch=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || date +%s)}
+export SOURCE_DATE_EPOCH=$epoch
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/batzen
+debug=$work/batzen-dbgsym
+
+install -Dm755 "$binary" "$root/usr/bin/batzen"
+build_id=$(readelf -n "$binary" | awk '/Build ID/ { print $3 }')
+symbols=usr/lib/debug/.build-id/${build_id:0:2}/${build_id:2}.debug
+mkdir -p "$debug/$(dirname "$symbols")"
+objcopy --only-keep-debug --compress-debug-sections "$binary" "$debug/$symbols"
+strip --strip-all "$root/usr/bin/batzen"
+
+for name in $(sed -n 's/^    ("\(taler-[a-z-]*\)".*/\1/p' "$here/crates/batzen/src/names.rs"); do
+	ln -s batzen "$root/usr/bin/$name"
+done
+"$binary" man --out "$root/usr/share/man/man1"
+gzip -9n "$root"/usr/share/man/man1/*.1
+mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" \
+	"$root/usr/share/fish/vendor_completions.d"
+"$binary" completions bash >"$root/usr/share/bash-completion/completions/batzen"
+"$binary" completions zsh >"$root/usr/share/zsh/vendor-completions/_batzen"
+"$binary" completions fish >"$root/usr/share/fish/vendor_completions.d/batzen.fish"
+mkdir -p "$root/etc/batzen" "$root/usr/share/taler"
+for service in bank exchange signer switch; do
+	"$binary" "$service" sample-config --system >"$root/etc/batzen/$service.conf"
+done
+cp -r "$here/deploy/config.d" "$root/usr/share/taler/config.d"
+for unit in "$here"/deploy/systemd/*.service; do
+	install -d "$root/usr/lib/systemd/system"
+	sed 's#/usr/local/bin/#/usr/bin/#; /^DynamicUser=/d' "$unit" >"$root/usr/lib/systemd/system/$(basename "$unit")"
+done
+install -d "$root/usr/lib/sysusers.d"
+for service in bank exchange ledger signer switch; do
+	echo "u batzen-$service - \"Batzen $service\" /var/lib/batzen-$service"
+done >"$root/usr/lib/sysusers.d/batzen.conf"
+docs=$root/usr/share/doc/batzen
+mkdir -p "$docs" "$debug/usr/share/doc"
+cp "$here/README.md" "$here/CHANGELOG.md" "$here"/docs/*.md "$docs/"
+cp -r "$here/deploy/prometheus" "$here/deploy/grafana" "$here/deploy/nginx" "$docs/"
+cat "$here/LICENSE-MIT" "$here/LICENSE-APACHE" >"$docs/copyright"
+ln -s batzen "$debug/usr/share/doc/batzen-dbgsym"
+
+mkdir -p "$root/DEBIAN" "$debug/DEBIAN"
+(cd "$root" && find etc -type f | sed 's#^#/#') >"$root/DEBIAN/conffiles"
+cat >"$root/DEBIAN/postinst" <<'SCRIPT'
+#!/bin/sh
+set -e
+if [ "$1" = configure ]; then
+	systemd-sysusers batzen.conf
+	# These hold the operators' tokens and the addresses of keys: for their service alone.
+	for service in bank exchange signer switch; do
+		chown "root:batzen-$service" "/etc/batzen/$service.conf"
+		chmod 640 "/etc/batzen/$service.conf"
+	done
+	if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+fi
+SCRIPT
+cat >"$root/DEBIAN/prerm" <<'SCRIPT'
+#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+	systemctl stop 'batzen-*.service' || true
+fi
+SCRIPT
+chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm"
+libc=$(objdump -T "$binary" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1 | sed 's/GLIBC_//')
+control() {
+	cat <<CONTROL
+Package: $1
+Version: $version
+Architecture: $arch
+Maintainer: Batzen maintainers <maintainers@batzen.example>
+Section: $2
+Priority: optional
+Installed-Size: $(du -sk --exclude=DEBIAN "$3" | cut -f1)
+Depends: $4
+Description: $5
+CONTROL
+}
+control batzen net "$root" "libc6 (>= $libc), libgcc-s1, systemd" "digital cash: exchange, bank, ledger, switch, wallet
+ Batzen is a digital-cash stack with the protocol of GNU Taler 0.9: blind-signed coins on a two-phase,
+ double-entry ledger. Services start after their configuration in /etc/batzen is edited and their unit
+ is enabled." >"$root/DEBIAN/control"
+control batzen-dbgsym debug "$debug" "batzen (= $version)" "debug information of batzen" >"$debug/DEBIAN/control"
+
+find "$work" -exec touch --no-dereference --date="@$epoch" {} +
+for package in "$root" "$debug"; do
+	dpkg-deb --root-owner-group -Zxz --build "$package" "$out/$(basename "$package")_${version}_$arch.deb" >&2
+done
+ls -l "$out"/batzen*_"${version}_$arch.deb" >&2
