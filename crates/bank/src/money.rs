@@ -19,7 +19,7 @@ const PAUSE_PER_READING: u32 = 20;
 struct Sums {
     accounts: u64,
     /// What is in accounts that are not overdrawn.
-    total: u128,
+    held: u128,
     /// What overdrawn accounts owe.
     debt: u128,
     /// What is set aside for withdrawals.
@@ -36,7 +36,7 @@ impl MoneySums {
         let Some(sums) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else { return };
         page.gauge("batzen_bank_accounts", "Accounts in the ledger", sums.accounts);
         for (name, help, units) in [
-            ("total", "What is in accounts that are not overdrawn", sums.total),
+            ("held", "What is in accounts that are not overdrawn", sums.held),
             ("debt", "What overdrawn accounts owe", sums.debt),
             (
                 "set_aside",
@@ -81,7 +81,7 @@ async fn add_up(ledger: &dyn Ledger, chart: &Chart) -> Result<Sums, LedgerError>
             // An account that is being opened may not have its headroom yet.
             let credits = account.credits_posted.saturating_sub(chart.headroom());
             sums.accounts += 1;
-            sums.total += credits.saturating_sub(account.debits_posted);
+            sums.held += credits.saturating_sub(account.debits_posted);
             sums.debt += account.debits_posted.saturating_sub(credits);
             sums.set_aside += account.debits_pending;
         }
@@ -130,7 +130,7 @@ mod tests {
         transfers.push(move_from(0, 2, 20, TransferFlags::PENDING));
         let results = ledger.create_transfers(transfers).await.unwrap();
         assert!(results.iter().all(|result| result.status == CreateTransferStatus::Created), "{results:?}");
-        let expected = Sums { accounts: 2, total: 300, debt: 300, set_aside: 20 };
+        let expected = Sums { accounts: 2, held: 300, debt: 300, set_aside: 20 };
         assert_eq!(add_up(&ledger, &chart).await.unwrap(), expected);
     }
 

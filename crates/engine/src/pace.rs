@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn work_that_is_not_behind_keeps_the_first_share() {
-        // A little all the time, and bursts that are worked off in half of their second.
+        // Steady work, and bursts that take half of their second.
         let (mut pace, start) = (Pace::new(), Instant::now());
         for ms in 0..60_000_u32 {
             pace.background_waits(start + ms * MS, ms % 1_000 < 500 || ms % 10 == 0);

@@ -282,7 +282,7 @@ pub(super) const SECTIONS: &[Section] = &[
         needs: "batzen_bank_accounts",
         tiles: &[
             tile("bank-accounts", "accounts", Count, gauge("batzen_bank_accounts"), Never),
-            tile("bank-total", "in accounts", Money, gauge("batzen_bank_money_total"), Never),
+            tile("bank-total", "in accounts", Money, gauge("batzen_bank_money_held"), Never),
             tile("bank-debt", "owed by overdrawn accounts", Money, gauge("batzen_bank_money_debt"), Never),
             tile(
                 "bank-set-aside",
@@ -305,7 +305,7 @@ pub(super) const SECTIONS: &[Section] = &[
             "Sums over all accounts, added up every ten seconds (less often on a large bank).",
             Money,
             Named(&[
-                ("in accounts", gauge("batzen_bank_money_total")),
+                ("in accounts", gauge("batzen_bank_money_held")),
                 ("owed by overdrawn accounts", gauge("batzen_bank_money_debt")),
                 ("set aside", gauge("batzen_bank_money_set_aside")),
             ]),

@@ -161,7 +161,7 @@ fn problems(
         }
     }
     problems.extend(
-        seen.iter().filter(|id| !acknowledged.contains_key(id)).map(|id| format!("nobody knows {id:x}")),
+        seen.iter().filter(|id| !acknowledged.contains_key(id)).map(|id| format!("{id:x} is unknown")),
     );
     for account in accounts {
         if balances.get(&account.id).is_some_and(|shown| shown != account) {

@@ -18,6 +18,17 @@ use super::PATIENCE;
 /// The version of axe-core that `make needs-test` installs.
 const AXE_VERSION: &str = "4.14.1";
 
+/// Hands what is serious or critical to the driver, a text for each rule that is broken.
+const AXE_RUN: &str = r#"
+    const done = arguments[arguments.length - 1];
+    const node = (one) => "  " + one.html.slice(0, 200) + "\n    " + one.failureSummary.replace(/\n/g, " ");
+    const rule = (one) => one.impact + " " + one.id + ": " + one.help + "\n" + one.nodes.map(node).join("\n");
+    const isGrave = (one) => ["serious", "critical"].includes(one.impact);
+    axe.run(document, { resultTypes: ["violations"] }).then(
+        (found) => done(found.violations.filter(isGrave).map(rule)),
+        (error) => done(["axe-core failed: " + error]));
+"#;
+
 const FLAGS: [&str; 10] = [
     "--headless",
     "--no-sandbox",
@@ -137,7 +148,7 @@ impl Browser {
 
     /// Runs script in the page: the body of a function.
     pub fn run(&self, script: &str) -> Value {
-        self.post("execute/sync", &json!({"script": script, "args": []}))
+        self.post("execute/sync", &json!({"script": AXE_RUN, "args": []}))
     }
 
     /// Waits until an expression is true in the page.
@@ -196,13 +207,7 @@ impl Browser {
         if self.run("return typeof window.axe") == "undefined" {
             self.run(&format!("{}; window.axe = axe;", axe_script()));
         }
-        let script = "const done = arguments[arguments.length - 1];
-            axe.run(document, { resultTypes: ['violations'] }).then(
-                (found) => done(found.violations.filter((one) => ['serious', 'critical'].includes(one.impact)).map((one) =>
-                    one.impact + ' ' + one.id + ': ' + one.help + '\n' + one.nodes.map((node) =>
-                        '  ' + node.html.slice(0, 200) + '\n    ' + node.failureSummary.replace(/\n/g, ' ')).join('\n'))),
-                (error) => done(['axe-core failed: ' + error]));";
-        let found = self.post("execute/async", &json!({"script": script, "args": []}));
+        let found = self.post("execute/async", &json!({"script": AXE_RUN, "args": []}));
         let found = found.as_array().unwrap_or_else(|| panic!("axe-core says {found}"));
         found.iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     }
