@@ -319,11 +319,8 @@ mod tests {
         assert!(!bank.create_accounts && !bank.allow_add_incoming, "not where passwords count");
         for option in ["CREATE_ACCOUNTS", "ALLOW_ADD_INCOMING"] {
             let config = Config::parse(&format!("{text}{option} = YES\n")).unwrap();
-            let error = BankConfig::from_config(&config).unwrap().check().unwrap_err();
-            assert!(
-                error.to_string().contains(option) && error.to_string().contains("CHECK_PASSWORDS"),
-                "{error}"
-            );
+            let error = BankConfig::from_config(&config).unwrap().check().unwrap_err().to_string();
+            assert!(error.contains(option) && error.contains("CHECK_PASSWORDS"), "{error}");
         }
         assert!(bank.listen_host.is_none() && bank.check().is_ok());
         for (paths, dir) in [
