@@ -14,8 +14,9 @@ use serde::Serialize;
 
 use crate::core::coin::Coin;
 use crate::core::evidence::{self, Evidence, EvidenceId};
-use crate::core::views::{self, Balance, Transaction};
+use crate::core::views::{self, Balance, History, Transaction};
 use crate::core::{Change, CoreError, Entropy, OpId, OsEntropy, WalletState};
+use crate::network_error::NetworkError;
 use crate::store::{Store, StoreError};
 use crate::transport::{HttpTransport, Transport, TransportError};
 
@@ -28,11 +29,14 @@ pub enum WalletError {
     /// The wallet file failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Several attempts got no answer. The operation continues with the next run.
-    #[error("no answer from {0}; what was begun goes on with `batzen wallet run`")]
+    /// The HTTP client cannot be set up.
+    #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The server stayed overloaded or broken for several attempts.
-    #[error("{url} cannot answer now (HTTP {status}); what was begun goes on with `batzen wallet run`")]
+    /// Several attempts got no answer. Operations that began continue with the next run.
+    #[error(transparent)]
+    NoAnswer(#[from] NetworkError),
+    /// The server stayed overloaded or broken for several attempts. Operations that began continue with the next run.
+    #[error("{url} is overloaded or out of order (HTTP {status})")]
     Unavailable {
         /// URL of the request.
         url: String,
@@ -141,9 +145,17 @@ pub struct PendingOperation {
     pub kind: &'static str,
     /// Base URL of the exchange.
     pub exchange: String,
-    /// What it waits for, in plain words.
+    /// The latest answer or error about it, in plain words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Its next step, in plain words.
+    pub waits_for: &'static str,
+    /// The next deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// What happens at the deadline, such as "reserve expires".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until_event: Option<&'static str>,
     /// Number of the evidence, if the exchange's latest answer was false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<EvidenceId>,
@@ -311,6 +323,15 @@ impl Wallet {
         Ok(self.with_state(|state| views::transactions(state, with_refreshes))?)
     }
 
+    /// The complete history, whose effects sum to the balance.
+    ///
+    /// # Errors
+    /// If records contradict each other.
+    pub fn history(&self, with_refreshes: bool) -> Result<History, WalletError> {
+        let now = self.now();
+        Ok(self.with_state(|state| views::history(state, with_refreshes, now))?)
+    }
+
     /// One row of the history.
     ///
     /// # Errors
@@ -331,12 +352,19 @@ impl Wallet {
         self.with_state(|state| {
             state
                 .open_operations()
-                .map(|operation| PendingOperation {
-                    id: operation.id,
-                    kind: operation.kind.name(),
-                    exchange: operation.exchange.clone(),
-                    message: operation.last_error.clone(),
-                    evidence: operation.dispute.map(|dispute| dispute.evidence),
+                .map(|operation| {
+                    let wait = views::wait(state, operation).ok();
+                    let until = wait.as_ref().and_then(|wait| wait.until);
+                    PendingOperation {
+                        id: operation.id,
+                        kind: operation.kind.name(),
+                        exchange: operation.exchange.clone(),
+                        message: operation.last_error.clone(),
+                        waits_for: wait.map_or("not finished", |wait| wait.reason),
+                        until: until.map(|(time, _)| time),
+                        until_event: until.map(|(_, event)| event),
+                        evidence: operation.dispute.map(|dispute| dispute.evidence),
+                    }
                 })
                 .collect()
         })

@@ -12,6 +12,7 @@ pub mod backup;
 pub mod bank;
 pub mod core;
 mod driver;
+pub mod network_error;
 pub mod store;
 pub mod transport;
 
@@ -20,7 +21,9 @@ pub use core::coin::{Coin, CoinStatus};
 pub use core::exchange::{CipherChoice, Exchange};
 pub use core::payment::{DepositAmount, PaymentReceipt, PaymentRequest, ReceiptCoin};
 pub use core::refund::RefundPermission;
-pub use core::views::{Balance, ExchangeBalance, Status, Transaction};
+pub use core::views::{Balance, ExchangeBalance, History, HistoryTotal, Left, Status, Transaction};
 pub use driver::{
-    Clock, ManualWithdrawal, RunReport, RunUntil, SystemClock, Wallet, WalletError, WalletOptions,
+    Clock, ManualWithdrawal, PendingOperation, RunReport, RunUntil, SystemClock, Wallet, WalletError,
+    WalletOptions,
 };
+pub use network_error::{NetworkError, NetworkProblem};

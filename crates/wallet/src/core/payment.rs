@@ -154,6 +154,38 @@ pub fn preview_deposit(
     }
 }
 
+/// All coins for a deposit of everything at one exchange. A request carries at most [`MAX_COINS`] of them.
+///
+/// # Errors
+/// If records contradict each other.
+pub fn preview_deposit_all(state: &State, base_url: &str, now: Timestamp) -> Result<PaymentPlan, CoreError> {
+    let exchange = state.exchange(base_url)?;
+    Ok(select_all(&candidates(state, exchange, now)?, usize::MAX)?)
+}
+
+/// Checks that an exchange can pay into the account of a payto URI.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if the URI is malformed, or the exchange does not use its wire method.
+pub fn check_account(exchange: &Exchange, payto: &str) -> Result<(), CoreError> {
+    let bad = |reason: String| CoreError::BadInput { what: "payto URI", reason };
+    let account = PaytoUri::parse(payto).map_err(|error| bad(error.to_string()))?;
+    let parsed: Vec<PaytoUri> =
+        exchange.accounts.iter().filter_map(|own| PaytoUri::parse(own.as_str()).ok()).collect();
+    let mut methods: Vec<&str> = parsed.iter().map(PaytoUri::method).collect();
+    if methods.is_empty() || methods.contains(&account.method()) {
+        return Ok(());
+    }
+    methods.sort_unstable();
+    methods.dedup();
+    Err(bad(format!(
+        "{} cannot pay to {} accounts, but to {}",
+        exchange.base_url,
+        account.method(),
+        methods.join(", ")
+    )))
+}
+
 /// Records a deposit into the owner's bank account and debits its coins.
 ///
 /// # Errors

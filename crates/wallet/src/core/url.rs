@@ -52,6 +52,14 @@ pub fn normalise_base_url(text: &str) -> Result<String, CoreError> {
     Ok(url)
 }
 
+/// The part of a URL that names the server: scheme, host and port.
+#[must_use]
+pub fn origin(url: &str) -> &str {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let end = url[start..].find('/').map_or(url.len(), |at| start + at + 1);
+    &url[..end]
+}
+
 /// Whether two libtool versions (`current:revision:age`) are compatible: their ranges `current - age ..=
 /// current` overlap. A malformed version is compatible with nothing.
 #[must_use]

@@ -1,19 +1,26 @@
 //! Balances and history for the user: amounts and plain words.
 
+mod effect;
+mod left;
+mod wait;
+
 use std::collections::BTreeMap;
 
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use serde::Serialize;
 
 use super::CoreError;
-use super::coin::CoinStatus;
+use super::coin::{Coin, CoinStatus};
 use super::evidence::EvidenceId;
-use super::exchange::Exchange;
+use super::exchange::{Denom, Exchange};
 use super::payment::PaymentStage;
 use super::refresh::{RefreshReason, RefreshStage, is_busy};
 use super::refund::RefundState;
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::withdraw::{Origin, PlanchetState, WithdrawStage};
+use effect::{effect, losses, signed, summary_row};
+pub use left::{Left, left};
+pub use wait::{Wait, wait};
 
 /// The money at one exchange.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,6 +44,9 @@ pub struct ExchangeBalance {
 pub struct Balance {
     /// The currency.
     pub currency: Currency,
+    /// Everything that the wallet holds or expects: the sum of all amounts below except `pending_outgoing`, which is
+    /// spent already. The effects of the history sum to it.
+    pub total: Amount,
     /// Sum of the exchanges.
     pub available: Amount,
     /// Sum of the exchanges.
@@ -63,6 +73,7 @@ pub fn balances(state: &WalletState, now: Timestamp) -> Result<Vec<Balance>, Cor
         let total =
             by_currency.entry(exchange.currency.as_str().to_ascii_uppercase()).or_insert_with(|| Balance {
                 currency: exchange.currency,
+                total: zero,
                 available: zero,
                 pending_incoming: zero,
                 pending_outgoing: zero,
@@ -70,6 +81,9 @@ pub fn balances(state: &WalletState, now: Timestamp) -> Result<Vec<Balance>, Cor
                 disputed: zero,
                 exchanges: Vec::new(),
             });
+        for amount in [&part.available, &part.pending_incoming, &part.dust, &part.disputed] {
+            total.total = total.total.checked_add(amount)?;
+        }
         total.available = total.available.checked_add(&part.available)?;
         total.pending_incoming = total.pending_incoming.checked_add(&part.pending_incoming)?;
         total.pending_outgoing = total.pending_outgoing.checked_add(&part.pending_outgoing)?;
@@ -92,15 +106,11 @@ fn exchange_balance(
         state.coins.values().filter(|coin| coin.exchange == exchange.base_url && !coin.remaining.is_zero())
     {
         let denom = exchange.denom(&coin.h_denom_pub)?;
-        let sum = match coin.status {
-            CoinStatus::Fresh if denom.can_deposit(now) => &mut available,
-            // It is refreshed when the operation that holds it ends. If no operation holds it, it was too
-            // little for a refresh.
-            CoinStatus::Used if is_busy(&draft, &coin.coin_pub) || denom.revoked => &mut incoming,
-            CoinStatus::Used => &mut dust,
-            // To be recouped, or refreshed before it expires.
-            CoinStatus::Fresh if denom.revoked => &mut incoming,
-            CoinStatus::Fresh | CoinStatus::Lost => continue,
+        let sum = match place_of(&draft, coin, denom, now) {
+            Place::Available => &mut available,
+            Place::Incoming => &mut incoming,
+            Place::Dust => &mut dust,
+            Place::Lost => continue,
         };
         *sum = sum.checked_add(coin.remaining)?;
     }
@@ -123,12 +133,36 @@ fn exchange_balance(
     })
 }
 
+/// The part of the balance in which a coin counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Available,
+    Incoming,
+    Dust,
+    /// In none: expired, or proven to be spent elsewhere.
+    Lost,
+}
+
+fn place_of(draft: &Draft<'_>, coin: &Coin, denom: &Denom, now: Timestamp) -> Place {
+    match coin.status {
+        CoinStatus::Fresh if denom.can_deposit(now) => Place::Available,
+        // It is refreshed when the operation that holds it ends. If no operation holds it, it was too little for a
+        // refresh.
+        CoinStatus::Used if is_busy(draft, &coin.coin_pub) || denom.revoked => Place::Incoming,
+        CoinStatus::Used => Place::Dust,
+        // To be recouped, or refreshed before it expires.
+        CoinStatus::Fresh if denom.revoked => Place::Incoming,
+        CoinStatus::Fresh | CoinStatus::Lost => Place::Lost,
+    }
+}
+
 /// The amount that an open operation holds outside of the wallet's coins.
 fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreError> {
     match &operation.kind {
         OpKind::Withdrawal(record) => {
             let (open, _) = record.totals(exchange, &[PlanchetState::Open])?;
-            Ok(if record.planchets.is_empty() { record.amount } else { open })
+            let expected = record.amount.checked_add(record.recouped)?;
+            Ok(if record.planchets.is_empty() { expected } else { open })
         }
         OpKind::Payment(record) => Ok(record.totals()?.0),
         // Nothing of it counts as spent before the exchange has confirmed it.
@@ -145,7 +179,7 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
     }
 }
 
-/// State of an operation.
+/// WalletState of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -160,9 +194,11 @@ pub enum Status {
 /// One row of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Transaction {
-    /// Number of the operation.
-    pub id: OpId,
-    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup` or `refund`.
+    /// Number of the operation; `None` for a row that stands for no single operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<OpId>,
+    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup` or `refund`; without number `refreshes`, `expired` or
+    /// `spent-elsewhere`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// When it began.
@@ -174,7 +210,8 @@ pub struct Transaction {
     /// The amount of the operation: the sum that left the bank, that the receiver gets (before the wire fee),
     /// that was melted, or that was paid back.
     pub amount: Amount,
-    /// Signed change of the wallet's balance: `+CUR:X` or `-CUR:X`.
+    /// Signed change of [`Balance::total`], fees included: `+CUR:X` or `-CUR:X`. While the operation is pending, the
+    /// expected change.
     pub effect: String,
     /// Fees of the exchange.
     pub fees: Amount,
@@ -204,21 +241,93 @@ pub struct Transaction {
 /// # Errors
 /// If records contradict each other.
 pub fn transactions(state: &WalletState, with_refreshes: bool) -> Result<Vec<Transaction>, CoreError> {
-    let wanted = |operation: &&WalletOperation| match &operation.kind {
-        OpKind::Refresh(record) => {
-            with_refreshes || operation.dispute.is_some() || record.stage == RefreshStage::Lost
-        }
-        _ => true,
-    };
+    let wanted = |operation: &&WalletOperation| with_refreshes || !is_hidden(operation);
     state.operations.values().rev().filter(wanted).map(|operation| transaction(state, operation)).collect()
 }
 
-fn signed(before: Amount, after: Amount) -> Result<String, CoreError> {
-    Ok(if after.money >= before.money {
-        format!("+{}", after.checked_sub(&before)?)
-    } else {
-        format!("-{}", before.checked_sub(&after)?)
-    })
+/// The complete history, whose effects sum to the balance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct History {
+    /// The rows, newest first.
+    pub transactions: Vec<Transaction>,
+    /// The sum of the effects, by currency: [`Balance::total`].
+    pub totals: Vec<HistoryTotal>,
+}
+
+/// The sum of a history's effects in one currency.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HistoryTotal {
+    /// The currency.
+    pub currency: Currency,
+    /// Signed sum of the rows' effects.
+    pub total: String,
+}
+
+/// The complete history, newest first. Besides the operations it has rows for coins that expired or were spent
+/// elsewhere and, unless refreshes are requested, one row for the fees of all refreshes that are left out.
+///
+/// # Errors
+/// If records contradict each other.
+pub fn history(state: &WalletState, with_refreshes: bool, now: Timestamp) -> Result<History, CoreError> {
+    let mut rows = transactions(state, with_refreshes)?;
+    let mut sums: BTreeMap<String, (&Exchange, i128)> = BTreeMap::new();
+    for exchange in state.exchanges.values() {
+        let mut more = losses(state, exchange, now)?;
+        more.extend(hidden_refreshes(state, exchange, with_refreshes)?);
+        for row in more {
+            let place = rows.iter().position(|other| other.timestamp <= row.timestamp);
+            rows.insert(place.unwrap_or(rows.len()), row);
+        }
+        sums.entry(exchange.currency.as_str().to_ascii_uppercase()).or_insert((exchange, 0));
+    }
+    for row in &rows {
+        let exchange = state.exchange(&row.exchange)?;
+        if let Some((_, sum)) = sums.get_mut(&exchange.currency.as_str().to_ascii_uppercase()) {
+            *sum += effect_of_row(row)?;
+        }
+    }
+    let totals = sums.into_values().map(|(exchange, sum)| {
+        Ok::<_, CoreError>(HistoryTotal { currency: exchange.currency, total: signed(exchange, sum)? })
+    });
+    let totals = totals.collect::<Result<_, CoreError>>()?;
+    Ok(History { transactions: rows, totals })
+}
+
+/// The effect that a row shows, in signed units.
+fn effect_of_row(row: &Transaction) -> Result<i128, CoreError> {
+    let amount = Amount::parse(row.effect.trim_start_matches(['+', '-']))?;
+    let units = effect::units(amount.money);
+    Ok(if row.effect.starts_with('-') { -units } else { units })
+}
+
+fn is_hidden(operation: &WalletOperation) -> bool {
+    match &operation.kind {
+        OpKind::Refresh(record) => operation.dispute.is_none() && record.stage != RefreshStage::Lost,
+        _ => false,
+    }
+}
+
+/// One row for the fees of the refreshes that have no rows of their own.
+fn hidden_refreshes(
+    state: &WalletState,
+    exchange: &Exchange,
+    with_refreshes: bool,
+) -> Result<Option<Transaction>, CoreError> {
+    let (mut sum, mut latest) = (0, Timestamp::ZERO);
+    for operation in state.operations.values() {
+        if !with_refreshes && is_hidden(operation) && operation.exchange == exchange.base_url {
+            sum += effect(state, exchange, operation)?;
+            latest = latest.max(operation.created);
+        }
+    }
+    if sum == 0 {
+        return Ok(None);
+    }
+    let fees = exchange.amount(Money::from_units(sum.unsigned_abs())?);
+    let mut row = summary_row(exchange, "refreshes", latest, sum, fees)?;
+    row.fees = fees;
+    row.description = "Fees for making change".to_owned();
+    Ok(Some(row))
 }
 
 /// One row of the history.
@@ -230,13 +339,13 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
     let zero = exchange.amount(Money::ZERO);
     let running = if operation.finished.is_some() { Status::Done } else { Status::Pending };
     let mut line = Transaction {
-        id: operation.id,
+        id: Some(operation.id),
         kind: operation.kind.name(),
         timestamp: operation.created,
         status: running,
         exchange: operation.exchange.clone(),
         amount: zero,
-        effect: String::new(),
+        effect: signed(exchange, effect(state, exchange, operation)?)?,
         fees: zero,
         coins: 0,
         description: String::new(),
@@ -253,7 +362,6 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
             line.fees = exchange.amount(fees);
             line.coins =
                 record.planchets.iter().filter(|planchet| planchet.state == PlanchetState::Done).count();
-            line.effect = signed(zero, exchange.amount(value))?;
             line.reserve_pub = Some(record.reserve_pub.to_string());
             let from = match &record.origin {
                 Origin::Bank(_) => "from your bank account",
@@ -296,7 +404,6 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
             line.amount = exchange.amount(record.amount);
             line.fees = exchange.amount(fees);
             line.coins = record.coins.len();
-            line.effect = signed(exchange.amount(total), zero)?;
             line.payto = Some(record.payto.clone());
             line.h_contract_terms = Some(record.h_contract_terms.to_string());
             line.description = format!(
@@ -332,24 +439,19 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                     ("withdrawal", exchange.amount(record.fees_withdraw))
                 ])
             );
-            line.effect = match record.stage {
+            match record.stage {
                 RefreshStage::Failed => {
                     line.status = Status::Failed;
                     line.fees = zero;
-                    signed(zero, zero)?
                 }
-                RefreshStage::Lost => {
-                    line.status = Status::Failed;
-                    signed(line.amount, zero)?
-                }
-                _ => signed(line.fees, zero)?,
-            };
+                RefreshStage::Lost => line.status = Status::Failed,
+                _ => {}
+            }
             line.message = line.message.or_else(|| record.failure.clone());
         }
         OpKind::Recoup(record) => {
             line.amount = exchange.amount(record.amount);
             line.coins = 1;
-            line.effect = signed(exchange.amount(record.missing), zero)?;
             line.description = format!(
                 "The exchange revoked a coin's denomination and pays {} back, free of charge",
                 line.amount
@@ -366,11 +468,10 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
             line.message = line.message.or_else(|| record.reason.clone());
         }
         OpKind::Refund(record) => {
-            let (net, fees) = record.totals()?;
+            let (_, fees) = record.totals()?;
             line.amount = exchange.amount(Money::checked_sum(record.items.iter().map(|item| item.amount))?);
             line.fees = exchange.amount(fees);
             line.coins = record.items.len();
-            line.effect = signed(zero, exchange.amount(net))?;
             line.h_contract_terms = Some(record.h_contract_terms.to_string());
             line.description = format!("Refund: {}", describe_fees(&[("refund", exchange.amount(fees))]));
             let failures: Vec<&str> = record

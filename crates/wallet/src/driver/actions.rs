@@ -98,7 +98,7 @@ impl Wallet {
         match self.with_state(|state| state.exchanges.get(&base_url).cloned()) {
             Some(exchange) if !exchange.is_stale(self.now()) => Ok(exchange),
             Some(exchange) => match self.add_exchange(&base_url).await {
-                Err(WalletError::Transport(_) | WalletError::Unavailable { .. }) => Ok(exchange),
+                Err(WalletError::NoAnswer(_) | WalletError::Unavailable { .. }) => Ok(exchange),
                 other => other,
             },
             None => self.add_exchange(&base_url).await,

@@ -12,6 +12,7 @@ use crate::core::evidence::Disputed;
 use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::state::WalletOperation;
 use crate::core::{CoreError, Next, OpId};
+use crate::network_error::NetworkError;
 
 /// Longest long poll, in milliseconds.
 const LONG_POLL_MS: u64 = 30_000;
@@ -264,7 +265,7 @@ impl Wallet {
                 }
                 Err(error) => {
                     tracing::debug!(?request, %error, attempt, "no answer");
-                    (error.into(), None)
+                    (NetworkError::new(request, &error).into(), None)
                 }
             };
             if attempt >= self.inner.attempts {
@@ -282,5 +283,5 @@ impl Wallet {
 
 /// Whether a later attempt may succeed after this error.
 fn may_pass(error: &WalletError) -> bool {
-    matches!(error, WalletError::Transport(_) | WalletError::Unavailable { .. } | WalletError::Pending { .. })
+    matches!(error, WalletError::NoAnswer(_) | WalletError::Unavailable { .. } | WalletError::Pending { .. })
 }

@@ -11,7 +11,7 @@ use batzen_wallet::{
     CipherChoice, CoinStatus, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, RunUntil,
     Status, Wallet, WalletError,
 };
-use common::{BANK, EXCHANGE, FakeTerms, START, World, amount};
+use common::{BANK, EXCHANGE, FakeTerms, START, World, amount, check_history};
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
 
@@ -33,6 +33,7 @@ fn available(wallet: &Wallet) -> String {
 
 /// The exchange's books add up, and agree with the wallet's coin by coin.
 fn check_books(world: &World, wallets: &[&Wallet]) {
+    wallets.iter().for_each(|wallet| check_history(wallet));
     let exchange = world.exchange.lock().unwrap();
     exchange.check_conservation();
     let mut held = Money::ZERO;
@@ -289,6 +290,35 @@ async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
     let broke = copy.pay(&request(&merchant, "KUDOS:40", 3)).await;
     assert!(broke.is_err());
     assert!(copy.pending().is_empty());
+    check_history(&copy);
+    let history = copy.history(false).unwrap();
+    assert!(history.transactions.iter().any(|row| row.kind == "spent-elsewhere"), "{history:#?}");
+}
+
+#[tokio::test]
+async fn expired_coins_have_a_row_in_the_history() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:20", CipherChoice::Rsa).await;
+    let history = wallet.history(false).unwrap();
+    assert!(history.transactions.iter().all(|row| row.kind == "withdrawal"), "{history:#?}");
+    world.clock.set(START.saturating_add(Duration::from_days(3650)));
+    check_history(&wallet);
+    let history = wallet.history(false).unwrap();
+    assert!(history.transactions.iter().any(|row| row.kind == "expired"), "{history:#?}");
+    assert_eq!(history.totals[0].total, "+KUDOS:0");
+}
+
+#[tokio::test]
+async fn pending_operations_say_what_they_wait_for_and_until_when() {
+    let world = World::new();
+    let wallet = ready(&world).await;
+    wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
+    let pending = wallet.pending();
+    assert_eq!(pending[0].waits_for, "waits for the bank transfer");
+    assert_eq!(pending[0].until_event, Some("reserve expires"));
+    assert!(pending[0].until.unwrap() > START);
+    check_history(&wallet);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use batzen_wallet::core::coin::CoinSource;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::core::state::OpKind;
 use batzen_wallet::{CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, Wallet};
-use common::{BANK, EXCHANGE, START, World};
+use common::{BANK, EXCHANGE, START, World, check_history};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -308,6 +308,7 @@ async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
                 let _ = wallet.add_exchange(EXCHANGE).await;
             }
         }
+        check_history(&wallet);
         if number % 3 == 0 {
             wallet.run_pending().await.unwrap();
         }
@@ -324,6 +325,7 @@ async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
             let _ = wallet.refund(h_contract_terms, permissions).await;
         }
     }
+    check_history(&wallet);
     check(&world, &wallet);
 }
 

@@ -11,7 +11,7 @@ use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, Money};
 use batzen_wallet::{CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, Wallet};
-use common::{BANK, EXCHANGE, START, World};
+use common::{BANK, EXCHANGE, START, World, check_history, check_no_loss};
 use proptest::prelude::*;
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
@@ -104,6 +104,7 @@ async fn play(deeds: &[Deed], lose_every: u64, seed: u64) {
                 let _ = wallet.add_exchange(EXCHANGE).await;
             }
         }
+        check_history(&wallet);
         if number % 3 == 0 {
             wallet.run_pending().await.unwrap();
         }
@@ -111,6 +112,8 @@ async fn play(deeds: &[Deed], lose_every: u64, seed: u64) {
     world.network.lose_every.store(0, Ordering::SeqCst);
     wallet.add_exchange(EXCHANGE).await.unwrap();
     let report = wallet.run_pending().await.unwrap();
+    check_history(&wallet);
+    check_no_loss(&wallet);
     let exchange = world.exchange.lock().unwrap();
     exchange.check_conservation();
     assert_eq!(exchange.conflicts, 0, "nothing was spent twice");

@@ -16,12 +16,36 @@ use batzen_protocol::{Amount, Timestamp};
 use batzen_wallet::core::SeededEntropy;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::transport::{Transport, TransportError};
-use batzen_wallet::{Clock, WalletOptions};
+use batzen_wallet::{Clock, Transaction, Wallet, WalletOptions};
 
 pub use exchange::{BANK, EXCHANGE, FakeExchange, FakeTerms};
 
 pub fn amount(text: &str) -> Amount {
     text.parse().unwrap()
+}
+
+/// Checks that the effects of the history sum to the balance, with and without rows for refreshes.
+pub fn check_history(wallet: &Wallet) {
+    let balances = wallet.balance().unwrap();
+    let Some(balance) = balances.first() else { return };
+    for with_refreshes in [false, true] {
+        let history = wallet.history(with_refreshes).unwrap();
+        let sum: i128 = history.transactions.iter().map(effect).sum();
+        assert_eq!(sum, balance.total.money.units() as i128, "{balance:#?}\n{:#?}", history.transactions);
+        assert_eq!(history.totals[0].total, format!("+{}", balance.total));
+    }
+}
+
+/// Checks that no value left the wallet without an operation.
+pub fn check_no_loss(wallet: &Wallet) {
+    for row in wallet.history(true).unwrap().transactions {
+        assert!(!["expired", "spent-elsewhere"].contains(&row.kind), "{row:#?}");
+    }
+}
+
+fn effect(row: &Transaction) -> i128 {
+    let units = amount(row.effect.trim_start_matches(['+', '-'])).money.units() as i128;
+    if row.effect.starts_with('-') { -units } else { units }
 }
 
 /// A clock that moves only on request.

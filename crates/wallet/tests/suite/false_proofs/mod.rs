@@ -14,7 +14,7 @@ use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::{
     CipherChoice, CoinStatus, PaymentRequest, RefundPermission, Status, Wallet, WalletError,
 };
-use common::{BANK, EXCHANGE, START, World, amount};
+use common::{BANK, EXCHANGE, START, World, amount, check_history};
 use serde_json::{Value, json};
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
@@ -130,6 +130,7 @@ fn check_disputed(wallet: &Wallet, before: Money, reason: &str) {
     let line = wallet.transaction(id).unwrap();
     assert_eq!((line.status, line.evidence), (Status::Pending, Some(found.id)));
     assert!(!wallet.balance().unwrap()[0].disputed.is_zero());
+    check_history(wallet);
 }
 
 /// Makes the exchange honest: every disputed operation continues and ends, and the books agree coin by coin.
@@ -137,6 +138,7 @@ async fn check_recovered(world: &World, wallet: &Wallet) {
     world.network.be_honest();
     wallet.retry_disputed().unwrap();
     let report = wallet.run_pending().await.unwrap();
+    check_history(wallet);
     assert!(report.pending.is_empty(), "{report:?}");
     assert!(wallet.evidence().iter().all(|item| item.settled.is_some()));
     assert!(wallet.balance().unwrap()[0].disputed.is_zero());
