@@ -3,6 +3,8 @@
 //!
 //! `BATZEN_BLESS=1 cargo test -p batzen --test suite wallet_cli` writes the snapshots again.
 
+mod input;
+
 use crate::common;
 
 use std::path::{Path, PathBuf};
@@ -27,7 +29,7 @@ fn check_snapshot(name: &str, actual: &str) {
 
 #[test]
 fn help_texts() {
-    let commands: [&[&str]; 21] = [
+    let commands: [&[&str]; 22] = [
         &[],
         &["withdraw"],
         &["accept"],
@@ -47,6 +49,7 @@ fn help_texts() {
         &["exchanges", "show"],
         &["exchanges", "tos"],
         &["exchanges", "tos-accept"],
+        &["backup-file"],
         &["backup-file", "export"],
         &["backup-file", "import"],
     ];
@@ -55,6 +58,8 @@ fn help_texts() {
         let output =
             batzen().arg("wallet").args(command).arg("--help").env("COLUMNS", "100").output().unwrap();
         assert!(output.status.success());
+        let help = String::from_utf8_lossy(&output.stdout);
+        assert!(help.contains("\nExample"), "{command:?} has no example");
         text.push_str(&format!("$ batzen wallet {} --help\n", command.join(" ")).replace("  ", " "));
         text.push_str(&String::from_utf8(output.stdout).unwrap());
         text.push('\n');
@@ -217,6 +222,26 @@ fn effects(transactions: &Value) -> i128 {
     lines.iter().map(|line| units(line["effect"].as_str().unwrap())).sum()
 }
 
+/// The effects of the history sum to the balance, with and without rows for refreshes. Returns the sum.
+fn check_history(world: &World, name: &str) -> i128 {
+    let balances = world.ok(name, &["balance"]);
+    let total = &balances["balances"][0]["total"];
+    for args in [&["transactions"][..], &["transactions", "--all"]] {
+        let history = world.ok(name, args);
+        assert_eq!(effects(&history), units(total.as_str().unwrap()), "{balances}\n{history:#}");
+        assert_eq!(history["totals"][0]["total"], format!("+{}", total.as_str().unwrap()));
+    }
+    units(total.as_str().unwrap())
+}
+
+/// Standard output of a command for people.
+fn text(world: &World, name: &str, args: &[&str]) -> String {
+    let output = batzen().args(["wallet", "--wallet"]).arg(world.file(name)).args(args).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains('\x1b'), "no colours without a terminal: {text}");
+    text
+}
+
 #[test]
 fn a_wallet_works_with_a_real_exchange() {
     let mut world = World::start();
@@ -254,6 +279,10 @@ fn a_wallet_works_with_a_real_exchange() {
     assert_eq!(code, 3, "{report}");
     note("run, pending", &report);
     note("pending", &world.ok("w.db", &["pending"]));
+    check_history(&world, "w.db");
+    let pending = text(&world, "w.db", &["pending"]);
+    assert!(pending.contains("transfer") && pending.contains("; reserve expires 20"), "{pending}");
+    assert!(text(&world, "w.db", &["transactions"]).contains("Total: "));
     world.ok("w.db", &["cancel", &id]);
     assert_eq!(world.ok("w.db", &["pending"])["pending"], Value::Array(Vec::new()));
 
@@ -276,7 +305,24 @@ fn a_wallet_works_with_a_real_exchange() {
         &world.ok("r.db", &["backup-file", "import", paths[1], "--passphrase-file", paths[0]]),
     );
     assert_eq!(world.ok("r.db", &["balance"]), world.ok("w.db", &["balance"]));
-    world.ok("r.db", &["deposit", "all", PAYTO, "--yes"]);
+    let before = check_history(&world, "r.db");
+    let all = world.ok("r.db", &["deposit", "all", PAYTO, "--yes"]);
+    note("deposit all", &all);
+    let paid: i128 =
+        all["receipts"].as_array().unwrap().iter().map(|r| units(r["total"].as_str().unwrap())).sum();
+    let left: i128 =
+        all["left"].as_array().unwrap().iter().map(|left| units(left["amount"].as_str().unwrap())).sum();
+    assert_eq!(check_history(&world, "r.db"), left, "{all}");
+    assert!(paid > 0 && paid + left <= before, "{all}");
+    let (code, again) = world.run("r.db", &["deposit", "all", PAYTO, "--yes"]);
+    assert_eq!(code, 1, "{again}");
+    assert!(again["error"].as_str().unwrap().starts_with("there are no coins to deposit"), "{again}");
+    let (code, wrong) = world.run(
+        "w.db",
+        &["deposit", "KUDOS:1", "payto://iban/DE75512108001245126199?receiver-name=zoe", "--yes"],
+    );
+    assert_eq!(code, 1, "{wrong}");
+    assert!(wrong["error"].as_str().unwrap().contains("cannot pay to iban accounts"), "{wrong}");
     let balances = world.ok("r.db", &["balance"]);
     assert_eq!(balances["balances"][0]["available"], "KUDOS:0");
     assert_eq!(holdings(&balances), effects(&world.ok("r.db", &["transactions", "--all"])));
@@ -439,8 +485,8 @@ fn a_false_proof_is_shown_and_costs_nothing() {
     assert_eq!(part("available") + part("disputed") + part("pending_incoming"), before, "{balance}");
     assert!(part("disputed") > 0);
     assert_eq!(balance["unsettled_evidence"], 1);
-    let text = batzen().args(["wallet", "balance", "--wallet"]).arg(world.file("v.db")).output().unwrap();
-    let text = String::from_utf8(text.stdout).unwrap();
+    check_history(&world, "v.db");
+    let text = text(&world, "v.db", &["balance"]);
     assert!(text.contains("The exchange gave a false proof") && text.contains("--out FILE"), "{text}");
     let (code, report) = world.run("v.db", &["run", "--timeout", "20"]);
     assert_eq!((code, &report["pending"][0]["evidence"]), (3, &Value::from(1)), "{report}");

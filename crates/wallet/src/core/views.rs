@@ -179,7 +179,7 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
     }
 }
 
-/// WalletState of an operation.
+/// State of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {

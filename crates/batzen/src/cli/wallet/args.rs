@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use batzen_wallet::{Amount, CipherChoice};
+use batzen_wallet::CipherChoice;
 use clap::{Args, Subcommand, ValueEnum};
 
 /// Hold and spend coins.
@@ -17,24 +17,26 @@ use clap::{Args, Subcommand, ValueEnum};
 Exit codes:
   0  done
   1  error
-  2  wrong usage
-  3  pending: go on with `batzen wallet run`
+  2  wrong usage, or an argument that cannot be used
+  3  pending: continue with `batzen wallet run`
   4  not enough money
   5  refused by exchange or bank
-  6  another process works with the wallet
-  7  disputed: the exchange gave a false proof, see `batzen wallet evidence`"
+  6  another process uses the wallet
+  7  disputed: the exchange gave a false proof, see `batzen wallet evidence`
+
+With --json, results go to standard output and errors to standard error, each as one JSON value."
 )]
 pub struct WalletArgs {
     /// The wallet file [default: batzen/wallet.db in the user's data directory]
     #[arg(long, global = true, value_name = "FILE")]
     pub wallet: Option<PathBuf>,
-    /// Print JSON
+    /// Print results and errors as JSON
     #[arg(long, global = true)]
     pub json: bool,
     /// Do not ask: accept terms of service, confirm payments
     #[arg(long, short = 'y', global = true)]
     pub yes: bool,
-    /// No colours (also: NO_COLOR)
+    /// Use no colours, even on a terminal (the same as a non-empty NO_COLOR)
     #[arg(long, global = true)]
     pub no_color: bool,
     /// What to do.
@@ -50,33 +52,55 @@ pub enum WalletCommand {
     /// Accept a withdrawal that a bank began (a taler://withdraw URI)
     Accept(AcceptArgs),
     /// Show how much money the wallet holds
+    #[command(after_help = "Examples:
+  batzen wallet balance
+  batzen wallet balance --json")]
     Balance,
     /// Pay coins out into a bank account
     Deposit(DepositArgs),
-    /// Show the history, newest first
-    #[command(visible_alias = "history")]
+    /// Show the history, newest first, with the effect of each row and their total
+    #[command(
+        visible_alias = "history",
+        after_help = "Examples:
+  batzen wallet transactions
+  batzen wallet transactions --all
+  batzen wallet transactions 12
+
+Effects include all fees. They sum to the total that `batzen wallet balance --json` shows."
+    )]
     Transactions {
-        /// Also show how change was made
+        /// Also show each refresh: how change was made
         #[arg(long)]
         all: bool,
-        /// Only this one
+        /// Show only the transaction with this number
         id: Option<u64>,
     },
-    /// Go on with everything that is not finished
+    /// Continue everything that is not finished
     Run(RunArgs),
-    /// Show what is not finished, and why
+    /// Show what is not finished, why, and until when
+    #[command(after_help = "Examples:
+  batzen wallet pending
+  batzen wallet pending --json")]
     Pending,
     /// Show the coins (without their secrets)
+    #[command(after_help = "Examples:
+  batzen wallet coins
+  batzen wallet coins --json")]
     Coins,
     /// Show again where to send the money for a manual withdrawal
+    #[command(after_help = "Examples:
+  batzen wallet instructions 3
+  batzen wallet instructions 3 --qr")]
     Instructions {
         /// Number of the withdrawal
         id: u64,
-        /// Show QR codes also when the output is no terminal
+        /// Show QR codes even if the output is not a terminal
         #[arg(long)]
         qr: bool,
     },
     /// Give up a withdrawal for which no money was sent, or a disputed payment
+    #[command(after_help = "Examples:
+  batzen wallet cancel 3")]
     Cancel {
         /// Number of the operation
         id: u64,
@@ -92,7 +116,7 @@ pub enum WalletCommand {
 /// Which blind signatures to prefer.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Cipher {
-    /// Whatever is cheaper
+    /// The cheaper one
     #[default]
     Any,
     /// Blind RSA
@@ -119,10 +143,10 @@ impl From<Cipher> for CipherChoice {
   A transfer that you make yourself:
     batzen wallet withdraw --exchange http://localhost:8081/ --amount KUDOS:20 --manual")]
 pub struct WithdrawArgs {
-    /// How much shall leave the bank account, e.g. KUDOS:20
+    /// Amount to leave the bank account, e.g. KUDOS:20
     #[arg(long)]
-    pub amount: Amount,
-    /// Base URL of the exchange [default: what the bank suggests]
+    pub amount: String,
+    /// Base URL of the exchange [default: the bank's suggestion]
     #[arg(long, value_name = "URL", required_unless_present = "bank")]
     pub exchange: Option<String>,
     /// You make the bank transfer yourself (the default without --bank)
@@ -143,26 +167,29 @@ pub struct WithdrawArgs {
     /// Which blind signatures to prefer
     #[arg(long, value_enum, default_value_t)]
     pub cipher: Cipher,
-    /// Wait so many seconds for the coins [default: 60 with --bank, else 0]
+    /// Wait up to this many seconds for the coins [default: 60 with --bank, else 0]
     #[arg(long, value_name = "SECONDS")]
     pub wait: Option<u64>,
-    /// Show QR codes also when the output is no terminal
+    /// Show QR codes even if the output is not a terminal
     #[arg(long)]
     pub qr: bool,
 }
 
 /// Options of `accept`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  batzen wallet accept taler://withdraw/bank.example/taler-bank-integration/OPERATION
+  batzen wallet accept taler+http://withdraw/localhost:8082/taler-bank-integration/OPERATION --wait 60")]
 pub struct AcceptArgs {
     /// The taler://withdraw URI
     pub uri: String,
-    /// Base URL of the exchange [default: what the bank suggests]
+    /// Base URL of the exchange [default: the bank's suggestion]
     #[arg(long, value_name = "URL")]
     pub exchange: Option<String>,
     /// Which blind signatures to prefer
     #[arg(long, value_enum, default_value_t)]
     pub cipher: Cipher,
-    /// Wait so many seconds for your confirmation at the bank and the coins
+    /// Wait up to this many seconds for your confirmation at the bank and the coins
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u64,
 }
@@ -173,28 +200,33 @@ pub struct AcceptArgs {
   batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/zoe
   batzen wallet deposit all payto://x-taler-bank/localhost/zoe
 
-Deposit fees come on top of the amount. The exchange takes its wire fee out of the transfer.")]
+Deposit fees come on top of the amount. The exchange keeps its wire fee from the transfer. `all` deposits every coin of
+every exchange, in several requests if needed, and says what is left and why.")]
 pub struct DepositArgs {
-    /// How much, e.g. KUDOS:5, or `all`
+    /// Amount for the account, e.g. KUDOS:5, or `all`
     #[arg(value_name = "AMOUNT|all")]
     pub amount: String,
-    /// The account, a payto:// URI
+    /// The account, e.g. payto://x-taler-bank/localhost/zoe
     pub payto: String,
-    /// Base URL of the exchange whose coins to use [default: the only one, or the one that has enough]
+    /// Base URL of the exchange whose coins to use [default: the first with enough coins; with `all` every exchange]
     #[arg(long, value_name = "URL")]
     pub exchange: Option<String>,
 }
 
 /// Options of `run`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  batzen wallet run
+  batzen wallet run --once
+  batzen wallet run --timeout 60")]
 pub struct RunArgs {
-    /// Do what can be done now and do not wait for banks or people
+    /// Do what can be done now, without waiting for banks or people
     #[arg(long)]
     pub once: bool,
-    /// Stop after so many seconds [default: when nothing is pending]
+    /// Stop after this many seconds [default: when nothing is pending]
     #[arg(long, value_name = "SECONDS", conflicts_with = "once")]
     pub timeout: Option<u64>,
-    /// Send disputed requests again now, without waiting for their time
+    /// Send disputed requests again now, before their time
     #[arg(long)]
     pub retry_disputed: bool,
 }
@@ -206,21 +238,27 @@ pub struct RunArgs {
   batzen wallet evidence --out evidence.json
   batzen wallet evidence 3 --accept-refused
 
-The file holds requests and answers, but no secret keys. It tells its reader what you paid to whom.")]
+The file holds requests and answers, but no secret keys. It shows what you paid to whom.")]
 pub struct EvidenceArgs {
-    /// Only this one
+    /// Show only the evidence with this number
     pub id: Option<u64>,
     /// Write a new JSON file for an auditor
     #[arg(long, value_name = "FILE", conflicts_with = "accept_refused")]
     pub out: Option<PathBuf>,
-    /// Accept that operations took place which the exchange had refused, as its proof says now, and try again
+    /// Accept the proof's claim that operations took place which the exchange had refused, and try again
     #[arg(long, requires = "id")]
     pub accept_refused: bool,
 }
 
 /// Options of `exchanges`.
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  batzen wallet exchanges add https://exchange.example/
+  batzen wallet exchanges tos https://exchange.example/
+  batzen wallet exchanges tos-accept https://exchange.example/"
+)]
 pub struct ExchangesArgs {
     /// What to do.
     #[command(subcommand)]
@@ -231,37 +269,65 @@ pub struct ExchangesArgs {
 #[derive(Debug, Subcommand)]
 pub enum ExchangesCommand {
     /// List the exchanges that the wallet knows
+    #[command(after_help = "Example:
+  batzen wallet exchanges list")]
     List,
     /// Add an exchange: fetch and verify what it publishes
+    #[command(after_help = "Example:
+  batzen wallet exchanges add https://exchange.example/")]
     Add {
         /// Base URL
         url: String,
     },
     /// Fetch again what an exchange publishes
+    #[command(after_help = "Example:
+  batzen wallet exchanges update")]
     Update {
         /// Base URL [default: all]
         url: Option<String>,
     },
     /// Show the coins that an exchange issues, and their fees
+    #[command(after_help = "Example:
+  batzen wallet exchanges show https://exchange.example/")]
     Show {
         /// Base URL
         url: String,
     },
     /// Print the terms of service
+    #[command(after_help = "Example:
+  batzen wallet exchanges tos https://exchange.example/")]
     Tos {
         /// Base URL
         url: String,
     },
     /// Accept the terms of service
+    #[command(after_help = "Example:
+  batzen wallet exchanges tos-accept https://exchange.example/")]
     TosAccept {
         /// Base URL
         url: String,
     },
 }
 
+impl ExchangesCommand {
+    /// The base URL that the command names.
+    pub fn url(&self) -> Option<&str> {
+        match self {
+            Self::List => None,
+            Self::Update { url } => url.as_deref(),
+            Self::Add { url } | Self::Show { url } | Self::Tos { url } | Self::TosAccept { url } => Some(url),
+        }
+    }
+}
+
 /// Options of `backup-file`.
 #[derive(Debug, Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  batzen wallet backup-file export wallet.backup
+  batzen wallet --wallet new.db backup-file import wallet.backup"
+)]
 pub struct BackupArgs {
     /// What to do.
     #[command(subcommand)]
@@ -272,17 +338,21 @@ pub struct BackupArgs {
 #[derive(Debug, Subcommand)]
 pub enum BackupCommand {
     /// Save everything into a new file, encrypted under a passphrase
+    #[command(after_help = "Example:
+  batzen wallet backup-file export wallet.backup --passphrase-file passphrase")]
     Export {
         /// The file
         file: PathBuf,
         /// File with the passphrase [default: ask on the terminal, or read a line from standard input]
         #[arg(long, value_name = "FILE")]
         passphrase_file: Option<PathBuf>,
-        /// Do not encrypt: whoever reads the file can take the money
+        /// Do not encrypt: anyone who can read the file can spend the money
         #[arg(long, conflicts_with = "passphrase_file")]
         insecure: bool,
     },
     /// Restore everything into a new wallet. Never use a restored wallet and the original at the same time
+    #[command(after_help = "Example:
+  batzen wallet --wallet new.db backup-file import wallet.backup")]
     Import {
         /// The file
         file: PathBuf,

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::args::{BackupArgs, BackupCommand};
 use super::output::Output;
-use super::{look, open};
+use super::{create, look};
 
-/// Shorter ones are guessed too soon.
+/// Shorter passphrases are too easy to guess.
 const MIN_PASSPHRASE: usize = 8;
 
 pub fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8> {
@@ -19,7 +19,7 @@ pub fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8
         BackupCommand::Export { file, passphrase_file, insecure } => {
             let wallet = look(path)?;
             let content = if *insecure {
-                output.note("Warning: whoever reads this file can take the money.");
+                output.note("Warning: anyone who can read this file can spend the money.");
                 backup::to_json(wallet.export()).to_vec()
             } else {
                 let passphrase = passphrase(passphrase_file.as_deref(), true)?;
@@ -41,10 +41,10 @@ pub fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8
                 other => other?,
             };
             let count = changes.len();
-            let wallet = open(path)?;
+            let wallet = create(path)?;
             wallet.import(changes)?;
             let text = format!(
-                "Restored {count} records into {}.\nDo not use the original any more: two wallets with the same coins look like a double-spender.\nGo on with `batzen wallet run`.",
+                "Restored {count} records into {}.\nDo not use the original any more: two wallets with the same coins look like a double-spender.\nContinue with `batzen wallet run`.",
                 path.display()
             );
             output.result(&json!({ "wallet": path, "records": count }), &text)?;

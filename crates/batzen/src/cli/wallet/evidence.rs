@@ -15,7 +15,7 @@ use super::{look, open};
 pub fn run(path: &Path, args: &EvidenceArgs, output: &Output) -> anyhow::Result<u8> {
     if let (Some(id), true) = (args.id, args.accept_refused) {
         open(path)?.accept_refused(id)?;
-        let text = "Accepted. Go on with `batzen wallet run`.";
+        let text = "Accepted. Continue with `batzen wallet run`.";
         output.result(&json!({ "accepted": id }), text)?;
         return Ok(0);
     }

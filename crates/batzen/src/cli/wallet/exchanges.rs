@@ -8,16 +8,17 @@ use serde_json::{Value, json};
 
 use super::args::{ExchangesArgs, ExchangesCommand};
 use super::output::{Output, date};
-use super::{look, open};
+use super::table::{Column, Table};
+use super::{create, look, open};
 
 pub async fn run(path: &Path, args: &ExchangesArgs, output: &Output) -> anyhow::Result<u8> {
     match &args.command {
         ExchangesCommand::List => list(&look(path)?, output),
         ExchangesCommand::Add { url } => {
-            let wallet = open(path)?;
+            let wallet = create(path)?;
             let exchange = fetch(&wallet, url, output).await?;
             let text = format!(
-                "{}: {} kinds of coins in {}.\nRead its terms with `batzen wallet exchanges tos {}`, accept them with `batzen wallet exchanges tos-accept {}`.",
+                "{}: {} denominations in {}.\nRead its terms with `batzen wallet exchanges tos {}`, accept them with `batzen wallet exchanges tos-accept {}`.",
                 output.bold(&exchange.base_url),
                 offered(&exchange),
                 exchange.currency,
@@ -106,16 +107,18 @@ fn list(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     if exchanges.is_empty() {
         text.push_str("No exchanges yet. Add one with `batzen wallet exchanges add URL`.\n");
     }
+    let mut table = Table::new(&[Column::Left, Column::Left, Column::Right, Column::Left, Column::Dim]);
     for exchange in &exchanges {
         let terms = if exchange.terms_accepted() { "terms accepted" } else { "terms not accepted" };
-        text.push_str(&format!(
-            "{}  {}  {} kinds of coins, {terms}, as of {}\n",
-            output.bold(&exchange.base_url),
-            exchange.currency,
-            offered(exchange),
-            date(exchange.updated)
-        ));
+        table.row([
+            exchange.base_url.clone(),
+            exchange.currency.to_string(),
+            format!("{} denominations", offered(exchange)),
+            terms.to_owned(),
+            format!("as of {}", date(exchange.updated)),
+        ]);
     }
+    text.push_str(&table.render(output));
     let data: Vec<Value> = exchanges.iter().map(describe).collect();
     output.result(&json!({ "exchanges": data }), &text)?;
     Ok(0)
@@ -126,18 +129,29 @@ fn show(wallet: &Wallet, url: &str, output: &Output) -> anyhow::Result<u8> {
     let offers = exchange.offers(CipherChoice::Any, wallet.now());
     let mut text = format!("{}\n", output.bold(&exchange.base_url));
     let mut coins = Vec::new();
+    let mut table = Table::new(&[
+        Column::Right,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+        Column::Right,
+        Column::Left,
+    ]);
+    table.row(
+        ["value", "withdraw fee", "deposit fee", "refresh fee", "refund fee", "spendable until"]
+            .map(str::to_owned),
+    );
     for offer in offers.iter().rev() {
         let Ok(denom) = exchange.denom(&offer.h_denom_pub) else { continue };
         let amount = |money| exchange.amount(money);
-        text.push_str(&format!(
-            "  {:<14} fees: withdraw {}, deposit {}, change {}, refund {}; spendable until {}\n",
+        table.row([
             amount(denom.value).to_string(),
-            amount(denom.fee_withdraw),
-            amount(denom.fee_deposit),
-            amount(denom.fee_refresh),
-            amount(denom.fee_refund),
-            date(denom.stamp_expire_deposit)
-        ));
+            amount(denom.fee_withdraw).to_string(),
+            amount(denom.fee_deposit).to_string(),
+            amount(denom.fee_refresh).to_string(),
+            amount(denom.fee_refund).to_string(),
+            date(denom.stamp_expire_deposit),
+        ]);
         coins.push(json!({
             "h_denom_pub": denom.h_denom_pub,
             "cipher": denom.key.cipher().name(),
@@ -149,8 +163,9 @@ fn show(wallet: &Wallet, url: &str, output: &Output) -> anyhow::Result<u8> {
             "expire_deposit": denom.stamp_expire_deposit,
         }));
     }
+    text.push_str(&table.render(output));
     for account in &exchange.accounts {
-        text.push_str(&format!("  account {account}\n"));
+        text.push_str(&format!("account {account}\n"));
     }
     let mut data = describe(&exchange);
     data["coins"] = Value::Array(coins);

@@ -2,34 +2,27 @@
 
 mod args;
 mod backup_file;
+mod deposit;
+mod errors;
 mod evidence;
 mod exchanges;
+mod inputs;
 mod money;
 mod output;
 mod reports;
+mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use batzen_wallet::core::CoreError;
-use batzen_wallet::store::StoreError;
-use batzen_wallet::{Wallet, WalletError};
+use batzen_wallet::Wallet;
 
 pub use args::WalletArgs;
 use args::WalletCommand;
+use errors::{ErrorReport, MissingWallet};
+use inputs::InputError;
 use output::Output;
-
-/// Some operation is not finished; `batzen wallet run` continues it.
-const EXIT_PENDING: u8 = 3;
-/// Not enough money in the wallet.
-const EXIT_INSUFFICIENT: u8 = 4;
-/// The exchange or the bank refused.
-const EXIT_REFUSED: u8 = 5;
-/// Another process works with the wallet.
-const EXIT_IN_USE: u8 = 6;
-/// The exchange gave a false proof.
-const EXIT_DISPUTED: u8 = 7;
 
 /// Runs a `batzen wallet` command.
 ///
@@ -46,23 +39,24 @@ pub fn run(args: WalletArgs) -> anyhow::Result<ExitCode> {
         Ok(code) => Ok(ExitCode::from(code)),
         Err(error) if output::is_broken_pipe(&error) => Err(error),
         Err(error) => {
-            let code = exit_code(&error);
-            output.error(&error, code);
-            Ok(ExitCode::from(code))
+            let report = ErrorReport::new(&error);
+            output.error(&report);
+            Ok(ExitCode::from(report.exit_code))
         }
     }
 }
 
 async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
+    check_inputs(&args.command)?;
     let path = match &args.wallet {
         Some(path) => path.clone(),
         None => default_path()?,
     };
     let path = path.as_path();
     match &args.command {
-        WalletCommand::Withdraw(command) => money::withdraw(&open(path)?, command, args.yes, output).await,
-        WalletCommand::Accept(command) => money::accept(&open(path)?, command, args.yes, output).await,
-        WalletCommand::Deposit(command) => money::deposit(&open(path)?, command, args.yes, output).await,
+        WalletCommand::Withdraw(command) => money::withdraw(&create(path)?, command, args.yes, output).await,
+        WalletCommand::Accept(command) => money::accept(&create(path)?, command, args.yes, output).await,
+        WalletCommand::Deposit(command) => deposit::deposit(&open(path)?, command, args.yes, output).await,
         WalletCommand::Run(command) => money::run(&open(path)?, command, output).await,
         WalletCommand::Cancel { id } => money::cancel(&open(path)?, *id, output),
         WalletCommand::Instructions { id, qr } => money::instructions(&look(path)?, *id, *qr, output),
@@ -74,6 +68,31 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
         WalletCommand::Exchanges(command) => exchanges::run(path, command, output).await,
         WalletCommand::BackupFile(command) => backup_file::run(path, command, output),
     }
+}
+
+/// Checks amounts and URLs before the wallet is opened, or anybody asked.
+fn check_inputs(command: &WalletCommand) -> Result<(), InputError> {
+    match command {
+        WalletCommand::Withdraw(args) => {
+            inputs::amount(&args.amount)?;
+            args.exchange.as_deref().map(inputs::exchange_url).transpose()?;
+            args.bank.as_deref().map(inputs::bank_url).transpose()?;
+        }
+        WalletCommand::Accept(args) => {
+            inputs::withdraw_uri(&args.uri)?;
+            args.exchange.as_deref().map(inputs::exchange_url).transpose()?;
+        }
+        WalletCommand::Deposit(args) => {
+            inputs::deposit_amount(&args.amount)?;
+            inputs::payto(&args.payto)?;
+            args.exchange.as_deref().map(inputs::exchange_url).transpose()?;
+        }
+        WalletCommand::Exchanges(args) => {
+            args.command.url().map(inputs::exchange_url).transpose()?;
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// `$XDG_DATA_HOME/batzen/wallet.db`, or below `~/.local/share`.
@@ -89,32 +108,27 @@ fn default_path() -> anyhow::Result<PathBuf> {
     Ok(data.join("batzen").join("wallet.db"))
 }
 
-/// The wallet for changing it; created if it is not there.
-fn open(path: &Path) -> anyhow::Result<Wallet> {
+/// The wallet for changing it. Creates the file if it does not exist.
+fn create(path: &Path) -> anyhow::Result<Wallet> {
     Ok(Wallet::open(path)?)
 }
 
-/// The wallet for looking at it, also while `batzen wallet run` works with it.
+/// The wallet for changing it. The file must exist.
+fn open(path: &Path) -> anyhow::Result<Wallet> {
+    if !path.exists() {
+        return Err(MissingWallet(path.to_owned()).into());
+    }
+    create(path)
+}
+
+/// The wallet for reading, even while `batzen wallet run` works with it. The file must exist.
 fn look(path: &Path) -> anyhow::Result<Wallet> {
     if !path.exists() {
-        return open(path);
+        return Err(MissingWallet(path.to_owned()).into());
     }
     match Wallet::open_read_only(path) {
         Ok(wallet) => Ok(wallet),
-        // An older format is brought up to date by opening it for writing; other troubles show there again.
+        // Opening for writing migrates a file of an older format; it reports other errors again.
         Err(_) => open(path),
-    }
-}
-
-fn exit_code(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref::<WalletError>() {
-        Some(WalletError::Pending { .. } | WalletError::Transport(_) | WalletError::Unavailable { .. }) => {
-            EXIT_PENDING
-        }
-        Some(WalletError::Core(CoreError::InsufficientFunds { .. })) => EXIT_INSUFFICIENT,
-        Some(WalletError::Failed { .. } | WalletError::Core(CoreError::Refused { .. })) => EXIT_REFUSED,
-        Some(WalletError::Store(StoreError::InUse(_))) => EXIT_IN_USE,
-        Some(WalletError::Disputed { .. }) => EXIT_DISPUTED,
-        _ => 1,
     }
 }

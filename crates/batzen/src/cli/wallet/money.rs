@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use batzen_wallet::core::payment;
 use batzen_wallet::core::views::describe_fees;
 use batzen_wallet::core::withdraw;
 use batzen_wallet::{
-    Amount, CipherChoice, DepositAmount, Exchange, ManualWithdrawal, RunReport, RunUntil, Status, Wallet,
+    Amount, CipherChoice, Exchange, ManualWithdrawal, PendingOperation, RunReport, RunUntil, Status, Wallet,
     WalletError,
 };
-use serde_json::json;
 
-use super::args::{AcceptArgs, DepositArgs, RunArgs, WithdrawArgs};
-use super::evidence;
-use super::output::Output;
-use super::{EXIT_PENDING, EXIT_REFUSED};
+use super::args::{AcceptArgs, RunArgs, WithdrawArgs};
+use super::errors::{EXIT_PENDING, EXIT_REFUSED};
+use super::output::{Output, day};
+use super::{evidence, inputs};
 
 /// Fetches the exchange if needed and has its terms accepted.
 async fn usable_exchange(wallet: &Wallet, url: &str, yes: bool, output: &Output) -> anyhow::Result<Exchange> {
@@ -51,7 +49,7 @@ fn preview_words(
     );
     if !plan.leftover.is_zero() {
         words.push_str(&format!(
-            "; {} fit into no coin and return to your account when the reserve closes",
+            "; {} are too little for a coin and return to your account when the reserve closes",
             exchange.amount(plan.leftover)
         ));
     }
@@ -70,7 +68,7 @@ async fn finish(wallet: &Wallet, id: u64, wait: Duration, output: &Output) -> an
         (_, Status::Failed) => EXIT_REFUSED,
         (Ok(()), _) => 0,
         (
-            Err(WalletError::Pending { .. } | WalletError::Transport(_) | WalletError::Unavailable { .. }),
+            Err(WalletError::Pending { .. } | WalletError::NoAnswer(_) | WalletError::Unavailable { .. }),
             _,
         ) => EXIT_PENDING,
         (Err(_), _) => return Err(result.expect_err("matched as an error").into()),
@@ -78,7 +76,7 @@ async fn finish(wallet: &Wallet, id: u64, wait: Duration, output: &Output) -> an
     let mut text = line.description.clone();
     match (line.status, &line.message) {
         (Status::Pending, message) => text.push_str(&format!(
-            "\nNot finished: {}. Go on with `batzen wallet run`.",
+            "\nNot finished: {}. Continue with `batzen wallet run`.",
             message.as_deref().unwrap_or("waiting")
         )),
         (_, Some(message)) => text.push_str(&format!("\n{message}")),
@@ -98,6 +96,7 @@ pub async fn withdraw(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let cipher = CipherChoice::from(args.cipher);
+    let amount = inputs::amount(&args.amount)?;
     match (&args.bank, &args.user, &args.exchange) {
         (Some(bank), Some(user), exchange) => {
             let password = match (&args.password, &args.password_file) {
@@ -111,7 +110,7 @@ pub async fn withdraw(
                 password,
             };
             let bar = output.progress(format!("Asking {bank}"));
-            let offer = wallet.begin_at_bank(&login, args.amount).await;
+            let offer = wallet.begin_at_bank(&login, amount).await;
             bar.finish_and_clear();
             let offer = offer?;
             let url = exchange
@@ -119,7 +118,7 @@ pub async fn withdraw(
                 .or(offer.suggested_exchange.as_deref())
                 .context("the bank suggests no exchange; name one with --exchange URL")?;
             let exchange = usable_exchange(wallet, url, yes, output).await?;
-            let words = preview_words(wallet, &exchange, args.amount, cipher)?;
+            let words = preview_words(wallet, &exchange, amount, cipher)?;
             output.note(&words);
             output.confirm("Withdraw?", yes)?;
             let id = wallet.accept_withdrawal(&offer, Some(&exchange.base_url), cipher, Some(login)).await?;
@@ -127,8 +126,8 @@ pub async fn withdraw(
         }
         (_, _, Some(exchange)) => {
             let exchange = usable_exchange(wallet, exchange, yes, output).await?;
-            output.note(&preview_words(wallet, &exchange, args.amount, cipher)?);
-            let manual = wallet.withdraw_manual(&exchange.base_url, args.amount, cipher).await?;
+            output.note(&preview_words(wallet, &exchange, amount, cipher)?);
+            let manual = wallet.withdraw_manual(&exchange.base_url, amount, cipher).await?;
             match args.wait {
                 None | Some(0) => {
                     print_instructions(&manual, args.qr, output)?;
@@ -196,81 +195,6 @@ pub async fn accept(wallet: &Wallet, args: &AcceptArgs, yes: bool, output: &Outp
     finish(wallet, id, Duration::from_secs(args.wait), output).await
 }
 
-pub async fn deposit(wallet: &Wallet, args: &DepositArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
-    let amount = if args.amount.eq_ignore_ascii_case("all") {
-        DepositAmount::All
-    } else {
-        let amount: Amount =
-            args.amount.parse().with_context(|| format!("{:?} is not an amount", args.amount))?;
-        DepositAmount::Exact(amount)
-    };
-    let exchange = choose_exchange(wallet, args.exchange.as_deref(), amount).await?;
-    let now = wallet.now();
-    let plan = wallet
-        .with_state(|state| payment::preview_deposit(state, &exchange.base_url, amount, now))
-        .map_err(WalletError::from)?;
-    let credited = exchange.amount(plan.total.checked_sub(plan.fees)?);
-    let mut words = format!(
-        "{credited} go to {}; on top {}",
-        args.payto,
-        describe_fees(&[
-            ("deposit", exchange.amount(plan.fees)),
-            ("change", exchange.amount(plan.change_cost))
-        ]),
-    );
-    if let Some(fee) = exchange.wire_fee(&args.payto, now).filter(|fee| !fee.is_zero()) {
-        words.push_str(&format!("; the exchange keeps a wire fee of {fee} from each transfer"));
-    }
-    output.note(&words);
-    output.confirm("Deposit?", yes)?;
-    let bar = output.progress("Depositing");
-    let receipt = wallet.deposit(&exchange.base_url, amount, &args.payto).await;
-    let report = wallet.run_pending().await;
-    bar.finish_and_clear();
-    let receipt = receipt?;
-    let report = report?;
-    let line = wallet.transaction(receipt.operation)?;
-    let mut text = line.description.clone();
-    for balance in wallet.balance()? {
-        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
-    }
-    if !report.pending.is_empty() {
-        text.push_str("\nChange is still being made. Go on with `batzen wallet run`.");
-    }
-    output.result(&json!({ "transaction": line, "receipt": receipt, "pending": report.pending }), &text)?;
-    Ok(0)
-}
-
-/// The exchange named, the only one, or the first whose coins suffice.
-async fn choose_exchange(
-    wallet: &Wallet,
-    named: Option<&str>,
-    amount: DepositAmount,
-) -> anyhow::Result<Exchange> {
-    if let Some(url) = named {
-        return Ok(wallet.fresh_exchange(url).await?);
-    }
-    let now = wallet.now();
-    let known: Vec<String> = wallet.with_state(|state| {
-        let suits = |exchange: &&Exchange| match amount {
-            DepositAmount::Exact(amount) => exchange.currency == amount.currency,
-            DepositAmount::All => true,
-        };
-        state.exchanges.values().filter(suits).map(|exchange| exchange.base_url.clone()).collect()
-    });
-    let enough =
-        |url: &String| wallet.with_state(|state| payment::preview_deposit(state, url, amount, now)).is_ok();
-    let candidates: Vec<&String> = known.iter().filter(|url| enough(url)).collect();
-    let url = match (candidates.as_slice(), known.as_slice()) {
-        ([], []) => bail!("the wallet holds no such money; withdraw some first"),
-        // Its error says how much is missing.
-        ([], [first, ..]) => first,
-        ([_, _, ..], _) if amount == DepositAmount::All => bail!("name the exchange with --exchange URL"),
-        ([url, ..], _) => url,
-    };
-    Ok(wallet.fresh_exchange(url).await?)
-}
-
 pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Result<u8> {
     let until =
         if args.once { RunUntil::Idle } else { RunUntil::Finished(args.timeout.map(Duration::from_secs)) };
@@ -279,9 +203,7 @@ pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Re
     }
     if !args.once {
         for operation in wallet.pending() {
-            if let Some(message) = &operation.message {
-                output.note(&format!("{} {}: {message}", operation.kind, operation.id));
-            }
+            output.note(&format!("{} {}: {}", operation.kind, operation.id, pending_words(&operation)));
         }
     }
     // Keys first: revocations and new signing keys concern what is pending.
@@ -307,6 +229,15 @@ pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Re
     Ok(if report.pending.is_empty() { 0 } else { EXIT_PENDING })
 }
 
+/// What a pending operation waits for, and until when: `waits for the bank transfer; reserve expires 2026-12-08`.
+pub fn pending_words(operation: &PendingOperation) -> String {
+    let mut words = operation.message.clone().unwrap_or_else(|| operation.waits_for.to_owned());
+    if let (Some(until), Some(event)) = (operation.until, operation.until_event) {
+        words.push_str(&format!("; {event} {}", day(until)));
+    }
+    words
+}
+
 fn report_words(wallet: &Wallet, report: &RunReport, output: &Output) -> anyhow::Result<String> {
     let mut text = String::new();
     for id in &report.finished {
@@ -318,9 +249,9 @@ fn report_words(wallet: &Wallet, report: &RunReport, output: &Output) -> anyhow:
         }
     }
     for operation in &report.pending {
-        let message = operation.message.as_deref().unwrap_or("not finished");
         let state = if operation.evidence.is_some() { "disputed" } else { "pending" };
-        text.push_str(&format!("{state}: {} {}: {message}\n", operation.kind, operation.id));
+        let words = pending_words(operation);
+        text.push_str(&format!("{state}: {} {}: {words}\n", operation.kind, operation.id));
     }
     if text.is_empty() {
         text.push_str("Nothing to do.\n");
@@ -338,9 +269,7 @@ pub fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
     let text = if line.kind == "withdrawal" {
         format!("Withdrawal {id} is given up. If you sent money, it returns when the reserve closes.")
     } else {
-        format!(
-            "Payment {id} is given up. Go on with `batzen wallet run`: it makes fresh coins of those used."
-        )
+        format!("Payment {id} is given up. Continue with `batzen wallet run`, which refreshes its coins.")
     };
     output.result(&line, &text)?;
     Ok(0)

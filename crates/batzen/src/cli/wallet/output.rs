@@ -9,6 +9,8 @@ use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
 use serde::Serialize;
 
+use super::errors::ErrorReport;
+
 /// How to talk to the user.
 pub struct Output {
     json: bool,
@@ -51,26 +53,16 @@ impl Output {
         }
     }
 
-    /// Reports an error, as JSON if that is wanted.
-    pub fn error(&self, error: &anyhow::Error, code: u8) {
-        // The wallet's own errors name their causes already.
-        let text = match error.downcast_ref::<batzen_wallet::WalletError>() {
-            Some(error) => error.to_string(),
-            None => format!("{error:#}"),
-        };
+    /// Reports an error on standard error, as one JSON object if JSON is requested.
+    pub fn error(&self, report: &ErrorReport) {
         if self.json {
-            let mut body = serde_json::json!({ "error": text, "exit_code": code });
-            let refusal = error.downcast_ref::<batzen_wallet::WalletError>().and_then(|error| match error {
-                batzen_wallet::WalletError::Core(core) => core.status_and_code(),
-                _ => None,
-            });
-            if let Some((status, number)) = refusal {
-                body["http_status"] = status.into();
-                body["code"] = number.into();
-            }
-            eprintln!("{body}");
-        } else {
-            eprintln!("batzen wallet: {text}");
+            let fallback = || serde_json::json!({ "error": report.error });
+            eprintln!("{}", serde_json::to_value(report).unwrap_or_else(|_| fallback()));
+            return;
+        }
+        eprintln!("batzen wallet: {}", report.error);
+        if let Some(hint) = &report.hint {
+            eprintln!("  hint: {hint}");
         }
     }
 
@@ -108,7 +100,7 @@ impl Output {
             return Ok(());
         }
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            bail!("{question} Nobody is there to answer; add --yes to agree");
+            bail!("{question} Standard input is not a terminal; add --yes to agree");
         }
         eprint!("{question} [y/N] ");
         std::io::stderr().flush()?;
@@ -129,6 +121,11 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
         io.or(json) == Some(std::io::ErrorKind::BrokenPipe)
     })
+}
+
+/// A day for people: `2025-03-01` in UTC.
+pub fn day(time: batzen_wallet::Timestamp) -> String {
+    date(time).split_whitespace().next().unwrap_or_default().to_owned()
 }
 
 /// A date for people: `2025-03-01 14:05:09` in UTC.

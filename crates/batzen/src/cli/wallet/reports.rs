@@ -1,10 +1,12 @@
-//! Commands that only look.
+//! Commands that only read.
 
-use batzen_wallet::{Status, Wallet};
+use batzen_wallet::{Status, Transaction, Wallet};
 use serde_json::json;
 
 use super::evidence;
+use super::money::pending_words;
 use super::output::{Output, date};
+use super::table::{Column, Table};
 
 pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     let balances = wallet.balance()?;
@@ -13,17 +15,22 @@ pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
         text.push_str("The wallet is empty. Get coins with `batzen wallet withdraw`.\n");
     }
     for balance in &balances {
-        text.push_str(&format!("Available         {}\n", output.bold(balance.available)));
+        let mut table = Table::new(&[Column::Left, Column::Bold]);
+        table.row(["Available".to_owned(), balance.available.to_string()]);
         for (name, amount) in [
             ("Coming in", balance.pending_incoming),
-            ("Going out", balance.pending_outgoing),
             ("Too small to use", balance.dust),
             ("Disputed", balance.disputed),
+            ("Going out", balance.pending_outgoing),
         ] {
             if !amount.is_zero() {
-                text.push_str(&format!("{name:<17} {amount}\n"));
+                table.row([name.to_owned(), amount.to_string()]);
             }
         }
+        if balance.total != balance.available {
+            table.row(["Total (without going out)".to_owned(), balance.total.to_string()]);
+        }
+        text.push_str(&table.render(output));
         if balance.exchanges.len() > 1 {
             for part in &balance.exchanges {
                 text.push_str(&format!(
@@ -41,35 +48,45 @@ pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
 }
 
 pub fn transactions(wallet: &Wallet, all: bool, id: Option<u64>, output: &Output) -> anyhow::Result<u8> {
-    let lines = match id {
-        Some(id) => vec![wallet.transaction(id)?],
-        None => wallet.transactions(all)?,
-    };
+    if let Some(id) = id {
+        let row = wallet.transaction(id)?;
+        let text = transaction_table(std::slice::from_ref(&row)).render(output);
+        output.result(&json!({ "transactions": [row] }), &text)?;
+        return Ok(0);
+    }
+    let history = wallet.history(all)?;
     let mut text = String::new();
-    if lines.is_empty() {
+    if history.transactions.is_empty() {
         text.push_str("Nothing happened yet.\n");
     }
-    for line in &lines {
-        let status = match line.status {
-            Status::Pending if line.evidence.is_some() => " (disputed)",
+    let mut table = transaction_table(&history.transactions);
+    for total in &history.totals {
+        let words = "Total: available, coming in, too small and disputed (see `batzen wallet balance`)";
+        table.row([String::new(), String::new(), total.total.clone(), words.to_owned()]);
+    }
+    text.push_str(&table.render(output));
+    text.push_str(&evidence::notice(wallet, output));
+    output.result(&history, &text)?;
+    Ok(0)
+}
+
+fn transaction_table(rows: &[Transaction]) -> Table {
+    let mut table = Table::new(&[Column::Right, Column::Dim, Column::Bold, Column::Left]);
+    for row in rows {
+        let status = match row.status {
+            Status::Pending if row.evidence.is_some() => " (disputed)",
             Status::Pending => " (pending)",
             Status::Done => "",
             Status::Failed => " (failed)",
         };
-        text.push_str(&format!(
-            "{:>4}  {}  {:>16}  {}{status}\n",
-            line.id,
-            output.dim(date(line.timestamp)),
-            output.bold(&line.effect),
-            line.description
-        ));
-        if let Some(message) = &line.message {
-            text.push_str(&format!("      {message}\n"));
+        let id = row.id.map(|id| id.to_string()).unwrap_or_default();
+        let description = format!("{}{status}", row.description);
+        table.row([id, date(row.timestamp), row.effect.clone(), description]);
+        if let Some(message) = &row.message {
+            table.note(message);
         }
     }
-    text.push_str(&evidence::notice(wallet, output));
-    output.result(&json!({ "transactions": lines }), &text)?;
-    Ok(0)
+    table
 }
 
 pub fn pending(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
@@ -78,10 +95,11 @@ pub fn pending(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     if pending.is_empty() {
         text.push_str("Nothing is pending.\n");
     }
+    let mut table = Table::new(&[Column::Right, Column::Left, Column::Left]);
     for operation in &pending {
-        let message = operation.message.as_deref().unwrap_or("go on with `batzen wallet run`");
-        text.push_str(&format!("{:>4}  {}  {message}\n", operation.id, operation.kind));
+        table.row([operation.id.to_string(), operation.kind.to_owned(), pending_words(operation)]);
     }
+    text.push_str(&table.render(output));
     text.push_str(&evidence::notice(wallet, output));
     output.result(&json!({ "pending": pending }), &text)?;
     Ok(0)
@@ -90,18 +108,22 @@ pub fn pending(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
 pub fn coins(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     let mut list = Vec::new();
     let mut text = String::new();
+    let columns = [Column::Bold, Column::Left, Column::Left, Column::Left, Column::Left, Column::Dim];
+    let mut table = Table::new(&columns);
     wallet.with_state(|state| {
         for coin in state.coins.values() {
             let Ok(exchange) = state.exchange(&coin.exchange) else { continue };
             let Ok(denom) = exchange.denom(&coin.h_denom_pub) else { continue };
             let (value, remaining) = (exchange.amount(denom.value), exchange.amount(coin.remaining));
             let cipher = if denom.is_cs() { "CS" } else { "RSA" };
-            text.push_str(&format!(
-                "{remaining:<14} of {value:<14} {cipher:<3} {:?}, spendable until {}  {}\n",
-                coin.status,
-                date(denom.stamp_expire_deposit),
-                output.dim(coin.coin_pub)
-            ));
+            table.row([
+                remaining.to_string(),
+                format!("of {value}"),
+                cipher.to_owned(),
+                format!("{:?}", coin.status).to_lowercase(),
+                format!("spendable until {}", date(denom.stamp_expire_deposit)),
+                coin.coin_pub.to_string(),
+            ]);
             list.push(json!({
                 "coin_pub": coin.coin_pub,
                 "exchange": coin.exchange,
@@ -117,6 +139,7 @@ pub fn coins(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     if list.is_empty() {
         text.push_str("No coins.\n");
     }
+    text.push_str(&table.render(output));
     output.result(&json!({ "coins": list }), &text)?;
     Ok(0)
 }

@@ -1,0 +1,132 @@
+//! Checks of amounts and URLs before anything is asked, computed or shown.
+
+use batzen_protocol::payto::PaytoUri;
+use batzen_wallet::bank::parse_withdraw_uri;
+use batzen_wallet::core::CoreError;
+use batzen_wallet::core::url::normalise_base_url;
+use batzen_wallet::{Amount, DepositAmount};
+
+/// An argument that cannot be used.
+#[derive(Debug)]
+pub struct InputError {
+    given: String,
+    expected: &'static str,
+    reason: String,
+    example: &'static str,
+}
+
+impl std::fmt::Display for InputError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { given, expected, reason, example } = self;
+        write!(f, "{given:?} is not {expected}: {reason}; an example is {example}")
+    }
+}
+
+impl std::error::Error for InputError {}
+
+const AMOUNT: &str = "KUDOS:5";
+const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
+const WITHDRAW_URI: &str = "taler://withdraw/bank.example/taler-bank-integration/OPERATION";
+const EXCHANGE: &str = "https://exchange.example/";
+const BANK: &str = "https://bank.example/";
+
+/// An amount above zero.
+pub fn amount(text: &str) -> Result<Amount, InputError> {
+    let bad =
+        |expected, reason: String| InputError { given: text.to_owned(), expected, reason, example: AMOUNT };
+    let amount = Amount::parse(text.trim()).map_err(|error| bad("an amount", error.to_string()))?;
+    if amount.is_zero() {
+        return Err(bad("an amount to transfer", "it must be more than zero".to_owned()));
+    }
+    Ok(amount)
+}
+
+/// An amount above zero, or `all`.
+pub fn deposit_amount(text: &str) -> Result<DepositAmount, InputError> {
+    if text.trim().eq_ignore_ascii_case("all") {
+        return Ok(DepositAmount::All);
+    }
+    amount(text).map(DepositAmount::Exact)
+}
+
+/// A bank account. The signature of a deposit covers the text, so it is returned as it is.
+pub fn payto(text: &str) -> Result<&str, InputError> {
+    let text = text.trim();
+    PaytoUri::parse(text).map(|_| text).map_err(|error| InputError {
+        given: text.to_owned(),
+        expected: "a payto URI",
+        reason: error.to_string(),
+        example: PAYTO,
+    })
+}
+
+/// A `taler://withdraw` URI.
+pub fn withdraw_uri(text: &str) -> Result<(), InputError> {
+    parse_withdraw_uri(text).map(|_| ()).map_err(|error| InputError {
+        given: text.to_owned(),
+        expected: "a taler://withdraw URI",
+        reason: reason(&error),
+        example: WITHDRAW_URI,
+    })
+}
+
+/// The base URL of an exchange, in canonical form.
+pub fn exchange_url(text: &str) -> Result<String, InputError> {
+    base_url(text, "the URL of an exchange", EXCHANGE)
+}
+
+/// The base URL of a bank, in canonical form.
+pub fn bank_url(text: &str) -> Result<String, InputError> {
+    base_url(text, "the URL of a bank", BANK)
+}
+
+fn base_url(text: &str, expected: &'static str, example: &'static str) -> Result<String, InputError> {
+    normalise_base_url(text).map_err(|error| InputError {
+        given: text.to_owned(),
+        expected,
+        reason: reason(&error),
+        example,
+    })
+}
+
+fn reason(error: &CoreError) -> String {
+    match error {
+        CoreError::BadUrl { reason, .. } | CoreError::BadInput { reason, .. } => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_input_is_refused_with_a_reason_and_an_example() {
+        let errors = [
+            amount("5").unwrap_err(),
+            amount("KUDOS:0").unwrap_err(),
+            amount("KUDOS:-5").unwrap_err(),
+            deposit_amount("everything").unwrap_err(),
+            payto("zoe").unwrap_err(),
+            withdraw_uri("taler://pay/x").unwrap_err(),
+            exchange_url("ftp://exchange.example/").unwrap_err(),
+            bank_url("http://bank:99999999/").unwrap_err(),
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains(&format!("{:?}", error.given)) && text.contains("an example is"), "{text}");
+        }
+    }
+
+    #[test]
+    fn good_input_is_accepted() {
+        assert_eq!(amount("KUDOS:5").unwrap().to_string(), "KUDOS:5");
+        assert_eq!(deposit_amount("ALL").unwrap(), DepositAmount::All);
+        for example in [PAYTO, "payto://iban/DE75512108001245126199?receiver-name=zoe"] {
+            assert_eq!(payto(example).unwrap(), example);
+        }
+        withdraw_uri(WITHDRAW_URI).unwrap();
+        assert_eq!(exchange_url("exchange.example").unwrap(), EXCHANGE);
+        assert_eq!(bank_url(BANK).unwrap(), BANK);
+    }
+}
