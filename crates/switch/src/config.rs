@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use batzen_storage::StoreConfig;
 
+use crate::forwarding::Forwarding;
 use crate::outbox::Delivery;
 
 /// Source of the present time: microseconds since 1970.
@@ -50,6 +51,8 @@ pub struct SwitchConfig {
     pub allow_on_us: bool,
     /// How patient callbacks are.
     pub delivery: Delivery,
+    /// How patient messages are that are passed on without a record: lookups, quotes and the like.
+    pub forwarding: Forwarding,
     /// Requests that may wait to be decided: beyond, 503.
     pub requests_max: usize,
     /// Transfers that may wait for the ledger: beyond, 503.
@@ -72,6 +75,7 @@ impl Default for SwitchConfig {
             approval_patience: Duration::from_secs(7 * 24 * 3600),
             allow_on_us: false,
             delivery: Delivery::default(),
+            forwarding: Forwarding::default(),
             requests_max: 16_384,
             intents_max: 65_536,
             max_connections: 8192,

@@ -8,7 +8,7 @@ use batzen_store::{Store, StoreError};
 use batzen_tables::switch::{Endpoints, Participants};
 
 /// Types of callback addresses.
-pub const ENDPOINT_TYPES: [&str; 8] = [
+pub const ENDPOINT_TYPES: [&str; 15] = [
     "FSPIOP_CALLBACK_URL",
     "FSPIOP_CALLBACK_URL_TRANSFER_POST",
     "FSPIOP_CALLBACK_URL_TRANSFER_PUT",
@@ -16,6 +16,13 @@ pub const ENDPOINT_TYPES: [&str; 8] = [
     "FSPIOP_CALLBACK_URL_BULK_TRANSFER_POST",
     "FSPIOP_CALLBACK_URL_BULK_TRANSFER_PUT",
     "FSPIOP_CALLBACK_URL_BULK_TRANSFER_ERROR",
+    "FSPIOP_CALLBACK_URL_PARTIES",
+    "FSPIOP_CALLBACK_URL_PARTICIPANTS",
+    "FSPIOP_CALLBACK_URL_QUOTES",
+    "FSPIOP_CALLBACK_URL_BULK_QUOTES",
+    "FSPIOP_CALLBACK_URL_TRANSACTION_REQUESTS",
+    "FSPIOP_CALLBACK_URL_AUTHORIZATIONS",
+    "FSPIOP_CALLBACK_URL_TRANSACTIONS",
     "SWITCH_NOTIFICATION_URL",
 ];
 
@@ -26,6 +33,8 @@ pub struct Entry {
     pub number: u32,
     /// Its name as it was given.
     pub name: String,
+    /// Whether it takes part.
+    pub active: bool,
     /// Callback addresses by type.
     pub endpoints: HashMap<String, String>,
 }
@@ -82,7 +91,10 @@ impl Directory {
         for found in store.all::<Participants>()? {
             let number = found.row.number;
             let endpoints = endpoints.remove(&number).unwrap_or_default();
-            let entry = Arc::new(Entry { number, name: found.row.name, endpoints });
+            let entry = {
+                let active = found.row.active;
+                Arc::new(Entry { number, name: found.row.name, active, endpoints })
+            };
             snapshot.by_name.insert(found.key.name, Arc::clone(&entry));
             snapshot.by_name.insert(entry.name.clone(), Arc::clone(&entry));
             snapshot.by_number.insert(number, entry);

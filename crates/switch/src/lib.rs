@@ -15,6 +15,7 @@
 //! | [`settlement`] | settlement at the ledger |
 //! | [`expiry`] | transfers that are due |
 //! | [`outbox`] | callbacks |
+//! | [`forwarding`] | messages that are passed on without a record |
 //! | [`api`] | HTTP |
 //!
 //! Invariants: a message is acknowledged, and a callback sent, only after what justifies it is durable; what the ledger is
@@ -31,6 +32,7 @@ mod config;
 pub mod directory;
 pub mod errors;
 mod expiry;
+pub mod forwarding;
 pub mod fulfilment;
 pub mod ids;
 pub mod messages;
@@ -56,6 +58,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use config::{Operator, SwitchClock, SwitchConfig};
+pub use forwarding::Forwarding;
 pub use outbox::Delivery;
 pub use service::Service;
 
@@ -63,6 +66,7 @@ use api::admin::AdminApi;
 use api::participant::ParticipantApi;
 use clearing::{Clearing, Patient, Settled};
 use directory::Directory;
+use forwarding::Forwarder;
 use outbox::Senders;
 use pipeline::{Follow, Lane, LaneLimits};
 use rules::{Command, Numbered, SwitchRules};
@@ -162,6 +166,8 @@ impl Switch {
             config.delivery,
             workers.clone(),
         );
+        let forwarder =
+            Forwarder::new(Arc::clone(&directory), Arc::clone(&clock), config.forwarding, workers.clone());
         let left = clearing::left_behind(&store)?;
         let (intents, to_clear) = mpsc::unbounded_channel();
         let limits = LaneLimits { requests_max: config.requests_max, intents_max: config.intents_max };
@@ -201,7 +207,7 @@ impl Switch {
             ..ServerOptions::default()
         };
         let (addr, admin_addr) = (tcp_address(&server), tcp_address(&admin_server));
-        let service = Arc::new(Service::new(lane, store, directory, senders, treasury, config));
+        let service = Arc::new(Service::new(lane, store, directory, (senders, forwarder), treasury, config));
         tasks.push(tokio::spawn(Arc::clone(&service).watch_approvals(workers.clone())));
         let api = Arc::new(ParticipantApi::new(Arc::clone(&service)));
         let admin = Arc::new(AdminApi::new(Arc::clone(&service), server.stats()));

@@ -17,6 +17,8 @@ pub const SOURCE: &str = "fspiop-source";
 pub const DESTINATION: &str = "fspiop-destination";
 /// Header: a JWS over the body and some headers. The switch passes it on.
 pub const SIGNATURE: &str = "fspiop-signature";
+/// Header: which elements of the body are encrypted. The switch passes it on.
+pub const ENCRYPTION: &str = "fspiop-encryption";
 /// The name of the switch in [`SOURCE`] of callbacks that it writes itself.
 pub const SWITCH_NAME: &str = "switch";
 

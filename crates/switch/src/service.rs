@@ -14,6 +14,7 @@ use crate::approvals::By;
 use crate::clearing::Balances;
 use crate::config::SwitchConfig;
 use crate::directory::{Directory, Snapshot};
+use crate::forwarding::Forwarder;
 use crate::outbox::Senders;
 use crate::pipeline::Lane;
 use crate::rules::admin::{Refusal, account_kinds};
@@ -30,6 +31,7 @@ pub struct Service {
     store: Store,
     directory: Arc<Directory>,
     senders: Senders,
+    forwarder: Arc<Forwarder>,
     treasury: Arc<Treasury>,
     config: SwitchConfig,
     operations: Operations,
@@ -42,7 +44,7 @@ impl Service {
         lane: Lane,
         store: Store,
         directory: Arc<Directory>,
-        senders: Senders,
+        (senders, forwarder): (Senders, Arc<Forwarder>),
         treasury: Arc<Treasury>,
         config: SwitchConfig,
     ) -> Self {
@@ -52,6 +54,7 @@ impl Service {
             store,
             directory,
             senders,
+            forwarder,
             treasury,
             config,
             operations,
@@ -77,6 +80,10 @@ impl Service {
 
     pub(crate) fn senders(&self) -> &Senders {
         &self.senders
+    }
+
+    pub(crate) fn forwarder(&self) -> &Arc<Forwarder> {
+        &self.forwarder
     }
 
     pub(crate) fn treasury(&self) -> &Arc<Treasury> {

@@ -23,6 +23,7 @@
 //! | `switch_movements` | id | those with work at the ledger; by participant |
 //! | `switch_approvals` | number | – |
 //! | `switch_open_approvals` | hash of what the change is about | all |
+//! | `switch_parties` | hash of the party, currency | by party |
 
 use batzen_protocol::Timestamp;
 use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
@@ -45,6 +46,7 @@ pub const ALL: &[&TableDef] = &[
     Movements::DEF,
     Approvals::DEF,
     OpenApprovals::DEF,
+    Parties::DEF,
 ];
 
 /// The number of the hub among participants.
@@ -849,4 +851,42 @@ impl Table for OpenApprovals {
     fn index_entries(_: &OpenApprovalKey, _: &OpenApprovalRow, out: &mut IndexEntries) {
         out.add(Self::ALL, &0_u8);
     }
+}
+
+record! {
+    /// Names a party in a currency.
+    pub key struct PartyKey {
+        /// A hash of type, identifier and sub-identifier.
+        pub party: [u8; 32],
+        /// The currency; 0: every one.
+        pub currency: u32,
+    }
+}
+
+record! {
+    /// Whose customer a party is.
+    pub struct PartyRow {
+        /// The participant.
+        pub participant: u32,
+        /// When it was registered.
+        pub registered: Timestamp,
+    }
+}
+
+/// Account lookups: the participants' customers.
+pub struct Parties;
+
+impl Parties {
+    /// All currencies of a party.
+    pub const BY_PARTY: u8 = 1;
+}
+
+impl Table for Parties {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(216, "switch_parties").indexed(&[IndexDef::new(
+        Self::BY_PARTY,
+        "by_party",
+        IndexKind::Prefix { key_bytes: 32 },
+    )]);
+    type Key = PartyKey;
+    type Row = PartyRow;
 }

@@ -7,6 +7,7 @@ use batzen_engine::SubmitError;
 use batzen_http::{Handler, HeaderMap, Method, Request, Response, header};
 use serde::Deserialize;
 
+use super::routed::Resource;
 use crate::canonical;
 use crate::directory::{Entry, Snapshot};
 use crate::errors::ApiError;
@@ -21,12 +22,14 @@ use crate::values::{
 /// The longest ILP packet, in characters.
 pub(super) const PACKET_CHARACTERS_MAX: usize = 32_768;
 /// Header fields that are passed on with a message.
-const PASSED_ON: [&str; 9] = [
+const PASSED_ON: [&str; 11] = [
+    "accept",
     "content-type",
     "date",
     messages::SOURCE,
     messages::DESTINATION,
     messages::SIGNATURE,
+    messages::ENCRYPTION,
     "fspiop-uri",
     "fspiop-http-method",
     "traceparent",
@@ -55,11 +58,17 @@ impl Refuse {
         let error_information = ErrorInformation {
             error_code: format!("{:04}", self.error.code()).into(),
             error_description: text.chars().take(128).collect::<String>().into(),
-            extension_list: None,
+            extension_list: (self.error == ApiError::UnacceptableVersion).then(supported_versions),
         };
         let response = Response::json(self.status, &ErrorBody { error_information });
         if self.status == 503 { response.with_header(header::RETRY_AFTER, "1") } else { response }
     }
+}
+
+/// The versions that are spoken here: major and minor.
+fn supported_versions() -> messages::ExtensionList<'static> {
+    let version = |minor: &'static str| messages::Extension { key: "1".into(), value: minor.into() };
+    messages::ExtensionList { extension: ["0", "1"].map(version).into() }
 }
 
 impl From<SubmitError> for Refuse {
@@ -91,6 +100,8 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refuse>
 pub(super) struct Parties {
     pub source: Arc<Entry>,
     pub destination: Option<Arc<Entry>>,
+    /// Whether the header is there, even if there is no such participant.
+    pub has_destination: bool,
 }
 
 impl Parties {
@@ -154,22 +165,33 @@ pub(super) fn check_headers(
     let source = directory
         .by_name(source)
         .ok_or_else(|| Refuse::new(403, ApiError::ClientError, "FSPIOP-Source is not a participant"))?;
-    let destination = text(headers, messages::DESTINATION).and_then(|name| directory.by_name(name));
-    Ok(Parties { source: Arc::clone(source), destination: destination.cloned() })
+    let destination_name = text(headers, messages::DESTINATION);
+    let destination = destination_name.and_then(|name| directory.by_name(name));
+    Ok(Parties {
+        source: Arc::clone(source),
+        destination: destination.cloned(),
+        has_destination: destination_name.is_some(),
+    })
 }
 
-/// A message as it goes into the books.
-pub(super) fn received(request: &Request) -> Result<Received, Refuse> {
+/// The header lines that are passed on. Accept belongs to requests, not to the callbacks that answer them.
+pub(super) fn lines(request: &Request) -> String {
+    let is_callback = request.method == Method::PUT;
     let mut lines = String::with_capacity(320);
-    for name in PASSED_ON {
+    for name in PASSED_ON.into_iter().filter(|name| !is_callback || *name != "accept") {
         if let Some(value) = text(&request.headers, name) {
             for part in [name, ": ", value, "\r\n"] {
                 lines.push_str(part);
             }
         }
     }
+    lines
+}
+
+/// A message as it goes into the books.
+pub(super) fn received(request: &Request) -> Result<Received, Refuse> {
     let hash = canonical::hash(&request.body).ok_or_else(|| Refuse::malformed("the body is not JSON"))?;
-    Ok(Received { headers: lines, body: request.body.to_vec(), hash })
+    Ok(Received { headers: lines(request), body: request.body.to_vec(), hash })
 }
 
 pub(super) fn uuid(text: &str, what: &str) -> Result<u128, Refuse> {
@@ -243,7 +265,8 @@ impl ParticipantApi {
         let depth = request.segments.len();
         let resource = match segments[0] {
             "transfers" | "bulkTransfers" if depth <= 3 => segments[0],
-            _ => return Err(Refuse::new(404, ApiError::UnknownUri, "")),
+            "transfers" | "bulkTransfers" => return Err(Refuse::new(404, ApiError::UnknownUri, "")),
+            other => return self.routed(request, Resource::of(other)?).await,
         };
         let directory = self.service.directory();
         let parties = || check_headers(&request.headers, resource, &request.method, &directory);
@@ -367,14 +390,25 @@ impl Handler for ParticipantApi {
 }
 
 /// What requests ask for: the label `operation`.
-pub const OPERATIONS: [&str; 8] =
-    ["prepare", "fulfil", "error", "get", "bulk-prepare", "bulk-fulfil", "bulk-error", "other"];
+pub const OPERATIONS: [&str; 10] = [
+    "prepare",
+    "fulfil",
+    "error",
+    "get",
+    "bulk-prepare",
+    "bulk-fulfil",
+    "bulk-error",
+    "other",
+    "lookup",
+    "route",
+];
 
 fn operation(request: &Request) -> usize {
     let bulk = match request.segment(0) {
         "transfers" => 0,
         "bulkTransfers" => 4,
-        _ => return 7,
+        "participants" => return 8,
+        other => return if Resource::of(other).is_ok() { 9 } else { 7 },
     };
     match (request.method.as_str(), request.segments.len()) {
         ("POST", 1) => bulk,

@@ -6,7 +6,7 @@
 //! messages about one transfer, so that none overtakes another.
 
 mod bulk;
-mod render;
+pub(crate) mod render;
 pub(crate) mod wire;
 
 use std::collections::{HashMap, HashSet};

@@ -18,7 +18,7 @@ use crate::values::{format_hash, format_http_date, format_time, format_uuid};
 
 /// A message ready to be sent.
 #[derive(Debug)]
-pub(super) struct Ready {
+pub(crate) struct Ready {
     /// Where to: host and port.
     pub authority: String,
     /// The whole request.
@@ -80,7 +80,7 @@ pub(super) struct Renderer<'a> {
 }
 
 /// Code and description of an error.
-pub(super) fn error_information(code: u16, text: &str) -> ErrorInformation<'static> {
+pub(crate) fn error_information(code: u16, text: &str) -> ErrorInformation<'static> {
     ErrorInformation {
         error_code: format!("{code:04}").into(),
         error_description: text.chars().take(128).collect::<String>().into(),
@@ -88,8 +88,8 @@ pub(super) fn error_information(code: u16, text: &str) -> ErrorInformation<'stat
     }
 }
 
-/// The kinds of addresses that a message may go to, the special one first.
-fn endpoint<'a>(to: &'a Entry, special: &str) -> Option<&'a str> {
+/// The address that a message goes to: the special one, or the general one.
+pub(crate) fn special_or_general<'a>(to: &'a Entry, special: &str) -> Option<&'a str> {
     to.endpoints.get(special).or_else(|| to.endpoints.get("FSPIOP_CALLBACK_URL")).map(String::as_str)
 }
 
@@ -219,13 +219,14 @@ impl Renderer<'_> {
         headers: &str,
         body: &[u8],
     ) -> Option<Ready> {
-        let url = endpoint(self.to, &format!("FSPIOP_CALLBACK_URL_{special}"))?;
+        let url = special_or_general(self.to, &format!("FSPIOP_CALLBACK_URL_{special}"))?;
         let (authority, base) = split_url(url)?;
         Some(assemble(method, authority, &format!("{base}{path}"), headers, body))
     }
 }
 
-fn assemble(method: &str, authority: String, path: &str, headers: &str, body: &[u8]) -> Ready {
+/// A whole request.
+pub(crate) fn assemble(method: &str, authority: String, path: &str, headers: &str, body: &[u8]) -> Ready {
     let mut request = Vec::with_capacity(headers.len() + body.len() + path.len() + 96);
     let head = [method, " ", path, " HTTP/1.1\r\nhost: ", &authority, "\r\n", headers];
     head.iter().for_each(|part| request.extend_from_slice(part.as_bytes()));

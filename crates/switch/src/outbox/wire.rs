@@ -11,7 +11,7 @@ const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 16 << 10, body_byt
 
 /// A connection to a server.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     stream: TcpStream,
     /// What has been read and not used.
     buffer: Vec<u8>,
@@ -19,7 +19,7 @@ pub(super) struct Link {
 
 /// What the server says to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     pub status: u16,
     /// Whether the server closes the connection after it.
     closes: bool,

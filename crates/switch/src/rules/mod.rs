@@ -10,6 +10,7 @@
 //! | [`approvals`] | changes that one operator proposes and another approves |
 //! | [`windows`] | settlement windows and what was sent and received in them |
 //! | [`settlements`] | net settlement |
+//! | [`parties`] | whose customer a party is |
 //! | [`movements`] | liquidity that comes and goes, headroom granted and taken back |
 //!
 //! Money moves in the ledger alone. A command that wants it moved records what is *intended*, in the same commit as the
@@ -20,6 +21,7 @@ pub mod admin;
 pub mod approvals;
 pub mod bulks;
 pub mod movements;
+pub mod parties;
 pub mod settlements;
 pub mod state;
 pub mod transfers;
@@ -37,6 +39,7 @@ pub use admin::{Change, Refusal};
 pub use approvals::{ApprovalCommand, ApprovalState};
 pub use bulks::{BulkError, BulkFulfil, BulkPrepare, ItemResult};
 pub use movements::MovementCommand;
+pub use parties::PartyCommand;
 pub use settlements::SettlementCommand;
 pub use transfers::{Answer, AnswerStatus, ErrorMessage, Fulfil, Intent, IntentKind, Prepare};
 
@@ -81,6 +84,8 @@ pub enum Command {
     Change(Box<Change>),
     /// Proposals and decisions on them.
     Approval(Box<ApprovalCommand>),
+    /// Account lookups.
+    Party(Box<PartyCommand>),
     /// Closes the open window and opens the next.
     CloseWindow {
         /// The one that is believed to be open.
@@ -127,6 +132,8 @@ pub struct Outcome {
     pub deadline: Option<u64>,
     /// A number that the command gave (participant, window, settlement, approval, account).
     pub number: u64,
+    /// The places of the parties that were refused, of a command about several.
+    pub refused: Vec<u16>,
 }
 
 /// The rules with their options.
@@ -318,6 +325,7 @@ impl Rules for SwitchRules {
                     self.plan(&Numbered { number, micros: *micros, command: (**effect).clone() }, plan);
                 }
             }
+            Command::Party(command) => parties::plan(command, plan),
             Command::CloseWindow { id, .. } => windows::plan_close(*id, plan),
             Command::Settlement(command) => settlements::plan(command, plan),
             Command::Movement(command) => movements::plan(command, number, plan),
@@ -369,6 +377,7 @@ impl SwitchRules {
             }
             Command::Change(change) => cx.outcome.number = admin::change(rows, change, now)?,
             Command::Approval(command) => self.approval(rows, command, cx)?,
+            Command::Party(command) => parties::execute(rows, command, cx),
             Command::CloseWindow { id, reason } => {
                 cx.outcome.number = windows::close(rows, *id, reason, now)?;
             }

@@ -6,6 +6,7 @@ use batzen_engine::Batcher;
 use batzen_protocol::Timestamp;
 use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
+use batzen_switch::rules::Change;
 use batzen_switch::rules::approvals::{Decision, OPEN_MAX};
 use batzen_switch::rules::{
     ApprovalCommand, ApprovalState, Command, Numbered, Outcome, Refusal, SwitchRules,
@@ -262,5 +263,25 @@ fn open_proposals_are_bounded() {
         };
         let answer = switch.ask(propose);
         assert_eq!(answer.is_ok(), number < OPEN_MAX, "{number}: {answer:?}");
+    }
+}
+
+#[test]
+fn stored_changes_are_read() {
+    // As the first version wrote them.
+    for text in [
+        r#"{"change":"accounts","name":null,"currency":4543826}"#,
+        r#"{"change":"activate","name":"fsp1","active":true}"#,
+        r#"{"change":"activateAccount","name":"fsp1","currency":4543826,"kind":1,"active":false}"#,
+        r#"{"change":"limit","name":"fsp1","currency":4543826,"ndc":"400","alarmPercentage":50,"initial":false}"#,
+        r#"{"change":"endpoint","name":"fsp1","endpoint":"FSPIOP_CALLBACK_URL","url":"http://127.0.0.1/"}"#,
+        r#"{"change":"model","name":"NET","currency":0,"gross":false,"requireLiquidityCheck":true,"autoPositionReset":true,"active":true}"#,
+        r#"{"change":"fundsIn","name":"fsp1","currency":4543826,"id":"b51ec534-ee48-4575-b6a9-ead2955b8069","amount":"1.5","reason":"","reference":"x"}"#,
+        r#"{"change":"closeWindow","id":1,"reason":""}"#,
+        r#"{"change":"settle","model":"NET","reason":"","windows":[1,2]}"#,
+        r#"{"change":"stepSettlement","settlement":1,"steps":[{"participant":1,"name":"fsp1","currency":4543826,"account":3,"state":"SETTLED","reason":"","reference":""}]}"#,
+    ] {
+        let change: Change = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!(serde_json::to_string(&change).unwrap(), text);
     }
 }

@@ -9,3 +9,4 @@ mod clearing;
 mod common;
 mod faults;
 mod operators;
+mod routing;

@@ -67,6 +67,21 @@ fn write(service: &Service, page: &mut Page) {
     page.count("batzen_switch_callbacks_given_up_total", "Callbacks given up", &outbox.given_up);
     page.histogram("batzen_switch_callback_batch", "Callbacks sent at once", &outbox.batch);
     page.histogram("batzen_switch_callback_seconds", "Time from commit to acknowledgement", &outbox.time);
+    let routed = service.forwarder().counters();
+    page.count("batzen_switch_forwarded_total", "Lookups, quotes and the like passed on", &routed.forwarded);
+    page.count(
+        "batzen_switch_forwarding_failed_total",
+        "Attempts to pass them on that failed",
+        &routed.failed,
+    );
+    page.count("batzen_switch_forwarding_given_up_total", "Those given up", &routed.given_up);
+    page.count(
+        "batzen_switch_forwarding_rejected_total",
+        "Those that found the queue full",
+        &routed.rejected,
+    );
+    let waiting = routed.waiting.load(std::sync::atomic::Ordering::Relaxed);
+    page.gauge("batzen_switch_forwarding_waiting", "Those that wait or are under way", waiting);
     let treasury = service.treasury().counters();
     page.gauge("batzen_switch_over_limit", "Participants over their limit", treasury.over_limit.get());
     page.gauge("batzen_switch_near_cap", "Positions beyond their alarm threshold", treasury.alarms.get());

@@ -14,7 +14,7 @@ use batzen_switch::fulfilment::condition_of;
 use batzen_switch::rules::Change;
 use batzen_switch::treasury::Funds;
 use batzen_switch::values::{currency_number, format_hash, format_time, format_uuid, parse_amount};
-use batzen_switch::{Delivery, Operator, RunningSwitch, Switch, SwitchConfig};
+use batzen_switch::{Delivery, Forwarding, Operator, RunningSwitch, Switch, SwitchConfig};
 use serde_json::{Value, json};
 
 /// A clock that tests move: microseconds.
@@ -136,6 +136,10 @@ impl Drop for Fsp {
     }
 }
 
+/// Lookups and quotes that may wait for one participant, and its connections for them.
+pub const FORWARDING_QUEUE: usize = 64;
+pub const FORWARDING_CONNECTIONS: usize = 4;
+
 pub const CURRENCY: &str = "EUR";
 
 pub fn currency() -> u32 {
@@ -153,6 +157,13 @@ pub fn config(clock: &Arc<TestClock>) -> SwitchConfig {
             pause: Duration::from_millis(2),
             pause_max: Duration::from_millis(20),
             ..Delivery::default()
+        },
+        forwarding: Forwarding {
+            queue: FORWARDING_QUEUE,
+            connections: FORWARDING_CONNECTIONS,
+            timeout: Duration::from_secs(20),
+            pause: Duration::from_millis(2),
+            ..Forwarding::default()
         },
         clock: {
             let clock = Arc::clone(clock);

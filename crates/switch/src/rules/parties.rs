@@ -1,0 +1,62 @@
+//! Whose customer a party is: what participants register for account lookups. A party (a phone number, an account) is named by
+//! a hash of its identifier, so that the table is not a list of identifiers.
+
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::Timestamp;
+use batzen_tables::switch::{Parties, PartyKey, PartyRow};
+
+use super::Context;
+
+/// The most parties in one command.
+pub const PARTIES_MAX: usize = 1000;
+
+/// What can be asked about parties. The outcome names the places of those that were refused.
+#[derive(Clone, Debug)]
+pub enum PartyCommand {
+    /// These are customers of a participant. One that is another participant's is refused; the same again is harmless.
+    Register {
+        /// The parties.
+        parties: Vec<PartyKey>,
+        /// The participant.
+        participant: u32,
+    },
+    /// This one is no customer of the participant any more. One that is not its customer is refused.
+    Remove {
+        /// The party.
+        party: PartyKey,
+        /// The participant.
+        participant: u32,
+    },
+}
+
+pub(super) fn plan(command: &PartyCommand, plan: &mut Plan) {
+    match command {
+        PartyCommand::Register { parties, .. } => {
+            parties.iter().for_each(|party| plan.row::<Parties>(party.clone()));
+        }
+        PartyCommand::Remove { party, .. } => plan.row::<Parties>(party.clone()),
+    }
+}
+
+pub(super) fn execute(rows: &mut WorkingSet, command: &PartyCommand, cx: &mut Context) {
+    match command {
+        PartyCommand::Register { parties, participant } => {
+            assert!(parties.len() <= PARTIES_MAX, "commands are bounded");
+            for (place, party) in parties.iter().enumerate() {
+                match rows.get::<Parties>(party) {
+                    None => rows.insert::<Parties>(party, new_row(*participant, cx.now)),
+                    Some(row) if row.participant == *participant => {}
+                    Some(_) => cx.outcome.refused.push(u16::try_from(place).expect("bounded")),
+                }
+            }
+        }
+        PartyCommand::Remove { party, participant } => match rows.get::<Parties>(party) {
+            Some(row) if row.participant == *participant => rows.delete::<Parties>(party),
+            _ => cx.outcome.refused.push(0),
+        },
+    }
+}
+
+fn new_row(participant: u32, now: Timestamp) -> PartyRow {
+    PartyRow { participant, registered: now }
+}
