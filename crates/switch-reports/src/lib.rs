@@ -1,10 +1,13 @@
-//! A switch's reports about a settlement, for the settlement bank and the participants: pure functions from
-//! plain data.
+//! A switch's reports about settlements, windows and transfers, for the settlement bank and the participants: pure functions
+//! from plain data.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`pacs009`] | instructions to the settlement bank: ISO 20022 financial institution credit transfers |
 //! | [`camt054`] | notification of a participant's debit or credit: ISO 20022 |
+//! | [`camt053`] | a participant's statement of a window: ISO 20022 |
+//! | [`transfer`] | one transfer, and how it stands: ISO 20022 `pacs.008` and `pacs.002` |
+//! | [`head001`] | the business application header that goes with a message: ISO 20022 |
 //! | [`tables`] | settlement report and participant's statement as CSV |
 //! | [`data`] | their input |
 //!
@@ -13,10 +16,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod camt053;
 pub mod camt054;
 pub mod data;
+pub mod head001;
 pub mod pacs009;
 pub mod tables;
+pub mod transfer;
 mod xml;
 
 /// Why a report cannot be made.

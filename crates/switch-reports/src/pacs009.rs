@@ -43,6 +43,12 @@ pub fn end_to_end_id(settlement: &Settlement, index: usize) -> String {
     format!("S{}-{}-{index}", settlement.id, settlement.currency.code)
 }
 
+/// The id of the message for one leg.
+#[must_use]
+pub fn message_id(settlement: &Settlement, leg: Leg) -> String {
+    format!("S{}-{}-{}", settlement.id, settlement.currency.code, leg.suffix())
+}
+
 /// The message for one leg; `None` if all nets are zero.
 ///
 /// # Errors
@@ -55,7 +61,7 @@ pub fn write(settlement: &Settlement, leg: Leg) -> Result<Option<String>, Report
         return Ok(None);
     }
     let currency = &settlement.currency;
-    let id = format!("S{}-{}-{}", settlement.id, currency.code, leg.suffix());
+    let id = message_id(settlement, leg);
     let message = Document::write(NAMESPACE, |document| {
         document.element("FICdtTrf", |document| {
             document.element("GrpHdr", |document| {

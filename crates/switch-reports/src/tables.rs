@@ -98,13 +98,27 @@ pub struct Statement {
     pub closing: i128,
 }
 
-/// The statement as a table: the opening position, one record per movement with the position after it, the
-/// closing position.
+impl Statement {
+    /// # Errors
+    /// When the entries do not lead from the opening to the closing position.
+    pub fn check(&self) -> Result<(), ReportError> {
+        let add = |position: i128, entry: &Entry| position.checked_add(entry.change);
+        let computed = self.entries.iter().try_fold(self.opening, add).ok_or(ReportError::TooLarge)?;
+        if computed == self.closing {
+            return Ok(());
+        }
+        let (participant, closing) = (self.participant.clone(), self.closing);
+        Err(ReportError::WrongStatement { participant, computed, closing })
+    }
+}
+
+/// The statement as a table: a record for each movement with the position after it, between two for opening and closing.
 ///
 /// # Errors
 /// If the entries do not lead from the opening to the closing position, or an amount does not fit the
 /// currency.
 pub fn statement(statement: &Statement) -> Result<String, ReportError> {
+    statement.check()?;
     let mut table =
         Table::new(["time", "kind", "reference", "counterparty", "currency", "change", "position"]);
     let currency = &statement.currency;
@@ -121,13 +135,6 @@ pub fn statement(statement: &Statement) -> Result<String, ReportError> {
             &currency.format_signed(entry.change)?,
             &currency.format_signed(position)?,
         ]);
-    }
-    if position != statement.closing {
-        return Err(ReportError::WrongStatement {
-            participant: statement.participant.clone(),
-            computed: position,
-            closing: statement.closing,
-        });
     }
     table.record(["", "closing", "", "", &currency.code, "", &currency.format_signed(position)?]);
     Ok(table.finish())

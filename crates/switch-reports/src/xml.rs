@@ -22,11 +22,20 @@ impl Document {
         namespace: &str,
         content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
     ) -> Result<String, ReportError> {
+        Self::write_as("Document", namespace, content)
+    }
+
+    /// Writes a whole document whose first element has this name.
+    pub fn write_as(
+        root: &str,
+        namespace: &str,
+        content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
+    ) -> Result<String, ReportError> {
         let mut document = Self { writer: Writer::new_with_indent(Vec::new(), b' ', 2) };
         document.event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)));
-        document.event(Event::Start(BytesStart::new("Document").with_attributes([("xmlns", namespace)])));
+        document.event(Event::Start(BytesStart::new(root).with_attributes([("xmlns", namespace)])));
         content(&mut document)?;
-        document.event(Event::End(BytesEnd::new("Document")));
+        document.event(Event::End(BytesEnd::new(root)));
         let mut bytes = document.writer.into_inner();
         bytes.push(b'\n');
         Ok(String::from_utf8(bytes).expect("made of strings only"))

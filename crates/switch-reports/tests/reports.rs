@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use batzen_switch_reports::camt053::{self, Window};
 use batzen_switch_reports::data::{Agent, Currency, Instant, Net, Settlement};
+use batzen_switch_reports::head001::{self, Header};
 use batzen_switch_reports::pacs009::Leg;
 use batzen_switch_reports::tables::{self, Entry, EntryKind, Statement};
+use batzen_switch_reports::transfer::{PACS002, PACS008, Status, Transfer};
 use batzen_switch_reports::{ReportError, camt054, pacs009};
 use quick_xml::Reader;
 use quick_xml::events::Event;
@@ -273,7 +276,18 @@ fn tables_round_trip() {
     let cents: i64 = records.iter().map(|record| record[net].replace('.', "").parse::<i64>().unwrap()).sum();
     assert_eq!((records.len(), cents), (4, 0));
 
-    let statement = Statement {
+    let statement = statement();
+    let text = tables::statement(&statement).unwrap();
+    golden("statement.csv", &text);
+    let mut reader = csv::Reader::from_reader(text.as_bytes());
+    let positions: Vec<String> = reader.records().map(|record| record.unwrap()[6].to_owned()).collect();
+    assert_eq!(positions, ["-0.50", "1.50", "1.00", "-0.50", "-0.50"]);
+    let wrong = Statement { closing: 0, ..statement };
+    assert!(matches!(tables::statement(&wrong), Err(ReportError::WrongStatement { computed: -5_000, .. })));
+}
+
+fn statement() -> Statement {
+    Statement {
         participant: "alpha".to_owned(),
         currency: Currency::new("USD").unwrap(),
         opening: -5_000,
@@ -301,14 +315,194 @@ fn tables_round_trip() {
             },
         ],
         closing: -5_000,
+    }
+}
+
+const CAMT053: [Order; 21] = [
+    ("Document", "BkToCstmrStmt!"),
+    ("BkToCstmrStmt", "GrpHdr! Stmt! SplmtryData"),
+    ("GrpHdr", "MsgId! CreDtTm! MsgRcpt MsgPgntn OrgnlBizQry AddtlInf"),
+    (
+        "Stmt",
+        "Id! StmtPgntn ElctrncSeqNb RptgSeq LglSeqNb CreDtTm FrToDt CpyDplctInd RptgSrc Acct! RltdAcct Intrst Bal! \
+         TxsSummry Ntry AddtlStmtInf",
+    ),
+    ("FrToDt", "FrDtTm! ToDtTm!"),
+    ("Acct", "Id! Tp Ccy Nm Prxy Ownr Svcr"),
+    ("Bal", "Tp! CdtLine Amt! CdtDbtInd! Dt! Avlbty"),
+    ("Tp", "CdOrPrtry! SubTp"),
+    ("CdOrPrtry", "Cd Prtry"),
+    ("Dt", "Dt DtTm"),
+    CAMT054[5],
+    CAMT054[6],
+    CAMT054[7],
+    CAMT054[8],
+    CAMT054[9],
+    CAMT054[10],
+    CAMT054[11],
+    CAMT054[12],
+    CAMT054[13],
+    CAMT054[14],
+    CAMT054[15],
+];
+
+const TRANSFER: [Order; 16] = [
+    ("Document", "FIToFICstmrCdtTrf FIToFIPmtStsRpt"),
+    ("FIToFICstmrCdtTrf", "GrpHdr! CdtTrfTxInf! SplmtryData"),
+    ("FIToFIPmtStsRpt", "GrpHdr! OrgnlGrpInfAndSts TxInfAndSts SplmtryData"),
+    (
+        "GrpHdr",
+        "MsgId! CreDtTm! BtchBookg NbOfTxs CtrlSum TtlIntrBkSttlmAmt IntrBkSttlmDt SttlmInf PmtTpInf InstgAgt InstdAgt",
+    ),
+    ("SttlmInf", "SttlmMtd! SttlmAcct ClrSys"),
+    ("ClrSys", "Cd Prtry"),
+    (
+        "CdtTrfTxInf",
+        "PmtId! PmtTpInf IntrBkSttlmAmt! IntrBkSttlmDt SttlmPrty SttlmTmIndctn SttlmTmReq AccptncDtTm PoolgAdjstmntDt \
+         InstdAmt XchgRate ChrgBr! ChrgsInf InstgAgt InstdAgt UltmtDbtr InitgPty Dbtr! DbtrAcct DbtrAgt! DbtrAgtAcct \
+         CdtrAgt! CdtrAgtAcct Cdtr! CdtrAcct UltmtCdtr RmtInf",
+    ),
+    ("PmtId", "InstrId EndToEndId! TxId UETR ClrSysRef"),
+    ("Dbtr", "Nm PstlAdr Id CtryOfRes CtctDtls"),
+    ("Cdtr", "Nm PstlAdr Id CtryOfRes CtctDtls"),
+    ("DbtrAgt", "FinInstnId! BrnchId"),
+    ("CdtrAgt", "FinInstnId! BrnchId"),
+    ("InstgAgt", "FinInstnId! BrnchId"),
+    ("InstdAgt", "FinInstnId! BrnchId"),
+    ("FinInstnId", "BICFI ClrSysMmbId LEI Nm PstlAdr Othr"),
+    ("ClrSysMmbId", "ClrSysId MmbId!"),
+];
+
+const STATUS: [Order; 3] = [
+    (
+        "TxInfAndSts",
+        "StsId OrgnlGrpInf OrgnlInstrId OrgnlEndToEndId OrgnlTxId OrgnlUETR TxSts StsRsnInf ChrgsInf AccptncDtTm \
+         FctvIntrBkSttlmDt AcctSvcrRef ClrSysRef InstgAgt InstdAgt OrgnlTxRef",
+    ),
+    ("StsRsnInf", "Orgtr Rsn AddtlInf"),
+    ("Rsn", "Cd Prtry"),
+];
+
+const HEAD: [Order; 6] = [
+    (
+        "AppHdr",
+        "CharSet Fr! To! BizMsgIdr! MsgDefIdr! BizSvc MktPrctc CreDt! BizPrcgDt CpyDplct PssblDplct Prty Sgntr Rltd",
+    ),
+    ("Fr", "OrgId FIId"),
+    ("To", "OrgId FIId"),
+    ("FIId", "FinInstnId! BrnchId"),
+    TRANSFER[14],
+    TRANSFER[15],
+];
+
+#[test]
+fn a_window_is_a_statement() {
+    let window = Window {
+        id: 12,
+        opened: Instant(1_794_999_000_000),
+        closed: Instant(1_795_000_003_000),
+        account: agent("alpha", None),
     };
-    let text = tables::statement(&statement).unwrap();
-    golden("statement.csv", &text);
-    let mut reader = csv::Reader::from_reader(text.as_bytes());
-    let positions: Vec<String> = reader.records().map(|record| record.unwrap()[6].to_owned()).collect();
-    assert_eq!(positions, ["-0.50", "1.50", "1.00", "-0.50", "-0.50"]);
-    let wrong = Statement { closing: 0, ..statement };
-    assert!(matches!(tables::statement(&wrong), Err(ReportError::WrongStatement { computed: -5_000, .. })));
+    let message = camt053::write(&window, 3, &statement()).unwrap();
+    golden("camt053.xml", &message);
+    let document = Node::parse(&message);
+    assert_eq!(document.attributes["xmlns"], camt053::NAMESPACE);
+    check_order(&document, &CAMT053);
+    let one = document.one("BkToCstmrStmt/Stmt");
+    let balances: Vec<(&str, &str, &str)> = one
+        .all("Bal")
+        .iter()
+        .map(|bal| {
+            let text = |path: &str| bal.one(path).text.as_str();
+            (text("Tp/CdOrPrtry/Cd"), text("Amt"), text("CdtDbtInd"))
+        })
+        .collect();
+    assert_eq!(balances, [("OPBD", "0.50", "CRDT"), ("CLBD", "0.50", "CRDT")]);
+    let entries = one.all("Ntry");
+    assert_eq!(entries.len(), 3);
+    let (first, second) = (entries[0], entries[1]);
+    assert_eq!((first.one("Amt").text.as_str(), first.one("CdtDbtInd").text.as_str()), ("2.00", "DBIT"));
+    assert_eq!(first.one("NtryRef").text, "1a0a1f3e7c1d4c9b8a556a3b1e8f2b10");
+    assert_eq!((second.one("Amt").text.as_str(), second.one("CdtDbtInd").text.as_str()), ("0.50", "CRDT"));
+    assert_eq!(one.one("TxsSummry/TtlDbtNtries/Sum").text, "2.00");
+    assert_eq!(one.one("TxsSummry/TtlCdtNtries/NbOfNtries").text, "2");
+    let wrong = Statement { closing: 0, ..statement() };
+    assert!(matches!(camt053::write(&window, 3, &wrong), Err(ReportError::WrongStatement { .. })));
+}
+
+#[test]
+fn a_transfer_is_a_credit_transfer_with_a_status() {
+    let mut transfer = Transfer {
+        id: "1a0a1f3e-7c1d-4c9b-8a55-6a3b1e8f2b10".to_owned(),
+        payer: agent("alpha", Some("ALPHKE22")),
+        payee: agent("Beta & \"Sons\", <Ltd>", None),
+        currency: Currency::new("USD").unwrap(),
+        amount: 12_345_600,
+        received: Instant(1_795_000_000_000),
+        at: Instant(1_795_000_000_123),
+        status: Status::Cleared,
+        hub: "Hub".to_owned(),
+    };
+    let orders: Vec<Order> = TRANSFER.into_iter().chain(STATUS).collect();
+    let message = transfer.credit_transfer().unwrap().unwrap();
+    golden("pacs008.xml", &message);
+    let document = Node::parse(&message);
+    assert_eq!(document.attributes["xmlns"], PACS008);
+    check_order(&document, &orders);
+    let one = document.one("FIToFICstmrCdtTrf/CdtTrfTxInf");
+    assert_eq!(
+        (one.one("IntrBkSttlmAmt").text.as_str(), one.one("PmtId/UETR").text.as_str()),
+        ("1234.56", &*transfer.id)
+    );
+    assert_eq!(one.one("CdtrAgt/FinInstnId/ClrSysMmbId/MmbId").text, transfer.payee.name);
+
+    for (status, name, code) in [
+        (Status::Cleared, "cleared", "ACSC"),
+        (Status::Pending, "pending", "PDNG"),
+        (
+            Status::Rejected { code: 4001, text: "Payer FSP\u{1} has too little".to_owned() },
+            "rejected",
+            "RJCT",
+        ),
+    ] {
+        transfer.status = status;
+        let message = transfer.status_report().unwrap();
+        golden(&format!("pacs002-{name}.xml"), &message);
+        let document = Node::parse(&message);
+        assert_eq!(document.attributes["xmlns"], PACS002);
+        check_order(&document, &orders);
+        let one = document.one("FIToFIPmtStsRpt/TxInfAndSts");
+        assert_eq!(one.one("TxSts").text, code);
+        let reasons: Vec<&str> =
+            one.all("StsRsnInf/Rsn/Prtry").iter().map(|node| node.text.as_str()).collect();
+        assert_eq!(reasons, if code == "RJCT" { vec!["4001"] } else { vec![] });
+    }
+    assert_eq!(transfer.credit_transfer(), Ok(None), "not cleared");
+    transfer.amount = 1;
+    transfer.status = Status::Cleared;
+    assert!(matches!(transfer.credit_transfer(), Err(ReportError::TooFine { .. })));
+    // An id that is no UUID of version 4 is no end-to-end reference.
+    transfer.id = "1a0a1f3e-7c1d-1c9b-8a55-6a3b1e8f2b10".to_owned();
+    assert!(!transfer.status_report().unwrap().contains("OrgnlUETR"));
+}
+
+#[test]
+fn a_header_names_sender_receiver_and_message() {
+    let header = Header {
+        from: "Hub",
+        to: "alpha",
+        id: "S7-USD-C",
+        namespace: PACS008,
+        created: Instant(1_795_000_000_123),
+    };
+    let text = head001::write(&header).unwrap();
+    golden("head001.xml", &text);
+    let document = Node::parse(&text);
+    check_order(&document, &HEAD);
+    assert_eq!(document.attributes["xmlns"], head001::NAMESPACE);
+    assert_eq!(document.one("MsgDefIdr").text, "pacs.008.001.08");
+    assert_eq!(document.one("To/FIId/FinInstnId/ClrSysMmbId/MmbId").text, "alpha");
+    assert!(head001::write(&Header { to: "", ..header }).is_err());
 }
 
 #[test]

@@ -270,6 +270,33 @@ async fn reports_tell_the_settlement(scene: &Scene, settlement: &Value) {
         assert_eq!(text(scene, &format!("settlements/1/report?{query}")).await.0, 409, "{query}");
     }
 
+    for (format, root) in
+        [("camt053", "<BkToCstmrStmt>"), ("camt053&part=header", "<MsgDefIdr>camt.053.001.08")]
+    {
+        let path = format!("participants/fsp2/statement?window=1&currency=EUR&format={format}");
+        let (status, xml) = text(scene, &path).await;
+        assert_eq!(status, 200, "{xml}");
+        assert!(xml.contains(root), "{xml}");
+    }
+    let (status, header) = text(scene, &format!("{report}?format=pacs009&leg=payout&part=header")).await;
+    assert_eq!(status, 200, "{header}");
+    assert!(header.contains("<BizMsgIdr>S2-EUR-P</BizMsgIdr>"), "{header}");
+    let entries = get(scene, "participants/fsp2/statement?window=1&currency=EUR").await;
+    let id = entries["entries"][0]["transferId"].as_str().unwrap();
+    for (format, status, content) in [
+        ("pacs008", 200, "<IntrBkSttlmAmt Ccy=\"EUR\">300.00</IntrBkSttlmAmt>"),
+        ("pacs008&part=header", 200, "<MmbId>fsp2</MmbId>"),
+        ("pacs002", 200, "<TxSts>ACSC</TxSts>"),
+        ("pdf", 400, "3101"),
+        ("pacs008&part=all", 400, "3101"),
+    ] {
+        let (found, answer) = text(scene, &format!("transfers/{id}/report?format={format}")).await;
+        assert_eq!(found, status, "{answer}");
+        assert!(answer.contains(content), "{answer}");
+    }
+    let (status, _) = text(scene, &format!("transfers/{}/report?format=pacs002", format_uuid(99))).await;
+    assert_eq!(status, 404);
+
     let statement = "participants/fsp2/statement?window=1&currency=EUR";
     let shown = get(scene, statement).await;
     assert_eq!(shown["closing"], "-179.5");

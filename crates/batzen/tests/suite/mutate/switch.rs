@@ -114,6 +114,7 @@ fn further_changes(seeds: &mut Seeds) {
         ("PUT", "/settlements/1", json!({"state": "ABORTED", "reason": "x"})),
         ("GET", "/settlements/1/report?format=csv", Value::Null),
         ("GET", "/transfers/b51ec534-ee48-4575-b6a9-ead2955b8069", Value::Null),
+        ("GET", "/transfers/b51ec534-ee48-4575-b6a9-ead2955b8069/report?format=pacs002", Value::Null),
     ] {
         let seed = Seed::new(method, target).header("Authorization", &token);
         seeds.add(if body.is_null() { seed } else { seed.json(&body) });

@@ -64,6 +64,7 @@ enum Endpoint {
     Balances,
     Statement,
     Transfer,
+    TransferReport,
 }
 
 fn routes() -> Routes<Endpoint> {
@@ -106,7 +107,8 @@ fn routes() -> Routes<Endpoint> {
         .route(put, "/settlements/:id", E::SettlementChange)
         .route(get.clone(), "/settlements/:id/report", E::SettlementReport)
         .route(get.clone(), "/balances", E::Balances)
-        .route(get, "/transfers/:id", E::Transfer)
+        .route(get.clone(), "/transfers/:id", E::Transfer)
+        .route(get, "/transfers/:id/report", E::TransferReport)
 }
 
 /// The handler of the operators' listener.
@@ -241,6 +243,7 @@ impl AdminApi {
                 None => self.statement(wish),
             },
             E::Transfer => self.transfer(wish.param(0)),
+            E::TransferReport => self.transfer_report(wish),
         }
     }
 

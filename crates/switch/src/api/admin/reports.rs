@@ -1,25 +1,34 @@
-//! Reports of settlements for the settlement bank and the participants.
+//! Reports of settlements, windows and transfers for the settlement bank and the participants.
 
 use std::ops::ControlFlow;
 
 use batzen_http::Response;
 use batzen_store::StoreError;
+use batzen_switch_reports::camt053::Window;
 use batzen_switch_reports::data::{Agent, Currency, Instant, Net, Settlement as Reported};
+use batzen_switch_reports::head001::{self, Header};
 use batzen_switch_reports::pacs009::Leg;
 use batzen_switch_reports::tables::{self, Entry, EntryKind, Statement};
-use batzen_switch_reports::{ReportError, camt054, pacs009};
-use batzen_tables::switch::{NetKey, NetRow, Nets, TransferRow, Transfers, WindowKey, Windows};
+use batzen_switch_reports::transfer::{PACS002, PACS008, Status, Transfer};
+use batzen_switch_reports::{ReportError, camt053, camt054, pacs009};
+use batzen_tables::switch::{NetKey, NetRow, Nets, TransferKey, TransferRow, Transfers, WindowKey, Windows};
 use serde_json::{Value, json};
 
 use super::{AdminApi, Answer, HUB_NAME, Wish, bodies, failed, fault};
 use crate::errors::ApiError;
+use crate::messages::TransferState;
 use crate::rules::Refusal;
 use crate::rules::settlements::{SettlementState, windows_of};
-use crate::rules::state::TransferStage;
+use crate::rules::state::{TransferStage, received_millis};
+use crate::rules::windows::WindowState;
 use crate::settlement::{Settlement, net};
 use crate::treasury::OperatorError;
-use crate::values::{currency_text, format_signed, format_time, format_uuid};
+use crate::values::{currency_text, format_signed, format_time, format_uuid, parse_uuid};
 
+/// The settlement bank in headers of messages.
+const SETTLEMENT_BANK: &str = "SETTLEMENT-BANK";
+/// The longest account number that is no IBAN.
+const ACCOUNT_CHARS_MAX: usize = 34;
 /// Transfers in one statement.
 const ENTRIES_MAX: usize = 100_000;
 
@@ -45,6 +54,18 @@ fn nothing(text: &str) -> Response {
 
 fn agent(name: &str) -> Agent {
     Agent { name: name.to_owned(), bic: None, account: format!("SETTLEMENT-{name}") }
+}
+
+/// A message, or with `part=header` the business application header that goes with it.
+fn message(wish: &Wish<'_>, header: &Header<'_>, text: String) -> Answer {
+    match wish.request.query_text("part") {
+        None | Some("document") => Ok(Response::bytes(200, XML, text)),
+        Some("header") => {
+            let header = head001::write(header).map_err(|error| not_made(&error))?;
+            Ok(Response::bytes(200, XML, header))
+        }
+        Some(_) => Err(malformed("part is document or header")),
+    }
 }
 
 /// The settlement bank's leg that a request names.
@@ -75,8 +96,13 @@ impl AdminApi {
                 if matches!(settlement.state(), SettlementState::Aborting | SettlementState::Aborted) {
                     return Err(conflict("a settlement that is given up gives no instructions"));
                 }
-                let message = pacs009::write(&reported, leg(wish)?).map_err(|error| not_made(&error))?;
-                Ok(Response::bytes(200, XML, message.ok_or_else(|| nothing("nobody owes anything"))?))
+                let leg = leg(wish)?;
+                let text = pacs009::write(&reported, leg).map_err(|error| not_made(&error))?;
+                let text = text.ok_or_else(|| nothing("nobody owes anything"))?;
+                let id = pacs009::message_id(&reported, leg);
+                let (to, namespace) = (SETTLEMENT_BANK, pacs009::NAMESPACE);
+                let header = Header { from: HUB_NAME, to, id: &id, namespace, created: reported.created };
+                message(wish, &header, text)
             }
             "camt054" => {
                 let name = wish.request.query_text("participant").unwrap_or_default();
@@ -90,9 +116,12 @@ impl AdminApi {
                 if row.state != SettlementState::Settled as u8 {
                     return Err(conflict("the participant's account is not SETTLED yet"));
                 }
-                let message = camt054::write(&reported, index).map_err(|error| not_made(&error))?;
-                let message = message.ok_or_else(|| nothing("the participant pays and is paid nothing"))?;
-                Ok(Response::bytes(200, XML, message))
+                let text = camt054::write(&reported, index).map_err(|error| not_made(&error))?;
+                let text = text.ok_or_else(|| nothing("the participant pays and is paid nothing"))?;
+                let id = camt054::message_id(&reported, index);
+                let (to, namespace) = (&reported.nets[index].participant.name, camt054::NAMESPACE);
+                let header = Header { from: HUB_NAME, to, id: &id, namespace, created: reported.created };
+                message(wish, &header, text)
             }
             _ => Err(malformed("the format is json, csv, pacs009 or camt054")),
         }
@@ -141,7 +170,7 @@ impl AdminApi {
         let unknown = || failed(&Refusal::Unknown("settlement window").into());
         let window: u64 = window.parse().map_err(|_| unknown())?;
         let stored = self.service.store().get::<Windows>(&WindowKey { id: window });
-        stored.map_err(|error| failed(&error.into()))?.ok_or_else(unknown)?;
+        let row = stored.map_err(|error| failed(&error.into()))?.ok_or_else(unknown)?.row;
         let currency = wish.request.query_text("currency").ok_or_else(|| malformed("name a currency"))?;
         let currency = bodies::currency(currency).map_err(|error| failed(&error))?;
         let before = self.net_row(window, number, currency)?;
@@ -183,8 +212,74 @@ impl AdminApi {
         match wish.request.query_text("format") {
             Some("csv") => Ok(Response::bytes(200, CSV, table)),
             None | Some("json") => Ok(Response::json(200, &statement_json(window, &statement))),
-            Some(_) => Err(malformed("the format is json or csv")),
+            Some("camt053") => {
+                if WindowState::of(&row) == WindowState::Open {
+                    return Err(conflict("the window is open: its statement is made once it is closed"));
+                }
+                let millis = |time: batzen_protocol::Timestamp| Instant(time.as_micros() / 1000);
+                let name = &statement.participant;
+                let about = Window {
+                    id: window,
+                    opened: millis(row.created),
+                    closed: millis(row.changed),
+                    account: Agent {
+                        name: name.clone(),
+                        bic: None,
+                        account: format!("POSITION-{name}").chars().take(ACCOUNT_CHARS_MAX).collect(),
+                    },
+                };
+                let text = camt053::write(&about, number, &statement).map_err(|error| not_made(&error))?;
+                let id = about.message_id(&statement.currency, number);
+                let (namespace, created) = (camt053::NAMESPACE, about.closed);
+                message(wish, &Header { from: HUB_NAME, to: name, id: &id, namespace, created }, text)
+            }
+            Some(_) => Err(malformed("the format is json, csv or camt053")),
         }
+    }
+
+    /// A transfer as a credit transfer (`pacs.008`) or how it stands (`pacs.002`).
+    pub(super) fn transfer_report(&self, wish: &Wish<'_>) -> Answer {
+        let unknown = || failed(&Refusal::Unknown("transfer").into());
+        let id = parse_uuid(wish.param(0)).ok_or_else(unknown)?;
+        let stored = self.service.store().get::<Transfers>(&TransferKey { id });
+        let row = stored.map_err(|error| failed(&error.into()))?.ok_or_else(unknown)?.row;
+        let directory = self.service.directory();
+        let (payer, payee) = (directory.name(row.payer), directory.name(row.payee));
+        if payer.is_empty() || payee.is_empty() {
+            return Err(conflict("payer or payee of this transfer is not a participant"));
+        }
+        let status = match TransferStage::of(&row).external() {
+            TransferState::Committed => Status::Cleared,
+            TransferState::Aborted => Status::Rejected { code: row.error_code, text: row.error_text.clone() },
+            TransferState::Received | TransferState::Reserved => Status::Pending,
+        };
+        let at = if row.completed == 0 { self.service.now().as_micros() / 1000 } else { row.completed };
+        let transfer = Transfer {
+            id: format_uuid(id),
+            payer: agent(payer),
+            payee: agent(payee),
+            currency: Currency::new(&currency_text(row.currency)).map_err(|error| not_made(&error))?,
+            amount: row.amount,
+            received: Instant(received_millis(&row)),
+            at: Instant(at),
+            status,
+            hub: HUB_NAME.to_owned(),
+        };
+        let (text, to, id, namespace) = match wish.request.query_text("format") {
+            Some("pacs008") => {
+                let text = transfer.credit_transfer().map_err(|error| not_made(&error))?;
+                let text =
+                    text.ok_or_else(|| conflict("the transfer is not cleared: pacs.002 says how it stands"))?;
+                (text, payee, transfer.short_id(), PACS008)
+            }
+            Some("pacs002") => {
+                let text = transfer.status_report().map_err(|error| not_made(&error))?;
+                (text, payer, format!("{}-S", transfer.short_id()), PACS002)
+            }
+            _ => return Err(malformed("the format is pacs008 or pacs002")),
+        };
+        let header = Header { from: HUB_NAME, to, id: &id, namespace, created: transfer.at };
+        message(wish, &header, text)
     }
 
     /// A participant's committed transfers of a window that count towards nets. Reads all transfers.
