@@ -2,7 +2,7 @@
 //!
 //! They are not money: a message that is lost is asked for again by its sender. So they wait in memory, in a bounded queue a
 //! destination, apart from transfers and their callbacks; a queue that is full refuses (503). A destination that cannot be
-//! reached is tried a few times; then the sender is told by an error callback.
+//! reached is tried a few times; then the sender gets an error callback.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What waits for a second operator: who may decide, how often, until when, and what is shown meanwhile.
+//! Proposals that wait for a second operator: who may decide, how often, by what deadline, and what the pages show meanwhile.
 use crate::common;
 
 use batzen_http::Method;

@@ -3,7 +3,7 @@ use crate::common;
 
 use std::time::Duration;
 
-use batzen_http::{Method, Reply};
+use batzen_http_client::{Method, Reply};
 use batzen_switch::rules::Change;
 use batzen_switch::values::{format_hash, format_uuid};
 use common::{Callback, Fsp, Scene};

@@ -158,7 +158,11 @@ pub fn preview_deposit(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn preview_deposit_all(state: &WalletState, base_url: &str, now: Timestamp) -> Result<PaymentPlan, CoreError> {
+pub fn preview_deposit_all(
+    state: &WalletState,
+    base_url: &str,
+    now: Timestamp,
+) -> Result<PaymentPlan, CoreError> {
     let exchange = state.exchange(base_url)?;
     Ok(select_all(&candidates(state, exchange, now)?, usize::MAX)?)
 }

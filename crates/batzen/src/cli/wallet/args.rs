@@ -77,7 +77,7 @@ Effects include all fees. They sum to the total that `batzen wallet balance --js
     },
     /// Continue everything that is not finished
     Run(RunArgs),
-    /// Show what is not finished, why, and until when
+    /// Show unfinished operations, their reasons and deadlines
     #[command(after_help = "Examples:
   batzen wallet pending
   batzen wallet pending --json")]

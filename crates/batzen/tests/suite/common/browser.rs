@@ -148,7 +148,7 @@ impl Browser {
 
     /// Runs script in the page: the body of a function.
     pub fn run(&self, script: &str) -> Value {
-        self.post("execute/sync", &json!({"script": AXE_RUN, "args": []}))
+        self.post("execute/sync", &json!({"script": script, "args": []}))
     }
 
     /// Waits until an expression is true in the page.

@@ -33,7 +33,11 @@ pub(super) fn signed(exchange: &Exchange, units: i128) -> Result<String, CoreErr
 
 /// The signed change of the wallet's balance by an operation, fees included. Open operations have the effect that
 /// they are expected to have. While a payment or refresh is disputed, it has none.
-pub(super) fn effect(state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<i128, CoreError> {
+pub(super) fn effect(
+    state: &WalletState,
+    exchange: &Exchange,
+    operation: &WalletOperation,
+) -> Result<i128, CoreError> {
     let is_open = operation.finished.is_none();
     let is_disputed = is_open && operation.dispute.is_some();
     Ok(match &operation.kind {
@@ -77,7 +81,10 @@ struct Expected {
     latest: Timestamp,
 }
 
-fn expected(state: &WalletState, exchange: &Exchange) -> Result<BTreeMap<EddsaPublicKey, Expected>, CoreError> {
+fn expected(
+    state: &WalletState,
+    exchange: &Exchange,
+) -> Result<BTreeMap<EddsaPublicKey, Expected>, CoreError> {
     let mut coins = BTreeMap::new();
     for coin in coins_of(state, exchange) {
         let value = exchange.denom(&coin.h_denom_pub)?.value;

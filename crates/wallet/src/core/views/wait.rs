@@ -1,4 +1,4 @@
-//! What an open operation waits for, and until when.
+//! What an open operation waits for, and its deadline.
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
