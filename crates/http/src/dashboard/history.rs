@@ -291,7 +291,8 @@ fn participants(now: &Reading) -> Json {
         row.extend(values.iter().map(|value| json!(value)));
         let [position, _, cap, liquidity] = values.map(|value| value.unwrap_or(0.0));
         let limit = cap.min(liquidity);
-        row.push(json!((limit > 0.0).then(|| short(position.max(0.0) / limit))));
+        let used = (limit > 0.0).then(|| position.max(0.0) / limit);
+        row.push(json!(used.and_then(short)));
         row
     };
     let rows: Vec<_> = now.samples(PARTICIPANT_COLUMNS[0].1).iter().take(ROWS_MAX).map(row).collect();

@@ -166,10 +166,12 @@ impl Buckets {
         let (mut rest, mut low) = (quantile * total, 0.0);
         for (bound, count) in &self.0 {
             if *count > 0.0 && rest <= *count {
-                return Some(match () {
-                    () if bound.is_infinite() => low,
-                    () if is_whole => *bound,
-                    () => low + (bound - low) * rest / count,
+                return Some(if bound.is_infinite() {
+                    low
+                } else if is_whole {
+                    *bound
+                } else {
+                    low + (bound - low) * rest / count
                 });
             }
             rest -= count;
