@@ -187,9 +187,9 @@ impl Browser {
     pub fn audit(&self, pictures: &Path, name: &str) {
         for (size, is_phone) in [("phone", true), ("desktop", false)] {
             if is_phone {
-                self.resize(390, 844, true)
+                self.resize(390, 844, true);
             } else {
-                self.resize(1280, 900, false)
+                self.resize(1280, 900, false);
             }
             for (scheme, is_dark) in [("dark", true), ("light", false)] {
                 self.dark(is_dark);
