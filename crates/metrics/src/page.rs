@@ -99,8 +99,21 @@ impl Page {
         }
     }
 
-    /// A counter with two labels: each row's first text is the first label's value, and its counters are by
-    /// the second.
+    /// A gauge with two labels.
+    pub fn labelled_gauges<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: [&str; 2],
+        rows: impl IntoIterator<Item = ([&'a str; 2], impl Display)>,
+    ) {
+        self.head(name, help, "gauge");
+        for (texts, value) in rows {
+            self.sample(name, "", &[(labels[0], texts[0]), (labels[1], texts[1])], value);
+        }
+    }
+
+    /// A counter with two labels: each row's first text is the first label's value, and its counters are by the second.
     pub fn matrix<'a, const N: usize>(
         &mut self,
         name: &str,

@@ -224,6 +224,18 @@ impl Backend for PostgresStore {
         self.listener.subscribe(subscriber);
     }
 
+    /// Asks the server for a value.
+    fn check_writable(&self) -> Result<()> {
+        let in_recovery = self.database.with_reader(|connection| {
+            let rows = connection.query_text("SELECT pg_is_in_recovery()")?;
+            Ok(rows.first().and_then(|row| row.first()?.as_deref()) == Some("t"))
+        })?;
+        if in_recovery {
+            return Err(StoreError::Unavailable("the server is a standby, which is read-only".into()));
+        }
+        Ok(())
+    }
+
     fn write_metrics(&self, page: &mut Page) {
         self.database.counters.write(page);
         self.upkeep.write_metrics(page);

@@ -516,6 +516,14 @@ pub trait Backend: Send + Sync + 'static {
     /// until the backend is dropped.
     fn subscribe(&self, _subscriber: Subscriber) {}
 
+    /// Whether commits can succeed now, by a write or a request that costs little: for readiness checks.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_writable(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes the backend's own metrics.
     fn write_metrics(&self, _page: &mut Page) {}
 

@@ -420,6 +420,14 @@ impl Store {
         self.backend.commit(changes)
     }
 
+    /// Whether commits can succeed now, by a write or a request that costs little: for readiness checks. Blocks.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_writable(&self) -> Result<()> {
+        self.backend.check_writable()
+    }
+
     /// Counts since opening.
     #[must_use]
     pub fn stats(&self) -> StoreStats {

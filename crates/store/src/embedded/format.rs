@@ -377,6 +377,8 @@ pub(crate) struct Manifest {
 
 pub(crate) const MANIFEST_NAME: &str = "MANIFEST";
 pub(crate) const LOCK_NAME: &str = "LOCK";
+/// The file that a readiness check writes and removes.
+pub(crate) const PROBE_NAME: &str = "PROBE";
 pub(crate) const CHECKPOINT_NAME: &str = "checkpoint.idx";
 pub(crate) const TAIL_MARK_NAME: &str = "tail.mark";
 

@@ -54,6 +54,9 @@ use format::{Identity, RECORD_HEADER_BYTES, RecordView};
 use index::{Location, Position, Secondary, SecondaryEntry, TableIndex};
 use maintain::{Maintainer, Maintenance};
 
+/// Bytes that [`Backend::check_writable`] writes: a block of the file system.
+const PROBE_BYTES: usize = 4096;
+
 /// Called when the store cannot continue; see [`Options::on_fatal`].
 pub type FatalHook = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -510,6 +513,14 @@ impl EmbeddedStore {
         self.core.identity.key
     }
 
+    /// Whether a directory holds a store: a manifest, or segments of a journal. Opening creates a store otherwise.
+    #[must_use]
+    pub fn exists(path: impl AsRef<Path>) -> bool {
+        let is_of_store =
+            |name: &String| name == format::MANIFEST_NAME || format::segment_number(name).is_some();
+        RealDisk.list(path.as_ref()).is_ok_and(|names| names.iter().any(is_of_store))
+    }
+
     /// Reads every byte of the store in a directory, and reports its content and all damage. Changes nothing.
     /// Run it on a store that no process has open, or on a copy.
     ///
@@ -741,6 +752,21 @@ impl Backend for EmbeddedStore {
 
     fn vshard(&self, shard_key: &[u8]) -> u16 {
         crate::vshard(&self.core.identity.key, shard_key)
+    }
+
+    /// Writes a small file beside the journal and removes it.
+    fn check_writable(&self) -> Result<()> {
+        lock(&self.core.writer).check_running()?;
+        let (disk, dir) = (&self.core.options.disk, &self.core.dir);
+        let path = dir.join(format::PROBE_NAME);
+        let file = disk.create(&path).map_err(|source| disk::io_error("create", &path, source))?;
+        let written = file.write_at(&[0; PROBE_BYTES], 0);
+        disk.remove(&path).map_err(|source| disk::io_error("remove", &path, source))?;
+        match written {
+            Ok(PROBE_BYTES) => Ok(()),
+            Ok(_) => Err(StoreError::Full(dir.display().to_string())),
+            Err(source) => Err(disk::io_error("write", &path, source)),
+        }
     }
 
     fn stats(&self) -> StoreStats {
