@@ -6,10 +6,11 @@ mod events;
 mod openapi;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use batzen_http::{
-    Admission, Handler, Head, Method, MetricsPage, Operations, Request, Response, Routes, Stats, Style,
-    header,
+    Admission, Checks, Handler, Head, Method, MetricsPage, Operations, Readiness, Request, Response, Routes,
+    Stats, Style, header, health,
 };
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_metrics::Page;
@@ -31,10 +32,15 @@ type Answer = Result<Response, Response>;
 /// Writes the metrics of the ledger and of the binary server.
 pub type WriteMetrics = Arc<dyn Fn(&mut Page) + Send + Sync>;
 
+/// Checks that the ledger's store can be written. It may block.
+pub type StoreCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Home,
     Metrics,
+    Health,
+    Ready,
     Dashboard,
     OpenApi,
     CreateAccounts,
@@ -62,7 +68,7 @@ impl Endpoint {
             Self::LookupAccounts | Self::LookupTransfers | Self::Account | Self::Transfer => 2,
             Self::AccountTransfers | Self::AccountBalances | Self::QueryAccounts | Self::QueryTransfers => 3,
             Self::Events => 4,
-            Self::Home | Self::Metrics | Self::Dashboard | Self::OpenApi => 5,
+            Self::Home | Self::Metrics | Self::Health | Self::Ready | Self::Dashboard | Self::OpenApi => 5,
         }
     }
 }
@@ -73,6 +79,8 @@ fn routes() -> Routes<Endpoint> {
     Routes::new(Style::ByPath)
         .route(get.clone(), "/", E::Home)
         .route(get.clone(), "/metrics", E::Metrics)
+        .route(get.clone(), "/health", E::Health)
+        .route(get.clone(), "/ready", E::Ready)
         .route(get.clone(), "/dashboard", E::Dashboard)
         .route(get.clone(), "/dashboard/:part", E::Dashboard)
         .route(get.clone(), "/v1/openapi.json", E::OpenApi)
@@ -97,6 +105,8 @@ pub struct Api {
     http_stats: Arc<Stats>,
     write_metrics: WriteMetrics,
     metrics_page: MetricsPage,
+    checks: Checks,
+    store_check: Option<StoreCheck>,
     waiters: Semaphore,
 }
 
@@ -111,6 +121,8 @@ impl Api {
             http_stats,
             write_metrics,
             metrics_page: MetricsPage::new("ledger"),
+            checks: Checks::default(),
+            store_check: None,
             waiters: Semaphore::new(WAITERS_MAX),
         }
     }
@@ -125,6 +137,8 @@ impl Api {
             Endpoint::Home => Ok(home()),
             Endpoint::Metrics => Ok(self.metrics().await),
             Endpoint::Dashboard => Ok(self.metrics_page.dashboard(&request.head)),
+            Endpoint::Health => Ok(health()),
+            Endpoint::Ready => Ok(self.ready().await),
             Endpoint::OpenApi => Ok(Response::bytes(200, "application/json", document())),
             Endpoint::CreateAccounts => endpoints::create_accounts(ledger, &request).await,
             Endpoint::CreateTransfers => endpoints::create_transfers(ledger, &request).await,
@@ -141,6 +155,29 @@ impl Api {
         let (Ok(response) | Err(response)) = &answer;
         running.end(response.status);
         answer
+    }
+
+    /// Adds a check of the ledger's store to `/ready`. The check may block.
+    #[must_use]
+    pub fn with_store_check(mut self, check: StoreCheck) -> Self {
+        self.store_check = Some(check);
+        self
+    }
+
+    /// Whether the ledger can take transfers: its store if it has one, the clock, and the machine itself.
+    async fn ready(&self) -> Response {
+        let mut readiness = Readiness::new();
+        if let Some(check) = &self.store_check {
+            let check = Arc::clone(check);
+            readiness = readiness.check_within("store", self.checks.blocking(move || check())).await;
+        }
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        readiness
+            .check("clock", self.checks.clock(now_us))
+            .check_within("ledger", self.ledger.lookup_accounts(vec![1]))
+            .await
+            .into_response()
     }
 
     async fn metrics(&self) -> Response {

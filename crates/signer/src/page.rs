@@ -1,16 +1,22 @@
-//! The signer's HTTP interface: `/metrics` and the page that draws it, nothing else. Both show only counts.
+//! The signer's HTTP interface: `/health`, `/ready`, `/metrics` and its dashboard. All show only counts.
 
 use std::sync::Arc;
 
-use batzen_http::{ErrorCode, Handler, Method, MetricsPage, Request, Response};
+use batzen_http::{
+    Checks, ErrorCode, Handler, Method, MetricsPage, Readiness, Request, Response, health,
+};
 use batzen_metrics::Page;
 
 use crate::state::Signer;
 
-/// Serves `/metrics` and `/dashboard` of a signer.
+/// A follower whose copy of the primary's keys is older than this is not ready, in seconds.
+const SYNC_LAG_MAX_S: u64 = 300;
+
+/// Serves `/health`, `/ready`, `/metrics` and `/dashboard` of a signer.
 pub struct Api {
     signer: Arc<Signer>,
     metrics_page: MetricsPage,
+    checks: Checks,
 }
 
 impl Api {
@@ -26,7 +32,30 @@ impl Api {
                 true
             })
         });
-        Self { signer, metrics_page }
+        Self { signer, metrics_page, checks: Checks::default() }
+    }
+}
+
+impl Api {
+    /// Whether the signer can sign: the clock, its keys, and, if it follows, the primary's keys.
+    fn ready(&self) -> Response {
+        let (report, now) = (self.signer.status(), self.signer.clock.now());
+        let keys = report
+            .complete
+            .then_some(())
+            .ok_or("a configured section has no key yet; the log names failures");
+        let late = report.synced_us.map(|synced| now.as_micros().saturating_sub(synced) / 1_000_000);
+        let sync = match late {
+            Some(late_s) if late_s > SYNC_LAG_MAX_S => {
+                Err(format!("the primary's keys are {late_s} s old: see `batzen signer status`"))
+            }
+            _ => Ok(()),
+        };
+        Readiness::new()
+            .check("clock", self.checks.clock(now.as_micros()))
+            .check("keys", keys)
+            .check("sync", sync)
+            .into_response()
     }
 }
 
@@ -63,6 +92,8 @@ impl Handler for Api {
                 let signer = Arc::clone(&self.signer);
                 self.metrics_page.answer(move |page| signer.write_metrics(page)).await
             }
+            "/health" if request.method == Method::GET => health(),
+            "/ready" if request.method == Method::GET => self.ready(),
             _ if request.method == Method::GET
                 && request.segment(0) == "dashboard"
                 && request.segments.len() <= 2 =>

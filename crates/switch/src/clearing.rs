@@ -89,6 +89,14 @@ impl Patient {
         &self.counters
     }
 
+    /// Whether the ledger answers a request now, without a retry.
+    ///
+    /// # Errors
+    /// The ledger's failure.
+    pub async fn check(&self) -> Result<(), LedgerError> {
+        self.ledger.lookup_accounts(vec![1]).await.map(|_| ())
+    }
+
     /// Waits before a request is repeated: the ids make repeating safe, and no answer says nothing about the effect.
     async fn pause(&self, pause: &mut Duration, error: &LedgerError) {
         self.counters.repeated.inc();

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use batzen_engine::{Lane, SubmitError};
 use batzen_http::{
-    Admission, Drain, ErrorCode, Handler, Head, Method, MetricsPage, Operations, Request, Response, Routes,
-    StaticPage, Stats, Style, Waiter, Woken, header,
+    Admission, Checks, Drain, ErrorCode, Handler, Head, Method, MetricsPage, Operations, Readiness, Request,
+    Response, Routes, StaticPage, Stats, Style, Waiter, Woken, header, health,
 };
 use batzen_ledger::Ledger;
 use batzen_metrics::Page;
@@ -63,6 +63,8 @@ type Answer = Result<Response, Response>;
 enum Endpoint {
     Home,
     Metrics,
+    Health,
+    Ready,
     Dashboard,
     IntegrationConfig,
     WithdrawalStatus,
@@ -97,6 +99,8 @@ fn routes(with_dashboard: bool) -> Routes<Endpoint> {
     let mut routes = Routes::new(Style::ByPath)
         .route(get.clone(), "/", E::Home)
         .route(get.clone(), "/metrics", E::Metrics)
+        .route(get.clone(), "/health", E::Health)
+        .route(get.clone(), "/ready", E::Ready)
         .route(get.clone(), "/taler-bank-integration/config", E::IntegrationConfig)
         .route(get.clone(), "/taler-bank-integration/withdrawal-operation/:wopid", E::WithdrawalStatus)
         .route(post.clone(), "/taler-bank-integration/withdrawal-operation/:wopid", E::WithdrawalSelect)
@@ -182,7 +186,7 @@ impl Endpoint {
             Self::PublicAccounts | Self::Register | Self::AccountStatus => 4,
             Self::WebLogin | Self::WebRegister | Self::WebLogout | Self::WebAccount => 4,
             Self::IntegrationConfig | Self::AccessConfig | Self::GatewayConfig => 5,
-            Self::Home | Self::Metrics | Self::Dashboard => 6,
+            Self::Home | Self::Metrics | Self::Health | Self::Ready | Self::Dashboard => 6,
         }
     }
 }
@@ -206,6 +210,7 @@ pub(crate) struct Service {
     logins: Logins,
     http_stats: Arc<Stats>,
     metrics_page: MetricsPage,
+    checks: Checks,
     /// Counters of requests.
     operations_run: Operations,
     sums: Arc<MoneySums>,
@@ -232,6 +237,8 @@ impl Api {
         let answer = match *matched.endpoint {
             Endpoint::Home => Ok(service.home(&request)),
             Endpoint::Dashboard => Ok(service.metrics_page.dashboard(&request.head)),
+            Endpoint::Health => Ok(health()),
+            Endpoint::Ready => Ok(service.ready().await),
             Endpoint::Metrics => {
                 let parts = Arc::clone(service);
                 Ok(service.metrics_page.answer(move |page| parts.write_metrics(page)).await)
@@ -317,10 +324,28 @@ impl Service {
             logins,
             http_stats,
             metrics_page,
+            checks: Checks::default(),
             operations_run,
             sums: Arc::default(),
             page,
         }
+    }
+
+    /// Whether the bank can serve its customers: store or database, clock, and ledger.
+    async fn ready(&self) -> Response {
+        let store = self.store.clone();
+        let name = if self.place().is_database() { "database" } else { "store" };
+        let ledger = async {
+            let answer = self.ledger.lookup_accounts(vec![1]).await;
+            answer.map_err(|error| format!("the ledger does not answer: {error}"))
+        };
+        Readiness::new()
+            .check_within(name, self.checks.blocking(move || store.check_writable()))
+            .await
+            .check("clock", self.checks.clock(self.settings.config.clock.now().as_micros()))
+            .check_within("ledger", ledger)
+            .await
+            .into_response()
     }
 
     pub(crate) fn ledger(&self) -> &Arc<dyn Ledger> {

@@ -12,7 +12,10 @@ mod settlements;
 use std::sync::Arc;
 
 use batzen_engine::SubmitError;
-use batzen_http::{Handler, Method, MetricsPage, Request, Response, Routes, Stats, Style, header};
+use batzen_http::{
+    Checks, Handler, Method, MetricsPage, Readiness, Request, Response, Routes, Stats, Style,
+    header, health,
+};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -29,6 +32,7 @@ pub const HUB_NAME: &str = "Hub";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Health,
+    Ready,
     Metrics,
     Dashboard,
     Participants,
@@ -72,6 +76,7 @@ fn routes() -> Routes<Endpoint> {
     let (get, post, put) = (Method::GET, Method::POST, Method::PUT);
     Routes::new(Style::ByPath)
         .route(get.clone(), "/health", E::Health)
+        .route(get.clone(), "/ready", E::Ready)
         .route(get.clone(), "/metrics", E::Metrics)
         .route(get.clone(), "/dashboard", E::Dashboard)
         .route(get.clone(), "/dashboard/:part", E::Dashboard)
@@ -117,6 +122,7 @@ pub struct AdminApi {
     routes: Routes<Endpoint>,
     stats: Arc<Stats>,
     metrics_page: MetricsPage,
+    checks: Checks,
 }
 
 /// Either answer is sent.
@@ -173,7 +179,8 @@ impl AdminApi {
     /// The interface of this service; the counters are those of the participants' server. Must be called within a tokio
     /// runtime.
     pub fn new(service: Arc<Service>, stats: Arc<Stats>) -> Self {
-        let api = Self { service, routes: routes(), stats, metrics_page: MetricsPage::new("switch") };
+        let metrics_page = MetricsPage::new("switch");
+        let api = Self { service, routes: routes(), stats, metrics_page, checks: Checks::default() };
         api.fill_dashboard();
         api
     }
@@ -198,7 +205,8 @@ impl AdminApi {
         use Endpoint as E;
         let matched = self.routes.resolve(&request.head).map_err(of_the_interface)?;
         match matched.endpoint {
-            E::Health => return self.health(),
+            E::Health => return Ok(health()),
+            E::Ready => return Ok(self.ready().await),
             E::Metrics => return Ok(self.metrics().await),
             E::Dashboard => return Ok(self.metrics_page.dashboard(&request.head)),
             _ => {}
@@ -206,7 +214,7 @@ impl AdminApi {
         let wish = Wish { request, operator: self.operator(request)?, params: matched.params };
         let wish = &wish;
         match matched.endpoint {
-            E::Health | E::Metrics | E::Dashboard => unreachable!("answered above"),
+            E::Health | E::Ready | E::Metrics | E::Dashboard => unreachable!("answered above"),
             E::Participants => self.participants(),
             E::ParticipantCreate => self.participant_create(wish).await,
             E::Participant => self.participant(wish.param(0)),
@@ -247,9 +255,23 @@ impl AdminApi {
         }
     }
 
-    fn health(&self) -> Answer {
-        let state = self.service.state().map_err(|error| failed(&error))?;
-        Ok(Response::json(200, &json!({ "status": "OK", "openWindow": state.open_window })))
+    /// Whether the switch can clear: store or database, clock, ledger, and an open settlement window.
+    async fn ready(&self) -> Response {
+        let store = self.service.store().clone();
+        let config = self.service.config();
+        let name = if config.store.is_database() { "database" } else { "store" };
+        let ledger = async {
+            let answer = self.service.treasury().ledger().check().await;
+            answer.map_err(|error| format!("the ledger does not answer: {error}"))
+        };
+        Readiness::new()
+            .check_within(name, self.checks.blocking(move || store.check_writable()))
+            .await
+            .check("clock", self.checks.clock((config.clock)()))
+            .check_within("ledger", ledger)
+            .await
+            .check("window", self.service.state())
+            .into_response()
     }
 }
 
