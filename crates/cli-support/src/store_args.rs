@@ -1,9 +1,10 @@
 //! Options that choose where a service keeps its rows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use batzen_storage::StoreConfig;
+use batzen_store::embedded::EmbeddedStore;
 use clap::{Args, ValueEnum};
 
 use crate::services;
@@ -62,6 +63,28 @@ impl StoreArgs {
     }
 }
 
+/// Refuses a directory that holds no store, so that a command that only reads does not create one.
+///
+/// # Errors
+/// When there is no store in the directory.
+pub fn require_store(dir: &Path) -> anyhow::Result<()> {
+    if EmbeddedStore::exists(dir) {
+        return Ok(());
+    }
+    bail!("there is no store at {}: check the path; this command creates none", dir.display())
+}
+
+/// The same for a configured store. A database is checked when it is opened.
+///
+/// # Errors
+/// As [`require_store`]; a store in memory, which no other process can read.
+pub fn require_existing(store: &StoreConfig) -> anyhow::Result<()> {
+    if store.is_memory() {
+        bail!("no store is configured: name its directory or its database");
+    }
+    store.dir().map_or(Ok(()), |dir| require_store(dir))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -90,6 +113,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let line = format!("--data {}", dir.path().display());
         assert!(chosen(&line, configured()).unwrap().dir().is_some());
+    }
+
+    #[test]
+    fn only_a_directory_with_a_store_is_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = StoreConfig::Embedded { dir: dir.path().join("store") };
+        assert!(require_existing(&place).is_err());
+        std::fs::create_dir(dir.path().join("store")).unwrap();
+        assert!(require_existing(&place).is_err(), "an empty directory is no store");
+        place.open(&batzen_storage::BANK, 1).unwrap().close().unwrap();
+        require_existing(&place).unwrap();
+        assert!(require_existing(&StoreConfig::Memory).is_err());
     }
 
     #[test]

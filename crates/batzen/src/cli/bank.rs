@@ -47,7 +47,7 @@ enum BankCommand {
   batzen bank serve --currency KUDOS --store postgres --database postgres:///bank
   batzen bank serve --config /etc/taler/taler.conf
 
-Ready when GET /taler-bank-integration/config answers 200.")]
+Ready when GET /ready answers 200.")]
 struct ServeArgs {
     #[command(flatten)]
     common: Common,
@@ -82,15 +82,17 @@ struct ServeArgs {
 
 #[derive(Args)]
 struct TotalsArgs {
-    /// Directory of the bank's store
-    #[arg(required_unless_present = "database")]
+    #[command(flatten)]
+    common: Common,
+    /// Directory of the bank's store [default: from the configuration]
+    #[arg(value_name = "STORE")]
     data: Option<PathBuf>,
     /// PostgreSQL database of the bank, instead of a directory
     #[arg(long, value_name = "URL", conflicts_with = "data")]
     database: Option<String>,
-    /// Where the bank's money is [default: embedded]
-    #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded, hide_default_value = true)]
-    ledger: LedgerAddress,
+    /// Where the bank's money is [default: from the configuration, or embedded with STORE or --database]
+    #[arg(long, value_name = "LEDGER")]
+    ledger: Option<LedgerAddress>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -209,11 +211,25 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
-    let place = match (args.data, args.database) {
-        (_, Some(url)) => StoreConfig::Postgres { url },
-        (data, None) => StoreConfig::in_directory(data),
+    let named = match (args.data, args.database) {
+        (_, Some(url)) => Some(StoreConfig::Postgres { url }),
+        (data, None) => data.map(|dir| StoreConfig::Embedded { dir }),
     };
-    let (store, ledger): (_, Arc<dyn Ledger>) = match &args.ledger {
+    let (place, ledger) = match named {
+        Some(place) => (place, args.ledger.unwrap_or(LedgerAddress::Embedded)),
+        None => {
+            let ini = args.common.load()?;
+            if ini.text("taler", "CURRENCY").is_none() {
+                bail!(
+                    "which bank? Name its STORE, its --database URL, or a configuration with --config FILE"
+                );
+            }
+            let configured = BankConfig::from_config(&ini)?;
+            (configured.store, args.ledger.unwrap_or(configured.ledger))
+        }
+    };
+    store_args::require_existing(&place)?;
+    let (store, ledger): (_, Arc<dyn Ledger>) = match &ledger {
         LedgerAddress::Embedded => {
             let (store, ledger) = batzen_bank::embedded_books(&place)?;
             (store, ledger)

@@ -9,6 +9,8 @@ use batzen_store::embedded::{EmbeddedStore, RealDisk};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use crate::store_args::require_store;
+
 /// Inspect, verify or repair an embedded store that no process has open.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
@@ -70,6 +72,7 @@ fn at(dir: &Path) -> String {
 }
 
 fn verify(target: &Target) -> anyhow::Result<ExitCode> {
+    require_store(&target.dir)?;
     let report = EmbeddedStore::verify(&target.dir).with_context(|| at(&target.dir))?;
     let is_sound = report.problems.is_empty();
     let frames: u64 = report.segments.iter().map(|segment| segment.frames).sum();
@@ -110,6 +113,7 @@ fn verify(target: &Target) -> anyhow::Result<ExitCode> {
 }
 
 fn cut(args: &Cut) -> anyhow::Result<ExitCode> {
+    require_store(&args.dir)?;
     let report = EmbeddedStore::verify(&args.dir).with_context(|| at(&args.dir))?;
     if report.problems.is_empty() {
         anyhow::bail!("{}: the store is sound; there is nothing to cut", at(&args.dir));
@@ -147,6 +151,7 @@ struct Share {
 }
 
 fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
+    require_store(&target.dir)?;
     let mut tables: BTreeMap<u16, Share> = BTreeMap::new();
     let mut lines = Vec::new();
     let report = EmbeddedStore::inspect(&target.dir, &RealDisk, &mut |frame| {

@@ -18,6 +18,8 @@ use batzen_tables::exchange::PreparedRow;
 use clap::Args;
 use serde_json::json;
 
+use batzen_cli_support::store_args;
+
 /// Transfers shown at once.
 const TRANSFERS_MAX: usize = 10_000;
 /// How much of a payto URI is shown, in characters.
@@ -50,10 +52,7 @@ pub struct TransfersArgs {
 /// The store is missing or in use, or a transfer to retry was not refused.
 pub fn run(args: TransfersArgs) -> anyhow::Result<ExitCode> {
     let config = ExchangeConfig::from_ini(&args.common.load()?)?;
-    // Opening would create one.
-    if let Some(dir) = config.store.dir().filter(|dir| !dir.is_dir()) {
-        bail!("there is no store at {}", dir.display());
-    }
+    store_args::require_existing(&config.store)?;
     if args.retry_all || !args.retry.is_empty() {
         return services::block_on(retry(args, config));
     }

@@ -14,6 +14,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use batzen_cli_support::store_args::require_store;
+
 /// A ledger on disk.
 #[derive(Args)]
 pub struct Files {
@@ -61,18 +63,10 @@ impl Drop for Waiting {
     }
 }
 
-/// A directory that holds something: opening would make a ledger otherwise.
-fn existing(dir: &Path) -> anyhow::Result<&Path> {
-    let is_empty = std::fs::read_dir(dir).with_context(|| dir.display().to_string())?.next().is_none();
-    if is_empty {
-        bail!("{}: there is no ledger here", dir.display());
-    }
-    Ok(dir)
-}
-
 fn open(dir: &Path) -> anyhow::Result<DurableLedger> {
     let _waiting = Waiting::new("reading the log");
-    let place = StoreConfig::Embedded { dir: existing(dir)?.to_owned() };
+    require_store(dir)?;
+    let place = StoreConfig::Embedded { dir: dir.to_owned() };
     DurableLedger::open(&place, DurableOptions::default())
         .with_context(|| format!("the ledger in {}", dir.display()))
 }
@@ -160,7 +154,7 @@ fn report(what: &str, outcome: Result<VerifyReport, RecoveryError>, as_json: boo
 }
 
 pub fn verify(args: &Files) -> anyhow::Result<ExitCode> {
-    existing(&args.dir)?;
+    require_store(&args.dir)?;
     let waiting = Waiting::new("re-executing the log");
     let outcome = verify_directory(&args.dir);
     drop(waiting);
@@ -172,7 +166,7 @@ pub fn copy(args: &CopyArgs, verb: &str) -> anyhow::Result<ExitCode> {
     if std::fs::read_dir(&args.to).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{}: is not empty; {verb} goes into a new directory", args.to.display());
     }
-    existing(&args.from)?;
+    require_store(&args.from)?;
     if verb == "restore" {
         let _waiting = Waiting::new("verifying the backup");
         verify_directory(&args.from).with_context(|| format!("the backup in {}", args.from.display()))?;

@@ -23,7 +23,7 @@ use clap::Args;
   batzen ledger serve --data ./ledger --unix /run/batzen/ledger.sock --no-tcp --http 127.0.0.1:3002
 
 Clients are not authenticated: listen on a local socket, the loopback interface, or a network of your own.
-Ready when GET /metrics of --http answers 200, or a connection is taken.")]
+Ready when GET /ready of --http answers 200, or a connection is taken.")]
 pub struct ServeArgs {
     #[command(flatten)]
     store: StoreArgs,
@@ -154,7 +154,14 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
                 stats.write(page);
             }
         });
-        let api = Arc::new(Api::new(ledger, server.stats(), write_metrics));
+        let mut api = Api::new(ledger, server.stats(), write_metrics);
+        if let Books::Durable(durable) = &books {
+            let durable = Arc::clone(durable);
+            api = api.with_store_check(Arc::new(move || {
+                durable.store().check_writable().map_err(|error| error.to_string())
+            }));
+        }
+        let api = Arc::new(api);
         api.fill_dashboard();
         http = Some(tokio::spawn(server.serve(api, ServerOptions::default(), drain.clone())));
     }

@@ -58,7 +58,7 @@ enum SwitchCommand {
   [switch-operator-bob]
   TOKEN = secret-token:bob
 
-Ready when GET /health at the operators' port answers 200.")]
+Ready when GET /ready at the operators' port answers 200.")]
 struct ServeArgs {
     #[command(flatten)]
     common: Common,
