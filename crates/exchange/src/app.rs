@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use batzen_engine::{CpuPool, Readers, SubmitError};
-use batzen_http::{Bound, MetricsPage, StaticPage, Stats};
+use batzen_http::{Bound, Checks, MetricsPage, StaticPage, Stats};
 use batzen_metrics::Page;
 use batzen_signer::Custody;
 use batzen_store::StoreError;
@@ -28,17 +28,17 @@ use crate::rules::{Refusal, TypedCommand, management};
 
 /// Everything that the parts of one service share. What all processes of an exchange have is its [`Core`].
 pub struct Exchange {
-    /// What it has in common with worker programs.
+    /// The parts that worker programs have as well.
     pub core: Arc<Core>,
-    /// The threads for cryptography.
+    /// The CPU pool for cryptography.
     pub pool: CpuPool,
-    /// What is gathered there.
+    /// Its batch collectors.
     pub crypto: Crypto,
-    /// Who reads what may be long, such as histories.
+    /// The threads for long reads, such as histories.
     pub readers: Arc<Readers>,
     /// Hashes of the accounts that were paid to lately.
     pub account_hashes: AccountHashes,
-    /// Who signs: this process, or signers.
+    /// The holder of the private keys: this process, or signers.
     pub custody: Arc<Custody>,
     /// Where it listens.
     pub bound: Bound,
@@ -55,30 +55,45 @@ pub struct Exchange {
     pub(crate) building: tokio::sync::Mutex<()>,
     pub(crate) http_stats: Arc<Stats>,
     pub(crate) metrics_page: MetricsPage,
-    /// What browsers are shown at the root, once one has asked.
+    /// The page that browsers get at the root, once one has asked.
     pub(crate) welcome: OnceLock<StaticPage>,
-    /// Requests still to be served before the service ends, and who waits for that.
+    pub(crate) checks: Checks,
+    /// Requests still to be served before the service ends, and the task that waits for that.
     pub(crate) requests_left: AtomicU64,
     pub(crate) last_request: Notify,
 }
 
-/// Why a change of the key set did not take effect.
+/// The reasons why wallets cannot use the exchange's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeysNotUsable {
+    /// The master key has not signed them.
+    #[error(
+        "keys wait for the offline signature: run `batzen exchange offline download sign upload` with the exchange's \
+         configuration"
+    )]
+    Unsigned,
+    /// They do not exist yet.
+    #[error("keys are being created; the log names failures")]
+    NotCreated,
+}
+
+/// The reason why a change of the key set did not take effect.
 #[derive(Debug)]
 pub(crate) enum ManageError {
     /// A rule refused it.
     Refused(management::Refusal),
-    /// It was not decided.
+    /// The command was not decided.
     Submit(SubmitError),
 }
 
 impl Exchange {
-    /// The present key state: a snapshot that does not change while it is held.
+    /// The current key state, an immutable snapshot.
     pub fn keys(&self) -> Arc<KeyState> {
         Arc::clone(&self.keys.borrow())
     }
 
-    /// Has a change of the key set decided. The caller holds the management lock. When it took effect, it is visible to
-    /// every request that comes after the return.
+    /// Submits a change of the key set. The caller holds the management lock. A change that took effect is
+    /// visible to every request that arrives after the return.
     pub(crate) async fn manage(
         &self,
         change: management::Command,
@@ -92,12 +107,12 @@ impl Exchange {
         if outcome == management::Outcome::Changed {
             self.core.notices.keys_changed();
         }
-        // Also if everything was so already: whoever made the change may not have come so far.
+        // Also if nothing changed: the process that made the change may not have rebuilt its key state.
         self.refresh_keys().await.map_err(|error| SubmitError::Store(Arc::new(error)))?;
         Ok(outcome)
     }
 
-    /// Builds the key state again from what is stored and at hand, and puts it in place of the present one.
+    /// Builds the key state again from the stored key set and the private keys, and replaces the current one.
     pub(crate) async fn rebuild_keys(&self) -> Result<(), StoreError> {
         let _one_build = self.building.lock().await;
         self.build_keys().await
@@ -117,21 +132,21 @@ impl Exchange {
         let version_changed = keys.version() != self.keys().version();
         self.keys.send_replace(Arc::new(keys));
         if version_changed {
-            // What was revoked must be destroyed here as well, and what came into use may have been made by others.
-            self.keeper.poke();
+            // Revoked keys must be destroyed here as well, and new keys may come from other processes.
+            self.keeper.request_round();
         }
         Ok(())
     }
 
-    /// Whether there is a key for every configured denomination.
+    /// Whether every configured denomination has a key.
     pub fn has_all_keys(&self) -> bool {
         let keys = self.custody.denominations();
-        let has_key = |coin: &CoinConfig| keys.iter().any(|key| coin.is_of(key.info()));
+        let has_key = |coin: &CoinConfig| keys.iter().any(|key| coin.has_key(key.info()));
         self.core.config.coins.iter().all(has_key)
     }
 
-    /// Brings the key state up to date if the key set has been changed since it was built: by another process, or by a request
-    /// whose client went away before it came so far.
+    /// Rebuilds the key state if the key set has changed since the last build: by another process, or by a
+    /// request that was cancelled before its rebuild.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -141,17 +156,43 @@ impl Exchange {
             return Ok(());
         }
         let _one_build = self.building.lock().await;
-        // Of many requests that meet the same, one builds.
+        // If many requests find this at the same time, one of them rebuilds.
         if version == self.keys().version() { Ok(()) } else { self.build_keys().await }
     }
 
-    /// Whether the key set is another than in a key state that has seen so many changes.
+    /// Whether the key set has changed since a key state of version `seen`.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub(crate) async fn has_other_keys(&self, seen: u64) -> Result<bool, StoreError> {
+    pub(crate) async fn has_newer_key_set(&self, seen: u64) -> Result<bool, StoreError> {
         self.refresh_keys().await?;
         Ok(self.keys().version() != seen)
+    }
+
+    /// Whether wallets can withdraw and answers are signed.
+    ///
+    /// # Errors
+    /// What is missing, and what to do.
+    pub(crate) fn usable_keys(&self, keys: &KeyState) -> Result<(), KeysNotUsable> {
+        if keys.keys_answer(None).is_some() && keys.online_key().is_ok() {
+            return Ok(());
+        }
+        Err(if self.waits_for_signature(keys) { KeysNotUsable::Unsigned } else { KeysNotUsable::NotCreated })
+    }
+
+    /// Whether keys exist that the offline master key has not signed.
+    fn waits_for_signature(&self, keys: &KeyState) -> bool {
+        let config = &self.core.config;
+        !keys.future_denoms(&self.custody, config).is_empty()
+            || !keys.future_signkeys(&self.custody, config).is_empty()
+    }
+
+    /// Whether wallets can use the exchange's keys now.
+    ///
+    /// # Errors
+    /// What is missing, and what to do.
+    pub fn check_keys(&self) -> Result<(), KeysNotUsable> {
+        self.usable_keys(&self.keys())
     }
 
     /// Counts a request that is answered.
@@ -166,7 +207,7 @@ impl Exchange {
         self.last_request.notified().await;
     }
 
-    /// The task that looks after the keys.
+    /// The handle of the key keeper.
     pub fn keeper(&self) -> &Keeper {
         &self.keeper
     }
@@ -185,7 +226,7 @@ impl Exchange {
         }
     }
 
-    /// What it has to tell on the page `/metrics`.
+    /// Writes this part of the page `/metrics`.
     pub(crate) fn write_metrics(&self, page: &mut Page) {
         let lane = self.core.lane.metrics();
         self.core.metrics.write(page, lane.snapshot().conflicts);
@@ -193,6 +234,7 @@ impl Exchange {
         self.pool.write(page);
         self.custody.write(page);
         self.core.rules.flow.write(page);
+        self.write_expiry(page);
         self.core.store.write_metrics(page, batzen_tables::exchange::ALL);
         self.http_stats.write(page);
     }

@@ -21,8 +21,9 @@ mod ini;
 pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
 pub use ini::unknown_options;
 
-/// How many lanes an exchange has on a database if the configuration does not say. Service and server on one core were faster with
-/// one than with three, which make the same work come in smaller batches: docs/internals/lab/2026-11-21-postgresql.md.
+/// How many lanes an exchange has on a database if the configuration does not say. With service and server on
+/// one core, one lane was faster than three, because three split the work into smaller batches:
+/// docs/internals/lab/2026-11-21-postgresql.md.
 pub const LANES: usize = 1;
 
 /// Where the HTTP service listens.
@@ -86,7 +87,7 @@ pub struct CoinConfig {
 
 impl CoinConfig {
     /// Whether a key is one of this section.
-    pub fn is_of(&self, key: &DenomInfo) -> bool {
+    pub fn has_key(&self, key: &DenomInfo) -> bool {
         let cipher = match self.cipher {
             CipherConfig::Rsa { .. } => Cipher::Rsa,
             CipherConfig::Cs => Cipher::Cs,
@@ -104,10 +105,10 @@ pub struct DocumentsConfig {
     pub etag: String,
 }
 
-/// How the wire gateway knows us.
+/// How the exchange authenticates to the wire gateway.
 #[derive(Clone, PartialEq, Eq)]
 pub enum GatewayAuth {
-    /// Not at all.
+    /// No authentication.
     None,
     /// HTTP basic authentication.
     Basic {
@@ -211,7 +212,7 @@ pub struct WorkersConfig {
     pub transfer_idle_sleep: Duration,
     /// Pause of the import of incoming transfers.
     pub wirewatch_idle_sleep: Duration,
-    /// How long what a worker is at is left to it when it says nothing.
+    /// How long a worker's lease lasts without renewal.
     pub lease: Duration,
 }
 
@@ -270,13 +271,13 @@ impl Default for StandaloneFees {
 pub struct StandaloneConfig {
     /// The master private key, 32 bytes; created if missing.
     pub master_priv_file: PathBuf,
-    /// What the security modules' keys were when first seen.
+    /// The file with the security modules' keys as first seen.
     pub secm_tofu_file: PathBuf,
     /// The fees to sign.
     pub fees: StandaloneFees,
 }
 
-/// Everything that the exchange service and its workers need to know.
+/// The configuration of the exchange service and its workers.
 #[derive(Clone, Debug)]
 pub struct ExchangeConfig {
     /// The one currency.
@@ -285,17 +286,18 @@ pub struct ExchangeConfig {
     pub currency_round_unit: Money,
     /// The public URL, ending in `/`.
     pub base_url: String,
-    /// The key that signs everything offline. Only a stand-alone exchange may find it out by itself.
+    /// The master public key. Optional only for a stand-alone exchange.
     pub master_public_key: Option<EddsaPublicKey>,
     /// Where to listen.
     pub listen: ListenConfig,
     /// Whether `/dashboard` is served.
     pub dashboard: bool,
-    /// The proxies in front of it that are believed when they say whom they ask for.
+    /// The proxies whose `X-Forwarded-For` header is trusted.
     pub trusted_proxies: TrustedProxies,
-    /// Whether other processes listen on the same TCP port, or take over from this one (`SO_REUSEPORT`).
+    /// Whether other processes may listen on the same TCP port, also to take over from this one
+    /// (`SO_REUSEPORT`).
     pub share_port: bool,
-    /// Where the rows are.
+    /// The store.
     pub store: StoreConfig,
     /// Directory of local sockets.
     pub runtime_dir: PathBuf,
@@ -325,7 +327,7 @@ pub struct ExchangeConfig {
     pub module_cs: ModuleConfig,
     /// Online signing keys.
     pub module_eddsa: ModuleConfig,
-    /// Who holds the private keys, if not this process.
+    /// The signers that hold the private keys, if this process does not.
     pub signers: Option<SignersConfig>,
     /// The bank accounts.
     pub accounts: Vec<AccountConfig>,
@@ -333,7 +335,7 @@ pub struct ExchangeConfig {
     pub age_restriction: Option<AgeRestrictionConfig>,
     /// Background workers.
     pub workers: WorkersConfig,
-    /// Sets itself up, if present.
+    /// Stand-alone set-up, if configured.
     pub standalone: Option<StandaloneConfig>,
     /// How long a connection may stay idle.
     pub connection_timeout: Duration,
@@ -342,9 +344,10 @@ pub struct ExchangeConfig {
     /// How many batches are decided at the same time on a database: while one waits for its commit, another executes. A store
     /// in this process has one lane.
     pub lanes: usize,
-    /// Whether this service computes the sums of money on a database, which reads all its rows of money: one of several is enough.
+    /// Whether this service computes the sums of money on a database. That reads all rows with money, so one
+    /// of several services is enough.
     pub sums_money: bool,
-    /// After how many requests the service ends, to be started again by whoever supervises it.
+    /// The number of requests after which the service ends, for a supervisor to restart it.
     pub max_requests: Option<u64>,
 }
 
@@ -430,7 +433,7 @@ impl ExchangeConfig {
         self
     }
 
-    /// What whoever holds the private keys needs to know.
+    /// The configuration of the private keys.
     pub fn keys_config(&self) -> KeysConfig {
         let section = |coin: &CoinConfig| SectionConfig {
             section: coin.section.clone(),
@@ -447,8 +450,8 @@ impl ExchangeConfig {
     }
 
     /// The coin section of a key, if it still exists and has its cipher.
-    pub fn coin_of(&self, key: &DenomInfo) -> Option<&CoinConfig> {
-        self.coins.iter().find(|coin| coin.is_of(key))
+    pub fn find_coin(&self, key: &DenomInfo) -> Option<&CoinConfig> {
+        self.coins.iter().find(|coin| coin.has_key(key))
     }
 
     /// The age mask of a coin section: that of the extension if both are enabled, else 0.
@@ -459,7 +462,7 @@ impl ExchangeConfig {
         }
     }
 
-    /// Checks what no single option can tell. Called by whoever starts the exchange.
+    /// Checks options against each other. Called at start.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !self.base_url.ends_with('/') || !self.base_url.starts_with("http") {
             return Err(ConfigError::invalid("exchange", "BASE_URL must be an http(s) URL that ends with /"));

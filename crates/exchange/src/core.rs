@@ -1,5 +1,5 @@
-//! What every process of an exchange has, the service as well as a worker program: the store, the rules, and the lane through
-//! which money state changes.
+//! The parts that every process of an exchange has, service or worker program: the store, the rules, and the
+//! lane through which money state changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,19 +30,19 @@ pub struct Core {
     pub config: ExchangeConfig,
     /// The master public key.
     pub master_public_key: EddsaPublicKey,
-    /// Where every change of money state goes.
+    /// The lane: every change of money state goes through it.
     pub lane: Lanes<ExchangeRules>,
     /// The rules, with the terms of all denominations as they know them.
     pub rules: Arc<ExchangeRules>,
     /// Reads of committed rows.
     pub store: Store,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Fires when the process is to end.
     pub drain: Drain,
-    /// What processes on one store tell each other.
+    /// Notices between processes on one store.
     pub notices: Arc<Notices>,
 }
 
@@ -50,7 +50,7 @@ impl Core {
     /// Opens the store and starts the lane. Blocks: reading a journal may take a while.
     ///
     /// # Errors
-    /// A configuration that makes no sense, or a store that cannot be used or belongs to another exchange.
+    /// An invalid configuration, or a store that cannot be used or belongs to another exchange.
     pub fn open(mut config: ExchangeConfig, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
         config.validate()?;
         let master_public_key = master_public_key(&config)?;
@@ -58,8 +58,8 @@ impl Core {
         let lanes = if config.store.is_database() { config.lanes } else { 1 };
         let store = storage::open(&config.store, lanes)?;
         if !config.store.is_database() {
-            // Who held them was in a process that is gone.
-            leases::forget_all(&store)?;
+            // This process has the store for itself, so the holders have ended.
+            leases::remove_all(&store)?;
         }
         check_master(&store, master_public_key, &config)?;
         let denoms = DenomTable::load(&store)?;
@@ -73,12 +73,12 @@ impl Core {
         Ok(Self { config, master_public_key, lane, rules, store, clock, metrics, drain, notices })
     }
 
-    /// What time it is, in microseconds.
+    /// The time in microseconds.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Has a command decided. `Ok(Err(_))` is a rule's refusal.
+    /// Submits a command and waits for its decision. `Ok(Err(_))` is a refusal by a rule.
     pub async fn submit<C: TypedCommand>(
         &self,
         command: C,
@@ -88,7 +88,7 @@ impl Core {
         Ok(verdict.map(C::outcome))
     }
 
-    /// Reads rows outside of any batch. What is in another process is waited for on threads that may wait.
+    /// Reads rows outside of any batch. Reads of a database block, so they run on threads that may block.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -109,7 +109,7 @@ impl Core {
             let rules = Arc::clone(&self.rules);
             let sum = self.read(move |store| {
                 let rows = MoneyFlow::freeze(store)?;
-                rules.flow.sum_anew(&rules.denoms, store, rows.as_ref())
+                rules.flow.recompute(&rules.denoms, store, rows.as_ref())
             });
             if let Err(error) = sum.await {
                 tracing::warn!(%error, "the metrics of money were not computed");
@@ -120,7 +120,7 @@ impl Core {
         }
     }
 
-    /// Ends: everything accepted is durable, and the store is closed. Blocks.
+    /// Makes everything accepted durable and closes the store. Blocks.
     ///
     /// # Errors
     /// When the disk fails; all commits are durable regardless.
@@ -175,14 +175,14 @@ fn check_master(
 /// Begins the running sums of money: with the rows that are there now, before the first command. They are added by a thread
 /// of their own, since there may be very many.
 fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError> {
-    let rows = MoneyFlow::freeze(store)?;
+    let rows = rules.flow.follow(store)?;
     let (rules, store) = (Arc::clone(rules), store.clone());
     let sum = move || {
         if let Err(error) = rules.flow.begin(&rules.denoms, &store, rows.as_ref()) {
             tracing::error!(%error, "the metrics of money cannot be computed");
         }
     };
-    // Without the thread the exchange works as well, just without these metrics.
+    // The exchange works without the thread, but without these metrics.
     if let Err(error) = std::thread::Builder::new().name("money-sums".into()).spawn(sum) {
         tracing::error!(%error, "the metrics of money cannot be computed");
     }

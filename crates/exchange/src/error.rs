@@ -1,14 +1,14 @@
-//! Why an exchange cannot start.
+//! Reasons why an exchange cannot start.
 
 use batzen_store::StoreError;
 
 use crate::config::ConfigError;
-use crate::keys::KeyError;
+use crate::keys::{KeyError, KeyRoundError};
 
-/// Why an exchange cannot start.
+/// Reasons why an exchange cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration makes no sense.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The store cannot be opened.
@@ -23,12 +23,12 @@ pub enum StartError {
     /// The legal documents cannot be read.
     #[error("{directory}: {source}")]
     Documents {
-        /// Where they should be.
+        /// Their directory.
         directory: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The set-up by itself failed.
+    /// The first round of key maintenance or the stand-alone set-up failed.
     #[error("set-up: {0}")]
-    Setup(String),
+    Setup(#[from] KeyRoundError),
 }

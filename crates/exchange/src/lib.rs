@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod app;
+pub mod calendar;
 pub mod config;
 pub mod core;
 pub mod crypto;

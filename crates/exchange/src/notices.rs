@@ -1,9 +1,10 @@
-//! What the processes on one store tell each other, so that nobody waits at one node for what happened at another.
+//! Notices between the processes on one store, so that a request at one node need not poll for an event at
+//! another.
 //!
-//! A notice is a hint. It says where to look; who has heard none looks by himself after a bounded time. In a process that has its
-//! store for itself the same calls wake whoever waits in it.
+//! A notice is a hint to read the store. A waiter that got none reads the store after a bounded time. In a
+//! process that has its store for itself, the same calls wake the waiters of that process.
 //!
-//! | topic | tells | who listens |
+//! | topic | event | listener |
 //! |---|---|---|
 //! | `keys` | the key set, accounts or fees have changed | the key state of every service |
 //! | `transfers` | transfers were prepared | workers that execute them |
@@ -19,15 +20,15 @@ use tokio::sync::Notify;
 
 /// Clients that may wait for a reserve to be filled (each holds a connection).
 const RESERVE_WAITERS_MAX: usize = 65_536;
-/// Who waits at a node that shares its store looks so often by himself.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval at which waiters at a node that shares its store read it without a notice.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// Reserves named by one notice: it fits into the 8,000 bytes that PostgreSQL takes.
 const TAGS_MAX: usize = 400;
 const KEYS: &str = "keys";
 const TRANSFERS: &str = "transfers";
 const RESERVES: &str = "reserves ";
 
-/// Names a reserve in notices; several may have the same, who is woken looks anyway.
+/// A reserve's tag in notices. Several reserves may share one; a woken waiter reads its reserve.
 type Tag = [u8; 8];
 
 fn tag(reserve_pub: &ReservePub) -> Tag {
@@ -61,14 +62,14 @@ impl Notices {
             let listener = Arc::downgrade(&notices);
             store.backend().subscribe(Box::new(move |notice| {
                 if let Some(notices) = listener.upgrade() {
-                    notices.hear(notice);
+                    notices.receive(notice);
                 }
             }));
         }
         notices
     }
 
-    fn hear(&self, notice: Notice<'_>) {
+    fn receive(&self, notice: Notice<'_>) {
         match notice {
             Notice::Topic(KEYS) => self.keys.notify_one(),
             Notice::Topic(TRANSFERS) => self.transfers.notify_one(),
@@ -86,25 +87,25 @@ impl Notices {
         }
     }
 
-    fn tell(&self, topics: Vec<String>) {
+    fn notify(&self, topics: Vec<String>) {
         if self.is_shared && !topics.is_empty() {
             let store = self.store.clone();
             tokio::task::spawn_blocking(move || store.backend().notify(&topics));
         }
     }
 
-    /// Tells the other nodes that the key set has changed.
+    /// Notifies the other nodes that the key set has changed.
     pub fn keys_changed(&self) {
-        self.tell(vec![KEYS.to_owned()]);
+        self.notify(vec![KEYS.to_owned()]);
     }
 
     /// Wakes a worker that executes transfers, here and in other processes.
     pub fn transfers_prepared(&self) {
         self.transfers.notify_one();
-        self.tell(vec![TRANSFERS.to_owned()]);
+        self.notify(vec![TRANSFERS.to_owned()]);
     }
 
-    /// Wakes who waits for one of these reserves, at every node.
+    /// Wakes the waiters for these reserves, at every node.
     pub fn reserves_credited(&self, reserves: &[ReservePub]) {
         for reserve_pub in reserves {
             self.reserves.wake(&tag(reserve_pub));
@@ -117,7 +118,7 @@ impl Notices {
                 part.iter().map(|reserve| format!("{:x}", u64::from_be_bytes(tag(reserve)))).collect();
             format!("{RESERVES}{}", tags.join(","))
         };
-        self.tell(reserves.chunks(TAGS_MAX).map(topic).collect());
+        self.notify(reserves.chunks(TAGS_MAX).map(topic).collect());
     }
 
     /// Registers interest in a reserve; none when too many wait already.
@@ -125,14 +126,14 @@ impl Notices {
         self.reserves.register(tag(reserve_pub)).ok()
     }
 
-    /// How many wait for reserves now.
-    pub fn waiting(&self) -> usize {
+    /// The number of waiters for reserves.
+    pub fn waiter_count(&self) -> usize {
         self.reserves.len()
     }
 
-    /// How long to wait for a notice before looking without one.
-    pub fn look_interval(&self) -> Option<Duration> {
-        self.is_shared.then_some(LOOK_INTERVAL)
+    /// How long to wait for a notice before reading the store without one.
+    pub fn poll_interval(&self) -> Option<Duration> {
+        self.is_shared.then_some(POLL_INTERVAL)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The offline tool: signs, with the master key, what an exchange wants to publish.
 //!
-//! The machine with the master key needs no network: `download` and `upload` run elsewhere and pass JSON documents
-//! along, an array of operations each. Sub-commands are chained on one command line and feed each other:
-//! `download sign upload`. What is signed is said in words before.
+//! The machine with the master key needs no network: `download` and `upload` run elsewhere and pass JSON
+//! documents along, an array of operations each. Sub-commands are chained on one command line and feed each
+//! other: `download sign upload`. The tool describes what it signs before it signs.
 //!
 //! The tool uses the machine's real clock and never the exchange's database.
 
@@ -16,7 +16,9 @@ use batzen_protocol::{Currency, Timestamp};
 use crate::config::AgeRestrictionConfig;
 use batzen_signer::files::KeyFileError;
 
+mod calendar;
 mod commands;
+mod fee_years;
 mod sign;
 mod tofu;
 mod upload;
@@ -29,7 +31,7 @@ pub use sign::{
 pub use tofu::{ModuleKeys, check_modules};
 pub use upload::{download, upload};
 
-/// What the tool needs to know.
+/// The tool's configuration.
 #[derive(Clone, Debug)]
 pub struct OfflineConfig {
     /// The exchange's currency.
@@ -67,19 +69,22 @@ pub enum OfflineError {
     /// The documents are not what the step needs.
     #[error("{0}")]
     Input(String),
-    /// Something that must not be signed: another exchange's keys, or keys of somebody who is not the known module.
+    /// Something that must not be signed: another exchange's keys, or keys that the known security module has
+    /// not signed.
     #[error("refused to sign: {0}")]
     Refused(String),
-    /// The exchange could not be asked, or said no.
+    /// The exchange could not be reached, or refused.
     #[error(transparent)]
     Http(#[from] ClientError),
 }
 
-/// What a run leaves for the next one.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Operations that were not uploaded: to be written to standard output as JSON array, unless empty.
     pub operations: Vec<OfflineOperation>,
+    /// Calendars, to be written to standard output before the operations.
+    pub reports: Vec<String>,
 }
 
 impl Outcome {
@@ -94,11 +99,11 @@ impl Outcome {
     }
 }
 
-/// The tool: what it knows, and where it speaks and reads.
+/// The tool: its configuration, input and output.
 pub struct Offline<'a> {
     /// What it knows.
     pub config: OfflineConfig,
-    /// Told in words what is shown, signed and uploaded (standard error).
+    /// Prints a description of what is shown, signed and uploaded (standard error).
     pub say: &'a mut (dyn FnMut(&str) + Send),
     /// Read when a step needs documents and no step before it made any (standard input).
     pub input: &'a mut (dyn FnMut() -> std::io::Result<String> + Send),
@@ -113,11 +118,47 @@ impl Offline<'_> {
     /// The first step that fails.
     pub async fn run(&mut self, arguments: &[String]) -> Result<Outcome, OfflineError> {
         let steps = parse(arguments)?;
-        let mut operations = Vec::new();
+        let mut outcome = Outcome::default();
+        let is_calendar_last = matches!(steps.last(), Some(Step::Calendar { .. }));
         for step in steps {
-            self.step(step, &mut operations).await?;
+            match step {
+                Step::Calendar { is_json } => {
+                    let report = self.calendar(is_json, &mut outcome.operations).await?;
+                    outcome.reports.push(report);
+                }
+                step => self.step(step, &mut outcome.operations).await?,
+            }
         }
-        Ok(Outcome { operations })
+        if is_calendar_last {
+            // The documents were shown; a chain that passes them on does not end here.
+            outcome.operations.clear();
+        }
+        if let Some(reminder) = fee_years::reminder(arguments, self.now) {
+            (self.say)(&reminder);
+        }
+        Ok(outcome)
+    }
+
+    /// The calendar of the documents, else of the exchange. Without an exchange's address, documents are read.
+    async fn calendar(
+        &mut self,
+        is_json: bool,
+        operations: &mut Vec<OfflineOperation>,
+    ) -> Result<String, OfflineError> {
+        if self.config.base_url.is_none() {
+            self.documents(operations)?;
+        }
+        let calendar = if operations.is_empty() {
+            let (client, base_url) = self.client()?;
+            calendar::of_exchange(&client, base_url).await?
+        } else {
+            calendar::of_documents(operations)
+        };
+        Ok(if is_json {
+            calendar::to_json(&calendar, self.now)
+        } else {
+            calendar::to_text(&calendar, self.now)
+        })
     }
 
     fn client(&self) -> Result<(Client, &str), OfflineError> {
@@ -215,6 +256,7 @@ impl Offline<'_> {
                 (self.say)(&text);
                 return Ok(());
             }
+            Step::Calendar { .. } => unreachable!("a calendar changes no documents"),
             Step::ExtensionsSign => extensions(&self.master()?, self.config.age_restriction.as_ref())?,
         };
         (self.say)(&sign::describe(&operation));

@@ -3,13 +3,15 @@
 mod key_keeper;
 mod standalone;
 
+pub use standalone::SetupError;
+
 use std::future::Future;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration as StdDuration;
 
 use batzen_engine::{Clock, CpuPool, Readers};
-use batzen_http::{Bound, Drained, Listen, MetricsPage, Server, ServerOptions};
+use batzen_http::{Bound, Checks, Drained, Listen, MetricsPage, Server, ServerOptions};
 use batzen_protocol::Timestamp;
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
 use batzen_signer::{Custody, SecurityModules, channel};
@@ -29,25 +31,26 @@ use crate::error::StartError;
 use crate::keys::KeyState;
 use crate::keys::keeper::Keeper;
 
-/// When another process takes over the port, clients whose connection is open get so long to send the next request on it; the
-/// answer closes it. A connection that was unused for so long is closed.
+/// When another process takes over the port, an open connection may send one more request within this time;
+/// its answer closes the connection. A connection that is unused for this time is closed.
 const HANDOVER_IDLE_GRACE: StdDuration = StdDuration::from_secs(2);
-/// ... and requests in flight so long to be answered.
+/// The time within which requests in flight must be answered.
 const HANDOVER_TIMEOUT: StdDuration = StdDuration::from_secs(10);
-/// Single jobs that may wait for the CPU pool before requests are turned away.
+/// Jobs that may wait for the CPU pool before requests are refused.
 const POOL_JOBS_MAX: usize = 8_192;
-/// Threads that read short histories of a database: they mostly wait for it.
+/// Threads that read short histories of a database. They mostly wait for the database.
 const READERS_REMOTE: usize = 8;
 
-/// How to start, beyond the configuration.
+/// Options of a start, beside the configuration.
 pub struct StartOptions {
-    /// Where to listen instead of where the configuration says: a socket handed over by the service manager.
+    /// A socket from the service manager, used instead of the configured address.
     pub listen: Option<Listen>,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
-    /// Whether the workers run in this process from the start; else [`RunningExchange::start_workers`].
+    /// Whether to run the workers in this process from the start; else call
+    /// [`RunningExchange::start_workers`].
     pub workers: bool,
-    /// Told how many keys of a generation run are done, of how many.
+    /// Called with the number of denomination keys created and the number to create.
     pub progress: Arc<dyn Fn(usize, usize) + Send + Sync>,
     /// Limits of the HTTP server.
     pub http: ServerOptions,
@@ -70,18 +73,19 @@ pub fn system_clock() -> Timestamp {
     Timestamp::from_system_time(std::time::SystemTime::now())
 }
 
-/// An exchange that is up.
+/// A running exchange.
 pub struct RunningExchange {
     app: Arc<Exchange>,
     server: JoinHandle<Drained>,
-    /// What runs beside.
+    /// Its background tasks.
     followers: Vec<JoinHandle<()>>,
     workers: std::sync::Mutex<Option<crate::workers::Workers>>,
 }
 
 impl RunningExchange {
-    /// Starts an exchange: opens the store, loads keys, listens. Requests are answered from here on; keys are created
-    /// (and a stand-alone exchange sets itself up) in the background, see [`RunningExchange::ready`].
+    /// Starts an exchange: opens the store, loads keys, listens. It answers requests when this returns. Keys
+    /// are created (and a stand-alone exchange sets itself up) in the background, see
+    /// [`RunningExchange::ready`].
     pub async fn start(mut config: ExchangeConfig, options: StartOptions) -> Result<Self, StartError> {
         config.validate()?;
         let terms = documents(&config.terms, crate::api::BUILT_IN_TERMS)?;
@@ -92,7 +96,7 @@ impl RunningExchange {
         if let Some(port) = bound.port() {
             config.base_url = with_port(&config.base_url, port);
         }
-        // Reading journal and key files may take a while; other tasks of the process go on meanwhile.
+        // Reading the journal and key files may take a while, so do not block other tasks of the process.
         let open = move || {
             let core = Core::open(config, options.clock)?;
             let pool = CpuPool::new(core.config.crypto_threads, POOL_JOBS_MAX);
@@ -103,7 +107,7 @@ impl RunningExchange {
         let opened = tokio::task::spawn_blocking(open).await;
         let (core, pool, custody, keys) = opened.expect("opening the store does not panic")?;
         let drain = core.drain.clone();
-        // Unless there is a limit, so many never come.
+        // Without a limit this number is never reached.
         let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
         let metrics_page = MetricsPage::new("exchange").in_currency(core.config.currency.to_string());
         let app = Arc::new(Exchange {
@@ -128,6 +132,7 @@ impl RunningExchange {
             http_stats: server.stats(),
             metrics_page,
             welcome: OnceLock::new(),
+            checks: Checks::default(),
             requests_left,
             last_request: Notify::new(),
         });
@@ -139,7 +144,8 @@ impl RunningExchange {
         if server.is_shared() {
             (http.idle_grace, http.drain_timeout) = (HANDOVER_IDLE_GRACE, HANDOVER_TIMEOUT);
         }
-        // The kernel gives a shared port's connections to whoever listens: not before they can be served.
+        // The kernel gives a shared port's connections to every listener, so do not listen before the service
+        // is ready.
         let server = server.listen().map_err(StartError::Listen)?;
         let api = Arc::new(Api::new(Arc::clone(&app)));
         let server = tokio::spawn(server.serve(api, http, drain));
@@ -167,14 +173,14 @@ impl RunningExchange {
         &self.app.core.config.base_url
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn bound(&self) -> &Bound {
         &self.app.bound
     }
 
     /// Waits until every configured denomination has a key, and a stand-alone exchange has set itself up.
     pub async fn ready(&self) -> Result<(), StartError> {
-        self.app.keeper.ready().await.map_err(StartError::Setup)
+        Ok(self.app.keeper.ready().await?)
     }
 
     /// Starts the workers in this process, unless they run already. The exchange's bank account must exist by then.
@@ -185,8 +191,8 @@ impl RunningExchange {
         }
     }
 
-    /// Ends: no new requests, waiting ones answered, workers stopped, everything accepted durable, store closed. Takes
-    /// about a second at most.
+    /// Shuts down: refuses new requests, answers waiting ones, stops the workers, makes everything accepted
+    /// durable and closes the store. Takes about a second at most.
     pub async fn shutdown(self) -> Result<(), StoreError> {
         let Self { app, server, followers, workers } = self;
         app.core.drain.trigger();
@@ -199,13 +205,13 @@ impl RunningExchange {
         }
         for follower in followers {
             follower.abort();
-            // Ended either way: aborted, or done because of the drain.
+            // Ended in any case: aborted, or finished because of the drain.
             let _ = follower.await;
         }
         app.metrics_page.idle().await;
         let (lane, store, readers) =
             (app.core.lane.clone(), app.core.store.clone(), Arc::clone(&app.readers));
-        // A task that still holds the parts (none should) must not keep the process from ending.
+        // A task that still holds the exchange (none should) must not keep the process from ending.
         drop(app);
         let closed = tokio::task::spawn_blocking(move || {
             readers.close();
@@ -222,10 +228,10 @@ impl RunningExchange {
     }
 }
 
-/// How old the memory of a key set may be that was changed elsewhere, if no notice of the change comes.
+/// The maximum age of a key state after another process has changed the key set without a notice.
 const KEY_SET_INTERVAL: StdDuration = StdDuration::from_secs(2);
 
-/// Keeps the key state in step with the key set.
+/// Rebuilds the key state when the key set has changed.
 async fn follow_keys(app: Arc<Exchange>) {
     loop {
         if let Err(error) = app.refresh_keys().await {
@@ -262,7 +268,7 @@ fn with_port(base_url: &str, port: u16) -> String {
     base_url.replacen(":0/", &format!(":{port}/"), 1)
 }
 
-/// Who signs: keys that are loaded here, or signers. Where signers hold the keys, not even their directories are looked at.
+/// The custody: keys loaded in this process, or signers. With signers, the key directories are never read.
 fn custody(config: &ExchangeConfig, pool: &CpuPool) -> Result<Custody, StartError> {
     let Some(signers) = &config.signers else {
         let modules = SecurityModules::open(&config.keys_config())?;

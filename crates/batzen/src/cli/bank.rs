@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use batzen_bank::gateway_client::{self, GatewayCommand};
 use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress};
 use batzen_cli_support::services::{self, Common};
-use batzen_cli_support::store_args::StoreArgs;
+use batzen_cli_support::store_args::{self, StoreArgs};
 use batzen_crypto::{EddsaPublicKey, Wtid};
 use batzen_http_client::{Client, ClientOptions};
 use batzen_ledger::Ledger;

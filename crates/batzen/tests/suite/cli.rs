@@ -16,6 +16,7 @@ fn help_texts() {
         "bank",
         "bank serve",
         "bank gateway",
+        "bank totals",
         "exchange",
         "exchange serve",
         "exchange offline",
@@ -84,6 +85,16 @@ fn wrong_usage_is_exit_2_with_a_hint() {
     assert!(run(&["-LDEBUG", "--version"]).status.success());
 }
 
+/// The sample configuration of an exchange, and a bank, below one directory.
+fn store_options(home: &Path) -> String {
+    let sample = stdout(&run(&["exchange", "sample-config"]));
+    let home = home.display();
+    sample
+        .replace("TALER_DATA_HOME = /var/lib/batzen", &format!("TALER_DATA_HOME = {home}"))
+        .replace("TALER_RUNTIME_DIR = /run/batzen", &format!("TALER_RUNTIME_DIR = {home}/run"))
+        + &format!("\n[bank]\nDATA_DIR = {home}/bank\n")
+}
+
 #[test]
 fn failures_are_one_line_and_exit_1() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,6 +107,13 @@ fn failures_are_one_line_and_exit_1() {
     let in_the_way = dir.path().join("file");
     std::fs::write(&in_the_way, "").unwrap();
     let in_the_way = in_the_way.to_str().unwrap();
+    let empty = dir.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let (empty, to) = (empty.to_str().unwrap(), dir.path().join("to"));
+    let to = to.to_str().unwrap();
+    let stores = dir.path().join("stores.conf");
+    std::fs::write(&stores, store_options(&dir.path().join("home"))).unwrap();
+    let stores = stores.to_str().unwrap();
     for (words, hint) in [
         (&["bank", "serve", "--currency", "KUDOS"][..], "--data"),
         (&["bank", "serve", "-c", missing], "missing"),
@@ -103,7 +121,21 @@ fn failures_are_one_line_and_exit_1() {
         (&["bank", "serve", "--data", in_the_way], "directory"),
         (&["exchange", "serve"], "CURRENCY"),
         (&["exchange", "totals", missing], "no store"),
-        (&["store", "verify", missing], "missing"),
+        (&["exchange", "totals", empty], "no store"),
+        (&["exchange", "transfers", "-c", stores], "no store"),
+        (&["exchange", "transfers", "-c", stores, "--retry-all"], "no store"),
+        (&["bank", "totals", missing], "no store"),
+        (&["bank", "totals", empty], "no store"),
+        (&["bank", "totals", "-c", stores], "no store"),
+        (&["bank", "totals", "-c", broken], "HTTP_PORT"),
+        (&["bank", "totals"], "STORE"),
+        (&["ledger", "inspect", missing], "no store"),
+        (&["ledger", "verify", empty], "no store"),
+        (&["ledger", "backup", missing, to], "no store"),
+        (&["store", "verify", missing], "no store"),
+        (&["store", "verify", empty], "no store"),
+        (&["store", "inspect", missing], "no store"),
+        (&["store", "cut", missing, "--reason", "test"], "no store"),
         (&["bank", "serve", "--data", missing, "--signup-bonus", "EUR:1"], "KUDOS"),
     ] {
         let output = run(words);
@@ -113,6 +145,9 @@ fn failures_are_one_line_and_exit_1() {
         assert_eq!(said.trim_end().lines().count(), 1, "{words:?}: {said}");
         assert!(output.stdout.is_empty(), "{words:?}");
     }
+    // Commands that read create nothing.
+    assert!(!Path::new(to).exists() && std::fs::read_dir(empty).unwrap().next().is_none());
+    assert!(!dir.path().join("home").exists());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What operators watch: the metrics by Prometheus' own tools, the files in `deploy/`, and the dashboard in a browser.
 
-mod clearing;
+pub mod clearing;
 
 use crate::common;
 use crate::signer::deployment;
@@ -303,6 +303,7 @@ fn naming(page: &str) {
         "share",
         // Institutions, at most 64 of them.
         "participant",
+        "item",
         "currency",
     ];
     for line in page.lines().filter(|line| !line.starts_with('#')) {
@@ -388,7 +389,14 @@ fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[Stri
     let value =
         |text: &str| -> f64 { query(text).unwrap()[0]["value"][1].as_str().unwrap().parse().unwrap() };
     assert!(value("batzen_money_wired_in") > 80.0);
-    assert!(value("batzen_money_surplus") > 0.0);
+    assert!(value("batzen_money_fees") > 0.0);
+    assert_eq!(value("batzen_money_conservation_difference"), 0.0);
+    let rest = value("batzen_money_surplus - batzen_money_fees - batzen_money_unrevealed_melts");
+    assert!(rest.abs() < 1e-6, "the surplus is fees and unrevealed melts: {rest}");
+    assert_eq!(value("batzen_currency_info{currency=\"KUDOS\"}"), 1.0);
+    for kind in ["denomination", "signing_key", "wire_fee", "global_fee"] {
+        assert!(value(&format!("min(batzen_expiry_seconds{{kind=\"{kind}\"}})")) > 0.0, "{kind}");
+    }
     assert!(value("batzen_conflicts_total{reason=\"double-spend\"}") >= 1.0);
     assert!(value("sum(batzen_coins_total{operation=\"deposit\"})") >= 4.0);
     assert!(value("batzen_ledger_events_total{kind=\"transfer\",outcome=\"created\"}") >= 1.0);

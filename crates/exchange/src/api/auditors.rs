@@ -22,7 +22,7 @@ async fn approve(app: &Exchange, request: &Request) -> Checked<Response> {
     let h_denom_pub: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let AuditorSignatureRequest { auditor_sig } = body(request)?;
     let keys = app.keys();
-    let Some(denom) = keys.denom(&h_denom_pub) else {
+    let Some(denom) = keys.find_denomination(&h_denom_pub) else {
         return Err(error(
             ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN,
             &h_denom_pub.to_string()[..8],

@@ -34,26 +34,26 @@ pub enum Window {
     Withdraw,
     /// Deposits and recoups: until `expire_deposit`.
     Deposit,
-    /// Melts: until `expire_legal`; the rules decide about the time after `expire_deposit`, which is for zombies only.
+    /// Melts: until `expire_legal`. After `expire_deposit` the rules accept zombies only.
     Melt,
 }
 
-/// The denomination with this hash.
+/// Finds the denomination with this hash.
 ///
 /// # Errors
-/// 404 with the exchange's signature that it does not know it.
+/// 404 with the exchange's signed statement that the denomination is unknown.
 pub async fn find_denomination<'a>(
     app: &Exchange,
     keys: &'a KeyState,
     h_denom_pub: &HashCode,
 ) -> Checked<&'a Denom> {
-    match keys.denom(h_denom_pub) {
+    match keys.find_denomination(h_denom_pub) {
         Some(denom) => Ok(denom),
         None => Err(response::denomination_unknown(app, keys, h_denom_pub).await),
     }
 }
 
-/// What speaks against using a denomination at this time: first the deadline, then the start.
+/// The error code if the denomination is not valid at this time. The deadline is checked before the start.
 pub fn time_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
     let deadline = match window {
         Window::Withdraw => denom.expire_withdraw,
@@ -69,17 +69,17 @@ pub fn time_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<Err
     }
 }
 
-/// What speaks against using a denomination: its time, then a revocation.
-pub fn problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
+/// The error code if the denomination is not usable: outside its time, or revoked.
+pub fn denomination_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
     time_problem(denom, window, now)
         .or_else(|| denom.revoked.then_some(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED))
 }
 
-/// Whether the time is right for a denomination, revoked or not.
+/// Checks that a denomination, revoked or not, is within the window.
 ///
 /// # Errors
 /// 410 with the exchange's signature.
-pub async fn in_window(
+pub async fn check_window(
     app: &Exchange,
     keys: &KeyState,
     denom: &Denom,
@@ -95,11 +95,11 @@ pub async fn in_window(
     }
 }
 
-/// Whether the denomination is known, usable now and not revoked.
+/// Finds a denomination and checks that it is usable now and not revoked.
 ///
 /// # Errors
 /// 404 or 410 with the exchange's signature.
-pub async fn usable<'a>(
+pub async fn find_usable_denomination<'a>(
     app: &Exchange,
     keys: &'a KeyState,
     h_denom_pub: &HashCode,
@@ -108,15 +108,17 @@ pub async fn usable<'a>(
     now: Timestamp,
 ) -> Checked<&'a Denom> {
     let denom = find_denomination(app, keys, h_denom_pub).await?;
-    match problem(denom, window, now) {
+    match denomination_problem(denom, window, now) {
         None => Ok(denom),
         Some(code) => Err(response::denomination_unusable(app, keys, h_denom_pub, operation, code).await),
     }
 }
 
+/// Checks that a planchet or signature has the denomination's cipher.
+///
 /// # Errors
 /// 400 when the cipher of a planchet or signature is not the denomination's.
-pub fn cipher(denom: &Denom, cipher: Cipher) -> Checked<()> {
+pub fn check_cipher(denom: &Denom, cipher: Cipher) -> Checked<()> {
     if denom.public.cipher() == cipher {
         Ok(())
     } else {
@@ -147,7 +149,7 @@ pub struct Presented {
 }
 
 impl Presented {
-    /// The check whether the denomination has signed the coin.
+    /// The check of the denomination's signature on the coin.
     pub fn check(&self) -> Check {
         Check::Coin {
             coin_pub: self.coin_pub,
@@ -157,7 +159,7 @@ impl Presented {
         }
     }
 
-    /// The coin as the rules take it.
+    /// Converts to the rules' type.
     pub fn into_rule(self) -> crate::rules::PresentedCoin {
         crate::rules::PresentedCoin {
             coin_pub: self.coin_pub,

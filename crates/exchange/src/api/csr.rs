@@ -52,7 +52,9 @@ async fn values(
     let now = app.core.now();
     let mut items = Vec::with_capacity(nonces.len());
     for (h_denom_pub, nonce) in nonces {
-        let denom = check::usable(app, &keys, &h_denom_pub, Window::Withdraw, operation, now).await?;
+        let denom =
+            check::find_usable_denomination(app, &keys, &h_denom_pub, Window::Withdraw, operation, now)
+                .await?;
         if denom.public.cipher() != Cipher::Cs {
             return Err(response::wrong_cipher(app, &keys, &h_denom_pub).await);
         }

@@ -121,7 +121,7 @@ async fn deposit(
         if contribution > denom.value {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_AMOUNT_EXCEEDS_DENOMINATION_VALUE, ""));
         }
-        if let Some(code) = check::problem(denom, Window::Deposit, now)
+        if let Some(code) = check::denomination_problem(denom, Window::Deposit, now)
             && !repeated
         {
             if !is_repetition(app, &contract, account.h_payto, &coins).await? {
@@ -137,7 +137,7 @@ async fn deposit(
             }
             repeated = true;
         }
-        check::cipher(denom, check::signature_cipher(&coin.ub_sig))?;
+        check::check_cipher(denom, check::signature_cipher(&coin.ub_sig))?;
         below_fee |= contribution < denom.fee_deposit;
         let h_age = check::age_hash(coin.h_age_commitment);
         let message = WalletCoinDeposit {
@@ -192,8 +192,9 @@ fn contribution(app: &Exchange, amount: &Amount, index: Option<usize>) -> Checke
     })
 }
 
-/// Whether all these deposits were accepted before. A repetition is confirmed whatever the state of the denominations
-/// since: a merchant whose answer was lost must learn that the coins have paid. The rules compare everything else.
+/// Whether all these deposits were accepted before. A repetition is confirmed even if its denominations have
+/// expired or were revoked since: a merchant whose answer was lost must learn that the coins have paid. The
+/// rules compare everything else.
 async fn is_repetition(
     app: &Exchange,
     contract: &Contract,
@@ -214,8 +215,8 @@ async fn is_repetition(
     }))
 }
 
-/// Checks the denominations' and the coins' signatures (of each coin the one, then the other), in the order of the
-/// protocol's error table.
+/// Checks two signatures per coin, the denomination's and then the coin's, in the order of the protocol's
+/// error table.
 async fn verify(
     app: &Exchange,
     checks: Vec<Check>,

@@ -1,5 +1,5 @@
-//! Answers that show what happened to a coin or a reserve: written with the signatures that they need, and beside the threads that
-//! serve requests where they may be long.
+//! Answers that contain the history of a coin or a reserve. Long histories are encoded off the threads that
+//! serve requests.
 
 use std::sync::Arc;
 
@@ -23,14 +23,15 @@ use crate::app::Exchange;
 use crate::keys::KeyState;
 use crate::rules::{CoinHistory, CoinHistoryItem, HISTORY_EVENTS_LONG, ReserveHistoryItem};
 
-/// Where the signatures of a history's items come from. Items are put together twice if any of them is signed: first to
-/// learn what there is to sign, then with the signatures, which are made together on the CPU pool.
+/// Supplies the signatures of a history's items. Items that are signed are built twice: the first pass
+/// collects the messages, which are then signed together on the CPU pool; the second pass inserts the
+/// signatures.
 #[derive(Default)]
 pub struct Proofs {
     exchange_pub: Option<EddsaPublicKey>,
-    /// What is to be signed, in the order of the items.
+    /// The messages to sign, in the order of the items.
     messages: Vec<Box<[u8]>>,
-    /// The signatures to it.
+    /// Their signatures.
     signatures: std::vec::IntoIter<EddsaSignature>,
 }
 
@@ -66,12 +67,12 @@ impl Proofs {
     }
 }
 
-/// Puts an answer together that shows a history of so many events, with the signatures that it needs. A long one, whose text takes
-/// milliseconds to write, beside the threads that serve requests.
+/// Builds an answer that contains a history of `events` events, with its signatures. A long history takes
+/// milliseconds to encode, so it is encoded off the threads that serve requests.
 ///
 /// # Errors
 /// When there is no usable signing key, or too much is waiting.
-pub async fn proved(
+pub async fn with_history(
     app: &Exchange,
     keys: &KeyState,
     owner: &[u8],
@@ -80,7 +81,7 @@ pub async fn proved(
 ) -> Checked<Response> {
     let build = Arc::new(build);
     let first = Arc::clone(&build);
-    let (answer, messages) = apart(app, owner, events, move || {
+    let (answer, messages) = run_if_long(app, owner, events, move || {
         let mut proofs = Proofs::default();
         (first(&mut proofs), proofs.messages)
     })
@@ -91,14 +92,14 @@ pub async fn proved(
     let (exchange_pub, signatures) = sign_messages(app, keys, messages)?.await?;
     let signatures = signatures.into_iter();
     let mut proofs = Proofs { exchange_pub: Some(exchange_pub), messages: Vec::new(), signatures };
-    apart(app, owner, events, move || build(&mut proofs)).await?
+    run_if_long(app, owner, events, move || build(&mut proofs)).await?
 }
 
-/// Does what follows from so many events of an owner: beside the threads that serve requests, if they are many.
+/// Runs a computation over `events` events: off the threads that serve requests if they are many.
 ///
 /// # Errors
 /// When too much is waiting.
-pub async fn apart<T: Send + 'static>(
+pub async fn run_if_long<T: Send + 'static>(
     app: &Exchange,
     owner: &[u8],
     events: usize,
@@ -110,7 +111,8 @@ pub async fn apart<T: Send + 'static>(
     app.readers.read(owner, || (work(), Length::Long)).await.map_err(busy)
 }
 
-/// Reads rows of an owner of which there may be many, beside the threads that serve requests. The read says how many there were.
+/// Reads an owner's rows, which may be many, off the threads that serve requests. The read returns their
+/// number as well.
 ///
 /// # Errors
 /// When the store cannot be read, or too much is waiting.
@@ -229,7 +231,7 @@ pub fn coin_items(
 /// A reserve's history as answers carry it.
 ///
 /// # Errors
-/// A denomination that is not known.
+/// When a denomination is unknown.
 pub fn reserve_items(
     currency: Currency,
     keys: &KeyState,
@@ -250,7 +252,7 @@ pub fn reserve_items(
                 })
             }
             ReserveHistoryItem::Withdraw { reserve_sig, h_coin_ev, denom, fee, amount, .. } => {
-                let Some(denom) = keys.find_serial(*denom) else {
+                let Some(denom) = keys.find_denomination_by_serial(*denom) else {
                     return Err(error(
                         ErrorCode::GENERIC_DB_INVARIANT_FAILURE,
                         "denomination of a withdrawal",

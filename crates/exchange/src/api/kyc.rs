@@ -1,4 +1,4 @@
-//! `POST /kyc-wallet` and `GET /kyc-check/…`: nobody has to identify while there are no rules.
+//! `POST /kyc-wallet` and `GET /kyc-check/…`: no identification is required without rules.
 
 use batzen_crypto::ShortHash;
 use batzen_http::{Request, Response};

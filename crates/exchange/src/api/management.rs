@@ -1,4 +1,5 @@
-//! `/management/…`: what the holder of the offline master key changes. Signatures are the only access control.
+//! `/management/…`: changes that are signed by the offline master key. Signatures are the only access
+//! control.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_engine::SubmitError;
@@ -58,7 +59,7 @@ fn check(
     if message.verify(&app.core.master_public_key, signature) { Ok(()) } else { Err(error(invalid, "")) }
 }
 
-/// A period must have a moment: one that has none would be stored for nothing.
+/// Refuses an empty period.
 fn check_period<T: DeserializeOwned>(start: Timestamp, end: Timestamp) -> Result<(), Response> {
     if start < end {
         Ok(())
@@ -67,13 +68,13 @@ fn check_period<T: DeserializeOwned>(start: Timestamp, end: Timestamp) -> Result
     }
 }
 
-/// Has the change decided and made visible.
+/// Submits a change and waits until it is visible.
 async fn apply(app: &Exchange, command: Command, refused: fn(Refusal) -> Response) -> Checked<Response> {
     let _one_change = app.management.lock().await;
     apply_locked(app, command, refused).await
 }
 
-/// As [`apply`], for those that hold the lock on the management's changes.
+/// As [`apply`], for callers that hold the management lock.
 pub(super) async fn apply_locked(
     app: &Exchange,
     command: Command,
@@ -111,14 +112,14 @@ async fn revoke_denomination(app: &Exchange, request: &Request) -> Checked<Respo
     check(app, &MasterDenominationKeyRevoked { h_denom_pub }, &master_sig, invalid)?;
     let _one_change = app.management.lock().await;
     let state = app.keys();
-    if let Some(denom) = state.denom(&h_denom_pub) {
+    if let Some(denom) = state.find_denomination(&h_denom_pub) {
         let command = Command::RevokeDenomination { serial: denom.serial, master_sig };
         let response = apply_locked(app, command, never).await;
         // The key state refuses the key from now on; the keeper destroys it and makes another.
-        app.keeper().poke();
+        app.keeper().request_round();
         return response;
     }
-    // A key that was never in use: nothing to remember, but it must not come into use either.
+    // The key was never in use. No row is needed, but it must never come into use.
     let unused = state.future_denoms(&app.custody, &app.core.config);
     let Some(found) = unused.iter().find(|denom| denom.row.h_denom_pub == h_denom_pub) else {
         return Err(error(
@@ -144,7 +145,7 @@ async fn revoke_signkey(app: &Exchange, request: &Request) -> Checked<Response> 
     if app.keys().active_signkey(&exchange_pub).is_some() {
         let command = Command::RevokeSigningKey { exchange_pub, master_sig };
         let response = apply_locked(app, command, never).await;
-        app.keeper().poke();
+        app.keeper().request_round();
         return response;
     }
     if app.custody.signing_keys().iter().all(|key| key.public_key() != exchange_pub) {
@@ -190,7 +191,7 @@ fn auditor_refused(refusal: Refusal) -> Response {
 async fn auditor_disable(app: &Exchange, request: &Request) -> Checked<Response> {
     let auditor_pub: EddsaPublicKey = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let request: AuditorDisableRequest = body(request)?;
-    // An unknown auditor is told before the signature is looked at: what is unknown cannot be disabled by anybody.
+    // An unknown auditor is reported before the signature is checked, because no signature can disable it.
     if app.keys().auditor(&auditor_pub).is_none() {
         return Err(error(ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_NOT_FOUND, ""));
     }
@@ -291,7 +292,7 @@ async fn global_fee(app: &Exchange, request: &Request) -> Checked<Response> {
     .await
 }
 
-/// Why manifests are not acceptable: only what this implementation does may be announced.
+/// Refuses manifests of extensions that this implementation does not have.
 fn check_manifests(app: &Exchange, extensions: &Value) -> Result<(), &'static str> {
     let Some(extensions) = extensions.as_object() else { return Err("extensions is not an object") };
     for (name, manifest) in extensions {

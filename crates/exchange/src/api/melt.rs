@@ -26,13 +26,13 @@ async fn melt(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let body: MeltRequest = body(request)?;
     let amount = money::<MeltRequest>(app, &body.value_with_fee, "value_with_fee")?;
     let keys = app.keys();
-    // Coins of revoked or expired denominations may be zombies: the rules look at the coin.
+    // Coins of revoked or expired denominations may be zombies: the rules decide by the coin's row.
     let denom = check::find_denomination(app, &keys, &body.denom_pub_hash).await?;
-    check::in_window(app, &keys, denom, Window::Melt, DenomOperation::Melt, app.core.now()).await?;
+    check::check_window(app, &keys, denom, Window::Melt, DenomOperation::Melt, app.core.now()).await?;
     if amount < denom.fee_refresh {
         return Err(error(ErrorCode::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ""));
     }
-    check::cipher(denom, check::signature_cipher(&body.denom_sig))?;
+    check::check_cipher(denom, check::signature_cipher(&body.denom_sig))?;
     let h_age = check::age_hash(body.age_commitment_hash);
     let message = WalletCoinMelt {
         refresh_commitment: body.rc,

@@ -46,9 +46,9 @@ mod withdraw;
 
 pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
 
-/// Bodies up to this size are read where they are served.
+/// Bodies up to this size are decoded on the thread that serves the request.
 const INLINE_BODY_BYTES_MAX: usize = 32 << 10;
-/// Larger bodies that are read at once.
+/// Larger bodies that are decoded at the same time.
 const LARGE_BODY_READERS: usize = 2;
 
 /// The answer of a handler, boxed.
@@ -57,7 +57,7 @@ pub type Answer<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 /// A handler as the table holds it.
 pub type Endpoint = for<'a> fn(&'a Arc<Exchange>, &'a mut Request) -> Answer<'a>;
 
-/// One row of the table: what answers, how large the body may be, and what the request is counted as.
+/// One row of the table: handler, body limit, and the name under which requests are counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     endpoint: Endpoint,
@@ -66,7 +66,7 @@ pub struct Entry {
     operation: RequestKind,
 }
 
-/// The table while it is put together.
+/// The table under construction.
 pub struct Table {
     routes: Routes<Entry>,
     /// Method, pattern and body limit of every endpoint, as `docs/limits.md` lists them.
@@ -125,7 +125,7 @@ macro_rules! endpoint {
 }
 pub(crate) use endpoint;
 
-/// What handlers return: an answer, or what they leave with `?` where a request cannot be served. Both are sent.
+/// The return types of handlers: an answer, or a `Result` whose error is an answer too.
 pub(crate) trait IntoResponse {
     fn into_response(self) -> Response;
 }
@@ -201,11 +201,12 @@ impl Api {
         let running = self.app.core.metrics.operations.begin(entry.operation as usize);
         let seen = self.app.keys().version();
         let mut response = (entry.endpoint)(&self.app, &mut request).await;
-        // Nothing is called unknown, not eligible, or a contradiction, by a memory that another process has made out of date.
-        // (It may have been brought up to date meanwhile. Who has waited long for an answer is not made to wait again.)
+        // Do not refuse a request as unknown, not eligible or conflicting because of a stale key state:
+        // another process may have changed the key set. (The key state may have been refreshed in the
+        // meantime. Requests that waited long for their answer do not wait again.)
         if matches!(response.status, 404 | 410 | 412 | 500)
             && request.has_slot()
-            && self.app.has_other_keys(seen).await.unwrap_or(false)
+            && self.app.has_newer_key_set(seen).await.unwrap_or(false)
         {
             response = (entry.endpoint)(&self.app, &mut request).await;
         }
@@ -220,7 +221,7 @@ impl Handler for Api {
         self.answer(request)
     }
 
-    /// Turns away what no endpoint is for, or is larger than its endpoint takes, before the body is read.
+    /// Refuses unknown endpoints and bodies above the endpoint's limit before the body is read.
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         match self.routes.resolve(head) {
             Ok(matched) => Ok(Admission::limited(matched.endpoint.body_bytes_max)),
@@ -250,8 +251,8 @@ pub fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
     parse_body(&request.body).map_err(|error| malformed(&error))
 }
 
-/// Reads the body of an endpoint of many elements. A large one takes milliseconds, so it is read beside
-/// the threads that serve requests, few at a time.
+/// Reads the body of an endpoint of many elements. A large one takes milliseconds to decode, so it is decoded
+/// off the threads that serve requests, few at a time.
 ///
 /// # Errors
 /// As [`body`].
@@ -315,7 +316,7 @@ pub fn submit_error(failure: &SubmitError) -> Response {
 pub fn store_error(failure: &StoreError) -> Response {
     tracing::error!(error = %failure, "store failed");
     match failure {
-        // Later it may work, and a repeat finds out the outcome of this one.
+        // A retry may succeed, and finds out whether this attempt took effect.
         StoreError::Unavailable(_) | StoreError::Stale { .. } => {
             error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "unavailable")
                 .with_header(header::RETRY_AFTER, "1")
@@ -326,7 +327,7 @@ pub fn store_error(failure: &StoreError) -> Response {
     }
 }
 
-/// The answer when there is more to do than can be queued.
+/// The answer when the queue is full.
 pub fn overloaded() -> Response {
     error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "busy").with_header(header::RETRY_AFTER, "1")
 }

@@ -55,7 +55,7 @@ async fn recoup(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let h_coin_ev = claim.h_coin_ev;
     let found = app.core.read(move |store| store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev));
     let found = found.await.map_err(response::store)?;
-    // Several reserves may have withdrawn an equal planchet; the earliest gets the money.
+    // Several reserves may have withdrawn an equal planchet. The earliest withdrawal gets the money.
     let Some(withdrawal) = found.into_iter().next() else {
         return Err(error(ErrorCode::EXCHANGE_RECOUP_WITHDRAW_NOT_FOUND, ""));
     };
@@ -104,7 +104,7 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
     let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: RecoupRequest = body(request)?;
     let denom = check::find_denomination(app, keys, &body.denom_pub_hash).await?;
-    check::in_window(app, keys, denom, Window::Deposit, kind.operation, app.core.now()).await?;
+    check::check_window(app, keys, denom, Window::Deposit, kind.operation, app.core.now()).await?;
     if !denom.revoked {
         return Err(response::denomination_unusable(
             app,
@@ -115,8 +115,8 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
         )
         .await);
     }
-    check::cipher(denom, check::signature_cipher(&body.denom_sig))?;
-    check::cipher(denom, values_cipher(&body.ewv))?;
+    check::check_cipher(denom, check::signature_cipher(&body.denom_sig))?;
+    check::check_cipher(denom, values_cipher(&body.ewv))?;
     if denom.public.cipher() == Cipher::Cs && body.cs_nonce.is_none() {
         return Err(error(ErrorCode::GENERIC_PARAMETER_MISSING, "cs_nonce"));
     }

@@ -46,7 +46,7 @@ async fn reveal(app: &Exchange, request: &mut Request) -> Checked<Response> {
     Ok(Response::json(200, &BlindSignatures { ev_sigs }))
 }
 
-/// The shape of the request, before anything is looked up.
+/// Checks the sizes of the request's arrays, before any look-up.
 fn check_sizes(body: &RevealRequest) -> Checked<()> {
     if body.transfer_privs.len() != KAPPA - 1 {
         return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_CNC_TRANSFER_ARRAY_SIZE_INVALID, ""));
@@ -88,7 +88,7 @@ async fn reveal_coins(
     }
     let keys = app.keys();
     let now = app.core.now();
-    let Some(old_denom) = keys.find_serial(coin.denom) else {
+    let Some(old_denom) = keys.find_denomination_by_serial(coin.denom) else {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN, "of the melted coin"));
     };
     let mut denoms: Vec<&Denom> = Vec::with_capacity(body.new_denoms_h.len());
@@ -100,7 +100,7 @@ async fn reveal_coins(
         return Err(error(ErrorCode::GENERIC_PARAMETER_MISSING, "rms"));
     }
     for denom in &denoms {
-        check::in_window(app, &keys, denom, Window::Withdraw, DenomOperation::Reveal, now).await?;
+        check::check_window(app, &keys, denom, Window::Withdraw, DenomOperation::Reveal, now).await?;
         if denom.revoked {
             return Err(error(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED, ""));
         }
@@ -170,7 +170,7 @@ async fn reveal_coins(
     Ok(revealed.ev_sigs.into_iter().collect())
 }
 
-/// Whether the planchets to be signed have the nonces that follow from the refresh master secret.
+/// Checks that the planchets to be signed use the nonces derived from the refresh master secret.
 ///
 /// The commitment binds the planchets of the candidate that stays secret only as the client made them up. With a nonce of
 /// its own choice a client would get two signatures under one nonce by two melts, and with them the private key: nonces
@@ -257,7 +257,7 @@ fn link_checks(opening: &Opening, h_coin_evs: &[HashCode]) -> Vec<Check> {
     checks.collect()
 }
 
-/// The commitment by cut and choose: whether what was revealed leads to it.
+/// Cut and choose: recomputes the commitment from what was revealed, and compares.
 async fn check_commitment(app: &Exchange, rc: HashCode, opening: &Arc<Opening>) -> Checked<()> {
     let mut pairs = opening.denoms.iter().zip(&opening.body.coin_evs);
     if pairs.any(|(denom, planchet)| denom.cipher() != planchet.cipher()) {
@@ -287,7 +287,7 @@ async fn link(app: &Exchange, request: &mut Request) -> Checked<Response> {
         let rms = reveal.row.rms.map(RefreshMasterSecret::from_bytes);
         let mut new_coins = Vec::with_capacity(reveal.row.fresh.0.len());
         for (fresh, coin_idx) in reveal.row.fresh.0.into_iter().zip(0_u32..) {
-            let Some(denom) = keys.find_serial(fresh.denom) else {
+            let Some(denom) = keys.find_denomination_by_serial(fresh.denom) else {
                 return Err(error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "denomination of a fresh coin"));
             };
             let (ewv, cs_nonce) = match fresh.r_pubs {

@@ -48,12 +48,13 @@ async fn balance(app: &Exchange, request: &mut Request) -> Checked<Response> {
     if let (Some(mut waiter), None) = (waiter, &known) {
         request.leave_slot();
         let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
-        let look_interval = app.core.notices.look_interval().unwrap_or(LONG_POLL_MAX);
+        let poll_interval = app.core.notices.poll_interval().unwrap_or(LONG_POLL_MAX);
         while known.is_none() {
-            let look = end.min(Instant::now() + look_interval);
-            let woken = waiter.wait_until(Some(look), &request.drain).await;
+            let poll_end = end.min(Instant::now() + poll_interval);
+            let woken = waiter.wait_until(Some(poll_end), &request.drain).await;
             known = found().await?;
-            // Others may have been meant, and another node may have said nothing.
+            // The wake-up may have been for another reserve, and notices from other nodes may be lost: read
+            // again.
             if woken == Woken::Drain || Instant::now() >= end {
                 break;
             }
@@ -142,7 +143,7 @@ async fn statement(
     let statement = reading.await??;
     let (currency, known) = (app.core.config.currency, Arc::clone(&keys));
     let events = statement.items.len();
-    histories::proved(app, &keys, reserve_pub.as_bytes(), events, move |proofs| {
+    histories::with_history(app, &keys, reserve_pub.as_bytes(), events, move |proofs| {
         let history = reserve_items(currency, &known, reserve_pub, &statement.items, proofs)?;
         Ok(Response::json(200, &ReserveStatus { balance: statement.balance.of(currency), history }))
     })

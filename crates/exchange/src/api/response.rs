@@ -23,7 +23,7 @@ use crate::app::Exchange;
 use crate::keys::KeyState;
 use crate::rules::{self, ConflictReason, DenomProblem, Refusal, TypedCommand};
 
-/// What a denomination was wanted for, as signed error answers name it.
+/// The operation that a signed error answer about a denomination names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenomOperation {
     /// Withdraw and batch withdraw.
@@ -48,7 +48,7 @@ pub enum DenomOperation {
     History,
 }
 
-/// Said of an amount that pays nothing, or less than its fee.
+/// The detail for an amount that is zero or below its fee.
 const ABOVE_ZERO_AND_FEE: &str = "the amount must be above zero and not below the fee";
 
 impl DenomOperation {
@@ -111,7 +111,7 @@ async fn affirm_unknown(
     }
 }
 
-/// 404: the exchange affirms that it does not know the denomination.
+/// 404: the exchange's signed statement that it does not know the denomination.
 pub async fn denomination_unknown(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
     affirm_unknown(app, keys, h_denom_pub, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN).await
 }
@@ -122,7 +122,7 @@ pub async fn wrong_cipher(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCod
     affirm_unknown(app, keys, h_denom_pub, code).await
 }
 
-/// 410: the exchange affirms that the denomination is not usable for this now.
+/// 410: the exchange's signed statement that the denomination is not usable for this operation now.
 pub async fn denomination_unusable(
     app: &Exchange,
     keys: &KeyState,
@@ -154,7 +154,8 @@ pub async fn denomination_unusable(
 // --- Refusals of the rules --------------------------------------------------------------------------------------------
 
 impl Exchange {
-    /// Has a command decided. `batch`: the request was one of the batch calls, some of whose errors have another status.
+    /// Submits a command and waits for its decision. `batch`: the request is a batch call, some of whose
+    /// errors have another status.
     ///
     /// # Errors
     /// The answer to give.
@@ -169,7 +170,7 @@ impl Exchange {
     }
 }
 
-/// The outcome of a submitted command, or the answer that says why there is none. `batch`: as for [`Exchange::decide`].
+/// The outcome of a submitted command, or the error answer. `batch`: as for [`Exchange::decide`].
 ///
 /// # Errors
 /// The answer to give.
@@ -182,7 +183,7 @@ pub async fn outcome_or_response<T>(
 ) -> Checked<T> {
     match verdict {
         Ok(Ok(outcome)) => Ok(outcome),
-        // Apart from the request's own state, which is small as long as all goes well.
+        // Boxed separately from the request's future, which stays small on the success path.
         Ok(Err(refusal)) => Err(Box::pin(refused(app, keys, operation, refusal, batch)).await),
         Err(failure) => Err(submit_error(&failure)),
     }
@@ -223,7 +224,7 @@ async fn refused(
                 }
                 (DenomProblem::NotRevoked, _) => Code::EXCHANGE_RECOUP_NOT_ELIGIBLE,
             };
-            match keys.find_serial(denom) {
+            match keys.find_denomination_by_serial(denom) {
                 Some(denom) => denomination_unusable(app, keys, &denom.h_denom_pub, operation, code).await,
                 None => plain(Code::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN),
             }
@@ -247,7 +248,7 @@ async fn refused(
         Refusal::RefundBelowFee => error(Code::EXCHANGE_REFUND_FEE_ABOVE_AMOUNT, ABOVE_ZERO_AND_FEE),
         Refusal::MeltBelowFee => error(Code::EXCHANGE_MELT_FEES_EXCEED_CONTRIBUTION, ABOVE_ZERO_AND_FEE),
         Refusal::MeltNoZombie => plain(Code::EXCHANGE_MELT_COIN_EXPIRED_NO_ZOMBIE),
-        // A commitment covers its coin, so nobody can mean this one.
+        // A commitment covers its coin, so this melt is unknown to the client.
         Refusal::RcTaken => error(Code::GENERIC_PARAMETER_MALFORMED, "rc"),
         Refusal::MeltUnknown => plain(Code::EXCHANGE_REFRESHES_REVEAL_SESSION_UNKNOWN),
         Refusal::RmsMissing => error(Code::GENERIC_PARAMETER_MISSING, "rms"),
@@ -262,7 +263,7 @@ async fn refused(
         Refusal::Overflow if operation == DenomOperation::Reveal => {
             plain(Code::EXCHANGE_REFRESHES_REVEAL_COST_CALCULATION_OVERFLOW)
         }
-        // Only who submits unsigned planchets meets this, and signs them.
+        // Only the withdraw handler submits unsigned planchets. It handles this refusal itself.
         Refusal::SignatureMissing
         | Refusal::RecoupAboveValue
         | Refusal::WireFeeMissing
@@ -287,7 +288,7 @@ async fn reserve_insufficient(
     let reserve_pub = shortage.reserve_pub;
     let known = Arc::clone(keys);
     let events = shortage.history.items.len();
-    histories::proved(app, keys, reserve_pub.as_bytes(), events, move |proofs| {
+    histories::with_history(app, keys, reserve_pub.as_bytes(), events, move |proofs| {
         let extra = InsufficientReserve {
             balance: shortage.balance.of(currency),
             requested_amount: shortage.requested.of(currency),
@@ -312,13 +313,13 @@ async fn coin_conflict(
         ConflictReason::RefundAboveDeposit { .. } => Code::EXCHANGE_REFUND_CONFLICT_DEPOSIT_INSUFFICIENT,
         ConflictReason::RefundOtherAmount => Code::EXCHANGE_REFUND_INCONSISTENT_AMOUNT,
     };
-    let Some(denom) = keys.find_serial(conflict.history.denom) else {
+    let Some(denom) = keys.find_denomination_by_serial(conflict.history.denom) else {
         return Err(error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "denomination of a coin"));
     };
     let (currency, h_denom_pub) = (app.core.config.currency, denom.h_denom_pub);
     let coin_pub = conflict.coin_pub;
     let events = conflict.history.items.len();
-    histories::proved(app, keys, coin_pub.as_bytes(), events, move |proofs| {
+    histories::with_history(app, keys, coin_pub.as_bytes(), events, move |proofs| {
         let history = coin_items(currency, &conflict.history, proofs);
         Ok(error_extra(code, &CoinConflict { coin_pub, h_denom_pub, history }))
     })

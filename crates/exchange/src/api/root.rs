@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use batzen_http::{Request, Response, StaticPage, escape_html, header};
+use batzen_http::{Readiness, Request, Response, StaticPage, escape_html, header};
 
 use super::{Table, endpoint};
 use crate::app::Exchange;
 use crate::config::ExchangeConfig;
+
+/// What to do when `/wire` cannot be answered.
+const WIRE_HINT: &str = "publish accounts and fees with `batzen exchange offline` (enable-account, wire-fee)";
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -14,6 +17,8 @@ pub(super) fn routes(table: Table) -> Table {
         .get("/robots.txt", endpoint!(robots))
         .get("/seed", endpoint!(seed))
         .get("/metrics", endpoint!(metrics))
+        .get("/health", endpoint!(health))
+        .get("/ready", endpoint!(ready))
 }
 
 /// The page for people, where the configuration wants it.
@@ -55,6 +60,29 @@ async fn seed(_: &Exchange, _: &Request) -> Response {
     let mut seed = vec![0; 32];
     batzen_crypto::fill_random(&mut seed);
     Response::bytes(200, "", seed)
+}
+
+async fn health(_: &Exchange, _: &Request) -> Response {
+    batzen_http::health()
+}
+
+/// Whether the exchange can serve wallets: store or database, clock, keys, published accounts, and signers if they
+/// hold the keys.
+async fn ready(app: &Exchange, _: &Request) -> Response {
+    let (core, keys) = (&app.core, app.keys());
+    let store = core.store.clone();
+    let name = if core.config.store.is_database() { "database" } else { "store" };
+    let mut readiness = Readiness::new()
+        .check_within(name, app.checks.blocking(move || store.check_writable()))
+        .await
+        .check("clock", app.checks.clock(core.now().as_micros()))
+        .check("keys", app.usable_keys(&keys))
+        .check("wire", keys.wire_answer().map_err(|missing| format!("{missing}: {WIRE_HINT}")));
+    if app.custody.modules().is_none() {
+        let signer = app.custody.module_keys().ok_or("no signer answers: see `batzen signer status`");
+        readiness = readiness.check("signer", signer);
+    }
+    readiness.into_response()
 }
 
 async fn metrics(app: &Arc<Exchange>, _: &Request) -> Response {

@@ -1,8 +1,8 @@
 //! `POST /management/keys`: keys that the offline master key has signed come into use.
 //!
-//! Anybody may send this request, and a master signature on a key in use is public. So the work that a request causes is bounded
-//! by the number of keys, not by its own length: a key counts once, a signature that is stored already needs no check, and all
-//! others are checked on the CPU pool before anything is locked.
+//! Anybody may send this request, and a master signature on a key in use is public. So the number of keys
+//! bounds the work of a request, not its length: each key is checked once, a signature that is stored already
+//! is not checked, and all others are checked on the CPU pool before any lock is taken.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -32,7 +32,7 @@ pub(super) async fn keys(app: &Exchange, request: &Request) -> Checked<Response>
     let signed = Signed::of(large_body(request).await?)?;
     signed.check(app, &app.keys()).await?;
     let _one_change = app.management.lock().await;
-    // What has come into use since the check needs no row any more.
+    // Keys that came into use since the check need no row.
     let state = app.keys();
     let command = Command::Keys {
         denominations: signed.new_denominations(app, &state)?,
@@ -49,7 +49,7 @@ struct Signed {
 
 /// # Errors
 /// 400 for two signatures for one key.
-fn one_each<K: Hash + Eq>(
+fn unique_by_key<K: Hash + Eq>(
     field: &str,
     signatures: impl ExactSizeIterator<Item = (K, EddsaSignature)>,
 ) -> Checked<HashMap<K, EddsaSignature>> {
@@ -78,8 +78,8 @@ impl Signed {
         let signing_keys =
             request.signkey_sigs.into_iter().map(|signed| (signed.exchange_pub, signed.master_sig));
         Ok(Self {
-            denominations: one_each("denom_sigs", denominations)?,
-            signing_keys: one_each("signkey_sigs", signing_keys)?,
+            denominations: unique_by_key("denom_sigs", denominations)?,
+            signing_keys: unique_by_key("signkey_sigs", signing_keys)?,
         })
     }
 
@@ -100,7 +100,7 @@ impl Signed {
         let mut checks = Vec::new();
         let mut unused = HashMap::new();
         for (h_denom_pub, signature) in &self.denominations {
-            match state.denom(h_denom_pub) {
+            match state.find_denomination(h_denom_pub) {
                 Some(denom) if denom.master_sig == *signature => {}
                 Some(denom) => {
                     let message = denom.validity(master_pub, app.core.config.currency);
@@ -155,8 +155,11 @@ impl Signed {
 
     /// The rows of the denominations that come into use.
     fn new_denominations(&self, app: &Exchange, state: &KeyState) -> Checked<Vec<(DenomSerial, DenomRow)>> {
-        let mut waiting: HashMap<_, _> =
-            self.denominations.iter().filter(|(h_denom_pub, _)| state.denom(h_denom_pub).is_none()).collect();
+        let mut waiting: HashMap<_, _> = self
+            .denominations
+            .iter()
+            .filter(|(h_denom_pub, _)| state.find_denomination(h_denom_pub).is_none())
+            .collect();
         if waiting.is_empty() {
             return Ok(Vec::new());
         }

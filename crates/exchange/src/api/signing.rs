@@ -1,4 +1,4 @@
-//! What handlers have computed on other threads: signatures, and checks of signatures.
+//! Cryptography that handlers run on other threads: signatures, and checks of signatures.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub async fn is_signed(
     Ok(checked(app, vec![Check::eddsa(public, message, signature)]).await? == [true])
 }
 
-/// The answer when nobody could sign: too much waits, or no signer answers. Clients come again.
+/// 503 when no signature could be made: the queue is full, or no signer answers. Clients try again.
 fn unavailable(reason: Unavailable) -> Response {
     match reason {
         Unavailable::Busy => overloaded(),
@@ -89,7 +89,7 @@ fn unavailable(reason: Unavailable) -> Response {
 /// Signs planchets blindly.
 ///
 /// # Errors
-/// When a private key is not there or a planchet is not one.
+/// When a private key is missing or a planchet is invalid.
 pub async fn blind_sign(
     app: &Exchange,
     keys: &KeyState,

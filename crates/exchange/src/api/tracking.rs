@@ -42,7 +42,7 @@ async fn transfer(app: &Exchange, request: &mut Request) -> Checked<Response> {
         found.map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WIRE_FEE_INCONSISTENT, ""))?;
     let ExchangeConfirmWireDeposit { total, wire_fee, merchant_pub, h_payto, .. } = confirmation;
     let (exchange_pub, exchange_sig) = signing::sign_one(app, confirmation).await?;
-    histories::apart(app, wtid.as_bytes(), deposits.len(), move || {
+    histories::run_if_long(app, wtid.as_bytes(), deposits.len(), move || {
         let response = TransferResponse {
             total,
             wire_fee,

@@ -93,7 +93,7 @@ async fn withdraw(
     let mut requested = Money::ZERO;
     let overflow = |_| error(ErrorCode::EXCHANGE_WITHDRAW_AMOUNT_FEE_OVERFLOW, "");
     for (request, h_coin_envelope) in requests.iter().zip(&h_coin_evs) {
-        let denom = check::usable(
+        let denom = check::find_usable_denomination(
             app,
             &keys,
             &request.denom_pub_hash,
@@ -102,14 +102,15 @@ async fn withdraw(
             now,
         )
         .await?;
-        check::cipher(denom, request.coin_ev.cipher())?;
+        check::check_cipher(denom, request.coin_ev.cipher())?;
         let amount = denom.value.checked_add(denom.fee_withdraw).map_err(overflow)?;
         requested = requested.checked_add(amount).map_err(overflow)?;
         messages.push(message(amount.of(app.core.config.currency), request, h_coin_envelope));
         serials.push(denom.serial);
     }
     verify_signatures(app, reserve_pub, &messages, &requests).await?;
-    // Advice only, so that a withdrawal that cannot be paid does not cost a blind signature. The rules decide on the row.
+    // A hint only: it saves the blind signature of a withdrawal that the reserve cannot pay. The rules decide
+    // on the row.
     let reserve =
         app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(response::store)?;
     let Some(reserve) = reserve else {
@@ -135,7 +136,8 @@ async fn withdraw(
         batch,
     };
     if reserve.balance < requested {
-        // Usually a refusal, proven by the reserve's history. If money has come in meanwhile, only signatures are missing.
+        // Usually a refusal, proven by the reserve's history. If money has arrived since, only the signatures
+        // are missing.
         match app.core.submit(command.clone()).await {
             Ok(Err(Refusal::SignatureMissing)) => {}
             verdict => return signatures_or_response(app, &keys, verdict, batch).await,
@@ -186,7 +188,8 @@ fn message(
     }
 }
 
-/// The stored signatures if all planchets were withdrawn before, whatever the state of their denominations.
+/// The stored signatures if all planchets were withdrawn before, even if their denominations have expired or
+/// were revoked since.
 async fn repetition(
     app: &Exchange,
     keys: &KeyState,
@@ -201,7 +204,7 @@ async fn repetition(
     let mut messages = Vec::with_capacity(rows.len());
     for ((row, request), h_coin_ev) in rows.iter().zip(requests).zip(h_coin_evs) {
         // A denomination of a withdrawal is forgotten only after the withdrawal.
-        let Some(denom) = keys.find_serial(row.denom) else { return Ok(None) };
+        let Some(denom) = keys.find_denomination_by_serial(row.denom) else { return Ok(None) };
         let amount = denom
             .value
             .checked_add(denom.fee_withdraw)

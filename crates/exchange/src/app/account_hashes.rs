@@ -1,5 +1,5 @@
-//! Hashes of merchants' accounts, kept because merchants are paid to the same account again and again: the salted one
-//! costs a key derivation.
+//! A cache of the hashes of merchants' accounts. The salted hash costs a key derivation, and merchants use
+//! the same account for many deposits.
 
 use std::collections::HashMap;
 use std::mem;
@@ -27,8 +27,8 @@ type Key = (WireSalt, String);
 
 /// The hashes of the accounts that were paid to lately.
 ///
-/// Only accounts of deposits with valid signatures are remembered, so that filling the memory costs coins. They are kept in two
-/// generations: when the young one has half of the bytes, it becomes the old one, and the old one is forgotten.
+/// Only accounts of deposits with valid signatures are cached, so filling the cache costs coins. The cache
+/// has two generations: when the young one holds half of the bytes, it replaces the old one.
 #[derive(Debug, Default)]
 pub struct AccountHashes(Mutex<Generations>);
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_to_be_remembered_takes_memory_and_no_more_than_the_limit() {
+    fn only_remembered_accounts_take_memory_up_to_the_limit() {
         let hashes = AccountHashes::default();
         let salt = WireSalt::from_bytes([1; 16]);
         let hash = hashes.of(&payto(0), &salt);

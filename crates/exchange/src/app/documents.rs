@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_configured_serves_the_built_in_text() {
+    fn without_configured_documents_the_built_in_text_is_served() {
         let directory = tempfile::tempdir().unwrap();
         let documents = Documents::load(&directory.path().join("missing"), "tos-v0", "built in").unwrap();
         let (document, languages) = documents.select(Some("text/html"), Some("de"));

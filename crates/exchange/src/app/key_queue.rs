@@ -5,14 +5,14 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Requests that wait for the first keys; a further one sends the oldest away.
+/// Requests that may wait for the first keys. One more ends the wait of the oldest.
 const WAITING_MAX: usize = 32;
 /// The requests that wait for keys, oldest first.
 #[derive(Debug, Default)]
 pub struct KeyQueue(Mutex<VecDeque<oneshot::Sender<()>>>);
 
 impl KeyQueue {
-    /// Joins the queue. The receiver hears something when a younger request takes the place.
+    /// Joins the queue. The receiver fires when a younger request takes the place.
     pub(crate) fn join(&self) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -20,7 +20,7 @@ impl KeyQueue {
         if queue.len() >= WAITING_MAX
             && let Some(oldest) = queue.pop_front()
         {
-            // It may have left in this moment.
+            // The request may have just ended.
             let _ = oldest.send(());
         }
         queue.push_back(sender);

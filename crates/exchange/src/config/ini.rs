@@ -350,16 +350,17 @@ const COIN: &[&str] = &[
 const MODULE: &[&str] =
     &["OVERLAP_DURATION", "LOOKAHEAD_SIGN", "KEY_DIR", "SM_PRIV_KEY", "UNIXPATH", "CLIENT_DIR"];
 
-/// Options in the exchange's sections that no program reads, most likely misspelt: to be reported, never fatal.
+/// Options in the exchange's sections that no program reads. Most are misspelt, so they are reported; they
+/// are never fatal.
 pub fn unknown_options(ini: &Config) -> Vec<batzen_config::UnknownOption> {
     ini.unknown_options(KNOWN)
 }
 
 impl ExchangeConfig {
-    /// Reads everything that service and workers need. Options of other programs are not looked at.
+    /// Reads everything that service and workers need. Options of other programs are ignored.
     ///
     /// # Errors
-    /// The first option that is missing or is not what it should be, with its place.
+    /// The first option that is missing or invalid, with its place.
     pub fn from_ini(ini: &Config) -> std::result::Result<Self, ConfigError> {
         let currency = currency(ini)?;
         let reader = Reader { ini, currency };
@@ -428,7 +429,7 @@ impl crate::offline::OfflineConfig {
     /// Reads what the offline tool needs: it runs on another machine and needs neither coins nor a database.
     ///
     /// # Errors
-    /// The first option that is missing or is not what it should be, with its place.
+    /// The first option that is missing or invalid, with its place.
     pub fn from_ini(ini: &Config) -> std::result::Result<Self, ConfigError> {
         let currency = currency(ini)?;
         let reader = Reader { ini, currency };
@@ -545,7 +546,7 @@ password = secret
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn errors_name_section_and_option() {
         for (change, expected) in [
             ("[coin_kudos_1]\nvalue = EUR:1", "KUDOS"),
             ("[coin_kudos_1]\ncipher = rsa", "CIPHER"),

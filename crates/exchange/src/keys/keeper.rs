@@ -1,20 +1,65 @@
-//! The handle of the task that keeps keys coming: requests ask it for a round, and wait for one.
+//! The handle of the key keeper: starts a round of key maintenance, and waits for one.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use batzen_crypto::EddsaPublicKey;
+use batzen_store::StoreError;
 use batzen_tables::exchange::DenomSerial;
 use tokio::sync::{Notify, oneshot, watch};
 
-/// How the service talks to its key keeper.
+use super::KeyError;
+use crate::service::SetupError;
+
+/// The reasons why a round of key maintenance fails. Every caller that waits for the round gets a copy.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum KeyRoundError {
+    /// The exchange ends.
+    #[error("the exchange is ending")]
+    Stopping,
+    /// A private key cannot be loaded, created or erased.
+    #[error(transparent)]
+    Keys(Arc<KeyError>),
+    /// The key set cannot be read.
+    #[error(transparent)]
+    Store(Arc<StoreError>),
+    /// The stand-alone set-up failed.
+    #[error(transparent)]
+    Setup(Arc<SetupError>),
+    /// No signer answers.
+    #[error("no signer answers: {0}")]
+    NoSigner(String),
+    /// The signers have not created all keys yet.
+    #[error("the signers are still making keys")]
+    SignersMakeKeys,
+}
+
+impl From<KeyError> for KeyRoundError {
+    fn from(error: KeyError) -> Self {
+        Self::Keys(Arc::new(error))
+    }
+}
+
+impl From<StoreError> for KeyRoundError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Arc::new(error))
+    }
+}
+
+impl From<SetupError> for KeyRoundError {
+    fn from(error: SetupError) -> Self {
+        Self::Setup(Arc::new(error))
+    }
+}
+
+/// The service's handle to its key keeper.
 #[derive(Debug)]
 pub struct Keeper {
-    pub(crate) ready: watch::Sender<Option<Result<(), String>>>,
-    pub(crate) poke: Notify,
-    /// Who waits for a round that begins from now on.
-    pub(crate) waiting: Mutex<Vec<oneshot::Sender<Result<(), String>>>>,
-    /// With signers: what each of them has confirmed that it has destroyed, and whether something is left.
+    pub(crate) ready: watch::Sender<Option<Result<(), KeyRoundError>>>,
+    pub(crate) round_requested: Notify,
+    /// Callers that wait for the end of a round that has not begun.
+    pub(crate) waiting: Mutex<Vec<oneshot::Sender<Result<(), KeyRoundError>>>>,
+    /// With signers: the revoked keys that all of them have confirmed as destroyed, and whether any is left.
     confirmed: Mutex<Confirmed>,
 }
 
@@ -29,7 +74,7 @@ impl Default for Keeper {
     fn default() -> Self {
         Self {
             ready: watch::Sender::new(None),
-            poke: Notify::new(),
+            round_requested: Notify::new(),
             waiting: Mutex::default(),
             confirmed: Mutex::default(),
         }
@@ -38,19 +83,19 @@ impl Default for Keeper {
 
 impl Keeper {
     /// Waits for the end of the first round.
-    pub async fn ready(&self) -> Result<(), String> {
+    pub async fn ready(&self) -> Result<(), KeyRoundError> {
         let mut receiver = self.ready.subscribe();
         let result = receiver.wait_for(Option::is_some).await.map(|result| result.clone());
         // The sender lives in `self`, so waiting cannot fail.
         result.ok().flatten().unwrap_or(Ok(()))
     }
 
-    /// Starts a round as soon as the present one is over: something was revoked.
-    pub fn poke(&self) {
-        self.poke.notify_one();
+    /// Starts a round after the current one, because a key was revoked.
+    pub fn request_round(&self) {
+        self.round_requested.notify_one();
     }
 
-    /// Whether a signer has still to be told of a revocation.
+    /// Whether a revocation is not yet confirmed by every signer.
     pub(crate) fn has_unconfirmed(&self) -> bool {
         self.confirmed().is_missing
     }
@@ -62,11 +107,11 @@ impl Keeper {
     /// Starts a round and waits for its end.
     ///
     /// # Errors
-    /// What went wrong in it.
-    pub async fn round(&self) -> Result<(), String> {
+    /// The round's failure.
+    pub async fn round(&self) -> Result<(), KeyRoundError> {
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-        self.poke();
-        receiver.await.unwrap_or_else(|_| Err("the exchange is ending".into()))
+        self.request_round();
+        receiver.await.unwrap_or_else(|_| Err(KeyRoundError::Stopping))
     }
 }

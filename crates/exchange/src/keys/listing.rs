@@ -60,7 +60,7 @@ struct PartialAnswer {
 }
 
 impl KeysListing {
-    /// Nothing while there is no denomination or no usable signing key. Every answer is signed here, all at once.
+    /// None while there is no denomination or no usable signing key. All answers are signed here together.
     pub(super) fn new(
         state: &KeyState,
         custody: &Custody,
@@ -111,7 +111,7 @@ impl KeysListing {
         let expires = now.saturating_add(lifetime);
         let has_expiry = expires > now && !expires.is_never();
         let listing = Self { frame, last_modified: http_date(now), expires, has_expiry, slots };
-        // The full answer is what nearly everybody asks for: have it ready.
+        // Most clients ask for the full answer, so prepare it now.
         listing.answer(state, None);
         Ok(Some(listing))
     }
@@ -228,7 +228,7 @@ fn auditors(
                 .iter()
                 .filter(|(by, _, _)| by == auditor_pub)
                 .map(|(_, serial, sig)| AuditorDenomination {
-                    denom_pub_h: state.denom_by_serial(*serial).h_denom_pub,
+                    denom_pub_h: state.denomination_by_serial(*serial).h_denom_pub,
                     auditor_sig: *sig,
                 })
                 .collect(),
@@ -340,7 +340,7 @@ pub struct WireAnswer {
     pub expires: String,
 }
 
-/// What `/wire` lacks.
+/// The reasons why `/wire` cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireMissing {
     /// No bank account is enabled.
@@ -364,7 +364,7 @@ impl WireMissing {
         }
     }
 
-    /// What it is about.
+    /// The detail of the error answer.
     pub fn detail(&self) -> &str {
         match self {
             Self::Accounts => "",

@@ -1,13 +1,16 @@
-//! The life of keys: what is published about them ([`KeyState`]), and who keeps that up to date ([`keeper`]). The private
-//! keys are `batzen_signer`'s, in this process or elsewhere.
+//! The life cycle of keys: the published snapshot ([`KeyState`]) and the task that updates it ([`keeper`]).
+//! `batzen_signer` holds the private keys, in this process or elsewhere.
 
 pub mod keeper;
+
+pub(crate) mod calendar;
 
 mod listing;
 mod signer;
 mod state;
 
 pub use batzen_signer::{KeyError, NotSigned, SigningHandle, load_or_create_eddsa};
+pub use keeper::KeyRoundError;
 pub use listing::{KeysAnswer, WireAnswer, WireMissing};
 pub use signer::Signer;
 pub use state::{Denom, KeyState, NoSigningKey, OnlineKey};

@@ -1,4 +1,4 @@
-//! Which key signs: that of the denomination, in one snapshot.
+//! Finds the private key that signs for a denomination.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Signer {
     /// Schnorr signature leaves for a nonce that was signed with other challenges.
     ///
     /// # Errors
-    /// When nobody has the private key.
+    /// When no process has the private key.
     pub fn order(
         &self,
         serial: DenomSerial,
@@ -46,7 +46,7 @@ impl Signer {
     /// nothing for RSA. Changes nothing and can be asked any number of times.
     ///
     /// # Errors
-    /// When nobody has the private key.
+    /// When no process has the private key.
     pub fn order_values(
         &self,
         serial: DenomSerial,

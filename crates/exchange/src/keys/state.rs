@@ -1,4 +1,4 @@
-//! What the service knows about keys at one moment: an immutable snapshot that replaces the one before as a whole.
+//! The key state: an immutable snapshot of all keys, which is replaced as a whole.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
@@ -33,7 +33,7 @@ use crate::rules::DenomTerms;
 pub struct Denom {
     /// Its number in rows.
     pub serial: DenomSerial,
-    /// The hash that names it outside.
+    /// The hash that identifies it in the protocol.
     pub h_denom_pub: HashCode,
     /// Its public key, ready to verify with.
     pub public: DenomPublicKey,
@@ -55,7 +55,7 @@ impl Deref for Denom {
 }
 
 impl Denom {
-    /// Whether somebody has the private key.
+    /// Whether a private key is available.
     pub fn can_sign(&self) -> bool {
         self.key.is_some()
     }
@@ -64,7 +64,7 @@ impl Denom {
         self.key.as_ref()
     }
 
-    /// What the master key signed about it.
+    /// The message that the master key signed.
     pub fn validity(&self, master_pub: EddsaPublicKey, currency: Currency) -> MasterDenominationKeyValidity {
         MasterDenominationKeyValidity {
             master_pub,
@@ -122,10 +122,10 @@ pub struct OnlineKey {
     pub revoked: bool,
 }
 
-/// When a list of keys that could not be signed is tried again.
+/// Pause before a list of keys that could not be signed is signed again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// There is no online signing key that is valid now, signed by the master key, and at hand.
+/// There is no online signing key that is valid now, signed by the master key, and available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no usable online signing key")]
 pub struct NoSigningKey;
@@ -137,7 +137,7 @@ impl NoSigningKey {
     }
 }
 
-/// What `POST /management/keys` has to fit for a key that is not in use yet.
+/// The values that `POST /management/keys` must match for a key that is not in use yet.
 pub(crate) struct FutureDenom {
     pub row: DenomRow,
     pub announcement: FutureDenomination,
@@ -166,7 +166,8 @@ pub struct KeyState {
 }
 
 impl KeyState {
-    /// Reads the key set and puts it together with the private keys that there are. Waits for signatures: not for tasks.
+    /// Reads the key set and combines it with the available private keys. Blocks until signatures are made,
+    /// so do not call it in a task.
     pub fn build(
         store: &Store,
         custody: &Custody,
@@ -175,7 +176,7 @@ impl KeyState {
         metrics: &Metrics,
     ) -> Result<Self, StoreError> {
         let master_pub = config.master_public_key.expect("the start has settled which master key it is");
-        // First: what changes while the rest is read shows as a version that is out of date.
+        // Read the version first: a change during the remaining reads then makes this snapshot out of date.
         let version = read::key_set_version(store)?;
         let revoked: HashSet<DenomSerial> =
             store.all::<Revocations>()?.into_iter().map(|found| found.key.serial).collect();
@@ -238,14 +239,14 @@ impl KeyState {
             .all::<AuditorDenoms>()?
             .into_iter()
             // A denomination may be newer than the rows read above.
-            .filter(|found| state.find_serial(found.key.serial).is_some())
+            .filter(|found| state.find_denomination_by_serial(found.key.serial).is_some())
             .map(|found| (found.key.auditor_pub, found.key.serial, found.row.auditor_sig))
             .collect::<Vec<_>>();
         let extensions = store.all::<Extensions>()?.pop().map(|found| found.row);
         state.rebuild_at = Timestamp::NEVER;
         match KeysListing::new(&state, custody, config, &signatures, extensions.as_ref(), now) {
             Ok(keys) => state.keys = keys,
-            // Better no listing for a moment than one that is not true any more.
+            // No listing is better than an outdated one.
             Err(error) => {
                 tracing::warn!(%error, "the list of keys could not be signed");
                 state.rebuild_at = now.saturating_add(RETRY);
@@ -256,8 +257,8 @@ impl KeyState {
         Ok(state)
     }
 
-    /// When the snapshot has to be built again although nothing was changed: a signing key begins or ends, or the listing
-    /// expires.
+    /// The time at which the snapshot must be rebuilt without any change: a signing key begins or ends, or
+    /// the listing expires.
     fn next_change(&self, now: Timestamp) -> Timestamp {
         let after = |time: Timestamp| time.saturating_add(Duration::from_secs(1));
         let keys = self.signing_keys.iter().filter(|key| !key.revoked);
@@ -288,7 +289,7 @@ impl KeyState {
     }
 
     /// A denomination by the hash that requests name it with.
-    pub fn denom(&self, h_denom_pub: &HashCode) -> Option<&Denom> {
+    pub fn find_denomination(&self, h_denom_pub: &HashCode) -> Option<&Denom> {
         self.by_hash.get(h_denom_pub).map(|index| self.denoms[*index].as_ref())
     }
 
@@ -296,12 +297,12 @@ impl KeyState {
     ///
     /// # Panics
     /// When there is none: rows name only denominations that exist.
-    pub fn denom_by_serial(&self, serial: DenomSerial) -> &Denom {
-        self.find_serial(serial).expect("rows name denominations that exist")
+    pub fn denomination_by_serial(&self, serial: DenomSerial) -> &Denom {
+        self.find_denomination_by_serial(serial).expect("rows name denominations that exist")
     }
 
     /// The same for numbers that may be newer than the snapshot.
-    pub fn find_serial(&self, serial: DenomSerial) -> Option<&Denom> {
+    pub fn find_denomination_by_serial(&self, serial: DenomSerial) -> Option<&Denom> {
         self.denoms.get((serial.0 as usize).checked_sub(1)?).map(AsRef::as_ref)
     }
 
@@ -334,6 +335,11 @@ impl KeyState {
     /// All global fee periods by start.
     pub(super) fn global_fees(&self) -> &[(Timestamp, GlobalFeeRow)] {
         &self.global_fees
+    }
+
+    /// The fee periods of a wire method by start.
+    pub(super) fn wire_fees(&self, method: &str) -> &[(Timestamp, WireFeeRow)] {
+        self.wire_fees.get(method).map_or(&[], Vec::as_slice)
     }
 
     /// An auditor, enabled or not.
@@ -393,8 +399,8 @@ impl KeyState {
     pub(crate) fn future_denoms(&self, custody: &Custody, config: &ExchangeConfig) -> Vec<FutureDenom> {
         let keys = custody.denominations().into_iter();
         let keys = keys.filter(|key| !self.by_bare.contains_key(&key.info().h_bare));
-        // The section may be gone: then there is nobody to say what the coin is worth.
-        keys.filter_map(|key| Some(future_denom(key.info(), config.coin_of(key.info())?, config))).collect()
+        // The section may have been removed; then the coin's value is unknown.
+        keys.filter_map(|key| Some(future_denom(key.info(), config.find_coin(key.info())?, config))).collect()
     }
 
     /// Signing keys that the master key has not signed.
@@ -447,7 +453,7 @@ fn online_key(exchange_pub: EddsaPublicKey, row: &SigningKeyRow) -> OnlineKey {
 }
 
 impl OnlineKey {
-    /// What the master key signed about it.
+    /// The message that the master key signed.
     pub fn validity(&self) -> MasterSigningKeyValidity {
         MasterSigningKeyValidity {
             start: self.start,
@@ -458,7 +464,7 @@ impl OnlineKey {
     }
 }
 
-/// The oldest key that is valid now: listings that clients have kept know it best.
+/// The oldest key that is valid now: cached listings of clients contain it most likely.
 fn usable_key(keys: &[OnlineKey], custody: &Custody, now: Timestamp) -> Option<SigningHandle> {
     let held = custody.signing_keys();
     let usable = keys.iter().filter(|key| !key.revoked && key.start <= now && now <= key.expire);

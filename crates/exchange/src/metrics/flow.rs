@@ -1,27 +1,38 @@
-//! Where the money is, kept up to date with every commit: for the metrics, and a check of the books that never stops.
+//! Running sums of all money, updated with every commit: for the metrics, and as a continuous check of the
+//! books.
 //!
-//! Every row of the money tables says by itself what it adds to each sum ([`Sums::of_row`]). The sums of the rows that were
-//! there at the start are taken once, in the background, from a view of that moment; each commit adds the difference that
-//! its rows make. So the sums are exact at every instant, no scrape reads a row, and they come from the rows, not from what
-//! the rules believe to have done: a rule that creates money shows as a surplus below zero.
+//! Each row of the money tables determines alone what it adds to each sum ([`Sums::of_row`]). The rows that
+//! exist at the start are summed once, in the background, from a view of that moment; each commit adds the
+//! difference that its rows make. So the sums are exact at any time, and no scrape reads a row. They follow
+//! from the rows, not from the rules: a rule that creates or loses money shows in [`Sums::difference`].
 //!
-//! On a database that several processes change nobody sees every commit. There each process counts what its own commits add and
-//! take, which can be summed up over processes, and computes the sums again from time to time if it is configured to.
+//! Fees and unrevealed melts need more than one row: a reveal names its melt, and melts and refunds name a coin
+//! whose denomination sets the fee. Those columns never change once written, so they are read from the store
+//! at any later time ([`Related`]).
+//!
+//! On a database that several processes change, no process sees every commit. Each process then counts what
+//! its own commits add and take, which can be summed over processes, and computes all sums from a view of the
+//! rows from time to time if it is configured to.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::ops::{AddAssign, ControlFlow, Sub};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use batzen_metrics::Page;
-use batzen_store::{ChangeSet, DecodeError, FrozenRows, Record, Store, StoreError, Table, TableDef};
+use batzen_store::{
+    ChangeSet, DecodeError, FrozenRows, RawRecord, Record, Store, StoreError, Table, TableDef,
+};
 use batzen_tables::exchange::{
-    Aggregates, Coins, DenomSerial, Deposits, Prepared, Reserves, ReservesIn, Reveals, Withdrawals,
+    Aggregates, Closings, CoinKey, Coins, DenomSerial, DepositKey, Deposits, Drains, HistoryRequests,
+    MeltKey, Melts, Prepared, RefundKey, Refunds, Reserves, ReservesIn, Reveals, WireOut, Withdrawals,
 };
 
-use crate::rules::DenomTable;
+use crate::rules::{DenomTable, DenomTerms};
 use batzen_protocol::Money;
 
 /// The tables that hold money.
-const TABLES: [&TableDef; 8] = [
+const TABLES: [&TableDef; 14] = [
     ReservesIn::DEF,
     Reserves::DEF,
     Withdrawals::DEF,
@@ -30,9 +41,18 @@ const TABLES: [&TableDef; 8] = [
     Deposits::DEF,
     Aggregates::DEF,
     Prepared::DEF,
+    Melts::DEF,
+    Refunds::DEF,
+    HistoryRequests::DEF,
+    Closings::DEF,
+    WireOut::DEF,
+    Drains::DEF,
 ];
 
-/// Sums over rows, in units of 10⁻⁸. What each means is told in [`super::totals`].
+/// Rows of a view whose related rows are read together.
+const RELATED_AT_ONCE: usize = 1_024;
+
+/// Sums over rows, in units of 10⁻⁸. [`crate::reads::totals`] defines each of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     /// Incoming transfers booked.
@@ -51,9 +71,13 @@ pub struct Sums {
     pub transient: i128,
     /// Transfers decided, but not accepted by the bank yet.
     pub in_flight: i128,
+    /// Melted value that was not revealed, melt fees taken off.
+    pub unrevealed_melts: i128,
+    /// Income of the exchange that was not paid out, rounding included.
+    pub fees: i128,
 }
 
-/// Why a row says nothing.
+/// The reasons why a row cannot be counted.
 #[derive(Debug, thiserror::Error)]
 enum RowError {
     #[error("{0}")]
@@ -62,6 +86,101 @@ enum RowError {
     Denomination(DenomSerial),
     #[error("a coin holds more than its value")]
     Coin,
+    #[error("a row names a missing row of {0}")]
+    Missing(&'static str),
+    #[error("{0}")]
+    Store(StoreError),
+}
+
+/// The rows that another row names, as far as its sums depend on them. The columns that are used never change.
+trait Related {
+    /// The denomination of a coin.
+    fn coin_denom(&self, key: &CoinKey) -> Result<DenomSerial, RowError>;
+    /// The denomination of a deposit's coin.
+    fn deposit_denom(&self, key: &DepositKey) -> Result<DenomSerial, RowError>;
+    /// The amount of a melt.
+    fn melt_amount(&self, key: &MeltKey) -> Result<Money, RowError>;
+}
+
+/// Related rows of a commit, which the store has when [`MoneyFlow::committed`] is called.
+struct OfStore<'a>(&'a Store);
+
+impl OfStore<'_> {
+    fn find<T: Table>(&self, key: &T::Key) -> Result<T::Row, RowError> {
+        let stored = self.0.get::<T>(key).map_err(RowError::Store)?;
+        Ok(stored.ok_or(RowError::Missing(T::DEF.name))?.row)
+    }
+}
+
+impl Related for OfStore<'_> {
+    fn coin_denom(&self, key: &CoinKey) -> Result<DenomSerial, RowError> {
+        Ok(self.find::<Coins>(key)?.denom)
+    }
+
+    fn deposit_denom(&self, key: &DepositKey) -> Result<DenomSerial, RowError> {
+        Ok(self.find::<Deposits>(key)?.denom)
+    }
+
+    fn melt_amount(&self, key: &MeltKey) -> Result<Money, RowError> {
+        Ok(self.find::<Melts>(key)?.amount)
+    }
+}
+
+/// Related rows of a chunk of a view's rows, read together.
+#[derive(Default)]
+struct OfChunk {
+    coins: HashMap<CoinKey, DenomSerial>,
+    deposits: HashMap<DepositKey, DenomSerial>,
+    melts: HashMap<MeltKey, Money>,
+}
+
+impl OfChunk {
+    fn read(store: &Store, table: &TableDef, chunk: &[RawRecord]) -> Result<Self, RowError> {
+        let mut related = Self::default();
+        if table.id == Melts::DEF.id || table.id == Reveals::DEF.id {
+            let keys = decode_keys::<MeltKey>(chunk)?;
+            let coins: Vec<_> = keys.iter().map(|key| CoinKey { coin_pub: key.coin_pub }).collect();
+            related.coins = read_related::<Coins, _>(store, coins, |row| row.denom)?;
+            if table.id == Reveals::DEF.id {
+                related.melts = read_related::<Melts, _>(store, keys, |row| row.amount)?;
+            }
+        } else if table.id == Refunds::DEF.id {
+            let keys = decode_keys::<RefundKey>(chunk)?.iter().map(RefundKey::deposit).collect();
+            related.deposits = read_related::<Deposits, _>(store, keys, |row| row.denom)?;
+        }
+        Ok(related)
+    }
+}
+
+impl Related for OfChunk {
+    fn coin_denom(&self, key: &CoinKey) -> Result<DenomSerial, RowError> {
+        self.coins.get(key).copied().ok_or(RowError::Missing(Coins::DEF.name))
+    }
+
+    fn deposit_denom(&self, key: &DepositKey) -> Result<DenomSerial, RowError> {
+        self.deposits.get(key).copied().ok_or(RowError::Missing(Deposits::DEF.name))
+    }
+
+    fn melt_amount(&self, key: &MeltKey) -> Result<Money, RowError> {
+        self.melts.get(key).copied().ok_or(RowError::Missing(Melts::DEF.name))
+    }
+}
+
+fn decode_keys<K: Record>(chunk: &[RawRecord]) -> Result<Vec<K>, RowError> {
+    chunk.iter().map(|record| Ok(K::decode(&record.key)?)).collect()
+}
+
+fn read_related<T: Table, V>(
+    store: &Store,
+    keys: Vec<T::Key>,
+    column: impl Fn(&T::Row) -> V,
+) -> Result<HashMap<T::Key, V>, RowError>
+where
+    T::Key: Eq + Hash,
+{
+    let rows = store.get_many::<T>(&keys).map_err(RowError::Store)?;
+    let found = keys.into_iter().zip(rows);
+    Ok(found.filter_map(|(key, row)| Some((key, column(&row?.row)))).collect())
 }
 
 fn units(money: Money) -> i128 {
@@ -75,7 +194,7 @@ impl Sums {
         self.issued - self.redeemed
     }
 
-    /// What merchants and owners of closed reserves are still to get.
+    /// What the exchange still owes to merchants and owners of closed reserves.
     #[must_use]
     pub fn pending(&self) -> i128 {
         self.deposits + self.transient + self.in_flight
@@ -87,19 +206,55 @@ impl Sums {
         self.wired_in - self.wired_out - self.reserves - self.outstanding() - self.pending()
     }
 
+    /// The conservation difference: money in − money out − obligations − fees. Zero when the books add up, below
+    /// zero when money was created, above zero when money was lost.
+    #[must_use]
+    pub fn difference(&self) -> i128 {
+        self.surplus() - self.unrevealed_melts - self.fees
+    }
+
     /// What a row adds to the sums; nothing for tables without money.
-    fn of_row(denoms: &DenomTable, table: u16, row: &[u8]) -> Result<Self, RowError> {
-        let value = |serial| {
-            let terms = denoms.get(serial).ok_or(RowError::Denomination(serial))?;
-            Ok::<i128, RowError>(units(terms.value))
-        };
+    fn of_row(
+        denoms: &DenomTable,
+        related: &impl Related,
+        table: u16,
+        key: &[u8],
+        row: &[u8],
+    ) -> Result<Self, RowError> {
+        let mut sums = Self::of_plain_row(denoms, table, row)?;
+        let terms = |serial| terms_of(denoms, serial);
+        if table == Melts::DEF.id {
+            let melt = <Melts as Table>::Row::decode(row)?;
+            let coin_pub = MeltKey::decode(key)?.coin_pub;
+            let fee = units(terms(related.coin_denom(&CoinKey { coin_pub })?)?.fee_refresh);
+            sums.fees = fee;
+            sums.unrevealed_melts = units(melt.amount) - fee;
+        } else if table == Reveals::DEF.id {
+            // The fresh coins' withdraw fees are income, and so is what the wallet did not use.
+            let key = MeltKey::decode(key)?;
+            let fee = units(terms(related.coin_denom(&CoinKey { coin_pub: key.coin_pub })?)?.fee_refresh);
+            let melted = units(related.melt_amount(&key)?) - fee;
+            sums.unrevealed_melts = -melted;
+            sums.fees = melted - sums.issued;
+        } else if table == Refunds::DEF.id {
+            let deposit = RefundKey::decode(key)?.deposit();
+            sums.fees = units(terms(related.deposit_denom(&deposit)?)?.fee_refund);
+        }
+        Ok(sums)
+    }
+
+    /// The same without what depends on related rows.
+    fn of_plain_row(denoms: &DenomTable, table: u16, row: &[u8]) -> Result<Self, RowError> {
+        let value = |serial| Ok::<i128, RowError>(units(terms_of(denoms, serial)?.value));
         let mut sums = Self::default();
         if table == ReservesIn::DEF.id {
             sums.wired_in = units(<ReservesIn as Table>::Row::decode(row)?.amount);
         } else if table == Reserves::DEF.id {
             sums.reserves = units(<Reserves as Table>::Row::decode(row)?.balance);
         } else if table == Withdrawals::DEF.id {
-            sums.issued = value(<Withdrawals as Table>::Row::decode(row)?.denom)?;
+            let terms = terms_of(denoms, <Withdrawals as Table>::Row::decode(row)?.denom)?;
+            sums.issued = units(terms.value);
+            sums.fees = units(terms.fee_withdraw);
         } else if table == Reveals::DEF.id {
             for coin in <Reveals as Table>::Row::decode(row)?.fresh.0 {
                 sums.issued += value(coin.denom)?;
@@ -111,12 +266,25 @@ impl Sums {
                 return Err(RowError::Coin);
             }
         } else if table == Deposits::DEF.id {
+            // What an aggregation takes in and does not pay out is income: deposit fees, wire fee, rounding.
             let deposit = <Deposits as Table>::Row::decode(row)?;
-            if deposit.wtid.is_none() {
-                sums.deposits = units(deposit.amount) - units(deposit.refunded);
-            }
+            let sum = if deposit.wtid.is_none() { &mut sums.deposits } else { &mut sums.fees };
+            *sum = units(deposit.amount) - units(deposit.refunded);
         } else if table == Aggregates::DEF.id {
             sums.transient = units(<Aggregates as Table>::Row::decode(row)?.total);
+            sums.fees = -sums.transient;
+        } else if table == WireOut::DEF.id {
+            sums.fees = -units(<WireOut as Table>::Row::decode(row)?.amount);
+        } else if table == HistoryRequests::DEF.id {
+            sums.fees = units(<HistoryRequests as Table>::Row::decode(row)?.fee);
+        } else if table == Closings::DEF.id {
+            let closing = <Closings as Table>::Row::decode(row)?;
+            sums.fees = units(closing.amount) - units(closing.paid);
+        } else if table == Drains::DEF.id {
+            let drain = <Drains as Table>::Row::decode(row)?;
+            if drain.executed {
+                sums.fees = -units(drain.amount);
+            }
         } else if table == Prepared::DEF.id {
             let transfer = <Prepared as Table>::Row::decode(row)?;
             let sum = if transfer.finished.is_some() { &mut sums.wired_out } else { &mut sums.in_flight };
@@ -125,8 +293,11 @@ impl Sums {
         Ok(sums)
     }
 
-    /// What a commit adds to the sums.
-    fn of_changes(denoms: &DenomTable, changes: &ChangeSet) -> Result<Self, RowError> {
+    /// What a commit adds to the sums, by what `of_row` says of a table's row.
+    fn of_changes(
+        changes: &ChangeSet,
+        of_row: impl Fn(u16, &[u8], &[u8]) -> Result<Self, RowError>,
+    ) -> Result<Self, RowError> {
         let mut sums = Self::default();
         for change in changes.changes() {
             let table = change.table().id;
@@ -134,15 +305,16 @@ impl Sums {
                 continue;
             }
             if let Some(row) = change.new_row() {
-                sums += Self::of_row(denoms, table, row)?;
+                sums += of_row(table, change.key(), row)?;
             }
             if let Some(row) = change.old_row() {
-                sums += Self::default() - Self::of_row(denoms, table, row)?;
+                sums += Self::default() - of_row(table, change.key(), row)?;
             }
         }
         Ok(sums)
     }
 
+    /// The sums that follow from single rows.
     fn named(&self) -> [(&'static str, i128); 8] {
         [
             ("wired_in", self.wired_in),
@@ -166,8 +338,14 @@ impl Sums {
             deposits: with(self.deposits, other.deposits),
             transient: with(self.transient, other.transient),
             in_flight: with(self.in_flight, other.in_flight),
+            unrevealed_melts: with(self.unrevealed_melts, other.unrevealed_melts),
+            fees: with(self.fees, other.fees),
         }
     }
+}
+
+fn terms_of(denoms: &DenomTable, serial: DenomSerial) -> Result<DenomTerms, RowError> {
+    denoms.get(serial).ok_or(RowError::Denomination(serial))
 }
 
 impl AddAssign for Sums {
@@ -184,32 +362,51 @@ impl Sub for Sums {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct FlowState {
     sums: Sums,
+    /// Where related rows are read, if commits of this process keep the sums up to date.
+    store: Option<Store>,
     /// Whether the rows from before the start are in the sums.
     is_complete: bool,
-    /// A row could not be read: the sums are not told any more.
+    /// A row could not be read: the sums are not reported any more.
     is_broken: bool,
     /// What commits of this process added to each sum, and what they took from it.
     moved: [Sums; 2],
 }
 
 /// The sums of a running exchange.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct MoneyFlow(Mutex<FlowState>);
+
+impl std::fmt::Debug for MoneyFlow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MoneyFlow").field("sums", &self.state().sums).finish_non_exhaustive()
+    }
+}
 
 impl MoneyFlow {
     fn state(&self) -> MutexGuard<'_, FlowState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a view of the rows that are there. Call it before the first commit that is told to [`MoneyFlow::committed`].
+    /// A view of the existing rows.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub fn freeze(store: &Store) -> Result<Box<dyn FrozenRows>, StoreError> {
         store.freeze(&TABLES)
+    }
+
+    /// Takes a view of the existing rows, after which every commit updates the sums. Call it before the first
+    /// commit that is passed to [`MoneyFlow::committed`], and give the view to [`MoneyFlow::begin`].
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn follow(&self, store: &Store) -> Result<Box<dyn FrozenRows>, StoreError> {
+        let rows = Self::freeze(store)?;
+        self.state().store = Some(store.clone());
+        Ok(rows)
     }
 
     /// Adds the rows of a view, which takes a while if there are many: each is read once.
@@ -229,7 +426,7 @@ impl MoneyFlow {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn sum_anew(
+    pub fn recompute(
         &self,
         denoms: &DenomTable,
         store: &Store,
@@ -243,31 +440,43 @@ impl MoneyFlow {
         Ok(())
     }
 
-    /// What the rows of a view add up to; none if one of them says nothing.
+    /// The sums over the rows of a view. None if a row cannot be counted.
     fn sum(
         &self,
         denoms: &DenomTable,
         store: &Store,
         rows: &dyn FrozenRows,
     ) -> Result<Option<Sums>, StoreError> {
-        // Whatever denomination a row names was there before the view was taken.
+        // Every denomination that a row names was stored before the view was taken.
         denoms.reload(store)?;
         let mut sums = Sums::default();
         for table in TABLES {
+            let mut chunk = Vec::new();
             let mut failed = None;
-            rows.scan(table, &mut |record| match Sums::of_row(denoms, table.id, &record.row) {
-                Ok(row) => {
-                    sums += row;
-                    ControlFlow::Continue(())
+            rows.scan(table, &mut |record| {
+                chunk.push(record);
+                if chunk.len() < RELATED_AT_ONCE {
+                    return ControlFlow::Continue(());
                 }
-                Err(error) => {
-                    failed = Some(error);
-                    ControlFlow::Break(())
+                match sum_chunk(denoms, store, table, std::mem::take(&mut chunk)) {
+                    Ok(part) => {
+                        sums += part;
+                        ControlFlow::Continue(())
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        ControlFlow::Break(())
+                    }
                 }
             })?;
-            if let Some(error) = failed {
-                self.give_up(&error);
-                return Ok(None);
+            let last = failed.map_or_else(|| sum_chunk(denoms, store, table, chunk), Err);
+            match last {
+                Ok(part) => sums += part,
+                Err(RowError::Store(error)) => return Err(error),
+                Err(error) => {
+                    self.stop_reporting(&error);
+                    return Ok(None);
+                }
             }
         }
         Ok(Some(sums))
@@ -275,18 +484,30 @@ impl MoneyFlow {
 
     /// Adds what a commit changed.
     pub fn committed(&self, denoms: &DenomTable, changes: &ChangeSet) {
-        match Sums::of_changes(denoms, changes) {
+        let store = self.state().store.clone();
+        let sums = match &store {
+            Some(store) => {
+                let related = OfStore(store);
+                Sums::of_changes(changes, |table, key, row| Sums::of_row(denoms, &related, table, key, row))
+            }
+            None => Sums::of_changes(changes, |table, _, row| Sums::of_plain_row(denoms, table, row)),
+        };
+        match sums {
             Ok(sums) => {
                 let mut state = self.state();
-                state.sums += sums;
-                state.moved[0] += sums.zip(sums, |a, _| a.max(0));
-                state.moved[1] += sums.zip(sums, |a, _| (-a).max(0));
+                if store.is_some() {
+                    state.sums += sums;
+                }
+                // Only what follows from single rows.
+                let plain = Sums { fees: 0, unrevealed_melts: 0, ..sums };
+                state.moved[0] += plain.zip(plain, |a, _| a.max(0));
+                state.moved[1] += plain.zip(plain, |a, _| (-a).max(0));
             }
-            Err(error) => self.give_up(&error),
+            Err(error) => self.stop_reporting(&error),
         }
     }
 
-    fn give_up(&self, error: &RowError) {
+    fn stop_reporting(&self, error: &RowError) {
         let mut state = self.state();
         if !state.is_broken {
             tracing::error!(%error, "a row of money cannot be read: the metrics of money end");
@@ -301,20 +522,21 @@ impl MoneyFlow {
         (state.is_complete && !state.is_broken).then_some(state.sums)
     }
 
-    /// What the commits of this process added to each sum, and what they took from it.
+    /// What the commits of this process added to each sum, and what they took from it. Fees and unrevealed melts
+    /// are not counted here.
     #[must_use]
     pub fn moved(&self) -> [Sums; 2] {
         self.state().moved
     }
 
-    /// Writes `batzen_money_*`, in the currency: what this process moved; and the sums, unless they are not known.
+    /// Writes `batzen_money_*`, in the currency: what this process moved; and the sums, unless they are not
+    /// known.
     pub fn write(&self, page: &mut Page) {
-        for (name, help, moved) in ["added", "taken"]
-            .into_iter()
-            .zip(["What commits of this process added", "What commits of this process took"])
-            .zip(self.moved())
-            .map(|((name, help), moved)| (name, help, moved))
-        {
+        let [added, taken] = self.moved();
+        for (name, help, moved) in [
+            ("added", "Money that commits of this process added to a sum", added),
+            ("taken", "Money that commits of this process took from a sum", taken),
+        ] {
             let values = moved.named().into_iter().map(|(sum, units)| (sum, decimal(units)));
             page.counters(&format!("batzen_money_{name}_total"), help, "sum", values);
         }
@@ -324,14 +546,36 @@ impl MoneyFlow {
             ("wired_out", "Outgoing bank transfers made", sums.wired_out),
             ("reserves", "Balances of reserves", sums.reserves),
             ("issued", "Values of all coins signed", sums.issued),
-            ("redeemed", "What was spent of coins, less what came back to them", sums.redeemed),
-            ("outstanding", "What coins in wallets are worth: issued less redeemed", sums.outstanding()),
-            ("pending", "What merchants and closed reserves are still to be paid", sums.pending()),
-            ("surplus", "What is held beyond what is owed; below zero money was created", sums.surplus()),
+            ("redeemed", "Value spent from coins, less value returned to them", sums.redeemed),
+            ("outstanding", "Value of coins in wallets: issued less redeemed", sums.outstanding()),
+            ("pending", "Money owed to merchants and owners of closed reserves", sums.pending()),
+            ("unrevealed_melts", "Melted value that was not revealed", sums.unrevealed_melts),
+            ("fees", "Income that was not paid out", sums.fees),
+            ("surplus", "Money held beyond what is owed: fees and unrevealed melts", sums.surplus()),
+            (
+                "conservation_difference",
+                "Money in less money out, obligations and fees; 0 when the books add up",
+                sums.difference(),
+            ),
         ] {
             page.gauge(&format!("batzen_money_{name}"), help, decimal(units));
         }
     }
+}
+
+/// The sums over some rows of a view.
+fn sum_chunk(
+    denoms: &DenomTable,
+    store: &Store,
+    table: &'static TableDef,
+    chunk: Vec<RawRecord>,
+) -> Result<Sums, RowError> {
+    let related = OfChunk::read(store, table, &chunk)?;
+    let mut sums = Sums::default();
+    for record in chunk {
+        sums += Sums::of_row(denoms, &related, table.id, &record.key, &record.row)?;
+    }
+    Ok(sums)
 }
 
 /// Units of 10⁻⁸ as a decimal number.

@@ -27,7 +27,7 @@ pub struct SuccessCounters {
 /// Counters by kind of request.
 #[derive(Debug, Default)]
 pub struct RequestCounters {
-    /// Everything that has no name of its own.
+    /// All other kinds.
     pub other: Counter,
     /// Deposits and batch deposits.
     pub deposit: Counter,
@@ -37,7 +37,7 @@ pub struct RequestCounters {
     pub melt: Counter,
 }
 
-/// Requests that were answered from what was stored before.
+/// Repeated requests, answered from stored rows.
 #[derive(Debug, Default)]
 pub struct IdempotentCounters {
     /// Single withdrawals.
@@ -57,10 +57,10 @@ pub struct AlgorithmCounters {
     pub eddsa: Counter,
 }
 
-/// What a request is counted as in [`Metrics::received`].
+/// The label of a request in [`Metrics::received`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestClass {
-    /// Everything that has no name of its own.
+    /// All other kinds.
     Other,
     /// Deposits.
     Deposit,
@@ -97,7 +97,7 @@ pub struct Metrics {
     pub key_state_builds: Counter,
     /// Background workers.
     pub workers: WorkerMetrics,
-    /// What the rules decided.
+    /// Decisions of the rules.
     pub decisions: Decisions,
     /// `batzen_operations_total` and `batzen_operation_seconds`.
     pub(crate) operations: Operations,
@@ -124,7 +124,7 @@ impl Default for Metrics {
     }
 }
 
-/// What requests ask for: the label `operation`. The order is that of [`RequestKind`].
+/// The label `operation`. The order is that of [`RequestKind`].
 const OPERATIONS: [&str; 17] = [
     "withdraw",
     "batch-withdraw",
@@ -145,7 +145,7 @@ const OPERATIONS: [&str; 17] = [
     "other",
 ];
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     Withdraw,
@@ -168,7 +168,7 @@ pub(crate) enum RequestKind {
 }
 
 impl RequestKind {
-    /// What an endpoint is for, by its pattern in the table.
+    /// The operation of an endpoint, by its pattern in the table.
     pub(crate) fn of_pattern(pattern: &str) -> Self {
         let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
         let (first, last) = (segments.next().unwrap_or(""), segments.next_back().unwrap_or(""));
@@ -194,7 +194,7 @@ impl RequestKind {
     }
 }
 
-/// Coins, and what was asked for with them, by operation.
+/// Coins and amounts by operation.
 #[derive(Debug, Default)]
 pub struct CoinCounters {
     withdraw: Counter,
@@ -220,7 +220,7 @@ impl CoinCounters {
     }
 }
 
-/// Requests that a coin's or a reserve's history contradicts, by what contradicts.
+/// Requests that conflict with a coin's or a reserve's history, by kind of conflict.
 #[derive(Debug, Default)]
 pub struct ConflictCounters {
     double_spend: Counter,
@@ -307,7 +307,7 @@ impl Decisions {
         counter.inc();
     }
 
-    /// Counts coins of a withdrawal that was answered without asking the rules: it had been made before.
+    /// Counts coins of a repeated withdrawal that was answered without the rules.
     pub(crate) fn count_repeated_withdrawal(&self, coins: usize) {
         self.repeats.withdraw.add(coins as u64);
     }
@@ -427,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_stand_where_their_names_are() {
+    fn operation_names_are_in_the_order_of_their_kinds() {
         for (pattern, name) in [
             ("/reserves/:reserve_pub/withdraw", "withdraw"),
             ("/reserves/:reserve_pub/batch-withdraw", "batch-withdraw"),

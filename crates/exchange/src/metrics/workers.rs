@@ -19,29 +19,29 @@ pub struct WorkerMetrics {
     pub deposits: Counter,
     /// Transfers to merchants prepared.
     pub aggregates: Counter,
-    /// Units of aggregation that were too small to be paid.
+    /// Units of aggregation below the smallest payable amount.
     pub transients: Counter,
-    /// Targets that cannot be paid now.
+    /// Targets that could not be paid.
     pub targets_set_aside: Gauge,
-    /// How long the most urgent deposit had been due when the aggregator last began a round, in seconds.
+    /// How long the most urgent deposit had been due when the aggregator's last round began, in seconds.
     pub aggregation_lag_s: Gauge,
     /// Transfers that the bank accepted.
     pub transfers: Counter,
-    /// Transfers that the bank refused for good: an operator has to look.
+    /// Transfers that the bank refused for good. An operator must act.
     pub transfers_failed: Counter,
-    /// Transfers refused for good that wait for an operator, whichever run they failed in; up to 1,000 are counted.
+    /// Transfers refused for good that wait for an operator, also from earlier runs; counted up to 1,000.
     pub transfers_refused: Gauge,
-    /// Attempts at a transfer that have to be repeated.
+    /// Failed attempts at a transfer that will be repeated.
     pub transfer_failures: Counter,
-    /// Transfers being asked for.
+    /// Transfers requested from the bank and not answered yet.
     pub transfers_in_flight: Gauge,
     /// Transfers of accounts that are not configured.
     pub transfers_set_aside: Gauge,
-    /// How old the oldest open transfer was at the last look, in seconds.
+    /// The age of the oldest open transfer at the last pass, in seconds.
     pub transfer_lag_s: Gauge,
     /// Reserves closed.
     pub closings: Counter,
-    /// Expired reserves that cannot be closed now.
+    /// Expired reserves that could not be closed.
     pub reserves_set_aside: Gauge,
     /// Orders to pay out profit executed.
     pub drains: Counter,

@@ -24,6 +24,8 @@ Sub-commands are run in their order; each takes the documents of those before it
                                             set the global fees for a calendar year
   revoke-denomination HASH                  revoke a denomination key, for ever
   revoke-signkey PUB                        revoke an online signing key, for ever
+  calendar [--json]                         show what ends when, and what must be signed by when: of the documents
+                                            of the steps before it (`show calendar` reads them), else of the exchange
   drain AMOUNT SECTION PAYTO                order to pay out profit from the account of a configuration section
   extensions show | extensions sign         show or sign the enabled extensions
   help                                      this text
@@ -96,10 +98,13 @@ pub enum Step {
     },
     ExtensionsShow,
     ExtensionsSign,
+    Calendar {
+        is_json: bool,
+    },
 }
 
 /// All names, for the hint at a misspelt one.
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "help",
     "setup",
     "download",
@@ -117,6 +122,7 @@ const NAMES: [&str; 17] = [
     "drain",
     "extensions",
     "extensions sign",
+    "calendar",
 ];
 
 struct Arguments<'a> {
@@ -132,6 +138,15 @@ impl<'a> Arguments<'a> {
     fn text(&mut self, what: &str) -> Result<&'a str, OfflineError> {
         let text = self.rest.next().ok_or_else(|| self.usage(format_args!("{what} is missing")))?;
         Ok(text)
+    }
+
+    /// Whether an optional flag comes next, which is then taken.
+    fn flag(&mut self, name: &str) -> bool {
+        let is_next = self.rest.as_slice().first().is_some_and(|next| next == name);
+        if is_next {
+            self.rest.next();
+        }
+        is_next
     }
 
     fn value<T>(&mut self, what: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<T, OfflineError> {
@@ -211,6 +226,7 @@ pub fn parse(arguments: &[String]) -> Result<Vec<Step>, OfflineError> {
                 "sign" => Some(Step::ExtensionsSign),
                 _ => None,
             })?,
+            "calendar" => Step::Calendar { is_json: a.flag("--json") },
             unknown => {
                 let nearest =
                     NAMES.iter().min_by_key(|name| distance(name, unknown)).expect("there are names");
@@ -266,6 +282,9 @@ mod tests {
         let Step::GlobalFee { year: Some(2030), terms } = &chain[0] else { panic!("{chain:?}") };
         assert_eq!(terms.purse_timeout, Duration::from_secs(3600));
         assert_eq!(chain[1], Step::ExtensionsShow);
+        let chain = steps(&["download", "calendar", "--json", "sign", "calendar"]).unwrap();
+        assert_eq!(chain[1], Step::Calendar { is_json: true });
+        assert_eq!(chain[3], Step::Calendar { is_json: false });
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the master key signs, and how it is said in words.
+//! Signs with the master key, and describes what is signed.
 
 use std::fmt::Write as _;
 
@@ -88,7 +88,7 @@ pub fn sign_keys(master: &EddsaPrivateKey, keys: &FutureKeys) -> Result<UploadSi
 /// Publishes a bank account.
 ///
 /// # Errors
-/// [`OfflineError::Input`] for what is no payto URI.
+/// [`OfflineError::Input`] for an invalid payto URI.
 pub fn enable_wire(
     master: &EddsaPrivateKey,
     payto_uri: &str,
@@ -281,7 +281,7 @@ pub fn extensions(
     Ok(OfflineOperation::Extensions(SignedExtensions { extensions, extensions_sig }))
 }
 
-/// What an operation is, in a few words.
+/// One line that describes an operation.
 pub(super) fn title(operation: &OfflineOperation) -> String {
     match operation {
         OfflineOperation::InputKeys(keys) => {
@@ -329,7 +329,7 @@ pub(super) fn title(operation: &OfflineOperation) -> String {
     }
 }
 
-/// What an operation is, with every key that it concerns.
+/// A description of an operation with every key that it concerns.
 pub(super) fn describe(operation: &OfflineOperation) -> String {
     let mut text = title(operation);
     let OfflineOperation::InputKeys(keys) = operation else { return text };

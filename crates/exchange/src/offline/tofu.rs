@@ -1,4 +1,4 @@
-//! Trust on first use: the security modules' keys must stay what they were when they were first seen.
+//! Trust on first use: the security modules' keys must not change after they were first seen.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ fn load(path: &Path) -> Result<Option<ModuleKeys>, OfflineError> {
     }
 }
 
-/// One module: known key, pinned key, announced key. Answers the key to remember.
+/// Checks one module: known key, pinned key, announced key. Returns the key to remember.
 fn check_one(
     name: &str,
     known: EddsaPublicKey,

@@ -8,7 +8,7 @@ use batzen_protocol::api::exchange::{
 use batzen_protocol::api::offline::OfflineOperation;
 use serde::Serialize;
 
-/// Gets the keys that wait for a signature.
+/// Downloads the keys that wait for a signature.
 ///
 /// # Errors
 /// When the exchange cannot be reached or has none (503 while it is creating them).
@@ -21,10 +21,10 @@ async fn post(client: &Client, base_url: &str, path: &str, body: &impl Serialize
     reply.expect(&[204]).map(|_| ())
 }
 
-/// Gives an operation to the exchange; false if it is not one to be uploaded.
+/// Uploads an operation; false if it is not one to be uploaded.
 ///
 /// # Errors
-/// When the exchange cannot be reached or says no.
+/// When the exchange cannot be reached or refuses.
 pub async fn upload(
     client: &Client,
     base_url: &str,

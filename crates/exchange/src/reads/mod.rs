@@ -1,4 +1,4 @@
-//! What is read from the store outside of a batch: rows for answers and workers, and the balance sheet.
+//! Reads of the store outside of a batch: rows for answers and workers, and the balance sheet.
 
 pub mod read;
 pub mod totals;

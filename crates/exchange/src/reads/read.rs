@@ -1,5 +1,5 @@
-//! Reads that need no batch: committed rows only. What they tell may have changed by the time a command is executed;
-//! the rules decide again.
+//! Reads outside of a batch: committed rows only. The rows may have changed by the time a command is
+//! executed, so the rules decide again.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -29,17 +29,17 @@ fn terms(store: &Store, denoms: &DenomTable, serial: DenomSerial) -> Result<Deno
 /// The payto URI of an account.
 ///
 /// # Errors
-/// When the store cannot be read; so do all functions here.
+/// When the store cannot be read. The same holds for all functions of this module.
 pub fn payto(store: &Store, h_payto: PaytoHash) -> Result<Option<String>> {
     Ok(store.get::<WireTargets>(&WireTargetKey { h_payto })?.map(|found| found.row.payto_uri))
 }
 
-fn known_payto(store: &Store, h_payto: PaytoHash) -> Result<String> {
+fn required_payto(store: &Store, h_payto: PaytoHash) -> Result<String> {
     Ok(payto(store, h_payto)?.expect("accounts in rows are kept"))
 }
 
 /// The payto URIs of the accounts of a history, all at once: it may be long.
-fn known_paytos(
+fn required_paytos(
     store: &Store,
     accounts: impl Iterator<Item = PaytoHash>,
 ) -> Result<HashMap<PaytoHash, String>> {
@@ -76,7 +76,7 @@ pub fn reserve_statement(
     reserve_pub: ReservePub,
     since: Option<Timestamp>,
 ) -> Result<Option<ReserveStatement>> {
-    // All at once: what is asked for together is of one moment.
+    // One read for all: the rows are then of one moment.
     let mut reads = Reads::default();
     let row = reads.get::<Reserves>(&ReserveKey { reserve_pub });
     let credits = reads.lookup::<ReservesIn>(ReservesIn::BY_RESERVE, &reserve_pub);
@@ -92,7 +92,7 @@ pub fn reserve_statement(
     let requests = answers.group(requests)?;
     let events = credits.len() + closings.len() + withdrawals.len() + recoups.len() + requests.len();
     let accounts = credits.iter().map(|found| found.row.h_payto);
-    let paytos = known_paytos(store, accounts.chain(closings.iter().map(|found| found.row.h_payto)))?;
+    let paytos = required_paytos(store, accounts.chain(closings.iter().map(|found| found.row.h_payto)))?;
     let mut items = Vec::new();
     for found in credits {
         if found.row.time >= since {
@@ -164,7 +164,7 @@ pub fn withdrawals(
     Ok(found.into_iter().map(|found| found.map(|found| found.row)).collect())
 }
 
-/// Who withdrew a planchet: the earliest withdrawal of it. For recoup.
+/// The earliest withdrawal of a planchet. For recoup.
 ///
 /// # Errors
 /// See [`payto`].
@@ -183,7 +183,7 @@ pub fn coin(store: &Store, coin_pub: CoinPub) -> Result<Option<CoinRow>> {
     Ok(store.get::<Coins>(&CoinKey { coin_pub })?.map(|found| found.row))
 }
 
-/// All that happened to a coin. None: it was never used.
+/// The history of a coin. None: it was never used.
 ///
 /// # Errors
 /// See [`payto`].
@@ -200,7 +200,7 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
     let Some(row) = answers.row(row)?.map(|found| found.row) else { return Ok(None) };
     let terms = terms(store, denoms, row.denom)?;
     let deposits = answers.group(deposits)?;
-    let paytos = known_paytos(store, deposits.iter().map(|found| found.row.h_payto))?;
+    let paytos = required_paytos(store, deposits.iter().map(|found| found.row.h_payto))?;
     let mut items = Vec::new();
     for found in deposits {
         items.push(CoinHistoryItem::Deposit {
@@ -261,7 +261,7 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
     Ok(Some(CoinHistory { coin_pub, denom: row.denom, h_age: row.h_age, remaining: row.remaining, items }))
 }
 
-/// A melt as a reveal finds it.
+/// A melt with its old coin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundMelt {
     /// The old coin.
@@ -277,7 +277,7 @@ pub struct FoundMelt {
 /// # Errors
 /// See [`payto`].
 pub fn melt_by_rc(store: &Store, rc: HashCode) -> Result<Option<FoundMelt>> {
-    // None of these rows goes away, or changes in what is used of it.
+    // These rows are never deleted, and the columns that are used here never change.
     let Some(found) = store.get::<MeltByRc>(&RcKey { rc })? else { return Ok(None) };
     let coin_pub = found.row.coin_pub;
     let melt = store.get::<Melts>(&MeltKey { coin_pub, rc })?.map(|found| found.row);
@@ -313,7 +313,7 @@ pub fn links(store: &Store, coin_pub: CoinPub) -> Result<Vec<RevealRow>> {
 
 // --- Deposits and transfers -----------------------------------------------------------------------------------------
 
-/// A deposit as its merchant may see it.
+/// The status of a deposit for its merchant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DepositStatus {
     /// The deposit.
@@ -336,7 +336,7 @@ pub fn deposit(store: &Store, key: &DepositKey) -> Result<Option<DepositRow>> {
     Ok(store.get::<Deposits>(key)?.map(|found| found.row))
 }
 
-/// A deposit and its outcome.
+/// A deposit with its status.
 ///
 /// # Errors
 /// See [`payto`].
@@ -353,7 +353,7 @@ pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> R
                 .and_then(|found| found.row.kyc_row);
         }
     }
-    let payto_uri = known_payto(store, deposit.h_payto)?;
+    let payto_uri = required_payto(store, deposit.h_payto)?;
     let deposit_fee = terms(store, denoms, deposit.denom)?.fee_deposit;
     Ok(Some(DepositStatus { deposit, payto_uri, deposit_fee, transfer, kyc_row }))
 }
@@ -406,14 +406,14 @@ pub fn transient(store: &Store, target: DepositTarget, account: AccountId) -> Re
     Ok(store.get::<Aggregates>(&AggregateKey { h_payto, merchant_pub, account })?.map(|found| found.row))
 }
 
-/// Where a look at the queue of due deposits goes on.
+/// The position at which reading the queue of due deposits continues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DuePosition(Option<Vec<u8>>);
 
-/// Whom the next deposits in the queue of those due at `now` (as [`super::ExchangeRules::aggregation_time`] gives it) are
-/// for: at most `deposits` of them are looked at behind `from`, most urgent first; each target is named once. And where to
-/// go on; None at the end. Only the index is read, and a row for each target. That a refund may still be possible after the wire deadline is not seen
-/// here: the rule leaves such deposits out.
+/// The targets of the next deposits that are due at `now` (from [`super::ExchangeRules::aggregation_time`]),
+/// each once, and the position at which to continue (None at the end). At most `deposits` deposits behind
+/// `from` are read, most urgent first. Only the index is read, and one row for each target. Deposits that may
+/// still be refunded after their wire deadline are not filtered here: the rule leaves them out.
 ///
 /// # Errors
 /// See [`payto`].
@@ -448,7 +448,7 @@ pub fn due_targets(
     let mut targets = Vec::with_capacity(firsts.len());
     for first in firsts {
         let only = (Bound::Included(first.clone()), Bound::Included(first));
-        // Gone meanwhile: somebody else was faster.
+        // Another aggregator has taken it.
         let found = store.range_positions::<Deposits>(Deposits::BY_READY, only.0, only.1, 1, false)?;
         targets.extend(
             found.into_iter().map(|found| DepositTarget {
@@ -464,8 +464,8 @@ fn decode_error(source: batzen_store::DecodeError) -> StoreError {
     StoreError::Decode { table: Deposits::DEF.name, source }
 }
 
-/// When the first deposit in the queue that becomes due after `after` does; with None, the first of all. Only the index is
-/// read.
+/// The time at which the next deposit after `after` becomes due; with None, the first of all. Only the index
+/// is read.
 ///
 /// # Errors
 /// See [`payto`].
@@ -474,7 +474,7 @@ pub fn next_ready(store: &Store, after: Option<Timestamp>) -> Result<Option<Time
     let from = match &from {
         None => Bound::Unbounded,
         Some(Some(from)) => Bound::Included(from.as_slice()),
-        // Nothing is after never.
+        // No time is after never.
         Some(None) => return Ok(None),
     };
     let mut first = Ok(None);
@@ -485,7 +485,8 @@ pub fn next_ready(store: &Store, after: Option<Timestamp>) -> Result<Option<Time
     first
 }
 
-/// How many deposits of a target an aggregation at `now` would find, counted up to `max`. Only the index is read.
+/// The number of deposits of a target that an aggregation at `now` would find, counted up to `max`. Only the
+/// index is read.
 ///
 /// # Errors
 /// See [`payto`].
@@ -532,7 +533,7 @@ pub fn failed_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, Prepar
     Ok(found.into_iter().map(|found| (found.key.wtid, found.row)).collect())
 }
 
-/// How many changes of the key set there were.
+/// The number of changes of the key set.
 ///
 /// # Errors
 /// See [`payto`].
@@ -541,7 +542,7 @@ pub fn key_set_version(store: &Store) -> Result<u64> {
     Ok(store.get::<Counters>(&key)?.map_or(0, |found| found.row.value))
 }
 
-/// The last bank row that was looked at on an account; 0 at first.
+/// The last bank row that was processed on an account; 0 at first.
 ///
 /// # Errors
 /// See [`payto`].

@@ -58,13 +58,13 @@ pub struct Totals {
     pub pending: MoneySum,
     /// Melted value that was not revealed.
     pub unrevealed_melts: MoneySum,
-    /// Income that is still there.
+    /// Income that was not paid out.
     pub fees: MoneySum,
     /// Income by source, and what was paid out of it.
     pub income: Fees,
 }
 
-/// What the exchange earned, and what was paid out of that.
+/// Income of the exchange, and the profit paid out of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fees {
     /// Withdraw fees, also of coins obtained by refresh.
@@ -83,7 +83,7 @@ pub struct Fees {
     pub history: MoneySum,
     /// Remainders of outgoing transfers below the bank's smallest unit.
     pub rounding: MoneySum,
-    /// What was melted beyond the cost of the fresh coins.
+    /// Melted value beyond the cost of the fresh coins.
     pub surplus: MoneySum,
     /// Profit paid out (not income: taken off).
     pub drained: MoneySum,
@@ -99,13 +99,13 @@ impl Totals {
     }
 }
 
-/// Why there is no balance sheet.
+/// The reasons why no balance sheet can be drawn up.
 #[derive(Debug, thiserror::Error)]
 pub enum TotalsError {
     /// The store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Something is below zero that must not be: more was redeemed than issued, more drained than earned.
+    /// A term is below zero: more was redeemed than issued, or more drained than earned.
     #[error("{term}: {error}")]
     Amount {
         /// Which term.
@@ -134,7 +134,7 @@ fn plus(sum: &mut MoneySum, amount: impl Into<MoneySum>, term: &'static str) -> 
     Ok(())
 }
 
-/// Shows every row to `visit`, until it fails.
+/// Calls `visit` for every row, until it fails.
 fn each<T: Table>(
     store: &Store,
     mut visit: impl FnMut(Found<T>) -> Result<(), TotalsError>,
@@ -150,7 +150,7 @@ fn each<T: Table>(
     outcome
 }
 
-/// What a transfer's deposits brought, by their own rows.
+/// The value of a transfer's deposits, by their own rows.
 #[derive(Default, Clone, Copy)]
 struct Taken {
     contributed: MoneySum,
@@ -306,7 +306,8 @@ impl Sheet<'_> {
                 .checked_sub(row.amount)
                 .and_then(|rest| rest.checked_sub(row.wire_fee))
                 .term("transfer")?;
-            // What is left is deposit fees first and rounding then; fees that nobody could pay were waived.
+            // The rest is deposit fees first, then rounding. Fees that the deposits could not pay were
+            // waived.
             let fees = taken.fees.min(rest);
             plus(&mut totals.income.deposit, fees, "deposit fees")?;
             plus(&mut totals.income.rounding, rest.checked_sub(fees).term("rounding")?, "rounding")
@@ -343,7 +344,7 @@ impl Sheet<'_> {
                 plus(&mut totals.in_flight, found.row.amount, "in_flight")
             }
         })?;
-        // Each decision to pay has its transfer, of just that amount.
+        // Each decision to pay has one transfer of exactly that amount.
         let mut decided = [MoneySum::ZERO; 3];
         each::<WireOut>(self.store, |found| plus(&mut decided[0], found.row.amount, "wire_out"))?;
         each::<Closings>(self.store, |found| plus(&mut decided[1], found.row.paid, "closings"))?;

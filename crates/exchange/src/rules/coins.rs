@@ -39,7 +39,7 @@ fn deposit_key(command: &Deposit, coin: &DepositCoin) -> DepositKey {
     }
 }
 
-/// A refusal that the coin's history proves. The history is filled in after the batch.
+/// A refusal proven by the coin's history. The history is filled in after the batch.
 pub(super) fn conflict(coin: &PresentedCoin, row: &CoinRow, index: usize, reason: ConflictReason) -> Refusal {
     Refusal::CoinConflict {
         index,
@@ -51,7 +51,7 @@ pub(super) fn conflict(coin: &PresentedCoin, row: &CoinRow, index: usize, reason
     }
 }
 
-/// The coin as known, or as it becomes known by its first use (C1, C2). It is written by whoever changes it.
+/// The coin's row, or a new row for its first use (C1, C2). The caller writes it when it changes the coin.
 pub(super) fn known_or_new(
     rows: &WorkingSet,
     coin: &PresentedCoin,
@@ -103,15 +103,17 @@ impl ExchangeRules {
         if command.refund_deadline > command.wire_deadline || command.wire_deadline.is_never() {
             return Err(Refusal::DeadlinesImpossible);
         }
-        // A request that contradicts itself is no conflict with the coin's history, which could not prove it.
+        // A request that contradicts itself is no conflict with the coin's history: the history could not
+        // prove it.
         let mut seen = HashMap::with_capacity(command.coins.len());
         for (index, coin) in command.coins.iter().enumerate() {
             if *seen.entry(coin.coin.coin_pub).or_insert(coin) != coin {
                 return Err(Refusal::CoinDuplicate { index });
             }
         }
-        // All coins of a batch have one timestamp: that of the first acceptance of any of them. The clock may have stepped back
-        // since: the stored time counts, not the earlier of the two, so that a repetition is confirmed in the same words.
+        // All coins of a batch have one timestamp: that of the first acceptance of any of them. If the clock
+        // has stepped back since, the stored time counts, not the earlier of the two, so that a repetition
+        // gets the same confirmation.
         let exchange_time = command
             .coins
             .iter()
@@ -140,8 +142,8 @@ impl ExchangeRules {
         let row = known_or_new(rows, &coin.coin, &terms, index)?;
         let key = deposit_key(command, coin);
         if let Some(stored) = rows.get::<Deposits>(&key) {
-            // Everything that a confirmation says is compared, not only the coin's signature: a weak key's signature
-            // may fit two messages.
+            // Compare everything that the confirmation covers, not only the coin's signature: a weak key's
+            // signature may be valid for two messages.
             let same = stored.coin_sig == coin.coin_sig
                 && stored.amount == coin.contribution
                 && stored.h_payto == command.h_payto
@@ -163,7 +165,7 @@ impl ExchangeRules {
         if coin.contribution > terms.value {
             return Err(Refusal::ContributionAboveValue { index });
         }
-        // Without a fee it would lengthen the coin's history at no cost.
+        // A free deposit of zero would lengthen the coin's history at no cost.
         if coin.contribution.is_zero() {
             return Err(Refusal::ContributionBelowFee { index });
         }

@@ -1,6 +1,6 @@
-//! What can be asked of the rules, and what they answer.
+//! Commands to the rules, and their outcomes.
 //!
-//! All amounts are in the exchange's currency. Everything that a request signed has been verified before.
+//! All amounts are in the exchange's currency. All signatures of a request were verified before.
 
 use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_protocol::{Duration, Money, Timestamp};
@@ -27,9 +27,9 @@ pub enum Command {
     Deposit(Deposit),
     /// Money back from a merchant.
     Refund(Refund),
-    /// Begin to change a coin.
+    /// Begin a refresh.
     Melt(Melt),
-    /// Finish it.
+    /// Finish the refresh.
     Reveal(Reveal),
     /// A coin of a revoked denomination goes back to its reserve.
     Recoup(Recoup),
@@ -37,17 +37,17 @@ pub enum Command {
     RecoupRefresh(RecoupRefresh),
     /// Deposits of a merchant become a transfer.
     Aggregate(Aggregate),
-    /// The bank accepted transfers.
+    /// Record transfers that the bank accepted.
     TransfersDone(TransfersDone),
-    /// The bank will never accept a transfer.
+    /// Record that the bank refused a transfer for good.
     TransferFailed(TransferFailed),
-    /// An operator wants a failed transfer tried again.
+    /// Retry a failed transfer, by order of an operator.
     TransferRetry(TransferRetry),
     /// An order to pay out profit becomes a transfer.
     ExecuteDrain(ExecuteDrain),
     /// A change of the key set.
     Management(management::Command),
-    /// Which worker does what.
+    /// Leases of workers.
     Lease(Lease),
 }
 
@@ -86,15 +86,15 @@ pub enum Outcome {
     Lease(Leased),
 }
 
-/// A command together with the type of its outcome, so that who submits it gets that outcome and no other.
+/// A command with the type of its outcome.
 pub trait TypedCommand: Into<Command> {
-    /// What the rules answer it with.
+    /// Its outcome.
     type Outcome;
 
-    /// Takes the outcome out of the rules' answer.
+    /// Extracts the outcome from the rules' answer.
     ///
     /// # Panics
-    /// If it is the answer to another command: the rules are wrong then.
+    /// If it is the outcome of another command, which is a bug in the rules.
     fn outcome(answer: Outcome) -> Self::Outcome;
 }
 
@@ -158,9 +158,9 @@ pub struct Planchet {
     pub h_coin_ev: HashCode,
     /// The reserve's signature on it, verified.
     pub reserve_sig: EddsaSignature,
-    /// The blind signature, made before; dropped unseen if the withdrawal is refused or a repetition. Without one a
-    /// withdrawal that could be paid is refused with [`super::Refusal::SignatureMissing`]: so a request that is likely
-    /// to be refused costs no signature.
+    /// The blind signature, made before; dropped if the withdrawal is refused or a repetition. Without it, a
+    /// withdrawal that could be paid is refused with [`super::Refusal::SignatureMissing`]. So a request that
+    /// will probably be refused costs no signature.
     pub ev_sig: Option<BlindSignature>,
     /// Clause Blind Schnorr only: the planchet's nonce.
     pub nonce: Option<CsNonce>,
@@ -170,11 +170,11 @@ pub struct Planchet {
 /// returns the stored signatures and charges nothing.
 #[derive(Debug, Clone)]
 pub struct Withdraw {
-    /// From which reserve.
+    /// The reserve.
     pub reserve_pub: ReservePub,
     /// 1 to 256 planchets, all different.
     pub planchets: Vec<Planchet>,
-    /// Whether this is `/batch-withdraw`, which knows only reserves that had a wire credit.
+    /// Whether this is `/batch-withdraw`, which accepts only reserves that had a wire credit.
     pub batch: bool,
 }
 
@@ -200,7 +200,7 @@ pub struct ReserveHistory {
     pub reserve_sig: EddsaSignature,
 }
 
-/// A full history may be shown.
+/// The history fee is paid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistoryPaid {
     /// Whether the fee was charged now (not if it is zero or was paid before).
@@ -233,18 +233,19 @@ pub struct Credits {
     pub credits: Vec<Credit>,
     /// The last bank row of the page. The cursor never goes back.
     pub cursor: u64,
-    /// How far a range of bank rows has come with that, if a watcher has leased one. Then the cursor follows the ranges.
+    /// The progress of the watcher's range of bank rows, if it has leased one. Then the cursor follows the
+    /// ranges.
     pub range: Option<RangeProgress>,
 }
 
-/// What a page of incoming transfers did.
+/// The outcome of [`Credits`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credited {
-    /// The reserves credited now, each once: wake those who wait for them.
+    /// The reserves credited now, each once. Their waiters are to be woken.
     pub reserves: Vec<ReservePub>,
     /// How many transfers were booked now.
     pub booked: usize,
-    /// How the range stands, if one was told of.
+    /// The state of the range, if the command named one.
     pub range: Option<RangeState>,
 }
 
@@ -266,27 +267,27 @@ pub struct CloseReserve {
     pub request_uid: HashCode,
 }
 
-/// The outcome of closing a reserve.
+/// The outcome of [`CloseReserve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// It is unknown, empty, or not expired (any more): nothing was done.
+    /// The reserve is unknown, empty or not expired (any more). Nothing changed.
     NotDue,
-    /// It is empty now.
+    /// The reserve is closed and empty.
     Closed {
         /// The transfer's identifier.
         wtid: Wtid,
-        /// What it held.
+        /// Its balance before.
         amount: Money,
         /// The closing fee, at most the amount.
         fee: Money,
-        /// What is wired; zero if no transfer was prepared.
+        /// The wired amount; zero if no transfer was prepared.
         paid: Money,
     },
 }
 
 // --- Coins ----------------------------------------------------------------------------------------------------------
 
-/// A coin as a request presents it, its denomination's signature verified.
+/// A coin in a request. Its denomination's signature was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresentedCoin {
     /// Its public key.
@@ -304,7 +305,7 @@ pub struct PresentedCoin {
 pub struct DepositCoin {
     /// The coin.
     pub coin: PresentedCoin,
-    /// What it pays, deposit fee included.
+    /// The contribution, deposit fee included.
     pub contribution: Money,
     /// Its signature on the deposit, verified.
     pub coin_sig: EddsaSignature,
@@ -313,9 +314,9 @@ pub struct DepositCoin {
 /// Pays a contract: `/deposit` (one coin) and `/batch-deposit` alike. All or nothing.
 #[derive(Debug, Clone)]
 pub struct Deposit {
-    /// Who is paid.
+    /// The merchant.
     pub merchant_pub: MerchantPub,
-    /// For what.
+    /// The contract.
     pub h_contract_terms: HashCode,
     /// The merchant's account.
     pub payto_uri: String,
@@ -325,18 +326,18 @@ pub struct Deposit {
     pub wire_salt: WireSalt,
     /// The wallet's time.
     pub wallet_time: Timestamp,
-    /// The time until which refunds are promised to be possible; zero: none. Not after the wire deadline.
+    /// The refund deadline, not after the wire deadline. Zero: no refunds.
     pub refund_deadline: Timestamp,
-    /// When the merchant wants the money at the latest; not never. The past means as soon as possible.
+    /// The wire deadline; not never. A time in the past means as soon as possible.
     pub wire_deadline: Timestamp,
     /// 1 to 256 coins.
     pub coins: Vec<DepositCoin>,
 }
 
-/// An accepted deposit: what the confirmations are signed over, beside the request.
+/// An accepted deposit: the values that the confirmations cover beside the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deposited {
-    /// When the exchange accepted the first of the coins first: the timestamp of all confirmations.
+    /// The time at which the exchange accepted any of the coins first: the timestamp of all confirmations.
     pub exchange_time: Timestamp,
     /// The coins, in the order of the request.
     pub coins: Vec<DepositedCoin>,
@@ -371,12 +372,12 @@ pub struct Refunded {
     pub repeated: bool,
 }
 
-/// Takes value from a coin to turn it into fresh ones.
+/// Melts a coin: takes value from it, for fresh coins.
 #[derive(Debug, Clone)]
 pub struct Melt {
     /// The old coin.
     pub coin: PresentedCoin,
-    /// What is taken from it, melt fee included.
+    /// The melted amount, melt fee included.
     pub amount: Money,
     /// The refresh commitment.
     pub rc: HashCode,
@@ -397,7 +398,7 @@ pub struct Melted {
     pub repeated: bool,
 }
 
-/// Finishes a refresh. The commitment has been recomputed and found right, the link signatures are verified.
+/// Finishes a refresh. The commitment was recomputed and matches; the link signatures were verified.
 #[derive(Debug, Clone)]
 pub struct Reveal {
     /// The old coin: [`super::read::melt_by_rc`] finds it.
@@ -410,7 +411,8 @@ pub struct Reveal {
     pub transfer_privs: [u8; 64],
     /// The refresh master secret; required if a fresh coin is Clause Blind Schnorr.
     pub rms: Option<CsNonce>,
-    /// 1 to 255 fresh coins with their blind signatures; dropped unseen if refused or a repetition.
+    /// 1 to 255 fresh coins with their blind signatures, which are dropped if the command is refused or a
+    /// repetition.
     pub fresh: Vec<FreshCoin>,
 }
 
@@ -447,7 +449,7 @@ pub struct Recouped {
     pub amount: Money,
     /// When.
     pub time: Timestamp,
-    /// Whether nothing was left because it had been recouped before.
+    /// Whether the coin had been recouped before, so that nothing was left.
     pub repeated: bool,
 }
 
@@ -477,18 +479,18 @@ pub struct RecoupRefreshed {
     pub amount: Money,
     /// When.
     pub time: Timestamp,
-    /// Whether nothing was left because it had been recouped before.
+    /// Whether the coin had been recouped before, so that nothing was left.
     pub repeated: bool,
 }
 
 // --- Transfers ------------------------------------------------------------------------------------------------------
 
-/// Why a unit of aggregation is looked at.
+/// The reason for an aggregation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// At least one of the deposits is due; otherwise nothing is done.
+    /// At least one of the deposits is due. If none is, nothing changes.
     Due,
-    /// A further part of a unit that was begun, or a transient aggregate whose KYC hold may be over.
+    /// The next part of a unit that was begun, or a transient aggregate whose KYC hold may have ended.
     Continued,
 }
 
@@ -503,56 +505,57 @@ pub struct Aggregate {
     pub account: AccountId,
     /// Deposits that may still be refunded after this moment are left out.
     pub until: Timestamp,
-    /// How many deposits are taken in at most: 1 to [`super::transfers::AGGREGATE_DEPOSITS_MAX`].
+    /// The maximum number of deposits to aggregate: 1 to [`super::transfers::AGGREGATE_DEPOSITS_MAX`].
     pub deposits_max: usize,
-    /// Why now.
+    /// The reason.
     pub trigger: Trigger,
-    /// Whether the transfer is paid although more deposits are left than are taken in now. Otherwise the sum waits for them.
+    /// Whether to pay the transfer although further deposits of the unit are left. Otherwise the sum waits
+    /// for them.
     pub complete: bool,
     /// The transient aggregate's identifier if there is one ([`super::read::transient`]), else 32 random bytes.
     pub wtid: Wtid,
     /// 64 random bytes: identifies the transfer at the bank.
     pub request_uid: HashCode,
-    /// The KYC requirement that forbids to pay now, if any.
+    /// The KYC requirement that forbids payment now, if any.
     pub kyc_hold: Option<u64>,
 }
 
-/// What an aggregation did.
+/// The outcome of [`Aggregate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregated {
     /// Nothing is due.
     Nothing,
     /// The sum waits: too small, held back, or more to come.
     Transient {
-        /// Deposits taken in now.
+        /// The number of deposits aggregated now.
         taken: usize,
         /// The sum so far, before the wire fee.
         total: Money,
-        /// Whether more deposits of the unit are left, which the sum waits for.
+        /// Whether the sum waits for further deposits of the unit.
         more: bool,
     },
     /// A transfer is prepared.
     Prepared {
-        /// Deposits taken in now.
+        /// The number of deposits aggregated now.
         taken: usize,
-        /// What is wired.
+        /// The wired amount.
         amount: Money,
     },
 }
 
-/// Marks transfers as accepted by the bank, all of them or none.
+/// Marks transfers as accepted by the bank: all or none.
 #[derive(Debug, Clone)]
 pub struct TransfersDone {
     /// Which.
     pub wtids: Vec<Wtid>,
 }
 
-/// Marks a transfer as impossible. Nothing is tried again until an operator says so.
+/// Marks a transfer as failed. It is not tried again until an operator orders it.
 #[derive(Debug, Clone)]
 pub struct TransferFailed {
     /// Which.
     pub wtid: Wtid,
-    /// Why: for the operator.
+    /// The reason, for the operator.
     pub reason: String,
 }
 
@@ -583,16 +586,16 @@ pub struct ExecuteDrain {
     pub request_uid: HashCode,
 }
 
-/// An order to pay out profit was looked at.
+/// The outcome of [`ExecuteDrain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
-    /// What is paid.
+    /// The paid amount.
     pub amount: Money,
     /// Whether it had been executed before.
     pub repeated: bool,
 }
 
-/// A worker takes, keeps or gives back its part of a job. See [`super::leases`].
+/// A worker claims, renews or returns its part of a job. See [`super::leases`].
 #[derive(Debug, Clone)]
 pub enum Lease {
     /// A range of an account's bank rows.
@@ -610,28 +613,28 @@ pub enum Leased {
     Slots(SlotsShare),
 }
 
-/// Claims the first range of an account that nobody else is at, or a new one behind the others, instead of the one that the
-/// watcher has.
+/// Claims the first range of an account that no other watcher holds, or a new range behind the others. It
+/// replaces the watcher's current range.
 #[derive(Debug, Clone, Copy)]
 pub struct RangeClaim {
     /// The account.
     pub account: AccountId,
     /// The watcher.
     pub holder: u64,
-    /// The watcher's time, not shifted.
+    /// The watcher's time, without a shift of the clock.
     pub now: Timestamp,
-    /// For how long; none: it leaves.
+    /// The lease's duration. None: the worker leaves.
     pub lease: Option<Duration>,
     /// How many rows a new range has, by the distance of their ids.
     pub size: u64,
 }
 
-/// How far a watcher's range has come.
+/// The progress of a watcher's range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RangeProgress {
     /// The watcher.
     pub holder: u64,
-    /// The watcher's time, not shifted.
+    /// The watcher's time, without a shift of the clock.
     pub now: Timestamp,
     /// For how long it keeps holding the range.
     pub lease: Duration,
@@ -639,7 +642,7 @@ pub struct RangeProgress {
     pub start: u64,
     /// The last row up to which all are imported.
     pub latest: u64,
-    /// If the range is complete: up to where there are no more rows.
+    /// If the range is complete: the id up to which there are no more rows.
     pub seen_until: Option<u64>,
 }
 
@@ -663,23 +666,23 @@ pub struct RangeState {
 /// A worker's slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotsShare {
-    /// Those it holds.
+    /// The slots that it holds.
     pub slots: Slots,
-    /// Whether these are more than its share.
+    /// Whether it holds more than its share.
     pub has_excess: bool,
 }
 
 /// Takes or keeps a worker's share of a queue's slots.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotsClaim {
-    /// Whose queue.
+    /// The queue.
     pub job: LeaseJob,
     /// The worker: any number but 0, below 2^63.
     pub holder: u64,
-    /// The worker's time, not shifted.
+    /// The worker's time, without a shift of the clock.
     pub now: Timestamp,
-    /// For how long; none: it leaves.
+    /// The lease's duration. None: the worker leaves.
     pub lease: Option<Duration>,
-    /// Whether it gives up what is more than its share.
+    /// Whether it returns slots beyond its share.
     pub gives: bool,
 }

@@ -8,13 +8,13 @@ use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{Cipher, DenomKey, DenomRow, DenomSerial, Denominations, Revocations};
 
-/// What the rules need to know of a denomination. It never changes. (Whether it is revoked is a row, which rules plan and read
-/// like any other: see `plan_revocation`.)
+/// The terms of a denomination that the rules use. They never change. (A revocation is a row, which rules
+/// plan and read like any other: see `plan_revocation`.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DenomTerms {
-    /// How it signs.
+    /// Its cipher.
     pub cipher: Cipher,
-    /// What a coin of it is worth.
+    /// The value of its coins.
     pub value: Money,
     /// Fee of a withdrawal, and of each fresh coin in a refresh.
     pub fee_withdraw: Money,
@@ -24,7 +24,7 @@ pub struct DenomTerms {
     pub fee_refresh: Money,
     /// Fee of a refund.
     pub fee_refund: Money,
-    /// From when it can be withdrawn and spent.
+    /// The time from which it can be withdrawn and spent.
     pub start: Timestamp,
     /// The time until which it can be withdrawn.
     pub expire_withdraw: Timestamp,
@@ -34,12 +34,12 @@ pub struct DenomTerms {
     pub expire_legal: Timestamp,
 }
 
-/// Why a denomination is not usable for an operation.
+/// The reasons why a denomination is not usable for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DenomProblem {
-    /// Its time has not come.
+    /// It is not valid yet.
     Future,
-    /// Its time for this operation is over.
+    /// It has expired for this operation.
     Expired,
     /// It is revoked.
     Revoked,
@@ -103,9 +103,9 @@ impl DenomTerms {
     }
 }
 
-/// Asks for the row that says whether a denomination is revoked. A batch sees a revocation that was committed before its rows
-/// were loaded, whoever committed it. One that comes later finds the batch under way: both orders are right then, and whoever
-/// takes money back from a coin after it changes the coin's row, on which the batch depends.
+/// Plans the row that records a denomination's revocation. A batch sees every revocation that was committed
+/// before the batch loaded its rows, from any process. A later one is concurrent with the batch, so both
+/// orders are valid. A recoup after the revocation changes the coin's row, on which the batch depends.
 pub(super) fn plan_revocation(serial: DenomSerial, plan: &mut Plan) {
     plan.row::<Revocations>(DenomKey { serial });
 }
@@ -117,9 +117,9 @@ pub(super) fn is_revoked(rows: &WorkingSet, serial: DenomSerial) -> bool {
 
 /// The terms of all denominations by serial.
 ///
-/// This is the one thing that the rules read besides rows. It only grows, and terms never change, so that a decision never
-/// depends on when it was read. What another process has added may be missing: then whoever needs it reads it from the store
-/// ([`DenomTable::find`]).
+/// The rules read only this table besides rows. It only grows, and terms never change, so a decision never
+/// depends on the time of the read. Denominations that another process has added may be missing; they are
+/// then read from the store ([`DenomTable::find`]).
 #[derive(Debug, Default)]
 pub struct DenomTable {
     terms: RwLock<Vec<Option<DenomTerms>>>,
@@ -142,7 +142,7 @@ impl DenomTable {
         Ok(table)
     }
 
-    /// Adds what has come since.
+    /// Adds the denominations that were added to the store since.
     ///
     /// # Errors
     /// When the store cannot be read.

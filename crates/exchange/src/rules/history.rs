@@ -1,4 +1,4 @@
-//! Histories of coins and reserves: what proves a refusal, and what owners may see.
+//! Histories of coins and reserves: evidence for refusals, and statements for owners.
 
 use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_engine::Evidence;
@@ -9,7 +9,7 @@ use batzen_tables::exchange::{CoinPub, CoinRow, DenomSerial, MerchantPub, Reserv
 use super::{ConflictReason, DenomTable, Refusal};
 use crate::reads::read;
 
-/// All that ever happened to a coin. `remaining` = value − debits + credits of the items (C3).
+/// The whole history of a coin. `remaining` = value − debits + credits of the items (C3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoinHistory {
     /// The coin.
@@ -18,9 +18,9 @@ pub struct CoinHistory {
     pub denom: DenomSerial,
     /// Hash of its age commitment, if it has one.
     pub h_age: Option<ShortHash>,
-    /// What is left of it.
+    /// Its remaining value.
     pub remaining: Money,
-    /// What happened, by type.
+    /// The events, by type.
     pub items: Vec<CoinHistoryItem>,
 }
 
@@ -31,7 +31,7 @@ impl CoinHistory {
     }
 }
 
-/// One event in the life of a coin.
+/// One event in the history of a coin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CoinHistoryItem {
     /// It paid for a contract.
@@ -94,7 +94,7 @@ pub enum CoinHistoryItem {
         /// When.
         time: Timestamp,
     },
-    /// Its value went back to the coin that it was changed from. Taken from the coin.
+    /// Recoup-refresh: its value went back to the old coin. Taken from the coin.
     RecoupRefresh {
         /// How much.
         amount: Money,
@@ -107,7 +107,7 @@ pub enum CoinHistoryItem {
         /// When.
         time: Timestamp,
     },
-    /// The value of a coin that it was changed into came back. Added to the coin.
+    /// Recoup-refresh: the value of a fresh coin came back. Added to the coin.
     OldCoinRecoup {
         /// How much.
         amount: Money,
@@ -119,7 +119,7 @@ pub enum CoinHistoryItem {
 }
 
 impl CoinHistoryItem {
-    /// What the event took from the coin and what it gave.
+    /// The amounts that the event took from the coin and added to it.
     #[must_use]
     pub fn effect(&self) -> (Money, Money) {
         match self {
@@ -135,18 +135,19 @@ impl CoinHistoryItem {
     }
 }
 
-/// A reserve's balance with its history: all of it, or what falls into a window.
+/// A reserve's balance with its history: the whole, or the events in a window.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReserveStatement {
     /// What the reserve holds now.
     pub balance: Money,
-    /// What happened, by type in the order of the protocol's table. A whole history adds up to the balance (R10).
+    /// The events, by type in the order of the protocol's table. A whole history adds up to the balance
+    /// (R10).
     pub items: Vec<ReserveHistoryItem>,
-    /// How many events there are in all, also those outside of the window.
+    /// The number of all events, also those outside of the window.
     pub events: usize,
 }
 
-/// One event in the life of a reserve.
+/// One event in the history of a reserve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReserveHistoryItem {
     /// A transfer came in. Added.
@@ -209,7 +210,7 @@ pub enum ReserveHistoryItem {
 }
 
 impl ReserveHistoryItem {
-    /// What the event took from the reserve and what it gave.
+    /// The amounts that the event took from the reserve and added to it.
     #[must_use]
     pub fn effect(&self) -> (Money, Money) {
         match self {
@@ -248,8 +249,8 @@ pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)
     given.checked_sub(taken).ok()
 }
 
-/// Fills in the history that proves a refusal. When it no longer does (another command filled the coin or the reserve
-/// again), or something was committed while it was read, the command is to be executed again.
+/// Adds the history that proves a refusal. If it no longer proves it (another command credited the coin or
+/// the reserve), or if something was committed during the read, the command must be executed again.
 pub(super) fn complete(
     denoms: &DenomTable,
     refusal: &mut Refusal,
@@ -258,7 +259,7 @@ pub(super) fn complete(
     match refusal {
         Refusal::ReserveInsufficient(shortage) => {
             let reserve_pub = shortage.reserve_pub;
-            // Reserves are not forgotten while they have commands.
+            // Reserves are not deleted while commands name them.
             let Some(statement) = read::reserve_statement(store, denoms, reserve_pub, None)? else {
                 return Ok(Evidence::Rerun);
             };
@@ -272,7 +273,7 @@ pub(super) fn complete(
             Ok(evidence)
         }
         Refusal::CoinConflict { conflict, .. } => {
-            // A coin that never paid anything may be asked for more than its value: then there is no history.
+            // A request may exceed the value of a coin that was never used. Then there is no history.
             let mut evidence = Evidence::Complete;
             if let Some(history) = read::coin_history(store, denoms, conflict.coin_pub)? {
                 let terms = denoms

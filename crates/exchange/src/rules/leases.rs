@@ -1,15 +1,17 @@
-//! Who does what: leases by which workers, in whatever processes, share a job.
+//! Leases, by which the workers of one or several processes share a job.
 //!
-//! A lease decides nothing about money. It ends by itself, so that who is killed holds nobody up for longer; and who has overrun
-//! his goes on, since whatever two workers do to one item counts once by the other rules.
+//! A lease decides nothing about money. It expires, so a killed worker blocks others no longer than that. A
+//! worker whose lease has expired may continue: the other rules count an item once even if two workers
+//! process it.
 //!
 //! * An account's history is cut into *ranges* of bank rows, each imported by the watcher that has leased it. The cursor follows
 //!   the ranges in their order, in the commits that import them: it never passes a row that was not imported.
 //! * Other queues are cut into [`SLOTS`] *slots* by a part of their items' keys. A worker has a row of its own as long as its
 //!   lease lasts; the slots are spread evenly over the workers that have one.
 //!
-//! The time is the workers', whose clocks need not agree well: one that is ahead takes over early, one that is behind late. What
-//! ends later than ten minutes from now was written by a clock that cannot be right, and counts as ended.
+//! Times are those of the workers' clocks, which may differ: a clock that is ahead takes over early, one that
+//! is behind takes over late. A lease that ends more than ten minutes from now was written by a wrong clock
+//! and counts as expired.
 
 use std::collections::BTreeMap;
 
@@ -22,18 +24,18 @@ use batzen_tables::exchange::{
 
 use super::{Lease, Leased, RangeClaim, RangeProgress, RangeState, SlotsClaim, SlotsShare};
 
-/// Into how many slots a queue is cut.
+/// The number of slots of a queue.
 pub const SLOTS: u32 = 64;
-/// No lease is longer.
+/// The longest lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(300);
-/// What ends later than this from now was written by a clock that cannot be right.
+/// A lease that ends later than this from now was written by a wrong clock.
 const BELIEVED_MAX: Duration = Duration::from_secs(600);
 /// A holder whose lease ended this recently still counts as live.
 const RECENTLY: Duration = Duration::from_secs(60);
-/// Ranges of an account at once. Beyond them, watchers help with the first one instead of going further ahead of it.
+/// The maximum number of ranges of an account at the same time. Further watchers help with the first range.
 pub const RANGES_MAX: usize = 256;
 
-/// The account of jobs that have none.
+/// The account id for jobs without account.
 const NO_ACCOUNT: AccountId = AccountId([0; 8]);
 
 /// The value under which the leases of a job are found: the first columns of their keys.
@@ -66,7 +68,7 @@ pub(super) fn execute(rows: &mut WorkingSet, command: &Lease) -> Leased {
     }
 }
 
-/// Whether a lease lasts.
+/// Whether a lease has not expired.
 fn lasts(until: Timestamp, now: Timestamp) -> bool {
     until > now && until <= now.saturating_add(BELIEVED_MAX)
 }
@@ -83,7 +85,7 @@ fn cursor(rows: &WorkingSet, account: AccountId) -> u64 {
     rows.get::<Cursors>(&AccountKey { account }).map_or(0, |row| row.bank_row)
 }
 
-/// Ranges that are not imported wholly, in their order. They adjoin.
+/// Ranges that are not completely imported, in order. They adjoin.
 fn ranges(rows: &WorkingSet, account: AccountId) -> BTreeMap<u64, LeaseRow> {
     leases(rows, LeaseJob::Wirewatch, account)
 }
@@ -131,7 +133,8 @@ fn claim_range(rows: &mut WorkingSet, claim: &RangeClaim) -> Option<RangeState> 
     state(&ranges, start, holder, now)
 }
 
-/// Takes note of what was imported of a range, and moves the cursor over what is imported before the first gap.
+/// Records the progress of a range, and moves the cursor to the end of the imported rows before the first
+/// gap.
 pub(super) fn advance(
     rows: &mut WorkingSet,
     account: AccountId,
@@ -141,12 +144,12 @@ pub(super) fn advance(
     let key = |start| LeaseKey { job: LeaseJob::Wirewatch, account, start };
     let mut ranges = ranges(rows, account);
     let last = ranges.keys().next_back().copied();
-    // If it is gone, another watcher has completed it.
+    // If the range is gone, another watcher has completed it.
     let row = ranges.get_mut(&start)?;
     row.latest = row.latest.max(latest);
     if let Some(until) = seen_until {
         row.is_complete = true;
-        // Ids may have large gaps, which the next claim need not walk through.
+        // Ids may have large gaps, which the next claim can skip.
         if last == Some(start) {
             row.end = row.end.max(until);
         }
@@ -172,7 +175,7 @@ pub(super) fn advance(
     state(&ranges, start, holder, now)
 }
 
-/// Up to where an account's history is imported, and whether somebody holds what comes next.
+/// The row up to which an account's history is imported, and whether a watcher holds the next range.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -185,16 +188,16 @@ pub fn front(store: &Store, account: AccountId, now: Timestamp) -> Result<(u64, 
     Ok((cursor, first.is_some()))
 }
 
-/// Removes all leases: nobody is at anything.
+/// Removes all leases.
 ///
 /// # Errors
 /// When the store fails.
-pub fn forget_all(store: &Store) -> Result<(), StoreError> {
+pub fn remove_all(store: &Store) -> Result<(), StoreError> {
     let mut changes = ChangeSet::new();
     for found in store.all::<WorkerLeases>()? {
         changes.delete::<WorkerLeases>(&found.key, &found.row);
     }
-    // Only deletions: there is nothing that could conflict.
+    // Only deletions, which cannot conflict.
     store.commit(&changes).map(drop)
 }
 
@@ -208,15 +211,15 @@ impl Slots {
     /// All of them.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Whether an item is in one of them, by two bytes of its key that differ from item to item.
+    /// Whether an item is in one of them, by two bytes of its key that vary between items.
     #[must_use]
     pub const fn has(self, a: u8, b: u8) -> bool {
         self.0 >> ((a ^ b) as u32 % SLOTS) & 1 == 1
     }
 
-    /// Whether all of them are among others.
+    /// Whether they are a subset of `others`.
     #[must_use]
-    pub const fn are_in(self, others: Self) -> bool {
+    pub const fn is_subset_of(self, others: Self) -> bool {
         self.0 & !others.0 == 0
     }
 
@@ -257,7 +260,7 @@ fn claim_slots(rows: &mut WorkingSet, claim: &SlotsClaim) -> SlotsShare {
     let share = SLOTS.div_ceil(workers);
     let mut own = Slots::default();
     let mut has_excess = false;
-    // What it has already comes first, so that slots do not wander.
+    // Prefer the worker's current slots, so that slots do not move needlessly.
     for takes_new in [false, true] {
         for slot in 0..SLOTS {
             let lease = leases.get(&u64::from(slot));

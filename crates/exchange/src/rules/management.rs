@@ -25,21 +25,21 @@ pub enum Command {
     },
     /// Revokes a denomination for ever.
     RevokeDenomination {
-        /// Which.
+        /// The key.
         serial: DenomSerial,
         /// `MASTER_DENOMINATION_KEY_REVOKED`.
         master_sig: EddsaSignature,
     },
     /// Revokes an online signing key for ever.
     RevokeSigningKey {
-        /// Which.
+        /// The key.
         exchange_pub: EddsaPublicKey,
         /// `MASTER_SIGNING_KEY_REVOKED`.
         master_sig: EddsaSignature,
     },
     /// Enables an auditor.
     EnableAuditor {
-        /// Who.
+        /// The auditor.
         auditor_pub: EddsaPublicKey,
         /// Its base URL.
         url: String,
@@ -50,12 +50,12 @@ pub enum Command {
     },
     /// Disables an auditor.
     DisableAuditor {
-        /// Who.
+        /// The auditor.
         auditor_pub: EddsaPublicKey,
         /// The signed time.
         end: Timestamp,
     },
-    /// Keeps an auditor's signature on a denomination.
+    /// Stores an auditor's signature on a denomination.
     AuditorSignature {
         /// The auditor.
         auditor_pub: EddsaPublicKey,
@@ -107,19 +107,19 @@ pub enum Command {
     },
 }
 
-/// What a change did.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It took effect.
     Changed,
-    /// Everything was so already.
+    /// Nothing changed: the same change was stored before.
     Unchanged,
 }
 
-/// Why a change was refused.
+/// The reasons why a change is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// A serial is taken: somebody else added denominations. Read the key set again and repeat.
+    /// A serial is taken: another process has added denominations. Read the key set again and retry.
     #[error("the key set has changed meanwhile")]
     SerialTaken,
     /// The signing key has never been in use.
@@ -128,8 +128,8 @@ pub enum Refusal {
     /// A change with a later time is stored.
     #[error("a more recent change is stored")]
     MoreRecentPresent,
-    /// The auditor has another name, and the change is not later than that one. Names are not signed: otherwise whoever sees
-    /// the signed change could send it again with a name of their own.
+    /// The auditor has another name, and the change is not later than that one. Names are not signed, so
+    /// anybody who sees a signed change could otherwise repeat it with another name.
     #[error("the auditor has another name; sign the change with a later time")]
     AuditorNameDiffers,
     /// The auditor is unknown.
@@ -154,12 +154,13 @@ fn counter(name: &str) -> CounterKey {
     CounterKey { name: name.into() }
 }
 
-/// The value under which all global fees are found.
+/// The index value under which all global fees are stored.
 const ALL_GLOBAL_FEES: u8 = 0;
 
-/// Names the rows that a change may touch. All changes count themselves in one row ([`Counters::KEY_SET`]), so that no two of
-/// them are decided at the same time on different nodes: a period of fees depends on all others, an auditor's signature on
-/// whether the auditor is enabled. It also tells every node when its memory of the key set is out of date.
+/// Names the rows that a change may touch. Every change increments one row ([`Counters::KEY_SET`]), so that
+/// two nodes never decide two changes at the same time: a fee period depends on all others, an auditor's
+/// signature on whether the auditor is enabled. The counter also shows every node that its key state is out
+/// of date.
 pub fn plan(command: &Command, plan: &mut Plan) {
     use Command as C;
     plan.row::<Counters>(counter(Counters::KEY_SET));
@@ -317,7 +318,7 @@ fn keys(
     Ok(outcome)
 }
 
-/// A change may follow one that was signed for the same time or earlier.
+/// Whether a change is not older than the stored one.
 fn order(old: Timestamp, new: Timestamp) -> Result<(), Refusal> {
     if old > new { Err(Refusal::MoreRecentPresent) } else { Ok(()) }
 }
@@ -367,12 +368,12 @@ fn auditor_signature(
     Ok(Changed)
 }
 
-/// Whether two periods have a moment in common.
+/// Whether two periods overlap.
 fn overlaps(a: (Timestamp, Timestamp), b: (Timestamp, Timestamp)) -> bool {
     a.1 > b.0 && a.0 < b.1
 }
 
-/// What follows from the stored periods that overlap a new one, each with whether its fees are the same.
+/// Decides by the stored periods that overlap a new one, each with whether its fees are equal.
 fn compare(overlapping: impl Iterator<Item = bool>) -> Result<Option<Outcome>, Refusal> {
     let mut found = None;
     for is_same in overlapping {

@@ -1,9 +1,9 @@
-//! The money rules: what may be withdrawn, spent, refreshed, refunded, taken back, closed and paid out.
+//! The money rules: withdrawals, deposits, refreshes, refunds, recoups, closing of reserves, transfers.
 //!
-//! Pure functions over rows: no I/O, no clock, no randomness, no cryptography. A [`Command`] names everything that was
-//! drawn, computed or verified before: signatures are checked by the API *before* a command is submitted, blind
-//! signatures are made before and count only if the debit does. The rules decide on the rows alone; whatever an API
-//! handler read before (is this a repetition? is the reserve rich enough?) was advice.
+//! Pure functions over rows: no I/O, no clock, no randomness, no cryptography. A [`Command`] names everything
+//! that was drawn, computed or verified before: signatures are checked by the API *before* a command is
+//! submitted, blind signatures are made before and count only if the debit does. The rules decide on the rows
+//! alone; what an API handler read before (is this a repetition? does the balance suffice?) was only a hint.
 //!
 //! | file | commands |
 //! |---|---|
@@ -12,11 +12,12 @@
 //! | [`refreshes`] | [`Melt`], [`Reveal`] |
 //! | [`recoups`] | [`Recoup`], [`RecoupRefresh`] |
 //! | [`transfers`] | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
-//! | [`leases`] | [`Lease`]: which worker does what |
-//! | [`management`] | what the offline keys sign |
+//! | [`leases`] | [`Lease`]: how workers share jobs |
+//! | [`management`] | changes signed by offline keys |
 //!
-//! Reads that need no batch are in [`reads`](crate::reads), with the balance sheet. A refused command changes nothing; where
-//! the protocol wants the refusal proven, it carries the history ([`history`]) that proves it.
+//! Reads that need no batch are in [`reads`](crate::reads), with the balance sheet. A refused command changes
+//! nothing; where the protocol demands evidence, it carries the history ([`history`]) that proves the
+//! refusal.
 
 pub mod coins;
 mod command;
@@ -47,10 +48,10 @@ pub use refusal::*;
 /// a busy reserve some hundreds.
 pub const HISTORY_EVENTS_LONG: usize = 256;
 
-/// What of the configuration the rules depend on.
+/// The part of the configuration that the rules depend on.
 #[derive(Debug, Clone)]
 pub struct RulesConfig {
-    /// After which time without credit a reserve is closed (`IDLE_RESERVE_EXPIRATION_TIME`).
+    /// The time without credit after which a reserve is closed (`IDLE_RESERVE_EXPIRATION_TIME`).
     pub idle_reserve_expiration: Duration,
     /// How long reserves are kept (`LEGAL_RESERVE_EXPIRATION_TIME`).
     pub legal_reserve_expiration: Duration,
@@ -81,9 +82,9 @@ impl RulesConfig {
 pub struct ExchangeRules {
     /// The terms of all denominations.
     pub denoms: Arc<DenomTable>,
-    /// What they depend on besides.
+    /// The configuration.
     pub config: RulesConfig,
-    /// Where the money is. No rule reads it.
+    /// The running sums of money. No rule reads them.
     pub flow: Arc<MoneyFlow>,
 }
 

@@ -36,7 +36,7 @@ pub(super) fn plan_recoup_refresh(command: &RecoupRefresh, plan: &mut Plan) {
 }
 
 impl ExchangeRules {
-    /// Checks a coin for recoup: its terms, and the coin as it is.
+    /// Checks the terms and the row of a coin for recoup.
     fn recoupable(
         &self,
         rows: &WorkingSet,
@@ -69,7 +69,7 @@ impl ExchangeRules {
         let n = u32::try_from(n).expect("a coin is recouped fewer than 2^32 times");
         let amount = coin.remaining;
         if amount.is_zero() {
-            // Y3: all went back before, or all was spent.
+            // Y3: all was recouped before, or all was spent.
             let last = n.checked_sub(1).and_then(|n| rows.get::<Recoups>(&RecoupKey { coin_pub, n }));
             return match last {
                 Some(row) => Ok(Recouped {

@@ -76,7 +76,7 @@ impl ExchangeRules {
         Ok(Melted { noreveal_index: command.noreveal_index, repeated: false })
     }
 
-    /// M6, M8: after its time, or once its denomination is revoked, only a zombie may be melted.
+    /// M6, M8: after its denomination expired or was revoked, a coin may be melted only if it is a zombie.
     fn meltable(
         &self,
         rows: &WorkingSet,
@@ -100,7 +100,7 @@ impl ExchangeRules {
             return Err(unusable(if expired { DenomProblem::Expired } else { DenomProblem::Revoked }));
         };
         let zombie = known.zombie;
-        // A coin of another denomination is a conflict before it is anything else.
+        // The conflict of a coin known under another denomination takes precedence over other refusals.
         known_or_new(rows, &command.coin, terms, 0)?;
         if zombie {
             Ok(())

@@ -1,4 +1,4 @@
-//! Why the rules refuse a command.
+//! Refusals of commands by the rules.
 
 use batzen_protocol::Money;
 use batzen_tables::exchange::{CoinPub, DenomSerial, ReservePub};
@@ -6,7 +6,8 @@ use batzen_tables::exchange::{CoinPub, DenomSerial, ReservePub};
 use super::history::{CoinHistory, ReserveStatement};
 use super::{DenomProblem, management};
 
-/// Why a command was refused. It changed nothing. The numbers in brackets are the protocol's error codes.
+/// The reason why a command was refused. It changed nothing. The numbers in brackets are the protocol's error
+/// codes.
 ///
 /// `index` counts planchets or coins in the order of the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,10 +34,10 @@ pub enum Refusal {
         /// The second occurrence.
         index: usize,
     },
-    /// Nothing is wrong, but for a blind signature that was not made yet: make it and submit again.
+    /// The withdrawal is acceptable, but a blind signature is missing: make it and submit again.
     #[error("a blind signature is missing")]
     SignatureMissing,
-    /// \[1160\] A Clause Blind Schnorr nonce (or refresh master secret) was used for something else.
+    /// \[1160\] A Clause Blind Schnorr nonce (or refresh master secret) was used for another operation.
     #[error("nonce reuse")]
     NonceReuse {
         /// Which planchet; 0 in a melt or reveal.
@@ -52,24 +53,25 @@ pub enum Refusal {
         /// Its number.
         denom: DenomSerial,
     },
-    /// \[1008, 1009, 1010; 1555, 1580\] The denomination may not be used for this now.
+    /// \[1008, 1009, 1010; 1555, 1580\] The denomination is not usable for this operation now.
     #[error("denomination {denom:?} is not usable: {problem:?}")]
     DenominationUnusable {
         /// Which planchet, coin or fresh coin.
         index: usize,
         /// Its denomination.
         denom: DenomSerial,
-        /// What is wrong.
+        /// The problem.
         problem: DenomProblem,
     },
 
     // Coins
-    /// \[1003, 1012, 1015, 1206, 1501, 1510\] The coin's history contradicts the request, and proves it.
+    /// \[1003, 1012, 1015, 1206, 1501, 1510\] The coin's history conflicts with the request. It is the
+    /// evidence.
     #[error("coin {index}: {:?}", .conflict.reason)]
     CoinConflict {
         /// Which coin of the request.
         index: usize,
-        /// What contradicts.
+        /// The conflict.
         conflict: Box<CoinConflict>,
     },
     /// \[26\] The same coin twice in one request, with different data. (Equal entries count once.)
@@ -113,7 +115,8 @@ pub enum Refusal {
     /// \[1305\] The coin's time is over and no value came back to it.
     #[error("the coin has expired and is no zombie")]
     MeltNoZombie,
-    /// Another coin was melted under this commitment. No honest client does that: a commitment covers its coin.
+    /// Another coin was melted under this commitment. Honest clients never send this, because a commitment
+    /// covers its coin.
     #[error("the commitment belongs to another coin")]
     RcTaken,
     /// \[1355\] No melt with this commitment.
@@ -135,7 +138,7 @@ pub enum Refusal {
     /// \[1551, 1576\] The planchet was never withdrawn, or never revealed.
     #[error("unknown planchet")]
     PlanchetUnknown,
-    /// More would come back than was ever paid. Cannot happen unless signatures were forged.
+    /// More would come back than was ever paid. Only forged signatures can cause this.
     #[error("more would come back to the coin than its value")]
     RecoupAboveValue,
 
@@ -169,7 +172,7 @@ pub enum Refusal {
 pub struct ReserveShortage {
     /// Which reserve.
     pub reserve_pub: ReservePub,
-    /// What it holds.
+    /// Its balance.
     pub balance: Money,
     /// What the request needs in all.
     pub requested: Money,
@@ -177,23 +180,23 @@ pub struct ReserveShortage {
     pub history: ReserveStatement,
 }
 
-/// What a coin's history contradicts.
+/// A conflict with a coin's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoinConflict {
     /// The coin.
     pub coin_pub: CoinPub,
-    /// Why.
+    /// The kind of conflict.
     pub reason: ConflictReason,
     /// Its whole history, with the denomination under which it is known.
     pub history: CoinHistory,
 }
 
-/// In which way a request contradicts a coin's history.
+/// The kind of conflict between a request and a coin's history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConflictReason {
     /// \[1012\] Less is left than the request takes.
     Insufficient {
-        /// What it takes.
+        /// The requested amount.
         requested: Money,
     },
     /// \[1003\] The coin is known under another denomination.

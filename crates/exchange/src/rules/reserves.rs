@@ -79,8 +79,8 @@ fn first_wtid(reserve_pub: &ReservePub) -> Wtid {
     Wtid::from_bytes(*reserve_pub.as_bytes())
 }
 
-/// Locks a Clause Blind Schnorr nonce to one operation, for ever: two signatures under one nonce would give the
-/// denomination's private key away.
+/// Locks a Clause Blind Schnorr nonce to one operation for ever: two signatures under one nonce would reveal
+/// the denomination's private key.
 pub(super) fn lock_nonce(
     rows: &mut WorkingSet,
     kind: NonceKind,
@@ -252,7 +252,7 @@ impl ExchangeRules {
         Ok(Credited { reserves, booked, range })
     }
 
-    /// Adds money to a reserve, which it creates if need be. Both dates only move ahead; the first account that sent
+    /// Credits a reserve, and creates it if necessary. Both dates only increase. The first account that sent
     /// money stays the origin.
     pub(super) fn credit_reserve(
         &self,
@@ -296,7 +296,7 @@ impl ExchangeRules {
             return Err(Refusal::TargetMismatch);
         }
         transfers::check_target(rows, command.h_payto, &command.method)?;
-        // The fee is that of the day on which the reserve expired, however late the closer comes.
+        // The fee is that of the day on which the reserve expired, even if the closer runs later.
         let closing_fee = transfers::wire_fees_at(rows, &command.method, reserve.expiration)?.closing_fee;
 
         let amount = reserve.balance;
@@ -339,7 +339,7 @@ impl ExchangeRules {
     }
 }
 
-/// Keeps a payto URI under its hash.
+/// Stores a payto URI under its hash.
 pub(super) fn remember_target(rows: &mut WorkingSet, h_payto: PaytoHash, payto_uri: &str) {
     let key = WireTargetKey { h_payto };
     if rows.get::<WireTargets>(&key).is_none() {

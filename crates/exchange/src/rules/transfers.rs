@@ -1,4 +1,4 @@
-//! Money that leaves: aggregation of deposits, transfers at the bank, profit.
+//! Outgoing money: aggregation of deposits, transfers at the bank, profit.
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_engine::{Plan, WorkingSet};
@@ -15,7 +15,8 @@ use super::{
     TransferRetry, TransfersDone, Trigger, add,
 };
 
-/// How many deposits one [`Aggregate`] may take in, so that payments behind it in the lane do not wait long.
+/// The maximum number of deposits in one [`Aggregate`], so that payments behind it in the lane do not wait
+/// long.
 pub const AGGREGATE_DEPOSITS_MAX: usize = 1_000;
 
 pub(super) fn plan_aggregate(command: &Aggregate, plan: &mut Plan) {
@@ -66,7 +67,7 @@ pub fn round_down(amount: Money, unit: Money) -> Money {
     Money::from_units(units).expect("not above the amount")
 }
 
-/// That the account is known and has this method.
+/// Checks that the account is known and has this method.
 pub(super) fn check_target(rows: &WorkingSet, h_payto: PaytoHash, method: &str) -> Result<(), Refusal> {
     let target = rows.get::<WireTargets>(&WireTargetKey { h_payto }).ok_or(Refusal::TargetMismatch)?;
     // Methods compare without case (RFC 8905).
@@ -103,7 +104,7 @@ pub(super) struct Payment {
     pub h_payto: PaytoHash,
 }
 
-/// What an aggregation takes in.
+/// The deposits of an aggregation.
 #[derive(Default)]
 struct Unit {
     deposits: Vec<(DepositKey, DepositRow)>,
@@ -112,7 +113,7 @@ struct Unit {
     /// Deposit fees of those that are not completely refunded (F3, G3).
     fees: Money,
     due: bool,
-    /// Whether there are others that it had no room for.
+    /// Whether deposits are left beyond the limit.
     more: bool,
 }
 
@@ -145,7 +146,7 @@ impl ExchangeRules {
         Ok(())
     }
 
-    /// The present as the aggregator reads it: rounded down to its granularity.
+    /// The aggregator's time: now, rounded down to its granularity.
     #[must_use]
     pub fn aggregation_time(&self, now: Timestamp) -> Timestamp {
         let shift = self.config.aggregator_shift.as_micros();
@@ -155,14 +156,14 @@ impl ExchangeRules {
         Timestamp::from_micros(now.as_micros() - now.as_micros() % shift)
     }
 
-    /// Finds what can be taken in now.
+    /// Finds the deposits that can be aggregated now.
     fn unit(&self, rows: &WorkingSet, command: &Aggregate, now: Timestamp) -> Result<Unit, Refusal> {
         let (from, _) = command.target.range(command.until);
         let until = command.until.min(now);
         let mut unit = Unit::default();
         for (key, deposit) in rows.range::<Deposits>(Deposits::BY_TARGET, &from) {
             let target = DepositTarget { h_payto: deposit.h_payto, merchant_pub: key.merchant_pub };
-            // Taken in by an earlier command of the batch, or asked for by another one.
+            // Aggregated by an earlier command of the batch, or planned by another one.
             if target != command.target || deposit.wtid.is_some() || deposit.refund_deadline > until {
                 continue;
             }
@@ -179,7 +180,7 @@ impl ExchangeRules {
             let row = DepositRow { wtid: Some(command.wtid), ..deposit.clone() };
             unit.deposits.push((key.clone(), row));
         }
-        // Which part of a large unit holds the deposit that is due does not matter: they all go.
+        // It does not matter which part of a large unit contains the due deposit: all parts are paid.
         unit.due |= unit.more;
         Ok(unit)
     }
@@ -323,7 +324,7 @@ pub(super) fn done(
 
 pub(super) fn failed(rows: &mut WorkingSet, command: &TransferFailed) -> Result<TransferMarked, Refusal> {
     mark(rows, command.wtid, |row| {
-        // What the bank has accepted cannot fail any more.
+        // A transfer that the bank accepted cannot fail any more.
         if row.finished.is_none() {
             row.failed.get_or_insert_with(|| command.reason.clone());
         }

@@ -1,6 +1,7 @@
-//! The background task that keeps keys coming: creates them ahead, replaces revoked ones, erases those whose use has
-//! ended, rebuilds the key state when a deadline passes, and (stand-alone) signs what is new. Where signers hold the keys
-//! they create and erase them, and the task follows: it tells all of them what is revoked until each has confirmed it.
+//! The key keeper: a background task that creates keys ahead, replaces revoked keys, erases keys whose use
+//! has ended, rebuilds the key state when a deadline passes, and (stand-alone) signs new keys. Signers, if
+//! configured, create and erase keys themselves; the task then sends revocations to each signer until it has
+//! confirmed them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
@@ -17,27 +18,28 @@ use tokio::sync::watch;
 use super::standalone;
 use crate::app::Exchange;
 use crate::app::key_destruction::{REVOKE_WAIT, revoke_denomination};
+use crate::keys::KeyRoundError;
 
-/// How long the service sleeps at most between two looks at its keys: clocks can be shifted.
+/// The longest pause between two rounds: clocks can be shifted.
 const KEY_REFRESH_INTERVAL_MAX: StdDuration = StdDuration::from_secs(3_600);
-/// How soon a failed round is tried again.
+/// The pause after a failed round.
 const RETRY: StdDuration = StdDuration::from_secs(10);
-/// Deadlines closer than this are taken together.
+/// The shortest pause: closer deadlines share a round.
 const PAUSE_MIN: StdDuration = StdDuration::from_millis(20);
-/// How soon a signer that was not there is told again what is revoked.
+/// The pause before revocations are sent again to a signer that was unreachable.
 const REVOKE_RETRY: Duration = Duration::from_secs(5);
-/// A stand-alone exchange checks its fees and accounts so often.
+/// The interval at which a stand-alone exchange checks its fees and accounts.
 const SETUP_INTERVAL: Duration = Duration::from_days(1);
 
 /// Runs until the process ends.
 pub(crate) async fn run(app: Arc<Exchange>, progress: Arc<dyn Fn(usize, usize) + Send + Sync>) {
     keep(&app, progress.as_ref()).await;
-    // Nobody shall wait for what will not come.
+    // End the waits for rounds that will never run.
     app.keeper.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
     app.keeper.ready.send_if_modified(|ready| {
         let is_waited_for = ready.is_none();
         if is_waited_for {
-            *ready = Some(Err("the exchange is ending".into()));
+            *ready = Some(Err(KeyRoundError::Stopping));
         }
         is_waited_for
     });
@@ -61,7 +63,7 @@ async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Syn
             }
         };
         for waiter in waiting {
-            // It may have given up.
+            // The waiter may have given up.
             let _ = waiter.send(result.clone());
         }
         app.keeper.ready.send_if_modified(|ready| {
@@ -74,14 +76,14 @@ async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Syn
         tokio::select! {
             biased;
             () = app.core.drain.draining() => return,
-            () = app.keeper.poke.notified() => {}
+            () = app.keeper.round_requested.notified() => {}
             () = changed(&mut listings) => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
-/// Resolves when a signer has other keys; never if there are none.
+/// Resolves when a signer's keys change; never without signers.
 async fn changed(listings: &mut Option<watch::Receiver<Option<Arc<Listing>>>>) {
     if let Some(listings) = listings
         && listings.changed().await.is_ok()
@@ -91,7 +93,7 @@ async fn changed(listings: &mut Option<watch::Receiver<Option<Arc<Listing>>>>) {
     std::future::pending::<()>().await;
 }
 
-/// Until the next deadline.
+/// The pause until the next deadline.
 fn pause(app: &Exchange, setup_due: Timestamp) -> StdDuration {
     let now = app.core.now();
     let mut due = app.keys().rebuild_at();
@@ -111,64 +113,55 @@ async fn round(
     app: &Arc<Exchange>,
     progress: &(dyn Fn(usize, usize) + Send + Sync),
     setup_due: &mut Timestamp,
-) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
+) -> Result<(), KeyRoundError> {
     let now = app.core.now();
     let keys = app.keys();
     let Some(modules) = app.custody.modules() else { return round_of_signers(app).await };
     let is_first = app.keeper.ready.borrow().is_none();
-    // What services with the same files have made meanwhile.
-    let mut changes = modules.refresh().await.map_err(|error| text(&error))?;
-    changes += modules
-        .replace_revoked_denominations(|h_bare| keys.is_bare_revoked(h_bare), now)
-        .await
-        .map_err(|error| text(&error))?;
-    changes += modules
-        .replace_revoked_signing_keys(|key| keys.is_signkey_revoked(key), now)
-        .await
-        .map_err(|error| text(&error))?;
-    // At the start nothing else needs the processors; later on payments do.
+    // Keys that other services with the same files have created.
+    let mut changes = modules.refresh().await?;
+    changes += modules.replace_revoked_denominations(|h_bare| keys.is_bare_revoked(h_bare), now).await?;
+    changes += modules.replace_revoked_signing_keys(|key| keys.is_signkey_revoked(key), now).await?;
+    // At the start nothing else needs the processors; later, payments do.
     let parallel = if is_first { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
-    let generated = modules.generate(now, parallel, progress).await.map_err(|error| text(&error))?;
+    let generated = modules.generate(now, parallel, progress).await?;
     app.core.metrics.denomination_keys_created.add(generated.denominations as u64);
     app.core.metrics.signing_keys_created.add(generated.signing as u64);
     changes += generated.denominations + generated.signing;
-    changes += modules
-        .erase_expired(now, |h_bare| keys.signed_until(h_bare), |key| keys.signing_until(key))
-        .await
-        .map_err(|error| text(&error))?;
+    changes +=
+        modules.erase_expired(now, |h_bare| keys.signed_until(h_bare), |key| keys.signing_until(key)).await?;
     if changes > 0 || keys.rebuild_at() <= now {
-        app.rebuild_keys().await.map_err(|error| text(&error))?;
+        app.rebuild_keys().await?;
     }
     if app.core.config.standalone.is_some() && (changes > 0 || *setup_due <= now) {
-        standalone::set_up(app).await.map_err(|error| text(&error))?;
+        standalone::set_up(app).await?;
         *setup_due = now.saturating_add(SETUP_INTERVAL);
     }
     Ok(())
 }
 
-/// A round of an exchange whose keys are with signers.
-async fn round_of_signers(app: &Arc<Exchange>) -> Result<(), String> {
-    revoke_at_signers(app).await.map_err(|error| error.to_string())?;
-    app.rebuild_keys().await.map_err(|error| error.to_string())?;
+/// A round of an exchange whose signers hold the keys.
+async fn round_of_signers(app: &Arc<Exchange>) -> Result<(), KeyRoundError> {
+    revoke_at_signers(app).await?;
+    app.rebuild_keys().await?;
     if app.custody.module_keys().is_none() {
         let trouble = app.custody.signers().and_then(SignerClient::last_error);
-        return Err(format!("no signer answers: {}", trouble.as_deref().unwrap_or("not yet")));
+        return Err(KeyRoundError::NoSigner(trouble.unwrap_or_else(|| "not yet".to_owned())));
     }
-    if app.has_all_keys() { Ok(()) } else { Err("the signers are still making keys".into()) }
+    if app.has_all_keys() { Ok(()) } else { Err(KeyRoundError::SignersMakeKeys) }
 }
 
-/// Tells the signers what is revoked, as long as one may not know it.
+/// Sends the revocations to the signers until each has confirmed them.
 async fn revoke_at_signers(app: &Exchange) -> Result<(), StoreError> {
     let keys = app.keys();
     let mut is_missing = false;
-    // A signer that comes back from an old backup lists what it had destroyed.
+    // A signer restored from an old backup lists keys that it had destroyed.
     let listed: HashSet<_> = app.custody.denominations().iter().map(|key| key.info().h_bare).collect();
     let signing: HashSet<_> = app.custody.signing_keys().iter().map(SigningHandle::public_key).collect();
     for found in app.core.store.all::<Revocations>()? {
         let serial = found.key.serial;
-        let Some(denom) = keys.find_serial(serial) else { continue };
-        // A key whose time is over is erased by itself.
+        let Some(denom) = keys.find_denomination_by_serial(serial) else { continue };
+        // An expired key is erased without a revocation.
         let is_confirmed =
             app.keeper.confirmed().denoms.contains(&serial) && !listed.contains(&denom.public.h_key());
         if denom.expire_withdraw < app.core.now() || is_confirmed {

@@ -14,7 +14,7 @@ use crate::app::Exchange;
 use crate::keys::{KeyError, load_or_create_eddsa};
 use crate::offline::{self, GlobalFeeTerms, ModuleKeys, OfflineConfig, OfflineError};
 
-/// Why the set-up failed.
+/// The reasons why the set-up failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The master key.
@@ -23,7 +23,7 @@ pub enum SetupError {
     /// A step of the offline workflow.
     #[error(transparent)]
     Offline(#[from] OfflineError),
-    /// The exchange did not answer itself.
+    /// The exchange did not answer the set-up's request.
     #[error(transparent)]
     Http(#[from] ClientError),
     /// The exchange listens on a local socket only.
@@ -31,7 +31,7 @@ pub enum SetupError {
     NoPort,
 }
 
-/// Does everything that is missing, over HTTP. Repeating it changes nothing.
+/// Completes the set-up over HTTP. Repeating it changes nothing.
 ///
 /// # Errors
 /// The first step that fails; the next run starts over.
@@ -64,7 +64,7 @@ pub(crate) async fn set_up(app: &Exchange) -> Result<(), SetupError> {
     let reply = client.get_json(format!("{base_url}wire")).await?;
     let listed: BTreeSet<String> = match reply.status {
         200 => reply.json::<WireResponse>()?.accounts.into_iter().map(|account| account.payto_uri).collect(),
-        // Nothing is published yet.
+        // No account is published yet.
         _ => BTreeSet::new(),
     };
     let mut methods = BTreeSet::new();
@@ -105,7 +105,7 @@ pub(crate) async fn set_up(app: &Exchange) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Fees that were signed once stay until their year is over, whatever the configuration says now.
+/// Signed fees stay in force until the end of their year, even if the configuration has changed.
 async fn upload_fee(
     client: &Client,
     base_url: &str,
@@ -120,7 +120,7 @@ async fn upload_fee(
     }
 }
 
-/// The exchange's own address, whatever its public URL is.
+/// The exchange's local address, independent of its public URL.
 fn local_url(bound: &Bound) -> Option<String> {
     let port = bound.port()?;
     match bound {

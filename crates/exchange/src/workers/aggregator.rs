@@ -1,9 +1,9 @@
 //! aggregator: turns due deposits into prepared transfers to merchants.
 //!
-//! The unit of work is a merchant's account: once one of its deposits is due, all whose refund period is over are paid with
-//! it. Parts of at most [`AGGREGATE_DEPOSITS_MAX`] deposits are taken in a command each, by way of the transient aggregate;
-//! only the last part pays, under the identifier that the first one got. A unit that was left half-way is found again by its
-//! transient aggregate.
+//! The unit of work is a merchant's account: when one of its deposits is due, all deposits whose refund
+//! period has ended are paid with it. Parts of at most [`AGGREGATE_DEPOSITS_MAX`] deposits are taken in a
+//! command each, by way of the transient aggregate; only the last part pays, under the identifier that the
+//! first one got. An interrupted unit is found again by its transient aggregate.
 //!
 //! The queue of due deposits is read from the index alone. Parts of many units are in flight at the same time, so that one
 //! commit takes in several units and the next ones are found while it happens; but never more than [`IN_FLIGHT_DEPOSITS`]
@@ -28,7 +28,8 @@ use tokio::time::Instant;
 
 use super::leases::{self, Share};
 use super::{
-    Aside, Mode, Progress, WorkerError, check_drain, debit_accounts, decide, idle_interval, pause, read,
+    Aside, ItemError, Mode, Progress, WorkerError, check_drain, debit_accounts, decide, idle_interval, pause,
+    read,
 };
 use crate::core::Core;
 use crate::reads::read::{self, DuePosition};
@@ -36,23 +37,25 @@ use crate::rules::leases::Slots;
 use crate::rules::transfers::{AGGREGATE_DEPOSITS_MAX, payto_method, round_down};
 use crate::rules::{Aggregate, Aggregated, Refusal, Trigger};
 
-/// Deposits paid by one transfer at most, so that its list stays readable for the merchant; more are paid by the next.
+/// The maximum number of deposits in one transfer, so that its list stays readable for the merchant. The next
+/// transfer pays the rest.
 const UNIT_DEPOSITS_MAX: usize = 10_000;
-/// Due deposits looked at at once; by the service while it serves clients, who wait for the processor meanwhile.
+/// Due deposits read at once: the second value by the service, whose clients wait for the processor
+/// meanwhile.
 const PAGE_DEPOSITS: usize = 4_096;
 const PAGE_DEPOSITS_BESIDE_CLIENTS: usize = 1_024;
 /// Accounts of targets read at once.
 const ACCOUNTS_AT_ONCE: usize = 16;
-/// How much of a wire method is looked at, in characters. Those that an account here pays to are shorter.
+/// The longest wire method that is read, in characters. Methods of configured accounts are shorter.
 const METHOD_CHARS_MAX: usize = 256;
 /// Deposits, and half as many units, that may be on their way through the lane. About two commits of a few milliseconds: one
 /// happens while the other one waits.
 const IN_FLIGHT_DEPOSITS: usize = 3_000;
 /// What a unit costs beside its deposits, in deposits: it writes a transfer and a prepared request.
 const UNIT_WEIGHT: usize = 2;
-/// How often a part is tried again because somebody else was faster.
+/// Attempts at a part that conflicts with another worker.
 const RACES_MAX: u32 = 8;
-/// So often units left half-way are looked for at most.
+/// The shortest interval between two searches for interrupted units.
 const RESUME_PAUSE: Duration = Duration::from_secs(60);
 /// The shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -71,7 +74,7 @@ pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
             aggregator.share.leave().await;
             return Ok(progress);
         }
-        // Whoever waits for our end expects that everything is aggregated, by whomever.
+        // The caller expects that all due deposits are aggregated at the end, also those of other workers.
         aggregator.share.wait_for_others(round.others).await?;
     }
 }
@@ -98,19 +101,19 @@ struct Aggregator<'a> {
     /// The accounts that pay, with the methods of their payto URIs.
     accounts: Arc<[(AccountId, String)]>,
     aside: Aside<DepositTarget>,
-    /// When units left half-way were looked for.
+    /// The time of the last search for interrupted units.
     resumed: Option<Instant>,
     share: Share<'a>,
 }
 
-/// What came of a look at all that is due.
+/// The result of a pass over all due deposits.
 struct Round {
     progress: Progress,
-    /// How many targets are others'.
+    /// The number of targets that belong to other workers.
     others: usize,
 }
 
-/// A unit of aggregation on its way.
+/// A unit of aggregation in progress.
 struct Unit {
     target: DepositTarget,
     account: AccountId,
@@ -118,43 +121,43 @@ struct Unit {
     wtid: Wtid,
     kyc_hold: Option<u64>,
     trigger: Trigger,
-    /// Deposits taken in by parts that are done.
+    /// Deposits aggregated by completed parts.
     taken: usize,
-    /// How many more there probably are, at most one more than fit into a part.
+    /// An estimate of the deposits left, at most one more than fit into a part.
     left: usize,
 }
 
 impl Unit {
-    /// What its next part costs the lane.
+    /// The weight of its next part in the lane.
     fn weight(&self) -> usize {
         self.left.min(AGGREGATE_DEPOSITS_MAX) + UNIT_WEIGHT
     }
 }
 
-/// What is known of a target before its unit begins.
+/// A target before its unit begins.
 enum Found {
     Payable { account: AccountId, method: String, transient: Option<Transient>, left: usize },
-    Aside(String),
+    Aside(ItemError),
 }
 
-/// A transient aggregate, as far as it matters to what comes.
+/// The relevant columns of a transient aggregate.
 #[derive(Clone, Copy)]
 struct Transient {
     wtid: Wtid,
-    /// The KYC requirement that holds it back still.
+    /// The KYC requirement that still blocks it.
     kyc_hold: Option<u64>,
 }
 
 /// The outcome of a part.
 enum Fate {
-    /// The unit has another part.
+    /// The unit has a next part.
     More,
     /// All of the unit is aggregated.
     Done,
     /// Nothing was due any more.
     Nothing,
     /// It cannot be paid now.
-    Aside(String),
+    Aside(ItemError),
 }
 
 impl<'a> Aggregator<'a> {
@@ -177,14 +180,14 @@ impl<'a> Aggregator<'a> {
             let until = due.and_then(|due| due.saturating_since(app.now()).to_std());
             let mut idle = idle_interval(app.config.workers.aggregator_idle_sleep);
             if round.others > 0 {
-                // Should the others end without a word, their share is free then.
+                // By then the leases of other workers that were killed have expired.
                 idle = idle.min(leases::lease(app));
             }
             pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
         }
     }
 
-    /// Looks through all that is due, once.
+    /// One pass over all due deposits.
     async fn round(&mut self) -> Result<Round, WorkerError> {
         let mut round = Round { progress: Progress::default(), others: 0 };
         let first = self.measure().await?;
@@ -236,14 +239,14 @@ impl<'a> Aggregator<'a> {
         Ok(round)
     }
 
-    fn set_aside(&mut self, target: DepositTarget, reason: &str) {
-        if self.aside.put(target) {
+    fn set_aside(&mut self, target: DepositTarget, reason: &ItemError) {
+        if self.aside.insert(target) {
             let DepositTarget { h_payto, merchant_pub } = target;
-            tracing::error!(%h_payto, %merchant_pub, reason, "deposits cannot be paid, set aside");
+            tracing::error!(%h_payto, %merchant_pub, %reason, "deposits cannot be paid, set aside");
         }
     }
 
-    /// When the first of all became ready.
+    /// The time at which the first deposit became due.
     async fn measure(&self) -> Result<Option<Timestamp>, WorkerError> {
         let now = self.app.now();
         let first = read(self.app, |store| read::next_ready(store, None)).await?;
@@ -252,25 +255,25 @@ impl<'a> Aggregator<'a> {
         Ok(first)
     }
 
-    /// Whether to look again for units left half-way: when it has got slots of others, who may have been killed. All transient
-    /// aggregates are read for that.
+    /// Whether to search again for interrupted units: when the worker has got slots of others, which may have
+    /// been killed. The search reads all transient aggregates.
     fn is_to_resume(&mut self) -> bool {
         let pause = if self.mode == Mode::UntilIdle { Duration::ZERO } else { RESUME_PAUSE };
         self.resumed.is_none_or(|resumed| resumed.elapsed() >= pause) && self.share.has_gained()
     }
 
-    /// Pays units left half-way.
+    /// Pays interrupted units.
     async fn resume(&mut self, round: &mut Round) -> Result<(), WorkerError> {
         self.resumed = Some(Instant::now());
-        let units = self.half_way().await?;
-        // It has been looked for everything that it has now.
+        let units = self.interrupted_units().await?;
+        // The search covers all slots that the worker holds now.
         self.share.has_gained();
         self.work(units, round).await
     }
 
-    /// Transient aggregates that can be paid: those whose unit was left half-way, that a lower wire fee has made large
-    /// enough, or whose KYC hold is over.
-    async fn half_way(&mut self) -> Result<VecDeque<Unit>, WorkerError> {
+    /// Transient aggregates that can be paid: interrupted units, sums that a lower wire fee has made large
+    /// enough, and sums whose KYC hold has ended.
+    async fn interrupted_units(&mut self) -> Result<VecDeque<Unit>, WorkerError> {
         let now = self.app.now();
         let round_unit = self.app.config.currency_round_unit;
         let accounts = Arc::clone(&self.accounts);
@@ -318,7 +321,7 @@ impl<'a> Aggregator<'a> {
         Ok(found.into_iter().filter_map(unit).collect())
     }
 
-    /// Works units off, several at a time.
+    /// Processes units, several at a time.
     async fn work(&mut self, mut units: VecDeque<Unit>, round: &mut Round) -> Result<(), WorkerError> {
         let before = round.progress.done;
         let mut in_flight = FuturesUnordered::new();
@@ -342,14 +345,14 @@ impl<'a> Aggregator<'a> {
             weight -= unit_weight;
             let (unit, fate) = ended?;
             match fate {
-                // At once, so that a unit is not left half-way for longer than need be.
+                // Continue the unit at once, so that it is not incomplete for longer than necessary.
                 Fate::More => units.push_front(unit),
                 Fate::Done => {
                     round.progress.done += 1;
-                    // Others are told of many at once.
+                    // One notice for many transfers.
                     self.app.notices.transfers.notify_one();
                 }
-                // Somebody else was faster; what is left of it comes with the next round.
+                // Another worker was faster. The next round takes the rest.
                 Fate::Nothing => {}
                 Fate::Aside(reason) => self.set_aside(unit.target, &reason),
             }
@@ -361,36 +364,36 @@ fn is_ours(slots: Slots, target: &DepositTarget) -> bool {
     slots.has(target.h_payto.as_bytes()[0], target.merchant_pub.as_bytes()[0])
 }
 
-fn shortened(text: &str, chars_max: usize) -> String {
+fn truncate_chars(text: &str, chars_max: usize) -> String {
     text.chars().take(chars_max).collect()
 }
 
-/// Finds out how targets can be paid.
+/// Reads what is needed to pay targets.
 fn look_up(
     store: &Store,
     targets: Vec<DepositTarget>,
     accounts: &[(AccountId, String)],
     now: Timestamp,
 ) -> Result<Vec<(DepositTarget, Found)>, StoreError> {
-    // Of the accounts only the method is kept: payto URIs that earlier builds accepted may have megabytes.
+    // Keep only the wire method of the accounts: payto URIs that earlier builds accepted may have megabytes.
     let mut methods = Vec::with_capacity(targets.len());
     for targets in targets.chunks(ACCOUNTS_AT_ONCE) {
         let keys: Vec<_> = targets.iter().map(|target| WireTargetKey { h_payto: target.h_payto }).collect();
         let paytos = store.get_many::<WireTargets>(&keys)?;
         methods.extend(paytos.iter().map(|payto| {
             let payto = payto.as_ref()?;
-            Some(payto_method(&payto.row.payto_uri).map(|method| shortened(method, METHOD_CHARS_MAX)))
+            Some(payto_method(&payto.row.payto_uri).map(|method| truncate_chars(method, METHOD_CHARS_MAX)))
         }));
     }
     let mut found = Vec::with_capacity(targets.len());
     for (target, method) in targets.into_iter().zip(methods) {
         let account = match &method {
-            None => Err("the account is unknown".to_owned()),
-            Some(None) => Err("the account has no wire method".to_owned()),
+            None => Err(ItemError::UnknownAccount),
+            Some(None) => Err(ItemError::NoWireMethod(target.h_payto.to_string())),
             Some(Some(method)) => accounts
                 .iter()
                 .find(|(_, own)| own.eq_ignore_ascii_case(method))
-                .ok_or_else(|| format!("no account pays to {method} accounts")),
+                .ok_or_else(|| ItemError::NoDebitAccount(method.clone())),
         };
         let (account, method) = match account {
             Ok(account) => account.clone(),
@@ -403,7 +406,7 @@ fn look_up(
         let row = store.get::<Aggregates>(&key)?;
         let transient = row.map(|row| transient(store, &key, &row.row)).transpose()?;
         let left = read::open_deposits(store, &target, now, AGGREGATE_DEPOSITS_MAX + 1)?;
-        // Due, but a refund is possible still.
+        // Due, but a refund is still possible.
         if left > 0 {
             found.push((target, Found::Payable { account, method, transient, left }));
         }
@@ -423,7 +426,7 @@ fn transient(store: &Store, key: &AggregateKey, row: &AggregateRow) -> Result<Tr
     Ok(Transient { wtid: row.wtid, kyc_hold })
 }
 
-/// Has the next part of a unit decided.
+/// Submits the next part of a unit.
 async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), WorkerError> {
     let metrics = &app.metrics.workers;
     let DepositTarget { h_payto, merchant_pub } = unit.target;
@@ -469,7 +472,7 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
                 unit.wtid = row.map_or_else(Wtid::random, |row| row.wtid);
                 continue;
             }
-            Err(refusal) => Fate::Aside(refusal.to_string()),
+            Err(refusal) => Fate::Aside(refusal.into()),
         };
         return Ok((unit, fate));
     }

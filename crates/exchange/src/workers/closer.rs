@@ -1,7 +1,8 @@
 //! closer: turns what is left on expired reserves into prepared transfers to where the money came from.
 //!
-//! One reserve a command. Several closers have a share of the reserves each ([`super::leases`]). Reserves without origin account are not in the queue; those whose origin no account of ours can
-//! pay to, or for whose expiration day no closing fee is known, are passed by.
+//! One reserve a command. Several closers have a share of the reserves each ([`super::leases`]). Reserves
+//! without origin account are not in the queue; Reserves are skipped if no configured account can pay their
+//! origin, or if no closing fee is known for the day of their expiration.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use batzen_tables::exchange::{LeaseJob, ReservePub, Reserves};
 
 use super::leases::{self, Share};
 use super::{
-    Aside, Mode, Progress, WorkerError, check_drain, debit_account, decide, idle_interval, pause, queues,
-    read,
+    Aside, ItemError, Mode, Progress, WorkerError, check_drain, debit_account, decide, idle_interval, pause,
+    queues, read,
 };
 use crate::core::Core;
 use crate::reads::read;
@@ -21,7 +22,7 @@ use crate::rules::{CloseReserve, Closed, Refusal};
 
 /// Reserves read at once.
 const PAGE: usize = 256;
-/// How often a reserve is tried again because its transfer's identifier was taken.
+/// Attempts to close a reserve whose transfer's identifier is taken.
 const RACES_MAX: u32 = 8;
 /// The shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -88,7 +89,7 @@ impl<'a> Closer<'a> {
         }
     }
 
-    /// One pass over all reserves that are expired now; and how many of them are others' to close.
+    /// One pass over all expired reserves. Also returns how many of them belong to other workers.
     async fn round(&mut self) -> Result<(Progress, usize), WorkerError> {
         let (mut progress, mut others) = (Progress::default(), 0);
         let now = self.app.now();
@@ -108,8 +109,8 @@ impl<'a> Closer<'a> {
                     Ok(false) => {}
                     Err(reason) => {
                         let reserve_pub = found.key.reserve_pub;
-                        if self.aside.put(reserve_pub) {
-                            tracing::error!(%reserve_pub, reason, "a reserve cannot be closed, set aside");
+                        if self.aside.insert(reserve_pub) {
+                            tracing::error!(%reserve_pub, %reason, "a reserve cannot be closed, set aside");
                         }
                     }
                 }
@@ -124,17 +125,17 @@ impl<'a> Closer<'a> {
         Ok((progress, others))
     }
 
-    /// Whether it was closed now, or why it cannot be.
-    async fn close(&self, found: &Found<Reserves>) -> Result<Result<bool, String>, WorkerError> {
+    /// Closes a reserve. True if it was closed now.
+    async fn close(&self, found: &Found<Reserves>) -> Result<Result<bool, ItemError>, WorkerError> {
         let reserve_pub = found.key.reserve_pub;
         let Some(h_payto) = found.row.origin else { return Ok(Ok(false)) };
         let payto_uri = read(self.app, move |store| read::payto(store, h_payto)).await?;
-        let Some(payto_uri) = payto_uri else { return Ok(Err("the account is unknown".to_owned())) };
+        let Some(payto_uri) = payto_uri else { return Ok(Err(ItemError::UnknownAccount)) };
         let Some(method) = payto_method(&payto_uri) else {
-            return Ok(Err(format!("{payto_uri:?} has no wire method")));
+            return Ok(Err(ItemError::NoWireMethod(payto_uri)));
         };
         let Some(account) = debit_account(self.app, method) else {
-            return Ok(Err(format!("no account pays to {method} accounts")));
+            return Ok(Err(ItemError::NoDebitAccount(method.to_owned())));
         };
         let mut races = 0;
         loop {
@@ -157,7 +158,7 @@ impl<'a> Closer<'a> {
                     return Ok(Ok(true));
                 }
                 Err(Refusal::WtidTaken) if races < RACES_MAX => races += 1,
-                Err(refusal) => return Ok(Err(refusal.to_string())),
+                Err(refusal) => return Ok(Err(refusal.into())),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! drain: turns orders to pay out profit into prepared transfers.
 //!
-//! The master key's signature on an order is the decision; it was checked when the order came, and is checked again here,
-//! where the money is moved.
+//! The master key's signature on an order is the decision. It was checked when the order arrived, and is
+//! checked again here, before money moves.
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::hash_text;
@@ -11,8 +11,8 @@ use batzen_store::Found;
 use batzen_tables::exchange::Drains;
 
 use super::{
-    Aside, Mode, Progress, WorkerError, check_drain, debit_account, debit_accounts, decide, idle_interval,
-    pause, queues, read,
+    Aside, ItemError, Mode, Progress, WorkerError, check_drain, debit_account, debit_accounts, decide,
+    idle_interval, pause, queues, read,
 };
 use crate::core::Core;
 use crate::rules::ExecuteDrain;
@@ -65,8 +65,8 @@ impl Orders<'_> {
                     Ok(is_new) => progress.done += u64::from(is_new),
                     Err(reason) => {
                         let wtid = found.key.wtid;
-                        if self.aside.put(wtid) {
-                            tracing::error!(%wtid, reason, "an order cannot be executed, set aside");
+                        if self.aside.insert(wtid) {
+                            tracing::error!(%wtid, %reason, "an order cannot be executed, set aside");
                         }
                     }
                 }
@@ -80,7 +80,7 @@ impl Orders<'_> {
         Ok(progress)
     }
 
-    async fn execute(&self, found: &Found<Drains>) -> Result<Result<bool, String>, WorkerError> {
+    async fn execute(&self, found: &Found<Drains>) -> Result<Result<bool, ItemError>, WorkerError> {
         let (app, wtid, order) = (self.app, found.key.wtid, &found.row);
         let message = MasterDrainProfit {
             wtid,
@@ -90,18 +90,18 @@ impl Orders<'_> {
             h_payto: h_payto(&order.payto_uri),
         };
         if !message.verify(&app.master_public_key, &order.master_sig) {
-            return Ok(Err("it is not signed by the master key".to_owned()));
+            return Ok(Err(ItemError::NotSigned));
         }
         let Some(method) = payto_method(&order.payto_uri) else {
-            return Ok(Err(format!("{:?} has no wire method", order.payto_uri)));
+            return Ok(Err(ItemError::NoWireMethod(order.payto_uri.clone())));
         };
-        // The account that the order names, if it can pay there; else any that can.
+        // The account that the order names, if it can pay the receiver; else any account that can.
         let named = debit_accounts(app).find(|account| {
             account.config.section.eq_ignore_ascii_case(&order.account_section)
                 && account.method.eq_ignore_ascii_case(method)
         });
         let Some(account) = named.or_else(|| debit_account(app, method)) else {
-            return Ok(Err(format!("no account pays to {method} accounts")));
+            return Ok(Err(ItemError::NoDebitAccount(method.to_owned())));
         };
         let command = ExecuteDrain {
             wtid,
@@ -118,7 +118,7 @@ impl Orders<'_> {
                 }
                 Ok(Ok(!drained.repeated))
             }
-            Err(refusal) => Ok(Err(refusal.to_string())),
+            Err(refusal) => Ok(Err(refusal.into())),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A worker's share of a queue, held by a lease in the store.
 //!
-//! Workers of one kind, in whatever processes, have slots of their queue each ([`crate::rules::leases`]). A share is claimed when
-//! there is something to do, kept as long as there is, and given back at the end; who is killed keeps it until his lease ends.
-//! Correctness never rests on it.
+//! The workers of one kind, in one or several processes, each hold slots of their queue
+//! ([`crate::rules::leases`]). A worker claims its share when there is work, renews it while there is work,
+//! and returns it at the end. A killed worker's lease expires. Correctness never depends on leases.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,24 +15,24 @@ use crate::core::Core;
 use crate::rules::leases::Slots;
 use crate::rules::{Lease, Leased, SlotsClaim, SlotsShare};
 
-/// After which part of a lease it is renewed: by then others may have come or gone. So long, too, somebody who waits for the end
-/// of all work leaves others' share to them while nothing of it is done.
+/// The part of a lease after which it is renewed, because workers may have started or ended. For the same
+/// time, a worker that waits for the end of all work leaves idle items to the workers that hold them.
 const RENEWALS: u32 = 3;
-/// How often he looks.
+/// The interval of its checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long a worker that says nothing keeps what it is at.
+/// The duration of a lease.
 pub(super) fn lease(app: &Core) -> Duration {
     super::idle_interval(app.config.workers.lease)
 }
 
-/// The machine's time, whatever the worker's clock is shifted by: leases are between processes.
+/// The machine's time, without the worker's clock shift: leases are shared between processes.
 pub(super) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(u64::try_from(since.as_micros()).unwrap_or(0))
 }
 
-/// A number for a worker that no other one has.
+/// A unique number for a worker.
 pub(super) fn holder() -> u64 {
     let mut bytes = [0; 8];
     batzen_crypto::fill_random(&mut bytes);
@@ -44,7 +44,7 @@ pub(super) fn length(lease: Duration) -> batzen_protocol::Duration {
     batzen_protocol::Duration::from_micros(u64::try_from(lease.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// The slots that a worker has.
+/// The slots that a worker holds.
 pub(super) struct Share<'a> {
     app: &'a Core,
     mode: Mode,
@@ -52,18 +52,18 @@ pub(super) struct Share<'a> {
     holder: u64,
     share: SlotsShare,
     claimed: Option<Instant>,
-    /// It is to be claimed again, however long it lasts.
+    /// The share must be claimed again, even if its lease has not expired.
     renews: bool,
-    /// Whether there are slots in it that it had not before, or has lost for a while.
+    /// Whether it contains slots that are new, or that were lost for a while.
     has_gained: bool,
-    /// The time since which somebody has been waiting for so many items that others are at.
+    /// Since when the caller has been waiting for this number of items of other workers.
     waits_for: Option<(usize, Instant)>,
-    /// Whether it takes everything, whoever is at it.
+    /// Whether it takes all items, also those of other workers.
     takes_all: bool,
 }
 
 impl<'a> Share<'a> {
-    /// Nothing yet.
+    /// An empty share.
     pub fn new(app: &'a Core, mode: Mode, job: LeaseJob) -> Self {
         Self {
             app,
@@ -79,12 +79,13 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Everything, whatever others do.
+    /// All slots, regardless of other workers.
     pub fn all(app: &'a Core, mode: Mode, job: LeaseJob) -> Self {
         Self { takes_all: true, ..Self::new(app, mode, job) }
     }
 
-    /// The slots it has now, claimed again if need be. What is more than its share is given up: nothing of it may be under way.
+    /// The slots it holds now, claimed again if necessary. Returns slots beyond its share, so no item of them
+    /// may be in progress.
     ///
     /// # Errors
     /// When the store fails.
@@ -92,7 +93,8 @@ impl<'a> Share<'a> {
         self.renewed(true).await.map(|share| share.slots)
     }
 
-    /// The same while something is under way: what it has it keeps, and says whether that is too much.
+    /// The same while items are in progress: keeps all slots, and returns whether they are more than its
+    /// share.
     ///
     /// # Errors
     /// When the store fails.
@@ -100,7 +102,7 @@ impl<'a> Share<'a> {
         self.renewed(false).await
     }
 
-    /// Gives up what is more than its share.
+    /// Returns slots beyond its share.
     ///
     /// # Errors
     /// When the store fails.
@@ -109,7 +111,7 @@ impl<'a> Share<'a> {
         self.slots().await
     }
 
-    /// Whether it has got slots since this was asked last: whoever had them may have left something half-way.
+    /// Whether it has gained slots since the last call: their last holder may have been interrupted.
     pub fn has_gained(&mut self) -> bool {
         std::mem::take(&mut self.has_gained)
     }
@@ -126,11 +128,12 @@ impl<'a> Share<'a> {
             self.share = self.claim(Some(lease), gives).await?;
             (self.claimed, self.renews) = (Some(claimed), false);
         }
-        self.has_gained |= !self.share.slots.are_in(before);
+        self.has_gained |= !self.share.slots.is_subset_of(before);
         Ok(self.share)
     }
 
-    /// Waits for others to be done with so many items; when they do nothing for a while, it takes them, too.
+    /// Waits for other workers to finish this number of items. If they make no progress for a while, takes
+    /// these items as well.
     ///
     /// # Errors
     /// When the service ends.
@@ -142,17 +145,17 @@ impl<'a> Share<'a> {
         });
         self.takes_all |= since.elapsed() >= lease(self.app) / RENEWALS;
         super::pause(self.app, LOOK_AGAIN).await?;
-        // They may have left.
+        // They may have ended.
         self.renews = true;
         Ok(())
     }
 
-    /// Gives it back.
+    /// Returns the share.
     pub async fn leave(&mut self) {
         if self.claimed.take().is_some()
             && let Err(error) = self.claim(None, true).await
         {
-            // It ends by itself.
+            // The lease expires anyway.
             tracing::debug!(%error, job = ?self.job, "a worker's share was not given back");
         }
     }

@@ -1,22 +1,23 @@
-//! Background workers: how money enters and leaves the exchange while nobody calls.
+//! Background workers: they move money into and out of the exchange.
 //!
 //! | worker | what it does |
 //! |---|---|
-//! | [`wirewatch`] | imports transfers that the bank received for us, as credits of reserves |
+//! | [`wirewatch`] | imports incoming transfers from the bank, as credits of reserves |
 //! | [`aggregator`] | turns due deposits into prepared transfers to merchants |
 //! | [`closer`] | turns what is left on expired reserves into prepared transfers back |
 //! | [`drain`] | turns signed orders to pay out profit into prepared transfers |
-//! | [`transfer`] | has the bank execute prepared transfers |
+//! | [`transfer`] | submits prepared transfers to the bank |
 //!
-//! They run as tasks of the service ([`start`]), or one after the other until there is nothing left to do
-//! (`run_until_idle` of each: tests, the demo, the `-t` mode of programs). [`link`] lets worker programs use those of the service. Any number of them may do the same work at the
-//! same time, and each may be killed at any instruction: what they decide, they decide by a command, in one commit, that
-//! finds out by itself whether it was done before; and the bank executes a transfer once, however often it is told.
+//! They run as tasks of the service ([`start`]), or one after the other until all work is done
+//! (`run_until_idle` of each: tests, the demo, the `-t` mode of programs). [`link`] lets worker programs use
+//! those of the service. Any number of them may process the
+//! same queue at the same time, and each may be killed at any instruction: every decision is an idempotent
+//! command, in one commit, and the bank executes a transfer once even if it is requested again.
 //!
-//! An item that cannot be processed (no account for its method, no wire fee, a row that is not readable) is set aside: it is
-//! logged and counted, the others go on, and the worker looks at it later. A failing bank, disk or queue is asked again for
-//! ever, ever more slowly and with random pauses. Nothing here needs an operator once the cause of a failure is gone, except
-//! transfers that the bank has refused for good.
+//! An item that cannot be processed (no account for its method, no wire fee, an unreadable row) is set aside:
+//! it is logged and counted, and tried again later; the other items continue. After a failure of bank, disk
+//! or queue, a worker retries for ever with growing random pauses. Once the cause of a failure is removed, no
+//! operator is needed, except for transfers that the bank has refused for good.
 
 pub mod aggregator;
 pub mod closer;
@@ -33,8 +34,9 @@ use std::time::Duration;
 
 use batzen_engine::SubmitError;
 use batzen_http_client::{Backoff, Client, ClientError, ClientOptions};
+use batzen_protocol::Amount;
 use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::AccountId;
+use batzen_tables::exchange::{AccountId, ReservePub};
 use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use tokio::task::JoinSet;
 
@@ -43,12 +45,12 @@ use crate::core::Core;
 use crate::rules::transfers::payto_method;
 use crate::rules::{Refusal, TypedCommand};
 
-/// How often something that fails is tried when a worker runs only until it is idle.
+/// The number of attempts when a worker runs until it is idle.
 const ATTEMPTS_UNTIL_IDLE: u32 = 16;
-/// How soon a worker that ended abnormally is started again.
+/// The pause before a worker that ended abnormally is restarted.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a worker cannot go on.
+/// The reasons why a worker stops.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The service ends.
@@ -60,12 +62,12 @@ pub enum WorkerError {
     /// A command was not decided.
     #[error(transparent)]
     Submit(SubmitError),
-    /// The bank does not answer, or not as it should.
+    /// The bank does not answer, or answers with an error.
     #[error("[{section}] {source}")]
     Bank {
         /// The account's configuration section.
         section: String,
-        /// What the bank said.
+        /// The failure.
         source: Box<ClientError>,
     },
     /// The bank's history is out of order. Its ids order the import, so nothing of the answer is imported.
@@ -78,30 +80,67 @@ pub enum WorkerError {
         /// The id after it, which is not greater.
         after: u64,
     },
-    /// A rule refused what it never refuses.
+    /// A rule refused a command that it never refuses.
     #[error("unexpected refusal: {0}")]
-    Refused(String),
+    Refused(Box<Refusal>),
 }
 
-/// What a worker did until it was idle.
+/// The reason why an item is set aside.
+#[derive(Debug, thiserror::Error)]
+enum ItemError {
+    /// The row of the receiver's account is missing.
+    #[error("the account is unknown")]
+    UnknownAccount,
+    /// The receiver's payto URI names no wire method.
+    #[error("{0:?} has no wire method")]
+    NoWireMethod(String),
+    /// No configured account pays to accounts of this method.
+    #[error("no account pays to {0} accounts")]
+    NoDebitAccount(String),
+    /// An order to pay out profit has an invalid signature.
+    #[error("it is not signed by the master key")]
+    NotSigned,
+    /// A row of the bank's history that cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// An incoming transfer in another currency.
+    #[error("{amount} for {reserve_pub} is another currency")]
+    OtherCurrency {
+        /// The transferred amount.
+        amount: Amount,
+        /// The reserve in its subject.
+        reserve_pub: ReservePub,
+    },
+    /// A rule refuses the item's command.
+    #[error("{0}")]
+    Refused(Box<Refusal>),
+}
+
+impl From<Refusal> for ItemError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
+}
+
+/// The result of a run until idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Items done: credits booked, units aggregated, transfers executed, reserves closed, orders executed.
     pub done: u64,
-    /// Items set aside: they need something that is missing, or someone.
+    /// Items set aside: they need a change of configuration or an operator.
     pub set_aside: u64,
     /// Items left for later: the bank refuses them now.
     pub deferred: u64,
 }
 
-/// What a worker can be told, beside the configuration.
+/// Options of a worker, beside the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerOptions {
-    /// How much a worker takes at once, at least 1: bank rows by the distance of their ids (wirewatch), transfers (transfer).
-    /// None: what suits.
+    /// How much a worker takes at once, at least 1: bank rows by the distance of their ids (wirewatch),
+    /// transfers (transfer). None: the default.
     pub shard_size: Option<u64>,
-    /// How many workers are planned. 0: nothing is held against others, they may work on the same; what they do twice counts
-    /// once. None: what suits.
+    /// How many workers are planned. 0: no leases; workers may process the same items, which then count once.
+    /// None: the default.
     pub workers: Option<u32>,
     /// The account to watch (wirewatch); none: all of them.
     pub account: Option<AccountId>,
@@ -113,12 +152,12 @@ pub struct WorkerOptions {
     pub ignores_not_found: bool,
 }
 
-/// How long a worker goes on.
+/// When a worker ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Until there is nothing to do; gives up on what fails again and again.
+    /// When all work is done. Gives up on items that fail repeatedly.
     UntilIdle,
-    /// Until the service ends.
+    /// When the service ends.
     Service,
 }
 
@@ -158,7 +197,7 @@ impl Workers {
         }
     }
 
-    /// Keeps a worker running: one that ends abnormally is started again, as its successor after a kill would be.
+    /// Restarts a worker that ends abnormally.
     fn spawn<F>(&mut self, name: &'static str, app: &Arc<Core>, run: impl Fn(Arc<Core>) -> F + Send + 'static)
     where
         F: Future<Output = Result<(), WorkerError>> + Send + 'static,
@@ -203,7 +242,7 @@ pub fn start(app: &Arc<Core>) -> Workers {
     workers
 }
 
-/// Has a command decided, asking again while queue or disk are full.
+/// Submits a command and waits for its decision. Retries while the queue or the disk is full.
 async fn decide<C: TypedCommand + Clone>(
     app: &Core,
     mode: Mode,
@@ -255,7 +294,7 @@ fn idle_interval(configured: batzen_protocol::Duration) -> Duration {
     configured.to_std().unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST)
 }
 
-/// The account that pays to accounts of this method: the first that may.
+/// The first account that can pay to accounts of this method.
 fn debit_account<'a>(app: &'a Core, method: &str) -> Option<Account<'a>> {
     debit_accounts(app).find(|account| account.method.eq_ignore_ascii_case(method))
 }
@@ -264,7 +303,7 @@ fn debit_account<'a>(app: &'a Core, method: &str) -> Option<Account<'a>> {
 struct Account<'a> {
     id: AccountId,
     config: &'a AccountConfig,
-    /// The method of its payto URI as written: wire fees are signed for it.
+    /// The method of its payto URI as written, which wire fees are signed for.
     method: &'a str,
 }
 
@@ -288,20 +327,20 @@ fn gateway(client: &Client, config: &GatewayConfig) -> WireGatewayClient {
 
 /// An HTTP client for gateways.
 fn client(section: &str, connections: usize) -> Result<Client, WorkerError> {
-    // Banks are near: packing pages of history would take longer than sending them.
+    // Banks are usually near: compressing pages of history would take longer than sending them.
     let options =
         ClientOptions { pool_max_idle: connections, accept_deflate: false, ..ClientOptions::default() };
     Client::new(&options)
         .map_err(|source| WorkerError::Bank { section: section.to_owned(), source: source.into() })
 }
 
-/// What was set aside the last time, so that the alarm is given once for each item and not with every look.
+/// The items set aside in the last round, so that each is logged once and not in every round.
 struct Aside<K> {
     known: std::collections::HashSet<K>,
     now: std::collections::HashSet<K>,
 }
 
-/// Alarms of one round; more are only counted.
+/// Items logged in one round; more are only counted.
 const ALARMS_MAX: usize = 20;
 
 impl<K: Eq + std::hash::Hash + Clone> Aside<K> {
@@ -309,13 +348,13 @@ impl<K: Eq + std::hash::Hash + Clone> Aside<K> {
         Self { known: std::collections::HashSet::new(), now: std::collections::HashSet::new() }
     }
 
-    /// Sets an item aside; true if an alarm is due.
-    fn put(&mut self, item: K) -> bool {
+    /// Sets an item aside. True if it is to be logged.
+    fn insert(&mut self, item: K) -> bool {
         let is_new = !self.known.contains(&item);
         self.now.insert(item) && is_new && self.now.len() <= ALARMS_MAX
     }
 
-    /// Ends a round: how many items are set aside.
+    /// Ends a round. Returns the number of items set aside.
     fn end_round(&mut self) -> u64 {
         self.known = std::mem::take(&mut self.now);
         self.known.len() as u64

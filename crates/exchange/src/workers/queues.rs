@@ -1,5 +1,5 @@
-//! The workers' queues, read page by page. A page begins after the last row of the one before, so that rows which cannot be
-//! processed are passed by; every look begins at the front again, so nothing is passed by for ever.
+//! The workers' queues, read page by page. A page begins after the last row of the page before, so rows that
+//! cannot be processed are skipped. Every pass begins at the front again, so no row is skipped for ever.
 
 use std::ops::Bound;
 

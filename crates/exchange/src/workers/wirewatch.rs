@@ -1,10 +1,12 @@
-//! wirewatch: imports the transfers that the bank received for us.
+//! wirewatch: imports incoming transfers from the bank.
 //!
-//! Watchers of an account, in whatever processes, share its history by ranges of row ids ([`crate::rules::leases`]); one cursor
-//! an account is stored: the last bank row up to which everything was looked at. A page of the bank's history is booked by some
-//! commands; the last of them, which is sent when all others have taken effect, tells how far the range has come, and moves the
-//! cursor as far as the ranges before permit. Every row is booked once however often it is reported, so the process may end at
-//! any time, and the cursor never passes a row that was not looked at. (Ids are compared, not counted: gaps are normal.) While a full page is being booked, the next one is fetched.
+//! Watchers of an account, in one or several processes, share its history by ranges of row ids
+//! ([`crate::rules::leases`]). One cursor per account is stored: the row up to which all rows were processed.
+//! Several commands book a page of the bank's history. The last one is sent when all others have taken
+//! effect. It records the progress of the range, and moves the cursor as far as the ranges before permit.
+//! Every row is booked once, even if it is reported again, so the process may end at any time. The cursor
+//! never passes a row that was not processed. (Ids are compared, not counted: gaps are normal.) While a full
+//! page is being booked, the next one is fetched.
 
 mod pages;
 
@@ -27,25 +29,26 @@ use crate::rules::leases::front;
 use crate::rules::{Lease, Leased, RangeClaim, RangeState};
 use pages::Imported;
 
-/// Rows of a range that a watcher claims at once, by the distance of their ids, unless it is told otherwise.
+/// The size of a range that a watcher claims, by the distance of row ids, unless configured otherwise.
 pub const SHARD_ROWS: u64 = 65_536;
-/// So often a watcher that has nothing to do but to wait for others looks what they are at ...
+/// The interval at which an idle watcher checks the progress of others.
 const STANDBY_LOOK: Duration = Duration::from_millis(500);
-/// ... and so often it says that it is there.
+/// The interval at which an idle watcher renews its lease.
 const STANDBY_RENEW: Duration = Duration::from_secs(20);
 /// Rows asked for at once.
 const PAGE_ROWS: usize = 8_192;
-/// A page of at least so many rows that is as large as the one before is full, too: the bank gives no larger ones.
+/// A page of at least this many rows that is as large as the page before counts as full: the bank's limit is
+/// smaller than ours.
 const BANK_PAGE_ROWS_MIN: usize = 128;
-/// How often is looked whether others have imported what comes first.
+/// The interval of checks whether other watchers have imported the first range.
 const OTHERS_PAUSE: Duration = Duration::from_millis(50);
-/// How long the bank may wait for a first row, unless the watcher is told otherwise ...
+/// The bank's long-poll timeout, unless configured otherwise.
 const LONG_POLL: Duration = Duration::from_secs(60);
-/// ... and at most.
+/// The longest value.
 const LONG_POLL_MAX: Duration = Duration::from_secs(3_600);
-/// After a page that was not full, the bank gets this long at least to collect the next one.
+/// The shortest pause after a page that was not full, so that the bank collects the next one.
 const PAGE_PAUSE_MIN: Duration = Duration::from_millis(5);
-/// ... and this long at most.
+/// The longest such pause.
 const PAGE_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// The accounts that are watched.
@@ -57,7 +60,8 @@ fn is_asked_for(account: &AccountConfig, options: WorkerOptions) -> bool {
     options.account.is_none_or(|id| id == AccountId::of_payto(&account.payto_uri))
 }
 
-/// Imports everything that the bank has, on all watched accounts. An account that the bank does not know (yet) has nothing.
+/// Imports all rows of the bank on all watched accounts. An account that is unknown to the bank counts as
+/// empty.
 ///
 /// # Errors
 /// [`WorkerError::Bank`] when it fails again and again, [`WorkerError::Disorder`]; what was imported before stays.
@@ -83,7 +87,7 @@ pub async fn share_until_idle(app: &Core, options: WorkerOptions) -> Result<Prog
     Ok(progress)
 }
 
-/// Whether it makes sense to ask again at once, when somebody waits for the end.
+/// Whether an immediate retry makes sense in a run until idle.
 fn retries(error: &ClientError) -> bool {
     error.is_transient() || matches!(error, ClientError::BadReply { .. })
 }
@@ -91,7 +95,7 @@ fn retries(error: &ClientError) -> bool {
 /// Watches all accounts until the service ends, as one of several watchers.
 ///
 /// # Errors
-/// What keeps it from that.
+/// The failure that ends the watch.
 pub async fn serve(app: &Core, options: WorkerOptions) -> Result<(), WorkerError> {
     let watches = accounts(app)
         .filter(|account| is_asked_for(account, options))
@@ -115,10 +119,10 @@ async fn watch(app: &Core, account: &AccountConfig, options: WorkerOptions) -> R
     ended
 }
 
-/// What the bank said.
+/// The bank's answer.
 enum Answer {
     Rows(Vec<IncomingRow>),
-    /// 404: the account is created by its first transfer.
+    /// 404: the bank may create the account with its first transfer.
     NoAccount,
 }
 
@@ -131,7 +135,7 @@ struct Ahead {
 /// A range that is leased.
 struct Held {
     range: RangeState,
-    /// When others may take it over.
+    /// The time at which others may take it over.
     until: Instant,
 }
 
@@ -183,12 +187,12 @@ impl<'a> Watch<'a> {
         WorkerError::Bank { section: self.account.section.clone(), source: source.into() }
     }
 
-    /// How long the bank may wait for a first row.
+    /// The long-poll timeout.
     fn long_poll(&self) -> Duration {
         self.options.long_poll_ms.map_or(LONG_POLL, Duration::from_millis).min(LONG_POLL_MAX)
     }
 
-    /// Whether the watch ends because of what the bank has answered.
+    /// Whether the bank's answer ends the watch.
     fn exits(&self, error: &ClientError) -> bool {
         let is_ignored = self.options.ignores_not_found && error.status() == Some(404);
         self.options.exits_on_error && !is_ignored
@@ -198,7 +202,7 @@ impl<'a> Watch<'a> {
         idle_interval(self.app.config.workers.wirewatch_idle_sleep)
     }
 
-    /// How long to hold a range now: for a random time, so that watchers do not move in step.
+    /// The duration of the next lease: random, so that watchers do not act in step.
     fn lease(&self) -> Duration {
         if self.options.workers == Some(0) {
             return Duration::ZERO;
@@ -223,7 +227,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Claims the first range that nobody else is at, instead of the one it has.
+    /// Claims the first free range, instead of the current one.
     async fn claim(&self) -> Result<Held, WorkerError> {
         let lease = self.lease();
         let until = Instant::now() + lease;
@@ -231,21 +235,21 @@ impl<'a> Watch<'a> {
         Ok(Held { range: range.expect("a claim gets a range"), until })
     }
 
-    /// Lets go of what it has.
+    /// Returns its range.
     async fn leave(&self) {
         if let Err(error) = self.lease_range(None).await {
-            // It ends by itself.
+            // The lease expires anyway.
             tracing::debug!(%error, "a watcher's lease was not given back");
         }
     }
 
-    /// Up to where everything is imported, and whether somebody is at what follows.
+    /// The row up to which all rows are imported, and whether a watcher holds the next range.
     async fn front(&self) -> Result<(u64, bool), WorkerError> {
         let (account, now) = (self.id, leases::now());
         read(self.app, move |store| front(store, account, now)).await
     }
 
-    /// Ends when somebody has left what comes first, or it is time to say again that we are here.
+    /// Waits until the first range is free, or until the lease must be renewed.
     async fn stand_by(&self) -> Result<(), WorkerError> {
         let end = Instant::now() + STANDBY_RENEW;
         while Instant::now() < end {
@@ -281,7 +285,7 @@ impl<'a> Watch<'a> {
                     if held.range.latest != before {
                         continue;
                     }
-                    // Behind the first range there may be nothing because others are at it still.
+                    // Later ranges may be empty because others still import the first one.
                     if held.range.is_first {
                         return Ok(());
                     }
@@ -291,7 +295,7 @@ impl<'a> Watch<'a> {
                             Ok(Answer::Rows(rows)) => rows.is_empty(),
                             Ok(Answer::NoAccount) => true,
                             Err(error) if self.exits(&error) => return Err(self.bank_error(error)),
-                            // Whoever is at it meets the same.
+                            // The other watchers meet the same failure.
                             Err(_) => false,
                         };
                         if nothing {
@@ -322,7 +326,7 @@ impl<'a> Watch<'a> {
         let (mut failures, mut empty) = (0u32, 0u32);
         let mut ahead = None;
         loop {
-            // Nobody would take it over from who is alone.
+            // A single watcher need not renew its lease.
             if held.range.has_others && held.is_over() {
                 held = self.claim().await?;
             }
@@ -331,7 +335,7 @@ impl<'a> Watch<'a> {
                 Some(answer) => answer,
                 None => tokio::select! {
                     answer = self.fetch(&held, long_poll) => answer,
-                    // While others would take the range over, it is held on to.
+                    // Renew the lease if others could take over the range.
                     () = tokio::time::sleep_until(held.until), if held.range.has_others && held.range.is_first => {
                         continue;
                     }
@@ -369,8 +373,8 @@ impl<'a> Watch<'a> {
                 Ok(_) => (_, held, ahead) = self.import_and_fetch(held, &rows).await?,
                 Err(error) if self.options.exits_on_error => return Err(error),
                 Err(error) => {
-                    // Nobody can say what else is wrong with such a history: nothing of it is used. Should the bank mend
-                    // it, we go on.
+                    // Nothing of such a history is trusted. The import continues when the bank has corrected
+                    // it.
                     failures = failures.saturating_add(1);
                     self.app.metrics.workers.history_failures.inc();
                     tracing::error!(%error, failures, "the import is held up");
@@ -381,14 +385,14 @@ impl<'a> Watch<'a> {
             if held.range.latest != before {
                 empty = 0;
                 if matches!(&ahead, Some(Ahead { answer: Ok(Answer::Rows(rows)), .. }) if rows.is_empty()) {
-                    // Nothing had come yet: the next question may wait for it.
+                    // No row yet: the next request may wait for it.
                     ahead = None;
                 }
                 if let Some(pause_now) = next_pause(&mut page_pause, rows.len(), is_full) {
                     pause(self.app, pause_now.min(idle)).await?;
                 }
             } else {
-                // A bank that waits has waited. One that does not is asked ever less often.
+                // A bank with long polls has waited already. Other banks are asked at growing intervals.
                 page_pause = PAGE_PAUSE_MIN;
                 let until = asked + idle.saturating_mul(2u32.saturating_pow(empty)).min(long_poll.max(idle));
                 empty = if asked.elapsed() < long_poll / 2 { empty.saturating_add(1) } else { 0 };
@@ -397,7 +401,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What was fetched ahead, if it is what comes next.
+    /// The page fetched ahead, if it is the next one.
     fn fetched(&self, ahead: &mut Option<Ahead>, held: &Held) -> Option<Result<Answer, ClientError>> {
         ahead.take().filter(|ahead| ahead.after == held.range.latest).map(|ahead| ahead.answer)
     }
@@ -439,7 +443,7 @@ impl<'a> Watch<'a> {
                 self.is_missing.store(true, Relaxed);
                 Ok(Answer::NoAccount)
             }
-            // Rings that have wrapped say so of every start that is ahead of them.
+            // A bank that keeps a limited history answers this for every start outside of it.
             Err(error) if error.status() == Some(410) => {
                 tracing::warn!(account = %self.account.section, cursor, %error, "the bank has lost the last row seen");
                 Ok(Answer::Rows(Vec::new()))
@@ -451,13 +455,14 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether a page of so many rows is all that the bank gives at once, so that there is probably more.
+    /// Whether a page of this size is the largest that the bank returns, so that there are probably more
+    /// rows.
     fn is_full(&self, rows: usize, held: &Held) -> bool {
         rows >= Self::page_rows(held) || rows >= BANK_PAGE_ROWS_MIN && rows == self.last_rows.load(Relaxed)
     }
 
-    /// Books what of a page belongs to the range; if it was full, the next one is fetched meanwhile. A completed range, or one
-    /// that another watcher has taken over, gives way to the next one.
+    /// Books the rows of a page that belong to the range. After a full page, the next one is fetched
+    /// meanwhile. When the range is complete or taken over by another watcher, the next one is claimed.
     async fn import_and_fetch(
         &self,
         mut held: Held,
@@ -468,7 +473,7 @@ impl<'a> Watch<'a> {
         let part = self.part(&held, rows)?;
         let left = held.range.end.saturating_sub(part.latest);
         let fetch = async {
-            // Where the next range begins is known only when it is claimed.
+            // The start of the next range is known only when it is claimed.
             if !is_full || part.latest == held.range.latest || left == 0 {
                 return None;
             }
@@ -492,9 +497,9 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// How long to wait after a page with so many rows. A long poll ends with the first row, so under load asking again at once
-/// would fetch rows one by one, each with a commit of its own: the pause grows while pages come with several rows and are
-/// not full, and shrinks when they come with one.
+/// The pause after a page with this number of rows. A long poll ends with the first row, so under load asking
+/// again at once would fetch rows one by one, each with a commit of its own: the pause grows while pages come
+/// with several rows and are not full, and shrinks when they come with one.
 fn next_pause(pause: &mut Duration, rows: usize, is_full: bool) -> Option<Duration> {
     if is_full {
         return None;

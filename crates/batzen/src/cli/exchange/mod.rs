@@ -79,7 +79,7 @@ enum ExchangeCommand {
   batzen exchange serve --config /etc/taler/taler.conf
   batzen exchange serve --standalone --data ./exchange --port 8081 --bank http://localhost:8082/
 
-Ready when GET /management/keys answers 200. A stand-alone exchange can be used when GET /keys answers 200.")]
+Ready when GET /ready answers 200. Keys can be downloaded for signing when GET /management/keys answers 200.")]
 struct ServeArgs {
     #[command(flatten)]
     common: Common,
@@ -361,6 +361,9 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             exchange.start_workers();
         }
         eprintln!("exchange ready: {}", exchange.base_url());
+        if let Err(missing) = exchange.app().check_keys() {
+            eprintln!("batzen: ready, but {missing}");
+        }
         anyhow::Ok(())
     };
     let all_served = async {
@@ -515,6 +518,9 @@ async fn offline(args: OfflineArgs) -> anyhow::Result<ExitCode> {
         Offline { config, say: &mut say, input: &mut input, now: services::TimeShift::default().now() };
     match tool.run(&args.steps).await {
         Ok(outcome) => {
+            for report in &outcome.reports {
+                print!("{report}");
+            }
             if let Some(json) = outcome.to_json() {
                 print!("{json}");
             }
@@ -541,10 +547,7 @@ fn store_config(store: Option<&Path>, common: &Common) -> anyhow::Result<StoreCo
 
 fn show_totals(args: &TotalsArgs) -> anyhow::Result<ExitCode> {
     let config = store_config(args.store.as_deref(), &args.common)?;
-    // Opening would create one.
-    if let Some(dir) = config.dir().filter(|dir| !dir.is_dir()) {
-        bail!("there is no store at {}", dir.display());
-    }
+    store_args::require_existing(&config)?;
     let store = match storage::open(&config, 1) {
         Err(StoreError::InUse(dir)) => {
             bail!("the store {} is in use: stop the exchange first, or work on a copy", dir.display())

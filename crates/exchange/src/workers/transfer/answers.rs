@@ -1,9 +1,9 @@
-//! What the bank's answers mean, recording them, and what is asked for again.
+//! The bank's answers: their meaning, their recording, and retries.
 
 use std::pin::Pin;
 
 use batzen_crypto::Wtid;
-use batzen_engine::Lanes;
+use batzen_engine::{Lanes, SubmitError};
 use batzen_http_client::ClientError;
 use batzen_protocol::ErrorCode;
 use batzen_tables::exchange::AccountId;
@@ -11,16 +11,16 @@ use batzen_wire_gateway::TransactionResponse;
 use tokio::time::Instant;
 
 use super::Transfers;
-use crate::rules::{Command, ExchangeRules, TransferFailed, TransfersDone};
+use crate::rules::{Command, ExchangeRules, Refusal, TransferFailed, TransfersDone};
 use crate::workers::{Mode, WorkerError, growing};
 
-/// An account whose bank has failed so often in a row is left alone for some time.
+/// After this number of failures in a row an account pauses.
 const FAILURES_IN_A_ROW: u32 = 8;
 
-/// How much of a refusal is recorded, in characters.
+/// The recorded part of a refusal, in characters.
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// What the bank said to one attempt.
+/// The bank's answer to one attempt.
 pub(super) enum Verdict {
     /// Executed.
     Done,
@@ -28,8 +28,8 @@ pub(super) enum Verdict {
     Failed(String),
     /// The account holds too little now.
     NoMoney(ClientError),
-    /// The bank did not answer, or not usefully.
-    Again(ClientError),
+    /// No answer, or an answer that requires a retry.
+    Retry(ClientError),
 }
 
 /// An attempt that has ended.
@@ -39,37 +39,57 @@ pub(super) struct Answered {
     pub(super) verdict: Verdict,
 }
 
-/// Answers that were to be recorded, each with the reason why it is not.
-pub(super) type Recorded = Vec<(Answered, Result<(), String>)>;
+/// The results of recording answers.
+pub(super) type Recorded = Vec<(Answered, Result<(), RecordError>)>;
+
+/// The reason why an answer was not recorded.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum RecordError {
+    /// A rule refused the command.
+    #[error("{0}")]
+    Refused(Box<Refusal>),
+    /// The command was not decided.
+    #[error("{0}")]
+    Engine(EngineError),
+}
+
+impl From<RecordError> for WorkerError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Refused(refusal) => Self::Refused(refusal),
+            RecordError::Engine(error) => Self::Engine(error),
+        }
+    }
+}
 
 pub(super) type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
 pub(super) type Recording = Pin<Box<dyn Future<Output = Recorded> + Send>>;
 
 /// A transfer that is to be tried again.
-pub(super) struct Later {
+pub(super) struct Retry {
     pub(super) account: AccountId,
     pub(super) attempts: u32,
-    /// None: not by this worker.
+    /// None: this worker does not retry it.
     pub(super) not_before: Option<Instant>,
 }
 
-/// How the bank of an account has been doing.
+/// Recent failures of an account's bank.
 #[derive(Default)]
 pub(super) struct Health {
     failures: u32,
-    pub(super) resting_until: Option<Instant>,
+    pub(super) paused_until: Option<Instant>,
 }
 
 impl Transfers<'_> {
-    /// Takes note of an answer: what is final waits to be recorded.
-    pub(super) fn answered(&mut self, answered: Answered) {
+    /// Handles an answer. Final answers wait to be recorded.
+    pub(super) fn handle_answer(&mut self, answered: Answered) {
         let Answered { wtid, account, verdict } = &answered;
         let (wtid, account) = (*wtid, *account);
-        if !matches!(verdict, Verdict::Again(_)) {
+        if !matches!(verdict, Verdict::Retry(_)) {
             self.health.remove(&account);
         }
         let metrics = &self.app.metrics.workers;
-        let attempts = self.later.get(&wtid).map_or(0, |later| later.attempts) + 1;
+        let attempts = self.retries.get(&wtid).map_or(0, |retry| retry.attempts) + 1;
         match answered.verdict {
             Verdict::Done | Verdict::Failed(_) => {
                 if self.answered.is_empty() {
@@ -88,39 +108,44 @@ impl Transfers<'_> {
                     }
                     Mode::Service => Some(Instant::now() + growing(2_000, 300_000).pause(attempts)),
                 };
-                self.later.insert(wtid, Later { account, attempts, not_before });
+                self.retries.insert(wtid, Retry { account, attempts, not_before });
             }
-            Verdict::Again(error) => {
+            Verdict::Retry(error) => {
                 self.end(wtid);
                 tracing::warn!(%wtid, %error, attempts, "a transfer will be asked for again");
-                self.rest(account);
+                self.pause_account(account);
                 let section =
                     self.gateways.get(&account).map_or_else(String::new, |(section, _)| section.clone());
-                self.again(wtid, account, attempts, WorkerError::Bank { section, source: error.into() });
+                self.retry_later(
+                    wtid,
+                    account,
+                    attempts,
+                    WorkerError::Bank { section, source: error.into() },
+                );
             }
         }
     }
 
-    /// Takes note of what was recorded.
-    pub(super) fn recorded(&mut self, recorded: Recorded) {
+    /// Handles the results of recording.
+    pub(super) fn handle_recorded(&mut self, recorded: Recorded) {
         let metrics = &self.app.metrics.workers;
         for (Answered { wtid, account, verdict }, result) in recorded {
             self.end(wtid);
             match (result, verdict) {
                 (Err(error), _) => {
-                    let attempts = self.later.get(&wtid).map_or(0, |later| later.attempts) + 1;
-                    tracing::warn!(%wtid, error, attempts, "the bank's answer was not recorded");
-                    self.again(wtid, account, attempts, WorkerError::Refused(error));
+                    let attempts = self.retries.get(&wtid).map_or(0, |retry| retry.attempts) + 1;
+                    tracing::warn!(%wtid, %error, attempts, "the bank's answer was not recorded");
+                    self.retry_later(wtid, account, attempts, error.into());
                 }
                 (Ok(()), Verdict::Failed(reason)) => {
                     metrics.transfers_failed.inc();
-                    self.later.remove(&wtid);
+                    self.retries.remove(&wtid);
                     self.failed += 1;
-                    tracing::error!(%wtid, reason, "the bank refuses a transfer for good: an operator has to look");
+                    tracing::error!(%wtid, reason, "the bank refuses a transfer for good: an operator must act");
                 }
                 (Ok(()), _) => {
                     metrics.transfers.inc();
-                    self.later.remove(&wtid);
+                    self.retries.remove(&wtid);
                     self.progress.done += 1;
                 }
             }
@@ -132,7 +157,7 @@ impl Transfers<'_> {
         self.just_ended.insert(wtid);
     }
 
-    fn again(&mut self, wtid: Wtid, account: AccountId, attempts: u32, error: WorkerError) {
+    fn retry_later(&mut self, wtid: Wtid, account: AccountId, attempts: u32, error: WorkerError) {
         self.app.metrics.workers.transfer_failures.inc();
         let not_before = if self.mode.gives_up_after(attempts) {
             self.progress.deferred += 1;
@@ -145,57 +170,58 @@ impl Transfers<'_> {
             };
             Some(Instant::now() + pause)
         };
-        self.later.insert(wtid, Later { account, attempts, not_before });
+        self.retries.insert(wtid, Retry { account, attempts, not_before });
     }
 
-    /// Counts a failure of an account's bank. When it fails all the time, not every open transfer is tried on it.
-    fn rest(&mut self, account: AccountId) {
+    /// Counts a failure of an account's bank. After repeated failures the account pauses, so that not every
+    /// open transfer is tried.
+    fn pause_account(&mut self, account: AccountId) {
         let health = self.health.entry(account).or_default();
         let now = Instant::now();
-        if self.mode == Mode::UntilIdle || health.resting_until.is_some_and(|time| now < time) {
+        if self.mode == Mode::UntilIdle || health.paused_until.is_some_and(|time| now < time) {
             return;
         }
         health.failures = health.failures.saturating_add(1);
         if let Some(rests @ 1..) = health.failures.checked_sub(FAILURES_IN_A_ROW - 1) {
-            health.resting_until = Some(now + self.mode.pause(rests));
+            health.paused_until = Some(now + self.mode.pause(rests));
         }
     }
 
-    /// When something is to be tried again.
+    /// The time of the next retry.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
         let now = Instant::now();
-        let rest = |account: &AccountId| self.health.get(account)?.resting_until.filter(|time| now < *time);
-        let waiting = self.later.iter().filter(|(wtid, _)| !self.in_flight.contains(wtid));
-        let attempts = waiting.filter_map(|(_, later)| {
-            let not_before = later.not_before?;
-            Some(rest(&later.account).map_or(not_before, |rest| rest.max(not_before)))
+        let rest = |account: &AccountId| self.health.get(account)?.paused_until.filter(|time| now < *time);
+        let waiting = self.retries.iter().filter(|(wtid, _)| !self.in_flight.contains(wtid));
+        let attempts = waiting.filter_map(|(_, retry)| {
+            let not_before = retry.not_before?;
+            Some(rest(&retry.account).map_or(not_before, |rest| rest.max(not_before)))
         });
         attempts.chain(self.health.keys().filter_map(rest)).min()
     }
 }
 
-/// What the bank's answer means.
-pub(super) fn judge(answer: Result<TransactionResponse, ClientError>) -> Verdict {
+/// Classifies the bank's answer.
+pub(super) fn classify(answer: Result<TransactionResponse, ClientError>) -> Verdict {
     let Err(error) = answer else { return Verdict::Done };
     match (error.status(), error.code()) {
-        // The gateway's URL is wrong; no account was looked for.
-        (Some(404), Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN)) => Verdict::Again(error),
+        // The gateway's URL is wrong; the account was not looked up.
+        (Some(404), Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN)) => Verdict::Retry(error),
         (Some(400 | 404 | 413 | 414 | 422), _)
         | (Some(409), Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED)) => {
-            // What the bank writes may be long, and repeat the request.
+            // The bank's text may be long and contain the request.
             Verdict::Failed(error.to_string().chars().take(REASON_CHARS_MAX).collect())
         }
         (Some(409), Some(ErrorCode::BANK_UNALLOWED_DEBIT)) => Verdict::NoMoney(error),
-        _ => Verdict::Again(error),
+        _ => Verdict::Retry(error),
     }
 }
 
-/// Records what is final. Without record the bank is asked again, and answers the same.
+/// Records final answers. If that fails, the transfer is requested again, and the bank gives the same answer.
 pub(super) async fn record(lane: Lanes<ExchangeRules>, page: Vec<Answered>) -> Recorded {
     let submit = async |command| match lane.submit(command).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(refusal)) => Err(refusal.to_string()),
-        Err(error) => Err(error.to_string()),
+        Ok(Err(refusal)) => Err(RecordError::Refused(Box::new(refusal))),
+        Err(error) => Err(RecordError::Engine(error)),
     };
     let is_done = |answered: &&Answered| matches!(answered.verdict, Verdict::Done);
     let wtids: Vec<_> = page.iter().filter(is_done).map(|answered| answered.wtid).collect();
@@ -228,9 +254,9 @@ mod tests {
     }
 
     #[test]
-    fn only_final_answers_are_final() {
-        let failed = |answer| matches!(judge(answer), Verdict::Failed(_));
-        let again = |answer| matches!(judge(answer), Verdict::Again(_));
+    fn answers_are_classified_as_final_or_transient() {
+        let failed = |answer| matches!(classify(answer), Verdict::Failed(_));
+        let again = |answer| matches!(classify(answer), Verdict::Retry(_));
         assert!(failed(status(404, Some(ErrorCode::BANK_UNKNOWN_ACCOUNT))));
         assert!(failed(status(404, None)));
         assert!(failed(status(400, Some(ErrorCode::GENERIC_PAYTO_URI_MALFORMED))));
@@ -238,7 +264,7 @@ mod tests {
         for definite in [400, 413, 414, 422] {
             assert!(failed(status(definite, None)), "{definite}");
         }
-        assert!(matches!(judge(status(409, Some(ErrorCode::BANK_UNALLOWED_DEBIT))), Verdict::NoMoney(_)));
+        assert!(matches!(classify(status(409, Some(ErrorCode::BANK_UNALLOWED_DEBIT))), Verdict::NoMoney(_)));
         assert!(again(status(404, Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN))));
         assert!(again(status(409, None)));
         for transient in [401, 403, 405, 408, 415, 429, 500, 502, 503, 504] {

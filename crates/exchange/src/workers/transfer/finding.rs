@@ -1,4 +1,4 @@
-//! Finding the open transfers that are due, and asking for them.
+//! Finds the open transfers that are due, and requests them from the bank.
 
 use std::collections::HashSet;
 
@@ -9,36 +9,36 @@ use batzen_wire_gateway::TransferRequest;
 use tokio::time::Instant;
 
 use super::Transfers;
-use super::answers::{Answered, Later, Verdict, judge};
-use super::looks::{self, Look};
+use super::answers::{Answered, Retry, Verdict, classify};
 use super::pages::{Open, PAYTO_BYTES_MAX, Page, Receiver, read_page};
+use super::schedule::{self, Pass};
 use crate::core::Core;
 use crate::rules::leases::Slots;
 use crate::workers::{Mode, WorkerError, check_drain, queues, read};
 
-/// Transfers asked for at the same time: twice what a bank's commit takes in, so that it never waits for more.
+/// Transfers requested at the same time: twice the size of a bank's batch, so that the bank never waits for
+/// requests.
 const IN_FLIGHT_MAX: usize = 512;
-/// Open transfers read, and claimed, at once, unless the worker is told otherwise; beside clients, who wait for the processor
-/// meanwhile; ...
+/// Open transfers read and claimed at once by a service that serves clients, unless configured otherwise ...
 const PAGE: usize = 1_024;
 const PAGE_BESIDE_CLIENTS: usize = 128;
 /// ... and at most.
 const PAGE_MAX: usize = 65_536;
 /// Refused transfers are counted up to here.
 const REFUSED_COUNTED_MAX: usize = 1_000;
-/// Unrecorded answers; nothing more is asked for until some of them are recorded.
+/// The maximum number of unrecorded answers. No transfer is requested beyond it.
 const UNRECORDED_MAX: usize = 1_024;
 
 impl Transfers<'_> {
-    /// Looks through the open transfers and asks for those that are due; says how many.
-    pub(super) async fn look(&mut self, which: Look) -> Result<usize, WorkerError> {
+    /// Passes through the open transfers and requests those that are due. Returns their number.
+    pub(super) async fn pass(&mut self, which: Pass) -> Result<usize, WorkerError> {
         self.just_ended.clear();
         let mut position = match which {
-            Look::All => {
+            Pass::All => {
                 self.others = 0;
                 None
             }
-            Look::New => self.seen.clone(),
+            Pass::New => self.seen.clone(),
         };
         let size = self.options.shard_size.map(|size| usize::try_from(size).unwrap_or(PAGE_MAX));
         let mut launched = 0;
@@ -56,7 +56,7 @@ impl Transfers<'_> {
             }
             let slots = if page.is_empty() { self.slots } else { self.slots().await? };
             if std::mem::replace(&mut self.slots, slots) != slots {
-                // Whoever had these slots may have done what the page lists.
+                // The last holder of these slots may have settled transfers of this page.
                 position = again;
                 continue;
             }
@@ -71,7 +71,7 @@ impl Transfers<'_> {
                     self.others += 1;
                     continue;
                 }
-                if self.later.contains_key(&wtid) {
+                if self.retries.contains_key(&wtid) {
                     still_open.insert(wtid);
                 }
                 if !self.is_due(wtid) {
@@ -88,12 +88,12 @@ impl Transfers<'_> {
                 break;
             }
         }
-        if which == Look::New {
+        if which == Pass::New {
             return Ok(launched);
         }
-        // What others have settled meanwhile or have now is not this worker's to try again.
+        // Do not retry transfers that other workers have settled or hold now.
         let (in_flight, just_ended) = (&self.in_flight, &self.just_ended);
-        self.later.retain(|wtid, _| {
+        self.retries.retain(|wtid, _| {
             still_open.contains(wtid) || in_flight.contains(wtid) || just_ended.contains(wtid)
         });
         let metrics = &self.app.metrics.workers;
@@ -105,8 +105,8 @@ impl Transfers<'_> {
         Ok(launched)
     }
 
-    /// Its share of the queue now. What is given up goes to others when nothing of it is under way any more, so that the bank is
-    /// not asked twice.
+    /// The worker's current share of the queue. Slots beyond it are returned only when none of their
+    /// transfers is in flight, so that the bank is not asked twice.
     async fn slots(&mut self) -> Result<Slots, WorkerError> {
         let share = self.share.kept().await?;
         if !share.has_excess {
@@ -126,30 +126,31 @@ impl Transfers<'_> {
 
     fn in_flight_max(&self) -> usize {
         if self.is_beside_clients() {
-            looks::in_flight_beside_clients(self.waited_s).min(IN_FLIGHT_MAX)
+            schedule::in_flight_beside_clients(self.waited_s).min(IN_FLIGHT_MAX)
         } else {
             IN_FLIGHT_MAX
         }
     }
 
     fn is_due(&self, wtid: Wtid) -> bool {
-        let waits = |later: &Later| later.not_before.is_none_or(|time| Instant::now() < time);
+        let waits = |retry: &Retry| retry.not_before.is_none_or(|time| Instant::now() < time);
         !self.in_flight.contains(&wtid)
             && !self.just_ended.contains(&wtid)
-            && !self.later.get(&wtid).is_some_and(waits)
+            && !self.retries.get(&wtid).is_some_and(waits)
     }
 
-    /// Asks for a transfer, if its account can.
+    /// Requests a transfer, if its account is configured.
     fn launch(&mut self, open: Open) -> bool {
         let (wtid, row, now) = (open.found.key.wtid, open.found.row, Instant::now());
         let account = row.account;
-        let resting_until = self.health.get(&account).and_then(|health| health.resting_until);
-        if resting_until.is_some_and(|time| now < time) {
+        let paused_until = self.health.get(&account).and_then(|health| health.paused_until);
+        if paused_until.is_some_and(|time| now < time) {
             return false;
         }
-        // Only the account that was chosen when the transfer was decided may pay: another one would pay again.
+        // Only the account that was chosen with the decision may pay: another account would pay a second
+        // time.
         let Some((_, gateway)) = self.gateways.get(&account) else {
-            if self.aside.put(wtid) {
+            if self.aside.insert(wtid) {
                 tracing::error!(%wtid, "a transfer's account is not configured (any more), set aside");
             }
             return false;
@@ -161,7 +162,7 @@ impl Transfers<'_> {
                     "not asked: the receiver's payto URI has {bytes} bytes, and no bank takes more than {PAYTO_BYTES_MAX}"
                 );
                 self.in_flight.insert(wtid);
-                self.answered(Answered { wtid, account, verdict: Verdict::Failed(reason) });
+                self.handle_answer(Answered { wtid, account, verdict: Verdict::Failed(reason) });
                 return true;
             }
         };
@@ -175,14 +176,14 @@ impl Transfers<'_> {
         let gateway = gateway.clone();
         self.in_flight.insert(wtid);
         self.asking.push(Box::pin(async move {
-            let verdict = judge(gateway.transfer(&request).await);
+            let verdict = classify(gateway.transfer(&request).await);
             Answered { wtid, account, verdict }
         }));
         true
     }
 }
 
-/// Says how many transfers wait for an operator, whichever run of the service the bank refused them in.
+/// Updates the gauge of transfers that wait for an operator, also from earlier runs.
 async fn count_refused(app: &Core) -> Result<(), WorkerError> {
     let refused = read(app, |store| {
         let found = queues::failed_transfers(store, None, REFUSED_COUNTED_MAX)?;

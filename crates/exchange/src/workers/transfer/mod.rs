@@ -1,30 +1,31 @@
-//! transfer: has the bank execute prepared transfers.
+//! transfer: submits prepared transfers to the bank.
 //!
-//! What is asked of the bank for a transfer never changes, and the bank knows it by its request uid: so it may be asked again
-//! after any failure, and never pays twice. The open transfers are looked through from the front again and again, without a
-//! stored cursor, so none can be skipped for good; in between, when new ones are announced, only those behind the last one
-//! seen. Several workers, in whatever processes, have a share of the queue each
-//! ([`super::leases`]). What the bank has answered is recorded a page in a command, while other requests
-//! are in flight: no request waits for a commit, and what a kill keeps from being recorded is asked for again.
+//! The request for a transfer never changes, and the bank identifies it by its request uid. So it may be
+//! repeated after any failure, and the bank never pays twice. Passes through the open transfers begin at the
+//! front, without a stored cursor, so no transfer is skipped for good. Between them, when new transfers are
+//! announced, a pass reads only those behind the last one. Several workers, in one or several processes, each
+//! have a share of the queue ([`super::leases`]). Answers are recorded page by page, one command each, while
+//! other requests are in flight: no request waits for a commit. Answers that a kill leaves unrecorded are
+//! requested again.
 //!
-//! | the bank says | then |
+//! | the bank's answer | effect |
 //! |---|---|
 //! | 200 | done |
-//! | 404 (unknown account), 400, 413, 414, 422, 409 with code 5112 (the uid names another transfer) | failed; an operator has to look (`batzen exchange transfers`) |
-//! | 409 with code 5102 (too little money) | again, after some time |
-//! | anything else, or nothing | again, ever more slowly, for ever |
+//! | 404 (unknown account), 400, 413, 414, 422, 409 with code 5112 (the uid names another transfer) | failed; an operator must act (`batzen exchange transfers`) |
+//! | 409 with code 5102 (too little money) | retry after a pause |
+//! | anything else, or nothing | retry with growing pauses, for ever |
 //!
 //! | module | what |
 //! |---|---|
-//! | `looks` | when the open transfers are looked through, and how fast they are asked for: rules without clock |
-//! | `finding` | finds those that are due, and asks for them |
+//! | `schedule` | the schedule of passes through the open transfers, and the request rate |
+//! | `finding` | finds the transfers that are due, and requests them |
 //! | `pages` | reads them with the accounts that they pay |
-//! | `answers` | what the bank's answers mean, recording them, and what is asked for again |
+//! | `answers` | the bank's answers: their meaning, their recording, and retries |
 
 mod answers;
 mod finding;
-mod looks;
 mod pages;
+mod schedule;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -43,22 +44,23 @@ use super::{
 };
 use crate::core::Core;
 use crate::rules::leases::Slots;
-use answers::{Answered, Asking, Health, Later, Recording, record};
-use looks::{Look, NextLook};
+use answers::{Answered, Asking, Health, Recording, Retry, record};
+use schedule::{NextPass, Pass};
 
 /// Connections to a bank that answers one request of a connection after the other.
 const CONNECTIONS_MAX: usize = 256;
 /// Answers recorded by one command, so that payments behind it in the lane do not wait long.
 const RECORD_MAX: usize = 512;
-/// So many answers are recorded at once, fewer when they have waited for [`RECORD_AFTER`] or nothing else is in flight.
+/// The number of answers recorded at once; fewer when they have waited for [`RECORD_AFTER`] or nothing else
+/// is in flight.
 const RECORD_SOON: usize = 128;
 /// How long an answer may wait for others to be recorded with.
 const RECORD_AFTER: Duration = Duration::from_millis(5);
 
-/// Has all open transfers executed.
+/// Executes all open transfers.
 ///
 /// # Errors
-/// [`WorkerError::Bank`] when the bank fails again and again on one of them. The others are still tried.
+/// [`WorkerError::Bank`] when the bank fails repeatedly on one of them. The others are still tried.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     share_until_idle(app, WorkerOptions::default()).await
 }
@@ -78,7 +80,8 @@ pub async fn share_until_idle(app: &Core, options: WorkerOptions) -> Result<Prog
     }
 }
 
-/// Has transfers executed until the service ends, as one of several workers; looks for new ones at the configured interval.
+/// Executes transfers until the service ends, as one of several workers. Reads the queue at the configured
+/// interval.
 ///
 /// # Errors
 /// When the store fails.
@@ -86,9 +89,9 @@ pub async fn serve(app: &Core, options: WorkerOptions) -> Result<(), WorkerError
     Transfers::new(app, Mode::Service, options)?.run().await
 }
 
-/// Has transfers executed until the service ends.
+/// Executes transfers until the service ends.
 pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
-    // What is in flight at the end is dropped; the bank will be asked again.
+    // Requests in flight at the end are dropped; they will be repeated.
     Transfers::new(app, Mode::Service, WorkerOptions::default())?.run().await
 }
 
@@ -97,26 +100,26 @@ struct Transfers<'a> {
     mode: Mode,
     options: WorkerOptions,
     share: Share<'a>,
-    /// Its share of the queue when a page was read last.
+    /// Its share of the queue at the last read of a page.
     slots: Slots,
     gateways: HashMap<AccountId, (String, WireGatewayClient)>,
-    /// Requests at the bank.
+    /// Requests in flight.
     asking: FuturesUnordered<Asking>,
     /// Final answers to be recorded, and when the first of them came.
     answered: Vec<Answered>,
     answered_since: Instant,
     recording: Option<Recording>,
-    /// Those asked for or answered, until that is recorded.
+    /// Transfers requested or answered, until the answer is recorded.
     in_flight: HashSet<Wtid>,
-    /// Those that ended since the present look began: a page read before may still list them.
+    /// Transfers that ended since the current pass began: a page read before may still list them.
     just_ended: HashSet<Wtid>,
-    /// How many of those seen since the last look from the front began were others'.
+    /// The number of transfers of other workers since the last pass from the front began.
     others: usize,
-    /// Up to where the queue was looked through.
+    /// The position up to which the queue was read.
     seen: Option<queues::Position>,
-    /// How long the transfer that was looked at last has been waiting for its turn, in seconds.
+    /// The age of the transfer that was read last, in seconds.
     waited_s: u64,
-    later: HashMap<Wtid, Later>,
+    retries: HashMap<Wtid, Retry>,
     health: HashMap<AccountId, Health>,
     aside: Aside<Wtid>,
     progress: Progress,
@@ -154,7 +157,7 @@ impl<'a> Transfers<'a> {
             others: 0,
             seen: None,
             waited_s: 0,
-            later: HashMap::new(),
+            retries: HashMap::new(),
             health: HashMap::new(),
             aside: Aside::new(),
             progress: Progress::default(),
@@ -165,13 +168,13 @@ impl<'a> Transfers<'a> {
 
     async fn until_idle(&mut self) -> Result<(), WorkerError> {
         loop {
-            let launched = self.look(Look::All).await?;
+            let launched = self.pass(Pass::All).await?;
             while self.step_or_end().await? {}
             match self.next_attempt() {
                 Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
                 None if launched > 0 => {}
                 None if self.others == 0 => return Ok(()),
-                // Whoever waits for our end expects that everything is executed, by whomever.
+                // The caller expects that all transfers are executed at the end, also those of other workers.
                 None => self.share.wait_for_others(self.others).await?,
             }
         }
@@ -186,16 +189,16 @@ impl<'a> Transfers<'a> {
     async fn serve(&mut self) -> Result<(), WorkerError> {
         let app = self.app;
         let idle = idle_interval(app.config.workers.transfer_idle_sleep);
-        let mut next = NextLook { all: Instant::now(), announced: None };
-        let mut looked_at_all = Instant::now();
+        let mut next = NextPass { all: Instant::now(), announced: None };
+        let mut full_pass_at = Instant::now();
         loop {
             let began = Instant::now();
-            if let Some(look) = next.due(began, looked_at_all) {
+            if let Some(pass) = next.due(began, full_pass_at) {
                 next.announced = None;
-                self.look(look).await?;
-                if look == Look::All {
-                    looked_at_all = began;
-                    // Should others end without a word, their share is free then.
+                self.pass(pass).await?;
+                if pass == Pass::All {
+                    full_pass_at = began;
+                    // By then the leases of other workers that were killed have expired.
                     let pause = if self.others > 0 { idle.min(leases::lease(app)) } else { idle };
                     next.all = Instant::now() + pause;
                 }
@@ -210,8 +213,8 @@ impl<'a> Transfers<'a> {
                     next.announce(now, self.is_beside_clients());
                 }
                 () = tokio::time::sleep_until(due) => {
-                    // What is to be tried again is anywhere in the queue.
-                    if next.due(Instant::now(), looked_at_all).is_none() {
+                    // Retries can be anywhere in the queue.
+                    if next.due(Instant::now(), full_pass_at).is_none() {
                         next.all = Instant::now();
                     }
                 }
@@ -229,7 +232,7 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Waits until a request is answered or answers are recorded. False: nothing is under way.
+    /// Waits until a request is answered or answers are recorded. False: nothing is in flight.
     async fn step(&mut self) -> bool {
         if self.recording.is_none() && !self.answered.is_empty() {
             let waited = self.answered_since.elapsed() >= RECORD_AFTER;
@@ -253,9 +256,9 @@ impl<'a> Transfers<'a> {
             biased;
             recorded = recording => {
                 self.recording = None;
-                self.recorded(recorded);
+                self.handle_recorded(recorded);
             }
-            Some(answered) = self.asking.next() => self.answered(answered),
+            Some(answered) = self.asking.next() => self.handle_answer(answered),
             () = tokio::time::sleep_until(self.answered_since + RECORD_AFTER), if waits => {}
         }
         let in_flight = self.asking.len() as u64;

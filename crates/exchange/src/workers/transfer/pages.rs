@@ -8,15 +8,16 @@ use batzen_tables::exchange::{PaytoHash, Prepared, WireTargetKey, WireTargets};
 
 use crate::workers::queues::{self, Position};
 
-/// The longest payto URI that a bank is asked to pay to, in bytes. Deposits and reserves accept far shorter ones; earlier builds
-/// accepted megabytes. No bank takes those, and one that ends the connection while it refuses would be asked for ever.
+/// The longest payto URI that is sent to a bank, in bytes. Deposits and reserves accept far shorter ones;
+/// earlier builds accepted megabytes. No bank accepts those, and a bank that closes the connection when it
+/// refuses them would be asked for ever.
 pub(super) const PAYTO_BYTES_MAX: usize = 32 << 10;
 /// Bytes of payto URIs after which a page ends.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Accounts read at once: a page exceeds its bytes by no more than these.
 const ACCOUNTS_AT_ONCE: usize = 16;
 
-/// Whom a transfer pays.
+/// The receiver of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
     /// The account with this payto URI.
@@ -34,7 +35,7 @@ impl Receiver {
         }
     }
 
-    /// What it takes in memory.
+    /// Its size in memory.
     fn bytes(&self) -> usize {
         match self {
             Self::Account(payto_uri) => payto_uri.len(),
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_bounded_in_bytes_and_leave_out_nothing() {
+    fn pages_are_bounded_in_bytes_and_complete() {
         let mut lengths = vec![PAYTO_BYTES_MAX; 150];
         lengths[3] = PAYTO_BYTES_MAX + 1;
         let store = queue(&lengths);
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(sizes, [48, 32, 32, 32, 7]);
         let expected: Vec<_> = (0..=150).map(|n| HashCode::from_bytes([n; 64])).collect();
         assert_eq!(uids, expected);
-        // Short ones do not shorten a page.
+        // Short URIs do not shorten a page.
         let page = read_page(&queue(&[100; 200]), None, 150).unwrap();
         assert_eq!((page.open.len(), page.has_next), (150, true));
     }

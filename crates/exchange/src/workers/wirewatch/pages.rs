@@ -1,4 +1,4 @@
-//! Pages of a bank's history, and how their rows become credits.
+//! Pages of a bank's history, and the conversion of their rows to credits.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use futures_util::stream::FuturesUnordered;
 
 use super::{Held, Watch};
 use crate::rules::{Credit, Credits, RangeProgress, RangeState, Refusal};
-use crate::workers::{WorkerError, decide, leases};
+use crate::workers::{ItemError, WorkerError, decide, leases};
 
 /// Credits booked by one command, so that payments behind it in the lane do not wait long.
 const COMMAND_CREDITS: usize = 1_024;
-/// Commands on their way: one is executed while the other one waits.
+/// Commands in flight: one is executed while the other one waits.
 const COMMANDS_IN_FLIGHT: usize = 2;
 
 /// The part of a page that belongs to a range.
@@ -21,21 +21,21 @@ pub(super) struct Part<'a> {
     pub(super) rows: &'a [IncomingRow],
     /// Its last row, or the end of the range if that is reached.
     pub(super) latest: u64,
-    /// If the end of the range is reached: up to where there are no more rows.
+    /// If the end of the range is reached: the id up to which there are no more rows.
     pub(super) seen_until: Option<u64>,
 }
 
-/// The outcome of a page.
+/// The result of importing a page.
 #[derive(Default)]
 pub(super) struct Imported {
     pub(super) booked: u64,
     pub(super) set_aside: u64,
-    /// How the range stands after it; none: it is complete.
+    /// The state of the range after it; none: the range is complete.
     pub(super) range: Option<RangeState>,
 }
 
 impl Watch<'_> {
-    /// What of a page belongs to the range.
+    /// The part of a page that belongs to the range.
     pub(super) fn part<'r>(&self, held: &Held, rows: &'r [IncomingRow]) -> Result<Part<'r>, WorkerError> {
         let mut last = None;
         for id in rows.iter().filter_map(|row| row.row_id) {
@@ -87,13 +87,13 @@ impl Watch<'_> {
                     Err(reason) if row.row_id.is_none_or(|id| id > before) => {
                         self.set_aside(row.row_id, &reason, &mut imported);
                     }
-                    // Reported before.
+                    // The bank has reported this row before.
                     Err(_) => {}
                 }
             }
             newest = credits.last().map(|credit| credit.time).or(newest);
             let is_last = parts.peek().is_none();
-            // The range comes further with the last part, when all others are booked.
+            // The last part, sent when all others are booked, advances the range.
             let running = if is_last { 0 } else { COMMANDS_IN_FLIGHT - 1 };
             while in_flight.len() > running {
                 if let Some(booked) = in_flight.next().await {
@@ -128,7 +128,7 @@ impl Watch<'_> {
         imported.range = imported.range.or(part.range);
     }
 
-    /// Books a part of a page, and tells with it how far the range has come.
+    /// Books a part of a page, with the progress of the range.
     async fn book_part(
         &self,
         credits: Vec<Credit>,
@@ -138,38 +138,39 @@ impl Watch<'_> {
         let page = |credits, range| Credits { account: self.id, credits, cursor: 0, range };
         match self.book(page(credits.clone(), range)).await? {
             Ok(booked) => (imported.booked, imported.range) = booked,
-            // One of them would make its reserve larger than any amount: find it.
+            // One credit would overflow its reserve: find it.
             Err(refusal) => {
                 tracing::warn!(%refusal, "credits were refused, booking them one by one");
                 for credit in credits {
                     let row = credit.bank_row;
                     match self.book(page(vec![credit], None)).await? {
                         Ok((booked, _)) => imported.booked += booked,
-                        Err(refusal) => self.set_aside(Some(row), &refusal.to_string(), &mut imported),
+                        Err(refusal) => self.set_aside(Some(row), &refusal.into(), &mut imported),
                     }
                 }
                 let rest = self.book(page(Vec::new(), range)).await?;
-                (_, imported.range) = rest.map_err(|refusal| WorkerError::Refused(refusal.to_string()))?;
+                (_, imported.range) = rest.map_err(|refusal| WorkerError::Refused(Box::new(refusal)))?;
             }
         }
         Ok(imported)
     }
 
-    fn set_aside(&self, row: Option<u64>, reason: &str, imported: &mut Imported) {
-        tracing::error!(account = %self.account.section, row, reason, "a credit cannot be booked and is set aside");
+    fn set_aside(&self, row: Option<u64>, reason: &ItemError, imported: &mut Imported) {
+        tracing::error!(account = %self.account.section, row, %reason, "a credit cannot be booked and is set aside");
         self.app.metrics.workers.credits_set_aside.inc();
         imported.set_aside += 1;
     }
 
-    fn credit(&self, row: &IncomingRow) -> Result<Credit, String> {
-        let transaction = row.transaction.as_ref().map_err(Clone::clone)?;
-        let amount = transaction.amount.money_in(self.app.config.currency).map_err(|_| {
-            format!("{} for {} is another currency", transaction.amount, transaction.reserve_pub)
-        })?;
+    fn credit(&self, row: &IncomingRow) -> Result<Credit, ItemError> {
+        let transaction = row.transaction.as_ref().map_err(|reason| ItemError::Unreadable(reason.clone()))?;
+        let (amount, reserve_pub) = (transaction.amount, transaction.reserve_pub);
+        let amount = amount
+            .money_in(self.app.config.currency)
+            .map_err(|_| ItemError::OtherCurrency { amount, reserve_pub })?;
         let payto_uri = transaction.debit_account.clone();
         Ok(Credit {
             bank_row: transaction.row_id,
-            reserve_pub: transaction.reserve_pub,
+            reserve_pub,
             amount,
             h_payto: h_payto(&payto_uri),
             payto_uri,
@@ -177,7 +178,7 @@ impl Watch<'_> {
         })
     }
 
-    /// How many were booked now, and how the range stands.
+    /// Books credits. Returns the number booked now and the state of the range.
     async fn book(&self, page: Credits) -> Result<Result<(u64, Option<RangeState>), Refusal>, WorkerError> {
         match decide(self.app, self.mode, page).await? {
             Ok(credited) => {

@@ -78,7 +78,7 @@ async fn refusals() {
 }
 
 #[tokio::test]
-async fn asking_changes_nothing() {
+async fn csr_requests_change_no_state() {
     let site = Site::start().await;
     let reserve = site.reserve("20").await;
     let denom = site.denom(CS_AGE_2);

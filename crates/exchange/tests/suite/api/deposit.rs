@@ -15,7 +15,7 @@ use crate::api::wallet::*;
 use crate::api::world::*;
 
 #[tokio::test]
-async fn coins_pay_and_are_confirmed_again() {
+async fn a_repeated_deposit_is_confirmed_again() {
     let site = Site::start().await;
     for (value, contribution) in
         [(RSA_8, "8"), (CS_5, "4.99999999"), (CS_FREE, "0.00000001"), (RSA_AGE_4, "0.02"), (CS_AGE_2, "1")]
@@ -35,7 +35,7 @@ async fn coins_pay_and_are_confirmed_again() {
 }
 
 #[tokio::test]
-async fn no_refund_deadline_and_deadlines_in_the_past() {
+async fn deposits_accept_no_refund_deadline_and_deadlines_in_the_past() {
     let site = Site::start().await;
     let coin = site.coin(RSA_8).await;
     let contract = Contract { refund_deadline: None, wire_deadline: Timestamp::ZERO, ..Contract::new(&site) };
@@ -87,7 +87,7 @@ async fn a_coin_pays_no_more_than_its_value() {
 }
 
 #[tokio::test]
-async fn one_contract_is_paid_one_way() {
+async fn a_second_deposit_for_one_contract_with_other_data_is_a_conflict() {
     let site = Site::start().await;
     let coin = site.coin(RSA_AGE_4).await;
     let contract = Contract::new(&site);
@@ -160,7 +160,7 @@ async fn a_coin_has_one_denomination_and_one_age() {
 }
 
 #[tokio::test]
-async fn the_merchants_account() {
+async fn the_hash_of_the_merchant_account_is_checked() {
     let site = Site::start().await;
     let coin = site.coin(RSA_8).await;
     for wrong in [
@@ -230,7 +230,7 @@ impl Wrong<'_> {
 }
 
 #[tokio::test]
-async fn wrong_requests() {
+async fn invalid_requests_are_refused() {
     let site = Site::start().await;
     let (coin, good) = (site.coin(RSA_8).await, site.coin(CS_5).await);
     let contract = Contract::new(&site);
@@ -295,7 +295,7 @@ async fn wrong_requests() {
 }
 
 #[tokio::test]
-async fn age_restricted_coins() {
+async fn age_restricted_coins_need_their_age_commitment() {
     let site = Site::start().await;
     for value in [RSA_AGE_4, CS_AGE_2] {
         let coin = site.coin(value).await;
@@ -317,7 +317,7 @@ async fn age_restricted_coins() {
 }
 
 #[tokio::test]
-async fn after_their_time_coins_pay_no_more_but_have_paid() {
+async fn after_expiration_only_repeated_deposits_are_confirmed() {
     let mut site = Site::start().await;
     let (rsa, cs, unused) = (site.coin(RSA_8).await, site.coin(CS_5).await, site.coin(CS_5).await);
     let contract = Contract::new(&site);
@@ -356,7 +356,7 @@ async fn after_their_time_coins_pay_no_more_but_have_paid() {
 }
 
 #[tokio::test]
-async fn coins_of_a_revoked_key_pay_no_more_but_have_paid() {
+async fn after_revocation_only_repeated_deposits_are_confirmed() {
     let mut site = Site::start().await;
     let (rsa, cs) = (site.coin(RSA_8).await, site.coin(CS_5).await);
     let contract = Contract::new(&site);
@@ -377,7 +377,7 @@ async fn coins_of_a_revoked_key_pay_no_more_but_have_paid() {
 }
 
 #[tokio::test]
-async fn batches() {
+async fn a_batch_deposit_is_all_or_nothing() {
     let site = Site::start().await;
     let mut coins = Vec::new();
     for value in [RSA_8, CS_5, CS_FREE, RSA_AGE_4, CS_AGE_2] {
@@ -429,7 +429,7 @@ async fn batches() {
 }
 
 #[tokio::test]
-async fn a_key_in_the_clear_does_not_make_coins() {
+async fn an_unblinded_key_cannot_forge_coins() {
     let site = Site::start().await;
     // A coin that was blinded for one denomination and presented for another of the same cipher.
     let coin = site.coin(CS_5).await;

@@ -1,4 +1,4 @@
-//! `/kyc-wallet` and `/kyc-check`: nobody has to identify while there are no rules.
+//! `/kyc-wallet` and `/kyc-check`: no identification is required without rules.
 
 use batzen_crypto::{EddsaPrivateKey, ShortHash};
 use batzen_protocol::api::exchange::KycWalletRequest;
@@ -7,7 +7,7 @@ use batzen_protocol::signatures::{SignedMessage, WalletAccountSetup};
 use crate::api::world::*;
 
 #[tokio::test]
-async fn wallets_may_hold_what_they_like() {
+async fn wallet_balance_is_never_limited() {
     let site = Site::start().await;
     let key = EddsaPrivateKey::generate();
     let request = KycWalletRequest {
@@ -24,7 +24,7 @@ async fn wallets_may_hold_what_they_like() {
 }
 
 #[tokio::test]
-async fn no_requirement_is_open() {
+async fn kyc_check_finds_no_requirement() {
     let site = Site::start().await;
     let h_payto = ShortHash::random();
     for user in ["individual", "BUSINESS"] {

@@ -1,4 +1,5 @@
-//! What is too large: bodies, texts, arrays. And what is kept of requests that nobody has signed.
+//! Requests that are too large: bodies, texts, arrays. Also the memory used by requests without valid
+//! signatures.
 
 use std::io::Write as _;
 
@@ -25,7 +26,7 @@ fn deflated(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_body_beyond_its_endpoints_limit_is_refused_unread() {
+async fn a_body_above_the_endpoint_limit_is_refused_without_reading_it() {
     let site = Site::start().await;
     let key = "0".repeat(52);
     let coin = |operation: &str| format!("coins/{key}/{operation}");
@@ -60,7 +61,7 @@ async fn a_body_beyond_its_endpoints_limit_is_refused_unread() {
 }
 
 #[tokio::test]
-async fn an_account_must_be_one_that_can_be_transferred_to() {
+async fn a_merchant_account_must_be_a_valid_payto_uri() {
     let site = Site::start().await;
     let coin = site.coin(RSA_8).await;
     let long = Contract { payto_uri: payto(PAYTO_BYTES_MAX + 1), ..Contract::new(&site) };

@@ -100,7 +100,7 @@ async fn names_field(site: &Site, path: &str, body: &Value, field: &str) {
 }
 
 #[tokio::test]
-async fn members_missing_or_of_another_type() {
+async fn missing_members_and_wrong_types_are_refused() {
     let site = Site::start().await;
     for Sample { path, body } in samples(&site).await {
         for name in body.as_object().unwrap().keys() {
@@ -143,7 +143,7 @@ async fn members_missing_or_of_another_type() {
 }
 
 #[tokio::test]
-async fn members_of_elements() {
+async fn missing_members_of_array_elements_are_refused() {
     let site = Site::start().await;
     for Sample { path, body } in samples(&site).await {
         for (list, value) in body.as_object().unwrap() {
@@ -175,7 +175,7 @@ async fn members_of_elements() {
 }
 
 #[tokio::test]
-async fn bodies_cut_short_or_of_another_kind() {
+async fn truncated_bodies_and_other_json_types_are_refused() {
     let site = Site::start().await;
     for Sample { path, body } in samples(&site).await {
         let bytes = serde_json::to_vec(&body).unwrap();
@@ -269,7 +269,7 @@ fn shake(value: &mut Value, dice: &mut Dice) {
 }
 
 #[tokio::test]
-async fn values_turned_over() {
+async fn random_mutations_are_refused() {
     let mut site = Site::start().await;
     let samples = samples(&site).await;
     // So that recoups get further than the denomination.

@@ -14,7 +14,7 @@ fn json(body: &impl Serialize) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_coin_for_64_merchants() {
+async fn one_coin_pays_one_of_64_concurrent_merchants() {
     let site = Site::start().await;
     for (value, part, pays) in [(RSA_8, "0.3", 26), (CS_5, "0.5", 10)] {
         let coin = site.coin(value).await;
@@ -39,7 +39,7 @@ async fn one_coin_for_64_merchants() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deposits_melts_and_refunds_of_one_coin() {
+async fn concurrent_deposits_melts_and_refunds_never_overspend_a_coin() {
     let site = Site::start().await;
     let coin = site.coin(RSA_8).await;
     let paid = Contract::new(&site);
@@ -73,7 +73,7 @@ async fn deposits_melts_and_refunds_of_one_coin() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_reserve_for_64_withdrawals() {
+async fn concurrent_withdrawals_never_overdraw_a_reserve() {
     let site = Site::start().await;
     let reserve = site.reserve("20").await;
     let mut planchets = Vec::new();
@@ -105,7 +105,7 @@ async fn one_reserve_for_64_withdrawals() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_request_8_times() {
+async fn concurrent_repetitions_take_effect_once() {
     let mut site = Site::start().await;
     let reserve = site.reserve("40").await;
     let same = async |site: &Site, path: String, body: Value| {

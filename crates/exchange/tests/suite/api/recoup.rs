@@ -13,7 +13,7 @@ use crate::api::wallet::*;
 use crate::api::world::*;
 
 #[tokio::test]
-async fn what_is_left_goes_back_to_the_reserve() {
+async fn recoup_returns_the_remaining_value_to_the_reserve() {
     let mut site = Site::start().await;
     for value in [RSA_8, CS_5, RSA_AGE_4, CS_AGE_2] {
         let denom = site.denom(value);
@@ -60,7 +60,7 @@ async fn what_is_left_goes_back_to_the_reserve() {
 }
 
 #[tokio::test]
-async fn a_spent_coin_has_nothing_to_give_back() {
+async fn a_spent_coin_cannot_be_recouped() {
     let mut site = Site::start().await;
     let coin = site.coin(RSA_8).await;
     let fresh = site.refresh(&coin, &[site.denom(RSA_1)], "1.04").await.1.remove(0);
@@ -77,7 +77,7 @@ async fn a_spent_coin_has_nothing_to_give_back() {
 }
 
 #[tokio::test]
-async fn wrong_recoups() {
+async fn invalid_recoups_are_refused() {
     let mut site = Site::start().await;
     for (operation, not_eligible, bad_signature, not_found, oper) in
         [("recoup", 1555, 1550, 1551, "RECOUP"), ("recoup-refresh", 1580, 1575, 1576, "RECOUP-REFRESH")]
@@ -160,7 +160,7 @@ fn unknown_point() -> CsNonce {
 }
 
 #[tokio::test]
-async fn after_its_time_a_coin_is_not_taken_back() {
+async fn an_expired_coin_cannot_be_recouped() {
     let mut site = Site::start().await;
     let reserve = site.reserve("30").await;
     let coin = site.withdraw(&reserve, &site.planchet(&site.denom(RSA_8)).await).await;
@@ -210,7 +210,7 @@ fn secret_of(n: u8) -> PlanchetMasterSecret {
 }
 
 #[tokio::test]
-async fn an_equal_planchet_of_two_reserves_goes_back_to_the_first() {
+async fn recoup_credits_the_first_reserve_that_withdrew_an_equal_planchet() {
     let mut site = Site::start().await;
     let (first, second) = (site.reserve("10").await, site.reserve("10").await);
     let planchet = site.planchet(&site.denom(CS_5)).await;
@@ -226,7 +226,7 @@ async fn an_equal_planchet_of_two_reserves_goes_back_to_the_first() {
 }
 
 #[tokio::test]
-async fn fresh_coins_give_their_value_back_to_the_old_one() {
+async fn recoup_refresh_returns_the_value_to_the_old_coin() {
     let mut site = Site::start().await;
     for (old, fresh, money) in [
         (RSA_8, CS_5, "5.04"),
@@ -266,7 +266,7 @@ async fn fresh_coins_give_their_value_back_to_the_old_one() {
 }
 
 #[tokio::test]
-async fn zombies_are_melted_after_their_time() {
+async fn expired_zombies_can_be_melted() {
     let mut site = Site::start().await;
     let (zombie, known, revoked) = (site.coin(RSA_8).await, site.coin(RSA_8).await, site.coin(RSA_8).await);
     let denom = site.denom(CS_5);
@@ -302,7 +302,7 @@ async fn zombies_are_melted_after_their_time() {
     let left = proof::overspent(&site, &reply, zombie.coin_pub, &zombie.denom, "7");
     assert_eq!(left, m("5.88"));
 
-    // Past expire_legal nobody.
+    // After expire_legal no coin.
     site.advance(Duration::from_days(60)).await;
     let refresh = site.plan_refresh(&zombie, &[site.denom(RSA_1)], "1.04").await;
     let reply = site.post(&zombie.path("melt"), &refresh.melt()).await;

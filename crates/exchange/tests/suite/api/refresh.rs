@@ -14,7 +14,7 @@ use crate::api::wallet::*;
 use crate::api::world::*;
 
 #[tokio::test]
-async fn coins_become_fresh_coins_and_the_old_key_finds_them() {
+async fn refresh_makes_fresh_coins_that_link_finds_by_the_old_key() {
     let site = Site::start().await;
     // From, to, amount: within and between ciphers, with and without age.
     for (old, fresh, money) in [
@@ -54,7 +54,7 @@ async fn coins_become_fresh_coins_and_the_old_key_finds_them() {
 }
 
 #[tokio::test]
-async fn every_melt_of_a_coin_is_linked() {
+async fn link_lists_every_revealed_melt_of_a_coin() {
     let site = Site::start().await;
     let old = site.coin(RSA_8).await;
     let mut own = Vec::new();
@@ -82,7 +82,7 @@ async fn every_melt_of_a_coin_is_linked() {
 }
 
 #[tokio::test]
-async fn wrong_melts() {
+async fn invalid_melts_are_refused() {
     let mut site = Site::start().await;
     let old = site.coin(RSA_8).await;
     let path = old.path("melt");
@@ -134,7 +134,7 @@ async fn wrong_melts() {
 }
 
 #[tokio::test]
-async fn a_refresh_master_secret_is_for_one_commitment() {
+async fn a_refresh_master_secret_is_accepted_for_one_commitment_only() {
     let site = Site::start().await;
     let old = site.coin(RSA_8).await;
     let denoms = [site.denom(CS_FREE)];
@@ -144,11 +144,11 @@ async fn a_refresh_master_secret_is_for_one_commitment() {
     let noreveal_index = site.melt(&first).await;
     site.refused(&old.path("melt"), &second.melt(), 409, 1160).await;
     site.reveal(&first, noreveal_index).await;
-    // A melt need not tell the secret; then the reveal finds out.
+    // A melt may omit the secret; then the reveal checks it.
     let quiet = edited(&second.melt(), |body| body["rms"] = json!(null));
     let melted: MeltConfirmation = site.ok(&old.path("melt"), &quiet).await;
     site.refused(&second.reveal_path(), &second.reveal(melted.noreveal_index), 409, 1160).await;
-    // Two quiet melts: who reveals first has it.
+    // Two melts without the secret: the first reveal locks it.
     let rms = RefreshMasterSecret::generate();
     let mut quiet = Vec::new();
     for _ in 0..2 {
@@ -166,7 +166,7 @@ async fn a_refresh_master_secret_is_for_one_commitment() {
 /// Two signatures under one nonce give the private key away. The nonces of the candidate that stays secret are in no one's
 /// hands but the client's, so they must follow from the refresh master secret, which is locked.
 #[tokio::test]
-async fn nonces_of_the_clients_choice_are_refused() {
+async fn nonces_that_are_not_derived_from_the_secret_are_refused() {
     let site = Site::start().await;
     let old = site.coin(RSA_8).await;
     let denoms = [site.denom(RSA_1), site.denom(CS_FREE)];
@@ -192,7 +192,7 @@ async fn nonces_of_the_clients_choice_are_refused() {
 }
 
 #[tokio::test]
-async fn wrong_reveals() {
+async fn invalid_reveals_are_refused() {
     let site = Site::start().await;
     let old = site.coin(RSA_8).await;
     let denoms = [site.denom(CS_FREE), site.denom(RSA_1)];
@@ -249,7 +249,8 @@ async fn wrong_reveals() {
     wrong.old_age_commitment = Some(vec![AgePrivateKey::generate().public_key(); 7]);
     site.refused(&path, &wrong, 400, 1365).await;
 
-    // What does not fit the commitment: other transfer keys, other planchets, another secret, another order.
+    // Requests that do not match the commitment: other transfer keys, other planchets, another secret,
+    // another order.
     let violation = async |wrong: &RevealRequest| {
         let reply = site.refused(&path, wrong, 409, 1353).await;
         let expected: HashCode =
@@ -264,7 +265,7 @@ async fn wrong_reveals() {
         coins[1].planchet = BlindedPlanchet::Rsa { blinded: vec![5; 128] };
     }
     violation(&other.reveal(noreveal_index)).await;
-    // After all that the right one goes through.
+    // Afterwards the valid request succeeds.
     let coins = site.reveal(&refresh, noreveal_index).await;
     assert_eq!(coins.len(), 2);
     // A repetition must name the same planchets.
@@ -273,7 +274,7 @@ async fn wrong_reveals() {
 }
 
 #[tokio::test]
-async fn fresh_coins_cost_no_more_than_was_melted() {
+async fn fresh_coins_above_the_melted_amount_are_refused() {
     let site = Site::start().await;
     let old = site.coin(RSA_8).await;
     let denoms = [site.denom(RSA_1), site.denom(CS_5)];
@@ -290,7 +291,7 @@ async fn fresh_coins_cost_no_more_than_was_melted() {
 }
 
 #[tokio::test]
-async fn ages_do_not_rise() {
+async fn fresh_coins_keep_the_age_restriction() {
     let site = Site::start().await;
     for value in [RSA_AGE_4, CS_AGE_2] {
         let old = site.coin(value).await;
@@ -383,7 +384,7 @@ async fn fresh_denominations_must_be_withdrawable_at_the_first_reveal() {
     site.revoke(&now).await;
     site.refused(&late.reveal_path(), &late.reveal(late_index), 410, 1010).await;
     assert_eq!(site.ok::<BlindSignatures>(&done.reveal_path(), &done.reveal(done_index)).await, first);
-    // The link works whatever became of the denominations.
+    // The link works even if the denominations have expired or were revoked.
     let entries: Vec<LinkEntry> = site.get(&old.path("link")).await.ok().unwrap();
     assert_eq!(entries.iter().map(|entry| linked_coins(&old, entry).len()).sum::<usize>(), 4);
 }
@@ -413,7 +414,7 @@ async fn expired_coins_are_not_melted() {
 }
 
 #[tokio::test]
-async fn two_coins_of_one_key_do_not_share_a_commitment() {
+async fn a_commitment_belongs_to_one_coin() {
     let site = Site::start().await;
     let (a, b) = (site.coin(RSA_8).await, site.coin(RSA_8).await);
     let refresh = site.plan_refresh(&a, &[site.denom(RSA_1)], "1.04").await;
@@ -421,7 +422,7 @@ async fn two_coins_of_one_key_do_not_share_a_commitment() {
     site.melt(&refresh).await;
     site.refused(&b.path("melt"), &copied.melt(), 400, 26).await;
     site.is_left(&b, "8").await;
-    // A link signature is the old coin's business only.
+    // A link signature concerns the old coin only.
     let secrets = CoinSecrets::from_master(&PlanchetMasterSecret::generate(), &refresh.values[0]);
     let message = WalletCoinLink {
         h_denom_pub: refresh.denoms[0].h,

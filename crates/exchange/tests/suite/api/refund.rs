@@ -51,7 +51,7 @@ async fn a_complete_refund_waives_the_deposit_fee() {
 }
 
 #[tokio::test]
-async fn wrong_refunds() {
+async fn invalid_refunds_are_refused() {
     let site = Site::start().await;
     let coin = site.coin(RSA_8).await;
     let contract = Contract::new(&site);
@@ -95,7 +95,7 @@ async fn wrong_refunds() {
 }
 
 #[tokio::test]
-async fn after_aggregation_only_what_was_refunded_before() {
+async fn after_aggregation_only_earlier_refunds_are_confirmed() {
     let mut site = Site::start().await;
     let coin = site.coin(RSA_8).await;
     let contract = Contract::new(&site);
@@ -114,7 +114,7 @@ async fn after_aggregation_only_what_was_refunded_before() {
 }
 
 #[tokio::test]
-async fn of_a_revoked_key_too() {
+async fn coins_of_a_revoked_denomination_are_refunded() {
     let mut site = Site::start().await;
     let coin = site.coin(CS_5).await;
     let contract = Contract::new(&site);

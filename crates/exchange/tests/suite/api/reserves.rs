@@ -22,7 +22,7 @@ fn history(key: &EddsaPrivateKey, request_timestamp: Timestamp, fee: &str) -> Re
 }
 
 #[tokio::test]
-async fn balances() {
+async fn reserve_balance_is_reported() {
     let site = Site::start().await;
     let reserve = site.reserve("12.34").await;
     let path = format!("reserves/{}", reserve.public_key());
@@ -45,11 +45,11 @@ async fn balances() {
     }
     is_error(&site.get("reserves/ABC").await, 400, 27);
     is_error(&site.get(&format!("{path}U")).await, 400, 27);
-    assert!(site.app().core.notices.waiting() == 0);
+    assert!(site.app().core.notices.waiter_count() == 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_credit_ends_the_wait() {
+async fn a_credit_ends_a_long_poll() {
     let site = Site::start().await;
     let key = EddsaPrivateKey::generate().public_key();
     let waiting: Vec<_> = (0..8)
@@ -61,21 +61,21 @@ async fn a_credit_ends_the_wait() {
             })
         })
         .collect();
-    while site.app().core.notices.waiting() < 8 {
+    while site.app().core.notices.waiter_count() < 8 {
         tokio::time::sleep(StdDuration::from_millis(5)).await;
     }
-    // Another reserve's money wakes nobody.
+    // A credit to another reserve wakes no long poll.
     site.reserve("1").await;
-    assert_eq!(site.app().core.notices.waiting(), 8);
+    assert_eq!(site.app().core.notices.waiter_count(), 8);
     site.credit(key, "3").await;
     for reply in waiting {
         assert_eq!(reply.await.unwrap().ok::<ReserveBalance>().unwrap().balance, amount("3"));
     }
-    assert!(site.app().core.notices.waiting() == 0);
+    assert!(site.app().core.notices.waiter_count() == 0);
 }
 
 #[tokio::test]
-async fn the_status_is_free_and_recent() {
+async fn the_status_is_free_and_covers_recent_events() {
     let mut site = Site::start().await;
     let reserve = site.reserve("20").await;
     site.withdraw(&reserve, &site.planchet(&site.denom(CS_5)).await).await;
@@ -98,9 +98,9 @@ async fn the_status_is_free_and_recent() {
     assert_eq!((answer.balance, answer.history), (amount("13.48"), vec![]));
 }
 
-/// Whoever has a long history waits for others with long ones, and nobody else does.
+/// Requests for long histories wait for each other, and other requests do not wait for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_statements_are_read_apart() {
+async fn long_statements_do_not_block_short_ones() {
     let site = Site::start().await;
     let (short, long) = (site.reserve("1").await, site.reserve("1").await);
     for _ in 0..260 {
@@ -110,7 +110,7 @@ async fn long_statements_are_read_apart() {
         site.ok(&at_reserve(key, "status"), &status(key, site.now())).await
     };
     assert_eq!(ask(&long).await.history.len(), 261);
-    // Somebody's long history takes very long.
+    // A long history takes very long.
     let readers = &site.app().readers;
     readers.read(b"somebody", || ((), Length::Long)).await.unwrap();
     let (release, held) = std::sync::mpsc::channel::<()>();
@@ -134,7 +134,7 @@ async fn long_statements_are_read_apart() {
 }
 
 #[tokio::test]
-async fn refused_statements() {
+async fn invalid_statement_requests_are_refused() {
     let site = Site::start().await;
     let reserve = site.reserve("20").await;
     let now = site.now();
@@ -168,7 +168,7 @@ async fn refused_statements() {
 }
 
 #[tokio::test]
-async fn a_whole_history_is_paid_once() {
+async fn a_full_history_is_charged_once() {
     let mut site = Site::start().await;
     let reserve = site.reserve("10").await;
     site.withdraw(&reserve, &site.planchet(&site.denom(RSA_1)).await).await;
@@ -206,7 +206,7 @@ async fn a_whole_history_is_paid_once() {
 }
 
 #[tokio::test]
-async fn a_free_history() {
+async fn a_history_without_fee_is_free() {
     let site = Site::with(|config| {
         config.standalone.as_mut().unwrap().fees.history = batzen_protocol::Money::ZERO;
     })

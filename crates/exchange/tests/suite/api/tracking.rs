@@ -40,7 +40,7 @@ fn tracked_by_wallet(contract: &Contract, coin: &Coin) -> String {
 }
 
 #[tokio::test]
-async fn a_deposit_and_its_transfer() {
+async fn a_deposit_is_tracked_to_its_transfer() {
     let mut site = Site::start().await;
     let coins = [site.coin(RSA_8).await, site.coin(CS_5).await, site.coin(RSA_AGE_4).await];
     let contract = Contract::new(&site);
@@ -109,7 +109,7 @@ async fn a_deposit_and_its_transfer() {
 }
 
 #[tokio::test]
-async fn what_is_too_little_for_the_wire_fee_waits() {
+async fn a_sum_below_the_wire_fee_waits() {
     let mut site = Site::start().await;
     let coin = site.coin(RSA_8).await;
     let contract = Contract::new(&site);

@@ -10,7 +10,7 @@ use crate::api::wallet::*;
 use crate::api::world::*;
 
 #[tokio::test]
-async fn coins_of_both_ciphers_with_and_without_age() {
+async fn withdraws_coins_of_both_ciphers_with_and_without_age() {
     let site = Site::start().await;
     let reserve = site.reserve("25").await;
     let mut left = m("25");
@@ -23,7 +23,7 @@ async fn coins_of_both_ciphers_with_and_without_age() {
         planchet.finish(&first.ev_sig);
         left = left.checked_sub(denom.cost()).unwrap();
         assert_eq!(site.balance(&reserve.public_key()).await, left);
-        // The same again is the same signature, for nothing.
+        // A repetition returns the same signature and charges nothing.
         let again: BlindSignature = site.ok(&path, &planchet.request(&reserve)).await;
         assert_eq!(again, first);
         assert_eq!(site.balance(&reserve.public_key()).await, left);
@@ -93,7 +93,7 @@ async fn a_batch_has_1_to_256_different_planchets() {
 }
 
 #[tokio::test]
-async fn a_reserve_that_cannot_pay_proves_it_without_a_signature() {
+async fn insufficient_funds_are_proven_before_a_blind_signature_is_made() {
     let site = Site::start().await;
     let reserve = site.reserve("9").await;
     let rsa = site.denom(RSA_8);
@@ -114,7 +114,7 @@ async fn a_reserve_that_cannot_pay_proves_it_without_a_signature() {
         site.metric("taler_exchange_num_signatures", "cs").await,
     ];
     assert_eq!(now, [signed[0] + 1, signed[1]]);
-    // Money comes: the same request goes through.
+    // After a credit, the same request succeeds.
     site.credit(reserve.public_key(), "5").await;
     let answer: BlindSignature = site.ok(&at_reserve(&reserve, "withdraw"), &request).await;
     planchets[1].finish(&answer.ev_sig);
@@ -122,7 +122,7 @@ async fn a_reserve_that_cannot_pay_proves_it_without_a_signature() {
 }
 
 #[tokio::test]
-async fn wrong_requests() {
+async fn invalid_requests_are_refused() {
     let site = Site::start().await;
     let reserve = site.reserve("20").await;
     let (rsa, cs) = (site.denom(RSA_8), site.denom(CS_5));
@@ -178,7 +178,7 @@ async fn wrong_requests() {
 }
 
 #[tokio::test]
-async fn blinded_planchets_that_are_none() {
+async fn malformed_blinded_planchets_are_refused() {
     let site = Site::start().await;
     let reserve = site.reserve("20").await;
     let denom = site.denom(RSA_8);
@@ -207,7 +207,7 @@ async fn blinded_planchets_that_are_none() {
 }
 
 #[tokio::test]
-async fn after_its_time_only_what_was_withdrawn_before() {
+async fn after_expiration_only_repeated_withdrawals_are_answered() {
     let mut site = Site::start().await;
     let reserve = site.reserve("50").await;
     let (rsa, cs) = (site.denom(RSA_8), site.denom(CS_5));
@@ -233,7 +233,7 @@ async fn after_its_time_only_what_was_withdrawn_before() {
     assert_eq!(site.ok::<BlindSignatures>(&batch, &request).await, first);
     let again: BlindSignature = site.ok(&single, &planchets[1].request(&reserve)).await;
     assert_eq!(again, first.ev_sigs[1]);
-    // Somebody else's signature does not get at it.
+    // Another reserve's signature is refused.
     let stranger = EddsaPrivateKey::generate();
     let mut wrong = planchets[1].request(&reserve);
     wrong.reserve_sig = planchets[1].request(&stranger).reserve_sig;
@@ -241,7 +241,7 @@ async fn after_its_time_only_what_was_withdrawn_before() {
 }
 
 #[tokio::test]
-async fn of_a_revoked_key_only_what_was_withdrawn_before() {
+async fn after_revocation_only_repeated_withdrawals_are_answered() {
     let mut site = Site::start().await;
     let reserve = site.reserve("50").await;
     let (rsa, cs) = (site.denom(RSA_8), site.denom(CS_5));
@@ -270,7 +270,7 @@ async fn of_a_revoked_key_only_what_was_withdrawn_before() {
 }
 
 #[tokio::test]
-async fn a_nonce_is_for_one_planchet() {
+async fn a_nonce_is_accepted_for_one_planchet_only() {
     let site = Site::start().await;
     let reserve = site.reserve("50").await;
     let denom = site.denom(CS_5);
@@ -298,7 +298,7 @@ async fn a_nonce_is_for_one_planchet() {
     site.refused(&at_reserve(&second, "withdraw"), &other(&used).request(&second), 409, 1160).await;
     assert_eq!(site.withdraw(&second, &used).await.denom_sig, coin.denom_sig);
     assert_eq!(site.balance(&second.public_key()).await, m("14.99"));
-    // A poor reserve hears of the money first.
+    // A reserve with insufficient funds gets that error first.
     let poor = site.reserve("1").await;
     let reply = site.post(&at_reserve(&poor, "withdraw"), &other(&used).request(&poor)).await;
     assert_eq!(proof::reserve_short(&site, &reply, &poor, m("5.01")), m("1"));

@@ -1,4 +1,4 @@
-//! A real exchange on 127.0.0.1, with a clock of its own and money from nowhere.
+//! A real exchange on 127.0.0.1, with a test clock and credits without a bank.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -269,7 +269,7 @@ impl Site {
         Denom { h: terms.denom_pub.h_denom_pub(), terms }
     }
 
-    /// Moves the clock, waits until the exchange has looked after its keys, and reads them.
+    /// Moves the clock, waits for a round of key maintenance, and reads the keys.
     pub async fn advance(&mut self, duration: Duration) {
         self.clock.advance(duration);
         self.app().keeper().round().await.unwrap();

@@ -20,10 +20,10 @@ fn files(directory: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Goal: at every moment of four months each denomination can be withdrawn and answers are signed, although nobody
-/// does anything. Method: a stand-alone exchange whose clock jumps by most of the lookahead at a time.
+/// Goal: at any time within four months each denomination can be withdrawn and answers are signed, without
+/// manual work. Method: a stand-alone exchange whose clock jumps by most of the lookahead at a time.
 #[tokio::test]
-async fn four_months_without_a_gap() {
+async fn keys_cover_four_months_without_a_gap() {
     let site = Site::with(|directory| {
         let mut config = config(directory);
         config.signkey_duration = Duration::from_days(14);
@@ -99,13 +99,13 @@ async fn keys_survive_a_restart() {
     check_keys(&again);
     assert_eq!((&again.denoms, &again.signkeys), (&before.denoms, &before.signkeys));
     assert_eq!(again.eddsa_pub, before.eddsa_pub);
-    assert!(keys.denom(&denom).unwrap().can_sign());
+    assert!(keys.find_denomination(&denom).unwrap().can_sign());
     running.shutdown().await.unwrap();
 }
 
 /// Reference behaviour would forget them; coins could then not be withdrawn although `/keys` offers them.
 #[tokio::test]
-async fn keys_of_a_vanished_section_are_used_up() {
+async fn keys_of_a_removed_section_are_used_until_they_expire() {
     let site = Site::standalone().await;
     let before = site.keys().await;
     let (directory, clock) = site.stop().await;
@@ -117,7 +117,7 @@ async fn keys_of_a_vanished_section_are_used_up() {
     let app = running.app();
     let state = app.keys();
     for denom in &before.denoms {
-        assert!(state.denom(&denom.denom_pub.h_denom_pub()).unwrap().can_sign());
+        assert!(state.find_denomination(&denom.denom_pub.h_denom_pub()).unwrap().can_sign());
     }
     clock.advance(Duration::from_days(30));
     app.keeper().round().await.unwrap();
@@ -134,7 +134,7 @@ async fn keys_of_a_vanished_section_are_used_up() {
 }
 
 #[tokio::test]
-async fn new_terms_concern_only_new_keys() {
+async fn changed_terms_apply_to_new_keys_only() {
     let site = Site::standalone().await;
     let before = site.keys().await;
     let (directory, clock) = site.stop().await;
@@ -145,7 +145,7 @@ async fn new_terms_concern_only_new_keys() {
     running.ready().await.unwrap();
     let state = running.app().keys();
     for denom in &before.denoms {
-        let now = state.denom(&denom.denom_pub.h_denom_pub()).unwrap();
+        let now = state.find_denomination(&denom.denom_pub.h_denom_pub()).unwrap();
         assert_eq!(now.fee_deposit, denom.fee_deposit.money);
     }
     let newest = state
@@ -181,7 +181,7 @@ async fn blind_signing_with_both_ciphers() {
     let signatures = custody.blind_sign(orders).await.unwrap();
     for ((serial, _, unblind), signature) in prepared.iter().zip(signatures) {
         let signature = unblind.unblind(&signature.unwrap()).unwrap();
-        assert!(keys.denom_by_serial(*serial).public.verify(unblind.h_coin_pub(), &signature));
+        assert!(keys.denomination_by_serial(*serial).public.verify(unblind.h_coin_pub(), &signature));
     }
     // The wrong cipher is the client's mistake, a missing key ours.
     let (first, last) = (&prepared[0], &prepared[prepared.len() - 1]);
@@ -194,7 +194,7 @@ async fn blind_signing_with_both_ciphers() {
 }
 
 #[tokio::test]
-async fn a_wrong_master_key_is_told_at_the_start() {
+async fn a_wrong_master_key_is_refused_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let mut wrong = config(directory.path());
     wrong.master_public_key = Some(EddsaPrivateKey::generate().public_key());
@@ -206,7 +206,7 @@ async fn a_wrong_master_key_is_told_at_the_start() {
 /// Goal: a crash between the revocation's commit and the destruction of the key leaves no way to use it. Method: put
 /// the old key file back before the restart.
 #[tokio::test]
-async fn a_revoked_key_does_not_come_back() {
+async fn a_revoked_key_stays_revoked_when_its_file_is_restored() {
     let site = Site::standalone().await;
     let app = Arc::clone(site.running.app());
     let master_file = &app.core.config.standalone.as_ref().unwrap().master_priv_file;
@@ -225,7 +225,7 @@ async fn a_revoked_key_does_not_come_back() {
     assert!(
         batzen_exchange::offline::upload(&site.client, site.running.base_url(), &revocation).await.unwrap()
     );
-    assert!(!app.keys().denom(&denom).unwrap().can_sign(), "out of use at once");
+    assert!(!app.keys().find_denomination(&denom).unwrap().can_sign(), "out of use at once");
     site.settle().await;
     assert_ne!(std::fs::read(&file).unwrap(), old_key, "replaced under the same name");
     drop(app);
@@ -233,9 +233,9 @@ async fn a_revoked_key_does_not_come_back() {
 
     std::fs::write(&file, &old_key).unwrap();
     let running = start(config(directory.path()), &clock).await;
-    assert!(!running.app().keys().denom(&denom).unwrap().can_sign());
+    assert!(!running.app().keys().find_denomination(&denom).unwrap().can_sign());
     running.ready().await.unwrap();
-    assert!(!running.app().keys().denom(&denom).unwrap().can_sign());
+    assert!(!running.app().keys().find_denomination(&denom).unwrap().can_sign());
     assert_ne!(std::fs::read(&file).unwrap(), old_key);
     running.shutdown().await.unwrap();
 }
@@ -258,7 +258,7 @@ async fn a_store_of_another_exchange_is_refused() {
 }
 
 #[tokio::test]
-async fn an_early_end_is_told_to_those_who_wait() {
+async fn waiting_requests_are_answered_when_the_start_is_cancelled() {
     let directory = tempfile::tempdir().unwrap();
     let mut slow = config(directory.path());
     slow.coins[0].cipher = batzen_exchange::config::CipherConfig::Rsa { bits: 4096 };

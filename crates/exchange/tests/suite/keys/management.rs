@@ -159,7 +159,7 @@ async fn a_denomination_is_revoked_and_replaced() {
         assert_eq!(after.denoms.len(), before.denoms.len() - 1);
         assert_eq!(after.recoup.unwrap()[0].h_denom_pub, h_denom_pub);
         let state = site.running.app().keys();
-        let denom = state.denom(&h_denom_pub).unwrap();
+        let denom = state.find_denomination(&h_denom_pub).unwrap();
         assert!(denom.revoked && !denom.can_sign());
     }
     site.settle().await;
@@ -188,7 +188,7 @@ async fn a_denomination_is_revoked_and_replaced() {
 }
 
 #[tokio::test]
-async fn a_change_counts_also_if_its_client_went_away_or_another_node_made_it() {
+async fn changes_of_cancelled_requests_and_other_nodes_are_visible() {
     let (master, auditor) = (EddsaPrivateKey::generate(), EddsaPrivateKey::generate());
     let site = Site::operated(&master).await;
     let request = signed_keys(&site, &master).await;
@@ -216,7 +216,7 @@ async fn a_change_counts_also_if_its_client_went_away_or_another_node_made_it() 
     let path = format!("management/denominations/{h_denom_pub}/revoke");
     assert_eq!(site.post(&path, &RevokeRequest { master_sig }).await, (204, 0), "again");
     let state = app.keys();
-    let denom = state.denom(&h_denom_pub).unwrap();
+    let denom = state.find_denomination(&h_denom_pub).unwrap();
     assert!(denom.revoked && !denom.can_sign());
     site.settle().await;
     assert_eq!(site.future_keys().await.future_denoms.len(), 1, "a replacement waits for its signature");

@@ -50,7 +50,8 @@ impl Tool {
             input: &mut || Ok(input.to_owned()),
             now: site.clock.now(),
         };
-        tool.run(&arguments).await.map(|outcome| outcome.to_json().unwrap_or_default())
+        let outcome = tool.run(&arguments).await?;
+        Ok(outcome.reports.concat() + &outcome.to_json().unwrap_or_default())
     }
 }
 
@@ -95,6 +96,8 @@ async fn a_usable_exchange_in_one_line_each() {
             assert_eq!(tool.run(&site, line, "").await.unwrap(), "", "{line}");
         }
     }
+    // It is November: the next year's global fees are missing.
+    assert!(tool.said.contains("batzen exchange offline global-fee 2027 TESTKUDOS:0.03"), "{}", tool.said);
     let keys = site.keys().await;
     check_keys(&keys);
     assert_eq!(keys.global_fees.len(), 1);
@@ -120,13 +123,18 @@ async fn a_usable_exchange_in_one_line_each() {
 }
 
 #[tokio::test]
-async fn documents_travel_between_machines() {
+async fn documents_are_signed_on_an_offline_machine() {
     let (site, _) = site().await;
     let mut tool = Tool::new(&site);
     let downloaded = tool.run(&site, "download", "").await.unwrap();
     assert!(downloaded.contains("exchange-input-keys-0"));
     // The signing machine has no network.
     tool.config.base_url = None;
+    let calendar = tool.run(&site, "calendar --json", &downloaded).await.unwrap();
+    let calendar: serde_json::Value = serde_json::from_str(&calendar).unwrap();
+    let items: Vec<_> = calendar["coverage"].as_array().unwrap().iter().map(|row| &row["item"]).collect();
+    assert_eq!(items, ["TESTKUDOS:1", "TESTKUDOS:5 CS", ""]);
+    assert!(calendar["periods"].as_array().unwrap().iter().all(|period| period["signed"] == false));
     let signed = tool.run(&site, "show sign", &downloaded).await.unwrap();
     assert!(signed.contains("exchange-upload-sigs-0") && !signed.contains("exchange-input-keys-0"));
     assert!(matches!(tool.run(&site, "upload", &signed).await, Err(OfflineError::Input(_))));
@@ -142,7 +150,7 @@ async fn documents_travel_between_machines() {
 }
 
 #[tokio::test]
-async fn nothing_strange_is_signed() {
+async fn invalid_documents_are_not_signed() {
     let (site, _) = site().await;
     let mut tool = Tool::new(&site);
     let downloaded = tool.run(&site, "download", "").await.unwrap();
@@ -194,7 +202,7 @@ async fn nothing_strange_is_signed() {
 }
 
 #[tokio::test]
-async fn the_master_key_is_made_once() {
+async fn setup_creates_the_master_key_once() {
     let (site, master) = site().await;
     let mut tool = Tool::new(&site);
     let output = tool.run(&site, "setup", "").await.unwrap();

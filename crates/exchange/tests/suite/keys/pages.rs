@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use crate::keys::support::{Site, code, config, operated};
 
 #[tokio::test]
-async fn a_service_says_when_it_has_served_as_many_requests_as_it_may() {
+async fn a_service_signals_its_request_limit() {
     let master = EddsaPrivateKey::generate();
     let site =
         Site::with(|directory| ExchangeConfig { max_requests: Some(3), ..operated(directory, &master) })
@@ -120,7 +120,7 @@ async fn configured_documents_are_negotiated() {
 }
 
 #[tokio::test]
-async fn metrics_have_the_names_that_dashboards_know() {
+async fn metrics_have_the_established_names() {
     let site = Site::standalone().await;
     let reply = site.get("metrics").await;
     assert_eq!((reply.status, reply.header("content-type")), (200, Some(batzen_metrics::CONTENT_TYPE)));

@@ -1,4 +1,4 @@
-//! A real exchange on 127.0.0.1 with a clock of its own.
+//! A real exchange on 127.0.0.1 with a test clock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -126,13 +126,13 @@ impl Site {
         self.running.app().core.master_public_key
     }
 
-    /// Moves the clock and waits until the keys have been looked after.
+    /// Moves the clock and waits for a round of key maintenance.
     pub async fn advance(&self, duration: Duration) {
         self.clock.advance(duration);
         self.settle().await;
     }
 
-    /// Waits until a round of key keeping that began now is over.
+    /// Waits for a round of key maintenance that begins now.
     pub async fn settle(&self) {
         self.running.app().keeper().round().await.unwrap();
     }

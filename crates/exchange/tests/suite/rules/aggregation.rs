@@ -158,7 +158,7 @@ fn refunds_lower_the_transfer_and_a_refund_window_keeps_a_deposit_out() {
 }
 
 #[test]
-fn a_fee_that_refunds_left_no_money_for_is_waived() {
+fn a_deposit_fee_above_the_remaining_contribution_is_waived() {
     let mut shop = Shop::new();
     let key = shop.pay(B, 42, "1", 10);
     let n = *key.coin_pub.as_bytes().last().unwrap();
@@ -192,7 +192,7 @@ fn command(account_n: u8, wtid_n: u8) -> Aggregate {
 }
 
 #[test]
-fn an_aggregation_decides_on_the_rows_alone() {
+fn an_aggregation_depends_only_on_rows() {
     let mut shop = Shop::new();
     shop.pay(B, 42, "1", 50);
     shop.pay(B, 43, "1", 0);
@@ -235,7 +235,7 @@ fn an_aggregation_decides_on_the_rows_alone() {
 }
 
 #[test]
-fn a_deposit_of_the_same_batch_is_taken_in() {
+fn a_deposit_of_the_same_batch_is_aggregated() {
     let shop = Shop::new();
     shop.world.ok(withdraw(99, &[(1, 1), (2, 1)], true));
     let now_s = shop.world.now().as_secs().unwrap() - T0;
@@ -258,7 +258,7 @@ fn a_refund_before_the_aggregation_in_one_batch_counts() {
 }
 
 #[test]
-fn a_hold_keeps_the_money_until_it_is_lifted() {
+fn a_kyc_hold_blocks_payment_until_it_ends() {
     let mut shop = Shop::new();
     let key = shop.pay(B, 42, "1", 0);
     let held = Aggregate { kyc_hold: Some(17), ..command(42, 1) };
@@ -275,7 +275,7 @@ fn a_hold_keeps_the_money_until_it_is_lifted() {
 }
 
 #[test]
-fn a_large_unit_is_taken_in_parts_under_one_identifier() {
+fn a_large_unit_is_aggregated_in_parts_under_one_identifier() {
     let mut shop = Shop::new();
     for _ in 0..25 {
         shop.pay(B, 42, "1", 0);
@@ -331,7 +331,7 @@ fn the_queue_is_read_page_by_page() {
 }
 
 #[test]
-fn transfers_finish_fail_and_are_tried_again() {
+fn transfers_complete_fail_and_are_retried() {
     let mut shop = Shop::new();
     for account in 42..45 {
         shop.pay(B, account, "1", 0);

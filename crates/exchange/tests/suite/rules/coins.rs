@@ -28,7 +28,7 @@ fn conflict(refusal: Refusal) -> (usize, ConflictReason, Vec<CoinHistoryItem>, M
 }
 
 #[test]
-fn a_refund_above_all_amounts_is_above_the_deposit() {
+fn a_refund_sum_that_overflows_is_refused() {
     let world = World::new();
     issue(&world, &[1]);
     world.ok(Command::Deposit(deposit(&[(1, 1, "4")], (1, 1, 1), (0, 100))));
@@ -39,7 +39,7 @@ fn a_refund_above_all_amounts_is_above_the_deposit() {
 }
 
 #[test]
-fn a_deposit_is_accepted_once_and_confirmed_for_ever() {
+fn a_deposit_is_accepted_once_and_repetitions_are_confirmed() {
     let world = World::new();
     issue(&world, &[1, 1]);
     let request = deposit(&[(1, 1, "3")], (1, 1, 1), (0, 50));
@@ -68,7 +68,7 @@ fn a_deposit_is_accepted_once_and_confirmed_for_ever() {
 }
 
 #[test]
-fn a_deposit_is_confirmed_with_its_first_time_after_the_clock_stepped_back() {
+fn a_repeated_deposit_keeps_its_timestamp_after_the_clock_stepped_back() {
     let world = World::new();
     issue(&world, &[1, 1]);
     world.advance(100);
@@ -172,7 +172,7 @@ fn contributions_and_deadlines_have_limits() {
 }
 
 #[test]
-fn a_deadline_in_the_past_is_queued_under_the_present() {
+fn a_wire_deadline_in_the_past_is_queued_as_now() {
     let world = World::new();
     issue(&world, &[1]);
     world.advance(100);
@@ -183,7 +183,7 @@ fn a_deadline_in_the_past_is_queued_under_the_present() {
 }
 
 #[test]
-fn refunds_fill_the_coin_less_the_fee_and_never_more() {
+fn refunds_credit_the_coin_less_the_fee_up_to_the_deposit() {
     let world = World::new();
     issue(&world, &[1]);
     assert_eq!(world.refused(refund((1, 1, 1), 1, "1")), Refusal::CoinUnknown);
@@ -220,7 +220,7 @@ fn refunds_fill_the_coin_less_the_fee_and_never_more() {
 }
 
 #[test]
-fn a_coin_filled_by_the_same_batch_pays() {
+fn a_coin_refunded_in_the_same_batch_can_pay() {
     let world = World::new();
     issue(&world, &[1]);
     world.ok(Command::Deposit(deposit(&[(1, 1, "10")], (1, 1, 1), (50, 50))));
@@ -232,7 +232,7 @@ fn a_coin_filled_by_the_same_batch_pays() {
 }
 
 #[test]
-fn an_amount_of_zero_lengthens_no_history() {
+fn an_amount_of_zero_adds_no_history() {
     let world = World::new();
     issue(&world, &[3, 2]);
     let free = deposit(&[(1, 3, "0")], (1, 1, 1), (0, 50));

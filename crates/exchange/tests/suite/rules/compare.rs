@@ -11,7 +11,7 @@ use batzen_exchange::rules::{
 };
 use batzen_protocol::{Money, MoneySum, Timestamp};
 use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::{Store, StoreError, Table};
+use batzen_store::{ChangeSet, Store, StoreError, Table};
 use batzen_tables::exchange::{self as tables, CoinKey, Coins, DenomSerial, Deposits, Reserves};
 use proptest::prelude::*;
 
@@ -304,12 +304,12 @@ fn the_embedded_store_holds_the_same_rows_also_after_it_is_opened_again() {
 
 // --- Planted bugs ---------------------------------------------------------------------------------------------------
 
-/// A mistake somebody might make.
+/// A planted bug.
 #[derive(Clone, Copy, Debug)]
 enum Bug {
     /// The deposit fee is credited to the coin again when a deposit is refunded completely.
     FeeTwice,
-    /// A withdrawal forgets its fee.
+    /// A withdrawal does not charge its fee.
     FeeForgotten,
     /// A second transfer into a reserve is recorded but not added.
     CreditLost,
@@ -319,7 +319,7 @@ enum Bug {
     RefundIgnored,
 }
 
-/// The rules with a mistake.
+/// The rules with a planted bug.
 struct Planted {
     rules: ExchangeRules,
     bug: Bug,
@@ -391,6 +391,10 @@ impl Rules for Planted {
         Ok(outcome)
     }
 
+    fn committed(&self, changes: &ChangeSet) {
+        self.rules.committed(changes);
+    }
+
     fn evidence(
         &self,
         command: &Command,
@@ -444,6 +448,23 @@ fn planted_bugs_are_found() {
         assert!(found.is_err(), "{bug:?} was not found");
         let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
         assert!(check(&world, &ops, &[100]).is_err(), "{bug:?} was not found in one batch");
+    }
+}
+
+#[test]
+fn created_and_lost_money_shows_in_the_conservation_difference() {
+    let difference = |bug| {
+        let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
+        for op in revealing_sequence() {
+            let Op::Do(command) = op else { continue };
+            // A bug may also lead to refusals.
+            let _ = world.run(*command);
+        }
+        world.rules.flow.sums().unwrap().difference()
+    };
+    assert!(difference(Bug::FeeForgotten) < 0, "a fee that stays in the reserve is created money");
+    for bug in [Bug::CreditLost, Bug::RepetitionCharged] {
+        assert!(difference(bug) > 0, "{bug:?} loses money");
     }
 }
 

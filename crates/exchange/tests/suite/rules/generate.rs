@@ -1,4 +1,5 @@
-//! Random commands that love to collide: few reserves, coins, merchants, contracts, planchets, nonces and identifiers.
+//! Random commands that collide often: few reserves, coins, merchants, contracts, planchets, nonces and
+//! identifiers.
 
 use batzen_crypto::{CsNonce, HashCode, ShortHash};
 use batzen_exchange::rules::{
@@ -227,8 +228,8 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Random commands seldom fit together; these do: a coin pays, is refunded and aggregated, or is changed into another one
-/// that is spent and taken back.
+/// Random commands seldom form a sequence, so this makes one: a coin pays, is refunded and aggregated, or is
+/// refreshed into a coin that is spent and recouped.
 fn story() -> impl Strategy<Value = Vec<Op>> {
     let changed = (0..COINS, 0..COINS, 0..RCS, prop::sample::select(vec!["1.5", "2.5", "5"]), 0u8..12)
         .prop_map(|(old, fresh, rc_n, amount, kind)| {

@@ -1,4 +1,4 @@
-//! Leases: who does what, whatever happens to whom.
+//! Leases: how workers share jobs, also when workers are killed.
 
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ fn the_cursor_follows_the_ranges_in_their_order() {
 }
 
 #[test]
-fn a_lease_that_has_ended_holds_nobody_up_and_ends_no_work() {
+fn an_expired_lease_blocks_no_worker_and_stops_no_work() {
     let mut w = World::new();
     let slow = w.claim(1, 10);
     assert_eq!(w.claim(2, 10).start, 10);
@@ -110,11 +110,11 @@ fn a_lease_that_has_ended_holds_nobody_up_and_ends_no_work() {
     assert!(!late.is_ours && late.latest == 4, "what is imported stays so");
     assert_eq!(w.cursor(), 4);
     assert_eq!(front(&w.store, ACCOUNT, w.now).unwrap(), (4, true), "the heir's lease lasts");
-    // Who leaves holds nothing up.
+    // A worker that ends does not block others.
     let leave = RangeClaim { account: ACCOUNT, holder: 2, now: w.now, lease: None, size: 1 };
     w.run(Command::Lease(Lease::Range(leave)));
     assert_eq!(w.claim(3, 10).latest, 4);
-    // A lease that no clock can have meant does not count.
+    // A lease that ends too far in the future counts as expired.
     let mut fast = World { now: w.now.saturating_add(Duration::from_days(30)), ..World::new() };
     fast.claim(1, 10);
     fast.now = w.now;
@@ -122,7 +122,7 @@ fn a_lease_that_has_ended_holds_nobody_up_and_ends_no_work() {
 }
 
 #[test]
-fn nobody_runs_ahead_without_limit() {
+fn the_number_of_open_ranges_is_limited() {
     let w = World::new();
     let mut claims: Vec<_> = (1..=RANGES_MAX as u64).map(|holder| w.claim(holder, 1)).collect();
     let last = claims.pop().unwrap();
@@ -131,7 +131,7 @@ fn nobody_runs_ahead_without_limit() {
 }
 
 #[test]
-fn slots_are_shared_evenly_and_come_back() {
+fn slots_are_shared_evenly_and_returned() {
     let mut w = World::new();
     assert_eq!(w.slots(1, Some(LEASE)), Slots::ALL);
     assert_eq!(w.slots(2, Some(LEASE)).count(), 0, "the first one does not know yet");

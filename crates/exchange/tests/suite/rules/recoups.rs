@@ -30,7 +30,7 @@ pub fn recoup_refresh(n: u8, serial: u32, planchet: u8, old: u8, rc_n: u8) -> Co
 }
 
 #[test]
-fn the_rest_of_a_coin_goes_back_to_its_reserve() {
+fn recoup_credits_the_remaining_value_to_the_reserve() {
     let world = World::new();
     world.fund(1, 1, "20");
     world.ok(withdraw(1, &[(1, 1)], false));
@@ -89,7 +89,7 @@ fn a_never_used_coin_is_recouped_whole() {
 }
 
 #[test]
-fn a_refreshed_coin_goes_back_to_the_old_coin_which_becomes_a_zombie() {
+fn recoup_refresh_credits_the_old_coin_which_becomes_a_zombie() {
     let world = World::new();
     world.fund(1, 1, "20");
     world.ok(withdraw(1, &[(1, 1)], false));

@@ -43,7 +43,7 @@ fn a_never_seen_coin_cannot_be_asked_for_more_than_its_value() {
 }
 
 #[test]
-fn a_melt_is_revealed_once_and_answered_for_ever() {
+fn a_melt_is_revealed_once_and_repetitions_are_answered() {
     let world = World::new();
     issue(&world, &[(1, 1)]);
     assert_eq!(world.refused(reveal(1, 1, &[(20, 2)], None, 0)), Refusal::MeltUnknown);
@@ -90,7 +90,7 @@ fn a_refresh_master_secret_belongs_to_one_melt() {
 }
 
 #[test]
-fn only_zombies_are_melted_after_their_time() {
+fn only_zombies_are_melted_after_expiration() {
     let world = World::new();
     issue(&world, &[(1, 1)]);
     world.ok(melt(1, 1, "1", 1, 0, None));

@@ -111,7 +111,7 @@ fn a_withdrawal_without_signatures_is_decided_up_to_the_payment() {
         command.planchets.last_mut().unwrap().ev_sig = None;
         Command::Withdraw(command)
     };
-    // What is wrong otherwise is told without a signature: money, then nonces.
+    // Other errors are reported without a signature: insufficient funds first, then nonces.
     let refusal = world.refused(unsigned(1, &[(1, 1), (2, 1)]));
     assert!(matches!(refusal, Refusal::ReserveInsufficient(_)), "{refusal}");
     assert_eq!(world.refused(unsigned(2, &[(1, 1)])), Refusal::ReserveUnknown);
@@ -128,7 +128,7 @@ fn a_withdrawal_without_signatures_is_decided_up_to_the_payment() {
 }
 
 #[test]
-fn a_poor_reserve_is_shown_its_history() {
+fn insufficient_funds_are_proven_by_the_history() {
     let world = World::new();
     assert_eq!(world.refused(withdraw(1, &[(1, 1)], false)), Refusal::ReserveUnknown);
     world.fund(1, 1, "12");
@@ -143,7 +143,7 @@ fn a_poor_reserve_is_shown_its_history() {
 }
 
 #[test]
-fn a_shortage_that_the_same_batch_removed_is_tried_again() {
+fn a_withdrawal_refused_for_funds_is_retried_after_a_credit_in_the_same_batch() {
     let world = World::new();
     world.fund(1, 1, "5");
     let verdicts = world.batch(&[
@@ -195,7 +195,7 @@ fn a_revoked_denomination_is_not_withdrawn() {
 }
 
 #[test]
-fn a_history_is_paid_once_for_each_request_time() {
+fn a_history_is_charged_once_per_request_time() {
     let world = World::new();
     assert_eq!(world.refused(history(1, 0, "0.5")), Refusal::HistoryUnaffordable);
     assert_eq!(world.refused(history(1, 0, "0")), Refusal::ReserveUnknown);
@@ -265,8 +265,8 @@ fn a_reserve_key_chosen_to_collide_with_a_transfer_does_not_block_the_closer() {
     world.fund(1, 1, "5");
     world.advance(500);
     world.ok(close(1, 1, 1));
-    // Somebody fills a reserve whose key is the identifier of that transfer. It is the same key here; what counts is
-    // that the identifier is taken and that a random one is used.
+    // A reserve is credited whose key is the identifier of that transfer. It is the same key here; what
+    // counts is that the identifier is taken and that a random one is used.
     world.fund(1, 2, "5");
     world.advance(500);
     assert_eq!(world.refused(close(1, 1, 1).clone_with_wtid(reserve(1).as_bytes())), Refusal::WtidTaken);

@@ -1,5 +1,5 @@
-//! Two nodes on one database are offered the same coins at the same time: each coin is spent once, and whoever lost can
-//! prove why.
+//! Two nodes on one database are offered the same coins at the same time: each coin is spent once, and the
+//! node that lost the race has proof.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -94,7 +94,7 @@ fn node(place: &StoreConfig, number: u8, together: &Barrier) -> Vec<Verdict> {
 }
 
 #[test]
-fn ten_thousand_coins_offered_to_two_nodes_at_once_are_each_spent_once() {
+fn two_nodes_spend_each_of_ten_thousand_coins_once() {
     let place = StoreConfig::Postgres { url: fresh_database() };
     place.prepare(&EXCHANGE).unwrap();
     let world = World::on(place.open(&EXCHANGE, 1).unwrap(), &denoms(), config(), |rules| rules);

@@ -189,7 +189,8 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
         let denoms = Arc::new(DenomTable::load(&store).unwrap());
         let rules = ExchangeRules::new(Arc::clone(&denoms), config);
-        rules.flow.begin(&denoms, &store, MoneyFlow::freeze(&store).unwrap().as_ref()).unwrap();
+        let rows = rules.flow.follow(&store).unwrap();
+        rules.flow.begin(&denoms, &store, rows.as_ref()).unwrap();
         let batcher = Batcher::new(Arc::new(wrap(rules.clone())), store.clone());
         Self { store, denoms, rules, batcher, now: Arc::new(AtomicU64::new(T0)) }
     }
@@ -261,9 +262,12 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
             deposits: units(totals.deposits),
             transient: units(totals.transient),
             in_flight: units(totals.in_flight),
+            unrevealed_melts: units(totals.unrevealed_melts),
+            fees: units(totals.fees),
         };
         assert_eq!(kept, sums);
         assert_eq!(kept.surplus(), units(totals.fees) + units(totals.unrevealed_melts));
+        assert_eq!(kept.difference(), 0);
     }
 
     pub fn remaining(&self, n: u8) -> Option<Money> {

@@ -26,7 +26,7 @@ async fn a_large_unit_is_one_transfer() {
 }
 
 #[tokio::test]
-async fn what_is_due_may_stand_at_the_end_of_a_large_unit() {
+async fn a_due_deposit_at_the_end_of_a_large_unit_pays_the_unit() {
     let w = World::new().await;
     w.deposit("B", "42", &["1"; 1_024], 1_000).await;
     assert_eq!(w.aggregate().await.unwrap().done, 0);
@@ -39,7 +39,7 @@ async fn what_is_due_may_stand_at_the_end_of_a_large_unit() {
 }
 
 #[tokio::test]
-async fn a_unit_left_half_way_is_found_again() {
+async fn an_interrupted_unit_is_resumed() {
     let w = World::new().await;
     w.deposit("B", "42", &["1"; 3], 0).await;
     let later = w.deposit("B", "42", &["2"; 3], 1_000).await;
@@ -61,7 +61,7 @@ async fn a_unit_left_half_way_is_found_again() {
 }
 
 #[tokio::test]
-async fn what_another_aggregator_left_half_way_is_found_by_who_gets_its_slots() {
+async fn an_interrupted_unit_is_resumed_by_the_next_holder_of_its_slots() {
     let w = World::new().await;
     w.deposit("B", "42", &["1"; 3], 0).await;
     w.deposit("B", "42", &["2"; 3], 1_000).await;
@@ -105,7 +105,7 @@ fn first_part(w: &World, target: DepositTarget) -> Command {
 }
 
 #[tokio::test]
-async fn targets_that_cannot_be_paid_hold_up_nobody() {
+async fn targets_that_cannot_be_paid_do_not_block_others() {
     let w = World::new().await;
     let iban = "payto://iban/DE75512108001245126199?receiver-name=A";
     for n in 0..40 {
@@ -189,7 +189,7 @@ async fn refunds_race_the_aggregator() {
 
 /// Aggregators at the same time pay nothing twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn aggregators_and_transfers_at_the_same_time() {
+async fn aggregators_and_transfer_workers_run_concurrently() {
     let w = World::new().await;
     for n in 0..30 {
         w.deposit(&format!("m{n}"), &format!("x{n}"), &["1", "2", "3"], 0).await;

@@ -56,7 +56,7 @@ impl Dice {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_again_and_again() {
+async fn workers_killed_repeatedly_lose_and_repeat_nothing() {
     let w = World::new().await;
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
     let (mut incoming, mut killed, mut ended) = (0, 0, 0);

@@ -11,7 +11,7 @@ use batzen_tables::exchange::DrainRow;
 use crate::workers::world::{EUR, EXPIRED, World, eur, m, our_account, payto, reserve, sum};
 
 #[tokio::test]
-async fn a_reserve_that_is_filled_again_is_closed_again_under_another_identifier() {
+async fn a_reserve_credited_after_closing_is_closed_again_under_another_identifier() {
     let w = World::new().await;
     w.add_incoming(reserve(1), "5", "42").await;
     w.wirewatch().await.unwrap();
@@ -42,7 +42,7 @@ async fn a_reserve_that_is_filled_again_is_closed_again_under_another_identifier
 }
 
 #[tokio::test]
-async fn reserves_that_cannot_be_closed_hold_up_nobody() {
+async fn reserves_that_cannot_be_closed_do_not_block_others() {
     let w = World::new().await;
     // More than a page of them, all first in the queue.
     let credits = (1..=300)

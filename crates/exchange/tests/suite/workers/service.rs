@@ -35,7 +35,7 @@ async fn world() -> World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_whole_way_through() {
+async fn money_flows_from_credit_to_transfer() {
     let w = world().await;
     w.exchange.start_workers();
     let mut waiter = w.app().core.notices.wait_for(&reserve(1)).unwrap();
@@ -56,7 +56,7 @@ async fn the_whole_way_through() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bank_that_is_away_and_comes_back() {
+async fn the_workers_continue_after_an_outage_of_the_bank() {
     let w = world().await;
     for n in 0..20 {
         w.deposit(&format!("m{n}"), &format!("t{n}"), &["1"], 0).await;
@@ -81,7 +81,7 @@ async fn a_bank_that_is_away_and_comes_back() {
 
 /// An account appears with its first transfer; wrong ids hold up only the account that they belong to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn accounts_that_appear_late() {
+async fn an_account_that_the_bank_creates_later_is_imported() {
     let w = world().await;
     w.exchange.start_workers();
     tokio::time::sleep(Duration::from_millis(50)).await;

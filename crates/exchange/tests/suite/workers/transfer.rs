@@ -38,7 +38,7 @@ fn status(status: u16, code: u32) -> Action {
 }
 
 #[tokio::test]
-async fn a_failing_bank_is_paid_through_once_it_is_back() {
+async fn transfers_are_executed_after_an_outage_of_the_bank() {
     let w = World::new().await;
     w.prepare(5).await;
     let mut left = 23;
@@ -75,7 +75,7 @@ async fn a_bank_that_executes_and_drops_the_connection_pays_once() {
 }
 
 #[tokio::test]
-async fn refusals_for_good_are_marked_and_hold_up_nobody() {
+async fn transfers_refused_for_good_are_marked_and_do_not_block_others() {
     let w = World::new().await;
     w.prepare(6).await;
     w.proxy.script(|_, body| match body {
@@ -166,7 +166,7 @@ async fn without_money_transfers_wait() {
 }
 
 #[tokio::test]
-async fn a_transfer_that_always_fails_starves_nobody() {
+async fn a_transfer_that_always_fails_does_not_delay_others() {
     let w = World::new().await;
     w.prepare(10).await;
     w.proxy.script(|_, body| if body.contains("/t0?") { status(500, 5110) } else { Action::Forward });
@@ -181,7 +181,7 @@ async fn a_transfer_that_always_fails_starves_nobody() {
 
 /// Another account must not pay what may have been paid already.
 #[tokio::test]
-async fn only_the_account_that_was_chosen_pays() {
+async fn only_the_account_of_the_decision_pays() {
     let w = World::new().await;
     w.prepare(2).await;
     let ours = w.app().core.config.accounts.clone();
@@ -231,7 +231,7 @@ async fn at_once(w: &World, workers: usize, options: WorkerOptions) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_workers_never_ask_for_the_same_transfer() {
+async fn several_workers_never_request_the_same_transfer() {
     let w =
         World::with(|_| {}, |config| config.workers.lease = batzen_protocol::Duration::from_secs(120)).await;
     w.prepare(150).await;
@@ -245,7 +245,7 @@ async fn several_workers_never_ask_for_the_same_transfer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_that_hold_nothing_against_each_other_pay_once_all_the_same() {
+async fn workers_without_leases_pay_each_transfer_once() {
     let w = World::new().await;
     w.prepare(60).await;
     let options = WorkerOptions { shard_size: Some(16), workers: Some(0), ..WorkerOptions::default() };
@@ -257,7 +257,7 @@ async fn workers_that_hold_nothing_against_each_other_pay_once_all_the_same() {
 /// The worst moment: the bank has executed a whole page, and nothing of it is recorded. Then the worker is gone, and later the
 /// whole exchange.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_after_the_bank_has_answered_a_page_and_before_the_commit() {
+async fn a_kill_before_answers_are_recorded_pays_each_transfer_once() {
     let w = World::new().await;
     w.prepare(40).await;
     let options = WorkerOptions { shard_size: Some(25), ..WorkerOptions::default() };
@@ -299,7 +299,7 @@ async fn counting<F: Future>(turns: Arc<AtomicUsize>, future: F) -> F::Output {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_worker_has_taken_over_keeps_nobody_busy() {
+async fn transfers_taken_over_by_another_worker_are_not_retried() {
     let adapt = |config: &mut batzen_exchange::config::ExchangeConfig| {
         // Leases end at whole seconds.
         config.workers.lease = batzen_protocol::Duration::from_secs(3);

@@ -150,7 +150,7 @@ async fn a_page_delivered_twice_counts_once() {
 }
 
 #[tokio::test]
-async fn odd_rows_block_nobody() {
+async fn invalid_rows_do_not_block_others() {
     let w = World::new().await;
     let mut no_id = row(0, 7, "EUR:1");
     no_id.as_object_mut().unwrap().remove("row_id");
@@ -183,7 +183,7 @@ async fn odd_rows_block_nobody() {
 }
 
 #[tokio::test]
-async fn a_disordered_history_is_not_touched() {
+async fn a_history_out_of_order_is_not_imported() {
     let w = World::new().await;
     w.proxy.script(|_, _| page(&[row(1, 1, "EUR:1"), row(3, 2, "EUR:1"), row(3, 3, "EUR:1")]));
     let error = w.wirewatch().await.unwrap_err();
@@ -195,7 +195,7 @@ async fn a_disordered_history_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_failing_bank_is_asked_again() {
+async fn the_import_retries_after_a_failure_of_the_bank() {
     let w = World::new().await;
     w.add_incoming(reserve(1), "5", "42").await;
     let mut left = 6;
@@ -257,7 +257,7 @@ async fn watchers_share_a_history_by_ranges() {
 /// A watcher is killed when a part of its page is booked, and the cursor is not moved. What is stored then is what a kill of the
 /// whole exchange at this moment would leave.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_between_two_commits_of_a_page() {
+async fn a_kill_between_two_commits_of_a_page_loses_no_credit() {
     let w = World::new().await;
     // Eight commands book them, the last one moves the cursor.
     let rows = (1..=8_000).map(|id| row(id, id % 40, "EUR:0.1")).collect();
@@ -322,7 +322,7 @@ async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
 }
 
 #[tokio::test]
-async fn a_watcher_ends_at_the_first_failure_if_it_is_told_to() {
+async fn a_watcher_with_that_option_ends_at_the_first_failure() {
     let w = World::new().await;
     let options = WorkerOptions { exits_on_error: true, ..WorkerOptions::default() };
     let patient = WorkerOptions { ignores_not_found: true, ..options };
@@ -348,7 +348,7 @@ async fn a_watcher_ends_at_the_first_failure_if_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn the_bank_waits_as_long_as_a_watcher_is_told() {
+async fn the_long_poll_timeout_is_configurable() {
     let w = World::new().await;
     let options =
         WorkerOptions { long_poll_ms: Some(7_000), exits_on_error: true, ..WorkerOptions::default() };
