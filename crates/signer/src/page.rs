@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use batzen_http::{
-    Checks, ErrorCode, Handler, Method, MetricsPage, Readiness, Request, Response, health,
-};
+use batzen_http::{Checks, ErrorCode, Handler, Method, MetricsPage, Readiness, Request, Response, health};
 use batzen_metrics::Page;
 
 use crate::state::Signer;

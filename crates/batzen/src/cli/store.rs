@@ -9,7 +9,7 @@ use batzen_store::embedded::{EmbeddedStore, RealDisk};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::store_args::require_store;
+use batzen_cli_support::store_args::require_store;
 
 /// Inspect, verify or repair an embedded store that no process has open.
 #[derive(Args)]

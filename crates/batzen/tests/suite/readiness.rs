@@ -2,11 +2,11 @@
 
 use crate::common;
 use crate::monitoring::clearing::Clearing;
-use crate::signer::place::Place;
+use crate::signer::deployment::Deployment;
 
 use std::time::{Duration, Instant};
 
-use batzen_http::{Client, ClientOptions};
+use batzen_http_client::{Client, ClientOptions};
 use batzen_pg_cluster::{Cluster, ClusterOptions, Mode};
 use common::setup::{config, wait_for};
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
@@ -79,7 +79,7 @@ fn every_service_answers_health_and_ready() {
     let _exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
     wait_for(exchange_port, "/ready");
     let clearing = Clearing::start();
-    let place = Place::new();
+    let place = Deployment::new();
     let _signer = place.start_signer(0);
     wait_for(place.metrics[0], "/ready");
     http.assert_ready(&base(bank_port), &["store", "clock", "ledger"]);
@@ -242,7 +242,7 @@ fn expiry_metrics(http: &Http, port: u16) -> String {
 
 #[test]
 fn an_exchange_with_signers_checks_them() {
-    let (http, place) = (Http::new(), Place::new());
+    let (http, place) = (Http::new(), Deployment::new());
     let _exchange = place.start_exchange(0);
     let port = place.exchange_ports[0];
     wait_for(port, "/health");

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use batzen_http::{Client, ClientError, http_date};
+use batzen_http::http_date;
+use batzen_http_client::{Client, ClientError};
 use batzen_protocol::Timestamp;
 use batzen_protocol::api::exchange::{FutureKeys, KeysResponse, WireResponse};
 use batzen_protocol::api::offline::OfflineOperation;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use batzen_cli_support::progress;
 use batzen_cli_support::services::{self, Common};
+use batzen_cli_support::store_args;
 use batzen_config::Config;
 use batzen_demo::{play_money, sheet};
 use batzen_engine::Clock;

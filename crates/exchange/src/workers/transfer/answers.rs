@@ -50,14 +50,14 @@ pub(super) enum RecordError {
     Refused(Box<Refusal>),
     /// The command was not decided.
     #[error("{0}")]
-    Engine(EngineError),
+    Submit(SubmitError),
 }
 
 impl From<RecordError> for WorkerError {
     fn from(error: RecordError) -> Self {
         match error {
             RecordError::Refused(refusal) => Self::Refused(refusal),
-            RecordError::Engine(error) => Self::Engine(error),
+            RecordError::Submit(error) => Self::Submit(error),
         }
     }
 }
@@ -221,7 +221,7 @@ pub(super) async fn record(lane: Lanes<ExchangeRules>, page: Vec<Answered>) -> R
     let submit = async |command| match lane.submit(command).await {
         Ok(Ok(_)) => Ok(()),
         Ok(Err(refusal)) => Err(RecordError::Refused(Box::new(refusal))),
-        Err(error) => Err(RecordError::Engine(error)),
+        Err(error) => Err(RecordError::Submit(error)),
     };
     let is_done = |answered: &&Answered| matches!(answered.verdict, Verdict::Done);
     let wtids: Vec<_> = page.iter().filter(is_done).map(|answered| answered.wtid).collect();

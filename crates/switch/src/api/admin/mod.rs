@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use batzen_engine::SubmitError;
 use batzen_http::{
-    Checks, Handler, Method, MetricsPage, Readiness, Request, Response, Routes, Stats, Style,
-    header, health,
+    Checks, Handler, Method, MetricsPage, Readiness, Request, Response, Routes, Stats, Style, header, health,
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;

@@ -158,7 +158,7 @@ async fn a_revocation_is_final() {
         Some(exchange.unusable(&h_denom, oper, code, now))
     });
     wallet.run_pending().await.unwrap();
-    check_disputed(&wallet, before, "signed before that it is");
+    check_disputed(&wallet, before, "signed earlier that it is");
     world.exchange.lock().unwrap().denom_mut(&wallet.coins()[0].h_denom_pub).revoked = true;
     check_recovered(&world, &wallet).await;
 }
