@@ -24,8 +24,8 @@ Sub-commands are run in their order; each takes the documents of those before it
                                             set the global fees for a calendar year
   revoke-denomination HASH                  revoke a denomination key, for ever
   revoke-signkey PUB                        revoke an online signing key, for ever
-  calendar [--json]                         show what ends when, and what must be signed by when: of the documents
-                                            of the steps before it (`show calendar` reads them), else of the exchange
+  calendar [--json]                         show what ends when, and what must be signed by when
+                                            (of the documents before it, else of the exchange)
   drain AMOUNT SECTION PAYTO                order to pay out profit from the account of a configuration section
   extensions show | extensions sign         show or sign the enabled extensions
   help                                      this text
