@@ -56,7 +56,7 @@ pub(super) struct Share<'a> {
     renews: bool,
     /// Whether it contains slots that are new, or that were lost for a while.
     has_gained: bool,
-    /// Since when the caller has been waiting for this number of items of other workers.
+    /// The start of the wait for other workers, and the number of their items.
     waits_for: Option<(usize, Instant)>,
     /// Whether it takes all items, also those of other workers.
     takes_all: bool,
