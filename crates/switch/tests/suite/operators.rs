@@ -213,7 +213,9 @@ async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
     // Out of order: refused, account by account.
     let wrong = json!({ "participants": [{ "id": 1, "accounts": [{ "id": settlement["participants"][0]["accounts"][0]["id"], "state": "SETTLED" }] }] });
     let path = format!("settlements/{}", settlement["id"]);
-    assert_eq!(scene.admin(Method::PUT, &path, "token-a", &wrong).await.0, 409);
+    let (status, answer) = scene.admin(Method::PUT, &path, "token-a", &wrong).await;
+    assert_eq!((status, &answer["errorInformation"]["errorCode"]), (409, &json!("3100")), "{answer}");
+    assert_eq!(answer["errors"].as_array().map(Vec::len), Some(1), "{answer}");
     step(&scene, &settlement, "PS_TRANSFERS_RESERVED").await;
     step(&scene, &settlement, "PS_TRANSFERS_COMMITTED").await;
     let expected = [10_000, -10_000, 0];

@@ -182,6 +182,10 @@ impl AdminApi {
 
     fn settlement_errors(&self, id: u64, errors: Vec<Value>) -> Answer {
         let mut value = self.settlement_json(&self.settlement_of(&id.to_string())?)?;
+        value["errorInformation"] = json!({
+            "errorCode": ApiError::ValidationError.code().to_string(),
+            "errorDescription": format!("{} accounts cannot move: see errors", errors.len()),
+        });
         value["errors"] = Value::Array(errors);
         Ok(Response::json(409, &value))
     }
