@@ -82,10 +82,8 @@ impl Exchange {
         denominations.chain(future).chain(signing).chain(future_signing).collect()
     }
 
-    /// Writes `batzen_currency_info` and `batzen_expiry_*`.
+    /// Writes `batzen_expiry_*`.
     pub(crate) fn write_expiry(&self, page: &mut Page) {
-        let currency = self.core.config.currency;
-        page.info("batzen_currency_info", "The currency of all amounts", &[("currency", currency.as_str())]);
         let now = self.core.now();
         let coverage: Vec<(String, Coverage)> = self
             .calendar()
@@ -101,7 +99,7 @@ impl Exchange {
             "batzen_expiry_seconds",
             "Seconds until signed keys or fees end without a successor; 0 if none is in force",
             labels,
-            rows(|row, now| row.seconds_left(now)),
+            rows(super::super::calendar::Coverage::seconds_left),
         );
         page.labelled_gauges(
             "batzen_expiry_timestamp_seconds",
