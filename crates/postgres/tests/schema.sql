@@ -837,6 +837,21 @@ CREATE TABLE "switch"."nets" (
   CONSTRAINT "nets_pkey" PRIMARY KEY ("vshard", "window", "participant", "currency")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
 CREATE INDEX "nets_by_window" ON "switch"."nets" USING btree ("window");
+-- switch.open_approvals
+CREATE TABLE "switch"."open_approvals" (
+  "vshard" smallint NOT NULL,
+  "subject" bytea NOT NULL,
+  "approval" bigint NOT NULL,
+  "proposed_by" text COLLATE "C" NOT NULL,
+  "change" bytea NOT NULL,
+  "proposed" bigint NOT NULL,
+  "expires" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_all" bigint,
+  CONSTRAINT "open_approvals_pkey" PRIMARY KEY ("vshard", "subject")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "open_approvals_all" ON "switch"."open_approvals" USING btree ("ix_all") WHERE "ix_all" IS NOT NULL;
 -- switch.outbox
 CREATE TABLE "switch"."outbox" (
   "vshard" smallint NOT NULL,
@@ -865,6 +880,18 @@ CREATE TABLE "switch"."participants" (
   "version" integer NOT NULL,
   CONSTRAINT "participants_pkey" PRIMARY KEY ("vshard", "name")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- switch.parties
+CREATE TABLE "switch"."parties" (
+  "vshard" smallint NOT NULL,
+  "party" bytea NOT NULL,
+  "currency" bigint NOT NULL,
+  "participant" bigint NOT NULL,
+  "registered" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "parties_pkey" PRIMARY KEY ("vshard", "party", "currency")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "parties_by_party" ON "switch"."parties" USING btree ("party");
 -- switch.settlement_accounts
 CREATE TABLE "switch"."settlement_accounts" (
   "vshard" smallint NOT NULL,

@@ -148,7 +148,7 @@ fn wrong_keys_are_refused_on_both_sides() {
     let config = config.replace(&deployment.text("node-0/static.key"), &deployment.text("stranger.key"));
     std::fs::write(deployment.path("node-0.conf"), config).unwrap();
     let exchange = deployment.start_exchange(0);
-    wait_until(|| log(&deployment, "signer-0").contains("a handshake has failed"));
+    wait_until(|| log(&deployment, "signer-0").contains("handshake failed"));
     assert_ne!(common::setup::get(deployment.exchange_ports[0], "/management/keys"), 200);
     drop(exchange);
 

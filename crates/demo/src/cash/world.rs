@@ -13,6 +13,7 @@ use batzen_cli_support::services::TimeShift;
 use batzen_crypto::{EddsaPrivateKey, WireSalt};
 use batzen_exchange::app::Exchange;
 use batzen_exchange::error::StartError;
+use batzen_exchange::metrics::flow::MoneyFlow;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_http_client::{Client, ClientOptions};
@@ -249,8 +250,16 @@ impl World {
         let flow = self.bank.account_flow(EXCHANGE_ACCOUNT).await?;
         let shown = batzen_bank::books::history_flow(self.bank.store(), EXCHANGE_ACCOUNT)?;
         let app = Arc::clone(self.app());
-        let totals =
-            tokio::task::spawn_blocking(move || totals(&app.core.store, &app.core.rules.denoms)).await??;
+        let read = move || {
+            let (store, rules) = (&app.core.store, &app.core.rules);
+            // On a database the running sums are those of the last reading: read now.
+            if !rules.flow.follows_commits() {
+                let rows = MoneyFlow::freeze(store)?;
+                rules.flow.recompute(&rules.denoms, store, &*rows)?;
+            }
+            anyhow::Ok(totals(store, &rules.denoms)?)
+        };
+        let totals = tokio::task::spawn_blocking(read).await??;
         self.check_flow(&totals)?;
         Ok(BalanceSheet {
             currency: self.currency,

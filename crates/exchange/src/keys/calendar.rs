@@ -99,7 +99,7 @@ impl Exchange {
             "batzen_expiry_seconds",
             "Seconds until signed keys or fees end without a successor; 0 if none is in force",
             labels,
-            rows(super::super::calendar::Coverage::seconds_left),
+            rows(Coverage::seconds_left),
         );
         page.labelled_gauges(
             "batzen_expiry_timestamp_seconds",

@@ -409,6 +409,12 @@ impl MoneyFlow {
         Ok(rows)
     }
 
+    /// Whether every commit updates the sums. Otherwise they are those of the last [`MoneyFlow::recompute`].
+    #[must_use]
+    pub fn follows_commits(&self) -> bool {
+        self.state().store.is_some()
+    }
+
     /// Adds the rows of a view, which takes a while if there are many: each is read once.
     ///
     /// # Errors

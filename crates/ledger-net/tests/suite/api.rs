@@ -125,7 +125,7 @@ async fn bad_requests_get_a_clear_error_and_change_nothing() {
             .await,
             400,
             "malformed",
-            "event 1: there is no flag",
+            "event 1: unknown flag",
         ),
         (
             post(&api, "/v1/transfers", &json!({ "transfers": [{ "id": -1 }] })).await,

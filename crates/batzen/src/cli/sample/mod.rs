@@ -50,14 +50,17 @@ mod tests {
 
     #[test]
     fn samples_are_valid() {
-        let config = ExchangeConfig::from_ini(&Config::parse(EXCHANGE).unwrap()).unwrap();
+        let exchange = with_system_paths("exchange", EXCHANGE);
+        let config = ExchangeConfig::from_ini(&Config::parse(&exchange).unwrap()).unwrap();
         assert_eq!(config.coins.len(), 4);
         // Wallets that cannot make Clause Schnorr planchets must be able to use the sample as it is.
         assert!(config.coins.iter().all(|coin| matches!(coin.cipher, CipherConfig::Rsa { .. })));
-        BankConfig::from_config(&Config::parse(BANK).unwrap()).unwrap();
+        let bank = with_system_paths("bank", BANK);
+        BankConfig::from_config(&Config::parse(&bank).unwrap()).unwrap();
         let key = "[signer-node-one]\nPUBLIC_KEY = {}\n[exchange]\nMASTER_PUBLIC_KEY = {}\n"
             .replace("{}", &"0".repeat(52));
-        let signer = Config::parse(&format!("{SIGNER}\n{key}")).unwrap();
+        let signer = with_system_paths("signer", SIGNER);
+        let signer = Config::parse(&format!("{signer}\n{key}")).unwrap();
         assert_eq!(batzen_signer::service_config::SignerConfig::from_ini(&signer).unwrap().nodes.len(), 1);
     }
 
@@ -89,12 +92,14 @@ mod tests {
         let exchange = |text: &str| {
             ExchangeConfig::from_ini(&Config::parse(text).unwrap()).map(|config| format!("{config:?}"))
         };
-        assert_eq!(exchange(&format!("{defaults}\n{EXCHANGE}")).unwrap(), exchange(EXCHANGE).unwrap());
+        let sample = with_system_paths("exchange", EXCHANGE);
+        assert_eq!(exchange(&format!("{defaults}\n{sample}")).unwrap(), exchange(&sample).unwrap());
         let defaults = include_str!("../../../../../deploy/config.d/bank.conf");
         let bank = |text: &str| {
             let bank = BankConfig::from_config(&Config::parse(text).unwrap()).unwrap();
             (bank.http_port, bank.hostname)
         };
-        assert_eq!(bank(&format!("{defaults}\n{BANK}")), bank(BANK));
+        let sample = with_system_paths("bank", BANK);
+        assert_eq!(bank(&format!("{defaults}\n{sample}")), bank(&sample));
     }
 }

@@ -101,7 +101,7 @@ async fn slow_connections_are_closed_and_delay_no_others() {
     let still = tokio::time::timeout(Duration::from_millis(1), quiet.read(&mut byte)).await;
     assert!(still.is_err(), "who has begun nothing is not cut off with them: {still:?}");
     let log = std::fs::read_to_string(deployment.path("signer-0.log")).unwrap();
-    assert_eq!(log.matches("did not finish a frame in time").count(), 4, "{log}");
+    assert_eq!(log.matches("did not complete a frame in time").count(), 4, "{log}");
     let client = Client::new(&ClientOptions::default()).unwrap();
     let page =
         client.get(format!("http://127.0.0.1:{}/metrics", deployment.metrics[0])).send().await.unwrap();
