@@ -295,7 +295,7 @@ mod tests {
             ("create-account id=1", "create-accounts"),
             ("fly", "lookup-transfers"),
             ("create-accounts idd=1", "unknown field `idd`"),
-            ("create-accounts id=one", "no integer"),
+            ("create-accounts id=one", "not an integer"),
             ("create-accounts id=1 id=2", "twice"),
             ("create-accounts id=1 flags=linke", "must_not_exceed"),
             ("create-accounts", "no event"),
