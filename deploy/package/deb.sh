@@ -101,6 +101,6 @@ control batzen-dbgsym debug "$debug" "batzen (= $version)" "debug information of
 
 find "$work" -exec touch --no-dereference --date="@$epoch" {} +
 for package in "$root" "$debug"; do
-	dpkg-deb --root-owner-group -Zxz --build "$package" "$out/$(basename "$package")_${version}_$arch.deb" >&2
+	dpkg-deb --root-owner-group -Z"${DEB_COMPRESSION:-xz}" --build "$package" "$out/$(basename "$package")_${version}_$arch.deb" >&2
 done
 ls -l "$out"/batzen*_"${version}_$arch.deb" >&2

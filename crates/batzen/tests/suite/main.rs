@@ -23,6 +23,7 @@ mod ledger;
 mod monitoring;
 mod mutate;
 mod nodes;
+mod packages;
 mod readiness;
 mod readme;
 mod services;

@@ -1,0 +1,118 @@
+//! What `make deb` and `make image` build, from the program of the tests: unpacked, started, and asked whether it is ready.
+
+use crate::common;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::setup::wait_for;
+use common::{Service, free_port};
+use serde_json::Value;
+
+/// Runs a script of `deploy/package` with the program of the tests.
+fn package(script: &str, out: &Path) {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/package");
+    let output = Command::new(deploy.join(script))
+        .arg(env!("CARGO_BIN_EXE_batzen"))
+        .arg(out)
+        .env("DEB_COMPRESSION", "none")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn must(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A bank that this program serves in a directory, until it answers `/ready`.
+fn serve(mut program: Command, config: &[&str]) -> Service {
+    let port = free_port();
+    let child = program
+        .args(["bank", "serve", "--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(config)
+        .stdin(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let service = Service { child };
+    wait_for(port, "/ready");
+    service
+}
+
+#[test]
+fn the_debian_package_has_what_its_units_name() {
+    let dir = tempfile::tempdir().unwrap();
+    package("deb.sh", dir.path());
+    let root = dir.path().join("root");
+    let package = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let package: PathBuf = package
+        .filter(|path| path.extension().is_some_and(|end| end == "deb"))
+        .find(|path| !path.to_str().unwrap().contains("dbgsym"))
+        .unwrap();
+    must(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&root));
+
+    let units = std::fs::read_dir(root.join("usr/lib/systemd/system")).unwrap();
+    let users = std::fs::read_to_string(root.join("usr/lib/sysusers.d/batzen.conf")).unwrap();
+    let mut count = 0;
+    for unit in units {
+        let text = std::fs::read_to_string(unit.unwrap().path()).unwrap();
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let start: Vec<&str> = value("ExecStart=").split(' ').collect();
+        assert!(root.join(start[0].trim_start_matches('/')).exists(), "{text}");
+        if let Some(at) = start.iter().position(|word| *word == "--config") {
+            assert!(root.join(start[at + 1].trim_start_matches('/')).exists(), "{text}");
+        }
+        assert!(users.contains(&format!("u {} ", value("User="))), "{text}");
+        count += 1;
+    }
+    assert!(count >= 7);
+    for file in ["share/man/man1/batzen-exchange-serve.1.gz", "share/bash-completion/completions/batzen"] {
+        assert!(root.join("usr").join(file).exists(), "{file}");
+    }
+    let link = std::fs::read_link(root.join("usr/bin/taler-exchange-httpd")).unwrap();
+    assert_eq!(link, Path::new("batzen"));
+
+    // The packaged program serves with the packaged configuration.
+    let config = root.join("etc/batzen/bank.conf");
+    let data = dir.path().join("data");
+    let program = Command::new(root.join("usr/bin/batzen"));
+    let bank = serve(program, &["--config", config.to_str().unwrap(), "--data", data.to_str().unwrap()]);
+    assert!(bank.terminate().0.success());
+}
+
+#[test]
+fn the_image_is_small_and_serves_without_the_rest_of_a_system() {
+    let dir = tempfile::tempdir().unwrap();
+    package("image.sh", dir.path());
+    let layout = dir.path().join("batzen-image");
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+        layout.join("blobs/sha256").join(digest)
+    };
+    let json = |path: &Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
+    let index = json(&layout.join("index.json"));
+    let manifest = json(&blob(&index["manifests"][0]));
+    let config = json(&blob(&manifest["config"]));
+    assert_eq!(config["config"]["User"], "65532:65532", "it must not run as root");
+    let size = std::fs::metadata(dir.path().join("batzen-image.tar")).unwrap().len();
+    assert!(size < 40_000_000, "{size} bytes");
+
+    let root = dir.path().join("root");
+    std::fs::create_dir(&root).unwrap();
+    must(
+        Command::new("tar")
+            .arg("--no-same-owner")
+            .arg("-xzf")
+            .arg(blob(&manifest["layers"][0]))
+            .arg("-C")
+            .arg(&root),
+    );
+    // In a root of its own, where only the image's files are. The user namespace lets any user do this.
+    let mut program = Command::new("unshare");
+    program.args(["--map-root-user", "chroot"]).arg(&root).arg("/usr/bin/batzen");
+    let bank = serve(program, &["--currency", "KUDOS", "--data", "/data/bank"]);
+    drop(bank);
+}
