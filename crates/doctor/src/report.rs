@@ -1,6 +1,6 @@
 //! Reports of findings and facts as text and as JSON.
 //!
-//! The JSON report is the [`Examination`](crate::Examination) itself as JSON: `severity`, `findings`,
+//! The JSON report is the [`Examination`] itself as JSON: `severity`, `findings`,
 //! `tuning`, `facts`.
 
 pub mod table;

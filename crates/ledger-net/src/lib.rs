@@ -5,7 +5,7 @@
 //! | [`frame`] | the binary protocol's frames: header, checksums, hello, errors (`docs/ledger-protocol.md`) |
 //! | [`body`] | records in bodies |
 //! | [`server`] | serves any [`Ledger`](batzen_ledger::Ledger) over TCP and local sockets; requests of many connections share a batch |
-//! | [`client`] | [`LedgerClient`](client::LedgerClient), a ledger behind a socket: batches small requests, repeats after broken connections |
+//! | [`client`] | [`LedgerClient`], a ledger behind a socket: batches small requests, repeats after broken connections |
 //! | [`api`] | the HTTP interface: JSON, event stream, OpenAPI (`docs/ledger-api.md`) |
 //! | [`json`] | records as JSON |
 //! | `tigerbeetle` | a TigerBeetle cluster as a ledger (feature `tigerbeetle`) |

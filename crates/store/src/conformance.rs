@@ -698,7 +698,7 @@ fn row_of_size(key: &ItemKey, bytes: usize, seed: u64) -> ItemRow {
     row
 }
 
-/// Rows up to [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX) are kept, changed and found; larger ones are refused
+/// Rows up to [`ROW_BYTES_MAX`] are kept, changed and found; larger ones are refused
 /// and leave nothing behind.
 pub fn rows_have_a_limit(mut fixture: Fixture) {
     let limit = usize::try_from(ROW_BYTES_MAX).expect("it fits into memory");

@@ -44,7 +44,7 @@ pub fn derive(role: Role, id: u128) -> u128 {
     u128::from_be_bytes(*head) | (0xf << 76)
 }
 
-/// The id of a participant's part of a settlement, for [`derive`].
+/// The id of a participant's part of a settlement, for `derive`.
 #[must_use]
 pub fn settlement_part(settlement: u64, participant: u32, currency: u32) -> u128 {
     (u128::from(settlement) << 64) | (u128::from(participant) << 32) | u128::from(currency)

@@ -13,7 +13,7 @@
 //! | [`treasury`] | liquidity and headroom |
 //! | [`approvals`] | what operators propose and approve |
 //! | [`settlement`] | settlement at the ledger |
-//! | [`expiry`] | transfers that are due |
+//! | `expiry` | transfers that are due |
 //! | [`outbox`] | callbacks |
 //! | [`forwarding`] | messages that are passed on without a record |
 //! | [`api`] | HTTP |

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::core::state::{Change, WalletState};
 
-/// Version of the tables. [`MIGRATIONS`] has each step to it.
+/// Version of the tables. `MIGRATIONS` has each step to it.
 pub const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
 
 /// Statements that migrate from version n to n + 1.

@@ -3,12 +3,12 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`books`] | directories, or a database, whose server is ours if none is named |
-//! | [`world`] | the bank, the exchange, the people, and the state that is saved |
-//! | [`cycle`] | the round, step by step |
-//! | [`merchant`] | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
-//! | [`proof`] | checks the history by which a double spend is refused |
-//! | [`report`] | prints the steps, for people or for programs |
+//! | `books` | directories, or a database, whose server is ours if none is named |
+//! | `world` | the bank, the exchange, the people, and the state that is saved |
+//! | `cycle` | the round, step by step |
+//! | `merchant` | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
+//! | `proof` | checks the history by which a double spend is refused |
+//! | `report` | prints the steps, for people or for programs |
 
 mod books;
 mod cycle;

@@ -3,10 +3,10 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`play`] | the demonstration, step by step |
-//! | [`files`] | reports of the settlement |
-//! | [`books`] | the balance sheet |
-//! | [`steps`] | prints the steps, for people or for programs |
+//! | `play` | the demonstration, step by step |
+//! | `files` | reports of the settlement |
+//! | `books` | the balance sheet |
+//! | `steps` | prints the steps, for people or for programs |
 
 mod books;
 mod files;

@@ -1,14 +1,14 @@
 //! Running sums of all money, updated with every commit: for the metrics, and as a continuous check of the
 //! books.
 //!
-//! Each row of the money tables determines alone what it adds to each sum ([`Sums::of_row`]). The rows that
+//! Each row of the money tables determines alone what it adds to each sum (`Sums::of_row`). The rows that
 //! exist at the start are summed once, in the background, from a view of that moment; each commit adds the
 //! difference that its rows make. So the sums are exact at any time, and no scrape reads a row. They follow
 //! from the rows, not from the rules: a rule that creates or loses money shows in [`Sums::difference`].
 //!
 //! Fees and unrevealed melts need more than one row: a reveal names its melt, and melts and refunds name a coin
 //! whose denomination sets the fee. Those columns never change once written, so they are read from the store
-//! at any later time ([`Related`]).
+//! at any later time (`Related`).
 //!
 //! On a database that several processes change, no process sees every commit. Each process then counts what
 //! its own commits add and take, which can be summed over processes, and computes all sums from a view of the

@@ -397,7 +397,7 @@ pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option
 // --- Workers --------------------------------------------------------------------------------------------------------
 
 /// The transient aggregate of a merchant's account, if there is one: its wtid goes into the next
-/// [`super::Aggregate`].
+/// `Aggregate`.
 ///
 /// # Errors
 /// See [`payto`].
@@ -410,7 +410,7 @@ pub fn transient(store: &Store, target: DepositTarget, account: AccountId) -> Re
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DuePosition(Option<Vec<u8>>);
 
-/// The targets of the next deposits that are due at `now` (from [`super::ExchangeRules::aggregation_time`]),
+/// The targets of the next deposits that are due at `now` (from `ExchangeRules::aggregation_time`),
 /// each once, and the position at which to continue (None at the end). At most `deposits` deposits behind
 /// `from` are read, most urgent first. Only the index is read, and one row for each target. Deposits that may
 /// still be refunded after their wire deadline are not filtered here: the rule leaves them out.

@@ -187,7 +187,7 @@ pub struct Withdrawn {
     pub repeated: bool,
 }
 
-/// Charges for a full reserve history. The history itself is read after ([`super::read::reserve_statement`]).
+/// Charges for a full reserve history. The history itself is read after (`reserve_statement`).
 #[derive(Debug, Clone)]
 pub struct ReserveHistory {
     /// Of which reserve.
@@ -401,7 +401,7 @@ pub struct Melted {
 /// Finishes a refresh. The commitment was recomputed and matches; the link signatures were verified.
 #[derive(Debug, Clone)]
 pub struct Reveal {
-    /// The old coin: [`super::read::melt_by_rc`] finds it.
+    /// The old coin: `melt_by_rc` finds it.
     pub coin_pub: CoinPub,
     /// The refresh commitment.
     pub rc: HashCode,
@@ -436,7 +436,7 @@ pub struct Recoup {
     pub coin_sig: EddsaSignature,
     /// Hash of the planchet, recomputed from coin and blinding secret.
     pub h_coin_ev: HashCode,
-    /// The reserve that withdrew it: [`super::read::withdrawal_of`] finds it.
+    /// The reserve that withdrew it: `withdrawal_of` finds it.
     pub reserve_pub: ReservePub,
 }
 
@@ -464,7 +464,7 @@ pub struct RecoupRefresh {
     pub coin_sig: EddsaSignature,
     /// Hash of the planchet, recomputed from coin and blinding secret.
     pub h_coin_ev: HashCode,
-    /// The coin that it was changed from: [`super::read::reveal_of`] finds it and the commitment.
+    /// The coin that it was changed from: `reveal_of` finds it and the commitment.
     pub old_coin_pub: CoinPub,
     /// The commitment of that melt.
     pub rc: HashCode,
@@ -512,7 +512,7 @@ pub struct Aggregate {
     /// Whether to pay the transfer although further deposits of the unit are left. Otherwise the sum waits
     /// for them.
     pub complete: bool,
-    /// The transient aggregate's identifier if there is one ([`super::read::transient`]), else 32 random bytes.
+    /// The transient aggregate's identifier if there is one (`transient`), else 32 random bytes.
     pub wtid: Wtid,
     /// 64 random bytes: identifies the transfer at the bank.
     pub request_uid: HashCode,

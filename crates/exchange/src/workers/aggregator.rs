@@ -6,9 +6,9 @@
 //! first one got. An interrupted unit is found again by its transient aggregate.
 //!
 //! The queue of due deposits is read from the index alone. Parts of many units are in flight at the same time, so that one
-//! commit takes in several units and the next ones are found while it happens; but never more than [`IN_FLIGHT_DEPOSITS`]
+//! commit takes in several units and the next ones are found while it happens; but never more than `IN_FLIGHT_DEPOSITS`
 //! deposits, so that payments behind them in the lane do not wait long. Several aggregators, in whatever processes, have a
-//! share of the targets each ([`super::leases`]), so that they do not change the same rows.
+//! share of the targets each (`leases`), so that they do not change the same rows.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;

@@ -1,6 +1,6 @@
 //! closer: turns what is left on expired reserves into prepared transfers to where the money came from.
 //!
-//! One reserve a command. Several closers have a share of the reserves each ([`super::leases`]). Reserves
+//! One reserve a command. Several closers have a share of the reserves each (`leases`). Reserves
 //! without origin account are not in the queue; Reserves are skipped if no configured account can pay their
 //! origin, or if no closing fee is known for the day of their expiration.
 

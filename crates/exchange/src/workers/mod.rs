@@ -181,7 +181,7 @@ fn growing(first_ms: u64, max_ms: u64) -> Backoff {
     Backoff { first_pause: Duration::from_millis(first_ms), max_pause: Duration::from_millis(max_ms) }
 }
 
-/// The running workers. They stop by themselves when [`Exchange::drain`] fires.
+/// The running workers. They stop by themselves when `Exchange::drain` fires.
 #[derive(Debug, Default)]
 pub struct Workers {
     tasks: JoinSet<()>,

@@ -4,7 +4,7 @@
 //! repeated after any failure, and the bank never pays twice. Passes through the open transfers begin at the
 //! front, without a stored cursor, so no transfer is skipped for good. Between them, when new transfers are
 //! announced, a pass reads only those behind the last one. Several workers, in one or several processes, each
-//! have a share of the queue ([`super::leases`]). Answers are recorded page by page, one command each, while
+//! have a share of the queue (`leases`). Answers are recorded page by page, one command each, while
 //! other requests are in flight: no request waits for a commit. Answers that a kill leaves unrecorded are
 //! requested again.
 //!
