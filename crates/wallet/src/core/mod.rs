@@ -1,6 +1,6 @@
 //! The wallet's core: no I/O, no clock, no randomness of its own.
 //!
-//! A wallet is a `State` with operations. `next` returns the next request of an operation, `receive`
+//! A wallet is a `WalletState` with operations. `next` returns the next request of an operation, `receive`
 //! turns the answer into [`Change`]s, [`plan`] begins operations that are due. A driver makes changes
 //! durable, applies them, and only then sends the next request. Random bytes come from an [`Entropy`]; the
 //! time is an argument.
