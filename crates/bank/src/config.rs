@@ -70,7 +70,7 @@ pub const KNOWN_OPTIONS: &[&str] = &[
 /// | `ALLOW_REPEATED_RESERVE_PUB` | NO | whether several transfers may carry the same reserve key |
 /// | `DASHBOARD` | YES | whether there is a page for people at `/dashboard` |
 /// | `NAME` | `Bank` | what the page for customers calls the bank |
-/// | `PLAY_MONEY` | YES | whether that page says that the money is worth nothing |
+/// | `PLAY_MONEY` | YES | whether that page shows a notice about play money |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client: addresses, networks, `unix` |
 #[derive(Clone)]
 pub struct BankConfig {
@@ -109,7 +109,7 @@ pub struct BankConfig {
     pub dashboard: bool,
     /// What its page for customers calls it.
     pub name: String,
-    /// Whether that page says that the money is worth nothing.
+    /// Whether that page shows a notice about play money.
     pub play_money: bool,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,

@@ -67,7 +67,7 @@ pub struct ForwardingCounters {
     pub waiting: AtomicU64,
 }
 
-/// Who is told when a message cannot be delivered, and where.
+/// The receiver of the error callback if a message cannot be delivered, and its path.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     /// The participant.
@@ -91,7 +91,7 @@ pub(crate) struct Note {
     pub body: Bytes,
     /// The special kind of callback address.
     pub special: &'static str,
-    /// Who is told when it cannot be delivered; none: nobody.
+    /// The receiver of the error callback if it cannot be delivered; `None`: nobody.
     pub sender: Option<Sender>,
 }
 

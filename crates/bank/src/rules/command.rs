@@ -20,9 +20,9 @@ pub enum Command {
     SetPassword(SetPassword),
     /// Moves money with a reserve key as subject. Not idempotent.
     AddIncoming(AddIncoming),
-    /// Moves money from an exchange to anybody. Idempotent by `request_uid`, for ever.
+    /// Moves money from an exchange to any account. Idempotent by `request_uid`, without time limit.
     Transfer(Transfer),
-    /// A customer pays another account. Idempotent by `id`, for ever.
+    /// A customer pays another account. Idempotent by `id`, without time limit.
     Pay(Pay),
     /// Creates a withdrawal operation.
     CreateWithdrawal(CreateWithdrawal),
@@ -82,7 +82,7 @@ pub struct AddIncoming {
     pub reserve_pub: EddsaPublicKey,
 }
 
-/// Moves money from an exchange to anybody. Idempotent by `request_uid`, for ever.
+/// Moves money from an exchange to any account. Idempotent by `request_uid`, without time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// Chosen by the client when it prepared the transfer.
@@ -99,7 +99,7 @@ pub struct Transfer {
     pub exchange_base_url: String,
 }
 
-/// A customer pays another account. Idempotent by `id`, for ever.
+/// A customer pays another account. Idempotent by `id`, without time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pay {
     /// Chosen by the customer's page; the ledger shows it whole.

@@ -1,4 +1,4 @@
-//! `/health` and `/ready` of every service, and what an operator is told before keys and fees end.
+//! `/health` and `/ready` of every service, and the warnings before keys and fees expire.
 
 use crate::common;
 use crate::monitoring::clearing::Clearing;

@@ -1,6 +1,6 @@
 //! The load generator: few threads, many connections, requests that were prepared in advance.
 //!
-//! A *script* says what is sent. A client (a connection) takes a job from its thread's script, sends its first request,
+//! A *script* defines the requests. A client (a connection) takes a job from its thread's script, sends its first request,
 //! shows the answer to the script, and sends what comes next, until the job is done. In a *closed* loop a client takes the
 //! next job then. In an *open* loop jobs begin at planned times, whatever the server does, and the latency of a job's
 //! first request counts from its planned time: a server that stalls cannot hide the requests that would have been sent

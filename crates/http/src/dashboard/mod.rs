@@ -5,7 +5,7 @@
 //! it. All files are part of the program; the policy of the page allows nothing from elsewhere, and no script or style that
 //! stands in the page itself. It shows no more than `/metrics` does.
 //!
-//! [`layout`] says what is shown. Charts are drawn by uPlot (`vendor/`).
+//! [`layout`] defines the content. Charts are drawn by uPlot (`vendor/`).
 
 mod history;
 mod layout;

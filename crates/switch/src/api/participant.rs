@@ -84,7 +84,7 @@ impl From<SubmitError> for Refuse {
 pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refuse> {
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
-        // Only the text tells what is wrong.
+        // Only the text names the cause.
         let kind = if text.starts_with("missing field") {
             ApiError::MissingElement
         } else if text.starts_with("unknown field") {

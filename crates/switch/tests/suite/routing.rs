@@ -291,7 +291,7 @@ async fn what_cannot_be_delivered_is_told_to_the_sender() {
     request(&scene, Method::POST, "quotes", "fsp2", late.clone()).await;
     let got = callbacks(&scene.fsps[1], "/quotes", 1).await;
     assert_eq!(got[0].json(), late);
-    // Unreachable; transfers to others go on.
+    // Unreachable; transfers to others continue.
     let service = scene.switch.service();
     let away = Change::Endpoint {
         name: "fsp2".to_owned(),

@@ -40,7 +40,7 @@ impl AdminApi {
     pub(super) async fn propose(&self, wish: &Wish<'_>, status: u16, change: Change) -> Answer {
         let operator = wish.operator;
         if !self.service.config().four_eyes {
-            // In a task of its own: it goes on when the client goes away.
+            // In a task of its own: it continues if the client disconnects.
             let (service, order, by) = (Arc::clone(&self.service), change.clone(), operator.to_owned());
             let made = tokio::spawn(async move { service.apply_by(&order, &by).await });
             let number = made.await.expect("changes do not panic").map_err(|error| failed(&error))?;
