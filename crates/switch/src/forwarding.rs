@@ -1,8 +1,8 @@
 //! Messages that are passed on without a record: lookups, quotes and what else prepares a transfer.
 //!
-//! They are not money: a message that is lost is asked for again by its sender. So they wait in memory, in a bounded queue a
-//! destination, apart from transfers and their callbacks; a queue that is full refuses (503). A destination that cannot be
-//! reached is tried a few times; then the sender gets an error callback.
+//! They are not money: if a message is lost, its sender asks again. So they wait in memory, apart from transfers and their
+//! callbacks. Each destination has a queue that is bounded in messages and in bytes; a full queue refuses (503). The switch tries
+//! an unreachable destination a few times and then sends the sender an error callback.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use batzen_http::{Bytes, Drain};
 use batzen_metrics::Counter;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use crate::config::SwitchClock;
@@ -27,6 +27,9 @@ use crate::values::format_http_date;
 pub struct Forwarding {
     /// Messages that may wait for one destination: beyond, 503.
     pub queue: usize,
+    /// Bytes of headers and bodies that may wait for one destination or be under way to it: beyond, 503. More than one
+    /// message has.
+    pub queue_bytes: usize,
     /// Messages to one destination that are under way at once, each on a connection of its own.
     pub connections: usize,
     /// How often a message is tried.
@@ -43,6 +46,7 @@ impl Default for Forwarding {
     fn default() -> Self {
         Self {
             queue: 1024,
+            queue_bytes: 16 << 20,
             connections: 8,
             attempts: 3,
             timeout: Duration::from_secs(5),
@@ -123,6 +127,31 @@ impl Undelivered {
 struct Queued {
     note: Note,
     since: Instant,
+    /// The message's part of its destination's bytes, until it is delivered or given up.
+    _room: OwnedSemaphorePermit,
+}
+
+/// What waits for one destination.
+#[derive(Clone)]
+struct Queue {
+    sender: mpsc::Sender<Queued>,
+    /// A permit for each byte that may still be queued.
+    room: Arc<Semaphore>,
+}
+
+impl Queue {
+    fn new(options: &Forwarding) -> (Self, mpsc::Receiver<Queued>) {
+        let (sender, waiting) = mpsc::channel(options.queue.max(1));
+        (Self { sender, room: Arc::new(Semaphore::new(options.queue_bytes)) }, waiting)
+    }
+
+    fn push(&self, note: Note) -> Result<(), QueueFull> {
+        let bytes = note.target.len() + note.headers.len() + note.body.len();
+        let bytes = u32::try_from(bytes).map_err(|_| QueueFull)?;
+        let room = Arc::clone(&self.room).try_acquire_many_owned(bytes).map_err(|_| QueueFull)?;
+        let queued = Queued { note, since: Instant::now(), _room: room };
+        self.sender.try_send(queued).map_err(|_| QueueFull)
+    }
 }
 
 /// Passes messages on.
@@ -131,7 +160,7 @@ pub(crate) struct Forwarder {
     clock: SwitchClock,
     options: Forwarding,
     drain: Drain,
-    queues: Mutex<HashMap<u32, mpsc::Sender<Queued>>>,
+    queues: Mutex<HashMap<u32, Queue>>,
     counters: ForwardingCounters,
 }
 
@@ -153,12 +182,11 @@ impl Forwarder {
     /// Queues a message for a participant.
     pub fn send(self: &Arc<Self>, to: u32, note: Note) -> Result<(), QueueFull> {
         let queue = self.queue(to);
-        // Counted first: a worker may be done with it before this goes on.
+        // Counted first: a worker may finish it before the next line.
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
-        queue.try_send(Queued { note, since: Instant::now() }).map_err(|_| {
+        queue.push(note).inspect_err(|_| {
             self.counters.waiting.fetch_sub(1, Ordering::Relaxed);
             self.counters.rejected.inc();
-            QueueFull
         })
     }
 
@@ -194,10 +222,10 @@ impl Forwarder {
         }
     }
 
-    fn queue(self: &Arc<Self>, to: u32) -> mpsc::Sender<Queued> {
+    fn queue(self: &Arc<Self>, to: u32) -> Queue {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queues.entry(to).or_insert_with(|| {
-            let (queue, waiting) = mpsc::channel(self.options.queue.max(1));
+            let (queue, waiting) = Queue::new(&self.options);
             let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
             for _ in 0..self.options.connections.max(1) {
                 tokio::spawn(Arc::clone(self).work(to, Arc::clone(&waiting)));
@@ -216,7 +244,7 @@ impl Forwarder {
                 queued = next => queued,
                 () = self.drain.draining() => return,
             };
-            let Some(Queued { note, since }) = queued else { return };
+            let Some(Queued { note, since, _room }) = queued else { return };
             let delivered = self.deliver(to, &note, since, &mut kept).await;
             self.counters.waiting.fetch_sub(1, Ordering::Relaxed);
             match delivered {
@@ -305,4 +333,30 @@ impl Forwarder {
 /// The media type of a resource, with the version that the switch speaks.
 pub(crate) fn media_type(resource: &str) -> String {
     format!("application/vnd.interoperability.{resource}+json;version=1.1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_bounded_in_bytes_too() {
+        let options = Forwarding { queue: 10, queue_bytes: 1_000, ..Forwarding::default() };
+        let (queue, mut waiting) = Queue::new(&options);
+        let note = || Note {
+            method: "POST",
+            target: String::new(),
+            headers: String::new(),
+            body: vec![0; 400].into(),
+            special: "QUOTES",
+            sender: None,
+        };
+        assert_eq!([queue.push(note()), queue.push(note())], [Ok(()), Ok(())]);
+        assert_eq!(queue.push(note()), Err(QueueFull));
+        // A message that is under way keeps its part.
+        let delivered = waiting.try_recv().unwrap();
+        assert_eq!(queue.push(note()), Err(QueueFull));
+        drop(delivered);
+        assert_eq!(queue.push(note()), Ok(()));
+    }
 }
