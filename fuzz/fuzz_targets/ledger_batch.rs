@@ -1,5 +1,6 @@
 #![no_main]
-//! Batches of arbitrary records: no invariant breaks, the sums agree, and the log leads to the same state again.
+//! Batches of arbitrary records: no invariant breaks, the sums agree, and the log leads to the same state
+//! again.
 
 use batzen_ledger::machine::{Machine, MemoryHistory};
 use batzen_ledger::record::RECORD_BYTES;

@@ -1,6 +1,6 @@
 #![no_main]
-//! A row of the ledger's log: whatever the bytes, decoding ends without a panic; what decodes is coded and decoded again to the
-//! same records.
+//! A row of the ledger's log: whatever the bytes, decoding ends without a panic; what decodes is coded and
+//! decoded again to the same records.
 
 use batzen_ledger::{Account, AccountFlags};
 use batzen_ledger_store::codec::{BLOCK_RECORDS_MAX, Identity, decode, encode};

@@ -101,7 +101,8 @@ pub struct BankConfig {
     pub create_accounts: bool,
     /// Whether `admin/add-incoming` is served, which lets anybody move anybody's money.
     pub allow_add_incoming: bool,
-    /// Whether several transfers may carry the same reserve key. Exchanges of the 0.9 generation lose the later ones.
+    /// Whether several transfers may carry the same reserve key. Exchanges of the 0.9 generation lose the
+    /// later ones.
     pub allow_repeated_reserve_pub: bool,
     /// Cost of one password hash.
     pub password_cost: PasswordCost,

@@ -1,4 +1,5 @@
-//! Sums over all accounts, for the metrics. The ledger is read page by page; how often follows from how long that takes.
+//! Sums over all accounts, for the metrics. The ledger is read page by page; how often follows from how long
+//! that takes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -60,7 +60,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error with its causes. A cause that the text names already is not repeated: many errors of the services include theirs.
+/// The error with its causes. A cause that the text names already is not repeated: many errors of the
+/// services include theirs.
 fn format_error_chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::results::result::ResultError;
 
-/// Why a measurement could not be made. Requests that fail while it runs are no such reason: they are counted.
+/// Why a measurement could not be made. Requests that fail while it runs are no such reason: they are
+/// counted.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// Arguments that contradict each other or this machine.

@@ -1,4 +1,5 @@
-//! Measures Batzen: runs scenarios against processes of the program itself, measures the ceilings of the machine, and reports.
+//! Measures Batzen: runs scenarios against processes of the program itself, measures the ceilings of the
+//! machine, and reports.
 //!
 //! | module | contents |
 //! |---|---|

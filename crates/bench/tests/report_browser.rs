@@ -1,7 +1,7 @@
 //! The report in a real browser: what it shows, and that it fits a phone.
 //!
-//! Without Chromium (`chromium`, `chromium-browser`, `google-chrome`, or the program in `BATZEN_CHROMIUM`) these tests say
-//! so and pass; `BATZEN_CHROMIUM` set to a program that is not there fails.
+//! Without Chromium (`chromium`, `chromium-browser`, `google-chrome`, or the program in `BATZEN_CHROMIUM`)
+//! these tests say so and pass; `BATZEN_CHROMIUM` set to a program that is not there fails.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,5 @@
-//! Numbers as people read them: the one form in which commands, reports and tables show counts, rates, durations and sizes.
+//! Numbers as people read them: the one form in which commands, reports and tables show counts, rates,
+//! durations and sizes.
 
 /// A count: `1,234,567`.
 #[must_use]
@@ -18,7 +19,8 @@ fn apart(digits: &str) -> String {
     out
 }
 
-/// A measured number with three significant digits, or all digits of its integer part: `0.012`, `12.3`, `28,512`.
+/// A measured number with three significant digits, or all digits of its integer part: `0.012`, `12.3`,
+/// `28,512`.
 #[must_use]
 pub fn number(value: f64) -> String {
     let magnitude = value.abs();

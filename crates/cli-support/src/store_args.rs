@@ -30,8 +30,8 @@ pub struct StoreArgs {
     /// Where the rows are: embedded (in --data) or postgres (in --database)
     #[arg(long, value_name = "STORE", hide_possible_values = true)]
     store: Option<StoreKind>,
-    /// PostgreSQL database, e.g. postgres:///bank or postgres://user@host/bank. Passwords are safer in the configuration
-    /// or in ~/.pgpass than here, where every user of the machine sees them
+    /// PostgreSQL database, e.g. postgres:///bank or postgres://user@host/bank. Passwords are safer in the
+    /// configuration or in ~/.pgpass than here, where every user of the machine sees them
     #[arg(long, value_name = "URL", conflicts_with = "data")]
     database: Option<String>,
 }

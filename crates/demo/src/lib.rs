@@ -1,4 +1,5 @@
-//! Demonstrations: every part in one process, real HTTP between them, and the proof that every balance adds up.
+//! Demonstrations: every part in one process, real HTTP between them, and the proof that every balance adds
+//! up.
 //!
 //! | module | contents |
 //! |---|---|

@@ -35,8 +35,8 @@ fn fees(value: Money) -> CoinFees {
 
 /// A stand-alone exchange with play money that keeps everything below `dir/exchange`.
 ///
-/// With `with_cs` it offers every value in Clause Blind Schnorr too. The GNU Taler wallet of December 2022 picks such coins
-/// and then waits for ever, so they are an option.
+/// With `with_cs` it offers every value in Clause Blind Schnorr too. The GNU Taler wallet of December 2022
+/// picks such coins and then waits for ever, so they are an option.
 pub fn exchange_config(
     currency: Currency,
     dir: &Path,

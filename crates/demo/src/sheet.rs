@@ -27,8 +27,9 @@ impl BalanceSheet {
         self.histories == (self.bank_in, self.bank_out)
     }
 
-    /// Whether money was neither lost nor created: ledger and histories of the bank agree, and what came in by the bank's books
-    /// is what went out by the bank's books and what the exchange owes or has earned by its store, to the last unit.
+    /// Whether money was neither lost nor created: ledger and histories of the bank agree, and what came in
+    /// by the bank's books is what went out by the bank's books and what the exchange owes or has earned by
+    /// its store, to the last unit.
     pub fn conserved(&self) -> bool {
         if !self.bank_agrees() {
             return false;

@@ -1,4 +1,5 @@
-//! A queue that is fair between owners: for refusals that wait for their evidence, and for other histories to be read.
+//! A queue that is fair between owners: for refusals that wait for their evidence, and for other histories to
+//! be read.
 //!
 //! Owners take turns. Owners with long histories wait in a line of their own.
 
@@ -8,7 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// Jobs of one owner with a long history that may wait. Each answer costs as much as thousands of others.
 pub(crate) const LONG_WAITING_MAX: usize = 8;
 
-/// Owners that are remembered to have long histories. At one more, all are forgotten and have to be learned again.
+/// Owners that are remembered to have long histories. At one more, all are forgotten and have to be learned
+/// again.
 const LONG_OWNERS_MAX: usize = 4_096;
 
 /// The owner of a history: the shard key of a command. All commands without one count as one owner.

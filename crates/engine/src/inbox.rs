@@ -1,8 +1,9 @@
 //! Chooses from the waiting commands those of the next batch.
 //!
-//! Commands of clients go first and all together. Background commands (of workers) may change thousands of rows each or arrive
-//! by the thousand. While clients are served, they form small batches of their own, and after each of these the lane serves
-//! clients only for a while ([`Pace`]). When no client came for a while, background work gets whole batches, one after the other.
+//! Commands of clients go first and all together. Background commands (of workers) may change thousands of
+//! rows each or arrive by the thousand. While clients are served, they form small batches of their own, and
+//! after each of these the lane serves clients only for a while ([`Pace`]). When no client came for a while,
+//! background work gets whole batches, one after the other.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -46,8 +47,8 @@ impl Cost {
         Self { wall: Instant::now(), cpu }
     }
 
-    /// The cost since then: processor time. On a busy processor most of the other time is waiting for the turns of other threads,
-    /// and a smaller batch waits no less. But long waits of the store count too.
+    /// The cost since then: processor time. On a busy processor most of the other time is waiting for the
+    /// turns of other threads, and a smaller batch waits no less. But long waits of the store count too.
     fn elapsed(&self) -> Duration {
         let now = Self::now();
         now.cpu.saturating_sub(self.cpu).max(now.wall.saturating_duration_since(self.wall) / 4)
@@ -59,7 +60,8 @@ impl<J> Inbox<J> {
         Self { queue, clients: Vec::new(), background: VecDeque::new(), background_max, pace: Pace::new() }
     }
 
-    /// Puts the next batch of at most `max` jobs into `jobs`. Waits if there is none. Returns none when the queue is closed and empty.
+    /// Puts the next batch of at most `max` jobs into `jobs`. Waits if there is none. Returns none when the
+    /// queue is closed and empty.
     pub(crate) fn take(
         &mut self,
         jobs: &mut Vec<J>,

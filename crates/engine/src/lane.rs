@@ -15,27 +15,28 @@ use crate::slot::{NoResults, Responder, ResultSlot, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, SubmitError, WorkingSet};
 
-/// How often a command is executed again because others changed its rows first, or because its evidence was overtaken, before
-/// it is answered with an error.
+/// How often a command is executed again because others changed its rows first, or because its evidence was
+/// overtaken, before it is answered with an error.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// How often a batch of several commands loses the race for its rows before it is halved, so that small batches do not overtake a
-/// large one for ever.
+/// How often a batch of several commands loses the race for its rows before it is halved, so that small
+/// batches do not overtake a large one for ever.
 const LOSSES_MAX: u32 = 3;
 
-/// The backoff of a single command that lost so often: this for each loss, and for no more than this many losses.
+/// The backoff of a single command that lost so often: this for each loss, and for no more than this many
+/// losses.
 const LOSS_BACKOFF: Duration = Duration::from_micros(100);
 const LOSS_BACKOFFS_MAX: u32 = 50;
 
-/// How often the history of a refused command is read while the lane runs other batches. After that the lane reads it itself,
-/// between two batches, where nothing changes.
+/// How often the history of a refused command is read while the lane runs other batches. After that the lane
+/// reads it itself, between two batches, where nothing changes.
 const READS_BESIDE_MAX: u32 = 3;
 
 /// Limits of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
-    /// Commands that may wait, and refused ones that may wait for their evidence. Further ones of either are answered with
-    /// [`SubmitError::Overloaded`].
+    /// Commands that may wait, and refused ones that may wait for their evidence. Further ones of either are
+    /// answered with [`SubmitError::Overloaded`].
     pub queue_commands_max: usize,
     /// Commands in one batch.
     pub batch_commands_max: usize,
@@ -76,9 +77,8 @@ impl<R: Rules> Batcher<R> {
 
     /// Executes the commands as one batch (and those whose refusal was overtaken in further ones), durably.
     ///
-    /// # Errors
-    /// When the store fails, or others overtake a command again and again. Some of the commands may have been decided then; a
-    /// repetition finds it out.
+    /// # Errors When the store fails, or others overtake a command again and again. Some of the commands may
+    /// have been decided then; a repetition finds it out.
     pub fn run(&self, commands: &[R::Command], clock: &dyn Clock) -> Result<Vec<Verdict<R>>, StoreError> {
         let mut verdicts: Vec<Option<Verdict<R>>> = commands.iter().map(|_| None).collect();
         let mut open: Vec<usize> = (0..commands.len()).collect();
@@ -92,8 +92,8 @@ impl<R: Rules> Batcher<R> {
             let mut again = Vec::new();
             for (index, result) in open.drain(..).zip(self.batch(&batch, clock)) {
                 let mut result = result.map_err(unshared)?;
-                // If only this lane commits, nothing changes between two batches. Otherwise a history is read at one moment. So
-                // torn evidence would be torn again: it is answered.
+                // If only this lane commits, nothing changes between two batches. Otherwise a history is read
+                // at one moment. So torn evidence would be torn again: it is answered.
                 if let Err(refusal) = &mut result
                     && self.rules.needs_evidence(refusal)
                     && self.rules.evidence(&commands[index], refusal, &self.store)? == Evidence::Rerun
@@ -109,9 +109,10 @@ impl<R: Rules> Batcher<R> {
         Ok(verdicts.into_iter().map(|verdict| verdict.expect("every command has a verdict")).collect())
     }
 
-    /// Prefetch, execute, commit. Repeats the batch if another writer changed one of the rows in between. Halves a batch that lost
-    /// this race several times (a small one is quicker and touches fewer rows) or is larger than the store takes in one commit.
-    /// Returns one result for each command, since the halves of a batch may end differently.
+    /// Prefetch, execute, commit. Repeats the batch if another writer changed one of the rows in between.
+    /// Halves a batch that lost this race several times (a small one is quicker and touches fewer rows) or is
+    /// larger than the store takes in one commit. Returns one result for each command, since the halves of a
+    /// batch may end differently.
     fn batch(&self, commands: &[&R::Command], clock: &dyn Clock) -> Vec<Decided<R>> {
         let mut losses = 0;
         loop {
@@ -247,7 +248,8 @@ fn unshared(error: Arc<StoreError>) -> StoreError {
     })
 }
 
-/// The answer of the lane: the verdict, or the command itself if its evidence was overtaken and it has to run again.
+/// The answer of the lane: the verdict, or the command itself if its evidence was overtaken and it has to run
+/// again.
 pub(crate) enum Answer<R: Rules> {
     Decided(Verdict<R>),
     Again(R::Command),
@@ -271,9 +273,9 @@ pub(crate) struct Refused<R: Rules> {
 
 /// A queue of commands and the thread that executes them batch by batch. Clones share both.
 ///
-/// Two more threads read the histories that prove refusals. One reads the short ones, the other those of owners that are known to
-/// have long ones, so that a long history delays only other long ones. What they read may change meanwhile; then
-/// [`Rules::evidence`] notices it, and the command is executed again.
+/// Two more threads read the histories that prove refusals. One reads the short ones, the other those of
+/// owners that are known to have long ones, so that a long history delays only other long ones. What they
+/// read may change meanwhile; then [`Rules::evidence`] notices it, and the command is executed again.
 pub struct Lane<R: Rules> {
     door: Arc<Door<R>>,
     turn_end: Arc<TurnEndTask>,
@@ -290,7 +292,8 @@ struct Door<R: Rules> {
     metrics: Arc<LaneMetrics>,
 }
 
-/// Joins the lane's threads when the last handle is gone, so that no commit is cut short by the end of the process.
+/// Joins the lane's threads when the last handle is gone, so that no commit is cut short by the end of the
+/// process.
 struct Threads(Mutex<Vec<JoinHandle<()>>>);
 
 impl<R: Rules> Clone for Lane<R> {
@@ -305,7 +308,8 @@ impl<R: Rules> Clone for Lane<R> {
 }
 
 impl<R: Rules> Lane<R> {
-    /// Starts the threads. They end when the last handle is dropped, after everything accepted has been executed.
+    /// Starts the threads. They end when the last handle is dropped, after everything accepted has been
+    /// executed.
     ///
     /// # Panics
     /// When the operating system refuses to start a thread.
@@ -327,7 +331,8 @@ impl<R: Rules> Lane<R> {
         assert!(options.queue_commands_max > 0 && options.batch_commands_max > 0, "limits are positive");
         let limits = QueueLimits::commands(options.queue_commands_max);
         let (queue, submissions) = SubmissionQueue::new(limits, Arc::clone(&metrics));
-        // A client that gives up leaves its place taken until the thread gets to it, so this queue needs a limit of its own.
+        // A client that gives up leaves its place taken until the thread gets to it, so this queue needs a
+        // limit of its own.
         let refused = Arc::new(FairQueue::new(options.queue_commands_max));
         let batcher = Batcher::with_metrics(rules, store.clone(), Arc::clone(&metrics));
         let reader = |length| {
@@ -359,8 +364,8 @@ impl<R: Rules> Lane<R> {
         Self { door, turn_end, store, threads: Arc::new(Threads(Mutex::new(threads))) }
     }
 
-    /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` if it took effect, `Ok(Err(_))` if a rule refused it,
-    /// `Err(_)` if it was not decided.
+    /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` if it took effect, `Ok(Err(_))`
+    /// if a rule refused it, `Err(_)` if it was not decided.
     pub async fn submit(&self, command: R::Command) -> Result<Verdict<R>, SubmitError> {
         let mut command = command;
         let mut reads = 0;
@@ -454,8 +459,8 @@ fn answered<R: Rules>(results: Result<Vec<Answered<R>>, NoResults>) -> Answered<
     results.pop().expect("one answer a command")
 }
 
-/// Runs a part of the rules. After a broken assertion the books of this process cannot be trusted: it ends rather than giving
-/// wrong answers.
+/// Runs a part of the rules. After a broken assertion the books of this process cannot be trusted: it ends
+/// rather than giving wrong answers.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(value) => value,
@@ -486,7 +491,8 @@ fn run<R: Rules>(
         batcher.metrics.dequeued(jobs.len() as u64);
         batcher.metrics.served_clients(number, taken.beside_clients);
         let start = Instant::now();
-        // A command whose evidence was overtaken too often is decided and proved without another batch in between.
+        // A command whose evidence was overtaken too often is decided and proved without another batch in
+        // between.
         let at_once = jobs.extract_if(.., |job| job.reads >= READS_BESIDE_MAX).collect::<Vec<_>>();
         if !jobs.is_empty() {
             let commands: Vec<&R::Command> = jobs.iter().map(|job| &job.command).collect();
@@ -523,9 +529,9 @@ fn run<R: Rules>(
     }
 }
 
-/// Answers a job of a committed batch, or queues it for the reading of its evidence. The caller still has to wake the task that
-/// waits for the answer. If too many wait for evidence already, the client has to try again later: a refused command has changed
-/// nothing.
+/// Answers a job of a committed batch, or queues it for the reading of its evidence. The caller still has to
+/// wake the task that waits for the answer. If too many wait for evidence already, the client has to try
+/// again later: a refused command has changed nothing.
 fn answer<R: Rules>(
     batcher: &Batcher<R>,
     refused: &FairQueue<Refused<R>>,

@@ -10,8 +10,8 @@ use crate::{Clock, LaneMetrics, LaneOptions, Rules, SubmitError};
 /// How many lanes a service can have. Each has one bit of the metrics and at least one virtual shard.
 pub const LANES_MAX: usize = 64;
 
-/// Lanes over one store. Each serves an equal range of virtual shards, so that the commands of one owner stay in order, and so
-/// that a batch goes to one part of the database. Cheap to clone.
+/// Lanes over one store. Each serves an equal range of virtual shards, so that the commands of one owner stay
+/// in order, and so that a batch goes to one part of the database. Cheap to clone.
 pub struct Lanes<R: Rules> {
     rules: Arc<R>,
     lanes: Vec<Lane<R>>,

@@ -2,24 +2,27 @@
 //!
 //! Every change of money state goes through the same three steps, a batch at a time:
 //!
-//! 1. **Prefetch**: the commands that queued up while the last batch was committing form the next one. Each names
-//!    the rows that it may touch in a [`Plan`]. A few bulk reads load them into a [`WorkingSet`].
-//! 2. **Execute**: [`Rules::execute`] applies the commands one after the other to those rows in memory. No I/O, no
-//!    clock, no randomness. A refused command leaves no trace: its changes are rolled back.
-//! 3. **Commit**: all changed rows become durable in one transaction. Only then is any command of the batch answered.
+//! 1. **Prefetch**: the commands that queued up while the last batch was committing form the next one. Each
+//!    names the rows that it may touch in a [`Plan`]. A few bulk reads load them into a [`WorkingSet`].
+//! 2. **Execute**: [`Rules::execute`] applies the commands one after the other to those rows in memory. No
+//!    I/O, no clock, no randomness. A refused command leaves no trace: its changes are rolled back.
+//! 3. **Commit**: all changed rows become durable in one transaction. Only then is any command of the batch
+//!    answered.
 //!
-//! Under light load a batch is one command (low latency); under heavy load it grows by itself (high throughput). While
-//! clients are served, background work ([`Rules::is_background`]) runs in portions, so that a batch takes only a few milliseconds.
+//! Under light load a batch is one command (low latency); under heavy load it grows by itself (high
+//! throughput). While clients are served, background work ([`Rules::is_background`]) runs in portions, so
+//! that a batch takes only a few milliseconds.
 //!
-//! A store in this process has one lane. A database can have several [`Lanes`]: while one waits for its commit, another executes.
-//! Each command goes to the lane of its owner's virtual shard. Other lanes and other nodes commit at any time. A batch that
-//! changes a row which has changed since it was read is executed again.
+//! A store in this process has one lane. A database can have several [`Lanes`]: while one waits for its
+//! commit, another executes. Each command goes to the lane of its owner's virtual shard. Other lanes and
+//! other nodes commit at any time. A batch that changes a row which has changed since it was read is executed
+//! again.
 //!
-//! All lanes, also those for other machines ([`MachineLane`]), share one bounded queue ([`SubmissionQueue`]), one error
-//! ([`SubmitError`]) and one set of metrics ([`LaneMetrics`]).
+//! All lanes, also those for other machines ([`MachineLane`]), share one bounded queue ([`SubmissionQueue`]),
+//! one error ([`SubmitError`]) and one set of metrics ([`LaneMetrics`]).
 //!
-//! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch; nothing
-//! mutable is kept between batches; no answer leaves before the commit of its batch has returned.
+//! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch;
+//! nothing mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
 mod evidence;
 mod fair_queue;
@@ -53,7 +56,8 @@ use batzen_store::{ChangeSet, Store, StoreError};
 
 /// The money rules of one service: pure, deterministic functions over rows.
 pub trait Rules: Send + Sync + 'static {
-    /// A command. It carries everything that the rule needs and that is random or depends on the clock (a noreveal index, a wtid).
+    /// A command. It carries everything that the rule needs and that is random or depends on the clock (a
+    /// noreveal index, a wtid).
     type Command: Send + 'static;
     /// The outcome of a command that took effect, now or (an idempotent repetition) before.
     type Outcome: Send + 'static;
@@ -71,26 +75,28 @@ pub trait Rules: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Self::Outcome, Self::Refusal>;
 
-    /// Whether only a worker waits for the answer to this command. While clients are served, few such commands share a batch.
+    /// Whether only a worker waits for the answer to this command. While clients are served, few such
+    /// commands share a batch.
     fn is_background(&self, _command: &Self::Command) -> bool {
         false
     }
 
-    /// The shard key of the command's owner (a coin, a reserve). Commands of one owner go through one lane, in their order. A
-    /// command without owner goes through the first lane. Order matters for speed, not for safety: a lane that another one
-    /// overtakes executes its batch again.
+    /// The shard key of the command's owner (a coin, a reserve). Commands of one owner go through one lane,
+    /// in their order. A command without owner goes through the first lane. Order matters for speed, not for
+    /// safety: a lane that another one overtakes executes its batch again.
     fn shard_key<'a>(&self, _command: &'a Self::Command) -> Option<&'a [u8]> {
         None
     }
 
-    /// Updates what the rules keep in memory beside rows, if its lack may have caused this refusal because another process added
-    /// it. Returns whether something was missing: then the batch is executed again.
+    /// Updates what the rules keep in memory beside rows, if its lack may have caused this refusal because
+    /// another process added it. Returns whether something was missing: then the batch is executed again.
     fn learn(&self, _refusal: &Self::Refusal, _store: &Store) -> Result<bool, StoreError> {
         Ok(false)
     }
 
-    /// Lets another machine take part in a batch, after all its commands were executed. It may change verdicts, and rows that the
-    /// commands have planned. The rows of what it returns become durable in the batch's own commit.
+    /// Lets another machine take part in a batch, after all its commands were executed. It may change
+    /// verdicts, and rows that the commands have planned. The rows of what it returns become durable in the
+    /// batch's own commit.
     ///
     /// # Errors
     /// When the machine cannot decide. The batch fails and has no effect.
@@ -103,7 +109,8 @@ pub trait Rules: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Called with the changes of a batch once they are durable, before any of its commands is answered. For running sums.
+    /// Called with the changes of a batch once they are durable, before any of its commands is answered. For
+    /// running sums.
     fn committed(&self, _changes: &ChangeSet) {}
 
     /// Whether a refusal has to be completed with [`Rules::evidence`] before it is answered.
@@ -111,18 +118,20 @@ pub trait Rules: Send + Sync + 'static {
         true
     }
 
-    /// Whether a completed refusal has a long history, one that takes many times as long to read as others. Further histories of
-    /// the same owner ([`Rules::shard_key`]) are then read apart from the short ones, and only a few of them may wait.
+    /// Whether a completed refusal has a long history, one that takes many times as long to read as others.
+    /// Further histories of the same owner ([`Rules::shard_key`]) are then read apart from the short ones,
+    /// and only a few of them may wait.
     fn is_evidence_long(&self, _refusal: &Self::Refusal) -> bool {
         false
     }
 
     /// Completes a refusal with the history that proves it, read after the batch's commit.
     ///
-    /// Other commands are executed meanwhile, and one of them may have removed the reason (a refund filled the coin
-    /// again): answer [`Evidence::Rerun`] when the history does not prove the refusal, [`Evidence::Torn`] when it does not
-    /// agree with itself, and the command is executed again. After a few such rounds the history is read between two
-    /// batches, where nothing changes; then torn evidence counts as complete.
+    /// Other commands are executed meanwhile, and one of them may have removed the reason (a refund filled
+    /// the coin again): answer [`Evidence::Rerun`] when the history does not prove the refusal,
+    /// [`Evidence::Torn`] when it does not agree with itself, and the command is executed again. After a few
+    /// such rounds the history is read between two batches, where nothing changes; then torn evidence counts
+    /// as complete.
     fn evidence(
         &self,
         _command: &Self::Command,
@@ -133,7 +142,8 @@ pub trait Rules: Send + Sync + 'static {
     }
 }
 
-/// The part of a batch that another machine decided, see [`Rules::join`]. Dropped without [`Joined::committed`], it has no effect.
+/// The part of a batch that another machine decided, see [`Rules::join`]. Dropped without
+/// [`Joined::committed`], it has no effect.
 pub trait Joined {
     /// The rows to commit together with those of the batch. Called once.
     fn changes(&mut self) -> ChangeSet;

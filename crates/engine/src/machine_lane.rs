@@ -1,5 +1,5 @@
-//! A lane for a machine whose whole state is in memory and whose log is in a store. The lane executes waiting requests one after
-//! the other, makes them durable in one commit, and then answers them.
+//! A lane for a machine whose whole state is in memory and whose log is in a store. The lane executes waiting
+//! requests one after the other, makes them durable in one commit, and then answers them.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -26,7 +26,8 @@ pub trait LaneMachine: Send + 'static {
     /// When the machine's own work is next due, in nanoseconds since the epoch.
     fn due_at(&self) -> Option<u64>;
 
-    /// Does a part of the work that is due. The lane calls it again while [`LaneMachine::due_at`] is in the past.
+    /// Does a part of the work that is due. The lane calls it again while [`LaneMachine::due_at`] is in the
+    /// past.
     ///
     /// # Errors
     /// When the batch must be undone.
@@ -123,8 +124,8 @@ impl<M: LaneMachine> MachineLane<M> {
         &self.metrics
     }
 
-    /// Accepts no more requests, waits until everything accepted is durable and answered, and returns the machine. None if an
-    /// earlier call has returned it.
+    /// Accepts no more requests, waits until everything accepted is durable and answered, and returns the
+    /// machine. None if an earlier call has returned it.
     ///
     /// # Panics
     /// When the lane's thread did.
@@ -149,7 +150,8 @@ impl<M: LaneMachine> Drop for MachineLane<M> {
 /// How long a machine without work of its own waits for requests before it looks at the clock again.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the machine's own work, which would fail again, waits after a failed batch unless a request comes.
+/// How long the machine's own work, which would fail again, waits after a failed batch unless a request
+/// comes.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the lane's thread has.
@@ -163,7 +165,8 @@ struct Worker<M: LaneMachine, C> {
 
 impl<M: LaneMachine, C: Fn() -> u64> Worker<M, C> {
     fn run(self) -> M {
-        // After a broken invariant the books of this process cannot be trusted: it ends rather than giving wrong answers.
+        // After a broken invariant the books of this process cannot be trusted: it ends rather than giving
+        // wrong answers.
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work())) {
             Ok(machine) => machine,
             Err(panic) => {

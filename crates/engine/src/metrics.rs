@@ -1,6 +1,7 @@
 //! Metrics of a lane: what an operator needs to see whether batching works.
 //!
-//! All lanes count in the same way. A service shows on its page `/metrics` what matters for its lane, under its own names.
+//! All lanes count in the same way. A service shows on its page `/metrics` what matters for its lane, under
+//! its own names.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -116,7 +117,8 @@ impl LaneMetrics {
         }
     }
 
-    /// Whether clients' commands arrived shortly before the latest batch. Background work then leaves them room.
+    /// Whether clients' commands arrived shortly before the latest batch. Background work then leaves them
+    /// room.
     pub fn serves_clients(&self) -> bool {
         self.serves_clients.load(Relaxed) != 0
     }

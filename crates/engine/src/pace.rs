@@ -1,28 +1,29 @@
 //! How much of a lane background work gets while clients are served: a rule without clock or queue.
 //!
-//! A lane runs one batch at a time, so clients wait for as long as a batch of workers takes. What hurts is not how much workers
-//! do in a second but that they do it in bursts: while a burst occupies a part of the processor, payments may arrive faster than
-//! the rest can serve them, and the payments that queue up then are late long after the burst. So background batches are small,
-//! and after each of them the lane serves clients only for some time. That time is long at first, to spread a burst. When
-//! background work waits nearly all the time, it gets shorter step by step, so that a backlog does not grow for ever.
+//! A lane runs one batch at a time, so clients wait for as long as a batch of workers takes. What hurts is
+//! not how much workers do in a second but that they do it in bursts: while a burst occupies a part of the
+//! processor, payments may arrive faster than the rest can serve them, and the payments that queue up then
+//! are late long after the burst. So background batches are small, and after each of them the lane serves
+//! clients only for some time. That time is long at first, to spread a burst. When background work waits
+//! nearly all the time, it gets shorter step by step, so that a backlog does not grow for ever.
 //!
-//! When clients queue up anyway, because the processor has become slower or is busy otherwise for a moment, background work stops
-//! until it is one second behind. (With a store whose commits take longer than a few milliseconds, every busy moment looks like
-//! that. Workers are then one second late, and get their share.)
+//! When clients queue up anyway, because the processor has become slower or is busy otherwise for a moment,
+//! background work stops until it is one second behind. (With a store whose commits take longer than a few
+//! milliseconds, every busy moment looks like that. Workers are then one second late, and get their share.)
 
 use std::time::{Duration, Instant};
 
 /// What a batch of background commands should cost while clients are served.
 pub(crate) const PORTION_COST: Duration = Duration::from_millis(1);
-/// How much longer than such a batch the lane serves clients only afterwards, by how far background work is behind: at first
-/// background work gets an eighth of the lane, then a quarter, in the end half.
+/// How much longer than such a batch the lane serves clients only afterwards, by how far background work is
+/// behind: at first background work gets an eighth of the lane, then a quarter, in the end half.
 const REST_FACTORS: [(Duration, u32); 3] =
     [(Duration::ZERO, 7), (Duration::from_secs(2), 3), (Duration::from_secs(10), 1)];
 /// No rest is longer, however long a batch took.
 pub(crate) const REST_MAX: Duration = Duration::from_millis(50);
-/// A batch of this many client commands, taken this long after the one before, shows that requests queue up for the processor.
-/// (With fewer commands there are just few clients; with a shorter interval the processor keeps up with them.) Background work
-/// then rests for this long, counted from that batch.
+/// A batch of this many client commands, taken this long after the one before, shows that requests queue up
+/// for the processor. (With fewer commands there are just few clients; with a shorter interval the processor
+/// keeps up with them.) Background work then rests for this long, counted from that batch.
 const CROWD: usize = 16;
 const CROWD_INTERVAL: Duration = Duration::from_millis(3);
 const CROWD_REST: Duration = Duration::from_millis(20);
@@ -30,8 +31,9 @@ const CROWD_REST: Duration = Duration::from_millis(20);
 const CROWD_BEHIND_MAX: Duration = Duration::from_secs(1);
 /// How long after a client's command the next one is expected.
 const QUIET_AFTER: Duration = Duration::from_millis(50);
-/// Time in which no background work waits makes up for this many times as much waiting: work that waits for less than four
-/// fifths of the time is not behind. (There are always gaps, while workers look for more work.)
+/// Time in which no background work waits makes up for this many times as much waiting: work that waits for
+/// less than four fifths of the time is not behind. (There are always gaps, while workers look for more
+/// work.)
 const MAKES_UP: u32 = 4;
 /// Background work never counts as further behind than this.
 const BEHIND_MAX: Duration = Duration::from_secs(12);
@@ -39,7 +41,8 @@ const BEHIND_MAX: Duration = Duration::from_secs(12);
 /// The state of the rule. Times never go backwards.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Background commands in a batch while clients are served. Found by trial, since the cost of a command is not known beforehand.
+    /// Background commands in a batch while clients are served. Found by trial, since the cost of a command
+    /// is not known beforehand.
     portion: usize,
     client_came: Option<Instant>,
     /// When clients' commands were taken last.
@@ -103,8 +106,8 @@ impl Pace {
         self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// Notes the cost of a batch of `count` background commands while clients were served. It determines the size of the next
-    /// portion and the rest before it.
+    /// Notes the cost of a batch of `count` background commands while clients were served. It determines the
+    /// size of the next portion and the rest before it.
     pub(crate) fn done(&mut self, now: Instant, count: usize, cost: Duration) {
         if cost > 2 * PORTION_COST {
             self.portion = (self.portion / 2).max(1);
@@ -126,8 +129,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Runs a lane with steady clients. Background commands of `cost` each arrive, `arrivals` of them in each millisecond. Returns
-    /// how many were done in each second.
+    /// Runs a lane with steady clients. Background commands of `cost` each arrive, `arrivals` of them in each
+    /// millisecond. Returns how many were done in each second.
     fn simulate(cost: Duration, seconds: u64, arrivals: impl Fn(u64) -> usize) -> Vec<usize> {
         let start = Instant::now();
         let (mut pace, mut now, mut waiting, mut arrived) = (Pace::new(), start, 0, 0);

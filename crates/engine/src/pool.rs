@@ -1,18 +1,19 @@
-//! The CPU pool and its collectors. Cryptography runs off the async threads, and the items of many requests form one batch,
-//! because eight signatures side by side cost little more than one.
+//! The CPU pool and its collectors. Cryptography runs off the async threads, and the items of many requests
+//! form one batch, because eight signatures side by side cost little more than one.
 //!
-//! * **No added delay.** An idle thread takes whatever is there at once. What arrives while the threads are busy forms the
-//!   next batch: under light load a batch is one item, under heavy load it grows by itself. A thread of the async runtime
-//!   calls the pool when it has nothing else to do, so that all it has read makes one batch.
-//! * **Turns.** Each kind of work (a [`Collector`], or the single jobs of [`CpuPool::run`]) has its own queue. Kinds with
-//!   waiting items take turns of at most [`TURN_NS`], so that a check of a signature never waits behind a long queue of
-//!   blind signatures.
-//! * **Shares.** Within a turn every waiting request gives as many items as fill the lanes of the processor, then the
-//!   next request does, and so on in rounds: a request with 256 items does not hold up the others.
-//! * **Bounds.** Each queue has a limit on its items; more are refused at once ([`PoolBusy`]). Items whose request was given
-//!   up are dropped without execution.
-//! * **Panics are no answers.** If a batch panics, its requests are executed again one by one, and only the one that
-//!   panics again passes the panic on to its caller.
+//! * **No added delay.** An idle thread takes whatever is there at once. What arrives while the threads are
+//!   busy forms the next batch: under light load a batch is one item, under heavy load it grows by itself. A
+//!   thread of the async runtime calls the pool when it has nothing else to do, so that all it has read makes
+//!   one batch.
+//! * **Turns.** Each kind of work (a [`Collector`], or the single jobs of [`CpuPool::run`]) has its own
+//!   queue. Kinds with waiting items take turns of at most [`TURN_NS`], so that a check of a signature never
+//!   waits behind a long queue of blind signatures.
+//! * **Shares.** Within a turn every waiting request gives as many items as fill the lanes of the processor,
+//!   then the next request does, and so on in rounds: a request with 256 items does not hold up the others.
+//! * **Bounds.** Each queue has a limit on its items; more are refused at once ([`PoolBusy`]). Items whose
+//!   request was given up are dropped without execution.
+//! * **Panics are no answers.** If a batch panics, its requests are executed again one by one, and only the
+//!   one that panics again passes the panic on to its caller.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -26,8 +27,8 @@ use batzen_metrics::{Counter, Histogram, Page};
 use crate::slot::{ResultSlot, Ticket, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
 
-/// The longest time that a turn of one kind of work should take, in nanoseconds. A turn always executes at least one row of
-/// lanes, however long that takes.
+/// The longest time that a turn of one kind of work should take, in nanoseconds. A turn always executes at
+/// least one row of lanes, however long that takes.
 pub const TURN_NS: u64 = 2_000_000;
 
 /// The queue is full. Answer 503 and let the client try again later.
@@ -42,7 +43,8 @@ pub struct CollectorOptions {
     pub queue_items_max: usize,
     /// The most items in one batch.
     pub batch_items_max: usize,
-    /// Items that together cost hardly more than one, because they are computed side by side. Batches are cut at multiples of it.
+    /// Items that together cost hardly more than one, because they are computed side by side. Batches are cut
+    /// at multiples of it.
     pub lanes: usize,
 }
 
@@ -79,8 +81,8 @@ pub struct WorkSnapshot {
     pub wait_ns: u64,
 }
 
-/// A bounded pool of threads for cryptography. Clones share it. The threads end when the last clone and the last collector are
-/// dropped, after everything accepted has been executed.
+/// A bounded pool of threads for cryptography. Clones share it. The threads end when the last clone and the
+/// last collector are dropped, after everything accepted has been executed.
 #[derive(Clone)]
 pub struct CpuPool {
     owner: Arc<Owner>,
@@ -90,7 +92,8 @@ pub struct CpuPool {
 type Job = Box<dyn FnOnce() + Send>;
 
 impl CpuPool {
-    /// A pool of `threads` threads (0: one per core). At most `jobs_max` jobs may wait; collectors have their own limits.
+    /// A pool of `threads` threads (0: one per core). At most `jobs_max` jobs may wait; collectors have their
+    /// own limits.
     ///
     /// # Panics
     /// When the operating system refuses to start threads.
@@ -127,7 +130,8 @@ impl CpuPool {
         Self { owner, jobs }
     }
 
-    /// A queue for one kind of work. `execute` executes its items in batches and returns one result per item, in order.
+    /// A queue for one kind of work. `execute` executes its items in batches and returns one result per item,
+    /// in order.
     ///
     /// `execute` must not have side effects: a batch that panicked is executed again in parts.
     ///
@@ -222,8 +226,8 @@ impl CpuPool {
     }
 }
 
-/// Runs a long job (the generation of a key) on a thread of its own, so that the pool stays free for clients. The operating system
-/// schedules the thread.
+/// Runs a long job (the generation of a key) on a thread of its own, so that the pool stays free for clients.
+/// The operating system schedules the thread.
 ///
 /// # Panics
 /// When the job panicked, or the operating system refuses to start a thread.
@@ -275,8 +279,9 @@ impl<I, O> Clone for Collector<I, O> {
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
-    /// Submits items. They are executed together with what other tasks of this runtime submit before it has nothing else to do.
-    /// Await the ticket for the results, in the order of the items. Dropping the ticket gives up what has not begun.
+    /// Submits items. They are executed together with what other tasks of this runtime submit before it has
+    /// nothing else to do. Await the ticket for the results, in the order of the items. Dropping the ticket
+    /// gives up what has not begun.
     ///
     /// # Errors
     /// When the queue has no room for all of them: nothing was accepted.
@@ -365,8 +370,8 @@ struct Counters {
     busy: Histogram,
     /// Waiting times of requests, each time one gives items to a batch.
     wait: Histogram,
-    /// The cost of a row of lanes, in nanoseconds. It falls at once and rises slowly, so that one batch that the operating system
-    /// interrupted does not make the next ones small.
+    /// The cost of a row of lanes, in nanoseconds. It falls at once and rises slowly, so that one batch that
+    /// the operating system interrupted does not make the next ones small.
     row_ns: AtomicU64,
 }
 
@@ -402,7 +407,8 @@ struct Queue<I, O> {
 
 /// A kind of work as the threads see it.
 trait Kind: Send + Sync {
-    /// Takes a batch and executes it. If more items wait, the kind joins the queue of turns again before that.
+    /// Takes a batch and executes it. If more items wait, the kind joins the queue of turns again before
+    /// that.
     fn turn(self: Arc<Self>, shared: &Shared);
     fn snapshot(&self) -> WorkSnapshot;
     fn counters(&self) -> (&'static str, &CollectorOptions, &Counters);
@@ -423,8 +429,8 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         Ok(!std::mem::replace(&mut waiting.has_turn, true))
     }
 
-    /// How many of the waiting items one turn takes: a thread's share, not more than fits into a turn, cut at a full row of lanes.
-    /// (Further items may join the rest meanwhile.)
+    /// How many of the waiting items one turn takes: a thread's share, not more than fits into a turn, cut at
+    /// a full row of lanes. (Further items may join the rest meanwhile.)
     fn turn_items(&self, waiting: usize, threads: usize) -> usize {
         let CollectorOptions { batch_items_max, lanes, .. } = self.options;
         let row_ns = self.counters.row_ns.load(Relaxed).max(1);
@@ -598,10 +604,12 @@ impl Shared {
                     return;
                 }
                 turns.sleeping += 1;
-                // After a spurious wake-up the count may be one too high: that costs one needless notification.
+                // After a spurious wake-up the count may be one too high: that costs one needless
+                // notification.
                 drop(self.work_waits.wait(turns).unwrap_or_else(PoisonError::into_inner));
-                // The thread that woke this one may be about to submit more, on this very processor: let it, so that everything
-                // makes one batch. If no other thread wants the processor, this returns at once.
+                // The thread that woke this one may be about to submit more, on this very processor: let it,
+                // so that everything makes one batch. If no other thread wants the processor, this returns at
+                // once.
                 std::thread::yield_now();
                 turns = lock(&self.turns);
             };

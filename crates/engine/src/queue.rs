@@ -1,8 +1,8 @@
 //! The bounded queue in front of every lane.
 //!
-//! Many threads submit, one thread takes batches. Commands of clients are limited in number and, where they differ in size, in
-//! events. Internal commands, which the service submits to itself, always find a place: their number follows from what was
-//! accepted before.
+//! Many threads submit, one thread takes batches. Commands of clients are limited in number and, where they
+//! differ in size, in events. Internal commands, which the service submits to itself, always find a place:
+//! their number follows from what was accepted before.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,8 @@ impl QueueLimits {
 /// What one batch may take from a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
-    /// Commands in a batch. Internal commands are all taken; at least half of the limit is left for the others.
+    /// Commands in a batch. Internal commands are all taken; at least half of the limit is left for the
+    /// others.
     pub commands_max: usize,
     /// A batch takes no further command once it has this many events.
     pub events_max: usize,
@@ -73,7 +74,8 @@ pub struct SubmissionQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The end of the queue that gives batches out. It belongs to the lane's thread. Dropping it closes the queue and drops what waits.
+/// The end of the queue that gives batches out. It belongs to the lane's thread. Dropping it closes the queue
+/// and drops what waits.
 #[derive(Debug)]
 pub struct Submissions<T> {
     shared: Arc<Shared<T>>,
@@ -128,9 +130,8 @@ impl<T> SubmissionQueue<T> {
 
     /// Queues a command of a client.
     ///
-    /// # Errors
-    /// Gives the command back with [`SubmitError::Overloaded`] if a limit is reached, or with [`SubmitError::Stopped`] if the
-    /// queue is closed.
+    /// # Errors Gives the command back with [`SubmitError::Overloaded`] if a limit is reached, or with
+    /// [`SubmitError::Stopped`] if the queue is closed.
     pub fn push<E>(&self, command: T, events: usize) -> Result<(), (SubmitError<E>, T)> {
         let Shared { limits, metrics, .. } = &*self.shared;
         let mut state = self.shared.lock();
@@ -148,8 +149,8 @@ impl<T> SubmissionQueue<T> {
         Ok(())
     }
 
-    /// Queues a command that the service submits to itself. It always finds a place; it is dropped only if the lane's thread has
-    /// ended.
+    /// Queues a command that the service submits to itself. It always finds a place; it is dropped only if
+    /// the lane's thread has ended.
     pub fn push_internal(&self, command: T) {
         let mut state = self.shared.lock();
         if state.has_receiver {
@@ -179,9 +180,11 @@ impl<T> Drop for SubmissionQueue<T> {
 }
 
 impl<T> Submissions<T> {
-    /// Moves the next commands into `batch`: internal ones first, so that what was begun is finished before more is begun.
+    /// Moves the next commands into `batch`: internal ones first, so that what was begun is finished before
+    /// more is begun.
     ///
-    /// The commands of clients count as waiting in the metrics until the lane calls [`LaneMetrics::dequeued`].
+    /// The commands of clients count as waiting in the metrics until the lane calls
+    /// [`LaneMetrics::dequeued`].
     pub fn take(&self, batch: &mut Vec<T>, limits: BatchLimits, wait: Wait) -> Taken {
         let mut state = self.shared.lock();
         if state.is_empty() {
@@ -189,8 +192,9 @@ impl<T> Submissions<T> {
             if state.is_empty() {
                 return if state.is_closed { Taken::Closed } else { Taken::Nothing };
             }
-            // The thread that woke this one may be about to submit more, on this very processor: let it, so that everything
-            // makes one batch and one commit. If no other thread wants the processor, this returns at once.
+            // The thread that woke this one may be about to submit more, on this very processor: let it, so
+            // that everything makes one batch and one commit. If no other thread wants the processor, this
+            // returns at once.
             drop(state);
             std::thread::yield_now();
             state = self.shared.lock();
@@ -211,8 +215,8 @@ impl<T> Submissions<T> {
         Taken::Batch
     }
 
-    /// Puts internal commands back to be taken first, in their order. If the queue is closed, all internal commands are dropped
-    /// instead: nothing will be repeated any more.
+    /// Puts internal commands back to be taken first, in their order. If the queue is closed, all internal
+    /// commands are dropped instead: nothing will be repeated any more.
     pub fn put_back_internal(&self, commands: impl IntoIterator<Item = T>) {
         let mut commands: VecDeque<T> = commands.into_iter().collect();
         let mut state = self.shared.lock();
@@ -230,7 +234,8 @@ impl<T> Drop for Submissions<T> {
         (state.is_closed, state.has_receiver) = (true, false);
         self.shared.metrics.dequeued(std::mem::take(&mut state.events) as u64);
         let waiting = (std::mem::take(&mut state.commands), std::mem::take(&mut state.internal));
-        // Dropping a command tells its client that the lane has stopped. That must not happen with the lock held.
+        // Dropping a command tells its client that the lane has stopped. That must not happen with the lock
+        // held.
         drop(state);
         drop(waiting);
     }

@@ -1,4 +1,5 @@
-//! Threads for reads that may be long, apart from the threads that serve requests. Fair between owners; long reads wait apart.
+//! Threads for reads that may be long, apart from the threads that serve requests. Fair between owners; long
+//! reads wait apart.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,8 +17,8 @@ const WAITING_MAX: usize = 1_024;
 /// A read. Returns how long it was, or none if its request was given up.
 type Job = Box<dyn FnOnce() -> Option<Length> + Send>;
 
-/// Threads for short reads, and one thread for long ones. An owner whose last read was long waits for that thread, and only a few
-/// of its reads may wait. Owners take turns.
+/// Threads for short reads, and one thread for long ones. An owner whose last read was long waits for that
+/// thread, and only a few of its reads may wait. Owners take turns.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

@@ -40,7 +40,8 @@ impl<O> ResultSlot<O> {
         self.abandoned.load(Relaxed)
     }
 
-    /// Puts results in their places, from `first`, without waking the waiting task. Returns whether the results are complete.
+    /// Puts results in their places, from `first`, without waking the waiting task. Returns whether the
+    /// results are complete.
     pub(crate) fn put(&self, first: usize, results: impl ExactSizeIterator<Item = O>) -> bool {
         let mut state = lock(&self.state);
         state.missing -= results.len();

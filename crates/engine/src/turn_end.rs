@@ -1,13 +1,15 @@
-//! A task that runs deferred work at the end of a runtime's turn, and wakes waiting tasks from a thread of the runtime.
+//! A task that runs deferred work at the end of a runtime's turn, and wakes waiting tasks from a thread of
+//! the runtime.
 //!
 //! Two things make batches larger and cheaper on a busy processor:
 //!
 //! * Before a thread is called to execute a batch, the other ready tasks should add their commands to it.
-//! * A batch completes many requests at once. Waking each task from the executing thread would cost a queue lock and perhaps a
-//!   system call apiece, and the first task would run before the others are awake: it would submit its next command alone.
+//! * A batch completes many requests at once. Waking each task from the executing thread would cost a queue
+//!   lock and perhaps a system call apiece, and the first task would run before the others are awake: it
+//!   would submit its next command alone.
 //!
-//! A client's task cannot do either: its owner may hold the future without polling it, and others must not wait for that. So this
-//! module has a task of its own, which waits for deferred work only.
+//! A client's task cannot do either: its owner may hold the future without polling it, and others must not
+//! wait for that. So this module has a task of its own, which waits for deferred work only.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -22,9 +24,10 @@ pub(crate) trait Deferred: Send + Sync {
     fn run(&self);
 }
 
-/// The handle of the task. The first deferred work starts the task, on the caller's runtime. The task ends with the handle or the
-/// runtime; after that, the next work starts another one. Where no runtime can run the task (outside of a runtime, or on one with
-/// a single thread, which stops when no thread blocks on it), the work runs at once.
+/// The handle of the task. The first deferred work starts the task, on the caller's runtime. The task ends
+/// with the handle or the runtime; after that, the next work starts another one. Where no runtime can run the
+/// task (outside of a runtime, or on one with a single thread, which stops when no thread blocks on it), the
+/// work runs at once.
 #[derive(Default)]
 pub(crate) struct TurnEndTask {
     shared: Arc<Mutex<PendingWork>>,
@@ -44,7 +47,8 @@ struct PendingWork {
 }
 
 impl TurnEndTask {
-    /// Runs `deferred` at the end of the runtime's turn: after the other ready tasks, and after the network was polled.
+    /// Runs `deferred` at the end of the runtime's turn: after the other ready tasks, and after the network
+    /// was polled.
     pub(crate) fn at_end_of_turn(&self, deferred: Arc<dyn Deferred>) {
         let mut state = lock(&self.shared);
         if !state.is_running {
@@ -111,7 +115,8 @@ impl Task {
         while let Some((wakers, has_deferred)) = self.next().await {
             wakers.into_iter().for_each(Waker::wake);
             if has_deferred {
-                // Tokio polls a task that gives way again when its other tasks have run and its I/O was looked at.
+                // Tokio polls a task that gives way again when its other tasks have run and its I/O was
+                // looked at.
                 tokio::task::yield_now().await;
                 let deferred = std::mem::take(&mut lock(&self.0).deferred);
                 deferred.iter().for_each(|deferred| deferred.run());

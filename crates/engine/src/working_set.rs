@@ -40,8 +40,9 @@ impl Plan {
         self.table::<T>().groups.insert((index, value.to_bytes()));
     }
 
-    /// Asks for the first `limit` rows of the ordered or serial index `index` whose values are `from` or above, and below
-    /// `to`. Ranges of one index that begin at the same value are merged, with the larger of their ends and limits.
+    /// Asks for the first `limit` rows of the ordered or serial index `index` whose values are `from` or
+    /// above, and below `to`. Ranges of one index that begin at the same value are merged, with the larger of
+    /// their ends and limits.
     pub fn range<T: Table>(&mut self, index: u8, from: Vec<u8>, to: Vec<u8>, limit: usize) {
         let range = self.table::<T>().ranges.entry((index, from)).or_default();
         *range = (std::mem::take(&mut range.0).max(to), range.1.max(limit));
@@ -135,7 +136,8 @@ type RowNumber = usize;
 /// One row: as the store has it, and as the commands so far have changed it.
 struct WorkingRow<T: Table> {
     key: T::Key,
-    /// The row as it was read, if the batch has changed it since. Outer none: unchanged. Inner none: there was no row.
+    /// The row as it was read, if the batch has changed it since. Outer none: unchanged. Inner none: there
+    /// was no row.
     stored: Option<Option<T::Row>>,
     current: Option<T::Row>,
     /// The version of the stored row that was read.
@@ -211,8 +213,8 @@ impl<T: Table> TableRows<T> {
         records.into_iter().map(load).collect()
     }
 
-    /// Whether the key is in a planned prefix group. All rows of the group are loaded, so a key without a row is known to be free:
-    /// running numbers need not be planned one by one.
+    /// Whether the key is in a planned prefix group. All rows of the group are loaded, so a key without a row
+    /// is known to be free: running numbers need not be planned one by one.
     fn covers(&self, key: &T::Key) -> bool {
         if self.groups.is_empty() {
             return false;
@@ -303,7 +305,8 @@ impl<T: Table> ErasedRows for TableRows<T> {
     fn rollback_last(&mut self) {
         let (number, before) = self.undo.pop().expect("one undo entry a change");
         if before.is_none() {
-            // It joined as the latest. (A member that stays is not shown without a row, but it may come back as another.)
+            // It joined as the latest. (A member that stays is not shown without a row, but it may come back
+            // as another.)
             let groups = self.groups.values_mut();
             let ranges = self.ranges.values_mut().map(|range| &mut range.members);
             for members in groups.chain(ranges).filter(|members| members.last() == Some(&number)) {
@@ -376,7 +379,8 @@ fn unplanned<T: Table>() -> ! {
 #[derive(Default)]
 pub struct WorkingSet {
     tables: BTreeMap<u16, Box<dyn ErasedRows>>,
-    /// Every change in order: table and row. The commit has the same order, so that serial numbers follow the commands.
+    /// Every change in order: table and row. The commit has the same order, so that serial numbers follow the
+    /// commands.
     log: Vec<(u16, RowNumber)>,
     /// Length of `log` when the current command began.
     mark: usize,
@@ -440,8 +444,8 @@ impl WorkingSet {
         self.set::<T>(key, None);
     }
 
-    /// Makes the batch depend on a row that a command decides by and perhaps does not change: the batch is not committed if another
-    /// writer has changed the row since it was read.
+    /// Makes the batch depend on a row that a command decides by and perhaps does not change: the batch is
+    /// not committed if another writer has changed the row since it was read.
     ///
     /// # Panics
     /// When it does not exist or was not planned.
@@ -461,8 +465,8 @@ impl WorkingSet {
         table.rows(members).collect()
     }
 
-    /// The planned range that begins at `from`, as it was loaded, with the changes of the batch so far: rows that were
-    /// deleted since are left out, rows that the batch has added are at the end.
+    /// The planned range that begins at `from`, as it was loaded, with the changes of the batch so far: rows
+    /// that were deleted since are left out, rows that the batch has added are at the end.
     ///
     /// # Panics
     /// When the range was not planned.

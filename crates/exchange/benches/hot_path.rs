@@ -1,8 +1,9 @@
-//! Where the time of a payment and of a withdrawal goes: an exchange on one core, requests prepared in advance and sent
-//! over loopback from another core, and CPU time per operation by thread.
+//! Where the time of a payment and of a withdrawal goes: an exchange on one core, requests prepared in
+//! advance and sent over loopback from another core, and CPU time per operation by thread.
 //!
-//! `cargo bench -p batzen-exchange --bench hot_path -- [deposit|withdraw] [--ops 20000] [--clients 64] [--batch 1] [--cs]
-//! [--all-cores]`. The figures are CPU time, so that they hold on a busy machine too; the rate does not.
+//! `cargo bench -p batzen-exchange --bench hot_path -- [deposit|withdraw] [--ops 20000] [--clients 64]
+//! [--batch 1] [--cs] [--all-cores]`. The figures are CPU time, so that they hold on a busy machine too; the
+//! rate does not.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -1,8 +1,9 @@
-//! The expiration calendar: which denominations, signing keys and fees end when, and what must be signed by when.
+//! The expiration calendar: which denominations, signing keys and fees end when, and what must be signed by
+//! when.
 //!
-//! A [`Period`] is the time for which one key or one set of fees is in force. The periods of one item, such as the
-//! denominations of one value, must follow each other without a gap. [`Calendar::coverage`] has the time of the first gap.
-//! Pure functions of periods and a time.
+//! A [`Period`] is the time for which one key or one set of fees is in force. The periods of one item, such
+//! as the denominations of one value, must follow each other without a gap. [`Calendar::coverage`] has the
+//! time of the first gap. Pure functions of periods and a time.
 
 use std::collections::BTreeMap;
 

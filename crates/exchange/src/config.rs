@@ -1,7 +1,7 @@
 //! What the operator configures.
 //!
-//! [`ExchangeConfig::from_ini`](ExchangeConfig::from_ini) reads the configuration dialect; programs that play all roles
-//! themselves (demo, tests) start from [`ExchangeConfig::local`].
+//! [`ExchangeConfig::from_ini`](ExchangeConfig::from_ini) reads the configuration dialect; programs that play
+//! all roles themselves (demo, tests) start from [`ExchangeConfig::local`].
 
 use std::path::{Path, PathBuf};
 
@@ -341,8 +341,8 @@ pub struct ExchangeConfig {
     pub connection_timeout: Duration,
     /// Threads for cryptography; 0: one a core.
     pub crypto_threads: usize,
-    /// How many batches are decided at the same time on a database: while one waits for its commit, another executes. A store
-    /// in this process has one lane.
+    /// How many batches are decided at the same time on a database: while one waits for its commit, another
+    /// executes. A store in this process has one lane.
     pub lanes: usize,
     /// Whether this service computes the sums of money on a database. That reads all rows with money, so one
     /// of several services is enough.
@@ -352,8 +352,8 @@ pub struct ExchangeConfig {
 }
 
 impl ExchangeConfig {
-    /// A stand-alone exchange on 127.0.0.1 that keeps everything below `data_dir`: one account, the default limits, and
-    /// few keys, long used, so that it starts quickly. Coins and accounts are to be added.
+    /// A stand-alone exchange on 127.0.0.1 that keeps everything below `data_dir`: one account, the default
+    /// limits, and few keys, long used, so that it starts quickly. Coins and accounts are to be added.
     pub fn local(currency: Currency, data_dir: &Path, port: u16) -> Self {
         let data = data_dir.join("exchange");
         let module = |name: &str| ModuleConfig {
@@ -403,8 +403,8 @@ impl ExchangeConfig {
         }
     }
 
-    /// Adds a denomination with keys that are used for a week, coins that can be spent for two years, and records kept
-    /// for three more.
+    /// Adds a denomination with keys that are used for a week, coins that can be spent for two years, and
+    /// records kept for three more.
     #[must_use]
     pub fn with_coin(mut self, section: &str, value: Money, fees: CoinFees, cipher: CipherConfig) -> Self {
         self.coins.push(CoinConfig {

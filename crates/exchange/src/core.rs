@@ -141,8 +141,8 @@ fn rules_config(config: &ExchangeConfig) -> RulesConfig {
     }
 }
 
-/// Refuses a store whose denominations were signed by another master key or in another currency: every coin would be
-/// wrong.
+/// Refuses a store whose denominations were signed by another master key or in another currency: every coin
+/// would be wrong.
 fn check_master(
     store: &Store,
     master_pub: EddsaPublicKey,
@@ -172,8 +172,8 @@ fn check_master(
     Err(ConfigError::invalid("exchange", reason).into())
 }
 
-/// Begins the running sums of money: with the rows that are there now, before the first command. They are added by a thread
-/// of their own, since there may be very many.
+/// Begins the running sums of money: with the rows that are there now, before the first command. They are
+/// added by a thread of their own, since there may be very many.
 fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError> {
     let rows = rules.flow.follow(store)?;
     let (rules, store) = (Arc::clone(rules), store.clone());

@@ -1,9 +1,9 @@
-//! The checks of signatures and the recomputed coins that requests wait for, gathered over all requests and executed on
-//! the CPU pool in batches.
-//! What is signed is signed by the [`batzen_signer::Custody`], here or elsewhere.
+//! The checks of signatures and the recomputed coins that requests wait for, gathered over all requests and
+//! executed on the CPU pool in batches. What is signed is signed by the [`batzen_signer::Custody`], here or
+//! elsewhere.
 //!
-//! Items carry all they need, so that a batch may mix the requests and denominations of that moment. Which keys may be used
-//! is decided before, per request, and by the rules after.
+//! Items carry all they need, so that a batch may mix the requests and denominations of that moment. Which
+//! keys may be used is decided before, per request, and by the rules after.
 
 use std::sync::Arc;
 
@@ -73,8 +73,8 @@ pub struct Opening {
 pub struct Crypto {
     /// Checks of signatures; answers whether they are valid.
     pub checks: Collector<Check, bool>,
-    /// Opened refreshes; answers the commitments that follow from them. None where the derivation fails, as it does only for
-    /// values that no honest wallet sends.
+    /// Opened refreshes; answers the commitments that follow from them. None where the derivation fails, as
+    /// it does only for values that no honest wallet sends.
     pub openings: Collector<Arc<Opening>, Option<HashCode>>,
 }
 
@@ -156,7 +156,8 @@ fn commitments(openings: &[Arc<Opening>]) -> Vec<Option<HashCode>> {
 }
 
 impl Opening {
-    /// The commitment that follows from the opened candidates, in their order, and from the one that stays secret.
+    /// The commitment that follows from the opened candidates, in their order, and from the one that stays
+    /// secret.
     fn commitment(&self, opened: Vec<Result<Recomputed, CryptoError>>) -> Result<HashCode, CryptoError> {
         let mut opened = opened.into_iter();
         let mut planchets: [Vec<BlindedPlanchet>; KAPPA] = Default::default();

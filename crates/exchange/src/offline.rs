@@ -139,7 +139,8 @@ impl Offline<'_> {
         Ok(outcome)
     }
 
-    /// The calendar of the documents, else of the exchange. Without an exchange's address, documents are read.
+    /// The calendar of the documents, else of the exchange. Without an exchange's address, documents are
+    /// read.
     async fn calendar(
         &mut self,
         is_json: bool,

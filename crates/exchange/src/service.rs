@@ -183,7 +183,8 @@ impl RunningExchange {
         Ok(self.app.keeper.ready().await?)
     }
 
-    /// Starts the workers in this process, unless they run already. The exchange's bank account must exist by then.
+    /// Starts the workers in this process, unless they run already. The exchange's bank account must exist by
+    /// then.
     pub fn start_workers(&self) {
         let mut workers = self.workers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if workers.is_none() {

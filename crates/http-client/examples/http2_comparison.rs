@@ -1,12 +1,12 @@
 //! Processor time of small JSON POSTs over one connection: HTTP/2 against our concurrent requests
 //! (decision 6, `docs/decisions/0006-concurrent-requests.md`).
 //!
-//! Two processes with one thread each, 128 requests under way, on the loopback device. Runs alternate, and each pair gives one
-//! ratio, so that a noisy machine matters little:
-//! `cargo run --release -p batzen-http-client --example http2_comparison -- PAIRS REQUESTS`
+//! Two processes with one thread each, 128 requests under way, on the loopback device. Runs alternate, and
+//! each pair gives one ratio, so that a noisy machine matters little: `cargo run --release -p
+//! batzen-http-client --example http2_comparison -- PAIRS REQUESTS`
 //!
-//! The comparison favours HTTP/2: its server is a bare loop, while ours is the whole frame of a service with deadlines, fair
-//! shares and metrics.
+//! The comparison favours HTTP/2: its server is a bare loop, while ours is the whole frame of a service with
+//! deadlines, fair shares and metrics.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on fails")]
 

@@ -235,8 +235,8 @@ impl Reply {
     }
 }
 
-/// An HTTP client with its connection pool. Cheap to clone; clones share the pool. Use one client for each identity that must
-/// not be linked with others.
+/// An HTTP client with its connection pool. Cheap to clone; clones share the pool. Use one client for each
+/// identity that must not be linked with others.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: reqwest::Client,
@@ -272,7 +272,8 @@ impl Client {
         };
         let inner = match builder()?.build() {
             Ok(client) => client,
-            // A machine without any root certificate can still speak plain HTTP; HTTPS then fails on its handshake.
+            // A machine without any root certificate can still speak plain HTTP; HTTPS then fails on its
+            // handshake.
             Err(error) => {
                 tracing::warn!(error = chain(&error), "no usable root certificates, HTTPS will not work");
                 builder()?.tls_certs_only(std::iter::empty()).build().map_err(setup)?
@@ -399,7 +400,8 @@ impl Call<'_> {
         self
     }
 
-    /// Sets how long request and response may take together. For a long poll: the time of the poll and a reserve.
+    /// Sets how long request and response may take together. For a long poll: the time of the poll and a
+    /// reserve.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);

@@ -1,6 +1,6 @@
-//! Requests to one URL over plain HTTP, at the lowest cost: many at a time over one connection where the server supports it
-//! ([`crate::concurrent`]). Otherwise connections are kept, and the task that uses one drives it, so that no request passes
-//! through another task or a channel.
+//! Requests to one URL over plain HTTP, at the lowest cost: many at a time over one connection where the
+//! server supports it ([`crate::concurrent`]). Otherwise connections are kept, and the task that uses one
+//! drives it, so that no request passes through another task or a channel.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +39,8 @@ pub struct DirectClient {
 /// Limits of a [`DirectClient`].
 #[derive(Clone, Copy, Debug)]
 pub struct DirectOptions {
-    /// The most connections to a server that takes one request of a connection after the other. They are kept open.
+    /// The most connections to a server that takes one request of a connection after the other. They are kept
+    /// open.
     pub connections_max: usize,
     /// How long connecting may take.
     pub connect_timeout: Duration,
@@ -101,8 +102,8 @@ impl DirectClient {
         })
     }
 
-    /// Sends a body and reads the whole response. A request whose connection is closed is sent again on another one, so it may
-    /// arrive twice.
+    /// Sends a body and reads the whole response. A request whose connection is closed is sent again on
+    /// another one, so it may arrive twice.
     ///
     /// # Errors
     /// [`ClientError`] if there is no response; any status is a response.
@@ -245,8 +246,8 @@ async fn drive<F: Future>(
     driver: &mut http1::Connection<TokioIo<TcpStream>, Body>,
     wanted: F,
 ) -> Result<F::Output, String> {
-    // Tokio's cooperative budget can report ready things as pending. After the end of the connection that would look like a
-    // response that never comes.
+    // Tokio's cooperative budget can report ready things as pending. After the end of the connection that
+    // would look like a response that never comes.
     let mut wanted = std::pin::pin!(tokio::task::unconstrained(wanted));
     let mut ended = None;
     std::future::poll_fn(|context| {
@@ -286,8 +287,8 @@ mod tests {
         max_reply_bytes: 100,
     };
 
-    /// A server whose connections answer with these texts, one per request, and then close. It does not support concurrent
-    /// requests.
+    /// A server whose connections answer with these texts, one per request, and then close. It does not
+    /// support concurrent requests.
     async fn server(connections: Vec<Vec<String>>) -> (String, tokio::task::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/base/transfer", listener.local_addr().unwrap());

@@ -1,5 +1,5 @@
-//! What the fuzz target runs: the client's side of concurrent requests against a hostile server, compared with what a reader of
-//! the whole input finds. A panic is a finding.
+//! What the fuzz target runs: the client's side of concurrent requests against a hostile server, compared
+//! with what a reader of the whole input finds. A panic is a finding.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ const REPLY_BYTES_MAX: usize = 40;
 /// What the sender of a request may get.
 type Outcome = Result<ResponseMessage, Failure>;
 
-/// Runs a client's connection in which these bytes arrive. The first two bytes say in which portions, and how many requests the
-/// client sends.
+/// Runs a client's connection in which these bytes arrive. The first two bytes say in which portions, and how
+/// many requests the client sends.
 ///
 /// # Panics
 /// If the client does something else than a reader of all bytes at once would.

@@ -13,8 +13,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after failed attempt number `attempt` (from 1): half of it fixed, half random, so that clients that
-    /// failed together do not come back together.
+    /// The pause after failed attempt number `attempt` (from 1): half of it fixed, half random, so that
+    /// clients that failed together do not come back together.
     #[must_use]
     pub fn pause(&self, attempt: u32) -> Duration {
         let doubled = self.first_pause.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1)));

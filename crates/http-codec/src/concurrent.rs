@@ -1,9 +1,9 @@
-//! Messages of concurrent requests ([decision 6](../../../docs/decisions/0006-concurrent-requests.md)): the protocol that our own
-//! programs change to with `Upgrade: batzen-concurrent` on `OPTIONS *`.
+//! Messages of concurrent requests ([decision 6](../../../docs/decisions/0006-concurrent-requests.md)): the
+//! protocol that our own programs change to with `Upgrade: batzen-concurrent` on `OPTIONS *`.
 //!
-//! Messages keep the form of HTTP/1.1, with two restrictions: requests are `POST`s, and bodies have a `Content-Length`.
-//! Anything else ends the connection. (The response to a `GET` may be large or late, and the responses behind it would be kept
-//! in memory for as long.)
+//! Messages keep the form of HTTP/1.1, with two restrictions: requests are `POST`s, and bodies have a
+//! `Content-Length`. Anything else ends the connection. (The response to a `GET` may be large or late, and
+//! the responses behind it would be kept in memory for as long.)
 
 use std::ops::Range;
 
@@ -89,11 +89,11 @@ pub fn take_request(input: &mut BytesMut) -> Result<Option<RequestMessage>, Fram
     Ok(Some(RequestMessage { method: Method::POST, uri, headers: headers(&head, fields)?, body }))
 }
 
-/// Takes the first response off `input`. `None`: it is incomplete. Of a response with status 200 only the body is kept.
+/// Takes the first response off `input`. `None`: it is incomplete. Of a response with status 200 only the
+/// body is kept.
 ///
-/// # Errors
-/// The bytes are not a response of this protocol: close the connection. There are no interim responses (1xx): each request
-/// has one response.
+/// # Errors The bytes are not a response of this protocol: close the connection. There are no interim
+/// responses (1xx): each request has one response.
 pub fn take_response(
     input: &mut BytesMut,
     body_bytes_max: usize,

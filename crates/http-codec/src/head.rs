@@ -7,7 +7,8 @@ pub use httparse::{EMPTY_HEADER as EMPTY_FIELD, Header as Field};
 /// The most header fields that a caller needs room for, unless it accepts fewer.
 pub const FIELDS_MAX: usize = 64;
 
-/// Why bytes are not a message that is accepted here. The connection that they came from cannot be used any more.
+/// Why bytes are not a message that is accepted here. The connection that they came from cannot be used any
+/// more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FramingError {
     /// The bytes are not HTTP/1.x, or its length is ambiguous.

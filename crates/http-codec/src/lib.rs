@@ -1,5 +1,6 @@
-//! HTTP/1.1 messages as bytes. All of our code that frames messages itself uses this crate: the server and the client of
-//! concurrent requests, the switch's callbacks, the simulated participants and the load generator. Hyper frames all others.
+//! HTTP/1.1 messages as bytes. All of our code that frames messages itself uses this crate: the server and
+//! the client of concurrent requests, the switch's callbacks, the simulated participants and the load
+//! generator. Hyper frames all others.
 //!
 //! | module | what |
 //! |---|---|

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection is polled this often without any byte passing before it counts as waiting: sockets and handlers take turns.
+/// A connection is polled this often without any byte passing before it counts as waiting: sockets and
+/// handlers take turns.
 const IDLE_POLLS_MAX: usize = 16;
 
 /// What passes through a [`SlowSocket`].

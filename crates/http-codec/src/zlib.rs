@@ -17,8 +17,8 @@ pub enum InflateError {
     },
 }
 
-/// Inflates one complete zlib stream of at most `limit_bytes` (of output). Memory grows with the output only, so a
-/// small body that would inflate to gigabytes costs no more than the limit.
+/// Inflates one complete zlib stream of at most `limit_bytes` (of output). Memory grows with the output only,
+/// so a small body that would inflate to gigabytes costs no more than the limit.
 ///
 /// # Errors
 /// [`InflateError`]; trailing bytes after the stream count as malformed.
@@ -30,7 +30,8 @@ pub fn inflate(data: &[u8], limit_bytes: usize) -> Result<Vec<u8>, InflateError>
     }
 }
 
-/// Like [`inflate`], but asks `grow` before it allocates more memory. `None`: `grow` refused that many more bytes.
+/// Like [`inflate`], but asks `grow` before it allocates more memory. `None`: `grow` refused that many more
+/// bytes.
 ///
 /// # Errors
 /// [`InflateError`]

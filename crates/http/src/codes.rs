@@ -47,7 +47,8 @@ impl From<FramingError> for FrameError {
 }
 
 impl FrameError {
-    /// The code of the response. If the registry has none for the case, the nearest one: clients look at the status then.
+    /// The code of the response. If the registry has none for the case, the nearest one: clients look at the
+    /// status then.
     pub(crate) const fn code(self) -> ErrorCode {
         match self {
             Self::MethodInvalid => ErrorCode::GENERIC_METHOD_INVALID,

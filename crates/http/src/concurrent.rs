@@ -1,18 +1,19 @@
 //! The server's side of concurrent requests: many at a time over one connection, between our own programs.
 //!
-//! HTTP/1.1 answers the requests of a connection one after the other, so a client with hundreds of requests under way needs
-//! hundreds of connections, and each request costs both sides a read, a write and a wake-up: more than the request itself. Here
-//! the client changes a connection to another protocol (`OPTIONS *` with `Upgrade: batzen-concurrent`, RFC 9110, 7.8). From then
-//! on requests follow each other without waiting, the server works on all of them at once, and the responses come in the order of
-//! the requests. One read brings many requests, one write sends many responses.
+//! HTTP/1.1 answers the requests of a connection one after the other, so a client with hundreds of requests
+//! under way needs hundreds of connections, and each request costs both sides a read, a write and a wake-up:
+//! more than the request itself. Here the client changes a connection to another protocol (`OPTIONS *` with
+//! `Upgrade: batzen-concurrent`, RFC 9110, 7.8). From then on requests follow each other without waiting, the
+//! server works on all of them at once, and the responses come in the order of the requests. One read brings
+//! many requests, one write sends many responses.
 //!
-//! [`batzen_http_codec::concurrent`] describes the messages. Either side may close the connection at any time. A request without
-//! a response may then have had its effect or not, so clients send only requests that they may repeat. A client that shuts down
-//! its sending half counts as gone, as with hyper. Servers and proxies that do not know the protocol answer as usual, and the
-//! client falls back to ordinary requests. Only services whose clients need it offer it
-//! ([`crate::ServerOptions::concurrent`]); hyper serves all other connections. Such a connection brings much work at once, so a
-//! service asks for the same authentication before it agrees ([`crate::Handler::admit_concurrent`]) as for the requests that
-//! follow.
+//! [`batzen_http_codec::concurrent`] describes the messages. Either side may close the connection at any
+//! time. A request without a response may then have had its effect or not, so clients send only requests that
+//! they may repeat. A client that shuts down its sending half counts as gone, as with hyper. Servers and
+//! proxies that do not know the protocol answer as usual, and the client falls back to ordinary requests.
+//! Only services whose clients need it offer it ([`crate::ServerOptions::concurrent`]); hyper serves all
+//! other connections. Such a connection brings much work at once, so a service asks for the same
+//! authentication before it agrees ([`crate::Handler::admit_concurrent`]) as for the requests that follow.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -70,8 +70,8 @@ pub(crate) struct ConnState {
     linger: AtomicBool,
     upgraded: AtomicBool,
     deadlines: Deadlines,
-    /// While the socket accepts no more bytes: how fast the client reads. In any phase, since earlier responses may be unread
-    /// while the next request is served.
+    /// While the socket accepts no more bytes: how fast the client reads. In any phase, since earlier
+    /// responses may be unread while the next request is served.
     reading: Mutex<Option<Pace>>,
     /// When the socket last accepted bytes, or the response was ready.
     progress_ms: AtomicU64,
@@ -156,7 +156,8 @@ impl ConnState {
         self.unwritten_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of unwritten responses, and how long the client has read nothing; `None` if nothing waits for the client.
+    /// Bytes of unwritten responses, and how long the client has read nothing; `None` if nothing waits for
+    /// the client.
     pub(crate) fn unread(&self) -> Option<(usize, Duration)> {
         let bytes = self.unwritten_bytes.load(Ordering::Relaxed);
         if bytes == 0 || self.reading().is_none() {
@@ -192,8 +193,8 @@ impl ConnState {
         }
     }
 
-    /// Asks the connection to keep reading for a while after its last response, so that a client that is still sending can
-    /// read it instead of getting a reset.
+    /// Asks the connection to keep reading for a while after its last response, so that a client that is
+    /// still sending can read it instead of getting a reset.
     pub(crate) fn ask_linger(&self) {
         self.linger.store(true, Ordering::Relaxed);
     }
@@ -243,8 +244,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(NEVER - 1)
 }
 
-/// A socket that reports traffic to the [`ConnState`]. It intercepts hyper's own responses to malformed requests, so that the
-/// server can send them in its own format.
+/// A socket that reports traffic to the [`ConnState`]. It intercepts hyper's own responses to malformed
+/// requests, so that the server can send them in its own format.
 pub(crate) struct Watched<S> {
     socket: S,
     state: Arc<ConnState>,
@@ -257,8 +258,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
         Self { socket, state, refusal: None }
     }
 
-    /// Intercepts `buf` if it is a response of hyper itself: no request has been served since the last response, so it can only
-    /// be the refusal of a header that hyper could not parse.
+    /// Intercepts `buf` if it is a response of hyper itself: no request has been served since the last
+    /// response, so it can only be the refusal of a header that hyper could not parse.
     fn intercept(&mut self, buf: &[u8]) -> bool {
         if self.refusal.is_some() {
             return true;
@@ -354,7 +355,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.socket).poll_flush(cx))?;
         this.state.flushed();
-        // Hyper flushes when its buffer is empty, and it buffers a response (with its complete body) in one step.
+        // Hyper flushes when its buffer is empty, and it buffers a response (with its complete body) in one
+        // step.
         if this.state.phase() == Phase::Writing && this.state.written_bytes.load(Ordering::Relaxed) > 0 {
             this.state.enter(Phase::Idle);
         }

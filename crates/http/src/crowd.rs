@@ -1,4 +1,5 @@
-//! The open connections and the long polls of a server, so that the least useful can be ended when a resource runs out.
+//! The open connections and the long polls of a server, so that the least useful can be ended when a resource
+//! runs out.
 
 use crate::{
     conn::{ConnState, Eviction},
@@ -53,8 +54,8 @@ impl Connections {
         Present { connections: self, id: join(&self.0, state) }
     }
 
-    /// Evicts the connections that have waited longest for a request: at most `count`, and none that has waited for less
-    /// than `unused`.
+    /// Evicts the connections that have waited longest for a request: at most `count`, and none that has
+    /// waited for less than `unused`.
     pub(crate) fn close_unused(&self, count: usize, unused: Duration) {
         let queue = lock(&self.0);
         let mut unused: Vec<_> = queue
@@ -69,8 +70,8 @@ impl Connections {
         }
     }
 
-    /// Evicts connections whose clients have read nothing for `stalled`, the longest stall first, until `bytes` of responses are
-    /// released.
+    /// Evicts connections whose clients have read nothing for `stalled`, the longest stall first, until
+    /// `bytes` of responses are released.
     pub(crate) fn cut_readers(&self, stalled: Duration, bytes: usize) {
         let queue = lock(&self.0);
         let mut unread: Vec<_> = queue

@@ -9,12 +9,13 @@ const MONTHS: [&str; 12] =
 /// The last second of the year 9999: HTTP has four digits for the year.
 const SECS_MAX: u64 = 253_402_300_799;
 
-/// A time in the format of RFC 9110: `Fri, 01 Jan 2027 00:00:00 GMT`. Times after the year 9999 (and "never") become its last
-/// second.
+/// A time in the format of RFC 9110: `Fri, 01 Jan 2027 00:00:00 GMT`. Times after the year 9999 (and "never")
+/// become its last second.
 pub fn http_date(time: Timestamp) -> String {
     let secs = time.as_secs().unwrap_or(SECS_MAX).min(SECS_MAX);
     let (days, second) = (secs / 86_400, secs % 86_400);
-    // Civil date from a day count, after Howard Hinnant: years begin in March, so that the leap day is the last.
+    // Civil date from a day count, after Howard Hinnant: years begin in March, so that the leap day is the
+    // last.
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;

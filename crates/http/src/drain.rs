@@ -67,8 +67,8 @@ impl Drain {
         self.sender.send_replace(true);
     }
 
-    /// Whether it has fired. The token of a request ([`crate::Request::drain`]) also fires when the server has too many
-    /// requests waiting and ends the wait of this one.
+    /// Whether it has fired. The token of a request ([`crate::Request::drain`]) also fires when the server
+    /// has too many requests waiting and ends the wait of this one.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.sender.borrow() || self.early.as_ref().is_some_and(|early| early.has_ended())
@@ -77,7 +77,8 @@ impl Drain {
     /// Returns when it has fired, at once if it already has.
     pub async fn draining(&self) {
         let mut receiver = self.sender.subscribe();
-        // The sender lives as long as `self`, so this cannot fail. If it did, draining would be the safe choice.
+        // The sender lives as long as `self`, so this cannot fail. If it did, draining would be the safe
+        // choice.
         let service = receiver.wait_for(|fired| *fired);
         match &self.early {
             None => drop(service.await),

@@ -1,5 +1,5 @@
-//! What the fuzz target runs: the server's side of concurrent requests against a hostile client, compared with what a reader of
-//! the whole input finds. A panic is a finding.
+//! What the fuzz target runs: the server's side of concurrent requests against a hostile client, compared
+//! with what a reader of the whole input finds. A panic is a finding.
 
 use batzen_http_codec::concurrent::{RequestMessage, put_response, take_request};
 use batzen_http_codec::testing::{SlowSocket, Traffic, poll_until_idle};
@@ -8,8 +8,8 @@ use bytes::BytesMut;
 use crate::Response;
 use crate::concurrent::{Connection, Ended};
 
-/// Serves a connection in which these bytes arrive. The first byte says in which portions; the second one is for the client's
-/// target.
+/// Serves a connection in which these bytes arrive. The first byte says in which portions; the second one is
+/// for the client's target.
 ///
 /// # Panics
 /// If the server does something else than a reader of all bytes at once would.

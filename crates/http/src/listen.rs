@@ -15,7 +15,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
 /// Connections that the kernel completes before they are accepted.
 const BACKLOG: u32 = 1024;
-/// How long half-open connections may take to complete after the listener stops answering new ones: a round trip.
+/// How long half-open connections may take to complete after the listener stops answering new ones: a round
+/// trip.
 const HANDSHAKE: Duration = Duration::from_millis(200);
 
 /// Where to listen.
@@ -27,8 +28,8 @@ pub enum Listen {
         host: Option<String>,
         /// The port; 0 picks a free one.
         port: u16,
-        /// Whether several processes may share the port (`SO_REUSEPORT`): the kernel spreads connections over all that
-        /// listen.
+        /// Whether several processes may share the port (`SO_REUSEPORT`): the kernel spreads connections over
+        /// all that listen.
         share_port: bool,
     },
     /// A local socket.
@@ -85,8 +86,8 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The socket that the service manager hands over (`LISTEN_PID` names this process, `LISTEN_FDS` is 1, descriptor 3).
-/// `env` reads the environment. Call this at most once, at the start of the program.
+/// The socket that the service manager hands over (`LISTEN_PID` names this process, `LISTEN_FDS` is 1,
+/// descriptor 3). `env` reads the environment. Call this at most once, at the start of the program.
 ///
 /// # Errors
 /// If descriptor 3 is not an open socket.
@@ -105,8 +106,9 @@ pub fn inherited_fd(env: impl Fn(&str) -> Option<String>, pid: u32) -> io::Resul
     if !link.to_string_lossy().starts_with("socket:") {
         return Err(io::Error::other("LISTEN_FDS is set, but descriptor 3 is not a socket"));
     }
-    // SAFETY: the descriptor is open (its link was just read) and, by the convention of the variables, was opened by
-    // the service manager for this process alone, so nothing else here owns it; the caller calls this once.
+    // SAFETY: the descriptor is open (its link was just read) and, by the convention of the variables, was
+    // opened by the service manager for this process alone, so nothing else here owns it; the caller calls
+    // this once.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_FD) }))
 }
 
@@ -195,7 +197,8 @@ impl Listener {
             listening => listening,
         };
         if let ListenerSocket::Tcp(listener) = &socket {
-            // Connections inherit it. By default the kernel buffers megabytes for each client that does not read.
+            // Connections inherit it. By default the kernel buffers megabytes for each client that does not
+            // read.
             SockRef::from(listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
         }
         Ok(Self { socket, ..self })
@@ -224,9 +227,10 @@ impl Listener {
         }
     }
 
-    /// Hands the port over to the other processes without losing a connection. Closing a socket resets the connections in its
-    /// queue, and until then the kernel keeps choosing it for new ones. So the socket first drops segments that begin a
-    /// connection (those clients try again after a second and reach another process), and then accepts what is in its queue.
+    /// Hands the port over to the other processes without losing a connection. Closing a socket resets the
+    /// connections in its queue, and until then the kernel keeps choosing it for new ones. So the socket
+    /// first drops segments that begin a connection (those clients try again after a second and reach another
+    /// process), and then accepts what is in its queue.
     pub(crate) async fn leave(self, mut take: impl FnMut(Socket)) {
         if self.sharing != Sharing::Port {
             // An inherited socket stays open in another process, with its queue.
@@ -258,12 +262,13 @@ impl Listener {
     }
 }
 
-/// The kernel's buffer for responses that a client has not read, in bytes (the kernel doubles it for its own needs). At the
-/// slowest allowed rate, a client reads some of it in each window over which that rate is measured.
+/// The kernel's buffer for responses that a client has not read, in bytes (the kernel doubles it for its own
+/// needs). At the slowest allowed rate, a client reads some of it in each window over which that rate is
+/// measured.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 
-/// A packet filter (classic BPF): drops segments that begin a connection, that is with SYN and without ACK among the flags at
-/// byte 13 of the TCP header. Connections inherit it, but their segments never match.
+/// A packet filter (classic BPF): drops segments that begin a connection, that is with SYN and without ACK
+/// among the flags at byte 13 of the TCP header. Connections inherit it, but their segments never match.
 const ONLY_ANSWERED: [SockFilter; 5] = {
     const LOAD_BYTE: u16 = 0x30;
     const AND: u16 = 0x54;

@@ -1,8 +1,8 @@
 //! The page `/metrics`, written off the threads that serve requests.
 //!
-//! A page takes about as long as ten payments, and longer where memory or disk are slow: it reads every table, the disk and the
-//! process. On a thread of the server it would delay other requests, so blocking threads write the pages, one at a time:
-//! frequent readers never take more than one thread.
+//! A page takes about as long as ten payments, and longer where memory or disk are slow: it reads every
+//! table, the disk and the process. On a thread of the server it would delay other requests, so blocking
+//! threads write the pages, one at a time: frequent readers never take more than one thread.
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex as SyncMutex, OnceLock, PoisonError};
@@ -17,8 +17,8 @@ use tokio::time::MissedTickBehavior;
 use crate::dashboard::{self, History, INTERVAL};
 use crate::{Head, Response};
 
-/// What answers `GET /metrics` for one service, and `/dashboard`, which shows the same to people. Every page begins with what
-/// runs here and ends with the process's own figures.
+/// What answers `GET /metrics` for one service, and `/dashboard`, which shows the same to people. Every page
+/// begins with what runs here and ends with the process's own figures.
 #[derive(Debug)]
 pub struct MetricsPage {
     about: About,
@@ -64,8 +64,8 @@ impl MetricsPage {
         self
     }
 
-    /// The response, with the metrics that `write` adds. If the client goes away meanwhile, the page is written to its end;
-    /// [`MetricsPage::idle`] waits for that.
+    /// The response, with the metrics that `write` adds. If the client goes away meanwhile, the page is
+    /// written to its end; [`MetricsPage::idle`] waits for that.
     ///
     /// # Panics
     /// If `write` panics.
@@ -88,9 +88,9 @@ impl MetricsPage {
         }
     }
 
-    /// Fills the dashboard from now on: every few seconds a page is written and read, until this is dropped or
-    /// [`idle`](Self::idle), or `write` returns false because the service has gone. Only the first call has an effect. Must be
-    /// called within a tokio runtime.
+    /// Fills the dashboard from now on: every few seconds a page is written and read, until this is dropped
+    /// or [`idle`](Self::idle), or `write` returns false because the service has gone. Only the first call
+    /// has an effect. Must be called within a tokio runtime.
     pub fn sample(&self, write: impl Fn(&mut Page) -> bool + Send + Sync + 'static) {
         let (about, turn, history) = (self.about.clone(), Arc::clone(&self.turn), Arc::clone(&self.history));
         let write = Arc::new(write);
@@ -143,7 +143,8 @@ impl Drop for MetricsPage {
     }
 }
 
-/// Writes a page; none if the service has gone. What `write` holds of the service is given back before the turn is.
+/// Writes a page; none if the service has gone. What `write` holds of the service is given back before the
+/// turn is.
 fn written(
     about: &About,
     turn: OwnedMutexGuard<()>,

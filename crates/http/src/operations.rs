@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use batzen_metrics::{Counter, Histogram, Page};
 
-/// How requests end, as the label `outcome` says it. `done`: 2xx and 3xx. `conflict`: 409, which comes with proof.
-/// `refused`: any other 4xx. `overload`: 503, to be tried again. `failed`: any other 5xx. `cancelled`: the client went away
-/// before the answer.
+/// How requests end, as the label `outcome` says it. `done`: 2xx and 3xx. `conflict`: 409, which comes with
+/// proof. `refused`: any other 4xx. `overload`: 503, to be tried again. `failed`: any other 5xx. `cancelled`:
+/// the client went away before the answer.
 pub const OUTCOMES: [&str; 6] = ["done", "conflict", "refused", "overload", "failed", "cancelled"];
 
 /// Which of [`OUTCOMES`] an answer is.

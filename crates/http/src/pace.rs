@@ -6,15 +6,16 @@ use tokio::time::Instant;
 /// About the largest number of marks in a window.
 const MARKS: u32 = 16;
 
-/// Checks that each window of time brings as many bytes as the minimum rate needs. A fast start does not make up for a later
-/// stall.
+/// Checks that each window of time brings as many bytes as the minimum rate needs. A fast start does not make
+/// up for a later stall.
 #[derive(Debug)]
 pub(crate) struct Pace {
     window: Duration,
     /// How many bytes each window needs.
     window_bytes: u64,
     total_bytes: u64,
-    /// Times and the bytes received until then, in order. Marks that can no longer begin a window that is too slow are removed.
+    /// Times and the bytes received until then, in order. Marks that can no longer begin a window that is too
+    /// slow are removed.
     marks: VecDeque<(Instant, u64)>,
 }
 

@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::Response;
 
-/// A page with inline style and script. Its policy allows only those two (by their hashes) and requests to its own server.
+/// A page with inline style and script. Its policy allows only those two (by their hashes) and requests to
+/// its own server.
 pub struct StaticPage {
     html: Bytes,
     deflated: Bytes,

@@ -108,9 +108,9 @@ impl TrustedProxies {
         }
     }
 
-    /// The client of a request from such a proxy: the last address in `X-Forwarded-For` that does not belong to a trusted
-    /// proxy. An untrusted peer wrote the addresses before it. `None` if there is no such address; text that is not an
-    /// address ends the search.
+    /// The client of a request from such a proxy: the last address in `X-Forwarded-For` that does not belong
+    /// to a trusted proxy. An untrusted peer wrote the addresses before it. `None` if there is no such
+    /// address; text that is not an address ends the search.
     pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {
             for item in value.to_str().ok()?.rsplit(',') {

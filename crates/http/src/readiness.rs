@@ -101,8 +101,8 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Runs a check that blocks, such as a write to the disk, on a thread that may block. Only one runs at a time,
-    /// so that requests for `/ready` cannot fill the process with waiting threads.
+    /// Runs a check that blocks, such as a write to the disk, on a thread that may block. Only one runs at a
+    /// time, so that requests for `/ready` cannot fill the process with waiting threads.
     ///
     /// # Errors
     /// The check's own error, as text.

@@ -58,8 +58,8 @@ pub struct Head {
     pub is_head: bool,
     /// The path without the query, still percent-encoded.
     pub path: String,
-    /// The segments of the path, percent-decoded. Repeated and trailing slashes do not count, but a path that begins
-    /// with two slashes has an empty first segment.
+    /// The segments of the path, percent-decoded. Repeated and trailing slashes do not count, but a path that
+    /// begins with two slashes has an empty first segment.
     pub segments: Vec<String>,
     /// The query, still percent-encoded.
     pub raw_query: Option<String>,
@@ -172,8 +172,8 @@ impl Head {
             .transpose()
     }
 
-    /// Whether the client accepts responses compressed with deflate: `Accept-Encoding` is exactly `*` or has the token
-    /// `deflate` (not with `q=0`).
+    /// Whether the client accepts responses compressed with deflate: `Accept-Encoding` is exactly `*` or has
+    /// the token `deflate` (not with `q=0`).
     #[must_use]
     pub fn accepts_deflate(&self) -> bool {
         let values = self.headers.get_all(http::header::ACCEPT_ENCODING);
@@ -194,7 +194,8 @@ impl Head {
         })
     }
 
-    /// The correlation id, for logs: letters, digits and `-`, fewer than 64 characters. A malformed one is ignored.
+    /// The correlation id, for logs: letters, digits and `-`, fewer than 64 characters. A malformed one is
+    /// ignored.
     #[must_use]
     pub fn correlation_id(&self) -> Option<&str> {
         let id = self.headers.get("taler-correlation-id")?.to_str().ok()?;
@@ -250,8 +251,8 @@ pub struct Request {
     pub head: Head,
     /// The body, already inflated.
     pub body: Bytes,
-    /// Fires when the service shuts down, or when this request must stop waiting because too many wait. A handler that waits
-    /// then answers with the current state.
+    /// Fires when the service shuts down, or when this request must stop waiting because too many wait. A
+    /// handler that waits then answers with the current state.
     pub drain: Drain,
     pub(crate) slot: Option<Hold>,
     pub(crate) _body_hold: Option<Hold>,
@@ -289,9 +290,10 @@ impl Request {
         }
     }
 
-    /// Leaves the slot of a request in flight. A long poll calls this before it waits, so that thousands of waiting clients do
-    /// not block the others. `drain` fires at once if too many requests wait already (or the client has its share), and later
-    /// if connections run out. The handler then answers with the current state.
+    /// Leaves the slot of a request in flight. A long poll calls this before it waits, so that thousands of
+    /// waiting clients do not block the others. `drain` fires at once if too many requests wait already (or
+    /// the client has its share), and later if connections run out. The handler then answers with the current
+    /// state.
     pub fn leave_slot(&mut self) {
         self.slot = None;
         let Some(place) = self.place.as_mut().filter(|place| place.waiting.is_none()) else { return };
@@ -341,8 +343,8 @@ fn pairs(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Decodes `%XX`. A malformed escape is kept. Bytes that are not UTF-8 become replacement characters, which none of our
-/// parsers accepts.
+/// Decodes `%XX`. A malformed escape is kept. Bytes that are not UTF-8 become replacement characters, which
+/// none of our parsers accepts.
 fn decode(text: &str, plus_is_blank: bool) -> String {
     let bytes = text.as_bytes();
     if !bytes.iter().any(|&b| b == b'%' || (plus_is_blank && b == b'+')) {

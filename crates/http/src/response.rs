@@ -65,7 +65,8 @@ impl Response {
         Self::bytes(status, "text/plain; charset=utf-8", text.into())
     }
 
-    /// The response for an error code, with the code's own status: `{hint, code, detail?}`. An empty detail is left out.
+    /// The response for an error code, with the code's own status: `{hint, code, detail?}`. An empty detail
+    /// is left out.
     #[must_use]
     pub fn error(code: ErrorCode, detail: &str) -> Self {
         Self::error_with(code, None, detail, Map::new())
@@ -77,8 +78,8 @@ impl Response {
         Self::error_with(code, Some(status), detail, Map::new())
     }
 
-    /// The response for an error code with further members (evidence, conflict proofs: a struct or a map), and optionally
-    /// another status.
+    /// The response for an error code with further members (evidence, conflict proofs: a struct or a map),
+    /// and optionally another status.
     #[must_use]
     pub fn error_with(code: ErrorCode, status: Option<u16>, detail: &str, extra: impl Serialize) -> Self {
         let mut body = ErrorBody::with(code, extra);

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 /// The errors of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Those of the exchange: by first segment (404 / 21), then method (405 / 20), then number of segments (404 / 1002),
-    /// then operation (404 / 1001). A path remainder over 511 bytes is 414 / 31.
+    /// Those of the exchange: by first segment (404 / 21), then method (405 / 20), then number of segments
+    /// (404 / 1002), then operation (404 / 1001). A path remainder over 511 bytes is 414 / 31.
     ByFirstSegment,
-    /// Those of the bank and most other services: a path that matches no pattern is 404 / 21, one that matches with another
-    /// method is 405 / 20.
+    /// Those of the bank and most other services: a path that matches no pattern is 404 / 21, one that
+    /// matches with another method is 405 / 20.
     ByPath,
 }
 
@@ -67,12 +67,11 @@ impl<E> Routes<E> {
         Self { style, routes: Vec::new(), by_first: BTreeMap::new() }
     }
 
-    /// Adds an endpoint. `pattern` is a path whose segments are literals or `:parameters`; earlier entries win, so
-    /// literals go before parameters.
+    /// Adds an endpoint. `pattern` is a path whose segments are literals or `:parameters`; earlier entries
+    /// win, so literals go before parameters.
     ///
-    /// # Panics
-    /// If the pattern does not begin with a slash, or its first segment is a parameter in a table by first segment. Tables
-    /// are constant, so the first start shows such a bug.
+    /// # Panics If the pattern does not begin with a slash, or its first segment is a parameter in a table by
+    /// first segment. Tables are constant, so the first start shows such a bug.
     #[must_use]
     pub fn route(mut self, method: Method, pattern: &str, endpoint: E) -> Self {
         assert!(pattern.starts_with('/'), "a pattern begins with a slash: {pattern}");
@@ -99,8 +98,8 @@ impl<E> Routes<E> {
 
     /// Finds the endpoint for a request.
     ///
-    /// # Errors
-    /// The response to send instead: an error of the [`Style`], or 204 for `OPTIONS` on an endpoint that exists.
+    /// # Errors The response to send instead: an error of the [`Style`], or 204 for `OPTIONS` on an endpoint
+    /// that exists.
     pub fn resolve<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
         match self.style {
             Style::ByFirstSegment => self.resolve_by_first(head),

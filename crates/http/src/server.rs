@@ -23,14 +23,17 @@ use tokio::{
 /// How long, and for how many bytes, the server reads from a client that keeps sending after its refusal.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;
-/// It reads in pieces of this size, with a pause after each, so that a client that keeps sending does not keep a core busy.
+/// It reads in pieces of this size, with a pause after each, so that a client that keeps sending does not
+/// keep a core busy.
 const LINGER_PIECE_BYTES: usize = 64 << 10;
 const LINGER_PAUSE: Duration = Duration::from_millis(5);
-/// The most connections that are read like this at the same time. One client gets half; further ones are closed soon.
+/// The most connections that are read like this at the same time. One client gets half; further ones are
+/// closed soon.
 pub(crate) const LINGER_CLOSES_MAX: usize = 16;
 /// How long further ones have to read the refusal.
 const CLOSE_DELAY: Duration = Duration::from_millis(250);
-/// The most connections beyond the limit that get a 503 at the same time. Further ones are closed without a response.
+/// The most connections beyond the limit that get a 503 at the same time. Further ones are closed without a
+/// response.
 const MAX_REFUSALS: usize = 64;
 /// The pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -59,8 +62,8 @@ impl Server {
         Ok(Self { listener, bound, stats: Arc::default() })
     }
 
-    /// Starts to listen, unless it already does. A server on a shared port gets connections from here on, so call this after
-    /// everything that can fail.
+    /// Starts to listen, unless it already does. A server on a shared port gets connections from here on, so
+    /// call this after everything that can fail.
     ///
     /// # Errors
     /// The error of the system.
@@ -95,9 +98,9 @@ impl Server {
         Arc::clone(&self.stats)
     }
 
-    /// Serves until `drain` fires. Then hands over a shared port, stops accepting, answers the next request of each open
-    /// connection for `options.idle_grace`, lets requests in flight finish within `options.drain_timeout`, cuts off the rest,
-    /// and returns.
+    /// Serves until `drain` fires. Then hands over a shared port, stops accepting, answers the next request
+    /// of each open connection for `options.idle_grace`, lets requests in flight finish within
+    /// `options.drain_timeout`, cuts off the rest, and returns.
     pub async fn serve<H: Handler>(self, handler: Arc<H>, options: ServerOptions, drain: Drain) -> Drained {
         let Self { listener, bound, stats } = self;
         let listener = match listener.listen() {
@@ -224,8 +227,9 @@ async fn refuse_connection<S: AsyncRead + AsyncWrite + Unpin>(
     .await;
 }
 
-/// Shuts down the sending half and reads what the peer is still sending, so that the peer can read the last response. Only for a
-/// limited number of connections: on others the peer has a short time to read it, and may lose it if it keeps sending.
+/// Shuts down the sending half and reads what the peer is still sending, so that the peer can read the last
+/// response. Only for a limited number of connections: on others the peer has a short time to read it, and
+/// may lose it if it keeps sending.
 async fn linger_close<S>(stream: &mut S, client: &Arc<Client>, stats: &Stats) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -233,7 +237,8 @@ where
     stream.shutdown().await?;
     let Some(_hold) = client.take(Resource::LingerCloses, 1) else {
         stats.refuse(Resource::LingerCloses);
-        // Closing with unread input discards what the system has not sent yet, including responses before the refusal.
+        // Closing with unread input discards what the system has not sent yet, including responses before the
+        // refusal.
         tokio::time::sleep(CLOSE_DELAY).await;
         return Ok(());
     };
@@ -275,7 +280,8 @@ where
             Box::pin(Arc::clone(&frame).serve(Arc::clone(&link), request))
         })
     };
-    // The watchdog below enforces the deadlines with one timer per connection; hyper's own would need one per request.
+    // The watchdog below enforces the deadlines with one timer per connection; hyper's own would need one per
+    // request.
     let mut connection = hyper::server::conn::http1::Builder::new()
         .header_read_timeout(None)
         .max_header_size(
@@ -366,7 +372,8 @@ where
         add(&stats.malformed, 1);
     }
     if bad_length {
-        // The end of such a request is unknown, so the peer could mistake a response for that of another request.
+        // The end of such a request is unknown, so the peer could mistake a response for that of another
+        // request.
         refusal = None;
     }
     let _ = timeout(LINGER, async {

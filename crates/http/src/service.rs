@@ -24,19 +24,21 @@ use hyper::body::{Body, Incoming};
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
-/// A body may inflate to this many times its size, and to [`INFLATED_BYTES_FREE`] more. Our JSON inflates to three to ten times.
+/// A body may inflate to this many times its size, and to [`INFLATED_BYTES_FREE`] more. Our JSON inflates to
+/// three to ten times.
 const INFLATION_RATIO_MAX: usize = 100;
 /// See [`INFLATION_RATIO_MAX`].
 const INFLATED_BYTES_FREE: usize = 64 << 10;
 
 /// A service: what it does with its requests.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers a request. A panic is logged and becomes a 500; the server keeps running. If the client goes away, the future is
-    /// dropped at its next await point, so work that must complete belongs in a task of its own.
+    /// Answers a request. A panic is logged and becomes a 500; the server keeps running. If the client goes
+    /// away, the future is dropped at its next await point, so work that must complete belongs in a task of
+    /// its own.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
 
-    /// Checks a request before its body is read, usually with the [`Routes`](crate::Routes) table, so that no client uploads a
-    /// body to an endpoint that does not exist.
+    /// Checks a request before its body is read, usually with the [`Routes`](crate::Routes) table, so that no
+    /// client uploads a body to an endpoint that does not exist.
     ///
     /// # Errors
     /// The response to send at once, without reading the body.
@@ -45,8 +47,8 @@ pub trait Handler: Send + Sync + 'static {
         Ok(Admission::default())
     }
 
-    /// Checks the request with which a client changes to concurrent requests ([`ServerOptions::concurrent`]). It must need the
-    /// same authentication as the requests that follow, which are authenticated, too.
+    /// Checks the request with which a client changes to concurrent requests ([`ServerOptions::concurrent`]).
+    /// It must need the same authentication as the requests that follow, which are authenticated, too.
     ///
     /// # Errors
     /// The response to send instead of the agreement.
@@ -73,9 +75,10 @@ impl Admission {
 
 /// The limits and deadlines of a server.
 ///
-/// Connections, requests in flight, long polls, bytes of bodies and bytes of responses are shared fairly: a client may take
-/// more of them only while it holds at most what is still free. So one address (IPv6: one /64) gets at most half of each
-/// limit, and later clients find room. Only the limits themselves bound clients on a local socket.
+/// Connections, requests in flight, long polls, bytes of bodies and bytes of responses are shared fairly: a
+/// client may take more of them only while it holds at most what is still free. So one address (IPv6: one
+/// /64) gets at most half of each limit, and later clients find room. Only the limits themselves bound
+/// clients on a local socket.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// How long the header of a request may take, from its first byte (or from the start of the connection).
@@ -90,12 +93,13 @@ pub struct ServerOptions {
     pub write_timeout: Duration,
     /// The minimum rate of bodies and responses in each window, in bytes per second.
     pub min_rate_bytes_per_s: u64,
-    /// The most open connections. Further ones get a 503 and are closed. When connections run out, those without a request are
-    /// closed and long polls are answered early, the oldest first.
+    /// The most open connections. Further ones get a 503 and are closed. When connections run out, those
+    /// without a request are closed and long polls are answered early, the oldest first.
     pub max_connections: usize,
     /// The most requests in handlers (waiting long polls do not count). Further ones get a 503.
     pub max_in_flight: usize,
-    /// The most waiting long polls. Further ones are answered without waiting. At most half of `max_connections`.
+    /// The most waiting long polls. Further ones are answered without waiting. At most half of
+    /// `max_connections`.
     pub max_long_polls: usize,
     /// `Retry-After` of a 503, in seconds.
     pub retry_after_s: u32,
@@ -105,27 +109,30 @@ pub struct ServerOptions {
     pub max_target_bytes: usize,
     /// The largest body, as sent and inflated, in bytes (413 beyond).
     pub max_body_bytes: usize,
-    /// Request bodies in memory over all connections, in bytes (503 beyond). A quarter is reserved for bodies up to 64 KiB.
+    /// Request bodies in memory over all connections, in bytes (503 beyond). A quarter is reserved for bodies
+    /// up to 64 KiB.
     pub max_buffered_bytes: usize,
-    /// Responses that clients have not read yet, over all connections, in bytes (503 beyond). A quarter is reserved for responses
-    /// up to 64 KiB. Near the limit, connections whose clients have read nothing for `stall_timeout` are closed.
+    /// Responses that clients have not read yet, over all connections, in bytes (503 beyond). A quarter is
+    /// reserved for responses up to 64 KiB. Near the limit, connections whose clients have read nothing for
+    /// `stall_timeout` are closed.
     pub max_answer_bytes: usize,
     /// How long a client may stop reading a response while memory for responses runs out.
     pub stall_timeout: Duration,
-    /// The proxies whose `X-Forwarded-For` names the client. All clients of another proxy are one client. The connections
-    /// of these proxies are bounded by `max_connections` alone.
+    /// The proxies whose `X-Forwarded-For` names the client. All clients of another proxy are one client. The
+    /// connections of these proxies are bounded by `max_connections` alone.
     pub trusted_proxies: TrustedProxies,
     /// How long requests in flight may take to finish once the drain has fired.
     pub drain_timeout: Duration,
-    /// How long connections without a request stay open once the drain has fired, so that a client that is just sending its
-    /// next request gets a response. For services that hand over to another process. At most `drain_timeout`.
+    /// How long connections without a request stay open once the drain has fired, so that a client that is
+    /// just sending its next request gets a response. For services that hand over to another process. At most
+    /// `drain_timeout`.
     pub idle_grace: Duration,
     /// Whether to close each connection after its first request.
     pub close_each: bool,
     /// Whether to compress responses.
     pub compress: bool,
-    /// Whether a client may change a connection to concurrent requests (many `POST`s under way at once). For services with
-    /// small responses: up to 128 of a connection may be in memory.
+    /// Whether a client may change a connection to concurrent requests (many `POST`s under way at once). For
+    /// services with small responses: up to 128 of a connection may be in memory.
     pub concurrent: bool,
     /// Rewrites the errors that the frame itself answers, for an interface with an error format of its own.
     pub error_form: fn(Response) -> Response,
@@ -168,7 +175,8 @@ const BLOCKING_FROM_BYTES: usize = 64 << 10;
 /// One in `RESERVED_PART` of each budget is reserved for bodies and responses up to this size.
 const SMALL_BYTES: usize = 64 << 10;
 const RESERVED_PART: usize = 4;
-/// Responses up to this size do not count for the budget: they fit into the buffer that each connection has anyway.
+/// Responses up to this size do not count for the budget: they fit into the buffer that each connection has
+/// anyway.
 const FREE_ANSWER_BYTES: usize = 4 << 10;
 
 /// Close the connection without a response.
@@ -363,8 +371,8 @@ impl<H: Handler> Frame<H> {
         if head.method == Method::OPTIONS && head.path == "*" {
             return Ok(self.refuse(conn, &body, Response::empty(204)));
         }
-        // Refused early, before the upload. The slot itself is taken when the body is complete, so that slow uploads do not
-        // block others (connections and buffered bytes bound uploads).
+        // Refused early, before the upload. The slot itself is taken when the body is complete, so that slow
+        // uploads do not block others (connections and buffered bytes bound uploads).
         if !client.may_take(Resource::Requests) {
             return Ok(self.overloaded(conn, &body, Resource::Requests));
         }
@@ -397,7 +405,8 @@ impl<H: Handler> Frame<H> {
         asked.unwrap_or_else(|panic| Err(self.panicked(&head.method, &head.path, &*panic)))
     }
 
-    /// Serves one of the [`concurrent`] requests of a connection. The response is not compressed and has no headers for browsers.
+    /// Serves one of the [`concurrent`] requests of a connection. The response is not compressed and has no
+    /// headers for browsers.
     pub(crate) async fn serve_concurrent(&self, link: &Link, request: RequestMessage) -> WholeResponse {
         add(&self.stats.requests, 1);
         let _in_flight = Gauge::raise(&self.stats.requests_in_flight);
@@ -655,8 +664,8 @@ impl<H: Handler> Frame<H> {
         out
     }
 
-    /// Status, header fields and body of a response, and whether it closes the connection. Compressed if the client accepts that
-    /// and it makes the body smaller.
+    /// Status, header fields and body of a response, and whether it closes the connection. Compressed if the
+    /// client accepts that and it makes the body smaller.
     async fn packed(response: Response, deflates: bool) -> (u16, HeaderMap, Bytes, bool) {
         let Response { status, headers, mut body, deflated, close } = response;
         let mut map = HeaderMap::with_capacity(headers.len() + 6);

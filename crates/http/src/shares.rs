@@ -1,13 +1,14 @@
 //! Fair shares of the resources that all clients of a server use.
 //!
-//! Each resource has a limit. A client may take more of it only while what it holds is at most what would still be free
-//! afterwards (a dynamic threshold, after Choudhury and Hahne). One client alone gets half, `n` greedy clients leave
-//! `1 / (n + 1)` free, and a client that comes later always finds room. Below half of the limit no client is refused, so a
-//! single proxy or load generator has no disadvantage on an idle server.
+//! Each resource has a limit. A client may take more of it only while what it holds is at most what would
+//! still be free afterwards (a dynamic threshold, after Choudhury and Hahne). One client alone gets half, `n`
+//! greedy clients leave `1 / (n + 1)` free, and a client that comes later always finds room. Below half of
+//! the limit no client is refused, so a single proxy or load generator has no disadvantage on an idle server.
 //!
-//! A client is an IPv4 address, or the first 64 bits of an IPv6 address (what one subscriber gets). Clients on a local
-//! socket are programs of the operator: they count, but only the limit itself bounds them. A client is remembered while it
-//! has a connection or a request, so there are never more entries than connections and requests.
+//! A client is an IPv4 address, or the first 64 bits of an IPv6 address (what one subscriber gets). Clients
+//! on a local socket are programs of the operator: they count, but only the limit itself bounds them. A
+//! client is remembered while it has a connection or a request, so there are never more entries than
+//! connections and requests.
 
 use std::{
     collections::HashMap,

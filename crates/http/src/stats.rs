@@ -58,14 +58,16 @@ pub struct StatsSnapshot {
     pub panics: u64,
     /// Requests that were not HTTP.
     pub malformed: u64,
-    /// Connections closed because the client was too slow to send a header or a body, or to read a response, or was idle.
+    /// Connections closed because the client was too slow to send a header or a body, or to read a response,
+    /// or was idle.
     pub timeouts: u64,
     /// Bytes of request bodies, as received.
     pub body_bytes_received: u64,
     /// Bytes of response bodies, as sent.
     pub body_bytes_sent: u64,
-    /// Refusals because a client had its share or nothing was left: connections, requests, long polls (answered at once),
-    /// bodies, responses, partings (refused connections that were closed without reading further).
+    /// Refusals because a client had its share or nothing was left: connections, requests, long polls
+    /// (answered at once), bodies, responses, partings (refused connections that were closed without reading
+    /// further).
     pub refused: [u64; RESOURCES],
     /// Connections closed because their clients did not read while memory for responses ran out.
     pub readers_cut: u64,
@@ -73,8 +75,8 @@ pub struct StatsSnapshot {
     pub polls_ended_early: u64,
     /// Connections closed because they had no request while connections ran out.
     pub unused_closed: u64,
-    /// What clients hold now of the shared resources: connections, requests, long polls, bytes of bodies, bytes of responses,
-    /// refused connections that are still read.
+    /// What clients hold now of the shared resources: connections, requests, long polls, bytes of bodies,
+    /// bytes of responses, refused connections that are still read.
     pub held: [u64; RESOURCES],
 }
 

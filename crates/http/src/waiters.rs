@@ -14,8 +14,9 @@ use tokio::{sync::Notify, time::Instant};
 
 const SHARDS: usize = 16;
 
-/// The waiters of each key. A waiter registers *before* it looks the value up. The code that changes the value calls
-/// [`Waiters::wake`] *after* the change is visible. So no change is missed between look-up and wait.
+/// The waiters of each key. A waiter registers *before* it looks the value up. The code that changes the
+/// value calls [`Waiters::wake`] *after* the change is visible. So no change is missed between look-up and
+/// wait.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -88,7 +89,8 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
             spot.waiters.fetch_add(1, Ordering::Relaxed);
             spot
         };
-        // Pairs with the fence in `wake`: either the look-up that follows sees the change, or `wake` sees this waiter.
+        // Pairs with the fence in `wake`: either the look-up that follows sees the change, or `wake` sees
+        // this waiter.
         fence(Ordering::SeqCst);
         let seen = spot.events.load(Ordering::SeqCst);
         Ok(Waiter { hub: Arc::clone(self), key, spot, seen })
@@ -148,8 +150,8 @@ pub struct Waiter<K: Eq + Hash + Clone> {
 }
 
 impl<K: Eq + Hash + Clone> Waiter<K> {
-    /// Waits until the key is woken, `timeout` is over, or the service ends. An event since the registration, or since
-    /// the last return from here, counts at once.
+    /// Waits until the key is woken, `timeout` is over, or the service ends. An event since the registration,
+    /// or since the last return from here, counts at once.
     pub async fn wait(&mut self, timeout: Duration, drain: &Drain) -> Woken {
         let deadline = Instant::now().checked_add(timeout);
         self.wait_until(deadline, drain).await

@@ -1,4 +1,5 @@
-//! Measures the ledger in this process, client included: `ledger_speed [single|pairs|hot|random] [transfers] [accounts] [directory]`.
+//! Measures the ledger in this process, client included: `ledger_speed [single|pairs|hot|random] [transfers]
+//! [accounts] [directory]`.
 //!
 //! Prints transfers per second, CPU time and bytes per transfer, and how long opening takes.
 

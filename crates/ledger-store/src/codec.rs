@@ -1,9 +1,10 @@
 //! The encoding of records: 60 to 90 bytes per transfer.
 //!
-//! A block holds records of one kind, accounts or everything else, so that the accounts that movements name by number are
-//! known before the block is read. Numbers have variable length (seven bits per byte, the lowest first). Times and ids are
-//! differences to the previous record. A mask says which fields are left out because they are zero or have the usual value. Few
-//! bytes are zero, since a column of bytes has to escape zeros.
+//! A block holds records of one kind, accounts or everything else, so that the accounts that movements name
+//! by number are known before the block is read. Numbers have variable length (seven bits per byte, the
+//! lowest first). Times and ids are differences to the previous record. A mask says which fields are left out
+//! because they are zero or have the usual value. Few bytes are zero, since a column of bytes has to escape
+//! zeros.
 
 use batzen_ledger::machine::{Balances, LogRecord, Movement, Side, kind_of};
 use batzen_ledger::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
@@ -256,7 +257,8 @@ fn put_u64(mut value: u64, out: &mut Vec<u8>) {
     out.push((value & 0x7f) as u8);
 }
 
-/// `to - from` as a number that is small if the difference is small, whatever its sign. Plus one, since a byte of zero takes two.
+/// `to - from` as a number that is small if the difference is small, whatever its sign. Plus one, since a
+/// byte of zero takes two.
 fn zigzag(from: u64, to: u64) -> u128 {
     let (size, sign) = if to >= from { (to - from, 0) } else { (from - to, 1) };
     (u128::from(size) << 1 | sign) + 1
@@ -288,7 +290,8 @@ pub fn holds_accounts(block: &[u8]) -> Result<bool, CodecError> {
     }
 }
 
-/// Decodes a block. `first` is the number of its first record, `identities` are those of all accounts created before.
+/// Decodes a block. `first` is the number of its first record, `identities` are those of all accounts created
+/// before.
 ///
 /// # Errors
 /// When the bytes are not a valid block.

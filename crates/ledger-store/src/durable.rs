@@ -79,8 +79,8 @@ impl DurableLedger {
         Self::start(place.open(&batzen_storage::LEDGER, 1)?, system_clock, options)
     }
 
-    /// Starts a ledger on a store that has the tables of [`batzen_tables::ledger::ALL`]. `clock` tells the time in nanoseconds
-    /// since the epoch.
+    /// Starts a ledger on a store that has the tables of [`batzen_tables::ledger::ALL`]. `clock` tells the
+    /// time in nanoseconds since the epoch.
     ///
     /// # Errors
     /// When the log cannot be read or is inconsistent.
@@ -104,8 +104,9 @@ impl DurableLedger {
         })
     }
 
-    /// Takes part in a commit of another service to the same store, as of `now` in nanoseconds since the epoch. Until that commit
-    /// is done the ledger does nothing else. Not for async threads: it waits for a commit.
+    /// Takes part in a commit of another service to the same store, as of `now` in nanoseconds since the
+    /// epoch. Until that commit is done the ledger does nothing else. Not for async threads: it waits for a
+    /// commit.
     ///
     /// # Errors
     /// When the work that is due now cannot be made durable.
@@ -127,8 +128,9 @@ impl DurableLedger {
         self.metrics.count_transfers(transfers);
     }
 
-    /// Accepts no more requests, and returns when everything accepted is durable and answered and the store is closed. Later
-    /// requests get [`LedgerError::Unknown`]. Not for async threads: it waits for a batch or two.
+    /// Accepts no more requests, and returns when everything accepted is durable and answered and the store
+    /// is closed. Later requests get [`LedgerError::Unknown`]. Not for async threads: it waits for a batch or
+    /// two.
     ///
     /// # Errors
     /// When the store could not write its last checkpoint; nothing is lost.
@@ -154,8 +156,8 @@ impl DurableLedger {
         }
     }
 
-    /// Executes the durable log again by all rules, while the ledger runs: see [`recovery::verify`]. Not for async threads: it takes
-    /// seconds per million transfers.
+    /// Executes the durable log again by all rules, while the ledger runs: see [`recovery::verify`]. Not for
+    /// async threads: it takes seconds per million transfers.
     ///
     /// # Errors
     /// The first problem found.
@@ -163,8 +165,8 @@ impl DurableLedger {
         recovery::verify(self.log.store())
     }
 
-    /// Copies the ledger, as it is durable now, into a new directory while it runs, and verifies the copy. The copy can be opened as
-    /// a ledger. Not for async threads.
+    /// Copies the ledger, as it is durable now, into a new directory while it runs, and verifies the copy.
+    /// The copy can be opened as a ledger. Not for async threads.
     ///
     /// # Errors
     /// When the directory holds a ledger, or a disk fails.

@@ -1,7 +1,8 @@
-//! A ledger whose log shares a store with the rows of another service. What it decides for that service becomes durable in the
-//! service's own commit.
+//! A ledger whose log shares a store with the rows of another service. What it decides for that service
+//! becomes durable in the service's own commit.
 //!
-//! The machine has one owner at a time: its own lane, from the first request of a batch to the commit, or a [`Joint`].
+//! The machine has one owner at a time: its own lane, from the first request of a batch to the commit, or a
+//! [`Joint`].
 
 use std::sync::Arc;
 

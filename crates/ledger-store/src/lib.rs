@@ -1,8 +1,9 @@
 //! The durable ledger: the state machine of `batzen-ledger` in memory, its log in an embedded store.
 //!
-//! Only the log is stored. The state in memory follows from it: accounts with balances, unresolved pending transfers with their
-//! queue, and an index of transfer ids. A batch is executed in memory, its records are appended to the log in one durable commit,
-//! and only then is it answered. A batch that cannot be stored is undone.
+//! Only the log is stored. The state in memory follows from it: accounts with balances, unresolved pending
+//! transfers with their queue, and an index of transfer ids. A batch is executed in memory, its records are
+//! appended to the log in one durable commit, and only then is it answered. A batch that cannot be stored is
+//! undone.
 //!
 //! | module | content |
 //! |---|---|

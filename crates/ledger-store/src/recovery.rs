@@ -137,8 +137,8 @@ pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
     Ok((machine, log))
 }
 
-/// Reads the whole log, decides every record again by all rules on a fresh machine, and compares records, balances, digests and
-/// all invariants. The ledger may be running: verified is what is durable at the start.
+/// Reads the whole log, decides every record again by all rules on a fresh machine, and compares records,
+/// balances, digests and all invariants. The ledger may be running: verified is what is durable at the start.
 ///
 /// # Errors
 /// The first problem found.
@@ -178,8 +178,8 @@ pub fn verify_directory(directory: &Path) -> Result<VerifyReport, RecoveryError>
     Ok(report)
 }
 
-/// Copies the current log into a new store, while the ledger runs. Rows are only ever added, so the current ones are a consistent
-/// snapshot.
+/// Copies the current log into a new store, while the ledger runs. Rows are only ever added, so the current
+/// ones are a consistent snapshot.
 pub(crate) fn copy(log: &Log, target: &Store) -> Result<u64, StoreError> {
     const ROWS_PER_COMMIT: usize = 1024;
     let rows = log.firsts();

@@ -8,8 +8,8 @@ use crate::{
     CreateTransferStatus, QueryFilter, Transfer,
 };
 
-/// Why a ledger gave no answer. Only [`LedgerError::Unknown`] leaves open whether the request took effect: repeat it under the
-/// same ids.
+/// Why a ledger gave no answer. Only [`LedgerError::Unknown`] leaves open whether the request took effect:
+/// repeat it under the same ids.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// More than [`BATCH_EVENTS_MAX`](crate::BATCH_EVENTS_MAX) events: nothing was done.

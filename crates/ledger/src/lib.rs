@@ -10,8 +10,8 @@
 //! | `conformance` | requirements on every backend, as a test (feature `conformance`) |
 //! | [`Ledger`] | the interface that a bank or a switch uses, with any backend |
 //!
-//! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Nothing here reads a clock, draws
-//! random numbers or does I/O.
+//! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Nothing here reads a
+//! clock, draws random numbers or does I/O.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -28,8 +28,8 @@ pub use query::{AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, Change
 pub use record::{Account, AccountFlags, Transfer, TransferFlags};
 pub use status::{CreateAccountStatus, CreateResult, CreateTransferStatus};
 
-/// The most events in one request, and the most records in one answer. A constant of the interface: with 128-byte records it
-/// is what fits into a message of 1 MiB, and all ledgers of this family share it.
+/// The most events in one request, and the most records in one answer. A constant of the interface: with
+/// 128-byte records it is what fits into a message of 1 MiB, and all ledgers of this family share it.
 pub const BATCH_EVENTS_MAX: usize = 8189;
 
 /// As an amount: "as much as there is" (balancing transfers, posting). As an id: never valid.

@@ -113,7 +113,8 @@ impl Page {
         }
     }
 
-    /// A counter with two labels: each row's first text is the first label's value, and its counters are by the second.
+    /// A counter with two labels: each row's first text is the first label's value, and its counters are by
+    /// the second.
     pub fn matrix<'a, const N: usize>(
         &mut self,
         name: &str,

@@ -1,8 +1,8 @@
-//! The three security modules: they create, hold and erase the private keys of denominations (RSA, CS) and the online
-//! signing keys (EdDSA), and announce them for the master key to sign.
+//! The three security modules: they create, hold and erase the private keys of denominations (RSA, CS) and
+//! the online signing keys (EdDSA), and announce them for the master key to sign.
 //!
-//! Private keys leave this module only as handles inside a [`HeldKey`] or [`SigningKey`]; their bytes go to key files
-//! and, encrypted, to signers that follow this one ([`SecurityModules::export`]), and nowhere else.
+//! Private keys leave this module only as handles inside a [`HeldKey`] or [`SigningKey`]; their bytes go to
+//! key files and, encrypted, to signers that follow this one ([`SecurityModules::export`]), and nowhere else.
 
 mod handover;
 mod key_file_lock;
@@ -452,8 +452,9 @@ impl SecurityModules {
         }
     }
 
-    /// Destroys the denomination keys for which `is_revoked` holds, and makes replacements with the same anchors where
-    /// the section still exists and the key would still be used. Returns how many were destroyed.
+    /// Destroys the denomination keys for which `is_revoked` holds, and makes replacements with the same
+    /// anchors where the section still exists and the key would still be used. Returns how many were
+    /// destroyed.
     ///
     /// The key is out of use at once. Its file is replaced only when the new key is ready. After a crash in
     /// between, the next start finds the revoked key again and completes the replacement.

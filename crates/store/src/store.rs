@@ -420,7 +420,8 @@ impl Store {
         self.backend.commit(changes)
     }
 
-    /// Whether commits can succeed now, by a write or a request that costs little: for readiness checks. Blocks.
+    /// Whether commits can succeed now, by a write or a request that costs little: for readiness checks.
+    /// Blocks.
     ///
     /// # Errors
     /// Why not.

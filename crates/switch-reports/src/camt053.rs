@@ -1,6 +1,7 @@
 //! A participant's statement of a settlement window: `camt.053.001.08`, bank to customer statement.
 //!
-//! The account is the participant's position: what it owes is a debit balance, what it is owed a credit balance.
+//! The account is the participant's position: what it owes is a debit balance, what it is owed a credit
+//! balance.
 
 use crate::ReportError;
 use crate::data::{Agent, Currency, Instant};

@@ -1,5 +1,5 @@
-//! Notification of a participant about its part of a settlement: `camt.054.001.08`, bank to customer debit credit
-//! notification.
+//! Notification of a participant about its part of a settlement: `camt.054.001.08`, bank to customer debit
+//! credit notification.
 
 use crate::ReportError;
 use crate::data::Settlement;
@@ -15,7 +15,8 @@ pub fn message_id(settlement: &Settlement, index: usize) -> String {
     format!("{}-N", end_to_end_id(settlement, index))
 }
 
-/// The message for participant `index` of the settlement's nets; `None` if it does not exist or its net is zero.
+/// The message for participant `index` of the settlement's nets; `None` if it does not exist or its net is
+/// zero.
 ///
 /// # Errors
 /// If the settlement does not add up, or contains data that the message cannot carry.

@@ -94,8 +94,8 @@ impl Instant {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01, by eras of 400 years that begin in March (Hinnant, "chrono-Compatible
-/// Low-Level Date Algorithms").
+/// Year, month and day of a day counted from 1970-01-01, by eras of 400 years that begin in March (Hinnant,
+/// "chrono-Compatible Low-Level Date Algorithms").
 const fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

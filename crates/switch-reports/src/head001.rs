@@ -1,4 +1,5 @@
-//! The business application header that goes with a message: `head.001.001.02`. How both are packed is a matter of the transport.
+//! The business application header that goes with a message: `head.001.001.02`. How both are packed is a
+//! matter of the transport.
 
 use crate::ReportError;
 use crate::data::Instant;

@@ -1,5 +1,5 @@
-//! A switch's reports about settlements, windows and transfers, for the settlement bank and the participants: pure functions
-//! from plain data.
+//! A switch's reports about settlements, windows and transfers, for the settlement bank and the participants:
+//! pure functions from plain data.
 //!
 //! | module | content |
 //! |---|---|

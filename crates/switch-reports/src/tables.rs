@@ -112,7 +112,8 @@ impl Statement {
     }
 }
 
-/// The statement as a table: a record for each movement with the position after it, between two for opening and closing.
+/// The statement as a table: a record for each movement with the position after it, between two for opening
+/// and closing.
 ///
 /// # Errors
 /// If the entries do not lead from the opening to the closing position, or an amount does not fit the

@@ -1,7 +1,8 @@
-//! One transfer that the switch cleared or refused: `pacs.008.001.08`, customer credit transfer, and `pacs.002.001.10`, payment
-//! status report.
+//! One transfer that the switch cleared or refused: `pacs.008.001.08`, customer credit transfer, and
+//! `pacs.002.001.10`, payment status report.
 //!
-//! The switch knows the participants and not their customers: debtor and creditor are `NOTPROVIDED`, as the field has it.
+//! The switch knows the participants and not their customers: debtor and creditor are `NOTPROVIDED`, as the
+//! field has it.
 
 use crate::ReportError;
 use crate::data::{Agent, Currency, Instant};

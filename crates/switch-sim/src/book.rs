@@ -14,7 +14,8 @@ const SHARDS: usize = 64;
 /// Refusal of a request that changes an earlier one; the earlier one is untouched.
 const MODIFIED: u16 = 3106;
 
-/// A transfer under way. Times are nanoseconds from the start of the process's clock, 0 if it has not happened.
+/// A transfer under way. Times are nanoseconds from the start of the process's clock, 0 if it has not
+/// happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
     pub payer: u16,
@@ -224,7 +225,8 @@ impl Book {
         self.shards.iter().map(count).sum()
     }
 
-    /// The outcome of a transfer, once `is_enough`; what is known by then when the time is over. None if outcomes are not kept.
+    /// The outcome of a transfer, once `is_enough`; what is known by then when the time is over. None if
+    /// outcomes are not kept.
     pub fn outcome(
         &self,
         id: TransferId,

@@ -141,8 +141,8 @@ pub struct Fsps {
 impl Fsps {
     /// Binds an address for each participant and starts the threads. The switch need not be there yet.
     ///
-    /// # Errors
-    /// When a port cannot be bound, or the operating system refuses threads or descriptors; fewer than two participants.
+    /// # Errors When a port cannot be bound, or the operating system refuses threads or descriptors; fewer
+    /// than two participants.
     pub fn start(config: FspsConfig) -> io::Result<Self> {
         let count = config.names.len();
         let is_name = |name: &String| {
@@ -245,9 +245,8 @@ impl Fsps {
         id
     }
 
-    /// The outcome of a transfer, once the payer has its notice, and the payee if it waits for one. After `patience`, what is known
-    /// by then.
-    /// None if outcomes are not kept.
+    /// The outcome of a transfer, once the payer has its notice, and the payee if it waits for one. After
+    /// `patience`, what is known by then. None if outcomes are not kept.
     #[must_use]
     pub fn outcome(&self, id: TransferId, patience: Duration) -> Option<Outcome> {
         self.outcome_when(id, patience, |outcome| {
@@ -257,7 +256,8 @@ impl Fsps {
         })
     }
 
-    /// The outcome of a transfer once `is_enough`; what is known by then after `patience`. None if outcomes are not kept.
+    /// The outcome of a transfer once `is_enough`; what is known by then after `patience`. None if outcomes
+    /// are not kept.
     #[must_use]
     pub fn outcome_when(
         &self,
@@ -312,8 +312,8 @@ impl Fsps {
         self.shared.begun.load(Relaxed) >= count && self.under_way() == 0
     }
 
-    /// Begins no more transfers, waits until those under way have ended (not longer than `patience`), and says what came of
-    /// the load.
+    /// Begins no more transfers, waits until those under way have ended (not longer than `patience`), and
+    /// says what came of the load.
     ///
     /// # Panics
     /// When a thread of the simulators has panicked.

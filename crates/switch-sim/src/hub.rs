@@ -1,5 +1,5 @@
-//! What the operators of a hub do over its administrative interface. Every change takes two of them: one proposes, another
-//! approves.
+//! What the operators of a hub do over its administrative interface. Every change takes two of them: one
+//! proposes, another approves.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -181,8 +181,8 @@ impl Hub {
         Ok(self.expect(0, "GET", path, None)?.1)
     }
 
-    /// Changes something: the first operator proposes it, and the second approves if the switch demands that. Returns the
-    /// result of the change.
+    /// Changes something: the first operator proposes it, and the second approves if the switch demands that.
+    /// Returns the result of the change.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
@@ -357,7 +357,8 @@ impl Hub {
         }
     }
 
-    /// Closes the open window, which opens the next, and waits until its totals are drawn up. Returns the closed one.
+    /// Closes the open window, which opens the next, and waits until its totals are drawn up. Returns the
+    /// closed one.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses, or does not draw up totals.

@@ -1,7 +1,7 @@
 //! Packet, fulfilment and condition, as the payee makes them when it answers a quote.
 //!
-//! fulfilment = HMAC-SHA-256(the payee's secret, packet), condition = SHA-256(fulfilment). The packet travels unchanged, so the
-//! payee finds the fulfilment again without having stored anything.
+//! fulfilment = HMAC-SHA-256(the payee's secret, packet), condition = SHA-256(fulfilment). The packet travels
+//! unchanged, so the payee finds the fulfilment again without having stored anything.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -37,8 +37,8 @@ pub fn condition(fulfilment: &[u8; HASH_BYTES]) -> [u8; HASH_BYTES] {
     Sha256::digest(fulfilment).into()
 }
 
-/// A payment packet: type, length, amount, destination, data, no extensions; `data` says how many bytes of data, which follow from
-/// the transfer's id.
+/// A payment packet: type, length, amount, destination, data, no extensions; `data` says how many bytes of
+/// data, which follow from the transfer's id.
 pub(crate) fn packet(out: &mut Vec<u8>, amount: u64, payee: &str, id: u128, data: usize) {
     out.clear();
     let content = 8 + 1 + 2 + payee.len() + length_bytes(data) + data + 1;

@@ -9,7 +9,8 @@ pub enum Behaviour {
     /// The payee fulfils: COMMITTED.
     #[default]
     Accept,
-    /// The payee fulfils, but waits for confirmation before it releases the goods: RESERVED, and a PATCH must come.
+    /// The payee fulfils, but waits for confirmation before it releases the goods: RESERVED, and a PATCH must
+    /// come.
     Reserve,
     /// The payee answers with an error (5104).
     Reject,

@@ -60,7 +60,8 @@ pub struct Outcome {
     pub behaviour: Behaviour,
     /// The notice to the payer.
     pub payer_notice: Option<Notice>,
-    /// The notice to the payee. It receives one about failures, and about every transfer that it answered with RESERVED.
+    /// The notice to the payee. It receives one about failures, and about every transfer that it answered
+    /// with RESERVED.
     pub payee_notice: Option<Notice>,
     /// When the payer received its notice, milliseconds since 1970.
     pub ended_ms: Option<u64>,
@@ -112,7 +113,8 @@ pub struct Report {
     pub repeats: u64,
     /// Callbacks about transfers that had ended already.
     pub late_callbacks: u64,
-    /// Callbacks that should not have come: to the wrong participant, with a wrong fulfilment, contradicting an earlier one.
+    /// Callbacks that should not have come: to the wrong participant, with a wrong fulfilment, contradicting
+    /// an earlier one.
     pub wrong_callbacks: u64,
     /// How late transfers of an open loop began because the simulators were busy, 99th percentile in µs.
     pub late_p99_us: u64,
@@ -140,8 +142,8 @@ impl Report {
         }
     }
 
-    /// Transfers that ended otherwise than their behaviour asks for, by the notice to the payer, and everything else that
-    /// should not have happened.
+    /// Transfers that ended otherwise than their behaviour asks for, by the notice to the payer, and
+    /// everything else that should not have happened.
     #[must_use]
     pub fn failures(&self) -> BTreeMap<String, u64> {
         let mut failures = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Requests to the switch: one at a time on each connection, repeated when it was overloaded or the connection broke.
+//! Requests to the switch: one at a time on each connection, repeated when it was overloaded or the
+//! connection broke.
 
 use std::io::{ErrorKind, Read as _};
 

@@ -91,7 +91,8 @@ pub(crate) fn amount(out: &mut Vec<u8>, cents: u64) {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01 (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Year, month and day of a day counted from 1970-01-01 (Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms").
 const fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

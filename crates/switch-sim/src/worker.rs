@@ -125,7 +125,8 @@ impl Pipe {
         Ok(Self { stream, received: Vec::new(), unsent: Vec::new(), waits_to_send: false })
     }
 
-    /// Sends as much of `bytes` as the kernel takes, and keeps the rest until the kernel says that it takes more.
+    /// Sends as much of `bytes` as the kernel takes, and keeps the rest until the kernel says that it takes
+    /// more.
     pub fn send(&mut self, epoll: &OwnedFd, slot: usize, bytes: &[u8]) -> io::Result<()> {
         let is_late = !self.unsent.is_empty();
         if is_late {
@@ -189,7 +190,8 @@ pub(crate) struct Worker {
     pub slots: Vec<Socket>,
     vacant: Vec<usize>,
     later: BinaryHeap<Reverse<(u64, Later)>>,
-    /// When to ask about transfers of which nothing was heard, in order of time as far as expirations are alike.
+    /// When to ask about transfers of which nothing was heard, in order of time as far as expirations are
+    /// alike.
     queries: VecDeque<(u64, TransferId)>,
     generator: Option<Generator>,
     random: u128,

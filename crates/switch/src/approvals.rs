@@ -1,8 +1,9 @@
 //! What operators propose and approve, and how it is carried out.
 //!
-//! With four eyes a change is proposed by one operator and approved by another ([`crate::rules::approvals`]). Approvals are
-//! handled one at a time. A change of the books is committed together with its approval. One that needs the ledger is
-//! carried out once its approval is durable; what is cut short is resumed, by the next start at the latest.
+//! With four eyes a change is proposed by one operator and approved by another ([`crate::rules::approvals`]).
+//! Approvals are handled one at a time. A change of the books is committed together with its approval. One
+//! that needs the ledger is carried out once its approval is durable; what is cut short is resumed, by the
+//! next start at the latest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,8 +166,8 @@ impl Service {
         })
     }
 
-    /// Records a change that another operator has to approve. The same again by the same operator is the same proposal while
-    /// it is open. Returns the approval's number.
+    /// Records a change that another operator has to approve. The same again by the same operator is the same
+    /// proposal while it is open. Returns the approval's number.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -221,8 +222,8 @@ impl Service {
         Ok(open.filter(|open| open.row.approval == id).map(|open| open.row.expires))
     }
 
-    /// Decides on an approval, and carries out what is approved. Returns the approval as it is then: approved, failed,
-    /// rejected or withdrawn. The same decision again is answered as the first time.
+    /// Decides on an approval, and carries out what is approved. Returns the approval as it is then:
+    /// approved, failed, rejected or withdrawn. The same decision again is answered as the first time.
     ///
     /// # Errors
     /// [`OperatorError`]: nothing was decided, or the change is carried out later.

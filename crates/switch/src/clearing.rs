@@ -97,7 +97,8 @@ impl Patient {
         self.ledger.lookup_accounts(vec![1]).await.map(|_| ())
     }
 
-    /// Waits before a request is repeated: the ids make repeating safe, and no answer says nothing about the effect.
+    /// Waits before a request is repeated: the ids make repeating safe, and no answer says nothing about the
+    /// effect.
     async fn pause(&self, pause: &mut Duration, error: &LedgerError) {
         self.counters.repeated.inc();
         if *pause > PAUSE_MIN * 8 {
@@ -209,8 +210,8 @@ fn events(intent: &Intent, out: &mut Vec<Transfer>) {
             let mut post = resolve(Role::Post, TransferFlags::POST_PENDING_TRANSFER);
             post.flags = post.flags | linked;
             out.push(post);
-            // Positions go back to where they were; the payer's headroom shrinks with its liquidity, which goes to the payee.
-            // What headroom the payee gains is granted afterwards.
+            // Positions go back to where they were; the payer's headroom shrinks with its liquidity, which
+            // goes to the payee. What headroom the payee gains is granted afterwards.
             out.push(single(Role::GrossPositions, between(payee, payer, AccountKind::Position), linked));
             let headroom = (
                 account(payer, currency, AccountKind::Position),
@@ -263,7 +264,8 @@ pub fn left_behind(store: &Store) -> Result<Vec<Intent>, StoreError> {
 }
 
 impl<S: Settled> Clearing<S> {
-    /// Works until the sender of intents is gone: what belongs together comes together. `left` may have been sent before.
+    /// Works until the sender of intents is gone: what belongs together comes together. `left` may have been
+    /// sent before.
     pub async fn run(self, left: Vec<Intent>, mut intents: mpsc::UnboundedReceiver<Vec<Intent>>) {
         let mut left = &left[..];
         while !left.is_empty() {

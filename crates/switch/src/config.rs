@@ -42,8 +42,8 @@ pub struct SwitchConfig {
     pub admin_port: u16,
     /// Who may use the operators' interface.
     pub operators: Vec<Operator>,
-    /// Whether each change that operators make takes two of them: participants, accounts, limits, addresses, models, funds,
-    /// windows and settlements.
+    /// Whether each change that operators make takes two of them: participants, accounts, limits, addresses,
+    /// models, funds, windows and settlements.
     pub four_eyes: bool,
     /// How long a proposal waits for a decision.
     pub approval_patience: Duration,

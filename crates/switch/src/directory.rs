@@ -1,5 +1,6 @@
-//! What the switch knows of its participants without asking the store: names, numbers, callback addresses. It is read again
-//! after each change, before the change is answered. Decisions never rest on it: rules read the rows.
+//! What the switch knows of its participants without asking the store: names, numbers, callback addresses. It
+//! is read again after each change, before the change is answered. Decisions never rest on it: rules read the
+//! rows.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

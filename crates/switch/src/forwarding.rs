@@ -1,8 +1,9 @@
 //! Messages that are passed on without a record: lookups, quotes and what else prepares a transfer.
 //!
-//! They are not money: if a message is lost, its sender asks again. So they wait in memory, apart from transfers and their
-//! callbacks. Each destination has a queue that is bounded in messages and in bytes; a full queue refuses (503). The switch tries
-//! an unreachable destination a few times and then sends the sender an error callback.
+//! They are not money: if a message is lost, its sender asks again. So they wait in memory, apart from
+//! transfers and their callbacks. Each destination has a queue that is bounded in messages and in bytes; a
+//! full queue refuses (503). The switch tries an unreachable destination a few times and then sends the
+//! sender an error callback.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,8 +28,8 @@ use crate::values::format_http_date;
 pub struct Forwarding {
     /// Messages that may wait for one destination: beyond, 503.
     pub queue: usize,
-    /// Bytes of headers and bodies that may wait for one destination or be under way to it: beyond, 503. More than one
-    /// message has.
+    /// Bytes of headers and bodies that may wait for one destination or be under way to it: beyond, 503. More
+    /// than one message has.
     pub queue_bytes: usize,
     /// Messages to one destination that are under way at once, each on a connection of its own.
     pub connections: usize,
@@ -299,7 +300,8 @@ impl Forwarder {
         }
     }
 
-    /// One attempt: the status, if there is one. A kept connection that turns out to be closed is replaced once.
+    /// One attempt: the status, if there is one. A kept connection that turns out to be closed is replaced
+    /// once.
     async fn exchange(
         &self,
         authority: &str,

@@ -16,7 +16,8 @@ pub fn satisfies(fulfilment: &[u8; 32], condition: &[u8; 32]) -> bool {
     condition_of(fulfilment).ct_eq(condition).into()
 }
 
-/// How a payee makes its fulfilment from its secret and the packet of the quote, so that it need not store it.
+/// How a payee makes its fulfilment from its secret and the packet of the quote, so that it need not store
+/// it.
 #[must_use]
 pub fn fulfilment_of(secret: &[u8], packet: &[u8]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any size");

@@ -32,8 +32,8 @@ pub enum Role {
     NetReverse = b'R',
 }
 
-/// An id for this role: SHA-256 of role and id, cut to 128 bits. Where a UUID has its version these ids have 15, which no UUID
-/// has, so that no participant can occupy one with a transfer of its own.
+/// An id for this role: SHA-256 of role and id, cut to 128 bits. Where a UUID has its version these ids have
+/// 15, which no UUID has, so that no participant can occupy one with a transfer of its own.
 #[must_use]
 pub fn derive(role: Role, id: u128) -> u128 {
     let mut hash = Sha256::new();

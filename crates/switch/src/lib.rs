@@ -1,8 +1,9 @@
 //! The interbank switch: clears transfers between participants in real time, and settles them in net.
 //!
-//! A payer's participant posts a transfer; the switch reserves the money in the ledger and forwards the message; the payee's
-//! participant answers with the preimage of the transfer's condition; the switch posts the money and tells the payer. All
-//! money is in the ledger ([`batzen_ledger`]); the switch keeps what was intended, decided and told. See `docs/switch.md`.
+//! A payer's participant posts a transfer; the switch reserves the money in the ledger and forwards the
+//! message; the payee's participant answers with the preimage of the transfer's condition; the switch posts
+//! the money and tells the payer. All money is in the ledger ([`batzen_ledger`]); the switch keeps what was
+//! intended, decided and told. See `docs/switch.md`.
 //!
 //! | module | what |
 //! |---|---|
@@ -18,9 +19,10 @@
 //! | [`forwarding`] | messages that are passed on without a record |
 //! | [`api`] | HTTP |
 //!
-//! Invariants: a message is acknowledged, and a callback sent, only after what justifies it is durable; what the ledger is
-//! asked is recorded before, and asked again under the same id until it is answered; a transfer ends exactly once, and payer
-//! and payee are told the same; over all participants of a currency, the positions' sums of debits and credits are equal.
+//! Invariants: a message is acknowledged, and a callback sent, only after what justifies it is durable; what
+//! the ledger is asked is recorded before, and asked again under the same id until it is answered; a transfer
+//! ends exactly once, and payer and payee are told the same; over all participants of a currency, the
+//! positions' sums of debits and credits are equal.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -125,8 +127,8 @@ impl Settled for GrossSettled {
 }
 
 impl Switch {
-    /// Opens the store (or makes a new one), finishes what was left behind, binds both ports, and serves. Must be called
-    /// within a tokio runtime.
+    /// Opens the store (or makes a new one), finishes what was left behind, binds both ports, and serves.
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`SwitchError`].
@@ -284,8 +286,8 @@ impl RunningSwitch {
         &self.drain
     }
 
-    /// Ends the service: no new requests, what the ledger has been asked is answered if it answers soon, the store is closed.
-    /// What is left is taken up by the next start.
+    /// Ends the service: no new requests, what the ledger has been asked is answered if it answers soon, the
+    /// store is closed. What is left is taken up by the next start.
     ///
     /// # Errors
     /// When the store's last checkpoint cannot be written; everything acknowledged is durable regardless.

@@ -1,7 +1,7 @@
 //! The JSON bodies of the participant interface (specification chapter 2.4 and 2.9), and its headers.
 //!
-//! The types borrow from the request where they can: a body of the usual size is read without allocating its texts. All
-//! texts are checked for their form by `Prepare::check` and its like, not by the types.
+//! The types borrow from the request where they can: a body of the usual size is read without allocating its
+//! texts. All texts are checked for their form by `Prepare::check` and its like, not by the types.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
-//! The lane of the switch: one thread that takes a batch of commands, decides them, makes them durable, and passes on what
-//! follows from them.
+//! The lane of the switch: one thread that takes a batch of commands, decides them, makes them durable, and
+//! passes on what follows from them.
 //!
 //! Requests and the ledger's answers share batches, so that each round costs one commit:
 //!
@@ -12,8 +12,8 @@
 //!           senders, expiry
 //! ```
 //!
-//! The queue of requests is limited. Internal commands (answers of the ledger, deliveries) always find a place: their number
-//! follows from what was admitted.
+//! The queue of requests is limited. Internal commands (answers of the ledger, deliveries) always find a
+//! place: their number follows from what was admitted.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -256,7 +256,8 @@ impl<F: Follow> Worker<F> {
                         None => internal.push(Job { command, reply: None }),
                     }
                 }
-                // When the lane ends they are dropped: what is intended stays in the store, and the next start repeats it.
+                // When the lane ends they are dropped: what is intended stays in the store, and the next
+                // start repeats it.
                 self.submissions.put_back_internal(internal);
                 std::thread::sleep(RETRY_INTERVAL);
             }

@@ -125,7 +125,8 @@ impl Service {
     async fn try_change(&self, change: &Change, by: &By<'_>) -> Result<u64, OperatorError> {
         let change = self.resolved(change)?;
         if let Change::Accounts { currency, number, .. } = change {
-            // Ledger accounts first: empty ones do no harm, and rows must never name accounts that are not there.
+            // Ledger accounts first: empty ones do no harm, and rows must never name accounts that are not
+            // there.
             let accounts = account_kinds(number).iter().map(|kind| ledger_account(number, currency, *kind));
             for status in self.treasury.ledger().accounts(accounts.collect()).await {
                 if !matches!(status, CreateAccountStatus::Created | CreateAccountStatus::Exists) {

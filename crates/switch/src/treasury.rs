@@ -1,9 +1,10 @@
-//! Liquidity and headroom. All of it is done one step after the other, so that what is read is still true when it is acted
-//! upon: only clearing goes on beside, and clearing never changes what was granted or deposited.
+//! Liquidity and headroom. All of it is done one step after the other, so that what is read is still true
+//! when it is acted upon: only clearing goes on beside, and clearing never changes what was granted or
+//! deposited.
 //!
-//! A position's limit is the lower of its cap and its liquidity cover. The ledger enforces it: the hub grants each position
-//! so much headroom as its limit is, and takes it back when the limit falls, as far as there is any. What cannot be taken
-//! back marks the participant as over its limit, and is taken as it comes back.
+//! A position's limit is the lower of its cap and its liquidity cover. The ledger enforces it: the hub grants
+//! each position so much headroom as its limit is, and takes it back when the limit falls, as far as there is
+//! any. What cannot be taken back marks the participant as over its limit, and is taken as it comes back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -421,7 +422,8 @@ impl Treasury {
         self.wake.notify_one();
     }
 
-    /// Takes back headroom of those over their limit as it comes back, and watches alarm thresholds, until the drain fires.
+    /// Takes back headroom of those over their limit as it comes back, and watches alarm thresholds, until
+    /// the drain fires.
     pub async fn run(self: Arc<Self>, drain: Drain) {
         let mut alarmed = BTreeSet::new();
         let mut looked = tokio::time::Instant::now();

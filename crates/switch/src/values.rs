@@ -1,4 +1,5 @@
-//! The forms of values in messages: amounts, times, identifiers. Reading a value and writing it yields the same text.
+//! The forms of values in messages: amounts, times, identifiers. Reading a value and writing it yields the
+//! same text.
 
 use std::fmt::Write as _;
 
@@ -8,8 +9,8 @@ const UNIT: u128 = 10_u128.pow(SCALE);
 /// The most digits before the point.
 const INTEGER_DIGITS_MAX: usize = 18;
 
-/// Reads an amount into ten-thousandths: up to 18 digits without leading zeros, optionally a point and up to four decimals
-/// without trailing zeros. `None` for every other text.
+/// Reads an amount into ten-thousandths: up to 18 digits without leading zeros, optionally a point and up to
+/// four decimals without trailing zeros. `None` for every other text.
 #[must_use]
 pub fn parse_amount(text: &str) -> Option<u128> {
     let (integer, decimals) = match text.split_once('.') {
@@ -84,8 +85,8 @@ pub fn format_uuid(id: u128) -> String {
     text
 }
 
-/// Reads 32 bytes of base64url without padding: 43 characters, the two spare bits of the last one zero, so that each value
-/// has one spelling.
+/// Reads 32 bytes of base64url without padding: 43 characters, the two spare bits of the last one zero, so
+/// that each value has one spelling.
 #[must_use]
 pub fn parse_hash(text: &str) -> Option<[u8; 32]> {
     let bytes: &[u8; 43] = text.as_bytes().try_into().ok()?;
@@ -144,12 +145,14 @@ pub fn format_hash(bytes: &[u8; 32]) -> String {
     text
 }
 
-/// Days from 1970 to the first of March of year 0, and of a 400-year cycle (Hinnant's civil calendar algorithms).
+/// Days from 1970 to the first of March of year 0, and of a 400-year cycle (Hinnant's civil calendar
+/// algorithms).
 const ERA_DAYS: i64 = 146_097;
 const EPOCH_DAYS: i64 = 719_468;
 
-/// Reads an ISO 8601 instant with milliseconds and zone into milliseconds since 1970: `2026-11-21T15:04:05.678Z` or with
-/// `+01:00` instead of `Z`. `None` for every other text, and for times before 1970.
+/// Reads an ISO 8601 instant with milliseconds and zone into milliseconds since 1970:
+/// `2026-11-21T15:04:05.678Z` or with `+01:00` instead of `Z`. `None` for every other text, and for times
+/// before 1970.
 #[must_use]
 pub fn parse_time(text: &str) -> Option<u64> {
     let bytes = text.as_bytes();
@@ -228,7 +231,8 @@ fn civil_of(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }
 
-/// The ledger number of a currency: its three letters as a number, so that it needs no table. `None` for other texts.
+/// The ledger number of a currency: its three letters as a number, so that it needs no table. `None` for
+/// other texts.
 #[must_use]
 pub fn currency_number(text: &str) -> Option<u32> {
     let letters: &[u8; 3] = text.as_bytes().try_into().ok()?;

@@ -789,8 +789,8 @@ record! {
         pub proposed_by: String,
         /// When.
         pub proposed: Timestamp,
-        /// 0: open; 1: approved, and done once `result` says so; 2: rejected; 3: approved, but it could not be done;
-        /// 4: withdrawn; 5: expired.
+        /// 0: open; 1: approved, and done once `result` says so; 2: rejected; 3: approved, but it could not
+        /// be done; 4: withdrawn; 5: expired.
         pub state: u8,
         /// Who decided; empty if nobody did before it expired.
         pub decided_by: String,

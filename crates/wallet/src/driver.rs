@@ -35,7 +35,8 @@ pub enum WalletError {
     /// Several attempts got no answer. Operations that began continue with the next run.
     #[error(transparent)]
     NoAnswer(#[from] NetworkError),
-    /// The server stayed overloaded or broken for several attempts. Operations that began continue with the next run.
+    /// The server stayed overloaded or broken for several attempts. Operations that began continue with the
+    /// next run.
     #[error("{url} is overloaded or out of order (HTTP {status})")]
     Unavailable {
         /// URL of the request.
@@ -51,7 +52,8 @@ pub enum WalletError {
         /// Reason, in plain words.
         message: String,
     },
-    /// The exchange's answer about an operation was false. Nothing is written off; the request is sent again later.
+    /// The exchange's answer about an operation was false. Nothing is written off; the request is sent again
+    /// later.
     #[error(
         "operation {operation} is disputed: {message}. Nothing is written off, and the request is sent again later. For an auditor: `batzen wallet evidence {evidence} --out FILE`"
     )]

@@ -1,4 +1,5 @@
-//! Sending requests over HTTP: one connection pool for each face the wallet shows, no cookies, bounded bodies.
+//! Sending requests over HTTP: one connection pool for each face the wallet shows, no cookies, bounded
+//! bodies.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -125,7 +126,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends a request to a server that gives this response. Returns what the server received, and what the caller got.
+    /// Sends a request to a server that gives this response. Returns what the server received, and what the
+    /// caller got.
     async fn exchange(
         response: &'static [u8],
         change: impl FnOnce(&mut HttpRequest),

@@ -26,7 +26,8 @@ const ROW_TEXT_MAX: usize = 1_000;
 /// Which rows of a history to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
-    /// A row id, itself not included. `None`: before the first row for a positive delta, after the last for a negative one.
+    /// A row id, itself not included. `None`: before the first row for a positive delta, after the last for a
+    /// negative one.
     pub start: Option<u64>,
     /// Positive: that many rows after the start, ascending. Negative: that many before it, descending. Not 0.
     pub delta: i64,
@@ -87,8 +88,8 @@ impl IncomingRow {
 
 /// A client of one account's wire gateway.
 ///
-/// All calls fail with [`ClientError`]. Its status and code are the bank's, and [`ClientError::is_transient`] tells whether the
-/// same call may succeed later. A transfer may be repeated any number of times.
+/// All calls fail with [`ClientError`]. Its status and code are the bank's, and [`ClientError::is_transient`]
+/// tells whether the same call may succeed later. A transfer may be repeated any number of times.
 #[derive(Clone, Debug)]
 pub struct WireGatewayClient {
     client: Client,
@@ -109,9 +110,9 @@ impl WireGatewayClient {
         Self { client, base_url, auth, direct: None }
     }
 
-    /// Adds connections for transfers, so that many can be under way. A few are enough where the gateway works on many requests
-    /// of a connection at once; otherwise up to `connections` are used. They bypass any proxy. Has no effect on a gateway with an
-    /// HTTPS URL.
+    /// Adds connections for transfers, so that many can be under way. A few are enough where the gateway
+    /// works on many requests of a connection at once; otherwise up to `connections` are used. They bypass
+    /// any proxy. Has no effect on a gateway with an HTTPS URL.
     #[must_use]
     pub fn with_transfer_connections(self, connections: usize) -> Self {
         let defaults = ClientOptions::default();
@@ -135,7 +136,8 @@ impl WireGatewayClient {
         &self.base_url
     }
 
-    /// The transfers that the account received. An empty history is not an error, whether the bank sends 204 or an empty list.
+    /// The transfers that the account received. An empty history is not an error, whether the bank sends 204
+    /// or an empty list.
     ///
     /// # Errors
     /// [`ClientError`]; also [`ClientError::BadReply`] for rows that are not in the order of their ids.
@@ -148,7 +150,8 @@ impl WireGatewayClient {
         self.in_order(rows, query, |row| row.row_id)
     }
 
-    /// The same row by row, for readers that one unusable row must not block. The order of ids is not checked.
+    /// The same row by row, for readers that one unusable row must not block. The order of ids is not
+    /// checked.
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::BadReply`] only if the answer is not a history at all.
@@ -191,7 +194,8 @@ impl WireGatewayClient {
         direct.post_idempotent(body.into()).await?.ok()
     }
 
-    /// Moves money to the account, with a reserve key as subject. Only test banks have this endpoint. It is not idempotent.
+    /// Moves money to the account, with a reserve key as subject. Only test banks have this endpoint. It is
+    /// not idempotent.
     ///
     /// # Errors
     /// [`ClientError`]; 409 with code 5114 means that the reserve key was used before.

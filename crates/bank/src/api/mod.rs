@@ -408,7 +408,8 @@ impl Service {
         money.of(self.settings.config.currency)
     }
 
-    /// Executes a command and wakes the polls that wait for its effect, even if the client disconnects meanwhile.
+    /// Executes a command and wakes the polls that wait for its effect, even if the client disconnects
+    /// meanwhile.
     async fn execute<C: TypedCommand>(
         self: &Arc<Self>,
         command: C,

@@ -9,7 +9,8 @@ use batzen_tables::bank::BankStateRow;
 use super::{Finished, Intent, Selection};
 use crate::chart::Verdict;
 
-/// What can be asked of the bank. Names of accounts have been checked before, and amounts are in its currency.
+/// What can be asked of the bank. Names of accounts have been checked before, and amounts are in its
+/// currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// First of all: creates the bank in an empty store, or checks that this is the bank that is there.
@@ -61,7 +62,8 @@ pub struct Register {
 pub struct SetPassword {
     /// The account.
     pub name: String,
-    /// The hash that is to be replaced: if there is another one meanwhile, that stays. None: whatever there is.
+    /// The hash that is to be replaced: if there is another one meanwhile, that stays. None: whatever there
+    /// is.
     pub replaces: Option<ShortHash>,
     /// The hash of the password.
     pub password_hash: ShortHash,

@@ -1,8 +1,8 @@
-//! Kills the bank (SIGKILL) again and again under a load of transfers, and compares its books with a log of what it
-//! acknowledged: nothing is lost, nothing is paid twice.
+//! Kills the bank (SIGKILL) again and again under a load of transfers, and compares its books with a log of
+//! what it acknowledged: nothing is lost, nothing is paid twice.
 //!
-//! The bank runs in a child process, which is this test binary again with an environment variable. `BATZEN_SOAK_CYCLES`
-//! sets the number of kills.
+//! The bank runs in a child process, which is this test binary again with an environment variable.
+//! `BATZEN_SOAK_CYCLES` sets the number of kills.
 use crate::common;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -104,7 +104,8 @@ pub fn run_ledger(args: &batzen_bench::scenarios::ledger::LedgerArgs) -> anyhow:
     show(&args.run, batzen_bench::scenarios::ledger::run(args, &context()?))
 }
 
-/// What scenarios need to know about this program. From here on signals end a measurement in order: its services, too.
+/// What scenarios need to know about this program. From here on signals end a measurement in order: its
+/// services, too.
 ///
 /// # Errors
 /// When signals cannot be watched, or this program is not found.

@@ -18,8 +18,9 @@ const COULD_NOT_LOOK: u8 = 3;
 
 /// Diagnose a live PostgreSQL server, and print the commands that fix it.
 ///
-/// Works on any PostgreSQL from version 13 on, and knows Batzen's own databases. Changes nothing: it reads in read-only
-/// transactions with a time limit; statements that write are executed in transactions that are rolled back.
+/// Works on any PostgreSQL from version 13 on, and knows Batzen's own databases. Changes nothing: it reads in
+/// read-only transactions with a time limit; statements that write are executed in transactions that are
+/// rolled back.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(

@@ -258,8 +258,8 @@ async fn promote(args: PromoteArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Stands in for a key helper: the keys are in the exchange's service or in a signer, and whoever supervises helpers sees
-/// one that runs.
+/// Stands in for a key helper: the keys are in the exchange's service or in a signer, and whoever supervises
+/// helpers sees one that runs.
 async fn helper(common: Common) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let ini = common.load()?;

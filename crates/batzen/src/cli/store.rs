@@ -21,8 +21,8 @@ pub struct StoreArgs {
 
 #[derive(Subcommand)]
 enum StoreCommand {
-    /// Read every byte, and check that the store would open with everything that was durable. Changes nothing. Exit code 1
-    /// if it would not
+    /// Read every byte, and check that the store would open with everything that was durable. Changes
+    /// nothing. Exit code 1 if it would not
     Verify(Target),
     /// Show what the journal holds: segments, frames, records and their bytes by table
     Inspect {
@@ -32,8 +32,9 @@ enum StoreCommand {
         #[arg(long)]
         frames: bool,
     },
-    /// Cut off the damaged end of a journal that does not open. Commits that were answered may be lost: restore a backup if
-    /// there is one, and audit afterwards. The bytes and the reason stay in DIR, as cut-N.bin and cut-N.txt
+    /// Cut off the damaged end of a journal that does not open. Commits that were answered may be lost:
+    /// restore a backup if there is one, and audit afterwards. The bytes and the reason stay in DIR, as
+    /// cut-N.bin and cut-N.txt
     Cut(Cut),
 }
 

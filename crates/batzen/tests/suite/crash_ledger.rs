@@ -1,11 +1,15 @@
 //! `kill -9` on the ledger under load, again and again, and the proof that it forgets nothing.
 //!
-//! The ledger is a real process of the real program. This process is its clients: each keeps sending until it is answered, and
-//! writes down every answer. The ledger is killed at random moments and started again. Then it is proven that
+//! The ledger is a real process of the real program. This process is its clients: each keeps sending until it
+//! is answered, and writes down every answer. The ledger is killed at random moments and started again. Then
+//! it is proven that
 //!
-//! 1. every transfer that was acknowledged is in the event stream exactly once, and what was refused is not there;
-//! 2. timestamps only grow, no limit was ever broken, the balances are those of the last events, debits equal credits;
-//! 3. `batzen ledger verify` re-executes the whole log without a difference, `backup` and `restore` give the same digest;
+//! 1. every transfer that was acknowledged is in the event stream exactly once, and what was refused is not
+//!    there;
+//! 2. timestamps only grow, no limit was ever broken, the balances are those of the last events, debits equal
+//!    credits;
+//! 3. `batzen ledger verify` re-executes the whole log without a difference, `backup` and `restore` give the
+//!    same digest;
 //! 4. the proof can fail: an invented transfer, and a stream without its last event are found.
 //!
 //! `BATZEN_SOAK_CYCLES` sets the number of kills (default 5; `make soak` does 50).

@@ -1,9 +1,10 @@
-//! The proof of `crash_exchange.rs` with the rows of exchange and bank in PostgreSQL, and with kills to PostgreSQL itself.
+//! The proof of `crash_exchange.rs` with the rows of exchange and bank in PostgreSQL, and with kills to
+//! PostgreSQL itself.
 //!
-//! 1. Services are killed, and PostgreSQL with all its processes, under load. What was acknowledged is there, once; the
-//!    services go on by themselves when PostgreSQL is back.
-//! 2. The primary is killed for good and its synchronous standby promoted: nothing that was acknowledged is lost, and the
-//!    services find the new primary by themselves.
+//! 1. Services are killed, and PostgreSQL with all its processes, under load. What was acknowledged is there,
+//!    once; the services go on by themselves when PostgreSQL is back.
+//! 2. The primary is killed for good and its synchronous standby promoted: nothing that was acknowledged is
+//!    lost, and the services find the new primary by themselves.
 
 use crate::crash::{deployment, run};
 

@@ -1,13 +1,16 @@
-//! `kill -9` on the switch (with its ledger) under load, again and again, and the proof that no transfer is lost, doubled or reported
-//! differently to payer and payee.
+//! `kill -9` on the switch (with its ledger) under load, again and again, and the proof that no transfer is
+//! lost, doubled or reported differently to payer and payee.
 //!
-//! The switch is a real process of the real program. This process plays its participants: they send transfers, answer them in
-//! several ways, repeat what went unanswered, and record the notices they receive. Then it is proven that
+//! The switch is a real process of the real program. This process plays its participants: they send
+//! transfers, answer them in several ways, repeat what went unanswered, and record the notices they receive.
+//! Then it is proven that
 //!
 //! 1. every transfer has ended, and its payer has a final notice;
 //! 2. no participant received contradictory notices, and payer and payee received the same;
-//! 3. the switch has committed exactly the transfers whose payers have a notice of it, and nothing is pending;
-//! 4. the ledger's debits and credits are equal, and every position is what its participant has sent less what it has received;
+//! 3. the switch has committed exactly the transfers whose payers have a notice of it, and nothing is
+//!    pending;
+//! 4. the ledger's debits and credits are equal, and every position is what its participant has sent less
+//!    what it has received;
 //! 5. all of that is the same after one more restart;
 //! 6. the proof can fail: a transfer that never was, and one that ended differently, are found.
 //!

@@ -1,5 +1,5 @@
-//! Worker programs killed with `kill -9`: at any moment, and at chosen ones. Nothing is lost, nothing comes twice, nothing has to
-//! be unlocked.
+//! Worker programs killed with `kill -9`: at any moment, and at chosen ones. Nothing is lost, nothing comes
+//! twice, nothing has to be unlocked.
 
 use crate::common;
 
@@ -14,8 +14,8 @@ use std::time::Duration;
 use common::setup::{config, config_with, credit, wait_for};
 use common::{PATIENCE, Service, run, stderr, stdout};
 
-/// Worker programs are killed at any moment, also in the middle of a page, and started again: nothing is lost, nothing comes
-/// twice, and nothing is left that keeps the next one waiting.
+/// Worker programs are killed at any moment, also in the middle of a page, and started again: nothing is
+/// lost, nothing comes twice, and nothing is left that keeps the next one waiting.
 #[test]
 fn killed_worker_programs_resume_their_work() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,7 +58,8 @@ fn killed_worker_programs_resume_their_work() {
     assert!(bank.terminate().0.success());
 }
 
-/// A point at which a program is killed: the bank has given so many answers of a kind, and the last one is held back.
+/// A point at which a program is killed: the bank has given so many answers of a kind, and the last one is
+/// held back.
 struct Point {
     path: &'static str,
     answers: usize,
@@ -109,8 +110,8 @@ impl Gate {
         }
     }
 
-    /// Whether this is the answer at which the program is killed: then it has been. Meanwhile no other answer passes, so that the
-    /// program does not go on with what it has under way beside.
+    /// Whether this is the answer at which the program is killed: then it has been. Meanwhile no other answer
+    /// passes, so that the program does not go on with what it has under way beside.
     fn holds(&self, line: &str) -> bool {
         let mut planted = self.point.lock().unwrap();
         let Some(point) = planted.as_mut().filter(|point| line.contains(point.path)) else { return false };
@@ -124,7 +125,8 @@ impl Gate {
         true
     }
 
-    /// Starts a program and kills it when the bank has given so many answers; `before` happens when the point is reached.
+    /// Starts a program and kills it when the bank has given so many answers; `before` happens when the point
+    /// is reached.
     fn kill_at(&self, dir: &Path, args: &[&str], path: &'static str, answers: usize, before: impl FnOnce()) {
         let (reached, is_reached) = channel();
         let (is_killed, killed) = channel();

@@ -65,7 +65,8 @@ fn term(results: &Value, name: &str) -> Money {
     amount.money
 }
 
-/// Checks the results of a run: every step succeeded and did something, every term occurs, both sides are equal.
+/// Checks the results of a run: every step succeeded and did something, every term occurs, both sides are
+/// equal.
 fn check(results: &Value) {
     let steps = results["steps"].as_array().unwrap();
     let names: Vec<&str> = steps.iter().map(|step| step["name"].as_str().unwrap()).collect();

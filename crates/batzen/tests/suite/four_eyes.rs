@@ -46,7 +46,8 @@ impl Scene {
         }
     }
 
-    /// Has the first operator try it alone in every way, and then the second approve it. Returns the approval's answer.
+    /// Has the first operator try it alone in every way, and then the second approve it. Returns the
+    /// approval's answer.
     fn change(&self, method: &str, path: &str, body: &Value) -> Value {
         let before = self.books();
         let (status, answer) = self.hub.call(0, method, path, Some(body)).unwrap();

@@ -114,7 +114,8 @@ async fn a_ledger_is_served_queried_and_inspected() {
     assert_eq!((output.status.code(), stderr(&output).contains("not empty")), (Some(1), true));
 }
 
-/// A flipped bit in the last acknowledged commit is not dropped as a commit that was interrupted: the ledger does not start.
+/// A flipped bit in the last acknowledged commit is not dropped as a commit that was interrupted: the ledger
+/// does not start.
 #[test]
 fn damage_to_the_last_commit_is_refused() {
     let dir = tempfile::tempdir().unwrap();

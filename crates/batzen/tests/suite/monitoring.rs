@@ -1,4 +1,5 @@
-//! What operators watch: the metrics by Prometheus' own tools, the files in `deploy/`, and the dashboard in a browser.
+//! What operators watch: the metrics by Prometheus' own tools, the files in `deploy/`, and the dashboard in a
+//! browser.
 
 pub mod clearing;
 
@@ -327,8 +328,8 @@ impl Drop for Prometheus {
     }
 }
 
-/// A real Prometheus scrapes all services with our configuration and answers every query of the dashboards. The targets of the
-/// configuration stand for those beside them.
+/// A real Prometheus scrapes all services with our configuration and answers every query of the dashboards.
+/// The targets of the configuration stand for those beside them.
 fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[String]) {
     let dir = dir.join("prometheus");
     std::fs::create_dir(&dir).unwrap();
@@ -486,7 +487,8 @@ fn wait_for_readings(base: &str, count: usize) {
     }
 }
 
-/// The pointer shows the values of a moment; folded sections and the range are remembered; the list of sections leads to them.
+/// The pointer shows the values of a moment; folded sections and the range are remembered; the list of
+/// sections leads to them.
 fn hover_fold_and_range(browser: &Browser, base: &str) {
     let head = "document.querySelector('#chart-memory .head span').innerText";
     assert_eq!(browser.run(&format!("return {head}")), "now");

@@ -1,5 +1,6 @@
-//! Several exchange services and worker programs as processes on one PostgreSQL database: what happens at one shows at the others,
-//! any of them may be killed at any moment, and a new one takes over from an old one without a failed request.
+//! Several exchange services and worker programs as processes on one PostgreSQL database: what happens at one
+//! shows at the others, any of them may be killed at any moment, and a new one takes over from an old one
+//! without a failed request.
 
 #![allow(dead_code, reason = "the parts of the crash test are shared")]
 
@@ -110,8 +111,8 @@ fn a_credit_wakes_waiting_clients_on_every_node() {
     assert_eq!(totals(&config)["wired_in"], "1.25");
 }
 
-/// As any HTTP client: keeps its connection while the server does, and makes a new one when it finds the old one closed before it
-/// has sent anything. Everything else is a failure.
+/// As any HTTP client: keeps its connection while the server does, and makes a new one when it finds the old
+/// one closed before it has sent anything. Everything else is a failure.
 fn keep_asking(port: u16, is_over: &AtomicBool, answered: &AtomicU64) {
     let unknown = format!("/reserves/{}", batzen_crypto::base32::encode(&[5; 32]));
     let mut kept: Option<TcpStream> = None;

@@ -1,4 +1,5 @@
-//! What `make deb` and `make image` build, from the program of the tests: unpacked, started, and asked whether it is ready.
+//! What `make deb` and `make image` build, from the program of the tests: unpacked, started, and asked
+//! whether it is ready.
 
 use crate::common;
 

@@ -100,7 +100,8 @@ fn services_start_work_and_end() {
     assert!(facts["tables"]["denominations"]["bytes"].as_u64() > Some(256), "{facts:#}");
 }
 
-/// A flipped bit in the last acknowledged commit is not dropped as a commit that was interrupted: the service refuses to start.
+/// A flipped bit in the last acknowledged commit is not dropped as a commit that was interrupted: the service
+/// refuses to start.
 #[test]
 fn damage_to_the_last_commit_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +155,8 @@ fn ask(port: u16, request: &str, body: &str) -> String {
     answer
 }
 
-/// A receiver that the bank does not know: the operator sees the refused transfer, opens the account, and has it retried.
+/// A receiver that the bank does not know: the operator sees the refused transfer, opens the account, and has
+/// it retried.
 #[test]
 fn a_refused_transfer_is_listed_and_retried() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Signers as real processes: an exchange without private keys, set up by the offline tool as an operator does it, with two
-//! signers of which one is killed.
+//! Signers as real processes: an exchange without private keys, set up by the offline tool as an operator
+//! does it, with two signers of which one is killed.
 
 pub mod deployment;
 mod nodes;

@@ -1,4 +1,5 @@
-//! A short measurement of the switch through the real program: the result says what it must, and reads like any other.
+//! A short measurement of the switch through the real program: the result says what it must, and reads like
+//! any other.
 
 use crate::common;
 

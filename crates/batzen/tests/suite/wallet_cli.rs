@@ -1,5 +1,5 @@
-//! `batzen wallet` as people and scripts see it: help texts and JSON shapes against snapshots, and whole lives against
-//! a real bank and a real exchange, with the wallet killed in the middle of what it does.
+//! `batzen wallet` as people and scripts see it: help texts and JSON shapes against snapshots, and whole
+//! lives against a real bank and a real exchange, with the wallet killed in the middle of what it does.
 //!
 //! `BATZEN_BLESS=1 cargo test -p batzen --test suite wallet_cli` writes the snapshots again.
 
@@ -332,9 +332,9 @@ fn a_wallet_works_with_a_real_exchange() {
     assert_eq!(units(totals["outstanding"].as_str().unwrap()), holdings(&balances), "{totals}");
 }
 
-/// Goal: `kill -9` at any moment loses nothing. Method: begin withdrawals and deposits, kill each after a while that
-/// grows from a millisecond to longer than it takes, then let `run` finish; in the end the wallet's coins are all that
-/// the exchange has outstanding.
+/// Goal: `kill -9` at any moment loses nothing. Method: begin withdrawals and deposits, kill each after a
+/// while that grows from a millisecond to longer than it takes, then let `run` finish; in the end the
+/// wallet's coins are all that the exchange has outstanding.
 #[test]
 fn killed_in_the_middle() {
     let mut world = World::start();
@@ -366,8 +366,8 @@ fn killed_in_the_middle() {
     assert_eq!(totals["conserved"], true);
 }
 
-/// Stands between a wallet and an exchange. While `lies` is set, it refuses every deposit itself, with the wallet's own new
-/// signature as the proof that the coin was spent.
+/// Stands between a wallet and an exchange. While `lies` is set, it refuses every deposit itself, with the
+/// wallet's own new signature as the proof that the coin was spent.
 struct Relay {
     url: String,
     lies: std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -465,7 +465,8 @@ fn own_signature_as_proof(path: &str, request: &Value, coins: &Value) -> Value {
     })
 }
 
-/// An exchange that takes the wallet's new signature for a proof that the coin is spent gets nothing, and leaves evidence.
+/// An exchange that takes the wallet's new signature for a proof that the coin is spent gets nothing, and
+/// leaves evidence.
 #[test]
 fn a_false_proof_is_shown_and_costs_nothing() {
     let world = World::start();

@@ -129,8 +129,8 @@ impl Placement {
     }
 }
 
-/// Runs `action` with this thread on `cores`, and returns to where it was. Threads and processes that start meanwhile
-/// stay on those cores.
+/// Runs `action` with this thread on `cores`, and returns to where it was. Threads and processes that start
+/// meanwhile stay on those cores.
 ///
 /// # Errors
 /// When the system refuses; the action has not run then.

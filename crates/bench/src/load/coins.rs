@@ -1,4 +1,5 @@
-//! Reserves, coins and payments in bulk: everything that is costly is made before the load begins, on all cores.
+//! Reserves, coins and payments in bulk: everything that is costly is made before the load begins, on all
+//! cores.
 
 use std::sync::Arc;
 

@@ -1,11 +1,12 @@
 //! The load generator: few threads, many connections, requests that were prepared in advance.
 //!
-//! A *script* defines the requests. A client (a connection) takes a job from its thread's script, sends its first request,
-//! shows the answer to the script, and sends what comes next, until the job is done. In a *closed* loop a client takes the
-//! next job then. In an *open* loop jobs begin at planned times, whatever the server does, and the latency of a job's
-//! first request counts from its planned time: a server that stalls cannot hide the requests that would have been sent
-//! meanwhile (coordinated omission). Only where the generator itself was held up for milliseconds are jobs left out, and
-//! counted: that says nothing about the server.
+//! A *script* defines the requests. A client (a connection) takes a job from its thread's script, sends its
+//! first request, shows the answer to the script, and sends what comes next, until the job is done. In a
+//! *closed* loop a client takes the next job then. In an *open* loop jobs begin at planned times, whatever
+//! the server does, and the latency of a job's first request counts from its planned time: a server that
+//! stalls cannot hide the requests that would have been sent meanwhile (coordinated omission). Only where the
+//! generator itself was held up for milliseconds are jobs left out, and counted: that says nothing about the
+//! server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -51,8 +52,8 @@ pub trait Script: Send {
     /// Begins the next job, on connection `slot` of the thread. None: nothing is left.
     fn begin(&mut self, slot: usize) -> Option<Outgoing>;
 
-    /// Takes the answer to the last request of `slot`; returns how many things of its kind it completes, and what comes
-    /// next.
+    /// Takes the answer to the last request of `slot`; returns how many things of its kind it completes, and
+    /// what comes next.
     fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next);
 }
 
@@ -169,8 +170,8 @@ pub struct Outcome {
     pub is_exhausted: bool,
     /// Operations completed at any time, warm-up and end included.
     pub ops_in_all: u64,
-    /// How late jobs of an open loop began because the generator itself was busy, µs: 99th percentile. Time in which no
-    /// client was free does not count.
+    /// How late jobs of an open loop began because the generator itself was busy, µs: 99th percentile. Time
+    /// in which no client was free does not count.
     pub late_p99_us: u64,
     /// The longest such time.
     pub late_max_us: u64,
@@ -225,7 +226,8 @@ impl Observer for () {}
 /// How often the observer may look.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Counts a thread that has nothing left to do when it is dropped: a thread that panics has nothing left either.
+/// Counts a thread that has nothing left to do when it is dropped: a thread that panics has nothing left
+/// either.
 struct Done<'a>(&'a AtomicUsize);
 
 impl Drop for Done<'_> {
@@ -246,7 +248,8 @@ impl Drop for ReleaseOnDrop<'_> {
 
 /// Puts load on a server: one thread a script. Returns the scripts, with whatever they have kept.
 ///
-/// The threads live until the observer has seen the end, so that it can ask the operating system what they have used.
+/// The threads live until the observer has seen the end, so that it can ask the operating system what they
+/// have used.
 ///
 /// # Errors
 /// When the server cannot be reached, or `interrupted` becomes true. Requests that fail are counted instead.

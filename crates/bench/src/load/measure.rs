@@ -88,7 +88,8 @@ pub trait Workload {
     /// What is wrong with one.
     fn check(&mut self, scripts: Vec<Self::Script>, stage: &mut Stage<'_>) -> Result<u64, BenchError>;
 
-    /// The operations of the exchange that one operation of the scenario is made of: as planned, or as they came.
+    /// The operations of the exchange that one operation of the scenario is made of: as planned, or as they
+    /// came.
     fn shares(&self, outcome: Option<&Outcome>) -> Vec<Share>;
 
     /// Further figures.
@@ -97,8 +98,8 @@ pub trait Workload {
     }
 }
 
-/// The first peak probe: its longest duration, and how many seconds' worth of the cryptography alone it prepares. Its result
-/// shows how much the next step has to prepare.
+/// The first peak probe: its longest duration, and how many seconds' worth of the cryptography alone it
+/// prepares. Its result shows how much the next step has to prepare.
 const FIRST_PROBE: (Duration, f64) = (Duration::from_secs(1), 0.15);
 /// The fewest turns of each client in the first peak probe.
 const FIRST_PROBE_TURNS: f64 = 20.0;
@@ -112,9 +113,11 @@ const RESERVE_FACTOR: f64 = 1.5;
 const OPS_MIN: f64 = 200.0;
 /// Foreign work on the server's cores beyond this share is remarked.
 const FOREIGN_SHARE: f64 = 0.05;
-/// Time of a run's cores that a hypervisor gives to others beyond this share is remarked: late answers come of it.
+/// Time of a run's cores that a hypervisor gives to others beyond this share is remarked: late answers come
+/// of it.
 const STOLEN_SHARE: f64 = 0.01;
-/// A peak that is so much another one after the run is remarked: the rate was not the wanted share of what the machine could do.
+/// A peak that is so much another one after the run is remarked: the rate was not the wanted share of what
+/// the machine could do.
 const PEAK_DRIFT: f64 = 0.15;
 
 /// Runs a scenario.
@@ -276,7 +279,8 @@ fn whole(number: f64) -> u64 {
     number.ceil() as u64
 }
 
-/// A short load that shows what the server can do; operations per second. To be precise enough for a rate, another one.
+/// A short load that shows what the server can do; operations per second. To be precise enough for a rate,
+/// another one.
 fn probe<W: Workload>(
     workload: &mut W,
     shape: &Shape<'_>,
@@ -284,7 +288,8 @@ fn probe<W: Workload>(
     ceiling_ops_per_s: f64,
     stage: &mut Stage<'_>,
 ) -> Result<f64, BenchError> {
-    // To prepare what the ceiling would need takes many times longer than the probe itself where the server is far below it.
+    // To prepare what the ceiling would need takes many times longer than the probe itself where the server
+    // is far below it.
     let (time, ceiling_s) = FIRST_PROBE;
     let turns = f64::from(shape.load.closed_clients()) * shape.described.ops_per_job * FIRST_PROBE_TURNS;
     let first =

@@ -1,8 +1,9 @@
-//! Measuring pieces of code on one core: CPU time of the thread, the best of several rounds, rivals interleaved.
+//! Measuring pieces of code on one core: CPU time of the thread, the best of several rounds, rivals
+//! interleaved.
 //!
 //! CPU time instead of wall time, because other work on the machine takes time from us, but no CPU time; the
-//! best round instead of the mean, because everything that disturbs makes slower; interleaved, because a processor's clock
-//! drifts.
+//! best round instead of the mean, because everything that disturbs makes slower; interleaved, because a
+//! processor's clock drifts.
 
 use std::time::Duration;
 

@@ -71,7 +71,8 @@ pub struct Payment {
 }
 
 impl Payments {
-    /// Chooses merchants in this way. With workers, deposits are due at once; else in an hour, when the run is over.
+    /// Chooses merchants in this way. With workers, deposits are due at once; else in an hour, when the run
+    /// is over.
     #[must_use]
     pub fn new(merchants: Merchants, with_workers: bool, seed: &Seed) -> Self {
         Self {

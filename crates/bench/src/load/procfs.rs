@@ -134,7 +134,8 @@ impl CoreTime {
         self.share_since(earlier, |time| time.idle)
     }
 
-    /// Share of the time since `earlier` in which the cores had something to do and a hypervisor gave them to others.
+    /// Share of the time since `earlier` in which the cores had something to do and a hypervisor gave them to
+    /// others.
     #[must_use]
     pub fn stolen_share_since(&self, earlier: &Self) -> f64 {
         self.share_since(earlier, |time| time.stolen)
@@ -157,7 +158,8 @@ pub fn resident_bytes(pid: u32) -> u64 {
         .map_or(0, |kb| kb * 1024)
 }
 
-/// Bytes that a process has caused to be written to storage, as the kernel counts it; none if that cannot be seen.
+/// Bytes that a process has caused to be written to storage, as the kernel counts it; none if that cannot be
+/// seen.
 #[must_use]
 pub fn written_bytes(pid: u32) -> Option<u64> {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;

@@ -38,7 +38,8 @@ impl Seed {
     }
 }
 
-/// A stream of numbers for choices: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
+/// A stream of numbers for choices: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+/// generators").
 #[derive(Clone, Debug)]
 pub struct Numbers(u64);
 

@@ -72,8 +72,8 @@ impl Page {
         Some(self.value(series)? - earlier.value(series).unwrap_or(0.0))
     }
 
-    /// What a backend that speaks to a database counted since `earlier`; nothing of an embedded store. A race is a commit
-    /// that another one came before: it was repeated with what that one had written.
+    /// What a backend that speaks to a database counted since `earlier`; nothing of an embedded store. A race
+    /// is a commit that another one came before: it was repeated with what that one had written.
     #[must_use]
     pub fn database_figures(&self, earlier: &Self, ops: u64) -> BTreeMap<String, f64> {
         let growth = |series: &str| self.growth(earlier, series);
@@ -92,7 +92,8 @@ impl Page {
         figures
     }
 
-    /// How a histogram of sizes has grown since `earlier`, by the values of its labels (empty without labels).
+    /// How a histogram of sizes has grown since `earlier`, by the values of its labels (empty without
+    /// labels).
     #[must_use]
     pub fn sizes(&self, earlier: &Self, family: &str) -> BTreeMap<String, BatchSizes> {
         let mut found: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -123,7 +124,8 @@ impl Page {
             .collect()
     }
 
-    /// Mean of what a histogram took since `earlier`, of the series whose only label besides `le` has this value.
+    /// Mean of what a histogram took since `earlier`, of the series whose only label besides `le` has this
+    /// value.
     fn mean(&self, earlier: &Self, family: &str, label: &str) -> f64 {
         let find = |what: &str| {
             let name = format!("{family}_{what}");

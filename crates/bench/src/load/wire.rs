@@ -1,4 +1,5 @@
-//! HTTP/1.1 as a load generator needs it: requests as bytes that are prepared in advance, answers read as far as needed.
+//! HTTP/1.1 as a load generator needs it: requests as bytes that are prepared in advance, answers read as far
+//! as needed.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

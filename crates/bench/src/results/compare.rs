@@ -144,7 +144,8 @@ fn differences(a: &RunResult, b: &RunResult) -> Vec<Difference> {
     all
 }
 
-/// Puts two runs beside each other; `noise` is the share by which figures may differ without meaning anything.
+/// Puts two runs beside each other; `noise` is the share by which figures may differ without meaning
+/// anything.
 #[must_use]
 pub fn compare(a: &RunResult, b: &RunResult, noise: f64) -> Comparison {
     let of_b = figures(b);

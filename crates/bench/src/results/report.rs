@@ -1,5 +1,5 @@
-//! `batzen bench report`: one HTML file with everything that runs say, for readers without network, on paper of either
-//! colour and of any width.
+//! `batzen bench report`: one HTML file with everything that runs say, for readers without network, on paper
+//! of either colour and of any width.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -231,8 +231,8 @@ pub struct KindResult {
 
 /// The figures of a run.
 ///
-/// Everything but warm-up counts. An operation is what the `unit` says: a coin for `withdraw` and `deposit`, however many
-/// travel in one request.
+/// Everything but warm-up counts. An operation is what the `unit` says: a coin for `withdraw` and `deposit`,
+/// however many travel in one request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// [`SCHEMA`].
@@ -302,7 +302,8 @@ pub struct RunResult {
     /// Further figures that only this scenario has, by name with the unit last.
     #[serde(default)]
     pub extra: BTreeMap<String, f64>,
-    /// What a reader must know to judge the figures, one sentence each: not pinned, limited by the client, a debug build.
+    /// What a reader must know to judge the figures, one sentence each: not pinned, limited by the client, a
+    /// debug build.
     #[serde(default)]
     pub remarks: Vec<String>,
 }
@@ -357,8 +358,8 @@ pub struct Run {
 impl Run {
     /// Reads a result directory.
     ///
-    /// # Errors
-    /// When `result.json` is missing, when a file is not of the expected form, and when another version wrote it.
+    /// # Errors When `result.json` is missing, when a file is not of the expected form, and when another
+    /// version wrote it.
     pub fn read(directory: &Path) -> Result<Self, ResultError> {
         let path = directory.join(RESULT_FILE);
         let text = match std::fs::read_to_string(&path) {
@@ -487,7 +488,8 @@ fn parse_json<T: serde::de::DeserializeOwned>(
 #[must_use]
 pub fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    // Howard Hinnant, "chrono-compatible low-level date algorithms": years begin in March, so that leap days are last.
+    // Howard Hinnant, "chrono-compatible low-level date algorithms": years begin in March, so that leap days
+    // are last.
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

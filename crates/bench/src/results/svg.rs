@@ -217,8 +217,8 @@ pub struct RowPlot {
 }
 
 impl RowPlot {
-    /// The plot: for every row a line of text and a bar that is as wide as the page allows. Nothing if there is nothing
-    /// to show.
+    /// The plot: for every row a line of text and a bar that is as wide as the page allows. Nothing if there
+    /// is nothing to show.
     #[must_use]
     pub fn html(&self) -> Option<String> {
         /// Width of a bar in user units; they stretch.

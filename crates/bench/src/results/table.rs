@@ -1,7 +1,8 @@
-//! `batzen bench table`: results as Markdown, printed or put between the marks of a document, so that no figure in it is
-//! typed by hand.
+//! `batzen bench table`: results as Markdown, printed or put between the marks of a document, so that no
+//! figure in it is typed by hand.
 //!
-//! A mark is a comment line of its own, `<!-- bench: NAME -->`; what follows up to `<!-- bench: end -->` is replaced.
+//! A mark is a comment line of its own, `<!-- bench: NAME -->`; what follows up to `<!-- bench: end -->` is
+//! replaced.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -409,8 +410,8 @@ fn stages(results: &Results) -> String {
     markdown(&head, &rows)
 }
 
-/// CPU time that the reference implementation's server takes to let a coin of RSA-2048 be withdrawn and deposited: 5.8 ms,
-/// by its own benchmark, which handles one coin at a time.
+/// CPU time that the reference implementation's server takes to let a coin of RSA-2048 be withdrawn and
+/// deposited: 5.8 ms, by its own benchmark, which handles one coin at a time.
 const REFERENCE_COINS_PER_S: f64 = 172.0;
 
 /// Coins withdrawn and deposited per second and core, one or several in a request.

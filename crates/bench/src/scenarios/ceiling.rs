@@ -6,8 +6,8 @@
 //! | deposit, a coin | Ed25519 verification (coin), denomination signature, Ed25519 signature (confirmation) |
 //! | refresh to n coins | melt as a deposit; n Ed25519 verifications (links); for both opened candidates a key exchange and n planchets derived; n blind signatures; Clause Schnorr: n times the R values |
 //!
-//! The steps are measured by the best path this processor has, 64 at a time, each alone and undisturbed. Hashes, parsing and
-//! everything else that an exchange does too are not part of it.
+//! The steps are measured by the best path this processor has, 64 at a time, each alone and undisturbed.
+//! Hashes, parsing and everything else that an exchange does too are not part of it.
 
 use std::fmt::{self, Write as _};
 use std::hint::black_box;
@@ -257,8 +257,8 @@ impl Material {
         Ok(Self { cipher, keys, publics, coins, signer })
     }
 
-    /// The code of a step, over one batch, by one of the implementations. What it computes is right: where there is a
-    /// verdict, one look is enough. Steps that have but one implementation ignore `path`.
+    /// The code of a step, over one batch, by one of the implementations. What it computes is right: where
+    /// there is a verdict, one look is enough. Steps that have but one implementation ignore `path`.
     #[must_use]
     pub fn rival(&self, step: Step, path: Path) -> Rival<'_> {
         let batch = u32::try_from(BATCH).expect("a small number");
@@ -441,7 +441,8 @@ pub struct StepTimes {
 }
 
 impl StepTimes {
-    /// Measures every step of a cipher, on all these cores at the same time (or on one that the system chooses).
+    /// Measures every step of a cipher, on all these cores at the same time (or on one that the system
+    /// chooses).
     ///
     /// # Errors
     /// [`BenchError::Usage`] when there is no RSA of this size, or a core may not be used.
@@ -481,8 +482,8 @@ impl StepTimes {
         Ok(Self { cipher, cores: cores.to_vec(), steps, by_core })
     }
 
-    /// The ceiling of a scenario, one operation of which is made up of these. Zero operations need no time: then the
-    /// ceiling is zero, as there is none.
+    /// The ceiling of a scenario, one operation of which is made up of these. Zero operations need no time:
+    /// then the ceiling is zero, as there is none.
     ///
     /// # Panics
     /// If a step is needed that was not measured.
@@ -509,10 +510,11 @@ impl StepTimes {
     }
 }
 
-/// Measures the ceiling of a scenario, on all these cores at the same time (or on one that the system chooses).
+/// Measures the ceiling of a scenario, on all these cores at the same time (or on one that the system
+/// chooses).
 ///
-/// # Errors
-/// [`BenchError::Usage`] when there is no RSA of this size, nothing to measure, or a core that may not be used.
+/// # Errors [`BenchError::Usage`] when there is no RSA of this size, nothing to measure, or a core that may
+/// not be used.
 pub fn measure(
     cipher: Cipher,
     shares: &[Share],

@@ -1,5 +1,5 @@
-//! PostgreSQL under the exchange: a throw-away server on the same cores, or one that is there already; and what it did for an
-//! operation: statements, commits, journal, processor time.
+//! PostgreSQL under the exchange: a throw-away server on the same cores, or one that is there already; and
+//! what it did for an operation: statements, commits, journal, processor time.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -78,8 +78,8 @@ impl StoreOptions {
         self.store == Some(StoreKind::Postgres) || self.database.is_some()
     }
 
-    /// Whether the options fit together: one that nothing would come of is refused, for the figures would be taken for
-    /// those of what was asked for.
+    /// Whether the options fit together: one that nothing would come of is refused, for the figures would be
+    /// taken for those of what was asked for.
     ///
     /// # Errors
     /// What does not fit, and what to do.
@@ -152,7 +152,8 @@ fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> BenchError + '_ {
 }
 
 impl Database {
-    /// Starts a throw-away server on the server's cores, or connects to the one that was named. None: the store is embedded.
+    /// Starts a throw-away server on the server's cores, or connects to the one that was named. None: the
+    /// store is embedded.
     ///
     /// # Errors
     /// When PostgreSQL is not installed, or does not start or answer.
@@ -369,8 +370,8 @@ impl Used {
     }
 }
 
-/// The settings of a throw-away server: what the doctor would say of this machine, everything durable, and statistics of
-/// statements.
+/// The settings of a throw-away server: what the doctor would say of this machine, everything durable, and
+/// statistics of statements.
 fn settings(options: &StoreOptions) -> Result<ClusterOptions, BenchError> {
     let memory_mb = Machine::detect().memory_bytes >> 20;
     let buffers_mb = (memory_mb / 4).clamp(64, 8 << 10);

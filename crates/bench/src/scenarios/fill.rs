@@ -1,5 +1,5 @@
-//! Made-up rows in bulk, through the rules: deposits and prepared transfers at an exchange, credits at a bank. The rules do
-//! not look at signatures, so none are made.
+//! Made-up rows in bulk, through the rules: deposits and prepared transfers at an exchange, credits at a
+//! bank. The rules do not look at signatures, so none are made.
 
 use std::path::Path;
 

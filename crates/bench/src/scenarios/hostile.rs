@@ -1,8 +1,8 @@
 //! `batzen bench hostile`: attacks beside an honest load.
 //!
-//! An exchange serves payments at a steady rate, first alone, then beside one attack after the other. What counts is what the
-//! honest client gets, and how much memory the exchange needs. Attacks come from addresses of their own on this machine, go to
-//! this machine alone, and are bounded in number and time.
+//! An exchange serves payments at a steady rate, first alone, then beside one attack after the other. What
+//! counts is what the honest client gets, and how much memory the exchange needs. Attacks come from addresses
+//! of their own on this machine, go to this machine alone, and are bounded in number and time.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

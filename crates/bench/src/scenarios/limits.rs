@@ -1,4 +1,5 @@
-//! `batzen bench limits`: what one core of this machine can do, one implementation beside the other in the same run.
+//! `batzen bench limits`: what one core of this machine can do, one implementation beside the other in the
+//! same run.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -142,8 +143,8 @@ impl Limits {
     }
 }
 
-/// Rows that an operation writes, on average over the operations: the changed row of the reserve or the coin, and that of
-/// what happened.
+/// Rows that an operation writes, on average over the operations: the changed row of the reserve or the coin,
+/// and that of what happened.
 const ROWS_PER_OPERATION: f64 = 2.0;
 
 /// Runs `batzen bench limits` of a program that was built from `commit`.

@@ -1,4 +1,5 @@
-//! What is measured. A scenario is a module with its arguments and a function from them to a [`Run`](crate::results::result::Run).
+//! What is measured. A scenario is a module with its arguments and a function from them to a
+//! [`Run`](crate::results::result::Run).
 //!
 //! What scenarios share:
 //!

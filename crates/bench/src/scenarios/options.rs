@@ -16,12 +16,12 @@ use crate::scenarios::database::StoreOptions;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
 pub struct LoadOptions {
-    /// Connections, each with one request under way at a time [default: 64; with --rate 128, of which as many are used as
-    /// the answers make necessary, and 64 to find the peak]
+    /// Connections, each with one request under way at a time [default: 64; with --rate 128, of which as many
+    /// are used as the answers make necessary, and 64 to find the peak]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub clients: Option<u32>,
-    /// Start operations at this rate, whatever the server does: per second, or in percent of the peak, which a short
-    /// run finds first, and another one at the end [default: as fast as the answers come]
+    /// Start operations at this rate, whatever the server does: per second, or in percent of the peak, which
+    /// a short run finds first, and another one at the end [default: as fast as the answers come]
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
     /// Length of the measured part: seconds, or with unit (500ms, 2m)
@@ -70,8 +70,8 @@ pub struct RunOptions {
 
 /// Connections of a closed loop by default.
 const CLOSED_CLIENTS: u32 = 64;
-/// Connections of an open loop: more than of a closed one, since its requests do not wait for each other. A server that has been
-/// held up is to find at once what came meanwhile.
+/// Connections of an open loop: more than of a closed one, since its requests do not wait for each other. A
+/// server that has been held up is to find at once what came meanwhile.
 const OPEN_CLIENTS: u32 = 128;
 
 impl LoadOptions {

@@ -1,5 +1,5 @@
-//! `batzen bench partitions`: the same payments on the embedded store and on PostgreSQL with more and more partitions, and
-//! pgbench on such a server, one after the other.
+//! `batzen bench partitions`: the same payments on the embedded store and on PostgreSQL with more and more
+//! partitions, and pgbench on such a server, one after the other.
 
 use std::fmt::Write as _;
 use std::path::Path;

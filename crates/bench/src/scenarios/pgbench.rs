@@ -1,4 +1,5 @@
-//! `batzen bench pgbench`: PostgreSQL's own benchmark on a server like that of the other scenarios, as a measure of the server.
+//! `batzen bench pgbench`: PostgreSQL's own benchmark on a server like that of the other scenarios, as a
+//! measure of the server.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};

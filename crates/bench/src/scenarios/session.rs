@@ -1,8 +1,9 @@
 //! Wallets as scripts: withdraw, pay, take change, one step after the other.
 //!
-//! What does not depend on answers is prepared in advance: keys and planchets of coins, their signatures for payments (the
-//! exchange's signature of a coin is not part of what the coin signs), the candidates of changes. What is left while the
-//! load runs: taking off the blinding, the signatures of fresh coins, the text of the requests.
+//! What does not depend on answers is prepared in advance: keys and planchets of coins, their signatures for
+//! payments (the exchange's signature of a coin is not part of what the coin signs), the candidates of
+//! changes. What is left while the load runs: taking off the blinding, the signatures of fresh coins, the
+//! text of the requests.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -129,7 +130,8 @@ pub struct Session {
     pub questions: VecDeque<Vec<u8>>,
     /// Its payments, in order.
     pub payments: VecDeque<Payment>,
-    /// Signatures of its coins for its payments, in the order of their parts; none where the coin was not known.
+    /// Signatures of its coins for its payments, in the order of their parts; none where the coin was not
+    /// known.
     pub signatures: VecDeque<Option<EddsaSignature>>,
     /// Its changes, in order; none where the old coin was not known.
     pub changes: VecDeque<(Terms, Option<Change>)>,

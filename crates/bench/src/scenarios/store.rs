@@ -52,7 +52,8 @@ struct Phase {
     written: u64,
 }
 
-/// Runs it. An operation is a row that is written: of the deposits' and coins' inserts, and of the deposits' updates.
+/// Runs it. An operation is a row that is written: of the deposits' and coins' inserts, and of the deposits'
+/// updates.
 ///
 /// # Errors
 /// Whatever keeps it from a result.

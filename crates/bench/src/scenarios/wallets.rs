@@ -1,9 +1,10 @@
 //! `batzen bench refresh`, `mixed` and `cycle`: wallets that go through several steps.
 //!
 //! * `refresh`: a coin of 8 is changed into fresh coins, melt and reveal.
-//! * `mixed`: the experiment that GNU Taler has published. A wallet withdraws (d + 1) · 10 in coins of 1, 4 and 8, then
-//!   makes d payments of 10 and takes change, d uniform in 1 to 20.
-//! * `cycle`: a coin is withdrawn and deposited, as the benchmark of GNU Taler's exchange does it, one at a time.
+//! * `mixed`: the experiment that GNU Taler has published. A wallet withdraws (d + 1) · 10 in coins of 1, 4
+//!   and 8, then makes d payments of 10 and takes change, d uniform in 1 to 20.
+//! * `cycle`: a coin is withdrawn and deposited, as the benchmark of GNU Taler's exchange does it, one at a
+//!   time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -150,8 +151,8 @@ pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run, BenchError>
     go(described, cipher, vec![session_plan], Merchants::Uniform, &args.load, &args.run, context)
 }
 
-/// What a wallet of the mixed scenario does that makes `payments` payments: it pays with the largest coins that fit, and
-/// the rest out of the smallest coin that is larger, whose change it takes at once.
+/// What a wallet of the mixed scenario does that makes `payments` payments: it pays with the largest coins
+/// that fit, and the rest out of the smallest coin that is larger, whose change it takes at once.
 fn mixed_course(payments: u64) -> SessionPlan {
     let mut session_plan = SessionPlan { denoms: Vec::new(), steps: Vec::new() };
     let denoms = split((payments + 1) * PAYMENT);
@@ -310,8 +311,8 @@ impl Wallets {
         Ok(Draft { session, first_coin, values, terms })
     }
 
-    /// Asks for all R values that can be requested in advance. The exchange keeps nothing of the question, and answers it in the
-    /// same way when it is asked again under load.
+    /// Asks for all R values that can be requested in advance. The exchange keeps nothing of the question,
+    /// and answers it in the same way when it is asked again under load.
     fn ask(
         &self,
         drafts: &mut [Draft],
@@ -498,7 +499,8 @@ impl Workload for Wallets {
 mod tests {
     use super::*;
 
-    /// Plays a course: no coin gives more than it is worth, none is used before it is there; returns what is left.
+    /// Plays a course: no coin gives more than it is worth, none is used before it is there; returns what is
+    /// left.
     fn play(session_plan: &SessionPlan) -> u64 {
         let mut left = vec![0; session_plan.denoms.len()];
         let mut paid = Vec::new();

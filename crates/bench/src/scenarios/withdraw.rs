@@ -67,8 +67,8 @@ impl Withdraw {
         self.args.cipher.cipher()
     }
 
-    /// R values of the coins, where the cipher has them. The exchange keeps nothing of the question, and answers it in the
-    /// same way when it is asked again under load.
+    /// R values of the coins, where the cipher has them. The exchange keeps nothing of the question, and
+    /// answers it in the same way when it is asked again under load.
     fn values(
         &self,
         indices: Vec<u32>,

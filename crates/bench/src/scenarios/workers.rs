@@ -1,4 +1,5 @@
-//! What the workers' scenarios share: an exchange in this process, on the server's cores, and a bank beside it.
+//! What the workers' scenarios share: an exchange in this process, on the server's cores, and a bank beside
+//! it.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -198,7 +199,8 @@ pub struct InProcessExchange {
 }
 
 impl InProcessExchange {
-    /// Starts it on a database, or else on the embedded store. Its only denomination, number 1, is worth 10 with a deposit fee of 0.01.
+    /// Starts it on a database, or else on the embedded store. Its only denomination, number 1, is worth 10
+    /// with a deposit fee of 0.01.
     ///
     /// # Errors
     /// When it does not come up.
@@ -269,7 +271,8 @@ impl InProcessExchange {
         self.runtime.block_on(task).map_err(|error| BenchError::set_up("the worker broke down", error))
     }
 
-    /// Writes the indexes down now, or has the database look at its tables, so that the measured part does not.
+    /// Writes the indexes down now, or has the database look at its tables, so that the measured part does
+    /// not.
     ///
     /// # Errors
     /// When the disk fails.

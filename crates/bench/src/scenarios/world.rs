@@ -1,5 +1,5 @@
-//! The world of a measurement: a bank and an exchange, real processes of this program, with keys, accounts and funded
-//! reserves.
+//! The world of a measurement: a bank and an exchange, real processes of this program, with keys, accounts
+//! and funded reserves.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;

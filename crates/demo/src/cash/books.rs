@@ -19,8 +19,8 @@ pub struct Books {
 }
 
 impl Books {
-    /// Starts a PostgreSQL server if one is wanted and none is named: in the directory if that is to stay, else somewhere for
-    /// the time being.
+    /// Starts a PostgreSQL server if one is wanted and none is named: in the directory if that is to stay,
+    /// else somewhere for the time being.
     ///
     /// # Errors
     /// When PostgreSQL is missing or does not start.

@@ -1,4 +1,5 @@
-//! A merchant: a key pair, a bank account and a salt. It makes contracts, checks receipts, refunds, and tracks its money.
+//! A merchant: a key pair, a bank account and a salt. It makes contracts, checks receipts, refunds, and
+//! tracks its money.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +66,8 @@ impl Merchant {
         h_wire(&self.payto, &self.wire_salt)
     }
 
-    /// Offers something. Until `refundable_until` it may be given back; then, or soon after, the exchange pays.
+    /// Offers something. Until `refundable_until` it may be given back; then, or soon after, the exchange
+    /// pays.
     ///
     /// # Errors
     /// Never for these contracts.
@@ -102,7 +104,8 @@ impl Merchant {
         Ok(Sale { request })
     }
 
-    /// Checks a receipt: confirmed by a signing key of the exchange, for this contract and account, for the whole price.
+    /// Checks a receipt: confirmed by a signing key of the exchange, for this contract and account, for the
+    /// whole price.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -252,8 +255,9 @@ impl Merchant {
         Ok(answer)
     }
 
-    /// Follows every sale to the bank: the exchange says which transfer paid it, what that transfer pays, and the bank
-    /// has a transfer of just that amount to the merchant's account. Returns the transfers with their amounts.
+    /// Follows every sale to the bank: the exchange says which transfer paid it, what that transfer pays, and
+    /// the bank has a transfer of just that amount to the merchant's account. Returns the transfers with
+    /// their amounts.
     ///
     /// # Errors
     /// What does not fit.

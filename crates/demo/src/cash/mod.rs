@@ -1,5 +1,5 @@
-//! `batzen demo`: a whole round of digital cash in one process, with real HTTP between the parts, and the proof that every
-//! balance adds up.
+//! `batzen demo`: a whole round of digital cash in one process, with real HTTP between the parts, and the
+//! proof that every balance adds up.
 //!
 //! | module | contents |
 //! |---|---|
@@ -40,7 +40,8 @@ use report::Report;
 
 Exit code 0 only if every step succeeded and every balance adds up.")]
 pub struct DemoArgs {
-    /// Keep keys, books and wallets in this directory and continue those that are there [default: a temporary one]
+    /// Keep keys, books and wallets in this directory and continue those that are there [default: a temporary
+    /// one]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Exit after the round instead of serving until Ctrl-C
@@ -49,10 +50,12 @@ pub struct DemoArgs {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// TCP port of the bank [default: 8082 if it is free, with --once any free one; with --data that of the last run]
+    /// TCP port of the bank [default: 8082 if it is free, with --once any free one; with --data that of the
+    /// last run]
     #[arg(long, value_name = "PORT")]
     bank_port: Option<u16>,
-    /// TCP port of the exchange [default: 8081 if it is free, with --once any free one; with --data that of the first run]
+    /// TCP port of the exchange [default: 8081 if it is free, with --once any free one; with --data that of
+    /// the first run]
     #[arg(long, value_name = "PORT")]
     exchange_port: Option<u16>,
     /// Where the bank's money is: embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS
@@ -67,8 +70,8 @@ pub struct DemoArgs {
     /// Bits of RSA denominations
     #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
     rsa_bits: u32,
-    /// Offer and withdraw Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw from such an
-    /// exchange
+    /// Offer and withdraw Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw
+    /// from such an exchange
     #[arg(long)]
     cs: bool,
 }

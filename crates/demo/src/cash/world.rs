@@ -45,7 +45,8 @@ pub struct Options {
     pub rsa_bits: u32,
     /// Whether coins are offered in Clause Blind Schnorr too.
     pub cs: bool,
-    /// Whether the services go on after the round. Only then people come to them, and expect the documented ports.
+    /// Whether the services go on after the round. Only then people come to them, and expect the documented
+    /// ports.
     pub keeps_serving: bool,
     /// Where the bank's money is.
     pub ledger: LedgerAddress,
@@ -171,7 +172,8 @@ impl World {
         }
         let start = StartOptions {
             clock: TimeShift::default().clock(),
-            // The round runs them itself, so that refunds come before the aggregation whatever the machine's speed.
+            // The round runs them itself, so that refunds come before the aggregation whatever the machine's
+            // speed.
             workers: false,
             progress: progress::of_keys(shows_progress),
             ..StartOptions::default()

@@ -1,5 +1,5 @@
-//! `batzen switch demo`: a ledger, a switch and four simulated participants in one process, with real HTTP between them, and the
-//! proof that every amount is where it belongs.
+//! `batzen switch demo`: a ledger, a switch and four simulated participants in one process, with real HTTP
+//! between them, and the proof that every amount is where it belongs.
 //!
 //! | module | contents |
 //! |---|---|

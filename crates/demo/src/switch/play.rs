@@ -73,8 +73,8 @@ pub struct Closed {
     pub totals: Vec<WindowTotals>,
 }
 
-/// Tries a change by the first operator alone. It must not take effect: the proposal waits, its proposer cannot approve it,
-/// and the second operator rejects it.
+/// Tries a change by the first operator alone. It must not take effect: the proposal waits, its proposer
+/// cannot approve it, and the second operator rejects it.
 fn try_alone(hub: &Hub, method: &str, path: &str, body: &Value) -> anyhow::Result<()> {
     let (status, answer) = hub.call(0, method, path, Some(body))?;
     ensure!(status == 202, "{path}: a change was not proposed: HTTP {status}: {answer}");
@@ -107,7 +107,8 @@ fn four_eyes(hub: &Hub) -> anyhow::Result<((), StepSummary)> {
     Ok(((), StepSummary { count: 3, summary }))
 }
 
-/// Checks that each change had two operators: one proposed it, another approved it. Returns the number of changes.
+/// Checks that each change had two operators: one proposed it, another approved it. Returns the number of
+/// changes.
 fn all_by_two(hub: &Hub) -> anyhow::Result<usize> {
     let approvals = hub.get("/approvals?state=APPROVED")?;
     let approvals = approvals.as_array().context("a list of approvals")?;
@@ -276,7 +277,8 @@ pub struct Settled {
     pub liquidity: Vec<i128>,
 }
 
-/// Settles the window step by step and books what the settlement bank has moved. Afterwards no participant owes anything.
+/// Settles the window step by step and books what the settlement bank has moved. Afterwards no participant
+/// owes anything.
 fn settle(hub: &Hub, closed: &Closed) -> anyhow::Result<(Settled, StepSummary)> {
     let id = hub.begin_settlement(MODEL, &closed.window.into())?;
     let nets = hub.nets(&id)?;

@@ -1,5 +1,6 @@
-//! Several lanes over one store that others commit to as well, and that may be unavailable: lost races are repeated, large batches
-//! are halved before they starve, errors are answered, and a repetition finds out whether a commit took effect.
+//! Several lanes over one store that others commit to as well, and that may be unavailable: lost races are
+//! repeated, large batches are halved before they starve, errors are answered, and a repetition finds out
+//! whether a commit took effect.
 
 #![allow(missing_docs)]
 

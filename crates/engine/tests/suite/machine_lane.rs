@@ -1,5 +1,5 @@
-//! The lane of a machine: answers come after the commit, failed batches are undone, the queue is limited, and the lane stops in
-//! order.
+//! The lane of a machine: answers come after the commit, failed batches are undone, the queue is limited, and
+//! the lane stops in order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -247,7 +247,8 @@ fn a_refusal_that_was_overtaken_runs_again() {
             &clock,
         )
         .unwrap();
-    // Refused at first, funded by the next command of the batch: the insufficient balance cannot be proved any more.
+    // Refused at first, funded by the next command of the batch: the insufficient balance cannot be proved
+    // any more.
     assert_eq!(verdicts, [Ok(5), Ok(5)]);
     assert_eq!(state(&store).0, [(1, 0), (2, 5)]);
 }
@@ -639,7 +640,8 @@ async fn too_many_waiting_histories_are_rejected() {
 #[tokio::test]
 async fn evidence_that_was_overtaken_again_and_again_is_read_between_two_batches() {
     let (rules, lane, evidence) = doubtful();
-    // Three times on the thread for evidence, then on the lane's own thread, where torn evidence counts as complete.
+    // Three times on the thread for evidence, then on the lane's own thread, where torn evidence counts as
+    // complete.
     for read in [Evidence::Rerun, Evidence::Torn, Evidence::Rerun, Evidence::Rerun, Evidence::Torn] {
         evidence.send(read).unwrap();
     }

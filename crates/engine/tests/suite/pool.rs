@@ -1,4 +1,5 @@
-//! The CPU pool: which items share a batch, in which order, and how requests end that are too many, given up or panic.
+//! The CPU pool: which items share a batch, in which order, and how requests end that are too many, given up
+//! or panic.
 
 use std::future::poll_fn;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -158,7 +159,8 @@ async fn giving_up_the_first_request_of_a_turn_does_not_affect_the_others() {
     assert_eq!(answer.unwrap(), Ok(4));
 }
 
-/// Futures that were begun and are not polled hold up neither others of the same turn nor others of the same batch.
+/// Futures that were begun and are not polled hold up neither others of the same turn nor others of the same
+/// batch.
 async fn unpolled_futures_hold_nothing_up() {
     let (pool, release) = held_pool().await;
     let (collector, _told) = reporting(&pool, OPTIONS);

@@ -1,4 +1,5 @@
-//! Checks that several endpoints make before a command is submitted: currency, denominations, signatures of coins.
+//! Checks that several endpoints make before a command is submitted: currency, denominations, signatures of
+//! coins.
 
 use batzen_crypto::{Cipher, DenomPublicKey, DenomSignature, EddsaPublicKey, HashCode, ShortHash};
 use batzen_http::Response;

@@ -1,8 +1,8 @@
 //! The HTTP interface: one file per family of endpoints, each of which adds its own rows to the table below.
 //!
-//! A handler is `async fn name(app: &Exchange, request: &Request) -> Response` (or with `&mut Request`, to give up its
-//! slot while it waits; with `&Arc<Exchange>`, to have a part of it done on another thread). Path parameters are read with [`Request::segment`](batzen_http::Head::segment): segment 0 is
-//! the family.
+//! A handler is `async fn name(app: &Exchange, request: &Request) -> Response` (or with `&mut Request`, to
+//! give up its slot while it waits; with `&Arc<Exchange>`, to have a part of it done on another thread). Path
+//! parameters are read with [`Request::segment`](batzen_http::Head::segment): segment 0 is the family.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -280,8 +280,8 @@ pub fn money<T: DeserializeOwned>(app: &Exchange, amount: &Amount, field: &str) 
     in_currency(app, amount).map_err(|error| malformed(&field_error::<T>(field, error.to_string())))
 }
 
-/// The quantity of an amount in the exchange's currency, exactly as configured: the bytes of its name are signed, but only
-/// the quantity is stored, so that a history could not repeat another spelling.
+/// The quantity of an amount in the exchange's currency, exactly as configured: the bytes of its name are
+/// signed, but only the quantity is stored, so that a history could not repeat another spelling.
 ///
 /// # Errors
 /// Another currency, or another spelling of ours.

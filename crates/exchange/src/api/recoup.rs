@@ -1,5 +1,5 @@
-//! `POST /coins/$COIN_PUB/recoup` and `…/recoup-refresh`: coins of revoked denominations go back to where they came
-//! from.
+//! `POST /coins/$COIN_PUB/recoup` and `…/recoup-refresh`: coins of revoked denominations go back to where
+//! they came from.
 
 use batzen_crypto::denom::recoup_h_coin_ev;
 use batzen_crypto::{Cipher, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, HashCode};

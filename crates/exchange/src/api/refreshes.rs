@@ -1,5 +1,5 @@
-//! `POST /refreshes/$RCH/reveal` and `GET /coins/$COIN_PUB/link`: the second half of changing a coin, and its public
-//! trace.
+//! `POST /refreshes/$RCH/reveal` and `GET /coins/$COIN_PUB/link`: the second half of changing a coin, and its
+//! public trace.
 
 use std::sync::Arc;
 
@@ -78,7 +78,8 @@ async fn reveal_coins(
         .zip(&body.new_denoms_h)
         .map(|(planchet, h_denom)| planchet.hash(h_denom))
         .collect();
-    // A repetition is answered from what is stored, before the checks: fresh denominations may have expired since.
+    // A repetition is answered from what is stored, before the checks: fresh denominations may have expired
+    // since.
     let key = MeltKey { coin_pub: old_coin_pub, rc };
     let stored = app.core.read(move |store| store.get::<Reveals>(&key)).await.map_err(response::store)?;
     if let Some(stored) = stored
@@ -172,9 +173,10 @@ async fn reveal_coins(
 
 /// Checks that the planchets to be signed use the nonces derived from the refresh master secret.
 ///
-/// The commitment binds the planchets of the candidate that stays secret only as the client made them up. With a nonce of
-/// its own choice a client would get two signatures under one nonce by two melts, and with them the private key: nonces
-/// that follow from the refresh master secret are used for one commitment only, as the rules lock that secret.
+/// The commitment binds the planchets of the candidate that stays secret only as the client made them up.
+/// With a nonce of its own choice a client would get two signatures under one nonce by two melts, and with
+/// them the private key: nonces that follow from the refresh master secret are used for one commitment only,
+/// as the rules lock that secret.
 fn check_nonces(denoms: &[&Denom], body: &RevealRequest) -> Checked<()> {
     let items = denoms.iter().zip(&body.coin_evs).zip(0..);
     for ((denom, planchet), index) in items {
@@ -197,7 +199,8 @@ async fn melted(app: &Exchange, rc: HashCode) -> Checked<(EddsaPublicKey, CoinRo
     Ok((coin_pub, coin, melt))
 }
 
-/// The old coin's age commitment, which must be given exactly when the coin has one, and hash to what was melted.
+/// The old coin's age commitment, which must be given exactly when the coin has one, and hash to what was
+/// melted.
 fn old_age_commitment(
     coin: &CoinRow,
     old_denom: &Denom,
@@ -267,7 +270,8 @@ async fn check_commitment(app: &Exchange, rc: HashCode, opening: &Arc<Opening>) 
     if expected == Some(rc) {
         return Ok(());
     }
-    // Derivations fail only for values that no honest wallet sends; such a request cannot have made this commitment.
+    // Derivations fail only for values that no honest wallet sends; such a request cannot have made this
+    // commitment.
     let rc_expected = expected.unwrap_or(HashCode::from_bytes([0; 64]));
     let code = ErrorCode::EXCHANGE_REFRESHES_REVEAL_COMMITMENT_VIOLATION;
     Err(response::error_extra(code, &CommitmentViolation { rc_expected }))

@@ -119,7 +119,8 @@ async fn history(app: &Exchange, request: &mut Request) -> Checked<Response> {
 /// How often a statement is read again because something happened in between.
 const READS_MAX: u32 = 16;
 
-/// Balance and history. A whole history adds up to the balance; it is read again when something happened meanwhile.
+/// Balance and history. A whole history adds up to the balance; it is read again when something happened
+/// meanwhile.
 async fn statement(
     app: &Exchange,
     reserve_pub: batzen_tables::exchange::ReservePub,

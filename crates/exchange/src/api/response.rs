@@ -1,4 +1,5 @@
-//! Statuses and refusals: the answer to each refusal of the rules, with the evidence that the protocol demands.
+//! Statuses and refusals: the answer to each refusal of the rules, with the evidence that the protocol
+//! demands.
 
 use std::sync::Arc;
 
@@ -73,14 +74,16 @@ pub fn error_extra(code: ErrorCode, extra: &impl Serialize) -> Response {
     Response::error_with(code, None, "", extra)
 }
 
-// --- Failures of the service ---------------------------------------------------------------------------------------
+// --- Failures of the service
+// ---------------------------------------------------------------------------------------
 
 /// The answer when the store failed.
 pub fn store(failure: StoreError) -> Response {
     store_error(&failure)
 }
 
-// --- Signed answers about denominations ------------------------------------------------------------------------------
+// --- Signed answers about denominations
+// ------------------------------------------------------------------------------
 
 /// Signs an answer with a key state's online key.
 async fn sign_answer(
@@ -151,7 +154,8 @@ pub async fn denomination_unusable(
     }
 }
 
-// --- Refusals of the rules --------------------------------------------------------------------------------------------
+// --- Refusals of the rules
+// --------------------------------------------------------------------------------------------
 
 impl Exchange {
     /// Submits a command and waits for its decision. `batch`: the request is a batch call, some of whose

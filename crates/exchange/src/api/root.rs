@@ -66,8 +66,8 @@ async fn health(_: &Exchange, _: &Request) -> Response {
     batzen_http::health()
 }
 
-/// Whether the exchange can serve wallets: store or database, clock, keys, published accounts, and signers if they
-/// hold the keys.
+/// Whether the exchange can serve wallets: store or database, clock, keys, published accounts, and signers if
+/// they hold the keys.
 async fn ready(app: &Exchange, _: &Request) -> Response {
     let (core, keys) = (&app.core, app.keys());
     let store = core.store.clone();

@@ -35,8 +35,8 @@ pub(super) fn busy(_: PoolBusy) -> Response {
     overloaded()
 }
 
-/// Checks signatures on the CPU pool, together with those of other requests. The verdicts are in the order of the
-/// arguments.
+/// Checks signatures on the CPU pool, together with those of other requests. The verdicts are in the order of
+/// the arguments.
 ///
 /// # Errors
 /// 503 when too much is waiting.
@@ -53,8 +53,8 @@ pub async fn checked(app: &Exchange, checks: Vec<Check>) -> Checked<Vec<bool>> {
     app.crypto.checks.run(checks).await.map_err(busy)
 }
 
-/// The commitment that follows from an opened refresh, computed on the CPU pool together with those of other requests. None
-/// if the derivation fails.
+/// The commitment that follows from an opened refresh, computed on the CPU pool together with those of other
+/// requests. None if the derivation fails.
 ///
 /// # Errors
 /// 503 when too much is waiting.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// File name extensions that are served, with MIME type and priority (the highest wins when nothing else decides).
+/// File name extensions that are served, with MIME type and priority (the highest wins when nothing else
+/// decides).
 const TYPES: [(&str, &str, u8); 10] = [
     ("html", "text/html", 100),
     ("htm", "text/html", 99),
@@ -44,8 +45,8 @@ struct Range<'a> {
     quality: u16,
 }
 
-/// Splits `a;q=0.5, b` into ranges, most wanted first as far as qualities tell. Ranges with quality zero are kept:
-/// they exclude.
+/// Splits `a;q=0.5, b` into ranges, most wanted first as far as qualities tell. Ranges with quality zero are
+/// kept: they exclude.
 fn ranges(header: &str) -> Vec<Range<'_>> {
     header
         .split(',')
@@ -85,7 +86,8 @@ fn mime_quality(accept: &[Range<'_>], mime: &str) -> u16 {
     best.1
 }
 
-/// How well a language fits, 0 for not at all. `de` fits `de-CH` and the other way round; the exact tag fits better.
+/// How well a language fits, 0 for not at all. `de` fits `de-CH` and the other way round; the exact tag fits
+/// better.
 fn language_quality(wanted: &[Range<'_>], language: &str) -> u32 {
     let primary = |tag: &str| tag.split(['-', '_']).next().unwrap_or_default().to_ascii_lowercase();
     wanted
@@ -108,7 +110,8 @@ fn language_quality(wanted: &[Range<'_>], language: &str) -> u32 {
 }
 
 impl Documents {
-    /// A single built-in text, for exchanges without configured documents: wallets insist on an answer with a tag.
+    /// A single built-in text, for exchanges without configured documents: wallets insist on an answer with a
+    /// tag.
     pub fn built_in(etag: &str, text: &str) -> Self {
         let document = Document {
             language: "en".into(),

@@ -22,8 +22,8 @@ pub(crate) fn denomination_item(value: Amount, cipher: Cipher) -> String {
 }
 
 impl Exchange {
-    /// The periods of configured denominations, signing keys and fees. A key counts as long as its private key is
-    /// available and it is not revoked.
+    /// The periods of configured denominations, signing keys and fees. A key counts as long as its private
+    /// key is available and it is not revoked.
     pub fn calendar(&self) -> Calendar {
         let (config, keys) = (&self.core.config, self.keys());
         let items: Vec<String> = config

@@ -47,7 +47,8 @@ pub(super) struct KeysListing {
     last_modified: String,
     expires: Timestamp,
     has_expiry: bool,
-    /// One slot for every start, oldest first (the first is the full answer); filled when it is first asked for.
+    /// One slot for every start, oldest first (the first is the full answer); filled when it is first asked
+    /// for.
     slots: BTreeMap<Timestamp, PartialAnswer>,
 }
 
@@ -121,7 +122,8 @@ impl KeysListing {
         self.expires
     }
 
-    /// The answer with all denominations, or with those that start at `since` or later, if one starts exactly then.
+    /// The answer with all denominations, or with those that start at `since` or later, if one starts exactly
+    /// then.
     pub(super) fn answer(&self, state: &KeyState, since: Option<Timestamp>) -> Option<Arc<KeysAnswer>> {
         let since = since.filter(|since| self.slots.contains_key(since));
         let (start, slot) = match since {
@@ -166,8 +168,8 @@ fn listed(state: &KeyState) -> Vec<&Denom> {
     denoms
 }
 
-/// Signs the answers for all starts: the hash over the denominations in front of each end, and the sum of their hashes,
-/// which is that of the groups' sums.
+/// Signs the answers for all starts: the hash over the denominations in front of each end, and the sum of
+/// their hashes, which is that of the groups' sums.
 fn sign_slots(
     denoms: &[&Denom],
     custody: &Custody,
@@ -317,8 +319,8 @@ fn groups(denoms: &[&Denom], currency: Currency) -> Vec<DenominationGroup> {
     groups
 }
 
-/// The shortest lifetime among the active signing keys and the withdraw windows of the denominations to come: new keys
-/// appear about so often.
+/// The shortest lifetime among the active signing keys and the withdraw windows of the denominations to come:
+/// new keys appear about so often.
 fn rekey_interval(state: &KeyState, now: Timestamp) -> Duration {
     let signing = state.signing_keys().iter().filter(|key| !key.revoked && key.expire > now);
     let signing = signing.map(|key| key.expire.saturating_since(key.start));

@@ -514,7 +514,8 @@ fn future_denom(key: &DenomInfo, coin: &CoinConfig, config: &ExchangeConfig) -> 
     FutureDenom { row, announcement }
 }
 
-/// What is published about extensions: the signed manifests if they are stored, else what the configuration enables.
+/// What is published about extensions: the signed manifests if they are stored, else what the configuration
+/// enables.
 pub(super) fn extension_manifests(
     config: &ExchangeConfig,
     stored: Option<&ExtensionsRow>,

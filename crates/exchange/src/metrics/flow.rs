@@ -6,9 +6,9 @@
 //! difference that its rows make. So the sums are exact at any time, and no scrape reads a row. They follow
 //! from the rows, not from the rules: a rule that creates or loses money shows in [`Sums::difference`].
 //!
-//! Fees and unrevealed melts need more than one row: a reveal names its melt, and melts and refunds name a coin
-//! whose denomination sets the fee. Those columns never change once written, so they are read from the store
-//! at any later time (`Related`).
+//! Fees and unrevealed melts need more than one row: a reveal names its melt, and melts and refunds name a
+//! coin whose denomination sets the fee. Those columns never change once written, so they are read from the
+//! store at any later time (`Related`).
 //!
 //! On a database that several processes change, no process sees every commit. Each process then counts what
 //! its own commits add and take, which can be summed over processes, and computes all sums from a view of the
@@ -92,7 +92,8 @@ enum RowError {
     Store(StoreError),
 }
 
-/// The rows that another row names, as far as its sums depend on them. The columns that are used never change.
+/// The rows that another row names, as far as its sums depend on them. The columns that are used never
+/// change.
 trait Related {
     /// The denomination of a coin.
     fn coin_denom(&self, key: &CoinKey) -> Result<DenomSerial, RowError>;
@@ -200,14 +201,15 @@ impl Sums {
         self.deposits + self.transient + self.in_flight
     }
 
-    /// What the exchange holds beyond what it owes: fees, and melts that are not revealed yet. Never below zero.
+    /// What the exchange holds beyond what it owes: fees, and melts that are not revealed yet. Never below
+    /// zero.
     #[must_use]
     pub fn surplus(&self) -> i128 {
         self.wired_in - self.wired_out - self.reserves - self.outstanding() - self.pending()
     }
 
-    /// The conservation difference: money in − money out − obligations − fees. Zero when the books add up, below
-    /// zero when money was created, above zero when money was lost.
+    /// The conservation difference: money in − money out − obligations − fees. Zero when the books add up,
+    /// below zero when money was created, above zero when money was lost.
     #[must_use]
     pub fn difference(&self) -> i128 {
         self.surplus() - self.unrevealed_melts - self.fees
@@ -528,8 +530,8 @@ impl MoneyFlow {
         (state.is_complete && !state.is_broken).then_some(state.sums)
     }
 
-    /// What the commits of this process added to each sum, and what they took from it. Fees and unrevealed melts
-    /// are not counted here.
+    /// What the commits of this process added to each sum, and what they took from it. Fees and unrevealed
+    /// melts are not counted here.
     #[must_use]
     pub fn moved(&self) -> [Sums; 2] {
         self.state().moved

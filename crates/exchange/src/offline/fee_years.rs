@@ -10,8 +10,8 @@ const REMIND_BEFORE: Duration = Duration::from_days(61);
 /// Commands that set fees for a year, with the number of their arguments after the year.
 const FEE_COMMANDS: [(&str, usize); 2] = [("wire-fee", 3), ("global-fee", 6)];
 
-/// A reminder if a command line sets fees for this year, which ends soon, and not for the next one. It has the
-/// commands for both years.
+/// A reminder if a command line sets fees for this year, which ends soon, and not for the next one. It has
+/// the commands for both years.
 pub(super) fn reminder(arguments: &[String], now: Timestamp) -> Option<String> {
     let this_year = year_of(now)?;
     let end = year_start(this_year + 1);

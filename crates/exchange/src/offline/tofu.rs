@@ -85,7 +85,8 @@ fn check_one(
     }
 }
 
-/// Checks announced module keys against those seen before (or configured, the first time), and remembers new ones.
+/// Checks announced module keys against those seen before (or configured, the first time), and remembers new
+/// ones.
 ///
 /// # Errors
 /// [`OfflineError::Refused`] when a key is not the known one.

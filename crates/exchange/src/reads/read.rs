@@ -56,7 +56,8 @@ fn required_paytos(
     Ok(known.collect())
 }
 
-// --- Reserves -------------------------------------------------------------------------------------------------------
+// --- Reserves
+// -------------------------------------------------------------------------------------------------------
 
 /// A reserve.
 ///
@@ -149,7 +150,8 @@ pub fn reserve_statement(
     Ok(Some(ReserveStatement { balance: row.balance, items, events }))
 }
 
-/// Which of these planchets the reserve has withdrawn, in their order: a complete repetition is answered from here.
+/// Which of these planchets the reserve has withdrawn, in their order: a complete repetition is answered from
+/// here.
 ///
 /// # Errors
 /// See [`payto`].
@@ -173,7 +175,8 @@ pub fn withdrawal_of(store: &Store, h_coin_ev: HashCode) -> Result<Option<(Reser
     Ok(found.into_iter().next().map(|found| (found.key.reserve_pub, found.row)))
 }
 
-// --- Coins ----------------------------------------------------------------------------------------------------------
+// --- Coins
+// ----------------------------------------------------------------------------------------------------------
 
 /// A known coin.
 ///
@@ -311,7 +314,8 @@ pub fn links(store: &Store, coin_pub: CoinPub) -> Result<Vec<RevealRow>> {
     Ok(found.into_iter().map(|found| found.row).collect())
 }
 
-// --- Deposits and transfers -----------------------------------------------------------------------------------------
+// --- Deposits and transfers
+// -----------------------------------------------------------------------------------------
 
 /// The status of a deposit for its merchant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -378,7 +382,8 @@ pub struct TransferDeposit {
     pub deposit_fee: Money,
 }
 
-/// A transfer to a merchant. None until it is decided (also while its deposits wait in a transient aggregate).
+/// A transfer to a merchant. None until it is decided (also while its deposits wait in a transient
+/// aggregate).
 ///
 /// # Errors
 /// See [`payto`].
@@ -394,7 +399,8 @@ pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option
     Ok(Some(Transfer { wire_out, deposits }))
 }
 
-// --- Workers --------------------------------------------------------------------------------------------------------
+// --- Workers
+// --------------------------------------------------------------------------------------------------------
 
 /// The transient aggregate of a merchant's account, if there is one: its wtid goes into the next
 /// `Aggregate`.

@@ -1,22 +1,24 @@
 //! The balance sheet, computed from the rows alone.
 //!
-//! Every figure is a sum over tables, not a running counter, so that it checks the rules instead of repeating them:
-//! balances and remaining values come from their columns, everything else from the rows that should have caused them. If
-//! any rule creates or loses money, [`Totals::conserved`] is false.
+//! Every figure is a sum over tables, not a running counter, so that it checks the rules instead of repeating
+//! them: balances and remaining values come from their columns, everything else from the rows that should
+//! have caused them. If any rule creates or loses money, [`Totals::conserved`] is false.
 //!
 //! # The identity
 //!
-//! `wired_in = wired_out + reserves + outstanding + pending + unrevealed_melts + fees`, to the last unit, where
+//! `wired_in = wired_out + reserves + outstanding + pending + unrevealed_melts + fees`, to the last unit,
+//! where
 //!
 //! * **wired_in**: all incoming transfers that were booked.
 //! * **wired_out**: transfers that the bank accepted (aggregates, closings, drains).
 //! * **reserves**: Σ balances.
-//! * **outstanding** = issued − redeemed: what coins in wallets are worth. **issued**: Σ values of all coins signed, by
-//!   withdrawal or reveal. **redeemed**: Σ (value − remaining) of all known coins, so refunds and recoup-refreshes, which
-//!   fill coins again, reduce it.
-//! * **pending** = deposits + transient + in_flight: **deposits** not aggregated yet, contributions less refunds, the deposit
-//!   fee still included, because a complete refund would waive it; **transient** aggregates, deposit fees taken off, the
-//!   wire fee not; **in_flight** transfers decided but not accepted by the bank yet (failed ones too).
+//! * **outstanding** = issued − redeemed: what coins in wallets are worth. **issued**: Σ values of all coins
+//!   signed, by withdrawal or reveal. **redeemed**: Σ (value − remaining) of all known coins, so refunds and
+//!   recoup-refreshes, which fill coins again, reduce it.
+//! * **pending** = deposits + transient + in_flight: **deposits** not aggregated yet, contributions less
+//!   refunds, the deposit fee still included, because a complete refund would waive it; **transient**
+//!   aggregates, deposit fees taken off, the wire fee not; **in_flight** transfers decided but not accepted
+//!   by the bank yet (failed ones too).
 //! * **unrevealed_melts**: Σ (amount − melt fee) of melts without reveal.
 //! * **fees**: income that is still there: [`Fees`] less the profit paid out by drains.
 
@@ -164,8 +166,9 @@ struct Sheet<'a> {
     coins: HashMap<CoinPub, DenomSerial>,
 }
 
-/// Draws up the balance sheet. It scans every table, one after the other: call it when no commands are executed, or
-/// accept that it mixes moments. Needs memory for each known coin (about 50 bytes) and each melt.
+/// Draws up the balance sheet. It scans every table, one after the other: call it when no commands are
+/// executed, or accept that it mixes moments. Needs memory for each known coin (about 50 bytes) and each
+/// melt.
 ///
 /// # Errors
 /// When the store cannot be read, or its rows cannot be added up.

@@ -147,7 +147,8 @@ typed_commands! {
     Lease => Lease(Outcome::Lease), Leased;
 }
 
-// --- Reserves -------------------------------------------------------------------------------------------------------
+// --- Reserves
+// -------------------------------------------------------------------------------------------------------
 
 /// One planchet of a withdrawal.
 #[derive(Debug, Clone)]
@@ -166,8 +167,8 @@ pub struct Planchet {
     pub nonce: Option<CsNonce>,
 }
 
-/// Withdraws coins: `/withdraw` (one planchet) and `/batch-withdraw` alike. All or nothing; a complete repetition
-/// returns the stored signatures and charges nothing.
+/// Withdraws coins: `/withdraw` (one planchet) and `/batch-withdraw` alike. All or nothing; a complete
+/// repetition returns the stored signatures and charges nothing.
 #[derive(Debug, Clone)]
 pub struct Withdraw {
     /// The reserve.
@@ -249,8 +250,8 @@ pub struct Credited {
     pub range: Option<RangeState>,
 }
 
-/// Closes one expired reserve and prepares the transfer of its money to where it came from. The target is the reserve's
-/// origin, which never changes once set; the caller read it and its payto URI before.
+/// Closes one expired reserve and prepares the transfer of its money to where it came from. The target is the
+/// reserve's origin, which never changes once set; the caller read it and its payto URI before.
 #[derive(Debug, Clone)]
 pub struct CloseReserve {
     /// Which reserve.
@@ -285,7 +286,8 @@ pub enum Closed {
     },
 }
 
-// --- Coins ----------------------------------------------------------------------------------------------------------
+// --- Coins
+// ----------------------------------------------------------------------------------------------------------
 
 /// A coin in a request. Its denomination's signature was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -483,7 +485,8 @@ pub struct RecoupRefreshed {
     pub repeated: bool,
 }
 
-// --- Transfers ------------------------------------------------------------------------------------------------------
+// --- Transfers
+// ------------------------------------------------------------------------------------------------------
 
 /// The reason for an aggregation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -494,7 +497,8 @@ pub enum Trigger {
     Continued,
 }
 
-/// Aggregates open deposits of one merchant into one account: those whose refund deadline has passed, oldest deadline first.
+/// Aggregates open deposits of one merchant into one account: those whose refund deadline has passed, oldest
+/// deadline first.
 #[derive(Debug, Clone)]
 pub struct Aggregate {
     /// The merchant and the account.

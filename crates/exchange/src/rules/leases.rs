@@ -4,10 +4,11 @@
 //! worker whose lease has expired may continue: the other rules count an item once even if two workers
 //! process it.
 //!
-//! * An account's history is cut into *ranges* of bank rows, each imported by the watcher that has leased it. The cursor follows
-//!   the ranges in their order, in the commits that import them: it never passes a row that was not imported.
-//! * Other queues are cut into [`SLOTS`] *slots* by a part of their items' keys. A worker has a row of its own as long as its
-//!   lease lasts; the slots are spread evenly over the workers that have one.
+//! * An account's history is cut into *ranges* of bank rows, each imported by the watcher that has leased it.
+//!   The cursor follows the ranges in their order, in the commits that import them: it never passes a row
+//!   that was not imported.
+//! * Other queues are cut into [`SLOTS`] *slots* by a part of their items' keys. A worker has a row of its
+//!   own as long as its lease lasts; the slots are spread evenly over the workers that have one.
 //!
 //! Times are those of the workers' clocks, which may differ: a clock that is ahead takes over early, one that
 //! is behind takes over late. A lease that ends more than ten minutes from now was written by a wrong clock
@@ -79,7 +80,8 @@ fn leases(rows: &WorkingSet, job: LeaseJob, account: AccountId) -> BTreeMap<u64,
     found.into_iter().map(|(key, row)| (key.start, row.clone())).collect()
 }
 
-// --- Ranges of bank rows ----------------------------------------------------------------------------------------------
+// --- Ranges of bank rows
+// ----------------------------------------------------------------------------------------------
 
 fn cursor(rows: &WorkingSet, account: AccountId) -> u64 {
     rows.get::<Cursors>(&AccountKey { account }).map_or(0, |row| row.bank_row)
@@ -201,7 +203,8 @@ pub fn remove_all(store: &Store) -> Result<(), StoreError> {
     store.commit(&changes).map(drop)
 }
 
-// --- Slots ------------------------------------------------------------------------------------------------------------
+// --- Slots
+// ------------------------------------------------------------------------------------------------------------
 
 /// Slots that a worker has leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,5 +1,5 @@
-//! Changes of the key set, the accounts and the fees. All of them are signed by the offline master key (or an auditor's);
-//! the signatures have been checked before a command comes here.
+//! Changes of the key set, the accounts and the fees. All of them are signed by the offline master key (or an
+//! auditor's); the signatures have been checked before a command comes here.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash, Wtid};
 use batzen_engine::{Plan, WorkingSet};
@@ -17,8 +17,8 @@ use batzen_tables::exchange::{
 pub enum Command {
     /// Puts keys into use, all or nothing.
     Keys {
-        /// Denominations under the serials that they are to have, consecutive from the next free one. Those that are
-        /// active already do not belong here.
+        /// Denominations under the serials that they are to have, consecutive from the next free one. Those
+        /// that are active already do not belong here.
         denominations: Vec<(DenomSerial, DenomRow)>,
         /// Online signing keys.
         signing_keys: Vec<(EddsaPublicKey, SigningKeyRow)>,

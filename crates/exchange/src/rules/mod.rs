@@ -44,8 +44,8 @@ pub use denoms::{DenomProblem, DenomTable, DenomTerms};
 pub use history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
 pub use refusal::*;
 
-/// A history with more events than this is long: it proves a refusal apart from the short ones. Coins have a handful,
-/// a busy reserve some hundreds.
+/// A history with more events than this is long: it proves a refusal apart from the short ones. Coins have a
+/// handful, a busy reserve some hundreds.
 pub const HISTORY_EVENTS_LONG: usize = 256;
 
 /// The part of the configuration that the rules depend on.

@@ -219,8 +219,8 @@ impl ExchangeRules {
             rows.update::<Deposits>(&deposit_key, row);
         }
         let before = transient.as_ref().map_or(Money::ZERO, |row| row.total);
-        // A deposit refunded almost completely may owe more fee than is left of it; the others pay for it, and what
-        // even they cannot pay is waived.
+        // A deposit refunded almost completely may owe more fee than is left of it; the others pay for it,
+        // and what even they cannot pay is waived.
         let total = add(before, unit.contributed)?.checked_sub(unit.fees).unwrap_or(Money::ZERO);
         let amount = round_down(total.checked_sub(wire_fee).unwrap_or(Money::ZERO), self.config.round_unit);
         let more = unit.more && !command.complete;

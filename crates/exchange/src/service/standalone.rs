@@ -1,5 +1,5 @@
-//! An exchange that sets itself up: the offline workflow, step by step over the same HTTP calls, with a master key on its
-//! own machine. For demos, tests and small installations.
+//! An exchange that sets itself up: the offline workflow, step by step over the same HTTP calls, with a
+//! master key on its own machine. For demos, tests and small installations.
 
 use std::collections::BTreeSet;
 

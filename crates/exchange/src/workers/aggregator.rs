@@ -5,10 +5,11 @@
 //! command each, by way of the transient aggregate; only the last part pays, under the identifier that the
 //! first one got. An interrupted unit is found again by its transient aggregate.
 //!
-//! The queue of due deposits is read from the index alone. Parts of many units are in flight at the same time, so that one
-//! commit takes in several units and the next ones are found while it happens; but never more than `IN_FLIGHT_DEPOSITS`
-//! deposits, so that payments behind them in the lane do not wait long. Several aggregators, in whatever processes, have a
-//! share of the targets each (`leases`), so that they do not change the same rows.
+//! The queue of due deposits is read from the index alone. Parts of many units are in flight at the same
+//! time, so that one commit takes in several units and the next ones are found while it happens; but never
+//! more than `IN_FLIGHT_DEPOSITS` deposits, so that payments behind them in the lane do not wait long.
+//! Several aggregators, in whatever processes, have a share of the targets each (`leases`), so that they do
+//! not change the same rows.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -48,8 +49,8 @@ const PAGE_DEPOSITS_BESIDE_CLIENTS: usize = 1_024;
 const ACCOUNTS_AT_ONCE: usize = 16;
 /// The longest wire method that is read, in characters. Methods of configured accounts are shorter.
 const METHOD_CHARS_MAX: usize = 256;
-/// Deposits, and half as many units, that may be on their way through the lane. About two commits of a few milliseconds: one
-/// happens while the other one waits.
+/// Deposits, and half as many units, that may be on their way through the lane. About two commits of a few
+/// milliseconds: one happens while the other one waits.
 const IN_FLIGHT_DEPOSITS: usize = 3_000;
 /// What a unit costs beside its deposits, in deposits: it writes a transfer and a prepared request.
 const UNIT_WEIGHT: usize = 2;

@@ -1,14 +1,15 @@
-//! The link of worker programs to the running service. With the embedded store only the service has the store open, so a worker
-//! program has the service run the worker.
+//! The link of worker programs to the running service. With the embedded store only the service has the store
+//! open, so a worker program has the service run the worker.
 //!
 //! The service listens on a local socket in the runtime directory. A program connects and sends one line:
 //!
-//! * `run NAME SIZE WORKERS ACCOUNT LONG-POLL-MS FLAGS`, each a number or `-`. Once the worker has nothing left to do, the service
-//!   answers `ok DONE SET-ASIDE DEFERRED` or `error REASON`.
-//! * `serve` with the same words. The service answers `ok` at once. The worker runs until the service ends (`end`) or the worker
-//!   fails (`error REASON`).
+//! * `run NAME SIZE WORKERS ACCOUNT LONG-POLL-MS FLAGS`, each a number or `-`. Once the worker has nothing
+//!   left to do, the service answers `ok DONE SET-ASIDE DEFERRED` or `error REASON`.
+//! * `serve` with the same words. The service answers `ok` at once. The worker runs until the service ends
+//!   (`end`) or the worker fails (`error REASON`).
 //!
-//! Either way the worker ends when the program disconnects: a killed program leaves no worker and no claim behind.
+//! Either way the worker ends when the program disconnects: a killed program leaves no worker and no claim
+//! behind.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

@@ -1,4 +1,5 @@
-//! One connection: writes the requests of its queue and gives the responses, which come in the same order, to their senders.
+//! One connection: writes the requests of its queue and gives the responses, which come in the same order, to
+//! their senders.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

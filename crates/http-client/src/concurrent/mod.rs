@@ -1,5 +1,5 @@
-//! The client's side of concurrent requests ([`batzen_http_codec::concurrent`]): a few connections to one server, shared by all
-//! requests.
+//! The client's side of concurrent requests ([`batzen_http_codec::concurrent`]): a few connections to one
+//! server, shared by all requests.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -114,8 +114,8 @@ impl fmt::Debug for ConcurrentClient {
 }
 
 impl ConcurrentClient {
-    /// A client of the server at this host and port. `authorization` goes with the request for the protocol; other requests
-    /// have it in their own heads.
+    /// A client of the server at this host and port. `authorization` goes with the request for the protocol;
+    /// other requests have it in their own heads.
     pub fn new(authority: Arc<str>, authorization: Option<HeaderValue>, limits: Limits) -> Self {
         let (state, opening) = (Mutex::default(), tokio::sync::Mutex::default());
         Self(Arc::new(Shared { authority, authorization, limits, state, opening }))
@@ -278,7 +278,8 @@ impl Drop for LoadGuard<'_> {
     }
 }
 
-/// Connects and changes the protocol, each within `step_timeout`. Returns the bytes that were read beyond that, too.
+/// Connects and changes the protocol, each within `step_timeout`. Returns the bytes that were read beyond
+/// that, too.
 async fn open(
     authority: &str,
     authorization: Option<&HeaderValue>,

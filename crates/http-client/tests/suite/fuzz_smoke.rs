@@ -1,4 +1,5 @@
-//! The fuzz target on the stable compiler, with mutated seeds of the corpus. `BATZEN_FUZZ_ITERATIONS` makes it longer.
+//! The fuzz target on the stable compiler, with mutated seeds of the corpus. `BATZEN_FUZZ_ITERATIONS` makes
+//! it longer.
 
 use std::path::Path;
 

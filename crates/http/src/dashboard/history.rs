@@ -27,14 +27,15 @@ const ROWS_MAX: usize = 64;
 /// Tiles for metrics that the layout does not name; more are left out.
 const OTHER_TILES_MAX: usize = 16;
 
-/// What may be asked for: seconds shown, and readings a point. Rates and quantiles of a point are those of its whole time,
-/// so that each range has points of its own.
+/// What may be asked for: seconds shown, and readings a point. Rates and quantiles of a point are those of
+/// its whole time, so that each range has points of its own.
 const RANGES: [(u64, u64); 3] = [(300, 1), (900, 3), (3600, 10)];
 
 /// A gauge that must be zero.
 const CONSERVATION: &str = "batzen_money_conservation_difference";
 
-/// The metrics that the dashboard is computed from, beside those that it finds by the beginning of their names.
+/// The metrics that the dashboard is computed from, beside those that it finds by the beginning of their
+/// names.
 static WANTED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let own = ["batzen_build_info", "batzen_currency_info", "process_start_time_seconds"];
     let own = own.into_iter().map(str::to_owned);

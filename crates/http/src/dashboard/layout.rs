@@ -1,5 +1,6 @@
-//! What the dashboard shows: sections of tiles, charts and tables, each with the metrics that it comes from. A section that
-//! needs a metric the service does not have is left out, so that one layout fits every service.
+//! What the dashboard shows: sections of tiles, charts and tables, each with the metrics that it comes from.
+//! A section that needs a metric the service does not have is left out, so that one layout fits every
+//! service.
 
 use Bad::{Above, AboveShare, Below, Negative, Never, Positive};
 use Lines::{Each, Named};
@@ -139,7 +140,8 @@ pub(super) struct Section {
     pub extra: Extra,
 }
 
-/// Operations that are answered at once. Others may be long polls, whose times and counts say nothing about the load.
+/// Operations that are answered at once. Others may be long polls, whose times and counts say nothing about
+/// the load.
 pub(super) const WORK: [&str; 25] = [
     "withdraw",
     "batch-withdraw",

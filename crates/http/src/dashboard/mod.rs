@@ -1,9 +1,10 @@
 //! The dashboard: a page for people that shows what `/metrics` says, now and over the last hour.
 //!
-//! A task of each service reads the service's own metrics every few seconds and adds them to [`history::History`], which
-//! computes rates and quantiles and keeps their last hour in rings of a fixed size. The page asks for that as JSON and draws
-//! it. All files are part of the program; the policy of the page allows nothing from elsewhere, and no script or style that
-//! stands in the page itself. It shows no more than `/metrics` does.
+//! A task of each service reads the service's own metrics every few seconds and adds them to
+//! [`history::History`], which computes rates and quantiles and keeps their last hour in rings of a fixed
+//! size. The page asks for that as JSON and draws it. All files are part of the program; the policy of the
+//! page allows nothing from elsewhere, and no script or style that stands in the page itself. It shows no
+//! more than `/metrics` does.
 //!
 //! [`layout`] defines the content. Charts are drawn by uPlot (`vendor/`).
 
@@ -66,7 +67,8 @@ static ASSETS: LazyLock<[Asset; 4]> = LazyLock::new(|| {
     ]
 });
 
-/// The page, at `/dashboard` and at `/dashboard/`: it finds its files beside itself, at whatever path a proxy puts it.
+/// The page, at `/dashboard` and at `/dashboard/`: it finds its files beside itself, at whatever path a proxy
+/// puts it.
 static PAGES: LazyLock<[(Bytes, Bytes); 2]> = LazyLock::new(|| {
     ["dashboard/", ""].map(|base| {
         let mut html = include_str!("page.html").replace("{base}", base);

@@ -157,7 +157,8 @@ impl Buckets {
         self.0.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
 
-    /// A quantile, linear within its bucket (of numbers of things: the bucket's bound); none if nothing was recorded.
+    /// A quantile, linear within its bucket (of numbers of things: the bucket's bound); none if nothing was
+    /// recorded.
     pub fn quantile(&self, quantile: f64, is_whole: bool) -> Option<f64> {
         let total: f64 = self.0.iter().map(|(_, count)| count).sum();
         if total <= 0.0 {

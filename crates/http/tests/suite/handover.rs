@@ -40,8 +40,8 @@ async fn start(port: u16) -> Process {
     Process { drain, port, task }
 }
 
-/// A typical HTTP client: it keeps its connection as long as the server does, opens a new one if the old one is closed before it
-/// has sent anything, and treats everything else as a failure.
+/// A typical HTTP client: it keeps its connection as long as the server does, opens a new one if the old one
+/// is closed before it has sent anything, and treats everything else as a failure.
 async fn client(port: u16, keeps: bool, is_over: Arc<AtomicBool>, answered: Arc<AtomicU64>) {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut kept: Option<TcpStream> = None;

@@ -1,4 +1,5 @@
-//! A server behind nginx with the configuration of `deploy/nginx`. Needs nginx (`make needs-test` installs it).
+//! A server behind nginx with the configuration of `deploy/nginx`. Needs nginx (`make needs-test` installs
+//! it).
 use crate::common;
 
 use batzen_http::{Admission, Drain, Handler, Head, Listen, Request, Response, Server, ServerOptions};

@@ -232,7 +232,8 @@ async fn malformed_requests_are_refused_and_the_connection_closed() {
     // The response to a valid request before a malformed one still arrives.
     let both = server.raw("GET / HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;
     assert!(both.starts_with("HTTP/1.1 200") && both.contains("helloHTTP/1.1 400"), "{both}");
-    // So does the response before a request with an unknown end, or a body that ends early, even if the client reads slowly.
+    // So does the response before a request with an unknown end, or a body that ends early, even if the
+    // client reads slowly.
     for wrong in ["content-length: -1\r\n\r\n", "transfer-encoding: chunked\r\n\r\nzz\r\n"] {
         let mut stream = server.connect().await;
         let head =

@@ -1,5 +1,5 @@
-//! What one client does to the server does not keep out another. Attackers come from 127.0.0.2 and further, the honest
-//! client from 127.0.0.1.
+//! What one client does to the server does not keep out another. Attackers come from 127.0.0.2 and further,
+//! the honest client from 127.0.0.1.
 use crate::common;
 
 use batzen_http::ServerOptions;
@@ -119,7 +119,8 @@ async fn the_oldest_unused_connections_make_room() {
 async fn long_polls_leave_connections_for_others() {
     let server = start(ServerOptions { max_connections: 64, ..patient() }).await;
     let poll = "GET /poll/k?timeout_ms=600000 HTTP/1.1\r\nhost: x\r\n\r\n";
-    // One address: half of the long polls, which are half of the connections. The others are answered at once.
+    // One address: half of the long polls, which are half of the connections. The others are answered at
+    // once.
     let mut polls = Vec::new();
     for _ in 0..30 {
         polls.push(send_from(&server, 2, poll).await);
@@ -134,7 +135,8 @@ async fn long_polls_leave_connections_for_others() {
     }
     assert_eq!(answered, 14);
     assert_eq!(status(&server.ask("GET", "/", "").await), 200);
-    // More addresses than there is room for: the oldest polls are answered early, and ordinary requests are served.
+    // More addresses than there is room for: the oldest polls are answered early, and ordinary requests are
+    // served.
     for last in 3..60 {
         polls.push(send_from(&server, last, poll).await);
         let mut honest = server.connect().await;
@@ -178,7 +180,8 @@ async fn clients_that_do_not_read_are_refused_and_cut_off() {
     server.until(|stats| stats.requests == 20 && stats.requests_in_flight == 0).await;
     let stats = server.stats.snapshot();
     assert!(stats.refused[4] > 0 && stats.held[4] <= limit as u64, "{stats:?}");
-    // Many addresses: those that have stopped reading are cut off, and an honest client gets its large response.
+    // Many addresses: those that have stopped reading are cut off, and an honest client gets its large
+    // response.
     for last in 3..30 {
         readers.push(stop_reading(&server, last, &big).await);
         assert!(server.stats.snapshot().held[4] <= limit as u64);
@@ -204,7 +207,8 @@ async fn clients_that_do_not_read_are_refused_and_cut_off() {
 
 #[tokio::test]
 async fn a_request_behind_an_unread_response_does_not_extend_its_deadline() {
-    // The response is large, and the next request on the connection is a long poll. The unread response has its deadline.
+    // The response is large, and the next request on the connection is a long poll. The unread response has
+    // its deadline.
     let server = start(ServerOptions {
         write_timeout: Duration::from_millis(200),
         min_rate_bytes_per_s: 1 << 30,

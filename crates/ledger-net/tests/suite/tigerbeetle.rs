@@ -1,4 +1,5 @@
-//! The same examples against a TigerBeetle cluster, when `BATZEN_TEST_TIGERBEETLE` names one (`3000`, or `CLUSTER@ADDRESS,..`).
+//! The same examples against a TigerBeetle cluster, when `BATZEN_TEST_TIGERBEETLE` names one (`3000`, or
+//! `CLUSTER@ADDRESS,..`).
 
 #![cfg(feature = "tigerbeetle")]
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

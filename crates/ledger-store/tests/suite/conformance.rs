@@ -1,4 +1,5 @@
-//! The durable ledger conforms to the contract of all backends, and has the same state after it was opened again.
+//! The durable ledger conforms to the contract of all backends, and has the same state after it was opened
+//! again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

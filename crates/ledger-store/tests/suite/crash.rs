@@ -1,5 +1,5 @@
-//! A fault at every call to the disk, and damage to every part of the files. `BATZEN_SOAK_FACTOR` multiplies the number of
-//! seeds.
+//! A fault at every call to the disk, and damage to every part of the files. `BATZEN_SOAK_FACTOR` multiplies
+//! the number of seeds.
 
 use crate::world;
 
@@ -32,8 +32,8 @@ fn a_power_cut_at_every_call_loses_nothing() {
     sweep(100, |call| Faults::At(call, Fault::Crash));
 }
 
-/// A process killed during a sync leaves data that only the page cache has. The next process answers repeated requests from it, so
-/// it must survive.
+/// A process killed during a sync leaves data that only the page cache has. The next process answers repeated
+/// requests from it, so it must survive.
 #[test]
 fn a_power_cut_after_a_kill_at_every_call_revokes_no_answer() {
     sweep(150, |call| Faults::KilledAt(call, Fault::Crash));
@@ -54,7 +54,8 @@ fn a_full_disk_at_every_call_undoes_the_batch() {
     sweep(300, |call| Faults::At(call, Fault::Full));
 }
 
-/// Any bit of any file flips, or a file is cut anywhere: the ledger opens with the same state, or refuses to open.
+/// Any bit of any file flips, or a file is cut anywhere: the ledger opens with the same state, or refuses to
+/// open.
 #[test]
 fn damage_is_refused_or_harmless() {
     let (world, report) = World::new(400, Planted::None, Faults::None).run(TURNS).unwrap();
@@ -89,7 +90,8 @@ fn damage_is_refused_or_harmless() {
     assert!(refused > 20 && harmless > 20, "{refused} refused, {harmless} harmless");
 }
 
-/// `verify` on the files finds damage that opening refuses: a flipped bit in the last commit, and a truncated file.
+/// `verify` on the files finds damage that opening refuses: a flipped bit in the last commit, and a truncated
+/// file.
 #[test]
 fn verification_of_the_files_finds_damage_to_the_last_commit() {
     let (world, report) = World::new(401, Planted::None, Faults::None).run(TURNS).unwrap();

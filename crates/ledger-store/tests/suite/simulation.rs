@@ -1,5 +1,5 @@
-//! Complete runs of a ledger under a seed: the same seed gives the same run. Planted bugs are found, which proves that the checks
-//! work. `BATZEN_SOAK_FACTOR` multiplies the number of seeds.
+//! Complete runs of a ledger under a seed: the same seed gives the same run. Planted bugs are found, which
+//! proves that the checks work. `BATZEN_SOAK_FACTOR` multiplies the number of seeds.
 
 use crate::world;
 

@@ -66,8 +66,8 @@ pub struct Side {
     pub flags: AccountFlags,
     /// Its balances after the movement.
     pub balances: Balances,
-    /// The account's movement before this one: its record number plus one, 0 for none. So the history of an account can be
-    /// walked backwards without an index.
+    /// The account's movement before this one: its record number plus one, 0 for none. So the history of an
+    /// account can be walked backwards without an index.
     pub previous: u64,
 }
 

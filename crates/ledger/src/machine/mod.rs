@@ -1,4 +1,5 @@
-//! The state machine of a ledger: a pure function from a sequence of operations to state, results and a log of records.
+//! The state machine of a ledger: a pure function from a sequence of operations to state, results and a log
+//! of records.
 //!
 //! The machine *decides* each event by the rules, which yields a record or a refusal, and *appends* the
 //! record, which changes the state. The caller takes the records and stores them. Appending them to an empty

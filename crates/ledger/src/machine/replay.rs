@@ -77,7 +77,8 @@ impl Machine {
         self.ids.reserve(transfers);
     }
 
-    /// Lets a stored record take effect again, trusting that the rules made it; that it fits to the state is checked.
+    /// Lets a stored record take effect again, trusting that the rules made it; that it fits to the state is
+    /// checked.
     ///
     /// # Errors
     /// When the record does not follow from the state.
@@ -93,7 +94,8 @@ impl Machine {
         Ok(())
     }
 
-    /// [`Machine::restore`] for consecutive records: what they need of the indexes and accounts comes into the cache together.
+    /// [`Machine::restore`] for consecutive records: what they need of the indexes and accounts comes into
+    /// the cache together.
     ///
     /// # Errors
     /// As [`Machine::restore`].

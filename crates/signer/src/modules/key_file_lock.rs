@@ -1,6 +1,6 @@
-//! The lock on the key files, which services on one machine share. Only its holder creates, replaces or erases keys, and it
-//! first loads the keys that other processes have written. So no key is created twice, and no key is in the memory of one
-//! process alone.
+//! The lock on the key files, which services on one machine share. Only its holder creates, replaces or
+//! erases keys, and it first loads the keys that other processes have written. So no key is created twice,
+//! and no key is in the memory of one process alone.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -32,7 +32,8 @@ pub(super) struct KeyFileGuard<'a> {
 }
 
 impl SecurityModules {
-    /// Waits for the lock, possibly while another process creates keys, and takes up the keys of other processes.
+    /// Waits for the lock, possibly while another process creates keys, and takes up the keys of other
+    /// processes.
     pub(super) async fn lock_key_files(&self) -> Result<KeyFileGuard<'_>, KeyError> {
         let process_guard = self.key_file_lock.process.lock().await;
         let directory = self.eddsa_dir.clone();
@@ -47,8 +48,8 @@ impl SecurityModules {
         Ok(KeyFileGuard { _process: process_guard, _machine: file })
     }
 
-    /// Takes up the keys that other processes have created or replaced in these files. Returns their number since the last
-    /// call.
+    /// Takes up the keys that other processes have created or replaced in these files. Returns their number
+    /// since the last call.
     ///
     /// # Errors
     /// If the files cannot be read.

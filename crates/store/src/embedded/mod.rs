@@ -513,7 +513,8 @@ impl EmbeddedStore {
         self.core.identity.key
     }
 
-    /// Whether a directory holds a store: a manifest, or segments of a journal. Opening creates a store otherwise.
+    /// Whether a directory holds a store: a manifest, or segments of a journal. Opening creates a store
+    /// otherwise.
     #[must_use]
     pub fn exists(path: impl AsRef<Path>) -> bool {
         let is_of_store =

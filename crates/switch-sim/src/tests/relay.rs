@@ -1,5 +1,5 @@
-//! A tiny switch for the tests of the simulators: it keeps transfers in a map, checks fulfilments, lets transfers expire and
-//! passes messages on. It forgets everything when it ends, and knows no money.
+//! A tiny switch for the tests of the simulators: it keeps transfers in a map, checks fulfilments, lets
+//! transfers expire and passes messages on. It forgets everything when it ends, and knows no money.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
@@ -18,7 +18,8 @@ use crate::{MESSAGE_LIMITS, ilp};
 pub struct Faults {
     /// One in this many requests is refused with 503 and not taken; 0: none.
     pub overload_every: u64,
-    /// After this many requests a connection is closed after the request was taken, without an answer; 0: none.
+    /// After this many requests a connection is closed after the request was taken, without an answer; 0:
+    /// none.
     pub cut_every: u64,
     /// Whether callbacks about the end of a transfer are sent twice.
     pub repeats_callbacks: bool,

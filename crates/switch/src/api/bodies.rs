@@ -1,5 +1,5 @@
-//! The form of bodies that the switch passes on: what the specification demands is there and has its form. What else they hold
-//! is the receiver's business.
+//! The form of bodies that the switch passes on: what the specification demands is there and has its form.
+//! What else they hold is the receiver's business.
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! The participants' interface: transfers. A request is acknowledged when it is durably queued; its outcome comes as
-//! a callback.
+//! The participants' interface: transfers. A request is acknowledged when it is durably queued; its outcome
+//! comes as a callback.
 
 use std::sync::Arc;
 
@@ -115,8 +115,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Checks a media type and its version: `application/vnd.interoperability.RESOURCE+json;version=1.0` or 1.1; in Accept also
-/// a major version alone, or none.
+/// Checks a media type and its version: `application/vnd.interoperability.RESOURCE+json;version=1.0` or 1.1;
+/// in Accept also a major version alone, or none.
 fn check_media(value: &str, resource: &str, is_accept: bool) -> Result<(), Refuse> {
     let mut parts = value.split(';').map(str::trim);
     let media = parts.next().unwrap_or_default();

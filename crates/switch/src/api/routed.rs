@@ -1,5 +1,5 @@
-//! What prepares a transfer: lookups of parties, quotes, requests to pay. The switch checks the form, acknowledges, and passes
-//! the message on as it came; it keeps no record of it.
+//! What prepares a transfer: lookups of parties, quotes, requests to pay. The switch checks the form,
+//! acknowledges, and passes the message on as it came; it keeps no record of it.
 
 use batzen_http::{Method, Request, Response};
 use serde_json::Value;

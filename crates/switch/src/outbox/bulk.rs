@@ -15,8 +15,8 @@ use crate::values::{format_hash, format_time, format_uuid, parse_uuid};
 const SIGNATURE_LINES: [&str; 3] = ["fspiop-signature:", "fspiop-uri:", "fspiop-http-method:"];
 
 impl Renderer<'_> {
-    /// The payer's POST with the items that were reserved: byte for byte if these are all, otherwise without its signature,
-    /// which is over something else.
+    /// The payer's POST with the items that were reserved: byte for byte if these are all, otherwise without
+    /// its signature, which is over something else.
     pub(super) fn bulk_prepare(&self, id: u128) -> Option<Ready> {
         let bulk = self.rows.bulks.get(&id)?;
         let received = self.rows.bodies.get(&BodyKey::new(id, BodyKind::BulkPrepare))?;

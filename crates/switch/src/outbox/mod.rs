@@ -1,9 +1,10 @@
 //! Callbacks: at least once, in the order of a transfer's changes, with patience that has limits.
 //!
-//! The outbox is a table: a message is a row that was committed together with its reason. One task a participant reads the
-//! participant's rows in their order, a window at a time, sends them over a few connections (many requests at once), and has
-//! the rows removed that were acknowledged. What a kill interrupts is sent again by the next start. A window never holds two
-//! messages about one transfer, so that none overtakes another.
+//! The outbox is a table: a message is a row that was committed together with its reason. One task a
+//! participant reads the participant's rows in their order, a window at a time, sends them over a few
+//! connections (many requests at once), and has the rows removed that were acknowledged. What a kill
+//! interrupts is sent again by the next start. A window never holds two messages about one transfer, so that
+//! none overtakes another.
 
 mod bulk;
 pub(crate) mod render;
@@ -297,7 +298,8 @@ impl Sender {
         Ok(Some(round))
     }
 
-    /// Sends what waits, but of each transfer only the first message. The fates are in the order of `waiting`.
+    /// Sends what waits, but of each transfer only the first message. The fates are in the order of
+    /// `waiting`.
     async fn send(&mut self) -> Result<Vec<Option<Fate>>, StoreError> {
         let mut fates = vec![None; self.waiting.len()];
         let directory = self.shared.directory.now();
@@ -371,7 +373,8 @@ struct Exchanged {
     replies: Vec<Option<Reply>>,
 }
 
-/// Sends requests over a kept connection or a new one. A kept one that turns out to be closed is replaced once.
+/// Sends requests over a kept connection or a new one. A kept one that turns out to be closed is replaced
+/// once.
 async fn exchange(
     kept: Option<Link>,
     authority: String,

@@ -1,4 +1,5 @@
-//! Messages of the outbox as HTTP requests, made from the rows that they are about at the moment they are sent.
+//! Messages of the outbox as HTTP requests, made from the rows that they are about at the moment they are
+//! sent.
 
 use std::collections::HashMap;
 

@@ -37,8 +37,8 @@ impl Link {
         }
     }
 
-    /// Sends requests and reads their answers. Fewer answers than requests: the connection has ended (the error says how), and
-    /// the outcome of the others is unknown.
+    /// Sends requests and reads their answers. Fewer answers than requests: the connection has ended (the
+    /// error says how), and the outcome of the others is unknown.
     pub async fn exchange(
         &mut self,
         requests: &[u8],

@@ -1,4 +1,5 @@
-//! Participants, accounts, limits, callback addresses, settlement models; and the changes that operators make.
+//! Participants, accounts, limits, callback addresses, settlement models; and the changes that operators
+//! make.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
@@ -33,8 +34,9 @@ pub enum Refusal {
     NotDone(Box<Refusal>),
 }
 
-/// A change that an operator makes, or that one operator proposes and another approves. Participants' numbers are filled in
-/// when it is made, not when it is proposed. Its JSON is stored: variants and fields are added, never changed.
+/// A change that an operator makes, or that one operator proposes and another approves. Participants' numbers
+/// are filled in when it is made, not when it is proposed. Its JSON is stored: variants and fields are added,
+/// never changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Change {

@@ -1,8 +1,9 @@
 //! Changes that one operator proposes and another approves.
 //!
-//! A proposal is open until another operator approves or rejects it, the proposer withdraws it, or it expires. A change of
-//! rows alone takes effect in the same commit as its approval. One that needs the ledger is approved first, then carried out,
-//! then finished: what is cut short is carried out again, which is harmless.
+//! A proposal is open until another operator approves or rejects it, the proposer withdraws it, or it
+//! expires. A change of rows alone takes effect in the same commit as its approval. One that needs the ledger
+//! is approved first, then carried out, then finished: what is cut short is carried out again, which is
+//! harmless.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
@@ -191,7 +192,8 @@ pub(super) fn propose(
     Ok(*id)
 }
 
-/// Whether a decision is allowed. It is asked before anything is carried out, and again when the decision is recorded.
+/// Whether a decision is allowed. It is asked before anything is carried out, and again when the decision is
+/// recorded.
 ///
 /// # Errors
 /// [`Refusal`].

@@ -1,6 +1,7 @@
-//! Bulk transfers (specification, chapter 2.9): many transfers of one payer to one payee, announced, forwarded and answered
-//! together, but each validated, reserved and decided on its own by the rules of single transfers ([`transfers`]). The bulk's
-//! row counts the items that are still open, so that no answer has to look at all of them.
+//! Bulk transfers (specification, chapter 2.9): many transfers of one payer to one payee, announced,
+//! forwarded and answered together, but each validated, reserved and decided on its own by the rules of
+//! single transfers ([`transfers`]). The bulk's row counts the items that are still open, so that no answer
+//! has to look at all of them.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_tables::switch::{

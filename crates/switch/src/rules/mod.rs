@@ -1,5 +1,5 @@
-//! The switch's rules: what a command does to transfers, windows, settlements and participants. Pure: no I/O, no clock, no
-//! randomness.
+//! The switch's rules: what a command does to transfers, windows, settlements and participants. Pure: no I/O,
+//! no clock, no randomness.
 //!
 //! | module | what |
 //! |---|---|
@@ -13,9 +13,9 @@
 //! | [`parties`] | whose customer a party is |
 //! | [`movements`] | liquidity that comes and goes, headroom granted and taken back |
 //!
-//! Money moves in the ledger alone. A command that wants it moved records what is *intended*, in the same commit as the
-//! reason; the event is sent afterwards, again and again under the same id until it is answered; [`Command::Answers`]
-//! records the answer.
+//! Money moves in the ledger alone. A command that wants it moved records what is *intended*, in the same
+//! commit as the reason; the event is sent afterwards, again and again under the same id until it is
+//! answered; [`Command::Answers`] records the answer.
 
 pub mod admin;
 pub mod approvals;
@@ -104,7 +104,8 @@ pub enum Command {
 pub struct Numbered {
     /// The number of its first message; it takes up [`Command::numbers`].
     pub number: u64,
-    /// When it is decided, in microseconds since 1970: the engine's time counts whole seconds, transfers expire by milliseconds.
+    /// When it is decided, in microseconds since 1970: the engine's time counts whole seconds, transfers
+    /// expire by milliseconds.
     pub micros: u64,
     /// The command.
     pub command: Command,
@@ -248,7 +249,8 @@ impl Context {
         self.micros / 1000
     }
 
-    /// Puts a message into the outbox: at most one to each participant under one number, since the plan named just these.
+    /// Puts a message into the outbox: at most one to each participant under one number, since the plan named
+    /// just these.
     fn tell(&mut self, rows: &mut WorkingSet, message: Message) {
         let Message { to, kind, id, code, text } = message;
         if to == HUB {

@@ -1,5 +1,5 @@
-//! Liquidity that comes and goes, and headroom that is granted and taken back. A movement is recorded before the ledger is
-//! asked, and finished after it has answered.
+//! Liquidity that comes and goes, and headroom that is granted and taken back. A movement is recorded before
+//! the ledger is asked, and finished after it has answered.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_tables::switch::{
@@ -14,7 +14,8 @@ use super::{Context, Message, MessageKind, Refusal, change_state, plan_message, 
 pub enum MovementKind {
     /// Liquidity comes: HUB_RECONCILIATION to SETTLEMENT.
     FundsIn = 1,
-    /// Liquidity goes, in two steps: SETTLEMENT to HUB_RECONCILIATION; headroom that it covered is taken back with it.
+    /// Liquidity goes, in two steps: SETTLEMENT to HUB_RECONCILIATION; headroom that it covered is taken back
+    /// with it.
     FundsOut = 2,
     /// Headroom is granted.
     Grant = 3,
@@ -113,8 +114,8 @@ impl MovementState {
 pub enum MovementCommand {
     /// Gives out a number for a movement of the switch itself.
     Number,
-    /// Records that something is to be moved. The same again is answered as the first time; something else under the same id
-    /// is refused.
+    /// Records that something is to be moved. The same again is answered as the first time; something else
+    /// under the same id is refused.
     Begin {
         /// Its id, also in the ledger.
         id: u128,

@@ -1,5 +1,5 @@
-//! Whose customer a party is: what participants register for account lookups. A party (a phone number, an account) is named by
-//! a hash of its identifier, so that the table is not a list of identifiers.
+//! Whose customer a party is: what participants register for account lookups. A party (a phone number, an
+//! account) is named by a hash of its identifier, so that the table is not a list of identifiers.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
@@ -13,7 +13,8 @@ pub const PARTIES_MAX: usize = 1000;
 /// What can be asked about parties. The outcome names the places of those that were refused.
 #[derive(Clone, Debug)]
 pub enum PartyCommand {
-    /// These are customers of a participant. One that is another participant's is refused; the same again is harmless.
+    /// These are customers of a participant. One that is another participant's is refused; the same again is
+    /// harmless.
     Register {
         /// The parties.
         parties: Vec<PartyKey>,

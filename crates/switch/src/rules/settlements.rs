@@ -1,7 +1,8 @@
-//! Multilateral deferred net settlement: what each participant owes over some windows, step by step until it is settled.
+//! Multilateral deferred net settlement: what each participant owes over some windows, step by step until it
+//! is settled.
 //!
-//! The steps' entries in the ledger have ids made from settlement, participant and step, so that a step that was cut short is
-//! simply taken again; it is recorded here once the ledger has answered.
+//! The steps' entries in the ledger have ids made from settlement, participant and step, so that a step that
+//! was cut short is simply taken again; it is recorded here once the ledger has answered.
 
 use std::collections::BTreeMap;
 

@@ -119,8 +119,9 @@ impl TransferStage {
         matches!(self.external(), TransferState::Committed | TransferState::Aborted)
     }
 
-    /// Whether a transfer may go from this state to that. Beyond the specification's table: a post that comes too late for
-    /// the ledger expires (RECEIVED_FULFIL to RESERVED_TIMEOUT), and a ledger that does not hold what it should fails.
+    /// Whether a transfer may go from this state to that. Beyond the specification's table: a post that comes
+    /// too late for the ledger expires (RECEIVED_FULFIL to RESERVED_TIMEOUT), and a ledger that does not hold
+    /// what it should fails.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         matches!(

@@ -242,7 +242,8 @@ impl SwitchRules {
     pub(super) fn prepare(&self, rows: &mut WorkingSet, prepare: &Prepare, cx: &mut Context) {
         let key = TransferKey { id: prepare.id };
         if let Some(known) = rows.get::<Transfers>(&key) {
-            // Who only knows the text of another's message learns nothing of its transfer. (One that is invalid may name anybody.)
+            // Who only knows the text of another's message learns nothing of its transfer. (One that is
+            // invalid may name anybody.)
             let is_foreign =
                 known.payer != prepare.source && TransferStage::of(known) != TransferStage::Invalid;
             if known.prepare_hash != prepare.message.hash || known.bulk != prepare.bulk || is_foreign {
@@ -493,7 +494,8 @@ fn resend(rows: &mut WorkingSet, id: u128, row: &TransferRow, cx: &mut Context) 
     let message = match (row.wants_patch, ApiError::from_code(row.error_code)) {
         (true, _) => Message::new(row.payee, MessageKind::Patch, id),
         (false, Some(error)) => Message::error(row.payee, id, error, &row.error_text),
-        // A committed transfer whose payee did not ask for confirmation: there was no answer, so the state is one.
+        // A committed transfer whose payee did not ask for confirmation: there was no answer, so the state is
+        // one.
         (false, None) => Message::new(row.payee, MessageKind::TransferStage, id),
     };
     cx.tell(rows, message);

@@ -1,6 +1,6 @@
-//! Settlement windows, and what was sent and received in them. Exactly one window is open at any time; a transfer belongs to
-//! the one that was open when its fulfilment was accepted. A window that is closed waits for the transfers that were
-//! accepted in it: until then its totals may still grow.
+//! Settlement windows, and what was sent and received in them. Exactly one window is open at any time; a
+//! transfer belongs to the one that was open when its fulfilment was accepted. A window that is closed waits
+//! for the transfers that were accepted in it: until then its totals may still grow.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
@@ -142,8 +142,8 @@ pub(super) fn plan_close(id: u64, plan: &mut Plan) {
     plan.row::<Windows>(WindowKey { id: id.saturating_add(1) });
 }
 
-/// Closes the open window and opens the next in the same step. Repeating it is harmless: a window that is not open any more
-/// is refused.
+/// Closes the open window and opens the next in the same step. Repeating it is harmless: a window that is not
+/// open any more is refused.
 pub(super) fn close(rows: &mut WorkingSet, id: u64, reason: &str, now: Timestamp) -> Result<u64, Refusal> {
     let key = WindowKey { id };
     let mut row = rows.get::<Windows>(&key).cloned().ok_or(Refusal::Unknown("settlement window"))?;

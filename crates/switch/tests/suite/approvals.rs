@@ -1,4 +1,5 @@
-//! Proposals that wait for a second operator: who may decide, how often, by what deadline, and what the pages show meanwhile.
+//! Proposals that wait for a second operator: who may decide, how often, by what deadline, and what the pages
+//! show meanwhile.
 use crate::common;
 
 use batzen_http::Method;
@@ -165,7 +166,8 @@ async fn a_proposal_says_what_will_change() {
     let approval = propose(&scene, Method::PUT, "participants/fsp1/limits", &limit).await;
     let shown = get(&scene, &approval).await;
     assert_eq!(shown["summary"], "set the net debit cap of fsp1 to 400 EUR (now 1000 EUR)");
-    // The same operator proposes something else about it, and another operator the same: not while this is open.
+    // The same operator proposes something else about it, and another operator the same: not while this is
+    // open.
     let other = json!({ "currency": "EUR", "limit": { "type": "NET_DEBIT_CAP", "value": "500" } });
     for (token, body) in [("token-a", &other), ("token-b", &limit)] {
         let (status, answer) = scene.admin(Method::PUT, "participants/fsp1/limits", token, body).await;

@@ -1,4 +1,5 @@
-//! The rules of approvals against a model that is obviously right: random operators who propose, decide and let time pass.
+//! The rules of approvals against a model that is obviously right: random operators who propose, decide and
+//! let time pass.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -134,7 +135,8 @@ fn propose(switch: &mut Switch, known: &mut BTreeMap<u64, Known>, (subject, oper
     }
 }
 
-/// States that are asked for: approved and carried out later, approved with its effect, failed, rejected, withdrawn.
+/// States that are asked for: approved and carried out later, approved with its effect, failed, rejected,
+/// withdrawn.
 fn decide(switch: &mut Switch, one: &mut Known, id: u64, operator: u8, to: u8) {
     let window = switch.window();
     let (state, result, effect) = match to {

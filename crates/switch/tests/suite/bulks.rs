@@ -1,4 +1,5 @@
-//! Bulk transfers over HTTP: many transfers announced, forwarded and answered together, each decided on its own.
+//! Bulk transfers over HTTP: many transfers announced, forwarded and answered together, each decided on its
+//! own.
 use crate::common;
 
 use batzen_http::Method;

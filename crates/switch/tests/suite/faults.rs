@@ -1,5 +1,5 @@
-//! What a ledger that fails, and a switch that ends between two steps, cannot change: exactly one outcome a transfer, payer
-//! and payee told the same, and every balance as the history says.
+//! What a ledger that fails, and a switch that ends between two steps, cannot change: exactly one outcome a
+//! transfer, payer and payee told the same, and every balance as the history says.
 use crate::common;
 
 use std::collections::HashMap;

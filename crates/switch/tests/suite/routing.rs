@@ -1,4 +1,5 @@
-//! What prepares a transfer goes through the switch: lookups, parties, quotes, requests to pay, and what cannot be delivered.
+//! What prepares a transfer goes through the switch: lookups, parties, quotes, requests to pay, and what
+//! cannot be delivered.
 use crate::common;
 
 use std::time::Duration;

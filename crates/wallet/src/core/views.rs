@@ -44,8 +44,8 @@ pub struct ExchangeBalance {
 pub struct Balance {
     /// The currency.
     pub currency: Currency,
-    /// Everything that the wallet holds or expects: the sum of all amounts below except `pending_outgoing`, which is
-    /// spent already. The effects of the history sum to it.
+    /// Everything that the wallet holds or expects: the sum of all amounts below except `pending_outgoing`,
+    /// which is spent already. The effects of the history sum to it.
     pub total: Amount,
     /// Sum of the exchanges.
     pub available: Amount,
@@ -146,8 +146,8 @@ enum Place {
 fn place_of(draft: &Draft<'_>, coin: &Coin, denom: &Denom, now: Timestamp) -> Place {
     match coin.status {
         CoinStatus::Fresh if denom.can_deposit(now) => Place::Available,
-        // It is refreshed when the operation that holds it ends. If no operation holds it, it was too little for a
-        // refresh.
+        // It is refreshed when the operation that holds it ends. If no operation holds it, it was too little
+        // for a refresh.
         CoinStatus::Used if is_busy(draft, &coin.coin_pub) || denom.revoked => Place::Incoming,
         CoinStatus::Used => Place::Dust,
         // To be recouped, or refreshed before it expires.
@@ -197,8 +197,8 @@ pub struct Transaction {
     /// Number of the operation; `None` for a row that stands for no single operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<OpId>,
-    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup` or `refund`; without number `refreshes`, `expired` or
-    /// `spent-elsewhere`.
+    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup` or `refund`; without number `refreshes`,
+    /// `expired` or `spent-elsewhere`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// When it began.
@@ -210,8 +210,8 @@ pub struct Transaction {
     /// The amount of the operation: the sum that left the bank, that the receiver gets (before the wire fee),
     /// that was melted, or that was paid back.
     pub amount: Amount,
-    /// Signed change of [`Balance::total`], fees included: `+CUR:X` or `-CUR:X`. While the operation is pending, the
-    /// expected change.
+    /// Signed change of [`Balance::total`], fees included: `+CUR:X` or `-CUR:X`. While the operation is
+    /// pending, the expected change.
     pub effect: String,
     /// Fees of the exchange.
     pub fees: Amount,
@@ -263,8 +263,9 @@ pub struct HistoryTotal {
     pub total: String,
 }
 
-/// The complete history, newest first. Besides the operations it has rows for coins that expired or were spent
-/// elsewhere and, unless refreshes are requested, one row for the fees of all refreshes that are left out.
+/// The complete history, newest first. Besides the operations it has rows for coins that expired or were
+/// spent elsewhere and, unless refreshes are requested, one row for the fees of all refreshes that are left
+/// out.
 ///
 /// # Errors
 /// If records contradict each other.

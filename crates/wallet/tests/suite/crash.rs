@@ -1,9 +1,10 @@
 //! Goal: a wallet that is killed at any point loses nothing and spends nothing twice.
 //!
-//! Method: play a life of a wallet (withdraw in both ciphers, pay, take a refund, pay out) against an exchange in
-//! memory. The process dies at the n-th point where a request is about to be sent or its answer about to be read; that
-//! covers every write, since the wallet writes in one transaction between two requests. Then the file is opened again
-//! and everything pending is finished. Repeat for every n, until the whole script runs without dying.
+//! Method: play a life of a wallet (withdraw in both ciphers, pay, take a refund, pay out) against an
+//! exchange in memory. The process dies at the n-th point where a request is about to be sent or its answer
+//! about to be read; that covers every write, since the wallet writes in one transaction between two
+//! requests. Then the file is opened again and everything pending is finished. Repeat for every n, until the
+//! whole script runs without dying.
 
 use crate::common;
 

@@ -179,8 +179,8 @@ async fn pays_and_makes_change() {
         let report = wallet.run_pending().await.unwrap();
         assert!(report.pending.is_empty(), "{report:?}");
         check_books(&world, &[&wallet]);
-        // 4.99 is left: less the fee for melting and those for fresh coins 4 + 9 * 0.1 = 4.9 and 10 fees do not fit, so
-        // 8 of them, and a dust of 0.08 stays on the old coin.
+        // 4.99 is left: less the fee for melting and those for fresh coins 4 + 9 * 0.1 = 4.9 and 10 fees do
+        // not fit, so 8 of them, and a dust of 0.08 stays on the old coin.
         let balance = &wallet.balance().unwrap()[0];
         assert_eq!((balance.available, balance.dust), (amount("KUDOS:4.8"), amount("KUDOS:0.09")));
         assert_eq!(world.exchange.lock().unwrap().conflicts, 0);

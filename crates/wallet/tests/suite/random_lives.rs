@@ -1,7 +1,7 @@
 //! Goal: no sequence of user actions, over a network that loses answers, loses or creates money.
 //!
-//! Method: random sequences of withdrawals, payments, deposits, refunds and revocations against an exchange in memory;
-//! afterwards the books of both sides agree coin by coin.
+//! Method: random sequences of withdrawals, payments, deposits, refunds and revocations against an exchange
+//! in memory; afterwards the books of both sides agree coin by coin.
 
 use crate::common;
 

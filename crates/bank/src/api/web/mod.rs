@@ -1,8 +1,9 @@
 //! The page for customers: sign up, log in, see the account, pay, withdraw e-cash.
 //!
-//! The page is one static document at `/`; everything that it shows comes as JSON from below `/web/`. Whoever is logged in has a
-//! cookie that scripts cannot read and other sites cannot use (`HttpOnly`, `SameSite=Strict`), and shows a second secret with
-//! every request that changes something. Statements come from the ledger.
+//! The page is one static document at `/`; everything that it shows comes as JSON from below `/web/`. Whoever
+//! is logged in has a cookie that scripts cannot read and other sites cannot use (`HttpOnly`,
+//! `SameSite=Strict`), and shows a second secret with every request that changes something. Statements come
+//! from the ledger.
 
 mod sessions;
 
@@ -191,7 +192,8 @@ impl Service {
         if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
             return Err(wrong_member::<RegisterRequest>("password"));
         }
-        // Whoever knows the password of an account is logged in, not refused, and must not get around the limit on guesses.
+        // Whoever knows the password of an account is logged in, not refused, and must not get around the
+        // limit on guesses.
         let is_taken = |row: AccountRow| self.settings.config.check_passwords || row.password_hash.is_some();
         if self.find_account(&name).await?.is_some_and(is_taken) {
             return Err(Response::error(ErrorCode::BANK_REGISTER_CONFLICT, "username"));

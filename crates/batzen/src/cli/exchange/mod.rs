@@ -87,8 +87,8 @@ struct ServeArgs {
     /// Directory of store and keys [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// PostgreSQL database of the rows, prepared with dbinit (or here, with --standalone); keys stay in the directory
-    /// [default: from the configuration]
+    /// PostgreSQL database of the rows, prepared with dbinit (or here, with --standalone); keys stay in the
+    /// directory [default: from the configuration]
     #[arg(long, value_name = "URL")]
     database: Option<String>,
     /// Set everything up with a master key on this machine
@@ -100,7 +100,8 @@ struct ServeArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Share the port with other services, or take it over from one without a failed request (as `[exchange] REUSE_PORT`)
+    /// Share the port with other services, or take it over from one without a failed request (as `[exchange]
+    /// REUSE_PORT`)
     #[arg(short = 'r', long)]
     reuse_port: bool,
     /// Do not run the workers in this process
@@ -118,8 +119,8 @@ struct ServeArgs {
     /// With --bank: bits of RSA denominations
     #[arg(long, requires = "bank", default_value_t = 2048, value_name = "BITS")]
     rsa_bits: u32,
-    /// With --bank: offer Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw from such an
-    /// exchange
+    /// With --bank: offer Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw
+    /// from such an exchange
     #[arg(long, requires = "bank")]
     cs: bool,
 }
@@ -134,9 +135,9 @@ struct OfflineArgs {
     steps: Vec<String>,
 }
 
-/// With `[exchange] DB = postgres` a worker program works on the database by itself, beside any number of others. With the
-/// embedded store the service runs all workers; a worker program has the service run another one, which ends with the program;
-/// without a running service `--test` opens the store itself.
+/// With `[exchange] DB = postgres` a worker program works on the database by itself, beside any number of
+/// others. With the embedded store the service runs all workers; a worker program has the service run another
+/// one, which ends with the program; without a running service `--test` opens the store itself.
 #[derive(Args)]
 struct WorkerArgs {
     #[command(flatten)]
@@ -159,8 +160,8 @@ struct WirewatchArgs {
     /// Bank rows that a watcher claims at once, by the distance of their ids [default: 65536]
     #[arg(short = 'S', long = "size", value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
-    /// How many watchers are planned. Leases end within seconds, whatever the number; 0: there are none, several watchers may
-    /// import the same rows, which count once
+    /// How many watchers are planned. Leases end within seconds, whatever the number; 0: there are none,
+    /// several watchers may import the same rows, which count once
     #[arg(short, long, value_name = "N")]
     workers: Option<u32>,
     /// End, with exit code 1, when a request of the bank's history fails, instead of asking again
@@ -186,8 +187,8 @@ struct TransferArgs {
     /// Transfers that a worker claims at once, up to 65536 [default: 1024]
     #[arg(short = 'S', long = "size", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
-    /// How many workers are planned. Leases end within seconds, whatever the number; 0: there are none, and the bank may be
-    /// asked twice for a transfer, which it executes once
+    /// How many workers are planned. Leases end within seconds, whatever the number; 0: there are none, and
+    /// the bank may be asked twice for a transfer, which it executes once
     #[arg(short, long, value_name = "N")]
     workers: Option<u32>,
 }

@@ -161,7 +161,8 @@ pub fn verify(args: &Files) -> anyhow::Result<ExitCode> {
     Ok(report(&args.dir.display().to_string(), outcome, args.json))
 }
 
-/// A backup is a ledger: restoring is the same as backing up, in the other direction. What is copied is re-executed first.
+/// A backup is a ledger: restoring is the same as backing up, in the other direction. What is copied is
+/// re-executed first.
 pub fn copy(args: &CopyArgs, verb: &str) -> anyhow::Result<ExitCode> {
     if std::fs::read_dir(&args.to).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{}: is not empty; {verb} goes into a new directory", args.to.display());

@@ -1,4 +1,5 @@
-//! The words of `batzen ledger client` and `repl`: an operation, then `field=value` words; a comma ends an event.
+//! The words of `batzen ledger client` and `repl`: an operation, then `field=value` words; a comma ends an
+//! event.
 
 use std::fmt;
 
@@ -88,8 +89,8 @@ fn request(name: &str, words: &[String]) -> Result<Request, Mistake> {
     })
 }
 
-/// Reads an operation whose events come as JSON: an array, an object with `accounts`, `transfers` or `ids`, or one JSON value a
-/// line.
+/// Reads an operation whose events come as JSON: an array, an object with `accounts`, `transfers` or `ids`,
+/// or one JSON value a line.
 pub fn parse_json(operation: &str, text: &str) -> Result<Request, Mistake> {
     let name = operation.replace('_', "-");
     let values: Vec<Value> = serde_json::Deserializer::from_str(text)

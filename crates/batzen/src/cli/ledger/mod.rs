@@ -28,7 +28,8 @@ enum LedgerCommand {
     Repl(client::ReplArgs),
     /// Show what a ledger holds that no process has open
     Inspect(files::Files),
-    /// Re-execute the whole log of a ledger that no process has open, and check every invariant. Exit code 1 if it is not sound
+    /// Re-execute the whole log of a ledger that no process has open, and check every invariant. Exit code 1
+    /// if it is not sound
     Verify(files::Files),
     /// Copy a ledger that no process has open into a new directory, and verify the copy
     Backup(files::CopyArgs),
@@ -56,8 +57,8 @@ pub fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Every connection takes a descriptor, and the usual limit is meant for programs that do not know better: takes what the
-/// system grants.
+/// Every connection takes a descriptor, and the usual limit is meant for programs that do not know better:
+/// takes what the system grants.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

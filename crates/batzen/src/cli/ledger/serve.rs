@@ -82,8 +82,8 @@ impl Books {
     }
 }
 
-/// A server of the binary protocol on a thread of its own, with a runtime of its own: its tasks only move bytes, and stay
-/// where they are.
+/// A server of the binary protocol on a thread of its own, with a runtime of its own: its tasks only move
+/// bytes, and stay where they are.
 fn serve_binary(
     number: usize,
     listen: Listen,

@@ -1,7 +1,7 @@
 //! The configurations that `sample-config` prints.
 //!
-//! As they are, they keep all files below the user's home directory, so that nobody needs to be root. With `--system` they
-//! have the paths of the systemd units in `deploy/systemd`.
+//! As they are, they keep all files below the user's home directory, so that nobody needs to be root. With
+//! `--system` they have the paths of the systemd units in `deploy/systemd`.
 
 use clap::Args;
 

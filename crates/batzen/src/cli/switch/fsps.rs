@@ -47,7 +47,8 @@ pub struct FspsArgs {
     /// The currency
     #[arg(long, value_name = "CODE", default_value = "USD")]
     currency: String,
-    /// How they behave, with weights: accept, reserve, reject, silent, wrong-fulfilment, late, duplicate, changed-duplicate
+    /// How they behave, with weights: accept, reserve, reject, silent, wrong-fulfilment, late, duplicate,
+    /// changed-duplicate
     #[arg(long, value_name = "BEHAVIOUR=WEIGHT,…", default_value = "accept=1", value_parser = mix)]
     mix: Mix,
     /// Print the results as JSON

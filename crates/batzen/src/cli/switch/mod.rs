@@ -36,7 +36,8 @@ enum SwitchCommand {
     Serve(ServeArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
-    /// Clear between four simulated participants on this machine, and prove that every amount is where it belongs
+    /// Clear between four simulated participants on this machine, and prove that every amount is where it
+    /// belongs
     Demo(demo::DemoArgs),
     /// Play participants of a running switch: send transfers, answer them, and report the results
     Fsps(fsps::FspsArgs),

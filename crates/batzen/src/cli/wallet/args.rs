@@ -208,7 +208,8 @@ pub struct DepositArgs {
     pub amount: String,
     /// The account, e.g. payto://x-taler-bank/localhost/zoe
     pub payto: String,
-    /// Base URL of the exchange whose coins to use [default: the first with enough coins; with `all` every exchange]
+    /// Base URL of the exchange whose coins to use [default: the first with enough coins; with `all` every
+    /// exchange]
     #[arg(long, value_name = "URL")]
     pub exchange: Option<String>,
 }

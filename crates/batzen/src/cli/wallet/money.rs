@@ -229,7 +229,8 @@ pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Re
     Ok(if report.pending.is_empty() { 0 } else { EXIT_PENDING })
 }
 
-/// What a pending operation waits for, and its deadline: `waits for the bank transfer; reserve expires 2026-12-08`.
+/// What a pending operation waits for, and its deadline: `waits for the bank transfer; reserve expires
+/// 2026-12-08`.
 pub fn pending_words(operation: &PendingOperation) -> String {
     let mut words = operation.message.clone().unwrap_or_else(|| operation.waits_for.to_owned());
     if let (Some(until), Some(event)) = (operation.until, operation.until_event) {

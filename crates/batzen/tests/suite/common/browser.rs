@@ -1,7 +1,8 @@
-//! A headless Chromium, driven by WebDriver: open a page, run script in it, look at its console, take pictures, look for what
-//! keeps people out.
+//! A headless Chromium, driven by WebDriver: open a page, run script in it, look at its console, take
+//! pictures, look for what keeps people out.
 //!
-//! WebDriver is a few JSON requests, so this speaks it with our own HTTP client rather than with a library of its own.
+//! WebDriver is a few JSON requests, so this speaks it with our own HTTP client rather than with a library of
+//! its own.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -181,9 +182,10 @@ impl Browser {
         self.number("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     }
 
-    /// Asserts that nothing on the page keeps people out who use it by keyboard, with a screen reader, or with weak eyes, as
-    /// far as axe-core finds that: on a desktop and on a phone, light and dark. Nothing has to be scrolled sideways. Leaves
-    /// pictures `NAME-….png` in `pictures`, and the page on a light desktop.
+    /// Asserts that nothing on the page keeps people out who use it by keyboard, with a screen reader, or
+    /// with weak eyes, as far as axe-core finds that: on a desktop and on a phone, light and dark. Nothing
+    /// has to be scrolled sideways. Leaves pictures `NAME-….png` in `pictures`, and the page on a light
+    /// desktop.
     pub fn audit(&self, pictures: &Path, name: &str) {
         for (size, is_phone) in [("phone", true), ("desktop", false)] {
             if is_phone {
@@ -240,7 +242,8 @@ fn axe_script() -> String {
     })
 }
 
-/// For those who change a page: copies the pictures of a test to the directory that `BATZEN_PICTURES` names, if it is set.
+/// For those who change a page: copies the pictures of a test to the directory that `BATZEN_PICTURES` names,
+/// if it is set.
 pub fn keep_pictures(from: &Path) {
     let Some(to) = std::env::var_os("BATZEN_PICTURES") else { return };
     for file in std::fs::read_dir(from).unwrap().map(|file| file.unwrap().path()) {

@@ -27,9 +27,9 @@ pub fn last_frame(store: &Path) -> (PathBuf, std::ops::Range<usize>) {
     (file, number("offset")..number("offset") + number("bytes"))
 }
 
-/// Damages the journal of a store at rest in several ways: a flipped bit in each part of the last commit, and a file that
-/// lacks 100 bytes. Each time `batzen store verify` must find it, and the service that `serve` starts must refuse and say what
-/// to do. Leaves the store as it was, but for what can be rebuilt.
+/// Damages the journal of a store at rest in several ways: a flipped bit in each part of the last commit, and
+/// a file that lacks 100 bytes. Each time `batzen store verify` must find it, and the service that `serve`
+/// starts must refuse and say what to do. Leaves the store as it was, but for what can be rebuilt.
 pub fn assert_damage_is_refused(dir: &Path, store: &Path, serve: &[&str]) {
     let (file, frame) = last_frame(store);
     let sound = std::fs::read(&file).unwrap();

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 /// How long anything may take that should take a second: machines are busy sometimes.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program, with nothing of the caller's configuration: the one built beside the test, or the one that `BATZEN_PROGRAM` names.
+/// The program, with nothing of the caller's configuration: the one built beside the test, or the one that
+/// `BATZEN_PROGRAM` names.
 pub fn batzen() -> Command {
     let program = std::env::var_os("BATZEN_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_batzen").into());
     let mut command = Command::new(program);

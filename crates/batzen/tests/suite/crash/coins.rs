@@ -1,5 +1,5 @@
-//! Denominations, shops and coins, and the requests about them: made here from the primitives, so that the proof does not
-//! rest on the wallet.
+//! Denominations, shops and coins, and the requests about them: made here from the primitives, so that the
+//! proof does not rest on the wallet.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! The load: customers who withdraw, pay, change and get refunds, all at the same time, whatever happens to the exchange.
+//! The load: customers who withdraw, pay, change and get refunds, all at the same time, whatever happens to
+//! the exchange.
 //!
-//! A request that got no answer is sent again as it was, or its customer walks away and leaves it open; what is open at the
-//! end is settled by asking again ([`Load::settle`]).
+//! A request that got no answer is sent again as it was, or its customer walks away and leaves it open; what
+//! is open at the end is settled by asking again ([`Load::settle`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,8 @@ pub enum Effect {
     Nothing,
     /// Took coins out of a reserve: h_coin_ev and denomination of each.
     Withdraw { reserve: EddsaPublicKey, coins: Vec<(HashCode, HashCode)> },
-    /// Paid a shop with coins: what each gave. Contested: the same coins were offered to two shops at the same time.
+    /// Paid a shop with coins: what each gave. Contested: the same coins were offered to two shops at the
+    /// same time.
     Deposit {
         shop: usize,
         contract: HashCode,

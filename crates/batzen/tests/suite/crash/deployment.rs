@@ -1,4 +1,5 @@
-//! A bank and an exchange as real processes, which are killed and started again on the same ports and directories.
+//! A bank and an exchange as real processes, which are killed and started again on the same ports and
+//! directories.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 

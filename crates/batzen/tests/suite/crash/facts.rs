@@ -1,4 +1,5 @@
-//! Compares what the customers know for certain with the stores of exchange and bank, row by row and sum by sum.
+//! Compares what the customers know for certain with the stores of exchange and bank, row by row and sum by
+//! sum.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -316,7 +317,8 @@ async fn balance(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findin
     findings.totals = Some(totals);
 }
 
-/// Every deposit that was due is in a transfer, each transfer reached the bank once, the merchants have what is theirs.
+/// Every deposit that was due is in a transfer, each transfer reached the bank once, the merchants have what
+/// is theirs.
 async fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findings: &mut Findings) {
     let mut decided = BTreeMap::<Wtid, Money>::new();
     let mut is_settled = true;

@@ -18,8 +18,8 @@ pub struct FalseClaims<'a> {
     pub claims: Claims<'a>,
 }
 
-/// Claims with one operation more, of each kind, that was acknowledged but never happened; and claims in which a coin was
-/// accepted twice.
+/// Claims with one operation more, of each kind, that was acknowledged but never happened; and claims in
+/// which a coin was accepted twice.
 pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
     let with = |what, finding, entry: Entry<Effect>| {
         let mut claims = claims.clone();

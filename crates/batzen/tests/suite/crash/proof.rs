@@ -59,8 +59,8 @@ pub async fn repeat(load: &Arc<Load>, entries: Vec<Entry<Effect>>) -> Vec<String
     .await
 }
 
-/// Offers every spent coin to a shop that never saw it: it must be refused, with a history that proves why. The number of
-/// coins, and all for which this is not so.
+/// Offers every spent coin to a shop that never saw it: it must be refused, with a history that proves why.
+/// The number of coins, and all for which this is not so.
 pub async fn overspend(load: &Arc<Load>, entries: &[Entry<Effect>]) -> (usize, Vec<String>) {
     let effects = entries.iter().filter(|entry| entry.is_acknowledged()).map(|entry| entry.effect.clone());
     let spent: HashMap<EddsaPublicKey, (Money, Money)> = spent(effects, &load.coins.lock().unwrap());

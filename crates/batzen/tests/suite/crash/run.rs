@@ -82,8 +82,8 @@ pub async fn watch_every_kind(load: &Load, deployment: &mut Deployment, customer
     }
 }
 
-/// Stops both services, compares their stores with what the customers know, and starts them again. Not before the deposits
-/// that are due are paid, which the kills may have delayed: as often as that takes.
+/// Stops both services, compares their stores with what the customers know, and starts them again. Not before
+/// the deposits that are due are paid, which the kills may have delayed: as often as that takes.
 async fn check_at_rest(deployment: &mut Deployment, claims: &Claims<'_>) -> Findings {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -170,8 +170,8 @@ pub struct Proof {
     pub transfers: usize,
 }
 
-/// Lets the customers finish, and proves that nothing was lost; also that planted losses are found, which takes operations
-/// of each kind.
+/// Lets the customers finish, and proves that nothing was lost; also that planted losses are found, which
+/// takes operations of each kind.
 pub async fn end_and_prove(
     deployment: &mut Deployment,
     load: &Arc<Load>,
@@ -214,7 +214,8 @@ pub async fn end_and_prove(
     Proof { settled, offered, transfers: last.transfers }
 }
 
-/// Runs the customers against the deployment, kills services again and again, and proves that nothing was lost.
+/// Runs the customers against the deployment, kills services again and again, and proves that nothing was
+/// lost.
 pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
     let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
         let mut bytes = [0; 8];

@@ -1,7 +1,8 @@
 //! Looks for acknowledged operations of customers while they go on, and repeats them.
 //!
-//! What was acknowledged is looked for with requests that change nothing, first: a coin's history in the refusal of a coin that is
-//! offered again, a reserve's balance, the fresh coins of a reveal. A repetition could make good what was lost.
+//! What was acknowledged is looked for with requests that change nothing, first: a coin's history in the
+//! refusal of a coin that is offered again, a reserve's balance, the fresh coins of a reveal. A repetition
+//! could make good what was lost.
 
 use std::collections::HashMap;
 use std::ops::Range;

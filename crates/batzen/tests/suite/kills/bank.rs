@@ -40,7 +40,8 @@ enum Order {
     In(AddIncomingRequest),
 }
 
-/// All orders, with the answer if it came, and the numbers of those with an answer in the order of the answers.
+/// All orders, with the answer if it came, and the numbers of those with an answer in the order of the
+/// answers.
 #[derive(Default)]
 struct Log {
     orders: Vec<(Order, Option<TransactionResponse>)>,

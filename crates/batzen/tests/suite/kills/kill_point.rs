@@ -57,7 +57,8 @@ pub struct KillReport {
     pub is_in_sync: bool,
 }
 
-/// Kills a service that was started just now; `acknowledged` counts the answers that its clients have received.
+/// Kills a service that was started just now; `acknowledged` counts the answers that its clients have
+/// received.
 pub fn kill_at_random_point(
     service: &mut Service,
     dice: &mut Dice,

@@ -1,4 +1,5 @@
-//! A ledger and a switch whose money is in it, as an operator starts them, and participants that keep them busy.
+//! A ledger and a switch whose money is in it, as an operator starts them, and participants that keep them
+//! busy.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

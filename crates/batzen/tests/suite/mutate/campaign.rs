@@ -132,8 +132,9 @@ impl Watched<'_> {
     }
 }
 
-/// What is wrong with the memory (requests sent, bytes) of a run. Buffers of large requests come and go, so the least of the last
-/// fifth, which has not been given back, is compared with the most of the first two fifths.
+/// What is wrong with the memory (requests sent, bytes) of a run. Buffers of large requests come and go, so
+/// the least of the last fifth, which has not been given back, is compared with the most of the first two
+/// fifths.
 fn check_memory(memory: &[(u64, u64)], sent: u64, done: u64) -> Result<(), String> {
     let begin = memory.iter().filter(|(after, _)| *after <= sent / 5 * 2).map(|(_, bytes)| *bytes).max();
     let end = memory.iter().filter(|(after, _)| *after >= sent / 5 * 4).map(|(_, bytes)| *bytes).min();

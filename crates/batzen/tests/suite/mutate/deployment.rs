@@ -1,4 +1,5 @@
-//! A bank and an exchange, used by wallets and by the offline tool before they are attacked, and by a wallet afterwards.
+//! A bank and an exchange, used by wallets and by the offline tool before they are attacked, and by a wallet
+//! afterwards.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -121,7 +122,8 @@ impl Deployment {
         self.offline(&["revoke-denomination", hash, "upload"]);
         let key = keys["signkeys"][0]["key"].as_str().expect("keys name the online key");
         self.offline(&["revoke-signkey", key, "upload"]);
-        // Without a signed online key the exchange has no answer to `/keys`: its new one must be there before it can be signed.
+        // Without a signed online key the exchange has no answer to `/keys`: its new one must be there before
+        // it can be signed.
         for kind in ["future_denoms", "future_signkeys"] {
             self.wait_for_future(kind);
         }

@@ -119,7 +119,8 @@ pub fn replay(listener: &Listener, bytes: &[u8]) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut writing = stream.try_clone()?;
     let bytes = bytes.to_vec();
-    // Large answers are read while large requests are written. The service may close before it has read everything.
+    // Large answers are read while large requests are written. The service may close before it has read
+    // everything.
     let writer = std::thread::spawn(move || {
         let _ = writing.write_all(&bytes);
         std::thread::sleep(Duration::from_secs(1));

@@ -1,4 +1,5 @@
-//! The endpoints of the services, as their route tables in the sources list them: a new one cannot be forgotten here.
+//! The endpoints of the services, as their route tables in the sources list them: a new one cannot be
+//! forgotten here.
 
 use std::path::{Path, PathBuf};
 

@@ -48,8 +48,8 @@ impl Seed {
         self
     }
 
-    /// Reads the first request in `bytes`, and says how long it is. None when there is no whole one, or one of another
-    /// form than clients here send.
+    /// Reads the first request in `bytes`, and says how long it is. None when there is no whole one, or one
+    /// of another form than clients here send.
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
         let head = std::str::from_utf8(&bytes[..end]).ok()?;

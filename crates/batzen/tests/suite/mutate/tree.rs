@@ -1,4 +1,5 @@
-//! JSON that may be wrong: objects with repeated members, numbers out of every range, tokens that are no JSON at all.
+//! JSON that may be wrong: objects with repeated members, numbers out of every range, tokens that are no JSON
+//! at all.
 
 use serde_json::Value;
 

@@ -78,7 +78,8 @@ async fn what_is_signed_for_one_service_is_published_by_the_other() {
     let terms = ["global-fee", "2099", fee, "KUDOS:0", "KUDOS:0", "1 h", "1 year", "8"];
     nodes.changes(&terms, "keys", fee, true).await;
 
-    // A denomination that is revoked at one signs no more at the other, which offers the key that takes its place.
+    // A denomination that is revoked at one signs no more at the other, which offers the key that takes its
+    // place.
     let urls = ports.map(|port| format!("http://localhost:{port}/"));
     let denoms = Denom::offered(&nodes.client, &urls[1]).await;
     let revoked = denoms.iter().find(|denom| !denom.is_cs()).unwrap();

@@ -1,5 +1,5 @@
-//! The database is away, or its disk is full: what services answer, that they go on by themselves, and that nothing is lost or
-//! done twice.
+//! The database is away, or its disk is full: what services answer, that they go on by themselves, and that
+//! nothing is lost or done twice.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -162,7 +162,8 @@ async fn of_ten_thousand_coins_spent_at_two_services_at_once_each_is_accepted_by
     assert_eq!(races.len(), COINS);
     let spent = begun.elapsed() - withdrawn;
 
-    // Both services agree on it: the accepted payment is accepted at the other one, the refused one stays refused.
+    // Both services agree on it: the accepted payment is accepted at the other one, the refused one stays
+    // refused.
     for race in &races[..REPEATED] {
         let (winner, contracts) = (race.winner, &race.contracts);
         assert_eq!(nodes.pay(race.coin, 1 - winner, winner, &contracts[winner]).await, None);

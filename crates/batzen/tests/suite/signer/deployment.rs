@@ -1,4 +1,5 @@
-//! Where signers, an exchange without private keys, its offline tool and a bank are set up as an operator does it.
+//! Where signers, an exchange without private keys, its offline tool and a bank are set up as an operator
+//! does it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Clients that start a request and do not finish it: each is disconnected, and no other client waits for them.
+//! Clients that start a request and do not finish it: each is disconnected, and no other client waits for
+//! them.
 
 use std::time::Duration;
 
@@ -68,7 +69,8 @@ async fn slow_connections_are_closed_and_delay_no_others() {
     // It has nothing to say, which it may for longer than the others may take for what they say.
     let mut quiet = greeted(&connect, &deployment).await;
     let mut slow = JoinSet::new();
-    // A handshake that ends after three bytes, and one of a byte a second: a record of 512 bytes is announced.
+    // A handshake that ends after three bytes, and one of a byte a second: a record of 512 bytes is
+    // announced.
     let record = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
     for at_once in [3, record.len()] {
         let stream = TcpStream::connect(("127.0.0.1", deployment.ports[0])).await.unwrap();

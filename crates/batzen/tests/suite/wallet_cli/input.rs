@@ -1,4 +1,5 @@
-//! What the wallet refuses before it asks anybody: missing files and malformed arguments; and errors of the network.
+//! What the wallet refuses before it asks anybody: missing files and malformed arguments; and errors of the
+//! network.
 
 use std::path::Path;
 use std::process::Output;

@@ -25,8 +25,9 @@ const TIMER: u64 = u64::MAX;
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// A job that begins so late although a client was free is left out, since only the generator is to blame: a hypervisor
-/// took its core away, as a rule. To make up for the time would be a burst that no clients would make.
+/// A job that begins so late although a client was free is left out, since only the generator is to blame: a
+/// hypervisor took its core away, as a rule. To make up for the time would be a burst that no clients would
+/// make.
 const HELD_UP_NS: u64 = 5_000_000;
 /// Series of intervals keep two significant digits: enough for a plot.
 const SECOND_DIGITS: u8 = 2;
@@ -196,7 +197,8 @@ struct Work<'a, S> {
     moments: Vec<Moment>,
     errors: BTreeMap<String, u64>,
     late: Histogram<u64>,
-    /// The time since which there has been a free client, and this thread had time to use it, nanoseconds from the start.
+    /// The time since which there has been a free client, and this thread had time to use it, nanoseconds
+    /// from the start.
     free_since_ns: u64,
     waited_for_client: u64,
     missed: u64,
@@ -224,7 +226,8 @@ impl<S: Script> Work<'_, S> {
                     return;
                 }
                 let limit = *drained_by.get_or_insert_with(|| Instant::now() + DRAIN_TIME);
-                // Without a limit on the time somebody else has it: the scripts' jobs are done when they are done.
+                // Without a limit on the time somebody else has it: the scripts' jobs are done when they are
+                // done.
                 if is_stopping && Instant::now() > limit {
                     let waiting = (clients - self.free.len()) as u64;
                     *self.errors.entry("no answer".into()).or_default() += waiting;
@@ -448,7 +451,8 @@ impl<S: Script> Work<'_, S> {
 
     fn reopen(&mut self, slot: usize) -> std::io::Result<()> {
         let opened = self.thread.open(slot);
-        // This thread did nothing else until the server took the connection, or did not: no fault of the generator's.
+        // This thread did nothing else until the server took the connection, or did not: no fault of the
+        // generator's.
         self.free_since_ns = self.now_ns();
         let stream = opened?;
         let connection = &mut self.thread.connections[slot];
@@ -463,7 +467,8 @@ impl<S: Script> Work<'_, S> {
     fn broken(&mut self, slot: usize, what: &str) {
         let had_request = self.thread.connections[slot].request.take().is_some();
         if let Err(error) = self.reopen(slot) {
-            // The server no longer accepts connections; its supervisor reports why. The other threads notice themselves.
+            // The server no longer accepts connections; its supervisor reports why. The other threads notice
+            // themselves.
             *self.errors.entry(format!("cannot connect: {}", error.kind())).or_default() += 1;
             self.has_jobs = false;
             self.watch.ends_now();

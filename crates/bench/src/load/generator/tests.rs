@@ -5,7 +5,8 @@ use super::client::Times;
 use super::*;
 use crate::load::wire;
 
-/// A server that answers every request after `pause`, with 200, or 500 to every one whose number `fails` says so.
+/// A server that answers every request after `pause`, with 200, or 500 to every one whose number `fails` says
+/// so.
 fn server(
     pause: impl Fn(u64) -> Duration + Send + Sync + 'static,
     fails: fn(u64) -> bool,
@@ -132,7 +133,8 @@ fn a_stall_shows_in_an_open_loop_only() {
     assert!(closed.all.latency.max() >= 490_000);
     assert!(slow_ones(&closed) <= 30, "{}", slow_ones(&closed));
 
-    // Open loop at 400 a second: all that should have started meanwhile were slow, about 160 by more than 100 ms.
+    // Open loop at 400 a second: all that should have started meanwhile were slow, about 160 by more than 100
+    // ms.
     let (address, _) = server(stall, |_| false);
     let (open, _) = go(&plan(address, Schedule::Open { jobs_per_s: 400.0 }, None), vec![pairs(400)]);
     assert!(slow_ones(&open) >= 100, "{}", slow_ones(&open));
@@ -184,8 +186,8 @@ fn jobs_that_the_generator_missed_are_left_out() {
     assert!(slow <= 1, "{slow}");
 }
 
-/// A server that closes the connection of its first request, and takes no other one for a while: a client that connects then
-/// waits for about a second, until it tries again.
+/// A server that closes the connection of its first request, and takes no other one for a while: a client
+/// that connects then waits for about a second, until it tries again.
 fn unreachable_for_a_while() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

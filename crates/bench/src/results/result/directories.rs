@@ -6,12 +6,14 @@ use super::{RESULT_FILE, ResultError};
 use crate::BenchError;
 use crate::scenarios::limits::LIMITS_FILE;
 
-/// How far below a directory results are looked for: `bench partitions` makes a directory of results among other results.
+/// How far below a directory results are looked for: `bench partitions` makes a directory of results among
+/// other results.
 const LEVELS: u32 = 2;
 /// So many results below a directory are named in an error.
 const NAMED: usize = 3;
 
-/// Makes the directory of a result. One that holds a result is not written over: the user may have meant another.
+/// Makes the directory of a result. One that holds a result is not written over: the user may have meant
+/// another.
 ///
 /// # Errors
 /// When there is a result, and when the directory cannot be made or written to.
@@ -23,7 +25,8 @@ pub(crate) fn claim_directory(path: &Path) -> Result<(), BenchError> {
         )));
     }
     std::fs::create_dir_all(path).map_err(BenchError::io(path))?;
-    // A directory that was there may be one that cannot be written to: that is better known before than after measuring.
+    // A directory that was there may be one that cannot be written to: that is better known before than after
+    // measuring.
     let trial = path.join(".batzen-bench");
     std::fs::write(&trial, "").and_then(|()| std::fs::remove_file(&trial)).map_err(BenchError::io(path))
 }

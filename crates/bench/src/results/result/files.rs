@@ -19,7 +19,8 @@ pub(super) const COLUMNS: [&str; 9] = [
     "queue_depth",
     "server_stolen_share",
 ];
-/// So many of them were there from the beginning; a file of an earlier version may end after any of the others.
+/// So many of them were there from the beginning; a file of an earlier version may end after any of the
+/// others.
 const COLUMNS_MIN: usize = 8;
 
 pub(super) fn series_csv(series: &[Sample]) -> String {

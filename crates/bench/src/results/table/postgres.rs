@@ -10,8 +10,9 @@ pub(super) fn is_postgres(run: &Run) -> bool {
     run.result.parameters.get("store").is_some_and(|store| store == "postgres")
 }
 
-/// Runs on PostgreSQL beside those of the same kind on the embedded store. The same kind: all parameters but those of the
-/// store. What was measured on the same day is compared, else ratios would be those of the machine.
+/// Runs on PostgreSQL beside those of the same kind on the embedded store. The same kind: all parameters but
+/// those of the store. What was measured on the same day is compared, else ratios would be those of the
+/// machine.
 pub(super) fn postgres(results: &Results) -> String {
     const OF_STORE: [&str; 4] = ["store", "partitions", "postgres", "nodes"];
     let kind = |run: &Run| {

@@ -102,7 +102,8 @@ impl Attack {
         let stop = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&stop);
         let work = move || {
-            // The honest client shares the generator's cores. The attack is on the exchange, not on the client.
+            // The honest client shares the generator's cores. The attack is on the exchange, not on the
+            // client.
             let _ = rustix::process::setpriority_process(None, NICENESS);
             let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
                 return;

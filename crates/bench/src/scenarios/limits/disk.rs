@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::BenchError;
 use crate::load::meter::thread_cpu_time;
 
-/// Commits of so many rows: 32-byte random key, 200 bytes with a random secondary key, looked up before the insert.
+/// Commits of so many rows: 32-byte random key, 200 bytes with a random secondary key, looked up before the
+/// insert.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoreLimit {
     /// Rows in a commit.

@@ -1,8 +1,9 @@
 //! A switch under load: complete transfers a second between simulated participants (class T+).
 //!
-//! One financial transaction (FT) is a complete transfer leg: the payer's prepare is accepted and reserved, the payee's
-//! fulfilment accepted and committed, and the payer has got the callback. Duplicate checks, condition verification, limits,
-//! expiration and windows are on, every acknowledgement is durable, and a settlement window is closed in the middle of the run.
+//! One financial transaction (FT) is a complete transfer leg: the payer's prepare is accepted and reserved,
+//! the payee's fulfilment accepted and committed, and the payer has got the callback. Duplicate checks,
+//! condition verification, limits, expiration and windows are on, every acknowledgement is durable, and a
+//! settlement window is closed in the middle of the run.
 
 mod process;
 mod usage;

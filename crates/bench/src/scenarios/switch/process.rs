@@ -15,7 +15,8 @@ use crate::load::affinity;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The operators' tokens: of no use to anybody else, since the switch listens on this machine and ends with the run.
+/// The operators' tokens: of no use to anybody else, since the switch listens on this machine and ends with
+/// the run.
 const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
 /// How much of its last words is shown.
 const LAST_WORDS_BYTES: usize = 1_000;

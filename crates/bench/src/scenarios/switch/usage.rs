@@ -112,7 +112,8 @@ impl Usage {
         self.end.stored - self.first.stored
     }
 
-    /// Bytes that its process has had written, as the kernel counts them: whole pages, and space that is allocated in advance.
+    /// Bytes that its process has had written, as the kernel counts them: whole pages, and space that is
+    /// allocated in advance.
     pub fn device_bytes(&self) -> f64 {
         self.end.written as f64 - self.first.written as f64
     }

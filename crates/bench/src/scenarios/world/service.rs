@@ -20,7 +20,8 @@ const END_TIME: Duration = Duration::from_secs(60);
 /// How much of a service's last words is shown.
 const LAST_WORDS_BYTES: usize = 1_000;
 
-/// Where the sockets of an exchange are: names of sockets must be short, whatever the directory of the result is called.
+/// Where the sockets of an exchange are: names of sockets must be short, whatever the directory of the result
+/// is called.
 pub(super) fn runtime_dir(exchange_port: u16) -> PathBuf {
     std::env::temp_dir().join(format!("batzen-bench-{}-{exchange_port}", std::process::id()))
 }

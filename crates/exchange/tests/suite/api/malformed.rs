@@ -1,5 +1,6 @@
-//! Bodies that are no requests: each member missing, of another type, of another currency; bodies cut short; values turned
-//! over at random. Whatever is sent, the answer is a refusal of the client's request, never a failure of the exchange.
+//! Bodies that are no requests: each member missing, of another type, of another currency; bodies cut short;
+//! values turned over at random. Whatever is sent, the answer is a refusal of the client's request, never a
+//! failure of the exchange.
 
 use batzen_crypto::{CsNonce, RefreshMasterSecret};
 use batzen_protocol::api::exchange::{

@@ -11,8 +11,8 @@
 //! | [`malformed`] | bodies that are no requests |
 //! | [`limits`] | bodies, texts and arrays that are too large |
 //!
-//! [`world`] starts an exchange with a clock of its own, [`wallet`] makes requests, [`proof`] checks the evidence in
-//! refusals as a client would.
+//! [`world`] starts an exchange with a clock of its own, [`wallet`] makes requests, [`proof`] checks the
+//! evidence in refusals as a client would.
 
 mod csr;
 mod deposit;

@@ -25,8 +25,8 @@ fn extra<T: DeserializeOwned>(reply: &Reply) -> T {
     reply.json::<ErrorDetail>().unwrap().typed::<T>().unwrap().extra
 }
 
-/// 404 with the exchange's word that it does not know the denomination (1005), or that its cipher has no such operation
-/// (1016).
+/// 404 with the exchange's word that it does not know the denomination (1005), or that its cipher has no such
+/// operation (1016).
 pub fn denom_unknown(site: &Site, reply: &Reply, code: u32, h_denom_pub: &HashCode) {
     is_error(reply, 404, code);
     let proof: DenominationUnknown = extra(reply);

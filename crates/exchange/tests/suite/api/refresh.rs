@@ -163,8 +163,9 @@ async fn a_refresh_master_secret_is_accepted_for_one_commitment_only() {
     site.is_left(&old, "5.88").await;
 }
 
-/// Two signatures under one nonce give the private key away. The nonces of the candidate that stays secret are in no one's
-/// hands but the client's, so they must follow from the refresh master secret, which is locked.
+/// Two signatures under one nonce give the private key away. The nonces of the candidate that stays secret
+/// are in no one's hands but the client's, so they must follow from the refresh master secret, which is
+/// locked.
 #[tokio::test]
 async fn nonces_that_are_not_derived_from_the_secret_are_refused() {
     let site = Site::start().await;
@@ -321,7 +322,8 @@ async fn fresh_coins_keep_the_age_restriction() {
         assert_ne!(coins[0].h_age(), old.h_age());
         site.pay(&Contract::new(&site), &coins[0], "1").await;
 
-        // A wallet that puts a commitment of its own choice into one candidate is caught unless it guesses the index.
+        // A wallet that puts a commitment of its own choice into one candidate is caught unless it guesses
+        // the index.
         if value == CS_AGE_2 {
             continue;
         }

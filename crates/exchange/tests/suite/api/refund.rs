@@ -46,7 +46,8 @@ async fn a_complete_refund_waives_the_deposit_fee() {
     let transfers = read::open_transfers(&site.app().core.store, 10).unwrap();
     let mut amounts: Vec<_> = transfers.iter().map(|(_, row)| row.amount).collect();
     amounts.sort_unstable();
-    // 5 less deposit fee and wire fee for this merchant; and 7.98 less both for the one whom the coin paid then.
+    // 5 less deposit fee and wire fee for this merchant; and 7.98 less both for the one whom the coin paid
+    // then.
     assert_eq!(amounts, [m("4.88"), m("7.86")]);
 }
 

@@ -293,7 +293,8 @@ async fn a_nonce_is_accepted_for_one_planchet_only() {
     site.refused(&batch, &batch_of(&[fresh.clone(), other(&fresh)], &reserve), 400, 1160).await;
     assert_eq!(site.balance(&reserve.public_key()).await, left);
     site.withdraw(&reserve, &fresh).await;
-    // Another reserve may not use the nonce for something else either, but withdraw the same planchet for its own money.
+    // Another reserve may not use the nonce for something else either, but withdraw the same planchet for its
+    // own money.
     let second = site.reserve("20").await;
     site.refused(&at_reserve(&second, "withdraw"), &other(&used).request(&second), 409, 1160).await;
     assert_eq!(site.withdraw(&second, &used).await.denom_sig, coin.denom_sig);

@@ -32,8 +32,8 @@ pub const PAYTO: &str = "payto://x-taler-bank/localhost/2?receiver-name=2";
 pub const CUSTOMER: &str = "payto://x-taler-bank/localhost/customer?receiver-name=Customer";
 /// Where the money goes.
 pub const MERCHANT: &str = "payto://x-taler-bank/localhost/merchant?receiver-name=Merchant";
-/// Values of the denominations: RSA and CS, without and with age restriction. All but the free ones cost 0.01 to
-/// withdraw, 0.02 to deposit, 0.03 to melt and 0.01 to refund.
+/// Values of the denominations: RSA and CS, without and with age restriction. All but the free ones cost 0.01
+/// to withdraw, 0.02 to deposit, 0.03 to melt and 0.01 to refund.
 pub const RSA_8: &str = "8";
 pub const RSA_1: &str = "1";
 pub const CS_5: &str = "5";

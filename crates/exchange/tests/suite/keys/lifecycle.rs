@@ -203,8 +203,8 @@ async fn a_wrong_master_key_is_refused_at_the_start() {
     assert!(error.to_string().contains("MASTER_PUBLIC_KEY"), "{error}");
 }
 
-/// Goal: a crash between the revocation's commit and the destruction of the key leaves no way to use it. Method: put
-/// the old key file back before the restart.
+/// Goal: a crash between the revocation's commit and the destruction of the key leaves no way to use it.
+/// Method: put the old key file back before the restart.
 #[tokio::test]
 async fn a_revoked_key_stays_revoked_when_its_file_is_restored() {
     let site = Site::standalone().await;

@@ -97,8 +97,8 @@ async fn keys_come_into_use_all_or_nothing() {
     site.stop().await;
 }
 
-/// Master signatures on keys in use are public, so anybody can repeat them, as often as a body has room for: only signatures
-/// that are not stored yet are checked, each once.
+/// Master signatures on keys in use are public, so anybody can repeat them, as often as a body has room for:
+/// only signatures that are not stored yet are checked, each once.
 #[tokio::test]
 async fn repeated_signatures_cost_nothing() {
     let master = EddsaPrivateKey::generate();

@@ -139,7 +139,8 @@ fn refunds_lower_the_transfer_and_a_refund_window_keeps_a_deposit_out() {
     };
     refund_of(&partly, "1");
     refund_of(&wholly, "4");
-    // Another coin may still be refunded for a while: its deposit stays out although a due one of the same target comes.
+    // Another coin may still be refunded for a while: its deposit stays out although a due one of the same
+    // target comes.
     shop.coins += 1;
     let late = deposit(&[(shop.coins, 1, "5")], (B, shop.coins, 42), (60, 100));
     shop.world.ok(withdraw(99, &[(shop.coins, 1)], false));

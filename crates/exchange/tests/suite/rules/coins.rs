@@ -201,8 +201,8 @@ fn refunds_credit_the_coin_less_the_fee_up_to_the_deposit() {
     assert_eq!((reason, items.len()), (ConflictReason::RefundOtherAmount, 2));
     let (_, reason, ..) = conflict(world.refused(refund((1, 1, 1), 2, "4.01")));
     assert_eq!(reason, ConflictReason::RefundAboveDeposit { requested: m("4.01") });
-    // A complete refund waives the deposit fee for the merchant; the coin gets it back as part of the contribution,
-    // and not again.
+    // A complete refund waives the deposit fee for the merchant; the coin gets it back as part of the
+    // contribution, and not again.
     assert!(!repeated(refund((1, 1, 1), 2, "4")));
     assert_eq!(world.remaining(1), Some(m("9.94")));
     let totals = world.totals();

@@ -1,4 +1,5 @@
-//! Rules against model: the same outcomes, the same books, whatever the batches; and bugs planted into the rules are found.
+//! Rules against model: the same outcomes, the same books, whatever the batches; and bugs planted into the
+//! rules are found.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,8 +22,8 @@ use crate::rules::world::{METHOD, World, at, config, denom, denoms, m, refund, w
 
 pub type Verdicts = Vec<Result<Outcome, Reason>>;
 
-/// Runs the steps in batches of these sizes (in turn) against the model. Says what the rules answered, and how many
-/// commands were executed more than once; or in what they differ.
+/// Runs the steps in batches of these sizes (in turn) against the model. Says what the rules answered, and
+/// how many commands were executed more than once; or in what they differ.
 pub fn check<R>(world: &World<R>, ops: &[Op], sizes: &[usize]) -> Result<(Verdicts, usize), String>
 where
     R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
@@ -162,7 +163,8 @@ pub fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
     rows
 }
 
-/// Lets the coins that the steps spend be issued before: what is not signed is not spent, the API sees to that.
+/// Lets the coins that the steps spend be issued before: what is not signed is not spent, the API sees to
+/// that.
 pub fn with_coins(ops: Vec<Op>) -> Vec<Op> {
     let planchets: Vec<(u8, u32)> = (60..66).map(|n| (n, 1)).collect();
     [crate::rules::world::credits(&[(50, 200, "100", 1, at(0))], 0), withdraw(50, &planchets, true)]
@@ -185,7 +187,8 @@ proptest! {
         prop_assert_eq!(none, 0);
         let batched = World::new();
         let (in_batches, reruns) = check(&batched, &ops, &sizes).map_err(TestCaseError::fail)?;
-        // A command that its own batch made possible may be answered otherwise than one by one; else nothing differs.
+        // A command that its own batch made possible may be answered otherwise than one by one; else nothing
+        // differs.
         if reruns == 0 {
             prop_assert_eq!(one_by_one, in_batches);
             prop_assert_eq!(dump(&single.store), dump(&batched.store));
@@ -302,7 +305,8 @@ fn the_embedded_store_holds_the_same_rows_also_after_it_is_opened_again() {
     }
 }
 
-// --- Planted bugs ---------------------------------------------------------------------------------------------------
+// --- Planted bugs
+// ---------------------------------------------------------------------------------------------------
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug)]

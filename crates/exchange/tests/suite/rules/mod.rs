@@ -1,5 +1,5 @@
-//! The money rules: each by itself, the acceptance scenarios of the workers, and random command sequences against a
-//! naive model.
+//! The money rules: each by itself, the acceptance scenarios of the workers, and random command sequences
+//! against a naive model.
 #![allow(missing_docs)]
 
 mod aggregation;

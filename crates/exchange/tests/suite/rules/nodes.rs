@@ -1,5 +1,6 @@
-//! Several nodes on one database: while one has loaded the rows of a batch and not committed it yet, others commit theirs. What
-//! the rules accept is what a naive exchange accepts in the order of the commits, and the nodes' memories need not agree.
+//! Several nodes on one database: while one has loaded the rows of a batch and not committed it yet, others
+//! commit theirs. What the rules accept is what a naive exchange accepts in the order of the commits, and the
+//! nodes' memories need not agree.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, ControlFlow};
@@ -42,7 +43,8 @@ enum Step {
 struct Shared {
     inner: Arc<dyn Backend>,
     steps: Mutex<VecDeque<Step>>,
-    /// What happens while a batch is between load and commit, in turn: 0 nothing, else which of the idle nodes commits.
+    /// What happens while a batch is between load and commit, in turn: 0 nothing, else which of the idle
+    /// nodes commits.
     choices: Mutex<VecDeque<u8>>,
     nodes: OnceLock<Vec<Batcher<Node>>>,
     busy: Mutex<Vec<usize>>,
@@ -180,7 +182,8 @@ struct Node {
     unguarded: bool,
 }
 
-/// Outcomes that change nothing count from when the rows were loaded: by the time of the commit the model may know better.
+/// Outcomes that change nothing count from when the rows were loaded: by the time of the commit the model may
+/// know better.
 fn has_effect(outcome: &Outcome) -> bool {
     !matches!(
         outcome,
@@ -245,9 +248,10 @@ impl Rules for Node {
         let Attempt { verdicts, revoked, seen } = std::mem::take(&mut *self.attempt.lock().unwrap());
         let now = *self.shared.now.lock().unwrap();
         let mut model = self.shared.model.lock().unwrap();
-        // A revocation, a deposit for an aggregation's target, a first transient aggregate, a transfer with the identifier of one
-        // (32 random bytes) that came while the batch was under way come after it: the rules depend on no row for these, and
-        // need not. A transient aggregate whose identifier is taken is never paid, but set aside, and told.
+        // A revocation, a deposit for an aggregation's target, a first transient aggregate, a transfer with
+        // the identifier of one (32 random bytes) that came while the batch was under way come after it: the
+        // rules depend on no row for these, and need not. A transient aggregate whose identifier is taken is
+        // never paid, but set aside, and told.
         let present = std::mem::replace(&mut model.revoked, revoked);
         let hidden = model.hide(&seen);
         for (command, verdict) in verdicts {

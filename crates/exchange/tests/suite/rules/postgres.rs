@@ -1,4 +1,5 @@
-//! The rules on PostgreSQL: what the model says, and the same rows as in memory; and several nodes on one database.
+//! The rules on PostgreSQL: what the model says, and the same rows as in memory; and several nodes on one
+//! database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

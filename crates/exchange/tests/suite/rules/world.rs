@@ -383,8 +383,8 @@ pub fn presented(n: u8, serial: u32) -> PresentedCoin {
     }
 }
 
-/// A deposit: coins with denomination and contribution, merchant, contract, account, offsets of the refund and wire
-/// deadlines in seconds.
+/// A deposit: coins with denomination and contribution, merchant, contract, account, offsets of the refund
+/// and wire deadlines in seconds.
 pub fn deposit(
     coins: &[(u8, u32, &str)],
     (merchant_n, contract_n, account_n): (u8, u8, u8),

@@ -1,5 +1,5 @@
-//! The acceptance scenarios of aggregation and closing: currency EUR, wire fee 0.01, closing fee 0.01, round unit 0.01,
-//! deposit fee 0.1.
+//! The acceptance scenarios of aggregation and closing: currency EUR, wire fee 0.01, closing fee 0.01, round
+//! unit 0.01, deposit fee 0.1.
 
 use batzen_protocol::Money;
 use batzen_tables::exchange::Aggregates;

@@ -1,4 +1,5 @@
-//! Workers killed at any point and started again, while the bank loses requests and answers: at the end all is done, once.
+//! Workers killed at any point and started again, while the bank loses requests and answers: at the end all
+//! is done, once.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,7 +10,8 @@ use batzen_exchange::workers::{aggregator, closer, transfer, wirewatch};
 use crate::workers::proxy::Action;
 use crate::workers::world::{EXPIRED, World, reserve};
 
-/// Runs it and drops it when it has waited so many times: all that it had not handed over by then is gone, as after a kill.
+/// Runs it and drops it when it has waited so many times: all that it had not handed over by then is gone, as
+/// after a kill.
 async fn killed_after<F: Future>(waits: u64, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = waits;
@@ -24,7 +26,8 @@ async fn killed_after<F: Future>(waits: u64, future: F) -> Option<F::Output> {
     .await
 }
 
-/// Runs it and drops it as soon as the condition holds: all that it had not handed over by then is gone, as after a kill.
+/// Runs it and drops it as soon as the condition holds: all that it had not handed over by then is gone, as
+/// after a kill.
 pub async fn killed_when<F: Future>(mut condition: impl FnMut() -> bool, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut look = tokio::time::interval(std::time::Duration::from_millis(1));

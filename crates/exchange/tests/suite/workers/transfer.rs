@@ -254,8 +254,8 @@ async fn workers_without_leases_pay_each_transfer_once() {
     w.end().await;
 }
 
-/// The worst moment: the bank has executed a whole page, and nothing of it is recorded. Then the worker is gone, and later the
-/// whole exchange.
+/// The worst moment: the bank has executed a whole page, and nothing of it is recorded. Then the worker is
+/// gone, and later the whole exchange.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_before_answers_are_recorded_pays_each_transfer_once() {
     let w = World::new().await;
@@ -320,7 +320,8 @@ async fn transfers_taken_over_by_another_worker_are_not_retried() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
-    // By then the time has come at which who had it first would have tried each again, and half of them are the other's.
+    // By then the time has come at which who had it first would have tried each again, and half of them are
+    // the other's.
     tokio::time::sleep(std::time::Duration::from_secs(6)).await;
     let before = turns.each_ref().map(|turns| turns.load(Ordering::SeqCst));
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;

@@ -219,7 +219,8 @@ async fn the_import_retries_after_a_failure_of_the_bank() {
     w.end().await;
 }
 
-/// Several watchers, each with ranges of its own: how the bank is asked shows that nobody does what another one does.
+/// Several watchers, each with ranges of its own: how the bank is asked shows that nobody does what another
+/// one does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watchers_share_a_history_by_ranges() {
     for (watchers, size, workers) in [(1, 1, None), (4, 64, Some(4)), (16, 100, None), (3, 50, Some(0))] {
@@ -254,8 +255,8 @@ async fn watchers_share_a_history_by_ranges() {
     }
 }
 
-/// A watcher is killed when a part of its page is booked, and the cursor is not moved. What is stored then is what a kill of the
-/// whole exchange at this moment would leave.
+/// A watcher is killed when a part of its page is booked, and the cursor is not moved. What is stored then is
+/// what a kill of the whole exchange at this moment would leave.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_between_two_commits_of_a_page_loses_no_credit() {
     let w = World::new().await;
@@ -282,7 +283,8 @@ async fn a_kill_between_two_commits_of_a_page_loses_no_credit() {
     w.end_without_bank().await;
 }
 
-/// A range whose watcher was killed is stuck for nobody; ranges behind it that are complete wait for it with the cursor.
+/// A range whose watcher was killed is stuck for nobody; ranges behind it that are complete wait for it with
+/// the cursor.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
     let w =

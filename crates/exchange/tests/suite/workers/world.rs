@@ -1,4 +1,5 @@
-//! An exchange and its bank with a clock of their own. Coins are made up: the rules do not look at signatures.
+//! An exchange and its bank with a clock of their own. Coins are made up: the rules do not look at
+//! signatures.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -213,8 +214,8 @@ impl World {
         numbers.into_iter().map(|n| key(2, n)).collect()
     }
 
-    /// Deposits with fresh coins, one for each amount, due in `wire_s` seconds and refundable until then less one second, or
-    /// not at all.
+    /// Deposits with fresh coins, one for each amount, due in `wire_s` seconds and refundable until then less
+    /// one second, or not at all.
     pub async fn deposit(&self, name: &str, account: &str, amounts: &[&str], wire_s: u64) -> Vec<DepositKey> {
         self.deposit_into(merchant(name), &payto(account), amounts, (0, wire_s)).await
     }
@@ -317,8 +318,9 @@ impl World {
         totals(&self.app().core.store, &self.app().core.rules.denoms).unwrap()
     }
 
-    /// Checks the invariants of the workers (Taler exchange, background workers) when all is quiet: the books add up and
-    /// agree with the bank's, deposits are in one aggregate or waiting, each transfer happened once.
+    /// Checks the invariants of the workers (Taler exchange, background workers) when all is quiet: the books
+    /// add up and agree with the bank's, deposits are in one aggregate or waiting, each transfer happened
+    /// once.
     pub async fn check(&self) -> Totals {
         let totals = self.totals();
         assert!(totals.conserved(), "the books do not add up: {totals:?}");

@@ -1,5 +1,6 @@
-//! A complete ledger in one thread under one seed: clients that repeat unanswered requests, a lane that batches requests, a clock
-//! that jumps, a network that loses and duplicates, a disk that fails. A reference machine that never fails runs beside it.
+//! A complete ledger in one thread under one seed: clients that repeat unanswered requests, a lane that
+//! batches requests, a clock that jumps, a network that loses and duplicates, a disk that fails. A reference
+//! machine that never fails runs beside it.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 use std::collections::BTreeMap;
@@ -64,7 +65,8 @@ pub enum Faults {
     Random,
     /// One fault at a given call, then a power cut.
     At(u64, Fault),
-    /// One fault at a given call, then the process is killed. A power cut follows once the next process has answered.
+    /// One fault at a given call, then the process is killed. A power cut follows once the next process has
+    /// answered.
     KilledAt(u64, Fault),
 }
 

@@ -1,4 +1,5 @@
-//! Changes that operators make: with four eyes proposed here, and approved by another operator ([`super::approvals`]).
+//! Changes that operators make: with four eyes proposed here, and approved by another operator
+//! ([`super::approvals`]).
 
 use std::sync::Arc;
 

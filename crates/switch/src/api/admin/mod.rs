@@ -175,8 +175,8 @@ fn failed(error: &OperatorError) -> Response {
 }
 
 impl AdminApi {
-    /// The interface of this service; the counters are those of the participants' server. Must be called within a tokio
-    /// runtime.
+    /// The interface of this service; the counters are those of the participants' server. Must be called
+    /// within a tokio runtime.
     pub fn new(service: Arc<Service>, stats: Arc<Stats>) -> Self {
         let metrics_page = MetricsPage::new("switch");
         let api = Self { service, routes: routes(), stats, metrics_page, checks: Checks::default() };

@@ -38,9 +38,8 @@ pub(crate) enum Use {
 /// Verifies the answers 404/1005 and 410/1009, 1010, 1555, 1580 to a request for one of `operations` with the
 /// denominations `asked`. The answer must be about one of them.
 ///
-/// # Errors
-/// [`CoreError::FalseProof`] if the statement is not signed or contradicts the terms that the master key signed;
-/// [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
+/// # Errors [`CoreError::FalseProof`] if the statement is not signed or contradicts the terms that the master
+/// key signed; [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
 pub(crate) fn verify(
     exchange: &Exchange,
     asked: &[HashCode],
@@ -100,8 +99,8 @@ pub(crate) fn check_unspendable(denom: &Denom, now: Timestamp) -> Result<(), Cor
     )
 }
 
-/// Checks that coins of a denomination can no longer be issued: by our clock, or because the exchange revoked it in its
-/// list of keys.
+/// Checks that coins of a denomination can no longer be issued: by our clock, or because the exchange revoked
+/// it in its list of keys.
 ///
 /// # Errors
 /// [`CoreError::FalseProof`] if they can.

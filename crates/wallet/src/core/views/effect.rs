@@ -1,7 +1,8 @@
-//! Effects of operations on the balance. Every row of the history has one, and they sum to [`Balance::total`].
+//! Effects of operations on the balance. Every row of the history has one, and they sum to
+//! [`Balance::total`].
 //!
-//! The effects follow from the records of operations, the balance from coins and open operations. Tests compare
-//! the two in every state.
+//! The effects follow from the records of operations, the balance from coins and open operations. Tests
+//! compare the two in every state.
 //!
 //! [`Balance::total`]: super::Balance::total
 
@@ -31,8 +32,8 @@ pub(super) fn signed(exchange: &Exchange, units: i128) -> Result<String, CoreErr
     Ok(format!("{sign}{}", exchange.amount(Money::from_units(units.unsigned_abs())?)))
 }
 
-/// The signed change of the wallet's balance by an operation, fees included. Open operations have the effect that
-/// they are expected to have. While a payment or refresh is disputed, it has none.
+/// The signed change of the wallet's balance by an operation, fees included. Open operations have the effect
+/// that they are expected to have. While a payment or refresh is disputed, it has none.
 pub(super) fn effect(
     state: &WalletState,
     exchange: &Exchange,
@@ -133,7 +134,8 @@ fn coins_of<'a>(state: &'a WalletState, exchange: &'a Exchange) -> impl Iterator
     state.coins.values().filter(|coin| coin.exchange == exchange.base_url)
 }
 
-/// Rows for value that left the wallet without an operation: coins that expired, and coins that were spent elsewhere.
+/// Rows for value that left the wallet without an operation: coins that expired, and coins that were spent
+/// elsewhere.
 pub(super) fn losses(
     state: &WalletState,
     exchange: &Exchange,

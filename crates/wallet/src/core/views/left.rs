@@ -14,7 +14,8 @@ pub struct Left {
     pub exchange: String,
     /// How much.
     pub amount: Amount,
-    /// `deposit-fee`, `dust`, `incoming`, `outgoing`, `disputed` or `expired`; `not-deposited` for spendable coins.
+    /// `deposit-fee`, `dust`, `incoming`, `outgoing`, `disputed` or `expired`; `not-deposited` for spendable
+    /// coins.
     pub code: &'static str,
     /// Why, in plain words.
     pub reason: &'static str,

@@ -322,7 +322,8 @@ impl FakeExchange {
                 rtransaction_id: request.rtransaction_id,
                 merchant_sig: request.merchant_sig,
             }));
-            // The merchant gives back the whole refund, except for the deposit fee that is waived on a full one.
+            // The merchant gives back the whole refund, except for the deposit fee that is waived on a full
+            // one.
             if full {
                 self.owed -= (amount.units() as i128) - (fee_deposit.money.units() as i128);
                 self.fees = self.fees.checked_sub(fee_deposit.money).unwrap();

@@ -129,7 +129,8 @@ pub struct FakeExchange {
     pub issued: Money,
     /// Money received from the bank.
     pub bank_in: Money,
-    /// What merchants are owed, less fees and refunds, in units. A partial refund may take what is owed for another payment.
+    /// What merchants are owed, less fees and refunds, in units. A partial refund may take what is owed for
+    /// another payment.
     pub owed: i128,
     /// Fees earned, including the remainders of melts and rounding.
     pub fees: Money,
@@ -236,8 +237,8 @@ impl FakeExchange {
         self.bank_in = self.bank_in.checked_add(amount.money).unwrap();
     }
 
-    /// bank_in = reserves + coins outstanding + owed + fees, where the coins outstanding are those issued less what
-    /// was taken from them; money between melt and reveal is in none of them and is returned.
+    /// bank_in = reserves + coins outstanding + owed + fees, where the coins outstanding are those issued
+    /// less what was taken from them; money between melt and reveal is in none of them and is returned.
     pub fn unrevealed(&self) -> Money {
         let mut sum = Money::ZERO;
         for melt in self.melts.values().filter(|melt| melt.revealed.is_none()) {

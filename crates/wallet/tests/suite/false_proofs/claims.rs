@@ -4,7 +4,8 @@ use super::*;
 
 #[tokio::test]
 async fn false_refusals_cost_no_coins() {
-    // Refusals of payment and melt: unsigned, about another operation, and signed against the published terms.
+    // Refusals of payment and melt: unsigned, about another operation, and signed against the published
+    // terms.
     for step in ["deposit", "melt"] {
         for (signed, code) in
             [(false, 1009), (true, 1009), (false, 1010), (false, 1005), (false, 1305), (false, 1006)]

@@ -1,5 +1,5 @@
-//! A naive exchange: plain maps, one command at a time, balances summed up from logs at every question. Written from the
-//! rules' text, not from their code, so that the two can be compared.
+//! A naive exchange: plain maps, one command at a time, balances summed up from logs at every question.
+//! Written from the rules' text, not from their code, so that the two can be compared.
 
 mod refresh;
 
@@ -160,7 +160,8 @@ pub struct Hidden {
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
 }
 
-/// What the model says of the books: wired in, wired out, reserves, outstanding, pending, unrevealed melts, fees.
+/// What the model says of the books: wired in, wired out, reserves, outstanding, pending, unrevealed melts,
+/// fees.
 pub type Books = [Money; 7];
 
 impl Model {
@@ -205,8 +206,8 @@ impl Model {
         }
     }
 
-    /// Whether a transfer has this identifier, as far as an aggregation knows that only wants to keep it for later. If it comes
-    /// to pay, no other transfer may have it.
+    /// Whether a transfer has this identifier, as far as an aggregation knows that only wants to keep it for
+    /// later. If it comes to pay, no other transfer may have it.
     pub(super) fn has_seen_transfer(&self, wtid: Wtid) -> bool {
         self.transfers.contains_key(&wtid) && !self.unseen_transfers.contains(&wtid)
     }
@@ -232,7 +233,8 @@ impl Model {
         self.unseen_transfers.clear();
     }
 
-    /// Executes a batch, and those again whose refusal the batch itself has overtaken. Says how many that were.
+    /// Executes a batch, and those again whose refusal the batch itself has overtaken. Says how many that
+    /// were.
     pub fn batch(&mut self, commands: &[Command], now: Timestamp) -> (Vec<Result<Outcome, Reason>>, usize) {
         let mut verdicts: Vec<Option<Result<Outcome, Reason>>> = vec![None; commands.len()];
         let mut open: Vec<usize> = (0..commands.len()).collect();
