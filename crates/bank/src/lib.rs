@@ -54,6 +54,7 @@ use batzen_ledger::{Ledger, LedgerError};
 use batzen_ledger_store::{DurableLedger, RecoveryError};
 use batzen_protocol::limits;
 use batzen_store::{Store, StoreError};
+use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 pub use batzen_ledger_net::LedgerAddress;
@@ -120,6 +121,9 @@ pub enum BankError {
 }
 
 /// A bank.
+///
+/// Its starts return boxed futures: the code of the service is then compiled once, with this crate, and not
+/// again in every program that starts a bank.
 pub struct Bank;
 
 impl Bank {
@@ -127,36 +131,42 @@ impl Bank {
     ///
     /// # Errors
     /// [`BankError`].
-    pub async fn start(config: BankConfig) -> Result<RunningBank, BankError> {
-        config.check()?;
-        let books = opening::open(&config).await?;
-        Self::serve(config, books).await
+    pub fn start(config: BankConfig) -> BoxFuture<'static, Result<RunningBank, BankError>> {
+        Box::pin(async move {
+            config.check()?;
+            let books = opening::open(&config).await?;
+            Self::serve(config, books).await
+        })
     }
 
     /// Starts on an open store and ledger. `store` and `ledger` of the configuration are ignored.
     ///
     /// # Errors
     /// [`BankError`].
-    pub async fn start_on(
+    pub fn start_on(
         config: BankConfig,
         store: Store,
         ledger: Arc<dyn Ledger>,
-    ) -> Result<RunningBank, BankError> {
-        config.check()?;
-        Self::serve(config, OpenBooks { store, ledger, own: None, is_joint: false }).await
+    ) -> BoxFuture<'static, Result<RunningBank, BankError>> {
+        Box::pin(async move {
+            config.check()?;
+            Self::serve(config, OpenBooks { store, ledger, own: None, is_joint: false }).await
+        })
     }
 
     /// Starts with a ledger whose log is in the same store.
     ///
     /// # Errors
     /// [`BankError`].
-    pub async fn start_joint(
+    pub fn start_joint(
         config: BankConfig,
         ledger: Arc<DurableLedger>,
-    ) -> Result<RunningBank, BankError> {
-        config.check()?;
-        let (store, own) = (ledger.store().clone(), Some(Arc::clone(&ledger)));
-        Self::serve(config, OpenBooks { store, ledger, own, is_joint: true }).await
+    ) -> BoxFuture<'static, Result<RunningBank, BankError>> {
+        Box::pin(async move {
+            config.check()?;
+            let (store, own) = (ledger.store().clone(), Some(Arc::clone(&ledger)));
+            Self::serve(config, OpenBooks { store, ledger, own, is_joint: true }).await
+        })
     }
 
     async fn serve(config: BankConfig, books: OpenBooks) -> Result<RunningBank, BankError> {

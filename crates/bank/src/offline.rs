@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use batzen_http::Waiters;
+use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 
 use crate::chart::Chart;
@@ -21,9 +22,16 @@ const COMMANDS_MAX: usize = 8_192;
 ///
 /// # Errors
 /// [`BankError`]; also when a command is refused.
-pub async fn execute_all(
+pub fn execute_all(
     config: BankConfig,
-    commands: impl IntoIterator<Item = Command>,
+    commands: Box<dyn Iterator<Item = Command> + Send>,
+) -> BoxFuture<'static, Result<(), BankError>> {
+    Box::pin(execute(config, commands))
+}
+
+async fn execute(
+    config: BankConfig,
+    commands: Box<dyn Iterator<Item = Command> + Send>,
 ) -> Result<(), BankError> {
     config.check()?;
     let OpenBooks { store, ledger, own, is_joint } = opening::open(&config).await?;

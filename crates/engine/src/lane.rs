@@ -77,7 +77,8 @@ impl<R: Rules> Batcher<R> {
 
     /// Executes the commands as one batch (and those whose refusal was overtaken in further ones), durably.
     ///
-    /// # Errors When the store fails, or others overtake a command again and again. Some of the commands may
+    /// # Errors
+    /// When the store fails, or others overtake a command again and again. Some of the commands may
     /// have been decided then; a repetition finds it out.
     pub fn run(&self, commands: &[R::Command], clock: &dyn Clock) -> Result<Vec<Verdict<R>>, StoreError> {
         let mut verdicts: Vec<Option<Verdict<R>>> = commands.iter().map(|_| None).collect();

@@ -130,7 +130,8 @@ impl<T> SubmissionQueue<T> {
 
     /// Queues a command of a client.
     ///
-    /// # Errors Gives the command back with [`SubmitError::Overloaded`] if a limit is reached, or with
+    /// # Errors
+    /// Gives the command back with [`SubmitError::Overloaded`] if a limit is reached, or with
     /// [`SubmitError::Stopped`] if the queue is closed.
     pub fn push<E>(&self, command: T, events: usize) -> Result<(), (SubmitError<E>, T)> {
         let Shared { limits, metrics, .. } = &*self.shared;

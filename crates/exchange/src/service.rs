@@ -16,6 +16,7 @@ use batzen_protocol::Timestamp;
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
 use batzen_signer::{Custody, SecurityModules, channel};
 use batzen_store::StoreError;
+use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -86,7 +87,17 @@ impl RunningExchange {
     /// Starts an exchange: opens the store, loads keys, listens. It answers requests when this returns. Keys
     /// are created (and a stand-alone exchange sets itself up) in the background, see
     /// [`RunningExchange::ready`].
-    pub async fn start(mut config: ExchangeConfig, options: StartOptions) -> Result<Self, StartError> {
+    ///
+    /// The future is boxed: the code of the service is then compiled once, with this crate, and not again in
+    /// every program that starts an exchange.
+    pub fn start(
+        config: ExchangeConfig,
+        options: StartOptions,
+    ) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(Self::serve(config, options))
+    }
+
+    async fn serve(mut config: ExchangeConfig, options: StartOptions) -> Result<Self, StartError> {
         config.validate()?;
         let terms = documents(&config.terms, crate::api::BUILT_IN_TERMS)?;
         let privacy = documents(&config.privacy, crate::api::BUILT_IN_PRIVACY)?;
@@ -194,7 +205,11 @@ impl RunningExchange {
 
     /// Shuts down: refuses new requests, answers waiting ones, stops the workers, makes everything accepted
     /// durable and closes the store. Takes about a second at most.
-    pub async fn shutdown(self) -> Result<(), StoreError> {
+    pub fn shutdown(self) -> BoxFuture<'static, Result<(), StoreError>> {
+        Box::pin(self.end())
+    }
+
+    async fn end(self) -> Result<(), StoreError> {
         let Self { app, server, followers, workers } = self;
         app.core.drain.trigger();
         let workers = workers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -4,14 +4,21 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use batzen_http_codec::{InflateError, deflate, inflate};
 use batzen_protocol::ErrorCode;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::{Client as HyperClient, connect::HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::{ClientConfig, RootCertStore};
 use serde::{Serialize, de::DeserializeOwned};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
 use std::{fmt, time::Duration};
 
 /// How a [`Client`] behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// How long connecting may take.
+    /// How long a TCP connection may take to open.
     pub connect_timeout: Duration,
     /// How long request and response may take together, unless a call has its own timeout.
     pub timeout: Duration,
@@ -25,8 +32,6 @@ pub struct ClientOptions {
     pub deflate_from_bytes: Option<usize>,
     /// Whether to ask for deflated responses.
     pub accept_deflate: bool,
-    /// A proxy for all requests, as URL. Nothing is read from the environment.
-    pub proxy: Option<String>,
     /// The `User-Agent` header.
     pub user_agent: String,
 }
@@ -41,7 +46,6 @@ impl Default for ClientOptions {
             max_reply_bytes: 64 << 20,
             deflate_from_bytes: None,
             accept_deflate: true,
-            proxy: None,
             user_agent: concat!("batzen/", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }
@@ -50,7 +54,7 @@ impl Default for ClientOptions {
 /// Why there is no usable response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The client could not be set up (certificates, proxy).
+    /// The client could not be set up: TLS, or the `User-Agent`.
     #[error("cannot set up the HTTP client: {0}")]
     Setup(String),
     /// The URL or a header is not valid.
@@ -237,53 +241,65 @@ impl Reply {
 
 /// An HTTP client with its connection pool. Cheap to clone; clones share the pool. Use one client for each
 /// identity that must not be linked with others.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
-    inner: reqwest::Client,
+    inner: HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    timeout: Duration,
     max_reply_bytes: usize,
     deflate_from_bytes: Option<usize>,
     accept_deflate: bool,
+    user_agent: HeaderValue,
+}
+
+/// The certificates that the machine trusts. Reading them takes milliseconds, so all clients share them.
+static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    // Such a machine can still speak plain HTTP; HTTPS fails in its handshake.
+    if roots.is_empty() {
+        tracing::warn!(errors = ?found.errors, "no usable root certificates: HTTPS will not work");
+    }
+    Arc::new(roots)
+});
+
+/// TLS with a session cache of its own: a server can link connections that resume a session.
+fn tls_config() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(Arc::clone(&ROOTS))
+        .with_no_client_auth())
 }
 
 impl Client {
-    /// A client.
+    /// A client. It uses no proxy, follows no redirects, and repeats no request that a server may have seen.
     ///
     /// # Errors
-    /// [`ClientError::Setup`] if the proxy URL is invalid or TLS cannot be set up.
+    /// [`ClientError::Setup`] if TLS cannot be set up, or the `User-Agent` is not a header value.
     pub fn new(options: &ClientOptions) -> Result<Self, ClientError> {
-        let setup = |error: reqwest::Error| ClientError::Setup(chain(&error));
-        let builder = || -> Result<reqwest::ClientBuilder, ClientError> {
-            let builder = reqwest::Client::builder()
-                .connect_timeout(options.connect_timeout)
-                .timeout(options.timeout)
-                .pool_idle_timeout(options.pool_idle_timeout)
-                .pool_max_idle_per_host(options.pool_max_idle)
-                .redirect(reqwest::redirect::Policy::none())
-                // Retries are up to the caller, who knows what is idempotent.
-                .retry(reqwest::retry::never())
-                .referer(false)
-                .tcp_nodelay(true)
-                .user_agent(options.user_agent.as_str())
-                .no_proxy();
-            Ok(match &options.proxy {
-                Some(proxy) => builder.proxy(reqwest::Proxy::all(proxy).map_err(setup)?),
-                None => builder,
-            })
-        };
-        let inner = match builder()?.build() {
-            Ok(client) => client,
-            // A machine without any root certificate can still speak plain HTTP; HTTPS then fails on its
-            // handshake.
-            Err(error) => {
-                tracing::warn!(error = chain(&error), "no usable root certificates, HTTPS will not work");
-                builder()?.tls_certs_only(std::iter::empty()).build().map_err(setup)?
-            }
-        };
+        let setup = |error: &dyn std::error::Error| ClientError::Setup(error.to_string());
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(options.connect_timeout));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls_config().map_err(|error| setup(&error))?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let inner = HyperClient::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(options.pool_idle_timeout)
+            .pool_max_idle_per_host(options.pool_max_idle)
+            .build(connector);
         Ok(Self {
             inner,
+            timeout: options.timeout,
             max_reply_bytes: options.max_reply_bytes,
             deflate_from_bytes: options.deflate_from_bytes,
             accept_deflate: options.accept_deflate,
+            user_agent: HeaderValue::from_str(&options.user_agent).map_err(|error| setup(&error))?,
         })
     }
 
@@ -344,6 +360,12 @@ pub struct Call<'a> {
     body: Bytes,
     timeout: Option<Duration>,
     invalid: Option<String>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for Call<'_> {
@@ -413,10 +435,22 @@ impl Call<'_> {
     /// # Errors
     /// [`ClientError`] if there is no response; any status is a response.
     pub async fn send(self) -> Result<Reply, ClientError> {
-        let Self { client, method, url, mut headers, mut body, timeout, invalid } = self;
-        if let Some(reason) = invalid {
-            return Err(ClientError::Invalid { url, reason });
+        let timeout = self.timeout.unwrap_or(self.client.timeout);
+        let url = self.url.clone();
+        // Boxed, so that the machinery of a request is compiled once, here, and not in each of its callers.
+        let exchange: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(self.exchange());
+        match tokio::time::timeout(timeout, exchange).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::Timeout { url }),
         }
+    }
+
+    async fn exchange(self) -> Result<Reply, ClientError> {
+        let Self { client, method, url, mut headers, mut body, timeout: _, invalid } = self;
+        let uri = match invalid.map_or_else(|| parse_url(&url), Err) {
+            Ok(uri) => uri,
+            Err(reason) => return Err(ClientError::Invalid { url, reason }),
+        };
         if client.deflate_from_bytes.is_some_and(|from| body.len() >= from && !body.is_empty()) {
             let packed = deflate(&body);
             if packed.len() < body.len() {
@@ -424,22 +458,31 @@ impl Call<'_> {
                 headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("deflate"));
             }
         }
-        if client.accept_deflate && !headers.contains_key(header::ACCEPT_ENCODING) {
-            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("deflate"));
+        if client.accept_deflate {
+            headers.entry(header::ACCEPT_ENCODING).or_insert(HeaderValue::from_static("deflate"));
         }
-        let mut request = client.inner.request(method, &url).headers(headers);
-        if !body.is_empty() {
-            request = request.body(body);
-        }
-        if let Some(timeout) = timeout {
-            request = request.timeout(timeout);
-        }
-        let mut response = request.send().await.map_err(|error| failure(&url, &error))?;
+        headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        headers.entry(header::USER_AGENT).or_insert_with(|| client.user_agent.clone());
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers;
+        let response = match client.inner.request(request).await {
+            Ok(response) => response,
+            Err(error) if error.is_connect() => {
+                return Err(ClientError::Connect { url, reason: chain(&error) });
+            }
+            Err(error) => return Err(ClientError::Broken { url, reason: chain(&error) }),
+        };
         let status = response.status().as_u16();
-        let headers = std::mem::take(response.headers_mut());
+        let (parts, mut incoming) = response.into_parts();
+        let headers = parts.headers;
         let bad = |reason: String| ClientError::BadReply { url: url.clone(), status, reason };
         let mut body = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| failure(&url, &error))? {
+        while let Some(frame) = incoming.frame().await {
+            let frame =
+                frame.map_err(|error| ClientError::Broken { url: url.clone(), reason: chain(&error) })?;
+            let Ok(chunk) = frame.into_data() else { continue };
             if body.len().saturating_add(chunk.len()) > client.max_reply_bytes {
                 return Err(bad(format!("the body is larger than {} bytes", client.max_reply_bytes)));
             }
@@ -458,16 +501,20 @@ impl Call<'_> {
     }
 }
 
-fn failure(url: &str, error: &reqwest::Error) -> ClientError {
-    let url = url.to_owned();
-    if error.is_builder() {
-        ClientError::Invalid { url, reason: chain(error) }
-    } else if error.is_connect() {
-        ClientError::Connect { url, reason: chain(error) }
-    } else if error.is_timeout() {
-        ClientError::Timeout { url }
-    } else {
-        ClientError::Broken { url, reason: chain(error) }
+/// An absolute URL of HTTP (RFC 9110, 4.2), without its fragment. User names in URLs are refused: they would
+/// end in logs.
+fn parse_url(url: &str) -> Result<Uri, String> {
+    let uri: Uri = url.parse().map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    match uri.scheme_str() {
+        Some("http" | "https") => {}
+        _ => return Err("it does not begin with http:// or https://".to_owned()),
+    }
+    match uri.authority() {
+        Some(authority) if authority.as_str().contains('@') => {
+            Err("it has a user name; credentials belong in the configuration".to_owned())
+        }
+        Some(authority) if !authority.host().is_empty() => Ok(uri),
+        _ => Err("it has no host".to_owned()),
     }
 }
 

@@ -92,7 +92,8 @@ pub fn take_request(input: &mut BytesMut) -> Result<Option<RequestMessage>, Fram
 /// Takes the first response off `input`. `None`: it is incomplete. Of a response with status 200 only the
 /// body is kept.
 ///
-/// # Errors The bytes are not a response of this protocol: close the connection. There are no interim
+/// # Errors
+/// The bytes are not a response of this protocol: close the connection. There are no interim
 /// responses (1xx): each request has one response.
 pub fn take_response(
     input: &mut BytesMut,

@@ -70,7 +70,8 @@ impl<E> Routes<E> {
     /// Adds an endpoint. `pattern` is a path whose segments are literals or `:parameters`; earlier entries
     /// win, so literals go before parameters.
     ///
-    /// # Panics If the pattern does not begin with a slash, or its first segment is a parameter in a table by
+    /// # Panics
+    /// If the pattern does not begin with a slash, or its first segment is a parameter in a table by
     /// first segment. Tables are constant, so the first start shows such a bug.
     #[must_use]
     pub fn route(mut self, method: Method, pattern: &str, endpoint: E) -> Self {
@@ -98,7 +99,8 @@ impl<E> Routes<E> {
 
     /// Finds the endpoint for a request.
     ///
-    /// # Errors The response to send instead: an error of the [`Style`], or 204 for `OPTIONS` on an endpoint
+    /// # Errors
+    /// The response to send instead: an error of the [`Style`], or 204 for `OPTIONS` on an endpoint
     /// that exists.
     pub fn resolve<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
         match self.style {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use batzen_ledger::{Ledger, LedgerError};
+use futures_util::future::BoxFuture;
 
 use crate::client::{ClientOptions, LedgerClient};
 
@@ -85,7 +86,11 @@ impl fmt::Display for LedgerAddress {
 /// [`LedgerError::Refused`] for a malformed address, a ledger of another version, an embedded ledger (which
 /// the caller opens itself), or a backend that was not built in. [`LedgerError::Busy`] if no server can be
 /// reached.
-pub async fn connect(url: &str) -> Result<Arc<dyn Ledger>, LedgerError> {
+pub fn connect(url: &str) -> BoxFuture<'_, Result<Arc<dyn Ledger>, LedgerError>> {
+    Box::pin(connect_url(url))
+}
+
+async fn connect_url(url: &str) -> Result<Arc<dyn Ledger>, LedgerError> {
     let address: LedgerAddress =
         url.parse().map_err(|error: AddressError| LedgerError::Refused(error.to_string()))?;
     match address {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use batzen_http::{Bound, Drain, Listen, Listener, Socket};
 use batzen_ledger::Ledger;
 use batzen_metrics::{Counter, Histogram, Page};
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -224,7 +225,16 @@ impl LedgerServer {
 
     /// Serves until `drain` fires. Then it accepts and reads no more, answers requests in flight within
     /// `options.drain_timeout`, and returns.
-    pub async fn serve(self, ledger: Arc<dyn Ledger>, options: NetOptions, drain: Drain) {
+    pub fn serve(
+        self,
+        ledger: Arc<dyn Ledger>,
+        options: NetOptions,
+        drain: Drain,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(self.run(ledger, options, drain))
+    }
+
+    async fn run(self, ledger: Arc<dyn Ledger>, options: NetOptions, drain: Drain) {
         let Self { listener, bound, stats } = self;
         let connections = Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS)));
         let shared = Arc::new(Shared {

@@ -141,7 +141,8 @@ pub struct Fsps {
 impl Fsps {
     /// Binds an address for each participant and starts the threads. The switch need not be there yet.
     ///
-    /// # Errors When a port cannot be bound, or the operating system refuses threads or descriptors; fewer
+    /// # Errors
+    /// When a port cannot be bound, or the operating system refuses threads or descriptors; fewer
     /// than two participants.
     pub fn start(config: FspsConfig) -> io::Result<Self> {
         let count = config.names.len();

@@ -56,6 +56,7 @@ use batzen_ledger::Ledger;
 use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::SwitchAccounts;
+use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -99,6 +100,9 @@ pub enum SwitchError {
 }
 
 /// A switch.
+///
+/// Its starts return boxed futures: the code of the service is then compiled once, with this crate, and not
+/// again in every program that starts a switch.
 pub struct Switch;
 
 /// Passes on what follows from decisions.
@@ -132,19 +136,32 @@ impl Switch {
     ///
     /// # Errors
     /// [`SwitchError`].
-    pub async fn start(config: SwitchConfig, ledger: Arc<dyn Ledger>) -> Result<RunningSwitch, SwitchError> {
-        config.check().map_err(SwitchError::Config)?;
-        let place = config.store.clone();
-        let open = move || place.open(&batzen_storage::SWITCH, 1);
-        let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
-        Self::start_on(config, store, ledger).await
+    pub fn start(
+        config: SwitchConfig,
+        ledger: Arc<dyn Ledger>,
+    ) -> BoxFuture<'static, Result<RunningSwitch, SwitchError>> {
+        Box::pin(async move {
+            config.check().map_err(SwitchError::Config)?;
+            let place = config.store.clone();
+            let open = move || place.open(&batzen_storage::SWITCH, 1);
+            let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
+            Self::serve(config, store, ledger).await
+        })
     }
 
     /// The same on a store that is open already.
     ///
     /// # Errors
     /// [`SwitchError`].
-    pub async fn start_on(
+    pub fn start_on(
+        config: SwitchConfig,
+        store: Store,
+        ledger: Arc<dyn Ledger>,
+    ) -> BoxFuture<'static, Result<RunningSwitch, SwitchError>> {
+        Box::pin(Self::serve(config, store, ledger))
+    }
+
+    async fn serve(
         config: SwitchConfig,
         store: Store,
         ledger: Arc<dyn Ledger>,

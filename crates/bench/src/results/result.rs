@@ -358,7 +358,8 @@ pub struct Run {
 impl Run {
     /// Reads a result directory.
     ///
-    /// # Errors When `result.json` is missing, when a file is not of the expected form, and when another
+    /// # Errors
+    /// When `result.json` is missing, when a file is not of the expected form, and when another
     /// version wrote it.
     pub fn read(directory: &Path) -> Result<Self, ResultError> {
         let path = directory.join(RESULT_FILE);

@@ -513,7 +513,8 @@ impl StepTimes {
 /// Measures the ceiling of a scenario, on all these cores at the same time (or on one that the system
 /// chooses).
 ///
-/// # Errors [`BenchError::Usage`] when there is no RSA of this size, nothing to measure, or a core that may
+/// # Errors
+/// [`BenchError::Usage`] when there is no RSA of this size, nothing to measure, or a core that may
 /// not be used.
 pub fn measure(
     cipher: Cipher,

@@ -135,7 +135,7 @@ pub fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> R
 pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
     let failed = |error| BenchError::set_up("the bank cannot be filled", error);
     let mut random = PseudoRandom::new(seed);
-    let credit = |n: u64| {
+    let credit = move |n: u64| {
         BankCommand::AddIncoming(AddIncoming {
             id: random.bytes(),
             debit_account: format!("customer{}", n % 1_000),
@@ -149,7 +149,7 @@ pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
         ..BankConfig::new(currency())
     };
     let runtime = tokio::runtime::Runtime::new().map_err(|error| BenchError::set_up("no runtime", error))?;
-    let filling = batzen_bank::offline::execute_all(config, (0..credits).map(credit));
+    let filling = batzen_bank::offline::execute_all(config, Box::new((0..credits).map(credit)));
     // On a thread of its own: callers may be in a runtime already.
     std::thread::scope(|scope| scope.spawn(|| runtime.block_on(filling)).join())
         .expect("filling does not panic")

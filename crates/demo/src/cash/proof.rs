@@ -13,7 +13,8 @@ const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 /// Checks every signature in a proof about a coin of `value` and sums it up. Returns what is left on the
 /// coin.
 ///
-/// # Errors A signature that does not verify, a proof about another coin, sums that cannot be, or an event
+/// # Errors
+/// A signature that does not verify, a proof about another coin, sums that cannot be, or an event
 /// that does not occur here.
 pub fn remaining(conflict: &CoinConflict, coin_pub: &EddsaPublicKey, value: Money) -> anyhow::Result<Money> {
     ensure!(conflict.coin_pub == *coin_pub, "the proof is about another coin");

@@ -6,6 +6,7 @@ use batzen_protocol::api::exchange::{
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,
 };
 use batzen_protocol::api::offline::OfflineOperation;
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 
 /// Downloads the keys that wait for a signature.
@@ -25,7 +26,15 @@ async fn post(client: &Client, base_url: &str, path: &str, body: &impl Serialize
 ///
 /// # Errors
 /// When the exchange cannot be reached or refuses.
-pub async fn upload(
+pub fn upload<'a>(
+    client: &'a Client,
+    base_url: &'a str,
+    operation: &'a OfflineOperation,
+) -> BoxFuture<'a, Result<bool, ClientError>> {
+    Box::pin(upload_one(client, base_url, operation))
+}
+
+async fn upload_one(
     client: &Client,
     base_url: &str,
     operation: &OfflineOperation,

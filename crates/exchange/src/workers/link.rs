@@ -18,6 +18,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use batzen_tables::exchange::AccountId;
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -63,7 +64,16 @@ impl Worker {
     ///
     /// # Errors
     /// What keeps it from that.
-    pub async fn run_until_idle(self, app: &Core, options: WorkerOptions) -> Result<Progress, WorkerError> {
+    pub fn run_until_idle(
+        self,
+        app: &Core,
+        options: WorkerOptions,
+    ) -> BoxFuture<'_, Result<Progress, WorkerError>> {
+        // Boxed: the code of the workers is compiled once, with this crate.
+        Box::pin(self.until_idle(app, options))
+    }
+
+    async fn until_idle(self, app: &Core, options: WorkerOptions) -> Result<Progress, WorkerError> {
         match self {
             Self::Wirewatch => wirewatch::share_until_idle(app, options).await,
             Self::Aggregator => aggregator::run_until_idle(app).await,
@@ -77,7 +87,11 @@ impl Worker {
     ///
     /// # Errors
     /// What keeps it from that.
-    pub async fn serve(self, app: &Core, options: WorkerOptions) -> Result<(), WorkerError> {
+    pub fn serve(self, app: &Core, options: WorkerOptions) -> BoxFuture<'_, Result<(), WorkerError>> {
+        Box::pin(self.until_stopped(app, options))
+    }
+
+    async fn until_stopped(self, app: &Core, options: WorkerOptions) -> Result<(), WorkerError> {
         match self {
             Self::Wirewatch => wirewatch::serve(app, options).await,
             Self::Aggregator => aggregator::serve(app).await,

@@ -63,7 +63,8 @@ fn is_asked_for(account: &AccountConfig, options: WorkerOptions) -> bool {
 /// Imports all rows of the bank on all watched accounts. An account that is unknown to the bank counts as
 /// empty.
 ///
-/// # Errors [`WorkerError::Bank`] when it fails again and again, [`WorkerError::Disorder`]; what was imported
+/// # Errors
+/// [`WorkerError::Bank`] when it fails again and again, [`WorkerError::Disorder`]; what was imported
 /// before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     share_until_idle(app, WorkerOptions::default()).await

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
 use super::{Inner, RunReport, RunUntil, Wallet, WalletError, lock};
@@ -100,7 +101,11 @@ impl Wallet {
     /// # Errors
     /// If the wallet itself fails, in particular its file. Operations that make no progress are reported
     /// instead.
-    pub async fn run(&self, until: RunUntil) -> Result<RunReport, WalletError> {
+    pub fn run(&self, until: RunUntil) -> BoxFuture<'_, Result<RunReport, WalletError>> {
+        Box::pin(self.run_until(until))
+    }
+
+    async fn run_until(&self, until: RunUntil) -> Result<RunReport, WalletError> {
         let deadline = match until {
             RunUntil::Finished(Some(timeout)) => Some(Instant::now() + timeout),
             _ => None,

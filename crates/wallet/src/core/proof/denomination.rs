@@ -38,7 +38,8 @@ pub(crate) enum Use {
 /// Verifies the answers 404/1005 and 410/1009, 1010, 1555, 1580 to a request for one of `operations` with the
 /// denominations `asked`. The answer must be about one of them.
 ///
-/// # Errors [`CoreError::FalseProof`] if the statement is not signed or contradicts the terms that the master
+/// # Errors
+/// [`CoreError::FalseProof`] if the statement is not signed or contradicts the terms that the master
 /// key signed; [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
 pub(crate) fn verify(
     exchange: &Exchange,
