@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds a Debian package from a binary: deploy/package/deb.sh BINARY OUT_DIR
 #
-# The package has the program (without debug information, which goes to a package of its own), man pages, completions, the
-# systemd units, a user for each service, and sample configurations. It starts nothing: the operator edits a configuration and
+# The package has the program (without debug information, which is in a separate package), man pages, completions, the systemd
+# units, a user for each service, and sample configurations. It starts no service: the operator edits the configurations and
 # enables the units of the services that this machine runs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -11,7 +11,7 @@ mkdir -p "$2"
 out=$(realpath "$2")
 version=$("$binary" --version | head -1 | awk '{ print $2 }')
 arch=$(dpkg --print-architecture)
-# Files carry the date of the commit, so that two builds of it are equal.
+# Files have the date of the commit, so that builds are reproducible.
 epoch=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH=$epoch
 work=$(mktemp -d)
@@ -63,7 +63,7 @@ cat >"$root/DEBIAN/postinst" <<'SCRIPT'
 set -e
 if [ "$1" = configure ]; then
 	systemd-sysusers batzen.conf
-	# These hold the operators' tokens and the addresses of keys: for their service alone.
+	# These hold the operators' tokens and the addresses of keys, so only their service may read them.
 	for service in bank exchange signer switch; do
 		chown "root:batzen-$service" "/etc/batzen/$service.conf"
 		chmod 640 "/etc/batzen/$service.conf"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds an OCI image from a binary, without a daemon: deploy/package/image.sh BINARY OUT_DIR
 #
-# One layer: the program without debug information, the C library that it needs, root certificates and a user without
-# privileges. There is no shell. The result is an OCI layout directory and the same as a tar archive, which podman, skopeo and
-# docker load.
+# The image has one layer: the program without debug information, the C library that it needs, root certificates and an
+# unprivileged user. There is no shell. The result is an OCI layout directory and a tar archive of it, which podman, skopeo and
+# docker can load.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)
 binary=$(realpath "$1")
@@ -18,7 +18,7 @@ root=$work/root
 
 install -Dm755 "$binary" "$root/usr/bin/batzen"
 strip --strip-all "$root/usr/bin/batzen"
-# Libraries where the loader looks for them; the loader itself where the program names it.
+# Libraries go where the loader looks for them, the loader itself where the program names it.
 ldd "$binary" | awk '$3 ~ /^\// { print $3 } $1 ~ /^\/lib/ { print $1 }' | while read -r library; do
 	install -Dm755 "$(realpath "$library")" "$root$library"
 done
