@@ -238,7 +238,7 @@ impl Chart {
     }
 }
 
-/// The ledger account with this name, at the bank with this identity.
+/// The ledger id of the account with this name, at the bank with this identity.
 pub fn account_id(identity: &[u8; 16], name: &str) -> u128 {
     id(identity, Role::Named, &[name.as_bytes()])
 }

@@ -15,7 +15,7 @@ use batzen_storage::StoreConfig;
 use crate::password::PasswordCost;
 use crate::rules::Policy;
 
-/// A text that is an address of a ledger.
+/// The forms of a ledger address.
 const LEDGERS: &str = "embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS";
 
 /// The options of section `[bank]` that this bank reads, or knows and ignores (`RAM_LIMIT`, `MAX_DEBT`,
@@ -108,7 +108,7 @@ pub struct BankConfig {
     pub password_cost: PasswordCost,
     /// Whether `/dashboard` is served.
     pub dashboard: bool,
-    /// What its page for customers calls it.
+    /// The bank's name on its page for customers.
     pub name: String,
     /// Whether that page shows a notice about play money.
     pub play_money: bool,

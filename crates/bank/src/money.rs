@@ -1,5 +1,5 @@
-//! Sums over all accounts, for the metrics. The ledger is read page by page; how often follows from how long
-//! that takes.
+//! Sums over all accounts, for the metrics. The ledger is read page by page; the interval depends on how long
+//! a reading takes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use crate::chart::{CODE_NAMED, Chart};
 
 /// The shortest pause between two readings.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
-/// How many times as long as a reading the pause after it is at least.
+/// The least ratio of the pause after a reading to its duration.
 const PAUSE_PER_READING: u32 = 20;
 
 /// The sums of all accounts, in units of 10⁻⁸. They are not taken at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     accounts: u64,
-    /// What is in accounts that are not overdrawn.
+    /// The sum in accounts that are not overdrawn.
     held: u128,
-    /// What overdrawn accounts owe.
+    /// The debt of overdrawn accounts.
     debt: u128,
-    /// What is set aside for withdrawals.
+    /// The sum reserved for withdrawals.
     set_aside: u128,
 }
 
-/// The sums as they were read last; none before that.
+/// The sums of the last reading; `None` before the first.
 #[derive(Debug, Default)]
 pub(crate) struct MoneySums(Mutex<Option<Sums>>);
 
@@ -37,13 +37,9 @@ impl MoneySums {
         let Some(sums) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else { return };
         page.gauge("batzen_bank_accounts", "Accounts in the ledger", sums.accounts);
         for (name, help, units) in [
-            ("held", "What is in accounts that are not overdrawn", sums.held),
-            ("debt", "What overdrawn accounts owe", sums.debt),
-            (
-                "set_aside",
-                "What is set aside for withdrawals that wait for their confirmation",
-                sums.set_aside,
-            ),
+            ("held", "Money in accounts that are not overdrawn", sums.held),
+            ("debt", "Debt of overdrawn accounts", sums.debt),
+            ("set_aside", "Money reserved for withdrawals waiting for confirmation", sums.set_aside),
         ] {
             page.gauge(&format!("batzen_bank_money_{name}"), help, decimal(units));
         }
@@ -126,7 +122,7 @@ mod tests {
             ..openings[0].headroom
         };
         let mut transfers = openings.map(|one| one.headroom).to_vec();
-        // Joe owes 300, which Ann has, and 20 of Ann's are set aside.
+        // Joe owes 300, which Ann has, and 20 of Ann's are reserved.
         transfers.push(move_from(1, 1, 300, TransferFlags::NONE));
         transfers.push(move_from(0, 2, 20, TransferFlags::PENDING));
         let results = ledger.create_transfers(transfers).await.unwrap();

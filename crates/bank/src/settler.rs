@@ -19,8 +19,8 @@ use crate::events::{BATCH_MAX, Events, require_accounts};
 use crate::lane_rules::BankLaneRules;
 use crate::rules::{Command, Finish, Finished, Intent, Outcome, Refusal, TypedCommand};
 
-/// Most intents between before they are written and after they are booked. Further ones are refused before
-/// anything is written.
+/// The most intents that are between the moment before they are written and the moment after they are booked.
+/// Further ones are refused before anything is written.
 pub(crate) const INTENTS_MAX: usize = 16_384;
 
 /// Intents booked by one command.

@@ -1,4 +1,4 @@
-//! Log lines on standard error or in a file, by the level names that operators of payment services know.
+//! Log lines on standard error or in a file, with the level names that operators of payment services know.
 
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::Context;
 use tracing::level_filters::LevelFilter;
 
-/// How much is logged.
+/// A log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level(LevelFilter);
 

@@ -1,4 +1,4 @@
-//! `batzen`: the one binary. It parses arguments, sets up logging, and runs the command (`cli`).
+//! `batzen`: the single binary. It parses arguments, sets up logging, and runs the command (`cli`).
 //!
 //! Standard output carries data only; everything else goes to standard error.
 
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// A payment allocates in one thread and frees in another, which is what this allocator is made for.
+/// A payment allocates in one thread and frees in another, a pattern that this allocator is designed for.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -36,7 +36,7 @@ struct Cli {
     /// Print the version
     #[arg(short = 'v', long, global = true, action = clap::ArgAction::Version)]
     version: Option<bool>,
-    /// The same; not below commands, because `config` has an option of this name.
+    /// The same; not available below commands, because `config` has an option of this name.
     #[arg(short = 'V', id = "version_too", hide = true, action = clap::ArgAction::Version)]
     version_too: Option<bool>,
     #[command(subcommand)]
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     }
     match cli::run(cli.command) {
         Ok(code) => code,
-        // The reader of our output has closed the pipe.
+        // The reader has closed our output.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("batzen: {}", format_error_chain(&error));
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error with its causes. A cause that the text names already is not repeated: many errors of the
+/// The error with its causes. A cause already contained in the text is not repeated, since many errors of the
 /// services include theirs.
 fn format_error_chain(error: &anyhow::Error) -> String {
     let mut text = String::new();

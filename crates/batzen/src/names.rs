@@ -1,11 +1,11 @@
-//! The names that existing operators, test harnesses and service units start programs by.
+//! Program names that existing operators, test harnesses and service units use.
 //!
 //! `make install` links them to the one binary, which checks the name it was called by.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Name of a program → the native command that does the same.
+/// Name of a program → the equivalent native command.
 pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-fakebank-run", &["bank", "serve"]),
     ("taler-exchange-dbinit", &["exchange", "dbinit"]),
@@ -22,7 +22,7 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-config", &["config"]),
 ];
 
-/// The arguments as the native command line has them, whatever name the program was called by.
+/// Translates the arguments to those of the native command line, whatever name the program was called by.
 pub fn native_arguments(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_else(|| "batzen".into());

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::results::result::ResultError;
 
-/// Why a measurement could not be made. Requests that fail while it runs are no such reason: they are
-/// counted.
+/// Why a measurement could not be made. Requests that fail during the run are no such error; the result
+/// counts them.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// Arguments that contradict each other or this machine.
@@ -19,20 +19,20 @@ pub enum BenchError {
         /// The operating system's reason.
         source: std::io::Error,
     },
-    /// The world of the measurement could not be set up: a service did not start, a reserve was not funded.
+    /// The services of the measurement could not be set up: one did not start, or a reserve was not funded.
     #[error("{0}")]
     SetUp(String),
-    /// A service of the world ended before it was stopped.
+    /// A service under test ended before it was stopped.
     #[error("{name} ended by itself ({status}): {last_words}")]
     Ended {
-        /// Which one.
+        /// The service.
         name: String,
-        /// How.
+        /// Its exit status.
         status: String,
-        /// The end of what it said.
+        /// The end of its output.
         last_words: String,
     },
-    /// What the server answered is not what the protocol demands.
+    /// The server's answer violates the protocol.
     #[error("wrong answer: {0}")]
     WrongAnswer(String),
     /// A result cannot be read or written.
@@ -44,7 +44,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// An error at a file.
+    /// An error on a file.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), source }
     }

@@ -3,9 +3,9 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`load`] | the load generator, what it sends, and what is measured meanwhile |
-//! | [`scenarios`] | what is measured: a module for each command of `batzen bench` |
-//! | [`results`] | the files of a run, and what is made of them: reports, comparisons, tables |
+//! | [`load`] | the load generator, its requests, and the measurements during the load |
+//! | [`scenarios`] | the scenarios: a module for each command of `batzen bench` |
+//! | [`results`] | the files of a run, and reports, comparisons and tables of them |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 

@@ -1,7 +1,7 @@
-//! The report in a real browser: what it shows, and that it fits a phone.
+//! The report in a real browser: its contents, and that it fits a phone screen.
 //!
 //! Without Chromium (`chromium`, `chromium-browser`, `google-chrome`, or the program in `BATZEN_CHROMIUM`)
-//! these tests say so and pass; `BATZEN_CHROMIUM` set to a program that is not there fails.
+//! these tests print a note and pass. If `BATZEN_CHROMIUM` names a missing program, they fail.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -32,7 +32,7 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Opens a page in a window of this size; with the given switches it prints or draws and ends.
+/// Opens a page in a window of this size; with the given switches the browser prints or renders, then exits.
 fn open(browser: &Path, page: &Path, width: u32, switches: &[String]) -> String {
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new(browser)
@@ -157,7 +157,7 @@ fn the_report_fits_its_window() {
     let Some(browser) = chromium() else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("report.html");
-    // The page allows no scripts; the one that measures it does not belong to it.
+    // The page allows no scripts, so the measuring script is added by the test.
     let measuring = "<script>addEventListener('load', () => {\
                      const plots = [...document.querySelectorAll('svg')].map(plot => plot.getBoundingClientRect());\
                      document.documentElement.setAttribute('measured', [innerWidth, document.documentElement.scrollWidth, \

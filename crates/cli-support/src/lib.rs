@@ -1,4 +1,4 @@
-//! What the commands of the binary share.
+//! Shared by the commands of the binary.
 //!
 //! | module | contents |
 //! |---|---|

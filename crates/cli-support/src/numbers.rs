@@ -1,5 +1,5 @@
-//! Numbers as people read them: the one form in which commands, reports and tables show counts, rates,
-//! durations and sizes.
+//! Formats counts, rates, durations and sizes for people, in the same way in all commands, reports and
+//! tables.
 
 /// A count: `1,234,567`.
 #[must_use]
@@ -7,7 +7,7 @@ pub fn count(value: u64) -> String {
     apart(&value.to_string())
 }
 
-/// Digits in groups of three.
+/// Groups digits by three.
 fn apart(digits: &str) -> String {
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {

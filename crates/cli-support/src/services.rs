@@ -1,4 +1,4 @@
-//! What all services of the binary have in common: configuration, clock, signals.
+//! Shared by all services of the binary: configuration, clock, signals.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The directory of defaults if there is none beside the program.
+/// The directory of defaults, if there is none beside the program.
 const SYSTEM_DEFAULTS: &str = "/usr/share/taler/config.d";
-/// Configuration files that are used when none is named, in this order.
+/// Configuration files used when none is named, in this order.
 const SYSTEM_CONFIG: &str = "/etc/taler/taler.conf";
 
 /// Options that every service and worker understands.
@@ -23,7 +23,7 @@ pub struct Common {
     /// The configuration file [default: taler.conf of the user, then of the system]
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Shift the program's clock by so many microseconds: USEC, +USEC or -USEC
+    /// Shift the program's clock by this many microseconds: USEC, +USEC or -USEC
     #[arg(
         short = 'T',
         long = "timetravel",
@@ -34,7 +34,7 @@ pub struct Common {
     pub timetravel: TimeShift,
 }
 
-/// By how much a clock is shifted, in microseconds.
+/// The shift of a clock, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeShift(i64);
 
@@ -52,13 +52,13 @@ impl TimeShift {
         Arc::new(move || self.now())
     }
 
-    /// The present in microseconds since 1970, not rounded.
+    /// The current time in microseconds since 1970, not rounded.
     pub fn micros(self) -> u64 {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX).saturating_add_signed(self.0)
     }
 
-    /// The present.
+    /// The current time.
     pub fn now(self) -> Timestamp {
         let now = Timestamp::from_system_time(SystemTime::now()).as_micros();
         Timestamp::from_micros(now.saturating_add_signed(self.0).min(Timestamp::NEVER.as_micros() - 1))
@@ -69,7 +69,7 @@ impl Common {
     /// Reads the configuration: built-in values, the directory of defaults, then the file.
     ///
     /// # Errors
-    /// A file that cannot be read or understood.
+    /// A file that cannot be read or parsed.
     pub fn load(&self) -> anyhow::Result<Config> {
         let config = loader().load(self.file().as_deref())?;
         for warning in config.warnings() {
@@ -78,7 +78,7 @@ impl Common {
         Ok(config)
     }
 
-    /// The file that is read, if there is one.
+    /// The file to read, if there is one.
     pub fn file(&self) -> Option<PathBuf> {
         if let Some(path) = &self.config {
             return Some(path.clone());
@@ -110,10 +110,10 @@ fn defaults_dir() -> Option<PathBuf> {
         .find(|dir| dir.is_dir())
 }
 
-/// An amount on the command line, with or without its currency.
+/// Parses an amount on the command line, with or without its currency.
 ///
 /// # Errors
-/// Text that is no amount, or of another currency.
+/// Text that is not an amount, or in another currency.
 pub fn money(text: &str, currency: Currency) -> anyhow::Result<Money> {
     let money = match text.contains(':') {
         true => Amount::parse(text).and_then(|amount| amount.money_in(currency)),
@@ -122,7 +122,7 @@ pub fn money(text: &str, currency: Currency) -> anyhow::Result<Money> {
     money.with_context(|| format!("{text}: expected an amount such as {currency}:1.50"))
 }
 
-/// A directory as an absolute path, created if it is missing, for its owner alone.
+/// Makes a path absolute, and creates the directory if it is missing, accessible only to its owner.
 ///
 /// # Errors
 /// When it cannot be created.
@@ -161,13 +161,13 @@ pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name_fn(name)
-        // As the CPU pool and the lane do.
-        // If no other thread is waiting for the processor, this returns at once.
+        // Yields on wake-up, like the CPU pool and the lane. If no other thread is waiting for the processor,
+        // this returns at once.
         .on_thread_unpark(std::thread::yield_now)
         .build()
 }
 
-/// Runs a future on the runtime of a service. The runtime's threads do not delay the end of the process.
+/// Runs a future on the runtime of a service. The runtime's threads do not delay the process's exit.
 ///
 /// # Errors
 /// When the runtime cannot start, or the future's own.

@@ -9,10 +9,10 @@ use clap::{Args, ValueEnum};
 
 use crate::services;
 
-/// The kinds of stores that keep something.
+/// The kinds of persistent stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreKind {
-    /// In a directory of this machine
+    /// In a directory on this machine
     Embedded,
     /// In a PostgreSQL database
     Postgres,
@@ -21,23 +21,23 @@ pub enum StoreKind {
 /// Options of every service that keeps rows; each overrides the configuration file.
 #[derive(Args, Clone, Debug)]
 pub struct StoreArgs {
-    /// Directory of the store; created if it is missing [default: from the configuration]
+    /// Directory of the store; created if missing [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Keep everything in memory; it is lost when the process ends
     #[arg(long, conflicts_with_all = ["data", "store", "database"])]
     in_memory: bool,
-    /// Where the rows are: embedded (in --data) or postgres (in --database)
+    /// Where the rows are kept: embedded (in --data) or postgres (in --database)
     #[arg(long, value_name = "STORE", hide_possible_values = true)]
     store: Option<StoreKind>,
-    /// PostgreSQL database, e.g. postgres:///bank or postgres://user@host/bank. Passwords are safer in the
-    /// configuration or in ~/.pgpass than here, where every user of the machine sees them
+    /// PostgreSQL database, e.g. postgres:///bank or postgres://user@host/bank. Put passwords in the
+    /// configuration or in ~/.pgpass: on the command line, every user of the machine can see them
     #[arg(long, value_name = "URL", conflicts_with = "data")]
     database: Option<String>,
 }
 
 impl StoreArgs {
-    /// The choice, with what the configuration says if the command line says nothing. Directories are made.
+    /// The chosen store. If the command line says nothing, the configuration decides. Creates directories.
     ///
     /// # Errors
     /// When nothing is chosen, or the options contradict each other.
@@ -63,7 +63,7 @@ impl StoreArgs {
     }
 }
 
-/// Refuses a directory that holds no store, so that a command that only reads does not create one.
+/// Refuses a directory without a store, so that a command that only reads does not create one.
 ///
 /// # Errors
 /// When there is no store in the directory.

@@ -13,12 +13,12 @@ use crate::services;
 /// An open ledger.
 pub struct SwitchLedger {
     ledger: Arc<dyn Ledger>,
-    /// To be stopped with the switch.
+    /// Stopped together with the switch.
     own: Option<Arc<DurableLedger>>,
 }
 
 impl SwitchLedger {
-    /// Connects to the ledger, or opens one in this place. Must be called within a tokio runtime.
+    /// Connects to the ledger, or opens the one in `place`. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When it cannot be opened or reached.
@@ -40,12 +40,12 @@ impl SwitchLedger {
         Ok(Self { ledger: Arc::clone(&own) as Arc<dyn Ledger>, own: Some(own) })
     }
 
-    /// For the switch.
+    /// The ledger, for the switch.
     pub fn shared(&self) -> Arc<dyn Ledger> {
         Arc::clone(&self.ledger)
     }
 
-    /// Stops a ledger of this process; one that runs elsewhere is left running.
+    /// Stops a ledger in this process; a ledger elsewhere keeps running.
     ///
     /// # Errors
     /// When its store cannot be closed.

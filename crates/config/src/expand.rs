@@ -1,14 +1,15 @@
 //! `$NAME`, `${NAME}` and `${NAME:-default}`.
 
-/// How deep variables may refer to variables.
+/// How deeply variables may refer to other variables.
 const MAX_DEPTH: usize = 32;
-/// The longest result, in bytes: a few variables that name each other twice would fill the memory.
+/// The longest result, in bytes; otherwise a few variables that refer to each other twice would fill the
+/// memory.
 const MAX_BYTES: usize = 64 << 10;
 
 /// Why a text cannot be expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
-    /// Variables refer to each other in a circle, or nearly so.
+    /// Variables refer to each other in a cycle, or are nested too deeply.
     #[error("variables that refer to each other more than {MAX_DEPTH} deep")]
     TooDeep,
     /// The result is too long, or takes too many steps.
@@ -62,7 +63,7 @@ fn expand_into(
             (&after[..end], None, &after[end..])
         };
         if name.is_empty() {
-            // A dollar sign that names nothing stands for itself.
+            // A dollar sign without a name stands for itself.
             if after.starts_with('{') {
                 return Err(ExpandError::Unnamed);
             }
@@ -86,7 +87,7 @@ fn expand_into(
     Ok(())
 }
 
-/// Where the brace that was opened before `text` closes; braces within (of defaults) come in pairs.
+/// The position of the brace that closes the one before `text`; nested braces (in defaults) come in pairs.
 fn closing_brace(text: &str) -> Option<usize> {
     let mut open = 0_usize;
     let bytes = text.as_bytes();

@@ -95,7 +95,7 @@ struct Run {
 }
 
 impl Run {
-    /// Reads a file; with `only`, just that section of it.
+    /// Reads a file; with `only`, reads just that section.
     fn file(&mut self, path: &Path, depth: usize, only: Option<&str>) -> Result<(), ConfigError> {
         let fail = |error| ConfigError::File { path: path.to_owned(), error };
         self.files_left = self.files_left.checked_sub(1).ok_or_else(|| {
@@ -171,7 +171,8 @@ impl Run {
                     self.config.secrets.push(((*section).to_owned(), path.clone()));
                 }
                 match self.file(&path, depth + 1, Some(section)) {
-                    // Other programs with the same configuration may not read the secrets, nor need them.
+                    // Other programs with the same configuration may not be allowed to read the secrets, and
+                    // do not need them.
                     Err(ConfigError::File { path, error }) => {
                         let path = path.display();
                         self.config
@@ -195,7 +196,7 @@ fn read(path: &Path) -> std::io::Result<String> {
     String::from_utf8(text).map_err(|_| std::io::Error::other("not UTF-8 text"))
 }
 
-/// The files that a pattern names, in order of their names. `*` and `?` stand for characters within one
+/// The files that match a pattern, in order of their names. `*` and `?` stand for characters within one
 /// component.
 fn matching(pattern: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let mut found = vec![PathBuf::new()];
@@ -226,7 +227,7 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>, ConfigError> {
                 let entry = entry.map_err(|error| ConfigError::File { path: listed.to_owned(), error })?;
                 let name = entry.file_name();
                 let name_text = name.to_string_lossy();
-                // Hidden files are left out, as in shells.
+                // Hidden files are skipped, as in shells.
                 if matches_glob(&text, &name_text) && (!name_text.starts_with('.') || text.starts_with('.')) {
                     next.push(dir.join(&name));
                 }

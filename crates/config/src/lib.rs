@@ -56,12 +56,12 @@ pub enum Origin {
     Set,
 }
 
-/// Where a value stands.
+/// The place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// What kind of place.
+    /// The kind of place.
     pub origin: Origin,
-    /// The file, if it stands in one.
+    /// The file, if the value is in one.
     pub file: Option<Arc<Path>>,
     /// The line, from 1; 0 if there is none.
     pub line: usize,
@@ -78,18 +78,18 @@ impl fmt::Display for Source {
     }
 }
 
-/// A value as it stands in the file, without quotes, not expanded.
+/// A value as written in the file, without quotes, not expanded.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Value {
     /// The text.
     pub text: String,
-    /// Where it stands.
+    /// Its place.
     pub source: Source,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Section {
-    /// As the section was first spelled.
+    /// The section's name as first spelled.
     spelled: String,
     options: BTreeMap<String, Value>,
 }
@@ -122,7 +122,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The one spelling of a section's or option's name.
+/// The canonical spelling of a section's or option's name.
 fn canonical(name: &str) -> String {
     name.trim().to_ascii_uppercase()
 }
@@ -211,19 +211,19 @@ impl Config {
         &self.warnings
     }
 
-    /// The value of an option as it stands, with its source.
+    /// The value of an option as written, with its source.
     #[must_use]
     pub fn raw(&self, section: &str, option: &str) -> Option<&Value> {
         self.sections.get(&canonical(section))?.options.get(&canonical(option))
     }
 
-    /// The text of an option as it stands.
+    /// The text of an option as written.
     #[must_use]
     pub fn text(&self, section: &str, option: &str) -> Option<&str> {
         self.raw(section, option).map(|value| value.text.as_str())
     }
 
-    /// Whether there is such a section.
+    /// Whether this section exists.
     #[must_use]
     pub fn has_section(&self, section: &str) -> bool {
         self.sections.contains_key(&canonical(section))
@@ -234,8 +234,8 @@ impl Config {
         self.sections.keys().map(String::as_str)
     }
 
-    /// The sections whose names begin with one of `prefixes` and go on after it: name (upper case) and the
-    /// rest of the name as it is spelled. Ascending by name.
+    /// The sections whose names begin with one of `prefixes` and are longer than it: the name (upper case)
+    /// and the rest of the name as spelled. Ascending by name.
     pub fn sections_with<'a>(&'a self, prefixes: &'a [&'a str]) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.sections.iter().filter_map(move |(name, section)| {
             let prefix = prefixes.iter().find(|prefix| {

@@ -2,7 +2,7 @@
 
 use crate::{ConfigError, Source};
 
-/// What a line says.
+/// The meaning of a line.
 pub(crate) enum Item<'a> {
     /// A section begins.
     Section,
@@ -12,7 +12,7 @@ pub(crate) enum Item<'a> {
     Include(Include<'a>),
 }
 
-/// Which file, and how.
+/// The included files and how they are included.
 pub(crate) enum Include<'a> {
     File(&'a str),
     Matching(&'a str),
@@ -90,8 +90,8 @@ fn unquote(value: &str) -> Option<&str> {
     }
 }
 
-/// Writes a value so that [`lines`] reads it back: in quotes where blanks or quotes at its ends would be
-/// lost.
+/// Formats a value so that [`lines`] reads it back: in quotes if blanks or quotes at its ends would otherwise
+/// be lost.
 pub(crate) fn quote(value: &str) -> String {
     if value.trim() != value || value.starts_with('"') { format!("\"{value}\"") } else { value.to_owned() }
 }

@@ -2,23 +2,23 @@
 
 use crate::{Config, Origin, Source, canonical};
 
-/// An option that its section does not have.
+/// An option that is unknown in its section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownOption {
-    /// Where it stands.
+    /// Its place.
     pub source: Source,
     /// The section, in upper case.
     pub section: String,
     /// The option, in upper case.
     pub option: String,
-    /// The known option whose name is nearest, if one is near.
+    /// The known option with the most similar name, if any is similar enough.
     pub nearest: Option<String>,
 }
 
 impl Config {
-    /// The options outside the defaults that are not in `known`: pairs of section (with `*` at its end: all
-    /// sections that begin so) and the options it has. Sections that are not in `known` belong to other
-    /// programs and are ignored.
+    /// The options outside the defaults that are not in `known`, which lists pairs of a section (with `*` at
+    /// its end: all sections with this prefix) and its options. Sections that are not in `known` belong to
+    /// other programs and are ignored.
     #[must_use]
     pub fn unknown_options(&self, known: &[(&str, &[&str])]) -> Vec<UnknownOption> {
         let mut unknown = Vec::new();
@@ -57,7 +57,7 @@ impl Config {
     }
 }
 
-/// The Levenshtein distance: how many letters must be changed, added or removed.
+/// The Levenshtein distance: the number of letters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

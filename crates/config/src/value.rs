@@ -26,7 +26,7 @@ pub trait FromConfig: Sized {
     /// What is expected, in words.
     const EXPECTED: &'static str;
 
-    /// Reads a value. The configuration is at hand for expansion.
+    /// Parses a value; `config` is available for expansion.
     ///
     /// # Errors
     /// What was expected instead.
@@ -61,7 +61,7 @@ macro_rules! numbers {
         impl FromConfig for $type {
             const EXPECTED: &'static str = $expected;
             fn from_config(text: &str, _: &Config) -> Result<Self, Expected> {
-                // A sign is no digit: `+5` is as wrong as `-5`.
+                // Signs are not allowed: `+5` is as wrong as `-5`.
                 if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
                     return Err(Expected::new(Self::EXPECTED));
                 }
@@ -109,8 +109,8 @@ impl FromConfig for Amount {
     }
 }
 
-/// Reads a duration: numbers with units, added up (`1 h 30 m`), or `forever`. `0` needs no unit. `None` if it
-/// is none, or too long for a finite one.
+/// Parses a duration: numbers with units, added up (`1 h 30 m`), or `forever`. `0` needs no unit. `None` if
+/// the text is malformed, or too long for a finite duration.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
@@ -157,7 +157,7 @@ fn unit_micros(unit: &str) -> Option<u64> {
     })
 }
 
-/// A value for an error message: in quotes, control characters escaped, and not longer than a line.
+/// Formats a value for an error message: quoted, control characters escaped, and no longer than a line.
 fn shown(text: &str) -> String {
     const MAX_CHARS: usize = 80;
     let mut out = String::from("\"");
@@ -173,10 +173,10 @@ fn shown(text: &str) -> String {
 }
 
 impl Config {
-    /// An option that may be missing.
+    /// An optional option.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] if it is there but invalid.
+    /// [`ConfigError::Invalid`] if it is present but invalid.
     pub fn get<T: FromConfig>(&self, section: &str, option: &str) -> Result<Option<T>, ConfigError> {
         self.get_with(section, option, |text| T::from_config(text, self))
     }
@@ -192,12 +192,12 @@ impl Config {
     /// An option with a default.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] if it is there but invalid.
+    /// [`ConfigError::Invalid`] if it is present but invalid.
     pub fn get_or<T: FromConfig>(&self, section: &str, option: &str, default: T) -> Result<T, ConfigError> {
         Ok(self.get(section, option)?.unwrap_or(default))
     }
 
-    /// An option read by a function of the caller (keys, URLs, …).
+    /// An option parsed by a function of the caller (keys, URLs, …).
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] if the function refuses it.
@@ -266,10 +266,10 @@ impl Config {
         self.require(section, option)
     }
 
-    /// A number within bounds that may be missing.
+    /// An optional number within bounds.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] if it is there and out of bounds or no number.
+    /// [`ConfigError::Invalid`] if it is present but out of bounds or not a number.
     pub fn number_in(
         &self,
         section: &str,
@@ -308,7 +308,7 @@ impl Config {
         self.require(section, option)
     }
 
-    /// One of several words (any case), as what it stands for; may be missing.
+    /// An optional choice between several words (in any case), returned as the associated value.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] if it is another word.

@@ -29,8 +29,8 @@ impl Config {
         self.text_of(|_| true)
     }
 
-    /// The content of the main file: options that are neither defaults nor from files of secrets, and the
-    /// directives that include those.
+    /// The content of the main file: all options except defaults and those from files of secrets, and the
+    /// directives that include these.
     #[must_use]
     pub fn to_main_text(&self) -> String {
         let mut text = self.text_of(|source| matches!(source.origin, Origin::File | Origin::Set));
@@ -72,8 +72,8 @@ impl Config {
         out
     }
 
-    /// Writes [`Config::to_main_text`] to a file atomically: readers see the old or the new content. An
-    /// existing file keeps its permissions, a new one can only be read by its owner.
+    /// Writes [`Config::to_main_text`] to a file atomically: readers see either the old or the new content.
+    /// An existing file keeps its permissions; a new one can be read only by its owner.
     ///
     /// # Errors
     /// [`ConfigError::File`].

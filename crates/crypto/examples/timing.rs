@@ -17,7 +17,7 @@ use batzen_crypto::{
     rsa,
 };
 
-/// Above this value it is no coincidence.
+/// A |t| above this value is no coincidence.
 const LEAK_T: f64 = 10.0;
 /// Initial measurements of each class, which warm up the caches and define outliers.
 const WARM_UP: usize = 500;
@@ -63,7 +63,7 @@ fn choose(fixed: bool, number: u8) -> [u8; 32] {
     candidates[usize::from(fixed)]
 }
 
-/// Eight keys: the same each time, or always others.
+/// Eight keys: the same each time, or different ones.
 fn signers(fixed: bool) -> Vec<ExpandedSigner> {
     let key = |i| EddsaPrivateKey::from_bytes(choose(fixed, i));
     (0..8).map(|i| ExpandedSigner::new(&key(i))).collect()
@@ -78,7 +78,7 @@ fn sign(path: Path) -> impl FnMut(&Vec<ExpandedSigner>) {
 
 type CsInputs = (CsPrivateKey, Vec<CsNonce>);
 
-/// A key and nonces of which the secret scalars are derived.
+/// A key and nonces from which the secret scalars are derived.
 fn cs_inputs(fixed: bool) -> CsInputs {
     let mut key = choose(fixed, 1);
     // Below the group order.
@@ -105,15 +105,15 @@ fn rsa_sign(path: Path) -> impl FnMut(&RsaInputs) {
     }
 }
 
-/// A key of a denomination, and the blinding secrets of eight coins.
+/// A denomination's key, and the blinding secrets of eight coins.
 type BlindInputs = (RsaPublicKey, Vec<BlindingSecret>);
 
 fn blinding_secrets(fixed: bool) -> Vec<BlindingSecret> {
     (0..8).map(|i| BlindingSecret::from_bytes(choose(fixed, i))).collect()
 }
 
-/// Nearly every first try is below it. The number of tries reveals nothing about the result, but would be
-/// found by this test.
+/// Nearly every first try is below it. The number of tries reveals nothing about the result, but this test
+/// would detect it.
 fn largest_modulus() -> RsaPublicKey {
     let key = RsaPublicKey::from_parts(&[0xff; 256], &[1, 0, 1]).expect("an odd number");
     RsaPublicKey::decode_own(key.encode()).expect("its own encoding")
@@ -134,8 +134,8 @@ fn cs_blind_inputs() -> CsBlindInputs {
     (public, r_pubs, blinding_secrets(true))
 }
 
-/// The messages are random, as the number of tries for a challenge depends on the message and what is
-/// blinded.
+/// The messages are random, because the number of tries for a challenge depends on the message and on the
+/// blinded value.
 fn cs_blind((key, [r0, r1], secrets): &CsBlindInputs) {
     let message = HashCode::from_bytes(random());
     let items: Vec<_> = secrets
@@ -165,7 +165,7 @@ fn rsa_message(bits: u32) -> Vec<u8> {
     message
 }
 
-/// Eight keys of one value or of many, and random messages.
+/// Eight keys with one value or with many, and random messages.
 fn rsa_exponents(name: &'static str, path: Path, bits: u32) -> Case {
     // The same number of objects for both classes, so that caches behave alike. They alternate, so that both
     // also need fresh blinding factors equally often.

@@ -20,7 +20,7 @@ use crate::{AgePrivateKey, AgePublicKey, AgeSignature, CryptoError, ShortHash};
 /// Purpose of an attestation.
 const WALLET_AGE_ATTESTATION: u32 = 1207;
 
-/// The age that stands for "not restricted".
+/// The age that means "not restricted".
 pub const UNRESTRICTED: u8 = 32;
 
 /// The age groups of a denomination: bit 0 is set, and bit a for each age a at which a group begins.
@@ -75,7 +75,7 @@ impl FromStr for AgeMask {
                 return Err(CryptoError::InvalidAge);
             }
             let age: u32 = part.parse().map_err(|_| CryptoError::InvalidAge)?;
-            // Strictly ascending: nothing is set at this age or above.
+            // Strictly ascending: no bit is set at this age or above.
             if !(1..=31).contains(&age) || mask >> age != 0 {
                 return Err(CryptoError::InvalidAge);
             }
@@ -145,7 +145,7 @@ impl AgePrivateKey {
     #[must_use]
     pub fn derive(&self, salt: &[u8; 64]) -> Self {
         let (factor, hash) = derivation(&self.public_key(), salt);
-        // 8 · (a/8 · φ mod L) mod L is a · φ mod L: eight has an inverse modulo L.
+        // 8 · (a/8 · φ mod L) mod L equals a · φ mod L, because eight has an inverse modulo L.
         let a = Zeroizing::new(*self.scalar() * factor);
         let b = sha512_secret(&[self.nonce_secret(), &*hash]);
         let mut key = Zeroizing::new([0; 64]);
@@ -155,7 +155,7 @@ impl AgePrivateKey {
     }
 }
 
-/// The factor φ of a derivation, and the 64 bytes f that it comes from.
+/// The factor φ of a derivation, and the 64 bytes f that it is computed from.
 fn derivation(public: &AgePublicKey, salt: &[u8; 64]) -> (Scalar, Zeroizing<[u8; 64]>) {
     let mut hash = Zeroizing::new([0; 64]);
     kdf(&mut *hash, salt, public.as_bytes(), &[b"edx25519-derivation"]);
@@ -233,14 +233,14 @@ impl AgeCommitment {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::InvalidPoint`] if a key is not a valid one.
+    /// [`CryptoError::InvalidPoint`] if a key is invalid.
     pub fn derive(&self, salt: &[u8; 64]) -> Result<Self, CryptoError> {
         let keys = self.keys.iter().map(|key| key.derive(salt)).collect::<Result<_, _>>()?;
         Ok(Self { mask: self.mask, keys })
     }
 
-    /// Whether `attestation` proves an age of at least `age`. The lowest group needs no proof: any signature
-    /// will do.
+    /// Whether `attestation` proves an age of at least `age`. The lowest group needs no proof, so any
+    /// signature is accepted.
     #[must_use]
     pub fn verify(&self, age: u8, attestation: &AgeSignature) -> bool {
         match self.mask.group(age).checked_sub(1) {
@@ -259,7 +259,7 @@ pub struct AgeCommitmentProof {
 
 impl AgeCommitmentProof {
     /// A commitment restricted to `age` ([`UNRESTRICTED`] keeps all private keys) whose key number i (0, 1,
-    /// ...) is made by `make_key`.
+    /// ...) comes from `make_key`.
     #[must_use]
     pub fn with_keys(mask: AgeMask, age: u8, mut make_key: impl FnMut(u32) -> AgePrivateKey) -> Self {
         let owned = mask.group(age);

@@ -34,13 +34,13 @@ const DECODE: [u8; 256] = {
 /// Why a text is not the base32 form of the expected value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Base32Error {
-    /// A byte that is no character of the alphabet.
+    /// A byte that is not in the alphabet.
     #[error("invalid base32 character at offset {offset}")]
     InvalidCharacter {
         /// Offset of the first such byte.
         offset: usize,
     },
-    /// The number of characters fits no value, or not a value of the expected size.
+    /// No value, or no value of the expected size, has this number of characters.
     #[error("base32 text of {actual} characters cannot hold the value")]
     InvalidLength {
         /// Number of characters (bytes) of the text.
@@ -48,7 +48,7 @@ pub enum Base32Error {
     },
 }
 
-/// Number of characters of `bytes` encoded bytes.
+/// Number of characters that encode `bytes` bytes.
 #[must_use]
 pub const fn encoded_len(bytes: usize) -> usize {
     (bytes * 8).div_ceil(5)
@@ -138,11 +138,11 @@ fn decode_into(text: &[u8], out: &mut [u8]) -> Result<(), Base32Error> {
     Ok(())
 }
 
-/// The bytes of a text of any size.
+/// The bytes of a text of any length.
 ///
 /// # Errors
 ///
-/// If the text has a character outside of the alphabet, or a length that no value has.
+/// If the text has a character outside the alphabet, or a length that no value has.
 pub fn decode(text: &str) -> Result<Vec<u8>, Base32Error> {
     // Divide before multiplying, so that no length overflows.
     let len = text.len() / 8 * 5 + text.len() % 8 * 5 / 8;
@@ -155,7 +155,7 @@ pub fn decode(text: &str) -> Result<Vec<u8>, Base32Error> {
 ///
 /// # Errors
 ///
-/// If the text has a character outside of the alphabet, or not exactly the length of `N` bytes.
+/// If the text has a character outside the alphabet, or not exactly the length of `N` bytes.
 pub fn decode_array<const N: usize>(text: &str) -> Result<[u8; N], Base32Error> {
     let mut out = [0; N];
     decode_into(text.as_bytes(), &mut out)?;

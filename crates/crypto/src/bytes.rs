@@ -1,5 +1,5 @@
-//! Macros that make the fixed-size byte types. One definition for all, so that they print, compare and wipe
-//! alike.
+//! Macros that define the fixed-size byte types. All have one definition, so that they print, compare and
+//! wipe alike.
 
 /// Defines public fixed-size values: `Copy`, ordered, printed as base32.
 macro_rules! public_bytes {
@@ -12,7 +12,7 @@ macro_rules! public_bytes {
         impl $name {
             /// Size in bytes.
             pub const SIZE: usize = $size;
-            /// The value whose bytes are all zero. The protocol writes it where an optional value is absent.
+            /// The value whose bytes are all zero. The protocol uses it in place of an absent optional value.
             pub const ZERO: Self = Self([0; $size]);
 
             /// The value with these bytes. They are not checked to be a meaningful value.

@@ -104,7 +104,7 @@ fn r_secrets(key: &CsPrivateKey, nonce: &CsNonce, operation: CsOperation) -> Zer
     expand_r_secrets(&Extractor::new(operation.label()).extract(key.as_bytes()), nonce)
 }
 
-/// As [`r_secrets`], when the first step of the derivation is done.
+/// As [`r_secrets`], after the first step of the derivation.
 fn expand_r_secrets(prk: &Prk, nonce: &CsNonce) -> Zeroizing<[[u8; 32]; 2]> {
     let mut both = Zeroizing::new([0; 64]);
     prk.expand(&mut *both, &[nonce.as_bytes()]);
@@ -142,7 +142,7 @@ fn clamped_chunks<const N: usize>(bytes: &[u8]) -> Zeroizing<[[u8; 32]; N]> {
 /// The two R values of the exchange for a nonce.
 #[must_use]
 pub fn r_pubs(key: &CsPrivateKey, nonce: &CsNonce, operation: CsOperation) -> [CsRPub; 2] {
-    // Multiples of the base point, whose order is L: here the integer and its remainder give the same.
+    // Multiples of the base point, whose order is L: the integer and its remainder give the same point.
     let points = r_secrets(key, nonce, operation).map(EdwardsPoint::mul_base_clamped);
     EdwardsPoint::compress_batch(&points).map(|encoding| CsRPub::from_bytes(encoding.to_bytes()))
 }
@@ -158,9 +158,9 @@ pub struct CsRequest<'a> {
     pub operation: CsOperation,
 }
 
-/// The R values for many nonces, those of [`r_pubs`], in the order of the arguments.
+/// The R values for many nonces, equal to those of [`r_pubs`], in the order of the arguments.
 ///
-/// Eight at once where the processor can, in time that does not depend on the secrets.
+/// Computes eight at once if the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn r_pubs_batch(items: &[CsRequest<'_>]) -> Vec<[CsRPub; 2]> {
     r_pubs_batch_with(Path::fastest(), items)
@@ -309,8 +309,8 @@ impl std::fmt::Debug for CsVerifyingKey {
     }
 }
 
-/// The blinding factors of one coin. They are clamped integers: not reduced, so that a multiple of a point
-/// with a component of small order has none.
+/// The blinding factors of one coin. They are clamped integers and are not reduced, so that multiplying a
+/// point by them removes any component of small order.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 struct Factors {
     alpha: [[u8; 32]; 2],
@@ -393,7 +393,7 @@ pub fn blind(
     let mut points = [EdwardsPoint::default(); 2];
     for (i, point) in points.iter_mut().enumerate() {
         let r = decompress(r_pubs[i].as_bytes()).ok_or(CryptoError::InvalidPoint)?;
-        // The integers are clamped already, so that clamping them again changes nothing.
+        // The integers are already clamped, so clamping them again changes nothing.
         let shift =
             EdwardsPoint::mul_base_clamped(factors.alpha[i]) + key.0.point.mul_clamped(factors.beta[i]);
         *point = r + shift;
@@ -427,7 +427,7 @@ pub type CsBlinded = ([CsScalar; 2], CsUnblind);
 
 /// Blinds many messages; the results are in the order of the arguments and equal those of [`blind`].
 ///
-/// Where the processor can, eight multiplications are made at once, if the keys have been used often enough
+/// If the processor can, it computes eight multiplications at once for keys that have been used often enough
 /// to have tables, in time that does not depend on the secrets.
 #[must_use]
 pub fn blind_batch(items: &[CsBlindRequest<'_>]) -> Vec<Result<CsBlinded, CryptoError>> {
@@ -458,8 +458,7 @@ pub fn verify(key: &CsVerifyingKey, message: &HashCode, signature: &CsSignature)
 
 /// Verifies many signatures; the verdicts are in the order of the arguments and equal those of [`verify`].
 ///
-/// Where the processor can, eight are verified at once, if their keys have been used often enough to have
-/// tables.
+/// If the processor can, it verifies eight at once for keys that have been used often enough to have tables.
 #[must_use]
 pub fn verify_batch(items: &[(&CsVerifyingKey, &HashCode, &CsSignature)]) -> Vec<bool> {
     #[cfg(target_arch = "x86_64")]
@@ -495,7 +494,7 @@ pub fn verify_batch_with(path: Path, items: &[(&CsVerifyingKey, &HashCode, &CsSi
 fn verify_in_lanes(items: &[(&CsVerifyingKey, &HashCode, &CsSignature)]) -> Vec<bool> {
     let mut verdicts = vec![false; items.len()];
     let is_below_order = |s: &[u8; 32]| Option::<Scalar>::from(Scalar::from_canonical_bytes(*s)).is_some();
-    // Items that are refused without computing take no lane.
+    // Items that are refused without computation take no lane.
     let indices: Vec<_> = (0..items.len()).filter(|&i| is_below_order(items[i].2.s.as_bytes())).collect();
     let challenge = |&i: &usize| {
         let (key, message, signature): (&CsVerifyingKey, _, &CsSignature) = items[i];

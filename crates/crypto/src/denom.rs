@@ -73,7 +73,7 @@ impl DenomPublicKey {
         }
     }
 
-    /// The key as it goes into hashes: the encoded RSA key, or the 32 bytes of the Clause Blind Schnorr key.
+    /// The key as it enters hashes: the encoded RSA key, or the 32 bytes of the Clause Blind Schnorr key.
     #[must_use]
     pub fn key_bytes(&self) -> &[u8] {
         match &self.key {
@@ -166,11 +166,11 @@ impl DenomPrivateKey {
         Ok(out)
     }
 
-    /// Reads what [`Self::to_bytes`] wrote.
+    /// Parses the output of [`Self::to_bytes`].
     ///
     /// # Errors
     ///
-    /// [`CryptoError::MalformedKey`] if the bytes are no such key.
+    /// [`CryptoError::MalformedKey`] if the bytes are not such a key.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, CryptoError> {
         let (tag, key) = bytes.split_first_chunk().ok_or(CryptoError::MalformedKey)?;
         match u32::from_be_bytes(*tag) {
@@ -184,10 +184,10 @@ impl DenomPrivateKey {
     }
 }
 
-/// The exchange's values that blinding needs.
+/// The values from the exchange that blinding needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExchangeWithdrawValues {
-    /// RSA needs nothing.
+    /// RSA needs none.
     Rsa,
     /// The R values for the coin's nonce.
     Cs {
@@ -217,7 +217,7 @@ impl ExchangeWithdrawValues {
 pub enum BlindedPlanchet {
     /// RSA.
     Rsa {
-        /// The blinded message, big endian, as sent (it is hashed as it is).
+        /// The blinded message, big endian, exactly as sent (it is hashed unchanged).
         blinded: Vec<u8>,
     },
     /// Clause Blind Schnorr.
@@ -241,7 +241,7 @@ impl BlindedPlanchet {
         }
     }
 
-    /// Feeds the planchet part: the cipher tag, then what the cipher blinded.
+    /// Feeds the planchet part: the cipher tag, then the cipher's blinded values.
     pub fn write_part(&self, hasher: &mut Sha512) {
         hasher.update(self.cipher().tag().to_be_bytes());
         match self {
@@ -282,7 +282,7 @@ pub enum DenomSignature {
     Cs(CsSignature),
 }
 
-/// The hash of a coin, which the denomination signs. A commitment of all zeros counts as none.
+/// The hash of a coin, which the denomination signs. An all-zero commitment counts as none.
 #[must_use]
 pub fn h_coin_pub(coin_pub: &EddsaPublicKey, h_age_commitment: Option<&ShortHash>) -> HashCode {
     match h_age_commitment {
@@ -391,7 +391,7 @@ pub struct PlanchetRequest<'a> {
 
 /// Blinds many coins; the results are in the order of the arguments and equal those of [`prepare_planchet`].
 ///
-/// Eight at once where the processor can, in time that does not depend on the secrets.
+/// Computes eight at once if the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn prepare_planchets(
     items: &[PlanchetRequest<'_>],
@@ -462,8 +462,8 @@ fn h_coin_pubs(choice: Choice, items: &[PlanchetRequest<'_>]) -> Vec<HashCode> {
     items.iter().map(|item| h_coin_pub(item.coin_pub, item.h_age_commitment)).collect()
 }
 
-/// `h_coin_ev` of the planchet from which a coin came, by the blinding secret that its owner reveals in a
-/// recoup.
+/// `h_coin_ev` of the planchet that a coin was made from, computed with the blinding secret that its owner
+/// reveals in a recoup.
 ///
 /// # Errors
 ///
@@ -482,8 +482,8 @@ pub fn recoup_h_coin_ev(
 
 /// Signs blinded planchets, each with its key; the results are in the order of the arguments.
 ///
-/// With Clause Blind Schnorr, the caller must ensure that other challenges were never signed for this nonce,
-/// key and purpose. Errors per item as for [`rsa::sign_batch`] and [`cs::sign_batch`], and
+/// With Clause Blind Schnorr, the caller must ensure that no other challenges were ever signed for this
+/// nonce, key and purpose. Errors per item are those of [`rsa::sign_batch`] and [`cs::sign_batch`], and
 /// [`CryptoError::CipherMismatch`] if the planchet is of another cipher than the key.
 #[must_use]
 pub fn blind_sign_batch(

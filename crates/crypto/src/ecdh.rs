@@ -49,11 +49,11 @@ pub fn ecdh_eddsa_priv(private: &EddsaPrivateKey, public: &EcdhePublicKey) -> Tr
     exchange(expanded.first_chunk().expect("64 bytes hold 32"), public.as_bytes())
 }
 
-/// The fewest exchanges that are faster in the lanes.
+/// The fewest exchanges for which lanes are faster.
 const FEWEST: usize = 2;
 
-/// The public keys of many private keys, in the order of the arguments; eight at once where the processor
-/// can, in time that does not depend on the secrets.
+/// The public keys of many private keys, in the order of the arguments. Computes eight at once if the
+/// processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn public_keys(keys: &[&EcdhePrivateKey]) -> Vec<EcdhePublicKey> {
     public_keys_by(Choice::Fastest, keys)
@@ -75,8 +75,8 @@ pub(crate) fn public_keys_by(choice: Choice, keys: &[&EcdhePrivateKey]) -> Vec<E
     keys.iter().map(|key| key.public_key()).collect()
 }
 
-/// Many key exchanges of two ECDHE keys, those of [`ecdh`], in the order of the arguments; eight at once
-/// where the processor can, in time that does not depend on the secrets.
+/// Many key exchanges of two ECDHE keys, equal to those of [`ecdh`], in the order of the arguments. Computes
+/// eight at once if the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn ecdh_batch(items: &[(&EcdhePrivateKey, &EcdhePublicKey)]) -> Vec<TransferSecret> {
     ecdh_by(Choice::Fastest, items)
@@ -100,8 +100,8 @@ fn ecdh_by(choice: Choice, items: &[(&EcdhePrivateKey, &EcdhePublicKey)]) -> Vec
 }
 
 /// Many key exchanges of ECDHE private keys with EdDSA public keys; the results are exactly those of
-/// [`ecdh_eddsa_pub`], in the order of the arguments. Eight at once where the processor can, in time that
-/// does not depend on the secrets.
+/// [`ecdh_eddsa_pub`], in the order of the arguments. Computes eight at once if the processor can, in time
+/// that does not depend on the secrets.
 #[must_use]
 pub fn ecdh_eddsa_pubs(
     items: &[(&EcdhePrivateKey, &EddsaPublicKey)],
@@ -125,7 +125,7 @@ pub(crate) fn ecdh_eddsa_pubs_by(
     #[cfg(target_arch = "x86_64")]
     if choice.takes_lanes(items.len(), FEWEST) {
         let mut results: Vec<_> = items.iter().map(|_| Err(CryptoError::InvalidPoint)).collect();
-        // Items that are refused without computing take no lane.
+        // Items that are refused without computation take no lane.
         let indices: Vec<_> =
             (0..items.len()).filter(|&index| may_be_point(items[index].1.as_bytes())).collect();
         let scalars: Vec<_> = indices.iter().map(|&index| items[index].0.as_bytes()).collect();
@@ -142,7 +142,7 @@ pub(crate) fn ecdh_eddsa_pubs_by(
     items.iter().map(|(private, public)| ecdh_eddsa_pub(private, public)).collect()
 }
 
-/// The secrets that follow from shared u-coordinates.
+/// The secrets computed from shared u-coordinates.
 #[cfg(target_arch = "x86_64")]
 fn hashed(shared: &Wiped<32>) -> impl Iterator<Item = TransferSecret> {
     let messages: Vec<_> = shared.0.iter().map(|u| [&u[..], &[], &[]]).collect();

@@ -6,7 +6,7 @@
 //! * A is the canonical encoding of a point, and neither A nor R has small order,
 //! * the encoding of S·G − SHA-512(R ‖ A ‖ M)·A equals the 32 bytes of R (no cofactor).
 //!
-//! All parties must agree on which signatures are valid: otherwise a coin could be valid for one and invalid
+//! All parties must agree on which signatures are valid; otherwise a coin could be valid for one and invalid
 //! for another.
 
 use curve25519_dalek::edwards::CompressedEdwardsY;
@@ -53,7 +53,7 @@ impl ExpandedSigner {
         let (public, keypair) = lc::ed25519_keypair(key.as_bytes());
         let hash = sha512_secret(&[key.as_bytes()]);
         let (scalar, prefix) = halves(&hash);
-        // The public key is a multiple of the base point, whose order is L: the remainder gives the same
+        // The public key is a multiple of the base point, whose order is L, so the remainder gives the same
         // signatures.
         let scalar = Zeroizing::new(Scalar::from_bytes_mod_order(*Zeroizing::new(clamp_integer(*scalar))));
         Self { keypair, public: EddsaPublicKey::from_bytes(public), scalar, prefix: Zeroizing::new(*prefix) }
@@ -121,9 +121,9 @@ fn is_canonical(encoding: &[u8; 32]) -> bool {
     encoding[31] & 0x7f != 0x7f || encoding[1..31].iter().any(|&byte| byte != 0xff) || encoding[0] < 0xed
 }
 
-/// The point of a public key, if it may be one: canonical, on the curve, not of small order.
+/// The point of a public key, if it is acceptable: canonical, on the curve, not of small order.
 ///
-/// The only other encodings that are not canonical, x = 0 with the sign bit set, are of small order.
+/// The only other non-canonical encodings, x = 0 with the sign bit set, are of small order.
 pub(crate) fn decompress(encoding: &[u8; 32]) -> Option<EdwardsPoint> {
     if !may_be_point(encoding) {
         return None;
@@ -131,7 +131,7 @@ pub(crate) fn decompress(encoding: &[u8; 32]) -> Option<EdwardsPoint> {
     CompressedEdwardsY(*encoding).decompress()
 }
 
-/// Whether an encoding is canonical and not of small order; it may still be no point.
+/// Whether an encoding is canonical and not of small order; it may still not be a point.
 pub(crate) fn may_be_point(encoding: &[u8; 32]) -> bool {
     !has_small_order(encoding) && is_canonical(encoding)
 }
@@ -153,11 +153,11 @@ fn halves(signature: &[u8; 64]) -> (&[u8; 32], &[u8; 32]) {
     (r.try_into().expect("half of 64 bytes"), s.try_into().expect("half of 64 bytes"))
 }
 
-/// S·G − SHA-512(R ‖ A ‖ M)·A, or nothing if the signature is invalid already.
+/// S·G − SHA-512(R ‖ A ‖ M)·A, or `None` if the signature is already known to be invalid.
 fn expected_r(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> Option<EdwardsPoint> {
     let (r, s) = halves(signature);
     let s = Option::<Scalar>::from(Scalar::from_canonical_bytes(*s))?;
-    // R is compared with a canonical encoding in the end, so a non-canonical one needs no check here.
+    // R is finally compared with a canonical encoding, so a non-canonical one needs no check here.
     if has_small_order(r) {
         return None;
     }
@@ -183,12 +183,12 @@ pub fn verify(public: &EddsaPublicKey, message: &[u8], signature: &EddsaSignatur
 
 /// Verifies many signatures; the verdicts are in the order of the arguments and equal those of [`verify`].
 ///
-/// Batches that check one random linear combination of all equations accept signatures that are wrong by
-/// points of small order, sometimes, depending on the randomness. So every equation is computed separately,
-/// eight at once where the processor can. They only share the field inversion for encoding points.
+/// Batch checks of one random linear combination of all equations sometimes accept signatures that are wrong
+/// by points of small order, depending on the randomness. So every equation is computed separately, eight at
+/// once if the processor can. They only share the field inversion for encoding points.
 #[must_use]
 pub fn verify_batch(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<bool> {
-    // Fewer than this in a group of eight lanes are faster one by one.
+    // For fewer than this in a group of eight lanes, the library is faster.
     const MIN_LANES: usize = 2;
     let rest = items.len() % 8;
     let (bulk, few) = items.split_at(items.len() - if rest < MIN_LANES { rest } else { 0 });
@@ -233,7 +233,7 @@ fn verify_by_library(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec
 #[cfg(target_arch = "x86_64")]
 fn verify_in_lanes(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<bool> {
     let mut verdicts = vec![false; items.len()];
-    // Items that are refused without computing take no lane.
+    // Items that are refused without computation take no lane.
     let mut indices = Vec::with_capacity(items.len());
     let mut messages = Vec::with_capacity(items.len());
     for (index, (public, message, signature)) in items.iter().enumerate() {
@@ -264,7 +264,7 @@ fn verify_in_lanes(items: &[(&EddsaPublicKey, &[u8], &EddsaSignature)]) -> Vec<b
 
 /// The public keys of many private keys, in the order of the arguments.
 ///
-/// Eight at once where the processor can, in time that does not depend on the secrets.
+/// Computes eight at once if the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn public_keys(keys: &[&EddsaPrivateKey]) -> Vec<EddsaPublicKey> {
     public_keys_by(Choice::Fastest, keys)
@@ -277,7 +277,7 @@ pub fn public_keys_with(path: Path, keys: &[&EddsaPrivateKey]) -> Vec<EddsaPubli
 }
 
 pub(crate) fn public_keys_by(choice: Choice, keys: &[&EddsaPrivateKey]) -> Vec<EddsaPublicKey> {
-    /// The fewest keys that are made faster in the lanes.
+    /// The fewest keys for which lanes are faster.
     const FEWEST: usize = 2;
 
     #[cfg(target_arch = "x86_64")]
@@ -287,7 +287,7 @@ pub(crate) fn public_keys_by(choice: Choice, keys: &[&EddsaPrivateKey]) -> Vec<E
         let mut scalars = Wiped(Vec::with_capacity(keys.len()));
         scalars.0.extend(hashes.0.iter().map(|hash| {
             let integer = Zeroizing::new(clamp_integer(*halves(hash).0));
-            // A multiple of the base point, whose order is L: the remainder gives the same.
+            // A multiple of the base point, whose order is L, so the remainder gives the same point.
             Zeroizing::new(Scalar::from_bytes_mod_order(*integer)).to_bytes()
         }));
         return curve::base_multiples(&scalars.0).into_iter().map(EddsaPublicKey::from_bytes).collect();
@@ -296,12 +296,13 @@ pub(crate) fn public_keys_by(choice: Choice, keys: &[&EddsaPrivateKey]) -> Vec<E
     keys.iter().map(|key| key.public_key()).collect()
 }
 
-/// Signs many messages; the signatures are those of [`ExpandedSigner::sign`], in the order of the arguments.
+/// Signs many messages; the signatures equal those of [`ExpandedSigner::sign`], in the order of the
+/// arguments.
 ///
-/// Eight at once where the processor can, in time that does not depend on the secrets.
+/// Computes eight at once if the processor can, in time that does not depend on the secrets.
 #[must_use]
 pub fn sign_batch(items: &[(&ExpandedSigner, &[u8])]) -> Vec<EddsaSignature> {
-    // Fewer than this in a group of eight lanes are faster one by one.
+    // For fewer than this in a group of eight lanes, the library is faster.
     const MIN_LANES: usize = 2;
     let rest = items.len() % 8;
     let (bulk, few) = items.split_at(items.len() - if rest < MIN_LANES { rest } else { 0 });

@@ -9,7 +9,7 @@ pub enum CryptoError {
     /// The bytes are not a scalar below the group order.
     #[error("scalar is not reduced")]
     InvalidScalar,
-    /// The encoded key does not parse, or its parameters are outside of what the protocol allows.
+    /// The encoded key does not parse, or its parameters are outside the limits of the protocol.
     #[error("malformed key")]
     MalformedKey,
     /// The RSA modulus shares a factor with a hash or a blinding factor: it was crafted to recognise coins.
@@ -24,20 +24,20 @@ pub enum CryptoError {
     /// The signature does not verify.
     #[error("invalid signature")]
     InvalidSignature,
-    /// The authenticator of an encrypted blob is wrong: other key, other label, or damage.
+    /// The authenticator of an encrypted blob is wrong: different key, different label, or damage.
     #[error("decryption failed")]
     DecryptionFailed,
     /// The number of items is wrong or beyond a limit of the protocol.
     #[error("wrong number of items")]
     WrongCount,
-    /// The age group specification does not parse, or the age is outside of what it allows.
+    /// The age group specification does not parse, or the age is outside its range.
     #[error("invalid age restriction")]
     InvalidAge,
     /// The private key that this attestation needs is not in the commitment.
     #[error("age cannot be attested")]
     AgeNotAttestable,
-    /// The result of the private RSA operation did not verify: hardware fault or damaged key. Nothing was
-    /// released.
+    /// The result of the private RSA operation did not verify, because of a hardware fault or a damaged key.
+    /// Nothing was released.
     #[error("RSA computation failed its check")]
     Fault,
     /// The cryptographic library could not allocate memory or failed internally.

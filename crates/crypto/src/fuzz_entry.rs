@@ -7,12 +7,12 @@ use crate::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExpandedSigner, Pat
 static SIGNERS: LazyLock<Vec<ExpandedSigner>> =
     LazyLock::new(|| (0..7).map(|i| ExpandedSigner::new(&EddsaPrivateKey::from_bytes([i; 32]))).collect());
 
-/// Reads a batch of signatures out of any bytes, and verifies it in both ways and one by one; signs it in
-/// both ways.
+/// Parses a batch of signatures from any bytes. Verifies it in both ways and one by one, and signs it in both
+/// ways.
 ///
-/// An item is a byte that chooses a key, one that says how long the message is, the message, a byte that says
-/// how many changes follow, and the changes: where in key, signature and message, and with what. With the
-/// highest byte for a key 96 bytes of key and signature follow instead.
+/// An item is a byte that chooses a key, a byte for the length of the message, the message, a byte for the
+/// number of changes, and the changes: their place in key, signature and message, and the new value. With the
+/// highest byte for a key, 96 bytes of key and signature follow instead.
 pub fn eddsa_paths(mut data: &[u8]) {
     let mut items = Vec::new();
     let mut to_sign = Vec::new();

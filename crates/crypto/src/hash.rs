@@ -1,4 +1,4 @@
-//! SHA-512, the one hash of the protocol ("hash" means SHA-512 everywhere).
+//! SHA-512, the only hash of the protocol ("hash" means SHA-512 everywhere).
 
 pub use sha2::{Digest, Sha512};
 use zeroize::Zeroizing;
@@ -38,7 +38,7 @@ pub fn shorten(hash: &HashCode) -> ShortHash {
     ShortHash::from_bytes(*hash.as_bytes().first_chunk().expect("64 bytes hold 32"))
 }
 
-/// The hash of all that was fed to `hasher`.
+/// The hash of everything that was fed to `hasher`.
 #[must_use]
 pub fn finish(hasher: Sha512) -> HashCode {
     HashCode::from_bytes(hasher.finalize().into())

@@ -53,7 +53,7 @@ impl Prk {
         self.expand_from(0, out, info);
     }
 
-    /// Fills `out` from its 32-byte block `first` on; the one before must be there.
+    /// Fills `out` from its 32-byte block `first` on; the previous block must be present.
     fn expand_from(&self, first: usize, out: &mut [u8], info: &[&[u8]]) {
         let mut block = Zeroizing::new([0u8; 32]);
         if first > 0 {
@@ -74,12 +74,12 @@ impl Prk {
         }
     }
 
-    /// The first value below the integer `n` (big endian) in the sequence of derived values of its bit
-    /// length, big endian in as many bytes as `n` has without leading zeros.
+    /// The first value below the integer `n` (big endian) in the sequence of derived values with its bit
+    /// length. Big endian, in as many bytes as `n` has without leading zeros.
     ///
     /// # Panics
     ///
-    /// If `n` is zero or longer than [`MAX_OUTPUT`]. Also if 65536 tries in a row give nothing below `n`:
+    /// If `n` is zero or longer than [`MAX_OUTPUT`]. Also if 65536 consecutive tries give no value below `n`:
     /// each succeeds with a probability of at least one half.
     #[must_use]
     pub fn expand_mod(&self, n: &[u8], ctx: &[u8]) -> Vec<u8> {
@@ -95,13 +95,13 @@ impl Prk {
         assert_eq!(out.len(), n.len());
         assert!(n.len() <= MAX_OUTPUT, "key derivation output too long");
         let mask = u8::MAX >> n[0].leading_zeros();
-        // The first block nearly always decides whether the value is too large, so compute the others only if
-        // it is not.
+        // The first block nearly always decides whether the value is too large, so the others are computed
+        // only if it is not.
         let front = n.len().min(32);
         for counter in 0..=u16::MAX {
             let info: &[&[u8]] = &[ctx, &counter.to_be_bytes()];
             self.expand_from(0, &mut out[..front], info);
-            // The next block comes from this one as it is, before the spare bits are masked away.
+            // The next block is derived from this one before its spare bits are masked.
             let first = out[0];
             out[0] &= mask;
             if out[..front] > n[..front] {
@@ -120,7 +120,7 @@ impl Prk {
     }
 }
 
-/// `bytes` without the zero bytes in front.
+/// `bytes` without leading zero bytes.
 pub(crate) fn trim_leading_zeros(bytes: &[u8]) -> &[u8] {
     let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
     &bytes[zeros..]
@@ -151,9 +151,9 @@ pub(crate) struct Derivation<'a> {
     pub(crate) info: &'a [&'a [u8]],
 }
 
-/// The keys of many derivations, those of [`kdf_array`], in the order of the arguments.
+/// The keys of many derivations, equal to those of [`kdf_array`], in the order of the arguments.
 pub(crate) fn kdf_each<const N: usize>(choice: Choice, items: &[Derivation<'_>]) -> Wiped<N> {
-    /// The fewest derivations that are faster in the lanes.
+    /// The fewest derivations for which lanes are faster.
     const FEWEST: usize = 4;
 
     let mut keys = Wiped(vec![[0; N]; items.len()]);
@@ -213,7 +213,7 @@ pub fn kdf_mod(n: &[u8], salt: &[u8], ikm: &[u8], ctx: &[u8]) -> Vec<u8> {
     Extractor::new(salt).extract(ikm).expand_mod(n, ctx)
 }
 
-/// The Wycheproof vectors know both steps, though not together with these two hash functions. None of the
+/// The Wycheproof vectors cover both steps, though not together with these two hash functions. None of the
 /// cases used here is merely "acceptable".
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -243,7 +243,7 @@ mod tests {
         let mut checked = 0;
         for test in set.test_groups.into_iter().flat_map(|group| group.tests) {
             if test.size > MAX_OUTPUT {
-                // Refused by an assertion here: sizes are fixed by the protocol and never come from a peer.
+                // An assertion refuses it here: sizes are fixed by the protocol and never come from a peer.
                 assert!(test.result.must_fail());
                 continue;
             }
@@ -271,7 +271,7 @@ mod tests {
             }
         }
         let data: Vec<u8> = (0..400u32).map(|i| (i * 7 % 251) as u8).collect();
-        // Infos of all lengths, also those without lanes.
+        // Infos of all lengths, including those without lanes.
         let parts: Vec<_> =
             (0..90).map(|bytes| [&data[..bytes / 3], &data[bytes..2 * bytes - bytes / 3]]).collect();
         for count in [0, 1, 2, 3, 15, 16, 17, 33, 90] {
@@ -325,8 +325,8 @@ mod tests {
         }
     }
 
-    /// Integers that begin with the first value itself, which the lanes cannot distinguish from it, next to
-    /// others.
+    /// Integers that begin with the first value itself, which the lanes cannot distinguish from it, beside
+    /// other integers.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn lanes_leave_what_they_cannot_decide() {
@@ -342,7 +342,7 @@ mod tests {
             for (lane, ikm) in ikms.iter().enumerate() {
                 let mut n = vec![[0x00, 0xff][usize::from(round & 1)]; bytes];
                 kdf(&mut n[..32], b"salt", ikm, &[b"context", &[0, 0]]);
-                // Values have as many bits as the integer: one without its highest would be masked.
+                // Values have as many bits as the integer; without its highest bit a value would be masked.
                 let is_like = (lane + usize::from(round)).is_multiple_of(3) && n[0] & 0x80 != 0;
                 n[0] |= 0x80;
                 if is_like {

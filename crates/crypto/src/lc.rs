@@ -1,6 +1,6 @@
 //! The few calls into the C library AWS-LC, the only unsafe code of this crate besides the lanes.
 //!
-//! Every wrapper owns what it allocates and frees it when dropped; every pointer given to C is made from a
+//! Every wrapper owns what it allocates and frees it when dropped. Every pointer passed to C comes from a
 //! reference that outlives the call, with the length of that same reference.
 #![allow(unsafe_code)]
 
@@ -55,7 +55,7 @@ pub(crate) fn x25519_public(scalar: &[u8; 32]) -> [u8; 32] {
 /// An integer of the library, wiped and freed when dropped.
 struct Bn(NonNull<ffi::BIGNUM>);
 
-// SAFETY: a BIGNUM has no ties to the thread that made it, and shared references are only read from.
+// SAFETY: a BIGNUM is not tied to the thread that made it, and shared references are only read from.
 unsafe impl Send for Bn {}
 // SAFETY: as above; the functions called with `*const BIGNUM` do not write to it.
 unsafe impl Sync for Bn {}
@@ -72,14 +72,14 @@ impl Bn {
         Ok(bn)
     }
 
-    /// Sets the value from big endian bytes, in the memory that is there already if it suffices.
+    /// Sets the value from big endian bytes, reusing the existing memory if it is large enough.
     fn set_be(&mut self, bytes: &[u8]) -> Result<(), CryptoError> {
         // SAFETY: reads `bytes.len()` bytes from the slice and writes to the live BIGNUM that we own.
         let done = unsafe { ffi::BN_bin2bn(bytes.as_ptr(), bytes.len(), self.mut_ptr()) };
         if done.is_null() { Err(CryptoError::Internal) } else { Ok(()) }
     }
 
-    /// Writes the value big endian into all of `out`, in time that depends on sizes only.
+    /// Writes the value big endian into all of `out`, in time that depends only on sizes.
     fn write_be(&self, out: &mut [u8]) -> Result<(), CryptoError> {
         // SAFETY: writes exactly `out.len()` bytes to the slice, or fails if the value needs more.
         check(unsafe { ffi::BN_bn2bin_padded(out.as_mut_ptr(), out.len(), self.ptr()) })
@@ -135,7 +135,8 @@ impl Drop for Ctx {
     }
 }
 
-/// Turns a status of the library into a result, and forgets the details that it has queued for this thread.
+/// Converts a status of the library into a result, and clears the error details that it has queued for this
+/// thread.
 fn check(status: std::ffi::c_int) -> Result<(), CryptoError> {
     if status == 1 {
         return Ok(());
@@ -145,7 +146,7 @@ fn check(status: std::ffi::c_int) -> Result<(), CryptoError> {
     Err(CryptoError::Internal)
 }
 
-/// Memory that operations on public values use again and again, so that verifying allocates nothing.
+/// Memory that operations on public values reuse, so that verification allocates nothing.
 struct Scratch {
     ctx: Ctx,
     base: Bn,
@@ -270,8 +271,8 @@ impl Modulus {
         })
     }
 
-    /// The product of public values modulo n, times some power of two: only useful for its common factors
-    /// with the (odd) modulus.
+    /// The product of public values modulo n, times some power of two. It is only useful for its common
+    /// factors with the (odd) modulus.
     pub(crate) fn product_for_gcd<'a>(
         &self,
         mut values: impl Iterator<Item = &'a [u8]>,
@@ -326,7 +327,7 @@ pub(crate) struct CrtParts {
 pub(crate) struct Rsa(NonNull<ffi::RSA>);
 
 // SAFETY: the library documents RSA objects as safe to use from many threads at once while nobody changes
-// them; after construction we never do, and its caches have locks of their own.
+// them. We never change them after construction, and their caches have their own locks.
 unsafe impl Send for Rsa {}
 // SAFETY: as above.
 unsafe impl Sync for Rsa {}
@@ -350,8 +351,8 @@ impl Rsa {
         Ok(rsa)
     }
 
-    /// The key with these primes and exponent. Takes time that depends on the primes: not for keys that an
-    /// attacker can have imported over and over.
+    /// The key with these primes and exponent. The time depends on the primes, so do not use it for keys that
+    /// an attacker can have imported repeatedly.
     pub(crate) fn from_primes(p: &[u8], q: &[u8], e: &[u8]) -> Result<Self, CryptoError> {
         let mut ctx = Ctx::new()?;
         let (p, q, e) = (Bn::from_be(p)?, Bn::from_be(q)?, Bn::from_be(e)?);
@@ -401,8 +402,8 @@ impl Rsa {
 
     /// Parses and checks the DER form of RFC 8017, appendix A.1.2.
     pub(crate) fn from_der(der: &[u8]) -> Result<Self, CryptoError> {
-        // SAFETY: reads `der.len()` bytes from the slice; the result is owned by us, or null if they are no
-        // key.
+        // SAFETY: reads `der.len()` bytes from the slice; the result is owned by us, or null if they are not
+        // a key.
         let rsa = unsafe { ffi::RSA_private_key_from_bytes(der.as_ptr(), der.len()) };
         check((!rsa.is_null()).into()).map_err(|_| CryptoError::MalformedKey)?;
         NonNull::new(rsa).map(Self).ok_or(CryptoError::MalformedKey)
@@ -466,15 +467,15 @@ impl Rsa {
     /// value^d mod n, in constant time; both have the size of the modulus.
     ///
     /// The library blinds the computation with a random factor, uses the Chinese remainder theorem, and
-    /// raises the result to the power of e and compares before it gives it out
-    /// (`rsa_default_private_transform`): a hardware fault cannot leak the factors of n (Boneh, DeMillo,
-    /// Lipton 1997).
+    /// raises the result to the power of e and compares before it releases it
+    /// (`rsa_default_private_transform`), so that a hardware fault cannot leak the factors of n (Boneh,
+    /// DeMillo, Lipton 1997).
     ///
     /// It refuses 0, 1, n − 1 and everything from n on.
     pub(crate) fn private_power(&self, value: &[u8], out: &mut [u8]) -> Result<(), CryptoError> {
         let mut len = 0;
         // SAFETY: the key is live; reads `value.len()` bytes and writes at most `out.len()`; the slices do
-        // not overlap, since one of them is borrowed mutably. The key is not changed but for caches with
+        // not overlap, since one of them is borrowed mutably. The key is not changed except for caches with
         // their own locks.
         let status = unsafe {
             ffi::RSA_sign_raw(

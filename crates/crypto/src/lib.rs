@@ -4,7 +4,8 @@
 //! This crate does no I/O, reads no clock, and takes randomness only from the operating system, in functions
 //! named `generate` or documented to do so. Everything else is a pure function of its arguments.
 //!
-//! Secrets live in types that are wiped when dropped, compare in constant time and never print themselves.
+//! Secrets are kept in types that are wiped when dropped, compare in constant time and never print
+//! themselves.
 
 pub mod age;
 pub mod base32;

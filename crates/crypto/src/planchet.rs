@@ -1,4 +1,4 @@
-//! The derivation of the secrets of coins.
+//! Derivation of the secrets of coins.
 
 use zeroize::Zeroizing;
 
@@ -40,7 +40,7 @@ impl CoinSecrets {
         }
     }
 
-    /// The coin of a planchet master secret. It depends on the exchange's R values with Clause Blind Schnorr.
+    /// The coin of a planchet master secret. With Clause Blind Schnorr it depends on the exchange's R values.
     #[must_use]
     pub fn from_master(secret: &PlanchetMasterSecret, values: &ExchangeWithdrawValues) -> Self {
         let derive = |label: &[u8], info: &[&[u8]]| kdf_array(label, secret.as_bytes(), info);
@@ -57,8 +57,8 @@ impl CoinSecrets {
         }
     }
 
-    /// The coins of many planchet master secrets, those of [`Self::from_master`], in the order of the
-    /// arguments.
+    /// The coins of many planchet master secrets, equal to those of [`Self::from_master`], in the order of
+    /// the arguments.
     pub(crate) fn from_masters(
         choice: Choice,
         items: &[(&PlanchetMasterSecret, &ExchangeWithdrawValues)],

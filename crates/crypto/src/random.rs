@@ -2,7 +2,7 @@
 ///
 /// # Panics
 ///
-/// If the operating system provides no randomness. Keys must not be generated then.
+/// If the operating system provides no randomness, because no keys may be generated then.
 pub fn fill_random(out: &mut [u8]) {
     getrandom::fill(out).expect("the operating system provides randomness");
 }

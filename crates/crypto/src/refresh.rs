@@ -1,7 +1,7 @@
 //! Refresh: change for a partly spent coin that nobody can link to it, except its owner.
 //!
-//! The wallet prepares [`KAPPA`] candidates, the exchange lets it reveal all but one and checks them, then
-//! signs the fresh coins of the last one. Everything about a candidate follows from its transfer secret,
+//! The wallet prepares [`KAPPA`] candidates. The exchange has it reveal all but one, checks them, and then
+//! signs the fresh coins of the remaining one. Everything in a candidate derives from its transfer secret,
 //! which the owner of the old coin can always recompute. So a refresh cannot be used to pay somebody else
 //! unnoticed.
 
@@ -48,7 +48,7 @@ pub fn transfer_priv_from_master_secret(
 ///
 /// # Errors
 ///
-/// [`CryptoError::InvalidPoint`] if the old coin's key is not a valid one.
+/// [`CryptoError::InvalidPoint`] if the old coin's key is invalid.
 pub fn transfer_secret(
     transfer_priv: &EcdhePrivateKey,
     old_coin_pub: &EddsaPublicKey,
@@ -129,10 +129,10 @@ pub struct Candidate<'a> {
     pub old_age: Option<&'a AgeCommitment>,
 }
 
-/// All fresh coins of many candidates, in the order of the arguments; the coins of all of them are made side
-/// by side, eight at once where the processor can, in time that does not depend on the secrets.
+/// All fresh coins of many candidates, in the order of the arguments. The coins of all candidates are
+/// computed together, eight at once if the processor can, in time that does not depend on the secrets.
 ///
-/// Errors of a candidate as for [`derive_candidate`]; they do not affect the others.
+/// Errors of a candidate are those of [`derive_candidate`]; they do not affect the others.
 #[must_use]
 pub fn derive_candidates(candidates: &[Candidate<'_>]) -> Vec<Result<Vec<FreshCoin>, CryptoError>> {
     derive(Choice::Fastest, candidates)
@@ -157,7 +157,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The secret that the coin's nonce is derived from, if it has one.
+    /// The secret from which the coin's nonce is derived, if it has one.
     fn nonce_secret(&self) -> Option<&'a RefreshMasterSecret> {
         self.candidate.rms.filter(|_| self.denom.denom.cipher() == Cipher::Cs)
     }
@@ -191,7 +191,7 @@ fn derive(choice: Choice, candidates: &[Candidate<'_>]) -> Vec<Result<Vec<FreshC
         .zip(&h_ages)
         .map(|(candidate, h_age)| {
             h_age.as_ref().map_err(|error| *error)?;
-            // Process all, regardless of the first results.
+            // Process all of them, whatever the first results are.
             let coins: Vec<_> = coins.by_ref().take(candidate.fresh.len()).collect();
             coins.into_iter().collect()
         })
@@ -238,7 +238,7 @@ fn derive_coins(choice: Choice, places: &[Place<'_>]) -> Vec<Result<FreshCoin, C
         .collect()
 }
 
-/// The nonces of those coins that need one, if it can be made.
+/// The nonces of the coins that need one, where it can be computed.
 fn cs_nonces(choice: Choice, places: &[Place<'_>]) -> Vec<Option<CsNonce>> {
     let needed: Vec<_> = places.iter().filter(|place| place.nonce_secret().is_some()).collect();
     let infos: Vec<[&[u8]; 1]> =
@@ -295,10 +295,10 @@ pub struct Recomputed {
     pub planchets: Vec<BlindedPlanchet>,
 }
 
-/// Recomputes many revealed candidates, of one refresh or of several, in the order of the arguments; side by
-/// side as [`derive_candidates`].
+/// Recomputes many revealed candidates, of one refresh or of several, in the order of the arguments. They are
+/// computed together, as in [`derive_candidates`].
 ///
-/// Errors of a candidate as for [`derive_candidate`]; they do not affect the others.
+/// Errors of a candidate are those of [`derive_candidate`]; they do not affect the others.
 #[must_use]
 pub fn recompute_candidates(candidates: &[Revealed<'_>]) -> Vec<Result<Recomputed, CryptoError>> {
     recompute(Choice::Fastest, candidates)

@@ -2,7 +2,7 @@
 //! signatures.
 //!
 //! The cipher is written as `RSA` or `CS`. When read, case does not matter and the suffix `+age_restricted`
-//! is let through; unknown members are ignored.
+//! is accepted; unknown members are ignored.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::{
     RsaPublicKey, ShortHash, TransferSecret, WireSalt, Wtid, base32,
 };
 
-/// Reads a base32 text of `N` bytes without a copy of the text.
+/// Parses a base32 text of `N` bytes without copying the text.
 fn array<'de, D: Deserializer<'de>, const N: usize>(deserializer: D) -> Result<[u8; N], D::Error> {
     struct Visitor<const N: usize>;
     impl<const N: usize> de::Visitor<'_> for Visitor<N> {
@@ -91,7 +91,7 @@ secret_base32!(
     TransferSecret
 );
 
-/// Bytes of any number as base32.
+/// Bytes of any length as base32.
 struct Blob(Vec<u8>);
 
 impl<'de> Deserialize<'de> for Blob {
@@ -112,7 +112,7 @@ impl<'de> Deserialize<'de> for Blob {
     }
 }
 
-/// Writes bytes of any number as base32.
+/// Writes bytes of any length as base32.
 struct BlobRef<'a>(&'a [u8]);
 
 impl Serialize for BlobRef<'_> {
@@ -152,8 +152,8 @@ impl<'de> Deserialize<'de> for Cipher {
     }
 }
 
-/// Defines how an object with a cipher is read: all members that any cipher has, each optional, in any order.
-/// The conversion asks for those of the cipher at hand. `null` counts as absent.
+/// Defines how an object with a cipher is parsed: all members that any cipher has, each optional, in any
+/// order. The conversion takes those of the actual cipher. `null` counts as absent.
 macro_rules! tagged {
     ($raw:ident { $($member:ident: $type:ty),* }) => {
         #[derive(serde::Deserialize)]

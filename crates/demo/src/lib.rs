@@ -1,5 +1,4 @@
-//! Demonstrations: every part in one process, real HTTP between them, and the proof that every balance adds
-//! up.
+//! Demos: all parts in one process, with real HTTP between them, and a proof that every balance is right.
 //!
 //! | module | contents |
 //! |---|---|

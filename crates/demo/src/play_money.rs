@@ -1,4 +1,4 @@
-//! An exchange for demonstrations: its denominations, its fees, its account at a test bank.
+//! An exchange for demos: its denominations, its fees, its account at a test bank.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use batzen_protocol::{Currency, Duration, Money};
 /// The values of the coins, largest first.
 const VALUES: [&str; 8] = ["10", "5", "2", "1", "0.5", "0.2", "0.1", "0.01"];
 
-/// What the exchange takes for a transfer to a merchant, and for closing a reserve.
+/// The exchange's fee for a transfer to a merchant, and for closing a reserve.
 const WIRE_FEE: &str = "0.01";
 
 fn money(text: &str) -> Money {
     text.parse().expect("a constant amount")
 }
 
-/// Small fees of every kind, so that each of them shows in the books.
+/// Small fees of every kind, so that each of them appears in the books.
 fn fees(value: Money) -> CoinFees {
     if value < money("0.1") {
         let fee = money("0.001");
@@ -35,8 +35,8 @@ fn fees(value: Money) -> CoinFees {
 
 /// A stand-alone exchange with play money that keeps everything below `dir/exchange`.
 ///
-/// With `with_cs` it offers every value in Clause Blind Schnorr too. The GNU Taler wallet of December 2022
-/// picks such coins and then waits for ever, so they are an option.
+/// With `with_cs` it also offers every value in Clause Blind Schnorr. The GNU Taler wallet of December 2022
+/// selects such coins and then waits forever, so they are optional.
 pub fn exchange_config(
     currency: Currency,
     dir: &Path,
@@ -47,7 +47,7 @@ pub fn exchange_config(
     let mut config = ExchangeConfig::local(currency, dir, port);
     config.listen = ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port };
     config.base_url = format!("http://localhost:{port}/");
-    // The defaults of a minute are too long for a demonstration.
+    // The default of a minute is too long for a demo.
     let pause = Duration::from_secs(1);
     config.workers = WorkersConfig {
         aggregator_idle_sleep: pause,
@@ -72,17 +72,18 @@ pub fn exchange_config(
     config
 }
 
-/// The exchange's account `name` at the test bank `bank_url` (with final slash), as `with_account` takes it.
+/// The exchange's account `name` at the test bank `bank_url` (with final slash), in the form that
+/// `with_account` takes.
 pub fn account(bank_url: &str, hostname: &str, name: &str) -> (String, GatewayConfig) {
     let payto = format!("payto://x-taler-bank/{hostname}/{name}?receiver-name={name}");
     let url = format!("{bank_url}taler-wire-gateway/{name}/");
     (payto, GatewayConfig { url, auth: GatewayAuth::None })
 }
 
-/// Opens an account at a test bank; one that is open already stays as it is.
+/// Opens an account at a test bank; an existing one stays as it is.
 ///
 /// # Errors
-/// When the bank does not answer, or is no test bank.
+/// When the bank does not answer, or is not a test bank.
 pub async fn open_account(
     client: &Client,
     bank_url: &str,
@@ -94,7 +95,8 @@ pub async fn open_account(
     reply.expect(&[200, 202, 204, 409]).map(|_| ())
 }
 
-/// Opens the accounts of an exchange at test banks. Other banks do not know the call, which changes nothing.
+/// Opens the accounts of an exchange at test banks. Other banks do not know the call, so nothing happens
+/// there.
 pub async fn open_accounts(client: &Client, config: &ExchangeConfig) {
     for account in &config.accounts {
         let Some(gateway) = &account.gateway else { continue };

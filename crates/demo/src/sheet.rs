@@ -6,30 +6,30 @@ use batzen_exchange::reads::totals::Totals;
 use batzen_protocol::{Currency, MoneySum};
 use serde_json::{Value, json};
 
-/// Both sides of an exchange's books: what the bank says, and what its own store says.
+/// Both sides of an exchange's books: the bank's records and those of its own store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceSheet {
     /// The currency.
     pub currency: Currency,
-    /// What came into the exchange's account, by the bank's ledger.
+    /// The sum received on the exchange's account, according to the bank's ledger.
     pub bank_in: MoneySum,
-    /// What the exchange had paid out of its account, by the bank's ledger.
+    /// The sum paid out of the exchange's account, according to the bank's ledger.
     pub bank_out: MoneySum,
-    /// The same two by the histories that the bank shows.
+    /// The same two sums according to the histories that the bank shows.
     pub histories: (MoneySum, MoneySum),
     /// The exchange's books.
     pub totals: Totals,
 }
 
 impl BalanceSheet {
-    /// Whether the bank's ledger has moved exactly what the bank's histories show.
+    /// Whether the bank's ledger and its histories agree.
     pub fn bank_agrees(&self) -> bool {
         self.histories == (self.bank_in, self.bank_out)
     }
 
-    /// Whether money was neither lost nor created: ledger and histories of the bank agree, and what came in
-    /// by the bank's books is what went out by the bank's books and what the exchange owes or has earned by
-    /// its store, to the last unit.
+    /// Whether money was neither lost nor created. Ledger and histories of the bank must agree, and the sum
+    /// received (by the bank's books) must equal the sum paid out (by the bank's books) plus what the
+    /// exchange owes or has earned (by its store), to the last unit.
     pub fn conserved(&self) -> bool {
         if !self.bank_agrees() {
             return false;
@@ -39,7 +39,7 @@ impl BalanceSheet {
             == Ok(self.bank_in)
     }
 
-    /// For programs: amounts as texts with their currency.
+    /// The sheet for programs: amounts as texts with their currency.
     pub fn json(&self) -> Value {
         let amount = |money: MoneySum| format!("{}:{money}", self.currency);
         let totals = &self.totals;
@@ -58,7 +58,7 @@ impl BalanceSheet {
         })
     }
 
-    /// For people.
+    /// The sheet for people.
     pub fn text(&self) -> String {
         let totals = &self.totals;
         let right = [
@@ -103,7 +103,7 @@ impl BalanceSheet {
     }
 }
 
-/// With all eight digits after the point, so that columns align.
+/// Formats an amount with all eight decimals, so that columns align.
 fn aligned(money: MoneySum) -> String {
     format!("{}.{:08}", money.value(), money.fraction())
 }

@@ -48,7 +48,7 @@ use crate::Options;
 pub struct Gap {
     /// What is missing.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
     /// What to type, if that helps.
     pub remedy: Option<String>,
@@ -81,9 +81,9 @@ pub struct Facts {
     pub statements: Option<Vec<Statement>>,
     /// Memory of the server's processes, if the server is local.
     pub processes: Option<ProcessMemory>,
-    /// What a synced write costs.
+    /// The time of a synced write.
     pub syncs: Option<Syncs>,
-    /// Batzen's own schemas.
+    /// The schemas of Batzen.
     pub batzen: Vec<batzen::Service>,
     /// What could not be read.
     pub gaps: Vec<Gap>,

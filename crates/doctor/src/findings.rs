@@ -78,7 +78,7 @@ pub struct Finding {
     pub measured: String,
     /// Why it matters.
     pub why: String,
-    /// What to type.
+    /// The commands to type.
     pub remedy: Vec<String>,
 }
 

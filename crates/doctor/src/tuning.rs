@@ -1,7 +1,7 @@
 //! The settings that a server should have: pure rules from machine and facts.
 //!
-//! They are for short transactions on a machine of its own. On a shared machine, `--memory` and `--cores`
-//! give the server's share.
+//! They are for short transactions on a dedicated machine. On a shared machine, `--memory` and `--cores` give
+//! the server's share.
 
 use std::fmt::Write as _;
 

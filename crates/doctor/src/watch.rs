@@ -1,4 +1,5 @@
-//! The live view: redrawn in place on a terminal, plain lines elsewhere, one JSON object a line for programs.
+//! The live view: redrawn in place on a terminal, plain lines elsewhere, or one JSON object per line for
+//! programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -27,7 +28,7 @@ pub struct View {
     pub interval: Duration,
     /// Ends after this many updates.
     pub count: Option<u64>,
-    /// One JSON object a line.
+    /// Whether to print one JSON object per line.
     pub json: bool,
     /// Whether standard output is a terminal that can be redrawn.
     pub is_terminal: bool,
@@ -79,7 +80,7 @@ pub fn watch(options: &Options, view: View) -> Result<(), WatchError> {
     }
 }
 
-/// Reads what changes quickly, and the rest less often.
+/// Reads quickly changing facts each time, and the others less often.
 fn refresh(look: &Look, options: &Options, facts: &mut Facts, slow_at: &mut Instant) {
     let server = facts.server.clone();
     if slow_at.elapsed() >= SLOW_PARTS {

@@ -13,12 +13,12 @@ pub(crate) struct EvidenceReader<R: Rules> {
     pub(crate) rules: Arc<R>,
     pub(crate) store: Store,
     pub(crate) metrics: Arc<LaneMetrics>,
-    /// Refusals that wait for their evidence.
+    /// Refusals that are waiting for their evidence.
     pub(crate) refused: Arc<FairQueue<Refused<R>>>,
 }
 
 impl<R: Rules> EvidenceReader<R> {
-    /// Reads until the lane has ended and nothing waits any more.
+    /// Reads until the lane has ended and nothing is waiting any more.
     pub(crate) fn run(&self, length: Length) {
         while let Some((owner, Refused { command, mut refusal, answer })) = self.refused.next(length) {
             if answer.is_abandoned() {

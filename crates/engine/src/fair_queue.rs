@@ -1,15 +1,16 @@
-//! A queue that is fair between owners: for refusals that wait for their evidence, and for other histories to
-//! be read.
+//! A queue that is fair between owners. It holds refusals that wait for their evidence, and other histories
+//! that must be read.
 //!
-//! Owners take turns. Owners with long histories wait in a line of their own.
+//! Owners take turns. Owners with long histories wait in a separate line.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Jobs of one owner with a long history that may wait. Each answer costs as much as thousands of others.
+/// How many jobs may wait for one owner with a long history. Each answer costs as much as thousands of
+/// others.
 pub(crate) const LONG_WAITING_MAX: usize = 8;
 
-/// Owners that are remembered to have long histories. At one more, all are forgotten and have to be learned
+/// How many owners are remembered to have long histories. One more, and all are forgotten and must be learned
 /// again.
 const LONG_OWNERS_MAX: usize = 4_096;
 
@@ -19,9 +20,9 @@ pub(crate) type Owner = Option<Box<[u8]>>;
 /// How long the history of an owner takes to read. Each thread takes jobs of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// Not longer than usual. An unknown owner counts as short.
+    /// No longer than usual. An unknown owner counts as short.
     Short,
-    /// Many times as long as others.
+    /// Many times longer than others.
     Long,
 }
 
@@ -59,7 +60,7 @@ impl<T> FairQueue<T> {
         Self { state: Mutex::new(state), changed: Default::default(), waiting_max }
     }
 
-    /// Adds a job behind the others of its owner, or gives it back if too many wait or the queue is closed.
+    /// Adds a job after the others of its owner, or returns it if too many wait or the queue is closed.
     pub(crate) fn add(&self, owner: Owner, job: T) -> Result<(), T> {
         let mut state = self.lock();
         let is_long = state.long_owners.contains(&owner);
@@ -77,7 +78,7 @@ impl<T> FairQueue<T> {
         Ok(())
     }
 
-    /// The next job, waiting for one; none when the queue is closed and has no more of them.
+    /// Waits for the next job. None when the queue is closed and empty.
     pub(crate) fn next(&self, length: Length) -> Option<(Owner, T)> {
         let mut state = self.lock();
         loop {
@@ -118,7 +119,7 @@ impl<T> FairQueue<T> {
         self.notify_all();
     }
 
-    /// Accepts no more jobs. Those that wait are still given out.
+    /// Accepts no more jobs. Waiting jobs are still handed out.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.notify_all();

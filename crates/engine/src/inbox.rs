@@ -1,9 +1,9 @@
-//! Chooses from the waiting commands those of the next batch.
+//! Chooses the commands of the next batch from those that wait.
 //!
 //! Commands of clients go first and all together. Background commands (of workers) may change thousands of
 //! rows each or arrive by the thousand. While clients are served, they form small batches of their own, and
-//! after each of these the lane serves clients only for a while ([`Pace`]). When no client came for a while,
-//! background work gets whole batches, one after the other.
+//! after each of these the lane serves only clients for a while ([`Pace`]). When no client has come for a
+//! while, background work gets whole batches, one after the other.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,17 +18,18 @@ pub(crate) struct Inbox<J> {
     /// Commands of clients that wait for the end of a background batch.
     clients: Vec<J>,
     background: VecDeque<J>,
-    /// Background commands that may wait here. Further ones wait in the queue, with everything behind them.
+    /// Background commands that may wait here. Further ones wait in the queue, and block everything after
+    /// them.
     background_max: usize,
     pace: Pace,
 }
 
-/// What a batch consists of.
+/// The contents of a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Taken {
     since: Cost,
     background: usize,
-    /// Whether a client's command came lately.
+    /// Whether a client's command came recently.
     pub(crate) beside_clients: bool,
 }
 
@@ -47,8 +48,8 @@ impl Cost {
         Self { wall: Instant::now(), cpu }
     }
 
-    /// The cost since then: processor time. On a busy processor most of the other time is waiting for the
-    /// turns of other threads, and a smaller batch waits no less. But long waits of the store count too.
+    /// The cost since then, as processor time. On a busy processor, most of the other time is waiting for
+    /// other threads, and a smaller batch waits no less. But long waits for the store count too.
     fn elapsed(&self) -> Duration {
         let now = Self::now();
         now.cpu.saturating_sub(self.cpu).max(now.wall.saturating_duration_since(self.wall) / 4)
@@ -114,7 +115,7 @@ impl<J> Inbox<J> {
         Some(Taken { since, background, beside_clients })
     }
 
-    /// Notes that a batch is done.
+    /// Records that a batch is done.
     pub(crate) fn done(&mut self, batch: &Taken) {
         if batch.beside_clients && batch.background > 0 {
             self.pace.done(Instant::now(), batch.background, batch.since.elapsed());
@@ -153,15 +154,15 @@ mod tests {
             push(&sender, job);
         }
         let (jobs, taken) = take(&mut inbox, 10).unwrap();
-        assert_eq!(jobs, [1], "a batch of its own");
+        assert_eq!(jobs, [1], "it has its own batch");
         assert!(taken.beside_clients && taken.background == 1);
-        // It took so long that background work rests: only clients are served, all of those that wait.
+        // It took so long that background work rests: only clients are served, and all that wait.
         let later = Instant::now() + Duration::from_secs(3_600);
         inbox.pace.done(later, 1, Duration::from_millis(1));
         assert_eq!(take(&mut inbox, 10).unwrap().0, [2, 4]);
         push(&sender, 6);
         assert_eq!(take(&mut inbox, 10).unwrap().0, [6]);
-        // After the rest a portion, now of two, goes before the waiting clients.
+        // After the rest, a portion (now of two) goes before the waiting clients.
         let earlier = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
         inbox.pace.done(earlier, 1, Duration::ZERO);
         push(&sender, 8);

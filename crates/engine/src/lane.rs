@@ -15,7 +15,7 @@ use crate::slot::{NoResults, Responder, ResultSlot, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, SubmitError, WorkingSet};
 
-/// How often a command is executed again because others changed its rows first, or because its evidence was
+/// How often a command is executed again, because others changed its rows first or its evidence was
 /// overtaken, before it is answered with an error.
 const ATTEMPTS_MAX: u32 = 100;
 
@@ -23,20 +23,19 @@ const ATTEMPTS_MAX: u32 = 100;
 /// batches do not overtake a large one for ever.
 const LOSSES_MAX: u32 = 3;
 
-/// The backoff of a single command that lost so often: this for each loss, and for no more than this many
-/// losses.
+/// The backoff of a single command that has lost that often: this for each loss, up to this many losses.
 const LOSS_BACKOFF: Duration = Duration::from_micros(100);
 const LOSS_BACKOFFS_MAX: u32 = 50;
 
-/// How often the history of a refused command is read while the lane runs other batches. After that the lane
-/// reads it itself, between two batches, where nothing changes.
+/// How often the history of a refused command is read while the lane runs other batches. After that, the lane
+/// reads it itself between two batches, when nothing changes.
 const READS_BESIDE_MAX: u32 = 3;
 
 /// Limits of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
-    /// Commands that may wait, and refused ones that may wait for their evidence. Further ones of either are
-    /// answered with [`SubmitError::Overloaded`].
+    /// How many commands may wait, and how many refused ones may wait for their evidence. Further ones of
+    /// either kind are answered with [`SubmitError::Overloaded`].
     pub queue_commands_max: usize,
     /// Commands in one batch.
     pub batch_commands_max: usize,
@@ -48,8 +47,8 @@ impl Default for LaneOptions {
     }
 }
 
-/// Runs batches one at a time in the caller's thread: the whole pipeline without queue and thread, for tests,
-/// simulators and set-up steps.
+/// Runs batches one at a time in the caller's thread: the whole pipeline without a queue and a thread, for
+/// tests, simulators and set-up steps.
 pub struct Batcher<R: Rules> {
     rules: Arc<R>,
     store: Store,
@@ -65,7 +64,7 @@ impl<R: Rules> Batcher<R> {
         Self::with_metrics(rules, store, Arc::default())
     }
 
-    /// The same, counting in the metrics of a lane.
+    /// The same, with the metrics of a lane.
     pub fn with_metrics(rules: Arc<R>, store: Store, metrics: Arc<LaneMetrics>) -> Self {
         Self { rules, store, metrics }
     }
@@ -75,11 +74,12 @@ impl<R: Rules> Batcher<R> {
         &self.metrics
     }
 
-    /// Executes the commands as one batch (and those whose refusal was overtaken in further ones), durably.
+    /// Executes the commands as one batch, durably. Commands whose refusal was overtaken run in further
+    /// batches.
     ///
     /// # Errors
-    /// When the store fails, or others overtake a command again and again. Some of the commands may
-    /// have been decided then; a repetition finds it out.
+    /// When the store fails, or others overtake a command repeatedly. Some of the commands may have been
+    /// decided by then; a repetition finds out.
     pub fn run(&self, commands: &[R::Command], clock: &dyn Clock) -> Result<Vec<Verdict<R>>, StoreError> {
         let mut verdicts: Vec<Option<Verdict<R>>> = commands.iter().map(|_| None).collect();
         let mut open: Vec<usize> = (0..commands.len()).collect();
@@ -93,8 +93,8 @@ impl<R: Rules> Batcher<R> {
             let mut again = Vec::new();
             for (index, result) in open.drain(..).zip(self.batch(&batch, clock)) {
                 let mut result = result.map_err(unshared)?;
-                // If only this lane commits, nothing changes between two batches. Otherwise a history is read
-                // at one moment. So torn evidence would be torn again: it is answered.
+                // If only this lane commits, nothing changes between two batches. Otherwise all of a history
+                // is read at one moment. In both cases torn evidence would be torn again, so it is answered.
                 if let Err(refusal) = &mut result
                     && self.rules.needs_evidence(refusal)
                     && self.rules.evidence(&commands[index], refusal, &self.store)? == Evidence::Rerun
@@ -111,9 +111,9 @@ impl<R: Rules> Batcher<R> {
     }
 
     /// Prefetch, execute, commit. Repeats the batch if another writer changed one of the rows in between.
-    /// Halves a batch that lost this race several times (a small one is quicker and touches fewer rows) or is
-    /// larger than the store takes in one commit. Returns one result for each command, since the halves of a
-    /// batch may end differently.
+    /// Halves a batch that has lost this race several times (a small one is quicker and touches fewer rows)
+    /// or that is larger than the store accepts in one commit. Returns one result for each command, since the
+    /// halves of a batch may end differently.
     fn batch(&self, commands: &[&R::Command], clock: &dyn Clock) -> Vec<Decided<R>> {
         let mut losses = 0;
         loop {
@@ -129,7 +129,7 @@ impl<R: Rules> Batcher<R> {
                         return all::<R>(commands, error);
                     }
                     if losses >= LOSSES_MAX {
-                        // The winner makes progress; this one backs off a little more each time.
+                        // The winner makes progress; the loser backs off a little more each time.
                         std::thread::sleep(LOSS_BACKOFF * losses.min(LOSS_BACKOFFS_MAX));
                     }
                 }
@@ -249,7 +249,7 @@ fn unshared(error: Arc<StoreError>) -> StoreError {
     })
 }
 
-/// The answer of the lane: the verdict, or the command itself if its evidence was overtaken and it has to run
+/// The answer of the lane: the verdict, or the command itself if its evidence was overtaken and it must run
 /// again.
 pub(crate) enum Answer<R: Rules> {
     Decided(Verdict<R>),
@@ -265,7 +265,7 @@ struct Job<R: Rules> {
     reads: u32,
 }
 
-/// A refusal whose history is still to be read.
+/// A refusal whose history has not been read yet.
 pub(crate) struct Refused<R: Rules> {
     pub(crate) command: R::Command,
     pub(crate) refusal: R::Refusal,
@@ -275,8 +275,8 @@ pub(crate) struct Refused<R: Rules> {
 /// A queue of commands and the thread that executes them batch by batch. Clones share both.
 ///
 /// Two more threads read the histories that prove refusals. One reads the short ones, the other those of
-/// owners that are known to have long ones, so that a long history delays only other long ones. What they
-/// read may change meanwhile; then [`Rules::evidence`] notices it, and the command is executed again.
+/// owners that are known to have long ones, so that a long history delays only other long ones. A history may
+/// change while it is read; [`Rules::evidence`] notices that, and the command is executed again.
 pub struct Lane<R: Rules> {
     door: Arc<Door<R>>,
     turn_end: Arc<TurnEndTask>,
@@ -284,17 +284,18 @@ pub struct Lane<R: Rules> {
     threads: Arc<Threads>,
 }
 
-/// The way in.
+/// The entry to the lane.
 struct Door<R: Rules> {
     queue: SubmissionQueue<Job<R>>,
-    /// What tasks have submitted in the current turn of their runtime. It is queued at the end of the turn.
+    /// Commands that tasks have submitted in the current turn of their runtime. They are queued at the end of
+    /// it.
     gathered: Mutex<Vec<Job<R>>>,
     gathered_max: usize,
     metrics: Arc<LaneMetrics>,
 }
 
-/// Joins the lane's threads when the last handle is gone, so that no commit is cut short by the end of the
-/// process.
+/// Joins the lane's threads when the last handle is dropped, so that the end of the process interrupts no
+/// commit.
 struct Threads(Mutex<Vec<JoinHandle<()>>>);
 
 impl<R: Rules> Clone for Lane<R> {
@@ -320,7 +321,7 @@ impl<R: Rules> Lane<R> {
         Self::start_one(rules, store, clock, options, metrics, 0)
     }
 
-    /// Starts lane number `number` of several, which share their metrics.
+    /// Starts lane number `number` of several that share their metrics.
     pub(crate) fn start_one(
         rules: Arc<R>,
         store: Store,
@@ -332,8 +333,8 @@ impl<R: Rules> Lane<R> {
         assert!(options.queue_commands_max > 0 && options.batch_commands_max > 0, "limits are positive");
         let limits = QueueLimits::commands(options.queue_commands_max);
         let (queue, submissions) = SubmissionQueue::new(limits, Arc::clone(&metrics));
-        // A client that gives up leaves its place taken until the thread gets to it, so this queue needs a
-        // limit of its own.
+        // The place of a client that gives up stays taken until the thread reaches it, so this queue needs
+        // its own limit.
         let refused = Arc::new(FairQueue::new(options.queue_commands_max));
         let batcher = Batcher::with_metrics(rules, store.clone(), Arc::clone(&metrics));
         let reader = |length| {
@@ -366,7 +367,7 @@ impl<R: Rules> Lane<R> {
     }
 
     /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` if it took effect, `Ok(Err(_))`
-    /// if a rule refused it, `Err(_)` if it was not decided.
+    /// if a rule refused it, `Err(_)` if no decision was made.
     pub async fn submit(&self, command: R::Command) -> Result<Verdict<R>, SubmitError> {
         let mut command = command;
         let mut reads = 0;
@@ -414,7 +415,7 @@ impl<R: Rules> Lane<R> {
         &self.door.metrics
     }
 
-    /// Drops this handle; if it is the last one, waits until everything accepted is durable and answered.
+    /// Drops this handle. If it is the last one, waits until everything accepted is durable and answered.
     pub fn close(self) {
         let Self { door, threads, .. } = self;
         drop(door);
@@ -441,10 +442,10 @@ impl<R: Rules> Door<R> {
 }
 
 impl<R: Rules> Deferred for Door<R> {
-    /// Queues what was gathered.
+    /// Queues the gathered jobs.
     fn run(&self) {
         let gathered = std::mem::take(&mut *lock(&self.gathered));
-        // From here on the queue counts them.
+        // From now on, the queue counts them.
         self.metrics.dequeued(gathered.len() as u64);
         for job in gathered {
             if let Err((error, Job { answer, .. })) = self.queue.push(job, 1) {
@@ -460,8 +461,8 @@ fn answered<R: Rules>(results: Result<Vec<Answered<R>>, NoResults>) -> Answered<
     results.pop().expect("one answer a command")
 }
 
-/// Runs a part of the rules. After a broken assertion the books of this process cannot be trusted: it ends
-/// rather than giving wrong answers.
+/// Runs a part of the rules. After a failed assertion, the books of this process cannot be trusted, so it
+/// ends rather than giving wrong answers.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(value) => value,
@@ -504,7 +505,7 @@ fn run<R: Rules>(
                 match result {
                     Ok(verdict) => complete.extend(answer(batcher, refused, job, verdict)),
                     Err(error) => {
-                        // One line for a whole batch.
+                        // One log line for a whole batch.
                         if failure.as_ref().is_none_or(|last| !Arc::ptr_eq(last, &error)) {
                             tracing::error!(%error, "batch not committed");
                             batcher.metrics.failed_batch();
@@ -530,9 +531,9 @@ fn run<R: Rules>(
     }
 }
 
-/// Answers a job of a committed batch, or queues it for the reading of its evidence. The caller still has to
-/// wake the task that waits for the answer. If too many wait for evidence already, the client has to try
-/// again later: a refused command has changed nothing.
+/// Answers a job of a committed batch, or queues it until its evidence is read. The caller must still wake
+/// the task that waits for the answer. If too many jobs wait for evidence already, the client must try again
+/// later: a refused command has changed nothing.
 fn answer<R: Rules>(
     batcher: &Batcher<R>,
     refused: &FairQueue<Refused<R>>,
@@ -549,12 +550,12 @@ fn answer<R: Rules>(
             }
             None
         }
-        // A client that has gone away will ask again.
+        // A client that has disconnected will ask again.
         verdict => Some(answer.put(Ok(Answer::Decided(verdict)))),
     }
 }
 
-/// Answers a command that was not decided.
+/// Answers a command on which no decision was made.
 fn fail<R: Rules>(batcher: &Batcher<R>, job: Job<R>, error: Arc<StoreError>) {
     batcher.metrics.failed_command();
     job.answer.send(Err(SubmitError::Store(error)));

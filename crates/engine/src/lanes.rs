@@ -88,7 +88,7 @@ impl<R: Rules> Lanes<R> {
         self.lanes[0].metrics()
     }
 
-    /// Drops this handle; if it is the last one, waits until everything accepted is durable and answered.
+    /// Drops this handle. If it is the last one, waits until everything accepted is durable and answered.
     pub fn close(self) {
         self.lanes.into_iter().for_each(Lane::close);
     }

@@ -1,6 +1,6 @@
 //! The batching pipeline: prefetch, execute, commit.
 //!
-//! Every change of money state goes through the same three steps, a batch at a time:
+//! Every change of money state goes through the same three steps, one batch at a time:
 //!
 //! 1. **Prefetch**: the commands that queued up while the last batch was committing form the next one. Each
 //!    names the rows that it may touch in a [`Plan`]. A few bulk reads load them into a [`WorkingSet`].
@@ -56,7 +56,7 @@ use batzen_store::{ChangeSet, Store, StoreError};
 
 /// The money rules of one service: pure, deterministic functions over rows.
 pub trait Rules: Send + Sync + 'static {
-    /// A command. It carries everything that the rule needs and that is random or depends on the clock (a
+    /// A command. It contains everything that the rule needs and that is random or depends on the clock (a
     /// noreveal index, a wtid).
     type Command: Send + 'static;
     /// The outcome of a command that took effect, now or (an idempotent repetition) before.
@@ -75,27 +75,27 @@ pub trait Rules: Send + Sync + 'static {
         now: Timestamp,
     ) -> Result<Self::Outcome, Self::Refusal>;
 
-    /// Whether only a worker waits for the answer to this command. While clients are served, few such
+    /// Whether only a worker waits for the answer to this command. While clients are served, only a few such
     /// commands share a batch.
     fn is_background(&self, _command: &Self::Command) -> bool {
         false
     }
 
     /// The shard key of the command's owner (a coin, a reserve). Commands of one owner go through one lane,
-    /// in their order. A command without owner goes through the first lane. Order matters for speed, not for
-    /// safety: a lane that another one overtakes executes its batch again.
+    /// in order. A command without an owner goes through the first lane. Order matters for speed, not for
+    /// safety: a lane that is overtaken by another executes its batch again.
     fn shard_key<'a>(&self, _command: &'a Self::Command) -> Option<&'a [u8]> {
         None
     }
 
-    /// Updates what the rules keep in memory beside rows, if its lack may have caused this refusal because
-    /// another process added it. Returns whether something was missing: then the batch is executed again.
+    /// Updates what the rules keep in memory besides rows, if another process may have added something whose
+    /// absence caused this refusal. Returns whether something was missing; then the batch is executed again.
     fn learn(&self, _refusal: &Self::Refusal, _store: &Store) -> Result<bool, StoreError> {
         Ok(false)
     }
 
     /// Lets another machine take part in a batch, after all its commands were executed. It may change
-    /// verdicts, and rows that the commands have planned. The rows of what it returns become durable in the
+    /// verdicts, and rows that the commands have planned. The rows that it returns become durable in the
     /// batch's own commit.
     ///
     /// # Errors
@@ -113,24 +113,24 @@ pub trait Rules: Send + Sync + 'static {
     /// running sums.
     fn committed(&self, _changes: &ChangeSet) {}
 
-    /// Whether a refusal has to be completed with [`Rules::evidence`] before it is answered.
+    /// Whether a refusal must be completed with [`Rules::evidence`] before it is answered.
     fn needs_evidence(&self, _refusal: &Self::Refusal) -> bool {
         true
     }
 
-    /// Whether a completed refusal has a long history, one that takes many times as long to read as others.
-    /// Further histories of the same owner ([`Rules::shard_key`]) are then read apart from the short ones,
-    /// and only a few of them may wait.
+    /// Whether a completed refusal has a long history, one that takes many times longer to read than others.
+    /// Further histories of the same owner ([`Rules::shard_key`]) are then read separately from the short
+    /// ones, and only a few of them may wait.
     fn is_evidence_long(&self, _refusal: &Self::Refusal) -> bool {
         false
     }
 
     /// Completes a refusal with the history that proves it, read after the batch's commit.
     ///
-    /// Other commands are executed meanwhile, and one of them may have removed the reason (a refund filled
-    /// the coin again): answer [`Evidence::Rerun`] when the history does not prove the refusal,
-    /// [`Evidence::Torn`] when it does not agree with itself, and the command is executed again. After a few
-    /// such rounds the history is read between two batches, where nothing changes; then torn evidence counts
+    /// Other commands are executed meanwhile, and one of them may have removed the reason (for example, a
+    /// refund filled the coin again). Answer [`Evidence::Rerun`] when the history does not prove the refusal,
+    /// and [`Evidence::Torn`] when it contradicts itself; the command is then executed again. After a few
+    /// such rounds, the history is read between two batches, when nothing changes; torn evidence then counts
     /// as complete.
     fn evidence(
         &self,
@@ -142,7 +142,7 @@ pub trait Rules: Send + Sync + 'static {
     }
 }
 
-/// The part of a batch that another machine decided, see [`Rules::join`]. Dropped without
+/// The part of a batch that another machine decided, see [`Rules::join`]. If it is dropped without
 /// [`Joined::committed`], it has no effect.
 pub trait Joined {
     /// The rows to commit together with those of the batch. Called once.
@@ -157,9 +157,9 @@ pub trait Joined {
 pub enum Evidence {
     /// Answer the refusal.
     Complete,
-    /// The reason is gone: execute the command again in the next batch.
+    /// The reason no longer exists: execute the command again in the next batch.
     Rerun,
-    /// Something was committed between the reads: execute the command again as well.
+    /// Something was committed between the reads: execute the command again, too.
     Torn,
 }
 

@@ -1,4 +1,4 @@
-//! A lane for a machine whose whole state is in memory and whose log is in a store. The lane executes waiting
+//! A lane for a machine that has its whole state in memory and its log in a store. The lane executes waiting
 //! requests one after the other, makes them durable in one commit, and then answers them.
 
 use std::sync::{Arc, Mutex};
@@ -26,8 +26,8 @@ pub trait LaneMachine: Send + 'static {
     /// When the machine's own work is next due, in nanoseconds since the epoch.
     fn due_at(&self) -> Option<u64>;
 
-    /// Does a part of the work that is due. The lane calls it again while [`LaneMachine::due_at`] is in the
-    /// past.
+    /// Does a part of the work that is due. The lane calls it again as long as [`LaneMachine::due_at`] is in
+    /// the past.
     ///
     /// # Errors
     /// When the batch must be undone.
@@ -42,7 +42,7 @@ pub trait LaneMachine: Send + 'static {
     /// Makes everything since the last commit durable.
     ///
     /// # Errors
-    /// When nothing of it is durable: the batch must be undone.
+    /// When none of it is durable: the batch must be undone.
     fn commit(&mut self) -> Result<(), Self::Error>;
 
     /// Undoes everything since the last commit.
@@ -56,7 +56,7 @@ pub struct MachineLaneOptions {
     pub queue_requests_max: usize,
     /// Events that may wait.
     pub queue_events_max: usize,
-    /// A batch takes no further request once it has so many events.
+    /// A batch accepts no further request once it has this many events.
     pub batch_events_max: usize,
 }
 
@@ -82,7 +82,7 @@ pub struct MachineLane<M: LaneMachine> {
 }
 
 impl<M: LaneMachine> MachineLane<M> {
-    /// Starts the thread. `clock` tells the time in nanoseconds since the epoch.
+    /// Starts the thread. `clock` returns the time in nanoseconds since the epoch.
     ///
     /// # Panics
     /// When the operating system refuses to start a thread.
@@ -108,7 +108,7 @@ impl<M: LaneMachine> MachineLane<M> {
         self.enqueue(request)?.await.unwrap_or(Err(SubmitError::Stopped))
     }
 
-    /// Queues a request. The answer comes through the channel.
+    /// Queues a request. The answer arrives through the channel.
     ///
     /// # Errors
     /// When the request was not accepted.
@@ -128,7 +128,7 @@ impl<M: LaneMachine> MachineLane<M> {
     /// machine. None if an earlier call has returned it.
     ///
     /// # Panics
-    /// When the lane's thread did.
+    /// When the lane's thread panicked.
     pub fn stop(&self) -> Option<M> {
         self.queue.close();
         let thread = lock(&self.thread).take();
@@ -137,7 +137,7 @@ impl<M: LaneMachine> MachineLane<M> {
 }
 
 impl<M: LaneMachine> Drop for MachineLane<M> {
-    /// Waits, so that the end of the process does not cut a commit short.
+    /// Waits, so that the end of the process does not interrupt a commit.
     fn drop(&mut self) {
         self.queue.close();
         if let Some(thread) = lock(&self.thread).take() {
@@ -147,14 +147,14 @@ impl<M: LaneMachine> Drop for MachineLane<M> {
     }
 }
 
-/// How long a machine without work of its own waits for requests before it looks at the clock again.
+/// How long a machine without work of its own waits for requests before it checks the clock again.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the machine's own work, which would fail again, waits after a failed batch unless a request
-/// comes.
+/// How long the machine's own work waits after a failed batch unless a request comes. Without the wait it
+/// would just fail again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the lane's thread has.
+/// The state of the lane's thread.
 struct Worker<M: LaneMachine, C> {
     machine: M,
     submissions: Submissions<Job<M>>,
@@ -165,8 +165,8 @@ struct Worker<M: LaneMachine, C> {
 
 impl<M: LaneMachine, C: Fn() -> u64> Worker<M, C> {
     fn run(self) -> M {
-        // After a broken invariant the books of this process cannot be trusted: it ends rather than giving
-        // wrong answers.
+        // After a broken invariant, the books of this process cannot be trusted, so it ends rather than
+        // giving wrong answers.
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work())) {
             Ok(machine) => machine,
             Err(panic) => {
@@ -200,7 +200,7 @@ impl<M: LaneMachine, C: Fn() -> u64> Worker<M, C> {
                 continue;
             }
             wait_min = if self.batch(&mut batch, now) { Duration::ZERO } else { RETRY_INTERVAL };
-            // Clients that got an answer may ask again at once: let them, so that batches grow.
+            // Clients that received an answer may ask again at once. Let them, so that batches grow.
             std::thread::yield_now();
         }
     }
@@ -222,7 +222,7 @@ impl<M: LaneMachine, C: Fn() -> u64> Worker<M, C> {
         let mut results = Vec::with_capacity(batch.len());
         let mut waiting = Vec::with_capacity(batch.len());
         for Job { request, answer } in batch.drain(..) {
-            // A request is executed even if its client has gone away: its effect may still be needed.
+            // A request is executed even if its client has disconnected: its effect may still be needed.
             if executed.is_ok() {
                 match self.machine.execute(request, now) {
                     Ok(result) => results.push(result),
@@ -237,7 +237,7 @@ impl<M: LaneMachine, C: Fn() -> u64> Worker<M, C> {
         match done {
             Ok(()) => {
                 for (answer, result) in waiting.into_iter().zip(results) {
-                    // A client that has gone away will ask again.
+                    // A client that has disconnected will ask again.
                     let _ = answer.send(Ok(result));
                 }
                 true

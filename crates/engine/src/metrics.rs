@@ -1,7 +1,7 @@
-//! Metrics of a lane: what an operator needs to see whether batching works.
+//! Metrics of a lane, from which an operator can see whether batching works.
 //!
-//! All lanes count in the same way. A service shows on its page `/metrics` what matters for its lane, under
-//! its own names.
+//! All lanes count in the same way. The `/metrics` page of a service shows the counters that matter for its
+//! lane, under its own names.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -18,9 +18,9 @@ pub struct LaneMetrics {
     rejected: Counter,
     failed_commands: Counter,
     failed_batches: Counter,
-    /// One bit for each lane that serves clients.
+    /// One bit for each lane that is serving clients.
     serves_clients: AtomicU64,
-    /// Events that wait. For most lanes a command is one event.
+    /// Waiting events. For most lanes a command is one event.
     waiting: AtomicU64,
     queue_limit: Gauge,
     batch_limit: Gauge,
@@ -28,7 +28,7 @@ pub struct LaneMetrics {
     batch_commands: Histogram,
     batch_events: Histogram,
     batch_times: Histogram,
-    /// By [`Stage`].
+    /// Indexed by [`Stage`].
     stages: [Histogram; 3],
 }
 
@@ -71,13 +71,13 @@ impl Default for LaneMetrics {
 pub struct LaneSnapshot {
     /// Batches committed.
     pub batches: u64,
-    /// Commands executed (refused ones included, repeated executions not).
+    /// Commands executed, including refused ones but not repeated executions.
     pub commands: u64,
     /// Commands refused by a rule.
     pub refusals: u64,
     /// Commands executed again because their evidence no longer proved the refusal.
     pub reruns: u64,
-    /// Batches run again because another node or lane had changed one of their rows: lost races.
+    /// Batches run again because another node or lane had changed one of their rows (lost races).
     pub conflicts: u64,
     /// Commands turned away because the queue was full.
     pub rejected: u64,
@@ -103,7 +103,7 @@ impl LaneMetrics {
         self.waiting.fetch_add(events, Relaxed);
     }
 
-    /// Notes that events have left the queue, because a lane executes them now.
+    /// Records that events have left the queue, because a lane executes them now.
     pub fn dequeued(&self, events: u64) {
         self.waiting.fetch_sub(events, Relaxed);
     }
@@ -160,7 +160,7 @@ impl LaneMetrics {
         }
     }
 
-    /// Counts a batch of a machine, also one that is then undone.
+    /// Counts a batch of a machine, even if it is then undone.
     pub(crate) fn machine_batch(&self, commands: u64, events: u64, execute: Duration, commit: Duration) {
         self.commands.add(commands);
         self.batch_commands_max.fetch_max(commands, Relaxed);
@@ -171,7 +171,7 @@ impl LaneMetrics {
         self.batch_times.time(execute + commit);
     }
 
-    /// Events that wait. For most lanes a command is one event.
+    /// Waiting events. For most lanes a command is one event.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Relaxed)
@@ -213,7 +213,7 @@ impl LaneMetrics {
         &self.stages[stage as usize]
     }
 
-    /// Reads all counters (each by itself; they need not belong to one instant).
+    /// Reads all counters, one after the other, so they may be from slightly different moments.
     pub fn snapshot(&self) -> LaneSnapshot {
         let [prefetch_ns, execute_ns, commit_ns] = self.stages.each_ref().map(|stage| stage.reading().1);
         LaneSnapshot {

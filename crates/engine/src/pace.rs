@@ -1,27 +1,28 @@
 //! How much of a lane background work gets while clients are served: a rule without clock or queue.
 //!
-//! A lane runs one batch at a time, so clients wait for as long as a batch of workers takes. What hurts is
+//! A lane runs one batch at a time, so clients wait for as long as a batch of workers takes. The problem is
 //! not how much workers do in a second but that they do it in bursts: while a burst occupies a part of the
-//! processor, payments may arrive faster than the rest can serve them, and the payments that queue up then
-//! are late long after the burst. So background batches are small, and after each of them the lane serves
-//! clients only for some time. That time is long at first, to spread a burst. When background work waits
-//! nearly all the time, it gets shorter step by step, so that a backlog does not grow for ever.
+//! processor, payments may arrive faster than the rest can serve them, and the payments that queue up are
+//! late long after the burst. So background batches are small, and after each of them the lane serves only
+//! clients for some time. That time is long at first, to spread a burst. When background work waits nearly
+//! all the time, it gets shorter step by step, so that a backlog does not grow for ever.
 //!
-//! When clients queue up anyway, because the processor has become slower or is busy otherwise for a moment,
-//! background work stops until it is one second behind. (With a store whose commits take longer than a few
-//! milliseconds, every busy moment looks like that. Workers are then one second late, and get their share.)
+//! When clients queue up anyway, because the processor has become slower or is busy with something else for a
+//! moment, background work stops until it is one second behind. (With a store whose commits take longer than
+//! a few milliseconds, every busy moment looks like that. Workers are then one second late, and get their
+//! share.)
 
 use std::time::{Duration, Instant};
 
 /// What a batch of background commands should cost while clients are served.
 pub(crate) const PORTION_COST: Duration = Duration::from_millis(1);
-/// How much longer than such a batch the lane serves clients only afterwards, by how far background work is
-/// behind: at first background work gets an eighth of the lane, then a quarter, in the end half.
+/// How much longer than such a batch the lane then serves only clients, depending on how far background work
+/// is behind: background work gets an eighth of the lane at first, then a quarter, and finally half.
 const REST_FACTORS: [(Duration, u32); 3] =
     [(Duration::ZERO, 7), (Duration::from_secs(2), 3), (Duration::from_secs(10), 1)];
-/// No rest is longer, however long a batch took.
+/// The longest rest, however long a batch took.
 pub(crate) const REST_MAX: Duration = Duration::from_millis(50);
-/// A batch of this many client commands, taken this long after the one before, shows that requests queue up
+/// A batch of this many client commands, taken this long after the previous one, shows that requests queue up
 /// for the processor. (With fewer commands there are just few clients; with a shorter interval the processor
 /// keeps up with them.) Background work then rests for this long, counted from that batch.
 const CROWD: usize = 16;
@@ -31,8 +32,8 @@ const CROWD_REST: Duration = Duration::from_millis(20);
 const CROWD_BEHIND_MAX: Duration = Duration::from_secs(1);
 /// How long after a client's command the next one is expected.
 const QUIET_AFTER: Duration = Duration::from_millis(50);
-/// Time in which no background work waits makes up for this many times as much waiting: work that waits for
-/// less than four fifths of the time is not behind. (There are always gaps, while workers look for more
+/// Time in which no background work waits makes up for this many times as much waiting, so work that waits
+/// for less than four fifths of the time is not behind. (There are always gaps, while workers look for more
 /// work.)
 const MAKES_UP: u32 = 4;
 /// Background work never counts as further behind than this.
@@ -41,16 +42,16 @@ const BEHIND_MAX: Duration = Duration::from_secs(12);
 /// The state of the rule. Times never go backwards.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// Background commands in a batch while clients are served. Found by trial, since the cost of a command
-    /// is not known beforehand.
+    /// Background commands in a batch while clients are served. It is found by trial, since the cost of a
+    /// command is not known in advance.
     portion: usize,
     client_came: Option<Instant>,
-    /// When clients' commands were taken last.
+    /// When commands of clients were last taken.
     clients_taken: Option<Instant>,
     rests_until: Option<Instant>,
     /// How far background work is behind, in time waited.
     behind: Duration,
-    /// When that was updated last, and whether background work waited then.
+    /// When that was last updated, and whether background work was waiting then.
     updated: Option<(Instant, bool)>,
 }
 
@@ -66,12 +67,12 @@ impl Pace {
         }
     }
 
-    /// Notes that a client's command has arrived.
+    /// Records that a client's command has arrived.
     pub(crate) fn client_came(&mut self, now: Instant) {
         self.client_came = Some(now);
     }
 
-    /// Notes that the next batch has `count` commands of clients.
+    /// Records that the next batch has `count` commands of clients.
     pub(crate) fn clients_taken(&mut self, now: Instant, count: usize) {
         let before = self.clients_taken.replace(now);
         let is_slow = before.is_some_and(|before| now.saturating_duration_since(before) >= CROWD_INTERVAL);
@@ -80,7 +81,7 @@ impl Pace {
         }
     }
 
-    /// Notes whether background work waits from now on.
+    /// Records whether background work waits from now on.
     pub(crate) fn background_waits(&mut self, now: Instant, waits: bool) {
         let (since, waited) = self.updated.unwrap_or((now, false));
         let time = now.saturating_duration_since(since);
@@ -91,7 +92,7 @@ impl Pace {
         self.updated = Some((now, waits));
     }
 
-    /// Whether a client's command came lately.
+    /// Whether a client's command came recently.
     pub(crate) fn serves_clients(&self, now: Instant) -> bool {
         self.client_came.is_some_and(|came| now.saturating_duration_since(came) < QUIET_AFTER)
     }
@@ -106,8 +107,8 @@ impl Pace {
         self.rests_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// Notes the cost of a batch of `count` background commands while clients were served. It determines the
-    /// size of the next portion and the rest before it.
+    /// Records the cost of a batch of `count` background commands while clients were served. It determines
+    /// the size of the next portion and the rest before it.
     pub(crate) fn done(&mut self, now: Instant, count: usize, cost: Duration) {
         if cost > 2 * PORTION_COST {
             self.portion = (self.portion / 2).max(1);
@@ -162,7 +163,7 @@ mod tests {
         // 75 ms of work arrives at the start of every second.
         let burst = |ms: u64| if ms.is_multiple_of(1_000) { 1_000 } else { 0 };
         let done = simulate(75 * MS / 1_000, 20, burst);
-        assert!(done.iter().all(|done| *done == 1_000), "all of it within its second: {done:?}");
+        assert!(done.iter().all(|done| *done == 1_000), "all of it is done within the second: {done:?}");
         let first = simulate(75 * MS / 1_000, 1, |ms| if ms == 0 { 100_000 } else { 0 })[0];
         let share = first as f64 * 0.075 / 1_000.0;
         assert!((0.10..0.13).contains(&share), "an eighth: {share}");
@@ -179,18 +180,18 @@ mod tests {
 
     #[test]
     fn a_backlog_does_not_grow_for_ever() {
-        // Three tenths of the lane are more than an eighth, and than a quarter.
+        // Three tenths of the lane are more than an eighth and more than a quarter.
         let done = simulate(MS / 10, 120, |_| 3);
         assert!(done[0] < 1_500, "{done:?}");
         let behind = 120 * 3_000 - done.iter().sum::<usize>();
         assert!(behind < 3_000 * 20, "{behind} of 3,000 a second: {done:?}");
         let late: usize = done[100..].iter().sum();
-        assert!(late >= 20 * 2_990, "in the end as many are done as arrive: {done:?}");
+        assert!(late >= 20 * 2_990, "finally as many are done as arrive: {done:?}");
     }
 
     #[test]
     fn work_that_is_not_behind_keeps_the_first_share() {
-        // Steady work, and bursts that take half of their second.
+        // Steady work, and bursts that take half of each second.
         let (mut pace, start) = (Pace::new(), Instant::now());
         for ms in 0..60_000_u32 {
             pace.background_waits(start + ms * MS, ms % 1_000 < 500 || ms % 10 == 0);
@@ -214,7 +215,7 @@ mod tests {
             pace.clients_taken(now, CROWD);
             rests += u32::from(!pace.rest(now + 3 * MS).is_zero());
         }
-        // About a second of five, by batches of 4 ms.
+        // About one second in five, in batches of 4 ms.
         assert!((240..=260).contains(&rests), "{rests}");
     }
 
@@ -229,7 +230,7 @@ mod tests {
             pace.clients_taken(start + 10 * ms * MS, CROWD - 1);
             assert!(pace.rest(start + 10 * ms * MS).is_zero());
         }
-        // A longer rest is not cut short.
+        // A longer rest is not shortened.
         let now = start + Duration::from_secs(60);
         pace.done(now, 1, 10 * MS);
         pace.clients_taken(now, CROWD);
@@ -245,7 +246,7 @@ mod tests {
             now += MS;
         }
         assert!((40..=90).contains(&pace.portion()), "{}", pace.portion());
-        // A small batch says nothing about a large one. An expensive one halves the next.
+        // A small batch says nothing about a large one. An expensive batch halves the next one.
         let before = pace.portion();
         pace.done(now, 1, MS / 100);
         assert_eq!(pace.portion(), before);

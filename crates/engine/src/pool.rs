@@ -1,18 +1,19 @@
 //! The CPU pool and its collectors. Cryptography runs off the async threads, and the items of many requests
 //! form one batch, because eight signatures side by side cost little more than one.
 //!
-//! * **No added delay.** An idle thread takes whatever is there at once. What arrives while the threads are
-//!   busy forms the next batch: under light load a batch is one item, under heavy load it grows by itself. A
-//!   thread of the async runtime calls the pool when it has nothing else to do, so that all it has read makes
-//!   one batch.
+//! * **No added delay.** An idle thread takes whatever is waiting at once. Whatever arrives while the threads
+//!   are busy forms the next batch: under light load a batch is one item, under heavy load it grows by
+//!   itself. A thread of the async runtime calls the pool when it has nothing else to do, so that everything
+//!   that it has read makes one batch.
 //! * **Turns.** Each kind of work (a [`Collector`], or the single jobs of [`CpuPool::run`]) has its own
 //!   queue. Kinds with waiting items take turns of at most [`TURN_NS`], so that a check of a signature never
 //!   waits behind a long queue of blind signatures.
-//! * **Shares.** Within a turn every waiting request gives as many items as fill the lanes of the processor,
-//!   then the next request does, and so on in rounds: a request with 256 items does not hold up the others.
+//! * **Shares.** Within a turn, every waiting request contributes as many items as fill the lanes of the
+//!   processor, then the next request does, and so on in rounds: a request with 256 items does not hold up
+//!   the others.
 //! * **Bounds.** Each queue has a limit on its items; more are refused at once ([`PoolBusy`]). Items whose
 //!   request was given up are dropped without execution.
-//! * **Panics are no answers.** If a batch panics, its requests are executed again one by one, and only the
+//! * **Panics are not answers.** If a batch panics, its requests are executed again one by one, and only the
 //!   one that panics again passes the panic on to its caller.
 
 use std::any::Any;
@@ -41,10 +42,10 @@ pub struct PoolBusy;
 pub struct CollectorOptions {
     /// Items that may wait. A request that would exceed the limit is refused.
     pub queue_items_max: usize,
-    /// The most items in one batch.
+    /// The maximum number of items in one batch.
     pub batch_items_max: usize,
     /// Items that together cost hardly more than one, because they are computed side by side. Batches are cut
-    /// at multiples of it.
+    /// at multiples of this number.
     pub lanes: usize,
 }
 
@@ -63,7 +64,7 @@ pub struct WorkSnapshot {
     pub items: u64,
     /// Batches executed.
     pub batches: u64,
-    /// Largest batch so far, in items.
+    /// The largest batch so far, in items.
     pub batch_items_max: u64,
     /// Items waiting at the moment of the reading.
     pub queued: u64,
@@ -75,9 +76,9 @@ pub struct WorkSnapshot {
     pub panics: u64,
     /// Time spent executing, summed over threads, in nanoseconds.
     pub busy_ns: u64,
-    /// How often a request gave items to a batch.
+    /// How often a request contributed items to a batch.
     pub shares: u64,
-    /// Time from submission to execution, summed over these, in nanoseconds.
+    /// The time from submission to execution, summed over these, in nanoseconds.
     pub wait_ns: u64,
 }
 
@@ -120,7 +121,7 @@ impl CpuPool {
         let jobs = collector(&owner, "job", limits, |jobs: &[Mutex<Option<Job>>]| {
             jobs.iter()
                 .map(|job| {
-                    // Taken out by the first execution: a job that panicked is not run again.
+                    // Taken by the first execution: a job that panicked is not run again.
                     if let Some(job) = lock(job).take() {
                         job();
                     }
@@ -150,7 +151,7 @@ impl CpuPool {
     ///
     /// Jobs should be short (a few milliseconds): each occupies a thread until it is done.
     ///
-    /// # Panics
+    /// When the job itself panicked, because a failed assertion must not pass for an answer.
     /// When the job itself panicked: a broken assertion must not pass for an answer.
     pub async fn run<T: Send + 'static>(
         &self,
@@ -226,8 +227,8 @@ impl CpuPool {
     }
 }
 
-/// Runs a long job (the generation of a key) on a thread of its own, so that the pool stays free for clients.
-/// The operating system schedules the thread.
+/// Runs a long job (such as generating a key) on its own thread, so that the pool stays free for clients. The
+/// operating system schedules the thread.
 ///
 /// # Panics
 /// When the job panicked, or the operating system refuses to start a thread.
@@ -279,9 +280,9 @@ impl<I, O> Clone for Collector<I, O> {
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
-    /// Submits items. They are executed together with what other tasks of this runtime submit before it has
-    /// nothing else to do. Await the ticket for the results, in the order of the items. Dropping the ticket
-    /// gives up what has not begun.
+    /// Submits items. They are executed together with those that other tasks of this runtime submit before it
+    /// becomes idle. Await the ticket for the results, in the order of the items. Dropping the ticket gives
+    /// up the items that are not in progress yet.
     ///
     /// # Errors
     /// When the queue has no room for all of them: nothing was accepted.
@@ -300,7 +301,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
         Ok(ticket)
     }
 
-    /// [`Collector::submit`], and waits.
+    /// Like [`Collector::submit`], but waits for the results.
     ///
     /// # Errors
     /// When the queue has no room for all of them: nothing was accepted.
@@ -311,7 +312,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
         Ok(self.submit(items)?.await)
     }
 
-    /// [`Collector::run`] for one item.
+    /// Like [`Collector::run`], for one item.
     ///
     /// # Errors
     /// When the queue has no room.
@@ -323,7 +324,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Collector<I, O> {
     }
 }
 
-/// A kind of work that is to get a turn. Holds the pool's threads alive until then.
+/// A kind of work whose turn will come. Keeps the pool's threads alive until then.
 struct Turn {
     owner: Arc<Owner>,
     kind: Arc<dyn Kind>,
@@ -339,7 +340,7 @@ impl Deferred for Turn {
 struct Request<I, O> {
     slot: Arc<ResultSlot<O>>,
     items: Vec<I>,
-    /// The number of items that earlier batches have taken. `items` begins there.
+    /// The number of items that earlier batches have taken. `items` starts there.
     done: usize,
     since: Instant,
 }
@@ -368,7 +369,7 @@ struct Counters {
     panics: Counter,
     /// Execution times of batches.
     busy: Histogram,
-    /// Waiting times of requests, each time one gives items to a batch.
+    /// Waiting times of requests, one for each time that a request contributes items to a batch.
     wait: Histogram,
     /// The cost of a row of lanes, in nanoseconds. It falls at once and rises slowly, so that one batch that
     /// the operating system interrupted does not make the next ones small.
@@ -392,7 +393,7 @@ impl Counters {
     }
 }
 
-/// Executes a batch: takes all items, returns one result per item in the same order.
+/// Executes a batch: takes all items and returns one result per item in the same order.
 type Execute<I, O> = Box<dyn Fn(&[I]) -> Vec<O> + Send + Sync>;
 
 struct Queue<I, O> {
@@ -407,15 +408,14 @@ struct Queue<I, O> {
 
 /// A kind of work as the threads see it.
 trait Kind: Send + Sync {
-    /// Takes a batch and executes it. If more items wait, the kind joins the queue of turns again before
-    /// that.
+    /// Takes a batch and executes it. If more items wait, the kind rejoins the queue of turns first.
     fn turn(self: Arc<Self>, shared: &Shared);
     fn snapshot(&self) -> WorkSnapshot;
     fn counters(&self) -> (&'static str, &CollectorOptions, &Counters);
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
-    /// Puts a request into the queue. Returns whether the caller has to put the kind into the queue of turns.
+    /// Puts a request into the queue. Returns whether the caller must put the kind into the queue of turns.
     fn push(&self, request: Request<I, O>) -> Result<bool, PoolBusy> {
         let count = request.items.len();
         let mut waiting = lock(&self.waiting);
@@ -429,8 +429,8 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         Ok(!std::mem::replace(&mut waiting.has_turn, true))
     }
 
-    /// How many of the waiting items one turn takes: a thread's share, not more than fits into a turn, cut at
-    /// a full row of lanes. (Further items may join the rest meanwhile.)
+    /// How many of the waiting items one turn takes: a thread's share, but no more than fits into a turn, cut
+    /// at a full row of lanes. (Further items may join the rest meanwhile.)
     fn turn_items(&self, waiting: usize, threads: usize) -> usize {
         let CollectorOptions { batch_items_max, lanes, .. } = self.options;
         let row_ns = self.counters.row_ns.load(Relaxed).max(1);
@@ -440,7 +440,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         if take > lanes { take - take % lanes } else { take }
     }
 
-    /// Takes a batch out of the queue. The flag tells whether anything is left.
+    /// Takes a batch out of the queue. The flag says whether anything is left.
     fn take(&self, threads: usize) -> (Vec<I>, Vec<Part<O>>, bool) {
         let mut waiting = lock(&self.waiting);
         let wanted = self.turn_items(waiting.items, threads);
@@ -513,7 +513,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
             }
             Err(_) if parts.len() == 1 => {
                 tracing::error!(kind = self.kind, "execution on the CPU pool panicked");
-                // The request's other results are not needed any more.
+                // The request's other results are no longer needed.
                 parts[0].slot.abandon();
                 parts[0].slot.fail();
             }
@@ -577,7 +577,7 @@ struct Shared {
 struct Turns {
     /// Kinds with waiting items, the next one first, each at most once.
     row: VecDeque<Arc<dyn Kind>>,
-    /// Threads that sleep and have not been told to wake up.
+    /// Threads that are asleep and have not been told to wake up.
     sleeping: usize,
     closed: bool,
 }
@@ -604,10 +604,10 @@ impl Shared {
                     return;
                 }
                 turns.sleeping += 1;
-                // After a spurious wake-up the count may be one too high: that costs one needless
+                // After a spurious wake-up the count may be one too high, which costs one needless
                 // notification.
                 drop(self.work_waits.wait(turns).unwrap_or_else(PoisonError::into_inner));
-                // The thread that woke this one may be about to submit more, on this very processor: let it,
+                // The thread that woke this one may be about to submit more on this very processor. Let it,
                 // so that everything makes one batch. If no other thread wants the processor, this returns at
                 // once.
                 std::thread::yield_now();
@@ -619,7 +619,7 @@ impl Shared {
     }
 }
 
-/// Ends the threads when the last user of the pool is gone.
+/// Ends the threads when the last user of the pool is dropped.
 struct Owner {
     shared: Arc<Shared>,
     turn_end: Arc<TurnEndTask>,

@@ -1,8 +1,8 @@
 //! The bounded queue in front of every lane.
 //!
-//! Many threads submit, one thread takes batches. Commands of clients are limited in number and, where they
-//! differ in size, in events. Internal commands, which the service submits to itself, always find a place:
-//! their number follows from what was accepted before.
+//! Many threads submit, and one thread takes batches. Commands of clients are limited in number and, where
+//! they differ in size, in events. Internal commands, which the service submits to itself, are always
+//! accepted: their number follows from what was accepted before.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// A limit on the number of commands alone.
+    /// Limits only the number of commands.
     #[must_use]
     pub const fn commands(commands_max: usize) -> Self {
         Self { commands_max, events_max: usize::MAX }
@@ -31,15 +31,15 @@ impl QueueLimits {
 /// What one batch may take from a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
-    /// Commands in a batch. Internal commands are all taken; at least half of the limit is left for the
+    /// Commands in a batch. All internal commands are taken; at least half of the limit is left for the
     /// others.
     pub commands_max: usize,
-    /// A batch takes no further command once it has this many events.
+    /// A batch accepts no further command once it has this many events.
     pub events_max: usize,
 }
 
 impl BatchLimits {
-    /// A limit on the number of commands alone.
+    /// Limits only the number of commands.
     #[must_use]
     pub const fn commands(commands_max: usize) -> Self {
         Self { commands_max, events_max: usize::MAX }
@@ -62,20 +62,20 @@ pub enum Wait {
 pub enum Taken {
     /// At least one command was taken.
     Batch,
-    /// The queue is empty, and the time is over.
+    /// The queue is empty, and the time has passed.
     Nothing,
-    /// The queue is empty and closed: nothing will come any more.
+    /// The queue is empty and closed: nothing more will come.
     Closed,
 }
 
-/// The end of the queue that takes commands in. Dropping it closes the queue.
+/// The end of the queue that accepts commands. Dropping it closes the queue.
 #[derive(Debug)]
 pub struct SubmissionQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The end of the queue that gives batches out. It belongs to the lane's thread. Dropping it closes the queue
-/// and drops what waits.
+/// The end of the queue that hands out batches. It belongs to the lane's thread. Dropping it closes the queue
+/// and drops what is waiting.
 #[derive(Debug)]
 pub struct Submissions<T> {
     shared: Arc<Shared<T>>,
@@ -98,7 +98,7 @@ struct State<T> {
     internal: VecDeque<T>,
     is_closed: bool,
     has_receiver: bool,
-    /// Whether the lane's thread waits. Only then a submission has to notify it.
+    /// Whether the lane's thread waits. Only then must a submission notify it.
     is_receiver_waiting: bool,
 }
 
@@ -131,7 +131,7 @@ impl<T> SubmissionQueue<T> {
     /// Queues a command of a client.
     ///
     /// # Errors
-    /// Gives the command back with [`SubmitError::Overloaded`] if a limit is reached, or with
+    /// Returns the command with [`SubmitError::Overloaded`] if a limit is reached, or with
     /// [`SubmitError::Stopped`] if the queue is closed.
     pub fn push<E>(&self, command: T, events: usize) -> Result<(), (SubmitError<E>, T)> {
         let Shared { limits, metrics, .. } = &*self.shared;
@@ -150,8 +150,8 @@ impl<T> SubmissionQueue<T> {
         Ok(())
     }
 
-    /// Queues a command that the service submits to itself. It always finds a place; it is dropped only if
-    /// the lane's thread has ended.
+    /// Queues a command that the service submits to itself. It is always accepted, and dropped only if the
+    /// lane's thread has ended.
     pub fn push_internal(&self, command: T) {
         let mut state = self.shared.lock();
         if state.has_receiver {
@@ -160,7 +160,7 @@ impl<T> SubmissionQueue<T> {
         }
     }
 
-    /// Accepts no more commands of clients. The lane's thread still takes what waits.
+    /// Accepts no more commands of clients. The lane's thread still takes the waiting ones.
     pub fn close(&self) {
         let mut state = self.shared.lock();
         state.is_closed = true;
@@ -181,8 +181,8 @@ impl<T> Drop for SubmissionQueue<T> {
 }
 
 impl<T> Submissions<T> {
-    /// Moves the next commands into `batch`: internal ones first, so that what was begun is finished before
-    /// more is begun.
+    /// Moves the next commands into `batch`: internal ones first, so that what was started is finished before
+    /// more is started.
     ///
     /// The commands of clients count as waiting in the metrics until the lane calls
     /// [`LaneMetrics::dequeued`].
@@ -193,7 +193,7 @@ impl<T> Submissions<T> {
             if state.is_empty() {
                 return if state.is_closed { Taken::Closed } else { Taken::Nothing };
             }
-            // The thread that woke this one may be about to submit more, on this very processor: let it, so
+            // The thread that woke this one may be about to submit more on this very processor. Let it, so
             // that everything makes one batch and one commit. If no other thread wants the processor, this
             // returns at once.
             drop(state);
@@ -216,8 +216,8 @@ impl<T> Submissions<T> {
         Taken::Batch
     }
 
-    /// Puts internal commands back to be taken first, in their order. If the queue is closed, all internal
-    /// commands are dropped instead: nothing will be repeated any more.
+    /// Puts internal commands back at the front, in their order. If the queue is closed, all internal
+    /// commands are dropped instead, because nothing will be repeated any more.
     pub fn put_back_internal(&self, commands: impl IntoIterator<Item = T>) {
         let mut commands: VecDeque<T> = commands.into_iter().collect();
         let mut state = self.shared.lock();
@@ -235,8 +235,8 @@ impl<T> Drop for Submissions<T> {
         (state.is_closed, state.has_receiver) = (true, false);
         self.shared.metrics.dequeued(std::mem::take(&mut state.events) as u64);
         let waiting = (std::mem::take(&mut state.commands), std::mem::take(&mut state.internal));
-        // Dropping a command tells its client that the lane has stopped. That must not happen with the lock
-        // held.
+        // Dropping a command tells its client that the lane has stopped. That must not happen while the lock
+        // is held.
         drop(state);
         drop(waiting);
     }
@@ -254,7 +254,7 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Waits until there is a command, the queue is closed, or the time is over.
+    /// Waits until there is a command, the queue is closed, or the time has passed.
     fn wait<'a>(&'a self, mut state: MutexGuard<'a, State<T>>, wait: Wait) -> MutexGuard<'a, State<T>> {
         while state.is_empty() && !state.is_closed {
             let left = match wait {

@@ -1,5 +1,5 @@
-//! Threads for reads that may be long, apart from the threads that serve requests. Fair between owners; long
-//! reads wait apart.
+//! Threads for reads that may be long, separate from the threads that serve requests. Fair between owners;
+//! long reads wait separately.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +11,7 @@ pub use crate::fair_queue::Length;
 use crate::pool::PoolBusy;
 use crate::slot::{Responder, lock};
 
-/// Reads that may wait. The limits on a client's requests apply first, so that this one is rarely reached.
+/// How many reads may wait. The limits on a client's requests apply first, so this one is rarely reached.
 const WAITING_MAX: usize = 1_024;
 
 /// A read. Returns how long it was, or none if its request was given up.
@@ -53,13 +53,13 @@ impl Readers {
         Self { queue, threads: Mutex::new(threads) }
     }
 
-    /// Reads for an owner, and waits for the result. The read returns how long it was.
+    /// Reads for an owner and waits for the result. The read returns how long it was.
     ///
     /// # Errors
     /// When too many reads wait, or too many long ones of this owner.
     ///
     /// # Panics
-    /// When the read panicked: a broken assertion must not pass for an answer.
+    /// When the read panicked, because a failed assertion must not pass for an answer.
     pub async fn read<T: Send + 'static>(
         &self,
         owner: &[u8],

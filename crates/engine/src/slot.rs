@@ -51,7 +51,7 @@ impl<O> ResultSlot<O> {
         state.missing == 0
     }
 
-    /// Notes that there will be no results, and wakes the waiting task.
+    /// Records that there will be no results, and wakes the waiting task.
     pub(crate) fn fail(&self) {
         let mut state = lock(&self.state);
         state.failed = true;
@@ -62,7 +62,7 @@ impl<O> ResultSlot<O> {
         }
     }
 
-    /// Notes that the missing results are not needed any more.
+    /// Records that the missing results are no longer needed.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Relaxed);
     }
@@ -70,7 +70,7 @@ impl<O> ResultSlot<O> {
 
 /// The wakers of the tasks that wait for these slots.
 pub(crate) fn waiting<O>(slots: &[Arc<ResultSlot<O>>]) -> Vec<Waker> {
-    // A task that has not polled its ticket yet needs no waking.
+    // A task that has not polled its ticket yet need not be woken.
     slots.iter().filter_map(|slot| lock(&slot.state).waker.take()).collect()
 }
 
@@ -89,7 +89,7 @@ impl<T> Responder<T> {
         self.0.as_ref().is_none_or(|slot| slot.is_abandoned())
     }
 
-    /// Puts the result in its place. The caller has to wake the waiting task, see [`waiting`].
+    /// Puts the result in its place. The caller must wake the waiting task, see [`waiting`].
     pub(crate) fn put(mut self, result: T) -> Arc<ResultSlot<T>> {
         let slot = self.0.take().expect("taken only here");
         slot.put(0, [result].into_iter());
@@ -142,7 +142,7 @@ impl<O> Ticket<O> {
         )
     }
 
-    /// Waits on this thread, which must not be one of an async runtime.
+    /// Waits on this thread, which must not belong to an async runtime.
     pub(crate) fn wait(self) -> Result<Vec<O>, NoResults> {
         struct Unpark(std::thread::Thread);
         impl Wake for Unpark {
@@ -175,7 +175,7 @@ impl<O> Drop for Ticket<O> {
     }
 }
 
-/// Locks a mutex. No code panics with one of these locks held, so a poisoned one is still consistent.
+/// Locks a mutex. No code panics while it holds one of these locks, so a poisoned one is still consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -186,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// A waker that counts.
+    /// A waker that counts wake-ups.
     #[derive(Default)]
     struct Count(AtomicUsize);
 
@@ -255,7 +255,7 @@ mod tests {
         assert!(responder.is_abandoned());
     }
 
-    /// Threads wait, give up and complete at the same time. No thread waits for ever.
+    /// Threads wait, give up and complete at the same time. No thread may wait for ever.
     #[test]
     fn tickets_that_are_dropped_do_not_affect_others() {
         for round in 0..500 {
@@ -264,7 +264,7 @@ mod tests {
                 for (number, ticket) in tickets.into_iter().enumerate() {
                     scope.spawn(move || {
                         if (number + round) % 3 == 0 {
-                            // Polls once, and gives up.
+                            // Polls once and gives up.
                             let waker = Waker::noop();
                             let _ = ticket.poll_results(&mut Context::from_waker(waker));
                         } else {

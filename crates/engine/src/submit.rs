@@ -1,10 +1,10 @@
-//! Why a submission to a lane was not decided.
+//! Why a lane made no decision on a submission.
 
 use std::sync::Arc;
 
 use batzen_store::StoreError;
 
-/// Why a lane did not decide a command. (A refusal by a rule is a decision, not an error.)
+/// Why a lane made no decision on a command. (A refusal by a rule is a decision, not an error.)
 ///
 /// `E` is the error of the store below the lane. All commands of a failed batch get a copy of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,8 +15,8 @@ pub enum SubmitError<E = Arc<StoreError>> {
     /// The lane has stopped. If it had accepted the command before, the command may have taken effect.
     #[error("the store is shutting down")]
     Stopped,
-    /// The store could not be read or written. Nothing of the command was done, unless the store is
-    /// [unavailable](StoreError::Unavailable): then the outcome is unknown, and a repetition finds it out.
+    /// The store could not be read or written. The command had no effect, unless the store is
+    /// [unavailable](StoreError::Unavailable): then the outcome is unknown, and a repetition finds out.
     #[error("store: {0}")]
     Store(E),
 }

@@ -4,12 +4,12 @@
 //! Two things make batches larger and cheaper on a busy processor:
 //!
 //! * Before a thread is called to execute a batch, the other ready tasks should add their commands to it.
-//! * A batch completes many requests at once. Waking each task from the executing thread would cost a queue
-//!   lock and perhaps a system call apiece, and the first task would run before the others are awake: it
-//!   would submit its next command alone.
+//! * A batch completes many requests at once. If the executing thread woke each task itself, each wake-up
+//!   would cost a queue lock and perhaps a system call, and the first task would run before the others are
+//!   awake and submit its next command alone.
 //!
-//! A client's task cannot do either: its owner may hold the future without polling it, and others must not
-//! wait for that. So this module has a task of its own, which waits for deferred work only.
+//! A client's task can do neither: its owner may hold the future without polling it, and others must not wait
+//! for that. So this module has its own task, which waits only for deferred work.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -24,8 +24,8 @@ pub(crate) trait Deferred: Send + Sync {
     fn run(&self);
 }
 
-/// The handle of the task. The first deferred work starts the task, on the caller's runtime. The task ends
-/// with the handle or the runtime; after that, the next work starts another one. Where no runtime can run the
+/// The handle of the task. The first deferred work starts the task on the caller's runtime. The task ends
+/// with the handle or the runtime; after that, the next work starts another one. If no runtime can run the
 /// task (outside of a runtime, or on one with a single thread, which stops when no thread blocks on it), the
 /// work runs at once.
 #[derive(Default)]
@@ -48,7 +48,7 @@ struct PendingWork {
 
 impl TurnEndTask {
     /// Runs `deferred` at the end of the runtime's turn: after the other ready tasks, and after the network
-    /// was polled.
+    /// has been polled.
     pub(crate) fn at_end_of_turn(&self, deferred: Arc<dyn Deferred>) {
         let mut state = lock(&self.shared);
         if !state.is_running {
@@ -115,8 +115,8 @@ impl Task {
         while let Some((wakers, has_deferred)) = self.next().await {
             wakers.into_iter().for_each(Waker::wake);
             if has_deferred {
-                // Tokio polls a task that gives way again when its other tasks have run and its I/O was
-                // looked at.
+                // Tokio polls a task that yields again after its other tasks have run and its I/O has been
+                // polled.
                 tokio::task::yield_now().await;
                 let deferred = std::mem::take(&mut lock(&self.0).deferred);
                 deferred.iter().for_each(|deferred| deferred.run());
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts how often it was run and woken, and on which thread last.
+    /// Counts how often it was run and woken, and remembers the last thread.
     #[derive(Default)]
     struct Count {
         runs: AtomicUsize,
@@ -178,7 +178,7 @@ mod tests {
             self.runs.load(SeqCst)
         }
 
-        /// Waits until it was run so often.
+        /// Waits until it has run this often.
         fn until(&self, runs: usize) {
             let deadline = std::time::Instant::now() + Duration::from_secs(60);
             while self.runs() < runs {
@@ -257,7 +257,7 @@ mod tests {
         turn_end.wake_all(wakers(&count, 3));
         count.until(4);
         assert_eq!(*lock(&count.thread), Some(thread));
-        // For one task it is not worth it.
+        // It is not worthwhile for one task.
         turn_end.wake_all(wakers(&count, 1));
         assert_eq!(*lock(&count.thread), Some(std::thread::current().id()));
     }

@@ -1,4 +1,4 @@
-//! The rows of one batch: as the commands asked for them, and as the rules have changed them.
+//! The rows of one batch: as the commands requested them, and as the rules have changed them.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -30,18 +30,18 @@ trait ErasedPlan {
 }
 
 impl Plan {
-    /// Asks for the row with this key, whether it exists or not.
+    /// Requests the row with this key, whether it exists or not.
     pub fn row<T: Table>(&mut self, key: T::Key) {
         self.table::<T>().keys.insert(key);
     }
 
-    /// Asks for all rows that have `value` in the hash or prefix index `index`.
+    /// Requests all rows that have `value` in the hash or prefix index `index`.
     pub fn group<T: Table>(&mut self, index: u8, value: &impl Column) {
         self.table::<T>().groups.insert((index, value.to_bytes()));
     }
 
-    /// Asks for the first `limit` rows of the ordered or serial index `index` whose values are `from` or
-    /// above, and below `to`. Ranges of one index that begin at the same value are merged, with the larger of
+    /// Requests the first `limit` rows of the ordered or serial index `index` whose values are at least
+    /// `from` and below `to`. Ranges of one index that start at the same value are merged, with the larger of
     /// their ends and limits.
     pub fn range<T: Table>(&mut self, index: u8, from: Vec<u8>, to: Vec<u8>, limit: usize) {
         let range = self.table::<T>().ranges.entry((index, from)).or_default();
@@ -86,7 +86,7 @@ impl<T: Table> ErasedPlan for TablePlan<T> {
     }
 }
 
-/// What a plan asked of the store, in the order of the reads.
+/// What a plan requests from the store, in the order of the reads.
 struct TableAsked<T: Table> {
     keys: Vec<T::Key>,
     groups: BTreeMap<u8, Vec<Vec<u8>>>,
@@ -133,7 +133,7 @@ impl<T: Table> ErasedAsked for TableAsked<T> {
 /// The number of a row within its table's part of the working set.
 type RowNumber = usize;
 
-/// One row: as the store has it, and as the commands so far have changed it.
+/// One row, as the store has it and as the commands so far have changed it.
 struct WorkingRow<T: Table> {
     key: T::Key,
     /// The row as it was read, if the batch has changed it since. Outer none: unchanged. Inner none: there
@@ -161,9 +161,9 @@ struct TableRows<T: Table> {
     hasher: DefaultHashBuilder,
     /// (index, value) → members, in the order of their insertion.
     groups: HashMap<(u8, Vec<u8>), Vec<RowNumber>>,
-    /// (index, from) → the range that begins there.
+    /// (index, from) → the range that starts there.
     ranges: BTreeMap<(u8, Vec<u8>), Range>,
-    /// The rows that the current command has changed, as they were before, latest last.
+    /// The rows that the current command has changed, as they were before; the latest is last.
     undo: Vec<(RowNumber, Option<T::Row>)>,
 }
 
@@ -214,7 +214,7 @@ impl<T: Table> TableRows<T> {
     }
 
     /// Whether the key is in a planned prefix group. All rows of the group are loaded, so a key without a row
-    /// is known to be free: running numbers need not be planned one by one.
+    /// is known to be free, and running numbers need not be planned one by one.
     fn covers(&self, key: &T::Key) -> bool {
         if self.groups.is_empty() {
             return false;
@@ -305,8 +305,8 @@ impl<T: Table> ErasedRows for TableRows<T> {
     fn rollback_last(&mut self) {
         let (number, before) = self.undo.pop().expect("one undo entry a change");
         if before.is_none() {
-            // It joined as the latest. (A member that stays is not shown without a row, but it may come back
-            // as another.)
+            // It joined last. (A member that stays is not shown without a row, but it may come back as
+            // another one.)
             let groups = self.groups.values_mut();
             let ranges = self.ranges.values_mut().map(|range| &mut range.members);
             for members in groups.chain(ranges).filter(|members| members.last() == Some(&number)) {
@@ -330,7 +330,7 @@ impl<T: Table> ErasedRows for TableRows<T> {
                 changes.update_read::<T>(&slot.key, (stored, slot.version), row);
             }
             (Some(stored), None) => changes.delete_read::<T>(&slot.key, (stored, slot.version)),
-            // Changed and changed back: what was decided in between depends on it anyway.
+            // It was changed and changed back. Decisions in between depend on it anyway.
             (Some(stored), Some(_)) => changes.keep_read::<T>(&slot.key, (stored, slot.version)),
             (None, None) => {}
         }
@@ -402,7 +402,7 @@ impl WorkingSet {
     /// The row with this key, with the changes of the batch so far.
     ///
     /// # Panics
-    /// When the row was not planned: a rule must not decide by a row that was not loaded.
+    /// When the row was not planned: a rule must not decide on a row that was not loaded.
     pub fn get<T: Table>(&self, key: &T::Key) -> Option<&T::Row> {
         let table = self.table::<T>();
         match table.find(key) {
@@ -444,7 +444,7 @@ impl WorkingSet {
         self.set::<T>(key, None);
     }
 
-    /// Makes the batch depend on a row that a command decides by and perhaps does not change: the batch is
+    /// Makes the batch depend on a row that a command uses for its decision but may not change: the batch is
     /// not committed if another writer has changed the row since it was read.
     ///
     /// # Panics
@@ -465,8 +465,8 @@ impl WorkingSet {
         table.rows(members).collect()
     }
 
-    /// The planned range that begins at `from`, as it was loaded, with the changes of the batch so far: rows
-    /// that were deleted since are left out, rows that the batch has added are at the end.
+    /// The planned range that starts at `from`, as it was loaded, with the changes of the batch so far: rows
+    /// deleted since are left out, and rows added by the batch are at the end.
     ///
     /// # Panics
     /// When the range was not planned.
@@ -487,7 +487,7 @@ impl WorkingSet {
         rows.as_any().downcast_ref().expect("table numbers are unique")
     }
 
-    /// Begins a command. Its changes can be rolled back.
+    /// Starts a command. Its changes can be rolled back.
     pub fn begin(&mut self) {
         for table in self.tables.values_mut() {
             table.forget_undo();
@@ -503,7 +503,7 @@ impl WorkingSet {
         }
     }
 
-    /// What the batch changed or depends on, each row once, in the order of the first change.
+    /// What the batch changed or depends on: each row once, in the order of the first change.
     pub fn changes(&self) -> ChangeSet {
         let mut changes = ChangeSet::with_capacity(self.log.len());
         let mut seen: BTreeMap<u16, Vec<bool>> = BTreeMap::new();

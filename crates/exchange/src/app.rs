@@ -26,7 +26,8 @@ use crate::keys::keeper::Keeper;
 use crate::reads::read;
 use crate::rules::{Refusal, TypedCommand, management};
 
-/// Everything that the parts of one service share. What all processes of an exchange have is its [`Core`].
+/// Everything that the parts of one service share. The parts that all processes of an exchange have are in
+/// [`Core`].
 pub struct Exchange {
     /// The parts that worker programs have as well.
     pub core: Arc<Core>,
@@ -36,11 +37,11 @@ pub struct Exchange {
     pub crypto: Crypto,
     /// The threads for long reads, such as histories.
     pub readers: Arc<Readers>,
-    /// Hashes of the accounts that were paid to lately.
+    /// Hashes of accounts that were paid recently.
     pub account_hashes: AccountHashes,
     /// The holder of the private keys: this process, or signers.
     pub custody: Arc<Custody>,
-    /// Where it listens.
+    /// The address that the service listens on.
     pub bound: Bound,
     /// Terms of service.
     pub terms: Documents,
@@ -49,7 +50,7 @@ pub struct Exchange {
     pub(crate) keys: watch::Sender<Arc<KeyState>>,
     pub(crate) key_queue: KeyQueue,
     pub(crate) keeper: Keeper,
-    /// Held over a change of the key set, from the check against the present one to the new key state.
+    /// Held during a change of the key set, from the check against the current one to the new key state.
     pub(crate) management: tokio::sync::Mutex<()>,
     /// Held while a key state is built, so that an older one never replaces a newer one.
     pub(crate) building: tokio::sync::Mutex<()>,
@@ -58,7 +59,7 @@ pub struct Exchange {
     /// The page that browsers get at the root, once one has asked.
     pub(crate) welcome: OnceLock<StaticPage>,
     pub(crate) checks: Checks,
-    /// Requests still to be served before the service ends, and the task that waits for that.
+    /// How many requests will be served before the service ends, and the task that waits for that.
     pub(crate) requests_left: AtomicU64,
     pub(crate) last_request: Notify,
 }
@@ -107,7 +108,7 @@ impl Exchange {
         if outcome == management::Outcome::Changed {
             self.core.notices.keys_changed();
         }
-        // Also if nothing changed: the process that made the change may not have rebuilt its key state.
+        // Even if nothing changed: the process that made the change may not have rebuilt its key state.
         self.refresh_keys().await.map_err(|error| SubmitError::Store(Arc::new(error)))?;
         Ok(outcome)
     }
@@ -202,7 +203,7 @@ impl Exchange {
         }
     }
 
-    /// Resolves when as many requests are served as the configuration permits, for one caller.
+    /// Resolves once the configured number of requests has been served. Only one caller may wait.
     pub async fn all_served(&self) {
         self.last_request.notified().await;
     }

@@ -1,15 +1,15 @@
-//! The expiration calendar: which denominations, signing keys and fees end when, and what must be signed by
-//! when.
+//! The expiration calendar: when denominations, signing keys and fees end, and by when the next ones must be
+//! signed.
 //!
 //! A [`Period`] is the time for which one key or one set of fees is in force. The periods of one item, such
-//! as the denominations of one value, must follow each other without a gap. [`Calendar::coverage`] has the
-//! time of the first gap. Pure functions of periods and a time.
+//! as the denominations of one value, must follow each other without a gap. [`Calendar::coverage`] finds the
+//! first gap. All functions depend only on the periods and a time.
 
 use std::collections::BTreeMap;
 
 use batzen_protocol::Timestamp;
 
-/// What a period is about.
+/// What a period belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A denomination: it can be withdrawn within its period.
@@ -41,7 +41,7 @@ impl Kind {
 /// The time for which one key or one set of fees is in force.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period {
-    /// What it is about.
+    /// What it belongs to.
     pub kind: Kind,
     /// The item: the value of a denomination, a wire method; empty for signing keys and global fees.
     pub item: String,
@@ -56,11 +56,11 @@ pub struct Period {
 /// How long the signed periods of one item follow each other without a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
-    /// What it is about.
+    /// What it belongs to.
     pub kind: Kind,
     /// The item, as in [`Period::item`].
     pub item: String,
-    /// The end of the last signed period without a gap before it. None: no signed period is in force now.
+    /// The end of the last signed period before the first gap. None if no signed period is in force now.
     pub covered_until: Option<Timestamp>,
     /// The first gap between signed periods: its start and its end.
     pub gap: Option<(Timestamp, Timestamp)>,

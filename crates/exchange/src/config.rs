@@ -1,7 +1,7 @@
 //! What the operator configures.
 //!
-//! [`ExchangeConfig::from_ini`](ExchangeConfig::from_ini) reads the configuration dialect; programs that play
-//! all roles themselves (demo, tests) start from [`ExchangeConfig::local`].
+//! [`ExchangeConfig::from_ini`](ExchangeConfig::from_ini) reads configuration files; programs that play all
+//! roles themselves (demo, tests) start from [`ExchangeConfig::local`].
 
 use std::path::{Path, PathBuf};
 
@@ -21,19 +21,19 @@ mod ini;
 pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
 pub use ini::unknown_options;
 
-/// How many lanes an exchange has on a database if the configuration does not say. With service and server on
-/// one core, one lane was faster than three, because three split the work into smaller batches:
+/// The number of lanes of an exchange on a database, unless the configuration says otherwise. With service
+/// and server on one core, one lane was faster than three, because three split the work into smaller batches:
 /// docs/internals/lab/2026-11-21-postgresql.md.
 pub const LANES: usize = 1;
 
-/// Where the HTTP service listens.
+/// The address that the HTTP service listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenConfig {
     /// On a TCP port.
     Tcp {
         /// Address or host name; every address if absent.
         bind_to: Option<String>,
-        /// Port; 0 lets the system choose (tests).
+        /// Port; 0 lets the system choose one (for tests).
         port: u16,
     },
     /// On a local socket.
@@ -64,10 +64,10 @@ impl CoinFees {
         Self { withdraw: Money::ZERO, deposit: Money::ZERO, refresh: Money::ZERO, refund: Money::ZERO };
 }
 
-/// A section `[coin_*]`: one denomination, of which there is a sequence of keys.
+/// A section `[coin_*]`: one denomination, which has a sequence of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoinConfig {
-    /// The name of the section, which names the directory of its keys.
+    /// The name of the section, and of the directory with its keys.
     pub section: String,
     /// What a coin is worth.
     pub value: Money,
@@ -86,7 +86,7 @@ pub struct CoinConfig {
 }
 
 impl CoinConfig {
-    /// Whether a key is one of this section.
+    /// Whether a key belongs to this section.
     pub fn has_key(&self, key: &DenomInfo) -> bool {
         let cipher = match self.cipher {
             CipherConfig::Rsa { .. } => Cipher::Rsa,
@@ -99,7 +99,7 @@ impl CoinConfig {
 /// Legal documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentsConfig {
-    /// One directory a language; the built-in text without.
+    /// One directory for each language; `None` for the built-in text.
     pub directory: Option<PathBuf>,
     /// Version tag and file name.
     pub etag: String,
@@ -155,14 +155,14 @@ pub struct AccountConfig {
 /// The age restriction extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgeRestrictionConfig {
-    /// Ages at which a group begins, ascending, separated by `:`.
+    /// The ages at which groups begin, ascending, separated by `:`.
     pub age_groups: String,
-    /// The same as bit mask: bit 0, and one bit an age.
+    /// The same as a bit mask: bit 0, and one bit for each age.
     pub mask: u32,
 }
 
 impl AgeRestrictionConfig {
-    /// The groups that are used unless the operator says otherwise.
+    /// The groups that apply unless the operator configures others.
     pub const DEFAULT_GROUPS: &'static str = "8:10:12:14:16:18:21";
 
     /// Reads `8:10:12`: ascending ages from 1 to 31.
@@ -197,10 +197,10 @@ impl AgeRestrictionConfig {
     }
 }
 
-/// Pauses and shards of the background workers.
+/// Pauses, shards and leases of the background workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkersConfig {
-    /// Pause of the aggregator without work.
+    /// Pause of the aggregator when it has no work.
     pub aggregator_idle_sleep: Duration,
     /// Width of an aggregator shard.
     pub aggregator_shard_size: u64,
@@ -233,21 +233,21 @@ impl Default for WorkersConfig {
 /// Fees that a stand-alone set-up signs for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StandaloneFees {
-    /// Of every aggregated transfer.
+    /// For every aggregated transfer.
     pub wire: Money,
-    /// Of closing a reserve.
+    /// For closing a reserve.
     pub closing: Money,
-    /// Of a reserve's full history.
+    /// For a reserve's full history.
     pub history: Money,
-    /// Of opening an account, a year.
+    /// For an account, a year.
     pub account: Money,
-    /// Of a purse beyond the free ones.
+    /// For a purse beyond the free ones.
     pub purse: Money,
     /// How long a purse may stay open.
     pub purse_timeout: Duration,
     /// How long histories are kept.
     pub history_expiration: Duration,
-    /// Free concurrent purses of an account.
+    /// How many free purses an account may have open at once.
     pub purse_account_limit: u32,
 }
 
@@ -282,7 +282,7 @@ pub struct StandaloneConfig {
 pub struct ExchangeConfig {
     /// The one currency.
     pub currency: Currency,
-    /// What a bank can transfer: amounts on the wire are multiples of it.
+    /// The bank's smallest unit: amounts on the wire are multiples of it.
     pub currency_round_unit: Money,
     /// The public URL, ending in `/`.
     pub base_url: String,
@@ -294,7 +294,7 @@ pub struct ExchangeConfig {
     pub dashboard: bool,
     /// The proxies whose `X-Forwarded-For` header is trusted.
     pub trusted_proxies: TrustedProxies,
-    /// Whether other processes may listen on the same TCP port, also to take over from this one
+    /// Whether other processes may listen on the same TCP port, for example to take over from this one
     /// (`SO_REUSEPORT`).
     pub share_port: bool,
     /// The store.
@@ -305,7 +305,7 @@ pub struct ExchangeConfig {
     pub max_keys_caching: Duration,
     /// Shown in `/keys`.
     pub asset_type: String,
-    /// How long signatures of an online key count after its use.
+    /// How long signatures of an online key remain valid after the key's use.
     pub signkey_legal_duration: Duration,
     /// How long one online signing key is used.
     pub signkey_duration: Duration,
@@ -313,11 +313,11 @@ pub struct ExchangeConfig {
     pub terms: DocumentsConfig,
     /// Privacy policy.
     pub privacy: DocumentsConfig,
-    /// After this time without withdrawal a reserve is closed.
+    /// A reserve without withdrawals is closed after this time.
     pub idle_reserve_expiration: Duration,
     /// How long reserves are kept.
     pub legal_reserve_expiration: Duration,
-    /// Free concurrent purses of a paid account.
+    /// How many free purses a paid account may have open at once.
     pub default_purse_limit: u32,
     /// The denominations.
     pub coins: Vec<CoinConfig>,
@@ -339,13 +339,13 @@ pub struct ExchangeConfig {
     pub standalone: Option<StandaloneConfig>,
     /// How long a connection may stay idle.
     pub connection_timeout: Duration,
-    /// Threads for cryptography; 0: one a core.
+    /// Threads for cryptography; 0 for one on each core.
     pub crypto_threads: usize,
-    /// How many batches are decided at the same time on a database: while one waits for its commit, another
-    /// executes. A store in this process has one lane.
+    /// How many batches may be in progress at the same time on a database: while one waits for its commit,
+    /// another executes. A store in this process has one lane.
     pub lanes: usize,
-    /// Whether this service computes the sums of money on a database. That reads all rows with money, so one
-    /// of several services is enough.
+    /// Whether this service computes the sums of money on a database. That reads all rows that hold money, so
+    /// one of several services is enough.
     pub sums_money: bool,
     /// The number of requests after which the service ends, for a supervisor to restart it.
     pub max_requests: Option<u64>,
@@ -353,7 +353,7 @@ pub struct ExchangeConfig {
 
 impl ExchangeConfig {
     /// A stand-alone exchange on 127.0.0.1 that keeps everything below `data_dir`: one account, the default
-    /// limits, and few keys, long used, so that it starts quickly. Coins and accounts are to be added.
+    /// limits, and few, long-lived keys, so that it starts quickly. The caller adds coins and accounts.
     pub fn local(currency: Currency, data_dir: &Path, port: u16) -> Self {
         let data = data_dir.join("exchange");
         let module = |name: &str| ModuleConfig {
@@ -462,7 +462,7 @@ impl ExchangeConfig {
         }
     }
 
-    /// Checks options against each other. Called at start.
+    /// Checks options against each other. Called at the start.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !self.base_url.ends_with('/') || !self.base_url.starts_with("http") {
             return Err(ConfigError::invalid("exchange", "BASE_URL must be an http(s) URL that ends with /"));

@@ -21,12 +21,12 @@ use crate::notices::Notices;
 use crate::rules::{DenomTable, ExchangeRules, Refusal, RulesConfig, TypedCommand, leases};
 use crate::storage;
 
-/// How often the sums of money of a database are computed again.
+/// How often the sums of money on a database are recomputed.
 const SUM_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The parts that all processes of an exchange have in common.
 pub struct Core {
-    /// The configuration; a service's has the real port in the base URL.
+    /// The configuration. In a service, the base URL contains the real port.
     pub config: ExchangeConfig,
     /// The master public key.
     pub master_public_key: EddsaPublicKey,
@@ -40,7 +40,7 @@ pub struct Core {
     pub clock: Arc<dyn Clock>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Fires when the process is to end.
+    /// Fires when the process must end.
     pub drain: Drain,
     /// Notices between processes on one store.
     pub notices: Arc<Notices>,
@@ -58,7 +58,7 @@ impl Core {
         let lanes = if config.store.is_database() { config.lanes } else { 1 };
         let store = storage::open(&config.store, lanes)?;
         if !config.store.is_database() {
-            // This process has the store for itself, so the holders have ended.
+            // No other process uses this store, so all holders of leases have ended.
             leases::remove_all(&store)?;
         }
         check_master(&store, master_public_key, &config)?;
@@ -103,7 +103,7 @@ impl Core {
         tokio::task::spawn_blocking(move || read(&store)).await.expect("reading does not panic")
     }
 
-    /// Computes the sums of money of a database from its rows, again and again, until the process ends.
+    /// Recomputes the sums of money of a database from its rows at intervals, until the process ends.
     pub(crate) async fn sum_shared_money(&self) {
         loop {
             let rules = Arc::clone(&self.rules);
@@ -141,8 +141,8 @@ fn rules_config(config: &ExchangeConfig) -> RulesConfig {
     }
 }
 
-/// Refuses a store whose denominations were signed by another master key or in another currency: every coin
-/// would be wrong.
+/// Refuses a store whose denominations belong to another master key or another currency: every coin would be
+/// invalid.
 fn check_master(
     store: &Store,
     master_pub: EddsaPublicKey,
@@ -172,8 +172,8 @@ fn check_master(
     Err(ConfigError::invalid("exchange", reason).into())
 }
 
-/// Begins the running sums of money: with the rows that are there now, before the first command. They are
-/// added by a thread of their own, since there may be very many.
+/// Starts the running sums of money from the rows that exist before the first command. A separate thread adds
+/// them, since there may be very many.
 fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError> {
     let rows = rules.flow.follow(store)?;
     let (rules, store) = (Arc::clone(rules), store.clone());
@@ -189,7 +189,8 @@ fn sum_money(rules: &Arc<ExchangeRules>, store: &Store) -> Result<(), StoreError
     Ok(())
 }
 
-/// The configured master key; a stand-alone exchange has it (or creates it) itself, and both must agree.
+/// The configured master key. A stand-alone exchange also has (or creates) the private key, and both must
+/// match.
 fn master_public_key(config: &ExchangeConfig) -> Result<EddsaPublicKey, StartError> {
     let own = match &config.standalone {
         None => None,

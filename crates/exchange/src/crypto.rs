@@ -1,9 +1,9 @@
-//! The checks of signatures and the recomputed coins that requests wait for, gathered over all requests and
-//! executed on the CPU pool in batches. What is signed is signed by the [`batzen_signer::Custody`], here or
+//! Checks of signatures and recomputations of coins that requests wait for, collected over all requests and
+//! executed on the CPU pool in batches. Signing is done by the [`batzen_signer::Custody`], in this process or
 //! elsewhere.
 //!
-//! Items carry all they need, so that a batch may mix the requests and denominations of that moment. Which
-//! keys may be used is decided before, per request, and by the rules after.
+//! Items are self-contained, so that a batch may mix requests and denominations. Which keys may be used is
+//! decided before for each request, and again by the rules afterwards.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub enum Check {
     },
     /// An Ed25519 signature.
     Eddsa {
-        /// Who signed.
+        /// The signer's key.
         public: EddsaPublicKey,
         /// What was signed.
         message: Box<[u8]>,
@@ -51,7 +51,7 @@ impl Check {
     }
 }
 
-/// A refresh whose opened candidates are to be recomputed, for the commitment that follows from them.
+/// A refresh whose opened candidates must be recomputed to find the commitment.
 pub struct Opening {
     /// The old coin.
     pub old_coin_pub: EddsaPublicKey,
@@ -71,22 +71,22 @@ pub struct Opening {
 
 /// The collectors of one exchange.
 pub struct Crypto {
-    /// Checks of signatures; answers whether they are valid.
+    /// Checks of signatures. The answer is whether the signature is valid.
     pub checks: Collector<Check, bool>,
-    /// Opened refreshes; answers the commitments that follow from them. None where the derivation fails, as
-    /// it does only for values that no honest wallet sends.
+    /// Opened refreshes. The answer is the commitment, or None if the derivation fails, which it does only
+    /// for values that no honest wallet sends.
     pub openings: Collector<Arc<Opening>, Option<HashCode>>,
 }
 
-/// Items that may wait: a second of work or less on one core.
+/// How many items may wait: at most a second of work on one core.
 const QUEUE_ITEMS_MAX: usize = 16_384;
 
 impl Crypto {
     /// Collectors on this pool.
     pub fn new(pool: &CpuPool) -> Self {
-        // A payment brings two checks, one for each kind of lanes.
+        // A payment needs two checks, and each kind has its own lanes.
         let options = CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 128, lanes: 16 };
-        // Four refreshes bring eight key exchanges, and some more planchets.
+        // Four refreshes need eight key exchanges, and a few more planchets.
         let of_openings =
             CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 16, lanes: 4 };
         Self {
@@ -123,7 +123,7 @@ fn check(checks: &[Check]) -> Vec<bool> {
     verdicts.collect()
 }
 
-/// The commitment that follows from each opened refresh.
+/// The commitment of each opened refresh.
 fn commitments(openings: &[Arc<Opening>]) -> Vec<Option<HashCode>> {
     let fresh: Vec<Vec<FreshDenom<'_>>> = openings
         .iter()
@@ -156,8 +156,7 @@ fn commitments(openings: &[Arc<Opening>]) -> Vec<Option<HashCode>> {
 }
 
 impl Opening {
-    /// The commitment that follows from the opened candidates, in their order, and from the one that stays
-    /// secret.
+    /// The commitment of the opened candidates, in their order, and of the one that stays secret.
     fn commitment(&self, opened: Vec<Result<Recomputed, CryptoError>>) -> Result<HashCode, CryptoError> {
         let mut opened = opened.into_iter();
         let mut planchets: [Vec<BlindedPlanchet>; KAPPA] = Default::default();

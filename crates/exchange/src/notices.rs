@@ -1,8 +1,8 @@
 //! Notices between the processes on one store, so that a request at one node need not poll for an event at
 //! another.
 //!
-//! A notice is a hint to read the store. A waiter that got none reads the store after a bounded time. In a
-//! process that has its store for itself, the same calls wake the waiters of that process.
+//! A notice is a hint to read the store. A waiter that receives none reads the store after a bounded time. In
+//! a process that does not share its store, the same calls wake the waiters of that process.
 //!
 //! | topic | event | listener |
 //! |---|---|---|
@@ -18,11 +18,11 @@ use batzen_store::{Notice, Store};
 use batzen_tables::exchange::ReservePub;
 use tokio::sync::Notify;
 
-/// Clients that may wait for a reserve to be filled (each holds a connection).
+/// How many clients may wait for a reserve to be filled. Each holds a connection.
 const RESERVE_WAITERS_MAX: usize = 65_536;
-/// Interval at which waiters at a node that shares its store read it without a notice.
+/// How often waiters at a node that shares its store read it without a notice.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// Reserves named by one notice: it fits into the 8,000 bytes that PostgreSQL takes.
+/// How many reserves one notice names: it must fit into the 8,000 bytes that PostgreSQL allows.
 const TAGS_MAX: usize = 400;
 const KEYS: &str = "keys";
 const TRANSFERS: &str = "transfers";
@@ -48,7 +48,7 @@ pub struct Notices {
 }
 
 impl Notices {
-    /// Begins to listen. `is_shared`: whether other processes have the store open.
+    /// Starts to listen. `is_shared`: whether other processes have the store open.
     pub fn new(store: &Store, is_shared: bool) -> Arc<Self> {
         let notices = Arc::new(Self {
             store: store.clone(),
@@ -121,7 +121,7 @@ impl Notices {
         self.notify(reserves.chunks(TAGS_MAX).map(topic).collect());
     }
 
-    /// Registers interest in a reserve; none when too many wait already.
+    /// Registers interest in a reserve; none if too many wait already.
     pub fn wait_for(&self, reserve_pub: &ReservePub) -> Option<batzen_http::Waiter<[u8; 8]>> {
         self.reserves.register(tag(reserve_pub)).ok()
     }
@@ -131,7 +131,7 @@ impl Notices {
         self.reserves.len()
     }
 
-    /// How long to wait for a notice before reading the store without one.
+    /// How long to wait for a notice before the store is read without one.
     pub fn poll_interval(&self) -> Option<Duration> {
         self.is_shared.then_some(POLL_INTERVAL)
     }

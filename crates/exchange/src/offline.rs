@@ -1,8 +1,8 @@
-//! The offline tool: signs, with the master key, what an exchange wants to publish.
+//! The offline tool: signs, with the master key, everything that an exchange publishes.
 //!
-//! The machine with the master key needs no network: `download` and `upload` run elsewhere and pass JSON
-//! documents along, an array of operations each. Sub-commands are chained on one command line and feed each
-//! other: `download sign upload`. The tool describes what it signs before it signs.
+//! The machine with the master key needs no network: `download` and `upload` run elsewhere and exchange JSON
+//! documents with it, each an array of operations. Sub-commands are chained on one command line, and each
+//! passes its result to the next: `download sign upload`. The tool describes what it signs before it signs.
 //!
 //! The tool uses the machine's real clock and never the exchange's database.
 
@@ -36,15 +36,15 @@ pub use upload::{download, upload};
 pub struct OfflineConfig {
     /// The exchange's currency.
     pub currency: Currency,
-    /// Where `download` and `upload` go.
+    /// The exchange that `download` and `upload` use.
     pub base_url: Option<String>,
-    /// The public key that the exchange is configured for; must be that of the private key.
+    /// The public key that the exchange is configured for. It must match the private key.
     pub master_public_key: Option<EddsaPublicKey>,
     /// The private key, 32 bytes.
     pub master_priv_file: PathBuf,
-    /// The security modules' keys as first seen; nothing is pinned without.
+    /// The security modules' keys as first seen; without it, nothing is pinned.
     pub secm_tofu_file: Option<PathBuf>,
-    /// What the RSA module's key must be when it is first seen.
+    /// The key that the RSA module must have when it is first seen.
     pub pinned_rsa: Option<EddsaPublicKey>,
     /// The same for the CS module.
     pub pinned_cs: Option<EddsaPublicKey>,
@@ -54,26 +54,26 @@ pub struct OfflineConfig {
     pub age_restriction: Option<AgeRestrictionConfig>,
 }
 
-/// Why the tool stopped. Nothing of the failed step took effect; steps before it did.
+/// Why the tool stopped. The failed step had no effect; the steps before it did.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     /// The command line is wrong: exit code 2.
     #[error("{0}")]
     Usage(String),
-    /// A file with keys.
+    /// A file with keys cannot be read or written.
     #[error(transparent)]
     KeyFile(#[from] KeyFileError),
     /// There is no master key yet.
     #[error("{0}: there is no master key here; create it with `setup`")]
     NoMasterKey(PathBuf),
-    /// The documents are not what the step needs.
+    /// The documents do not fit the step.
     #[error("{0}")]
     Input(String),
     /// Something that must not be signed: another exchange's keys, or keys that the known security module has
     /// not signed.
     #[error("refused to sign: {0}")]
     Refused(String),
-    /// The exchange could not be reached, or refused.
+    /// The exchange could not be reached, or refused the request.
     #[error(transparent)]
     Http(#[from] ClientError),
 }
@@ -81,7 +81,7 @@ pub enum OfflineError {
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Operations that were not uploaded: to be written to standard output as JSON array, unless empty.
+    /// Operations that were not uploaded, to be written to standard output as a JSON array unless empty.
     pub operations: Vec<OfflineOperation>,
     /// Calendars, to be written to standard output before the operations.
     pub reports: Vec<String>,
@@ -101,13 +101,13 @@ impl Outcome {
 
 /// The tool: its configuration, input and output.
 pub struct Offline<'a> {
-    /// What it knows.
+    /// Its configuration.
     pub config: OfflineConfig,
     /// Prints a description of what is shown, signed and uploaded (standard error).
     pub say: &'a mut (dyn FnMut(&str) + Send),
-    /// Read when a step needs documents and no step before it made any (standard input).
+    /// Called when a step needs documents and no earlier step made any (standard input).
     pub input: &'a mut (dyn FnMut() -> std::io::Result<String> + Send),
-    /// What time it is.
+    /// The current time.
     pub now: Timestamp,
 }
 
@@ -130,7 +130,7 @@ impl Offline<'_> {
             }
         }
         if is_calendar_last {
-            // The documents were shown; a chain that passes them on does not end here.
+            // The documents were shown; a chain that passes them on does not end with this step.
             outcome.operations.clear();
         }
         if let Some(reminder) = fee_years::reminder(arguments, self.now) {
@@ -139,7 +139,7 @@ impl Offline<'_> {
         Ok(outcome)
     }
 
-    /// The calendar of the documents, else of the exchange. Without an exchange's address, documents are
+    /// The calendar of the documents, or else of the exchange. If no exchange is configured, documents are
     /// read.
     async fn calendar(
         &mut self,
@@ -172,7 +172,7 @@ impl Offline<'_> {
     /// The master key, which must be the configured one.
     ///
     /// # Errors
-    /// When there is none, or it is another one.
+    /// When there is none, or it is not the configured one.
     pub fn master(&self) -> Result<EddsaPrivateKey, OfflineError> {
         let path = &self.config.master_priv_file;
         if !path.exists() {

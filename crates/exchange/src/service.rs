@@ -33,22 +33,22 @@ use crate::keys::KeyState;
 use crate::keys::keeper::Keeper;
 
 /// When another process takes over the port, an open connection may send one more request within this time;
-/// its answer closes the connection. A connection that is unused for this time is closed.
+/// the answer closes the connection. A connection that is unused for this time is closed.
 const HANDOVER_IDLE_GRACE: StdDuration = StdDuration::from_secs(2);
 /// The time within which requests in flight must be answered.
 const HANDOVER_TIMEOUT: StdDuration = StdDuration::from_secs(10);
 /// Jobs that may wait for the CPU pool before requests are refused.
 const POOL_JOBS_MAX: usize = 8_192;
-/// Threads that read short histories of a database. They mostly wait for the database.
+/// Threads that read short histories from a database. They mostly wait for it.
 const READERS_REMOTE: usize = 8;
 
-/// Options of a start, beside the configuration.
+/// Options of a start, besides the configuration.
 pub struct StartOptions {
     /// A socket from the service manager, used instead of the configured address.
     pub listen: Option<Listen>,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Whether to run the workers in this process from the start; else call
+    /// Whether the workers run in this process from the start. Otherwise call
     /// [`RunningExchange::start_workers`].
     pub workers: bool,
     /// Called with the number of denomination keys created and the number to create.
@@ -118,7 +118,7 @@ impl RunningExchange {
         let opened = tokio::task::spawn_blocking(open).await;
         let (core, pool, custody, keys) = opened.expect("opening the store does not panic")?;
         let drain = core.drain.clone();
-        // Without a limit this number is never reached.
+        // Without a limit, this number is never reached.
         let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
         let metrics_page = MetricsPage::new("exchange").in_currency(core.config.currency.to_string());
         let app = Arc::new(Exchange {
@@ -194,8 +194,8 @@ impl RunningExchange {
         Ok(self.app.keeper.ready().await?)
     }
 
-    /// Starts the workers in this process, unless they run already. The exchange's bank account must exist by
-    /// then.
+    /// Starts the workers in this process unless they are already running. The exchange's bank account must
+    /// exist by then.
     pub fn start_workers(&self) {
         let mut workers = self.workers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if workers.is_none() {
@@ -221,7 +221,7 @@ impl RunningExchange {
         }
         for follower in followers {
             follower.abort();
-            // Ended in any case: aborted, or finished because of the drain.
+            // It has ended in any case: it was aborted, or it finished because of the drain.
             let _ = follower.await;
         }
         app.metrics_page.idle().await;
@@ -279,7 +279,7 @@ fn listen(config: &ExchangeConfig) -> Listen {
     }
 }
 
-/// The URL with port 0 (any free port) replaced by the real one.
+/// The URL, with port 0 (any free port) replaced by the real one.
 fn with_port(base_url: &str, port: u16) -> String {
     base_url.replacen(":0/", &format!(":{port}/"), 1)
 }

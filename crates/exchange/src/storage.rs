@@ -8,8 +8,8 @@ pub use batzen_storage::StoreConfig;
 /// Opens the store of an exchange, for `lanes` lanes that commit at the same time.
 ///
 /// # Errors
-/// [`StoreError::InUse`] if another process has an embedded store open; the reason why the database cannot be
-/// used, with the command that solves it.
+/// [`StoreError::InUse`] if another process has an embedded store open; otherwise the reason why the database
+/// cannot be used, with the command that fixes it.
 pub fn open(config: &StoreConfig, lanes: usize) -> Result<Store, StoreError> {
     config.open(&batzen_storage::EXCHANGE, lanes)
 }

@@ -1,11 +1,11 @@
-//! Processor time of small JSON POSTs over one connection: HTTP/2 against our concurrent requests
-//! (decision 6, `docs/decisions/0006-concurrent-requests.md`).
+//! Compares the processor time of small JSON POSTs over one connection: HTTP/2 against our concurrent
+//! requests (decision 6, `docs/decisions/0006-concurrent-requests.md`).
 //!
 //! Two processes with one thread each, 128 requests under way, on the loopback device. Runs alternate, and
 //! each pair gives one ratio, so that a noisy machine matters little: `cargo run --release -p
 //! batzen-http-client --example http2_comparison -- PAIRS REQUESTS`
 //!
-//! The comparison favours HTTP/2: its server is a bare loop, while ours is the whole frame of a service with
+//! The comparison favours HTTP/2: its server is a bare loop, while ours is a service's whole frame with
 //! deadlines, fair shares and metrics.
 
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot go on fails")]
@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 const UNDER_WAY: usize = 128;
 /// Larger than all bodies together, so that HTTP/2 never waits for window updates of the connection.
 const WINDOW_BYTES: u32 = 16 << 20;
-/// A transfer of the exchange.
+/// A transfer from the exchange.
 const REQUEST: &str = concat!(
     r#"{"request_uid":"G5M5XV1V4EFBSHWRSHQBJGSBXPTTRT0MVDWGQW4JXVDBRY2QTXH50PV"#,
     r#"RX9DVX9XG6P5BV3P4EJ0E7YS35VFZMYJ7SBQ85WV1BZWVQA8","#,
@@ -53,7 +53,7 @@ impl Protocol {
     }
 }
 
-/// What one run took.
+/// The cost of one run.
 struct Run {
     rate: f64,
     client_us: f64,
@@ -160,7 +160,7 @@ fn start(protocol: Protocol) -> Child {
 /// User and system time of a process so far, in clock ticks.
 fn processor_ticks(process: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    // The name of the program is in parentheses and may contain spaces.
+    // The program's name is in parentheses and may contain spaces.
     let fields: Vec<&str> = text.rsplit_once(") ").unwrap().1.split(' ').collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
@@ -242,7 +242,7 @@ async fn serve_http2() {
     }
 }
 
-/// Reads a body to its end; returns its length.
+/// Reads a body to its end and returns its length.
 async fn read_body(mut body: h2::RecvStream) -> usize {
     let mut bytes = 0;
     while let Some(data) = body.data().await {

@@ -24,7 +24,7 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// How long an idle connection is kept.
     pub pool_idle_timeout: Duration,
-    /// Idle connections kept per server.
+    /// How many idle connections are kept per server.
     pub pool_max_idle: usize,
     /// The largest body of a response, in bytes, before and after inflation.
     pub max_reply_bytes: usize,
@@ -73,13 +73,13 @@ pub enum ClientError {
         /// What went wrong.
         reason: String,
     },
-    /// Time ran out. The request may or may not have had its effect: send it again.
+    /// Time ran out. The request may or may not have taken effect: send it again.
     #[error("{url}: no answer in time")]
     Timeout {
         /// The URL of the request.
         url: String,
     },
-    /// The connection broke. The request may or may not have had its effect: send it again.
+    /// The connection broke. The request may or may not have taken effect: send it again.
     #[error("{url}: connection failed: {reason}")]
     Broken {
         /// The URL of the request.
@@ -303,7 +303,7 @@ impl Client {
         })
     }
 
-    /// Begins a call.
+    /// Starts a call.
     #[must_use]
     pub fn call(&self, method: Method, url: impl Into<String>) -> Call<'_> {
         Call {
@@ -317,13 +317,13 @@ impl Client {
         }
     }
 
-    /// Begins a `GET`.
+    /// Starts a `GET`.
     #[must_use]
     pub fn get(&self, url: impl Into<String>) -> Call<'_> {
         self.call(Method::GET, url)
     }
 
-    /// Begins a `POST`.
+    /// Starts a `POST`.
     #[must_use]
     pub fn post(&self, url: impl Into<String>) -> Call<'_> {
         self.call(Method::POST, url)
@@ -422,8 +422,8 @@ impl Call<'_> {
         self
     }
 
-    /// Sets how long request and response may take together. For a long poll: the time of the poll and a
-    /// reserve.
+    /// Sets how long request and response may take together. For a long poll, this is the time of the poll
+    /// and a margin.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -518,7 +518,8 @@ fn parse_url(url: &str) -> Result<Uri, String> {
     }
 }
 
-/// All causes of an error, since the innermost say most; without the URL, which the error has anyway.
+/// All causes of an error, since the innermost one says most; without the URL, which the error contains
+/// anyway.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = String::new();
     let mut next = error.source();

@@ -1,5 +1,5 @@
-//! Requests to one URL over plain HTTP, at the lowest cost: many at a time over one connection where the
-//! server supports it ([`crate::concurrent`]). Otherwise connections are kept, and the task that uses one
+//! Requests to one URL over plain HTTP, at the lowest cost: many at a time over one connection if the server
+//! supports it ([`crate::concurrent`]). Otherwise connections are kept, and the task that uses a connection
 //! drives it, so that no request passes through another task or a channel.
 
 use std::fmt;
@@ -28,7 +28,7 @@ pub struct DirectClient {
     authority: Arc<str>,
     headers: Arc<HeaderMap>,
     concurrent: ConcurrentClient,
-    /// Request line and header fields of a concurrent request.
+    /// The request line and header fields of a concurrent request.
     head: Bytes,
     idle: Arc<Mutex<Vec<Connection>>>,
     /// Limits the connections in use.
@@ -39,8 +39,8 @@ pub struct DirectClient {
 /// Limits of a [`DirectClient`].
 #[derive(Clone, Copy, Debug)]
 pub struct DirectOptions {
-    /// The most connections to a server that takes one request of a connection after the other. They are kept
-    /// open.
+    /// The maximum number of connections to a server that takes the requests of a connection one after the
+    /// other. They are kept open.
     pub connections_max: usize,
     /// How long connecting may take.
     pub connect_timeout: Duration,
@@ -102,7 +102,7 @@ impl DirectClient {
         })
     }
 
-    /// Sends a body and reads the whole response. A request whose connection is closed is sent again on
+    /// Sends a body and reads the whole response. If the connection is closed, the request is sent again on
     /// another one, so it may arrive twice.
     ///
     /// # Errors
@@ -196,7 +196,7 @@ impl DirectClient {
 }
 
 impl Connection {
-    /// Sends one request. Returns the connection, too, if it can be used again.
+    /// Sends one request. Also returns the connection if it can be used again.
     async fn send(
         mut self,
         url: &str,
@@ -235,7 +235,7 @@ impl Connection {
             headers: head.headers,
             body: bytes.freeze(),
         };
-        // The connection sees that the response is complete, and either takes the next request or ends.
+        // The connection sees that the response is complete, and either accepts the next request or ends.
         let is_usable = matches!(drive(&mut self.driver, self.sender.ready()).await, Ok(Ok(())));
         Ok((reply, is_usable.then_some(self)))
     }
@@ -246,7 +246,7 @@ async fn drive<F: Future>(
     driver: &mut http1::Connection<TokioIo<TcpStream>, Body>,
     wanted: F,
 ) -> Result<F::Output, String> {
-    // Tokio's cooperative budget can report ready things as pending. After the end of the connection that
+    // Tokio's cooperative budget can report ready things as pending. After the end of the connection, that
     // would look like a response that never comes.
     let mut wanted = std::pin::pin!(tokio::task::unconstrained(wanted));
     let mut ended = None;
@@ -340,7 +340,7 @@ mod tests {
             let reply = post(&client).await.unwrap();
             assert_eq!((reply.status, &reply.body[..]), (200, expected.as_bytes()));
             if expected == "2" {
-                // Let the end of the connection arrive.
+                // Waits until the end of the connection has arrived.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -1,5 +1,5 @@
-//! What the fuzz target runs: the client's side of concurrent requests against a hostile server, compared
-//! with what a reader of the whole input finds. A panic is a finding.
+//! The code that the fuzz target runs: the client's side of concurrent requests against a hostile server,
+//! compared with the result of reading the whole input at once. A panic is a finding.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use crate::concurrent::{Connection, Failure, Limits, Message, SKIPPED_BYTES_MAX,
 /// The largest response that the client accepts here, in bytes.
 const REPLY_BYTES_MAX: usize = 40;
 
-/// What the sender of a request may get.
+/// What the sender of a request may receive.
 type Outcome = Result<ResponseMessage, Failure>;
 
-/// Runs a client's connection in which these bytes arrive. The first two bytes say in which portions, and how
+/// Runs a client's connection on which these bytes arrive. The first two bytes determine the portions and how
 /// many requests the client sends.
 ///
 /// # Panics
-/// If the client does something else than a reader of all bytes at once would.
+/// If the client's behaviour differs from that of a reader of all bytes at once.
 pub fn receive_concurrent(data: &[u8]) {
     let [how, requests, data @ ..] = data else { return };
     let portion = 1 + usize::from(how & 0x3f).pow(2);
     receive(data, portion, usize::from(requests % 8), how & 0x40 != 0);
 }
 
-/// What each sender gets, and whether the connection ends, found by reading all of the input at once.
+/// What each sender receives, and whether the connection ends, found by reading all of the input at once.
 fn expect(data: &[u8], requests: usize) -> (Vec<Option<ResponseMessage>>, bool) {
     let mut input = BytesMut::from(data);
     let mut expected = Vec::new();
@@ -63,7 +63,7 @@ fn receive(data: &[u8], portion: usize, requests: usize, responds_early: bool) {
         assert!(sent.is_ok(), "there is room");
         waiting.push(receiver);
     }
-    // For each request: the head, the length of its body in one digit, and the body.
+    // For each request: the head, the length of its body as one digit, and the body.
     let whole = requests * (head.len() + "content-length: 0\r\n\r\n".len()) + (0..requests).sum::<usize>();
     let traffic = Traffic::default();
     let mut socket = SlowSocket::new(data, portion, &traffic);
@@ -91,6 +91,6 @@ fn receive(data: &[u8], portion: usize, requests: usize, responds_early: bool) {
             (got, expected) => panic!("{got:?} instead of {expected:?}"),
         }
     }
-    // A server that breaks the protocol early may have been read no further.
+    // If a server breaks the protocol early, the client may not have read further.
     assert!(responds_early || answered == expected.len());
 }

@@ -1,8 +1,8 @@
 //! The HTTP client of every program.
 //!
 //! [`Client`] keeps status, headers and body of a response together in a [`Reply`], so that no decoding step
-//! loses the HTTP status. [`DirectClient`] posts many idempotent requests to one URL, over few connections
-//! where the server works on many requests of a connection at once.
+//! loses the HTTP status. [`DirectClient`] posts many idempotent requests to one URL, and needs few
+//! connections if the server works on many requests of a connection at once.
 //!
 //! Nothing here is global, and nothing reads the environment.
 

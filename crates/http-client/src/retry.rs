@@ -13,13 +13,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after failed attempt number `attempt` (from 1): half of it fixed, half random, so that
-    /// clients that failed together do not come back together.
+    /// The pause after failed attempt number `attempt` (from 1): half of it is fixed and half is random, so
+    /// that clients that failed together do not come back together.
     #[must_use]
     pub fn pause(&self, attempt: u32) -> Duration {
         let doubled = self.first_pause.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1)));
         let ceiling = doubled.min(self.max_pause);
-        // Each hasher state has a fresh seed. Better randomness is not needed to spread the clients.
+        // Each hasher state has a fresh seed. That is random enough to spread the clients.
         let random = RandomState::new().hash_one(attempt) as f64 / u64::MAX as f64;
         ceiling.div_f64(2.0) + ceiling.mul_f64(random / 2.0)
     }

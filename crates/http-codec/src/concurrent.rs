@@ -3,7 +3,7 @@
 //!
 //! Messages keep the form of HTTP/1.1, with two restrictions: requests are `POST`s, and bodies have a
 //! `Content-Length`. Anything else ends the connection. (The response to a `GET` may be large or late, and
-//! the responses behind it would be kept in memory for as long.)
+//! would keep the responses after it in memory for as long.)
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ use crate::head::{EMPTY_FIELD, Field, Framing, FramingError, parse_request_head,
 
 /// The protocol's name in `Upgrade`.
 pub const PROTOCOL: &str = "batzen-concurrent";
-/// Requests under way on one connection. The server leaves further requests in the socket.
+/// How many requests may be under way on one connection. The server leaves further requests in the socket.
 pub const IN_FLIGHT_MAX: usize = 128;
 /// The largest head of a message, in bytes.
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
 /// The largest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
-/// The most bytes that the length of the body and the end of a head take.
+/// The maximum number of bytes for the length of the body and the end of a head.
 pub const LENGTH_BYTES_MAX: usize = 64;
 
 /// Header fields of one message.
@@ -44,7 +44,7 @@ pub struct RequestMessage {
 pub struct ResponseMessage {
     /// The status.
     pub status: u16,
-    /// The header fields; none with status 200.
+    /// The header fields; none if the status is 200.
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
@@ -59,10 +59,10 @@ pub enum TakenResponse {
     TooLarge(usize),
 }
 
-/// Where name and value of a header field are.
+/// The positions of a header field's name and value.
 type FieldRanges = (Range<usize>, Range<usize>);
 
-/// Takes the first request off `input`. `None`: it is incomplete.
+/// Takes the first request from `input`. `None` if it is incomplete.
 ///
 /// # Errors
 /// The bytes are not a request of this protocol: close the connection.
@@ -81,7 +81,7 @@ pub fn take_request(input: &mut BytesMut) -> Result<Option<RequestMessage>, Fram
     }
     let target = range(input, head.target.as_bytes());
     let fields: Vec<FieldRanges> = head.fields.iter().map(|field| ranges(input, field)).collect();
-    // A copy: a slice would keep all of the input in memory for as long as the request is worked on.
+    // A copy: a slice would keep all of the input in memory as long as the request is in progress.
     let mut head = Bytes::copy_from_slice(&input[..head_bytes + body_bytes]);
     input.advance(head.len());
     let body = head.split_off(head_bytes);
@@ -89,12 +89,12 @@ pub fn take_request(input: &mut BytesMut) -> Result<Option<RequestMessage>, Fram
     Ok(Some(RequestMessage { method: Method::POST, uri, headers: headers(&head, fields)?, body }))
 }
 
-/// Takes the first response off `input`. `None`: it is incomplete. Of a response with status 200 only the
-/// body is kept.
+/// Takes the first response from `input`. `None` if it is incomplete. If the status is 200, only the body is
+/// kept.
 ///
 /// # Errors
-/// The bytes are not a response of this protocol: close the connection. There are no interim
-/// responses (1xx): each request has one response.
+/// The bytes are not a response of this protocol: close the connection. There are no interim responses (1xx):
+/// each request has one response.
 pub fn take_response(
     input: &mut BytesMut,
     body_bytes_max: usize,
@@ -120,7 +120,7 @@ pub fn take_response(
     Ok(Some(TakenResponse::Complete(ResponseMessage { status, headers: headers(&head, fields)?, body })))
 }
 
-/// The length of the body. Nothing but `Content-Length` may decide where a message ends.
+/// The length of the body. Only `Content-Length` may decide where a message ends.
 fn body_bytes(framing: &Framing) -> Result<usize, FramingError> {
     if framing.has_transfer_encoding || framing.has_connection_fields {
         return Err(FramingError::Malformed);
@@ -128,7 +128,7 @@ fn body_bytes(framing: &Framing) -> Result<usize, FramingError> {
     framing.body_bytes()
 }
 
-/// Where `part` is in `input`.
+/// The position of `part` in `input`.
 fn range(input: &[u8], part: &[u8]) -> Range<usize> {
     let begin = part.as_ptr() as usize - input.as_ptr() as usize;
     begin..begin + part.len()
@@ -161,7 +161,7 @@ pub fn put_request_head<'h>(
     fields.into_iter().for_each(|(name, value)| put_field(output, name, value));
 }
 
-/// Writes a request: a head of [`put_request_head`], and a body.
+/// Writes a request from a head of [`put_request_head`] and a body.
 pub fn put_request(output: &mut BytesMut, head: &[u8], body: &[u8]) {
     output.reserve(head.len() + body.len() + LENGTH_BYTES_MAX);
     output.extend_from_slice(head);
@@ -169,7 +169,7 @@ pub fn put_request(output: &mut BytesMut, head: &[u8], body: &[u8]) {
     output.extend_from_slice(body);
 }
 
-/// Writes the request that asks a server for this protocol.
+/// Writes the request that asks a server to change to this protocol.
 pub fn put_upgrade_request(output: &mut BytesMut, host: &str, authorization: Option<&HeaderValue>) {
     let parts =
         ["OPTIONS * HTTP/1.1\r\nhost: ", host, "\r\nconnection: upgrade\r\nupgrade: ", PROTOCOL, "\r\n"];

@@ -1,14 +1,13 @@
-//! A message at the start of a buffer: its head, and where it ends.
+//! Parses a message at the start of a buffer: its head, and where it ends.
 
 use std::ops::Range;
 
 pub use httparse::{EMPTY_HEADER as EMPTY_FIELD, Header as Field};
 
-/// The most header fields that a caller needs room for, unless it accepts fewer.
+/// The maximum number of header fields that a caller needs room for, unless it accepts fewer.
 pub const FIELDS_MAX: usize = 64;
 
-/// Why bytes are not a message that is accepted here. The connection that they came from cannot be used any
-/// more.
+/// Why bytes are not an acceptable message. The connection that they came from can no longer be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FramingError {
     /// The bytes are not HTTP/1.x, or its length is ambiguous.
@@ -25,7 +24,7 @@ pub enum FramingError {
     NoLength,
 }
 
-/// What a head says of the length of its message, and of the connection.
+/// What a head says about the length of its message, and about the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
     /// The length of the head.
@@ -51,7 +50,7 @@ pub struct RequestHead<'f, 'b> {
     pub is_http_11: bool,
     /// The header fields.
     pub fields: &'f [Field<'b>],
-    /// Where the head ends, and what follows.
+    /// Where the head ends, and what follows it.
     pub framing: Framing,
 }
 
@@ -62,12 +61,12 @@ pub struct ResponseHead<'f, 'b> {
     pub status: u16,
     /// The header fields.
     pub fields: &'f [Field<'b>],
-    /// Where the head ends, and what follows.
+    /// Where the head ends, and what follows it.
     pub framing: Framing,
 }
 
 impl ResponseHead<'_, '_> {
-    /// Whether a field has exactly this value, upper and lower case being equal.
+    /// Whether a field has exactly this value, ignoring case.
     #[must_use]
     pub fn has_field(&self, name: &str, value: &str) -> bool {
         let is_it = |field: &Field<'_>| {
@@ -78,7 +77,7 @@ impl ResponseHead<'_, '_> {
     }
 }
 
-/// Reads the head of a request; `fields` is room for its header fields. `None`: it is incomplete.
+/// Reads the head of a request; `fields` is room for its header fields. `None` if it is incomplete.
 ///
 /// # Errors
 /// [`FramingError::Malformed`] or [`FramingError::HeadTooLarge`].
@@ -97,7 +96,7 @@ pub fn parse_request_head<'f, 'b>(
     Ok(Some(RequestHead { method, target, is_http_11: version == 1, fields, framing }))
 }
 
-/// Reads the head of a response; `fields` is room for its header fields. `None`: it is incomplete.
+/// Reads the head of a response; `fields` is room for its header fields. `None` if it is incomplete.
 ///
 /// # Errors
 /// [`FramingError::Malformed`] or [`FramingError::HeadTooLarge`].
@@ -143,7 +142,7 @@ impl Framing {
             let is = |name: &str| field.name.eq_ignore_ascii_case(name);
             if is("content-length") {
                 let bytes = parse_length(field.value).ok_or(FramingError::Malformed)?;
-                // A second length, even the same, is a way to hide the end of a message.
+                // A second length, even an equal one, is a way to hide the end of a message.
                 if framing.content_length.replace(bytes).is_some() {
                     return Err(FramingError::Malformed);
                 }
@@ -160,7 +159,7 @@ impl Framing {
         Ok(framing)
     }
 
-    /// The length of the body. No `Content-Length` means no body.
+    /// The length of the body. Without `Content-Length`, there is no body.
     ///
     /// # Errors
     /// [`FramingError::NoLength`] for a message with a transfer coding.
@@ -186,7 +185,7 @@ impl Framing {
     }
 }
 
-/// A length is digits alone: no sign, no list.
+/// A length consists of digits only: no sign, no list.
 fn parse_length(value: &[u8]) -> Option<usize> {
     let digits = Some(value).filter(|text| text.iter().all(u8::is_ascii_digit))?;
     std::str::from_utf8(digits).ok()?.parse().ok()
@@ -208,7 +207,7 @@ pub struct Request<'b> {
     pub method: &'b str,
     /// The request target.
     pub target: &'b str,
-    /// Where the body is. The next message begins at its end.
+    /// Where the body is. The next message starts at its end.
     pub body: Range<usize>,
     /// Whether the client closes the connection after it.
     pub closes: bool,
@@ -219,15 +218,15 @@ pub struct Request<'b> {
 pub struct Response {
     /// The status.
     pub status: u16,
-    /// Where the body is. The next message begins at its end.
+    /// Where the body is. The next message starts at its end.
     pub body: Range<usize>,
-    /// Whether the length of the body is certain: by `Content-Length`, or because the status has no body.
+    /// Whether the length of the body is certain, from `Content-Length` or because the status has no body.
     pub has_length: bool,
     /// Whether the server closes the connection after it.
     pub closes: bool,
 }
 
-/// Finds a request at the start of `input`. `None`: it is incomplete.
+/// Finds a request at the start of `input`. `None` if it is incomplete.
 ///
 /// # Errors
 /// [`FramingError`]
@@ -242,7 +241,7 @@ pub fn frame_request<'b>(
     Ok(body.map(|body| Request { method, target, body, closes: framing.closes }))
 }
 
-/// Finds a response at the start of `input`, behind any interim responses (1xx). `None`: it is incomplete.
+/// Finds a response at the start of `input`, after any interim responses (1xx). `None` if it is incomplete.
 ///
 /// # Errors
 /// [`FramingError`]

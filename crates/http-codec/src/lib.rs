@@ -1,10 +1,10 @@
-//! HTTP/1.1 messages as bytes. All of our code that frames messages itself uses this crate: the server and
-//! the client of concurrent requests, the switch's callbacks, the simulated participants and the load
-//! generator. Hyper frames all others.
+//! HTTP/1.1 messages as bytes. All our code that frames messages itself uses this crate: the server and the
+//! client of concurrent requests, the switch's callbacks, the simulated participants and the load generator.
+//! Hyper frames all others.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `head` | a message at the start of a buffer: its head, and where it ends |
+//! | `head` | parses a message at the start of a buffer: its head, and where it ends |
 //! | `concurrent` | messages of the protocol with many requests under way on one connection |
 //! | `zlib` | bodies with `Content-Encoding: deflate` |
 //!

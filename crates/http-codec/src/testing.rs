@@ -1,4 +1,4 @@
-//! A socket in memory for tests and fuzz targets: it passes a few bytes at a time and is not always ready.
+//! A socket in memory for tests and fuzz targets: it transfers a few bytes at a time and is not always ready.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,11 +7,11 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection is polled this often without any byte passing before it counts as waiting: sockets and
-/// handlers take turns.
+/// How often a connection is polled without any transfer before it counts as waiting: sockets and handlers
+/// take turns.
 const IDLE_POLLS_MAX: usize = 16;
 
-/// What passes through a [`SlowSocket`].
+/// Records what a [`SlowSocket`] transfers.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// What was written to the socket.
@@ -22,13 +22,13 @@ pub struct Traffic {
 /// The socket.
 #[derive(Debug)]
 pub struct SlowSocket<'a> {
-    /// What is still to be read from it.
+    /// The bytes that have not been read from it yet.
     pub incoming: &'a [u8],
-    /// Nothing can be read before this many bytes were written.
+    /// Nothing can be read until this many bytes have been written.
     pub after_written: usize,
-    /// The bytes of one read.
+    /// The number of bytes in one read.
     pub portion: usize,
-    /// What was written, and how often bytes passed.
+    /// What was written, and how often bytes were transferred.
     pub traffic: &'a Traffic,
     is_ready: bool,
 }

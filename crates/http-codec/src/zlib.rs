@@ -17,7 +17,7 @@ pub enum InflateError {
     },
 }
 
-/// Inflates one complete zlib stream of at most `limit_bytes` (of output). Memory grows with the output only,
+/// Inflates one complete zlib stream of at most `limit_bytes` (of output). Memory grows only with the output,
 /// so a small body that would inflate to gigabytes costs no more than the limit.
 ///
 /// # Errors
@@ -30,7 +30,7 @@ pub fn inflate(data: &[u8], limit_bytes: usize) -> Result<Vec<u8>, InflateError>
     }
 }
 
-/// Like [`inflate`], but asks `grow` before it allocates more memory. `None`: `grow` refused that many more
+/// Like [`inflate`], but asks `grow` before it allocates more memory. `None` if `grow` refused that many more
 /// bytes.
 ///
 /// # Errors
@@ -59,21 +59,21 @@ pub fn inflate_with(
             Status::StreamEnd if stream.total_in() == data.len() as u64 => return Ok(Some(out)),
             Status::StreamEnd => return Err(InflateError::Malformed),
             _ if out.len() == out.capacity() => {
-                // One byte more than the limit is room enough to see that it is exceeded.
+                // One byte more than the limit is enough room to see that it is exceeded.
                 let room = out.capacity().min(limit_bytes.saturating_add(1).saturating_sub(out.len())).max(1);
                 if !grow(room) {
                     return Ok(None);
                 }
                 out.reserve_exact(room);
             }
-            // Neither input nor output moved although there is room: the stream ends early.
+            // Neither input nor output has moved although there is room: the stream ends early.
             _ if (stream.total_in(), out.len()) == before => return Err(InflateError::Malformed),
             _ => {}
         }
     }
 }
 
-/// Compresses to the zlib format, quickly rather than tightly.
+/// Compresses to the zlib format, optimised for speed rather than size.
 #[must_use]
 pub fn deflate(data: &[u8]) -> Vec<u8> {
     let mut encoder = ZlibEncoder::new(Vec::with_capacity(data.len() / 2 + 64), Compression::fast());

@@ -1,4 +1,4 @@
-//! The errors of the server itself, before or around a handler.
+//! The errors of the server itself, which occur before or around a handler.
 
 use batzen_http_codec::FramingError;
 use batzen_protocol::ErrorCode;
@@ -47,8 +47,8 @@ impl From<FramingError> for FrameError {
 }
 
 impl FrameError {
-    /// The code of the response. If the registry has none for the case, the nearest one: clients look at the
-    /// status then.
+    /// The code of the response. If the registry has none for the case, the nearest one; clients then look at
+    /// the status.
     pub(crate) const fn code(self) -> ErrorCode {
         match self {
             Self::MethodInvalid => ErrorCode::GENERIC_METHOD_INVALID,

@@ -3,17 +3,18 @@
 //! HTTP/1.1 answers the requests of a connection one after the other, so a client with hundreds of requests
 //! under way needs hundreds of connections, and each request costs both sides a read, a write and a wake-up:
 //! more than the request itself. Here the client changes a connection to another protocol (`OPTIONS *` with
-//! `Upgrade: batzen-concurrent`, RFC 9110, 7.8). From then on requests follow each other without waiting, the
+//! `Upgrade: batzen-concurrent`, RFC 9110, 7.8). From then on the client sends requests without waiting, the
 //! server works on all of them at once, and the responses come in the order of the requests. One read brings
-//! many requests, one write sends many responses.
+//! many requests, and one write sends many responses.
 //!
 //! [`batzen_http_codec::concurrent`] describes the messages. Either side may close the connection at any
-//! time. A request without a response may then have had its effect or not, so clients send only requests that
+//! time. A request without a response may or may not have taken effect, so clients send only requests that
 //! they may repeat. A client that shuts down its sending half counts as gone, as with hyper. Servers and
 //! proxies that do not know the protocol answer as usual, and the client falls back to ordinary requests.
-//! Only services whose clients need it offer it ([`crate::ServerOptions::concurrent`]); hyper serves all
-//! other connections. Such a connection brings much work at once, so a service asks for the same
-//! authentication before it agrees ([`crate::Handler::admit_concurrent`]) as for the requests that follow.
+//! Only services whose clients need the protocol offer it ([`crate::ServerOptions::concurrent`]); hyper
+//! serves all other connections. Such a connection brings much work at once, so before a service agrees to it
+//! ([`crate::Handler::admit_concurrent`]), it requires the same authentication as for the requests that
+//! follow.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -38,9 +39,9 @@ use crate::request::Head;
 use crate::service::{AnswerHold, Frame, Handler, Link, ServerOptions, WholeResponse};
 use crate::stats::add;
 
-/// How much one read asks for, in bytes.
+/// How much one read requests, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// How much input may wait to be taken, in bytes. A complete request has room.
+/// How much input may wait to be taken, in bytes. A complete request fits.
 const INPUT_BYTES_MAX: usize = 2 * READ_BYTES;
 const _: () = assert!(HEAD_BYTES_MAX + BODY_BYTES_MAX <= INPUT_BYTES_MAX);
 /// No further response is taken while this many bytes wait to be written.
@@ -70,15 +71,15 @@ pub(crate) fn switching_protocols() -> hyper::Response<Full<Bytes>> {
 
 /// How a connection ended.
 pub(crate) enum Ended {
-    /// Every request that was taken is answered.
+    /// Every accepted request is answered.
     Orderly,
     /// The client sent something that is not a request of this protocol.
     Refused(FrameError),
-    /// The client has gone away or is too slow.
+    /// The client has disconnected or is too slow.
     Lost,
 }
 
-/// Serves a connection that has changed to this protocol; `input` was read already.
+/// Serves a connection that has changed to this protocol; `input` has already been read.
 pub(crate) async fn serve<S, H>(
     stream: &mut S,
     input: &[u8],
@@ -152,16 +153,16 @@ pub(crate) struct Connection<'a, S, F: Future, R> {
     /// The requests under way, in the order of their responses.
     running: FuturesOrdered<F>,
     run: R,
-    /// Whether further requests are taken.
+    /// Whether further requests are accepted.
     takes_requests: bool,
-    /// Why no further requests are taken, if the client broke the protocol.
+    /// Why no further requests are accepted, if the client broke the protocol.
     refusal: Option<FrameError>,
     is_lost: bool,
     /// When the connection became idle.
     idle_since: Option<Instant>,
-    /// When the incomplete request began.
+    /// When the incomplete request started.
     reading_since: Option<Instant>,
-    /// When the client began to read, and how many bytes it has left.
+    /// When the client started to read, and how many bytes it has left.
     writing: Option<(Instant, usize)>,
     /// Bytes written since the caller last took this count.
     written_bytes: usize,
@@ -198,7 +199,7 @@ where
         }
     }
 
-    /// Does all that can be done now.
+    /// Does everything that can be done now.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Ended> {
         // All responses that are ready are written together, and requests are read before handlers continue.
         let mut rounds = 0;
@@ -207,7 +208,7 @@ where
         {
             rounds += 1;
             if rounds == ROUNDS_MAX {
-                // A client that never stops sending must not keep the thread.
+                // A client that never stops sending must not occupy the thread.
                 self.write(context);
                 context.waker().wake_by_ref();
                 break;
@@ -228,7 +229,7 @@ where
         Poll::Pending
     }
 
-    /// Whether another request may be taken.
+    /// Whether another request may be accepted.
     fn has_room(&self) -> bool {
         self.takes_requests && self.running.len() < IN_FLIGHT_MAX && self.output.len() < OUTPUT_BYTES_MAX
     }
@@ -279,7 +280,7 @@ where
                 self.holds.push_back((self.written_total + self.output.len() as u64, hold));
             }
             if response.close {
-                // Requests behind the last response are not answered.
+                // Requests after the last response are not answered.
                 self.takes_requests = false;
                 self.running = FuturesOrdered::new();
             }
@@ -391,6 +392,6 @@ mod tests {
         }
         assert!(taken.get() >= 20 * IN_FLIGHT_MAX);
         drop(connection);
-        assert!(client.answered_bytes > 0, "it is answered meanwhile");
+        assert!(client.answered_bytes > 0, "requests are answered meanwhile");
     }
 }

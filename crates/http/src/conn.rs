@@ -1,4 +1,4 @@
-//! The deadlines of a connection, enforced below hyper, where every byte passes.
+//! The deadlines of a connection, enforced below hyper, where all bytes pass.
 
 use crate::{codes::FrameError, pace::Pace};
 use std::{
@@ -25,7 +25,7 @@ pub(crate) enum Phase {
     Idle = 0,
     /// Reading a header.
     Header = 1,
-    /// Serving a request. Its body has deadlines of its own; the handler is responsible for its own time.
+    /// Serving a request. Its body has its own deadlines; the handler is responsible for its own time.
     Serving = 2,
     /// Writing a response.
     Writing = 3,
@@ -45,9 +45,9 @@ pub(crate) struct Deadlines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Eviction {
-    /// It has no request, and connections run out.
+    /// It has no request, and connections are running out.
     Unused = 1,
-    /// Its client does not read, and memory for responses runs out.
+    /// Its client does not read, and memory for responses is running out.
     Unread = 2,
 }
 
@@ -60,7 +60,7 @@ impl Deadlines {
 
 const NEVER: u64 = u64::MAX;
 
-/// Shared between the I/O below hyper, the service above it, and the watchdog beside it.
+/// Shared by the I/O below hyper, the service above it, and the watchdog beside it.
 pub(crate) struct ConnState {
     begin: Instant,
     phase: AtomicU8,
@@ -70,12 +70,12 @@ pub(crate) struct ConnState {
     linger: AtomicBool,
     upgraded: AtomicBool,
     deadlines: Deadlines,
-    /// While the socket accepts no more bytes: how fast the client reads. In any phase, since earlier
-    /// responses may be unread while the next request is served.
+    /// How fast the client reads, while the socket accepts no more bytes. This can be in any phase, since
+    /// earlier responses may be unread while the next request is served.
     reading: Mutex<Option<Pace>>,
     /// When the socket last accepted bytes, or the response was ready.
     progress_ms: AtomicU64,
-    /// Bytes of responses that count for the budget and are not written yet.
+    /// Bytes of responses that count towards the budget and are not written yet.
     unwritten_bytes: AtomicUsize,
     /// 0, or an [`Eviction`].
     eviction: AtomicU8,
@@ -116,7 +116,7 @@ impl ConnState {
         let allowed = match phase {
             Phase::Idle => Some(self.deadlines.idle),
             Phase::Header => Some(self.deadlines.header),
-            // The bytes go into the socket at once, or have the deadline of unread responses.
+            // The bytes go into the socket at once, or the deadline of unread responses applies.
             Phase::Serving | Phase::Writing => None,
         };
         self.written_bytes.store(0, Ordering::Relaxed);
@@ -145,13 +145,13 @@ impl ConnState {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a response that counts for the budget is ready.
+    /// Records that a response that counts towards the budget is ready.
     pub(crate) fn answered(&self, bytes: usize) {
         self.progress_ms.store(self.now_ms(), Ordering::Relaxed);
         self.unwritten_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Notes that such a response is written or abandoned.
+    /// Records that such a response is written or abandoned.
     pub(crate) fn released(&self, bytes: usize) {
         self.unwritten_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -167,7 +167,7 @@ impl ConnState {
         Some((bytes, Duration::from_millis(stalled_ms)))
     }
 
-    /// When the connection began to wait for a request or its header; `None` if it has a request.
+    /// When the connection started to wait for a request or its header; `None` if it has a request.
     pub(crate) fn unused_since(&self) -> Option<Instant> {
         matches!(self.phase(), Phase::Idle | Phase::Header)
             .then(|| self.begin + Duration::from_millis(self.phase_begin_ms.load(Ordering::Relaxed)))
@@ -203,7 +203,7 @@ impl ConnState {
         self.linger.load(Ordering::Relaxed)
     }
 
-    /// Notes that the connection changes to concurrent requests after this response.
+    /// Records that the connection changes to concurrent requests after this response.
     pub(crate) fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
     }
@@ -212,7 +212,7 @@ impl ConnState {
         self.upgraded.load(Ordering::Relaxed)
     }
 
-    /// Notes that the socket accepts no more bytes for now.
+    /// Records that the socket accepts no more bytes for now.
     pub(crate) fn blocked(&self) {
         let mut reading = self.reading();
         if reading.is_none() {
@@ -221,7 +221,7 @@ impl ConnState {
         }
     }
 
-    /// Notes that everything is written.
+    /// Records that everything is written.
     pub(crate) fn flushed(&self) {
         *self.reading() = None;
     }
@@ -249,7 +249,7 @@ fn millis(duration: Duration) -> u64 {
 pub(crate) struct Watched<S> {
     socket: S,
     state: Arc<ConnState>,
-    /// The response of hyper that was intercepted.
+    /// The intercepted response of hyper.
     refusal: Option<FrameError>,
 }
 
@@ -286,7 +286,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Watched<S> {
         written
     }
 
-    /// The socket, and the refusal that hyper wanted to write last.
+    /// The socket, and the refusal that hyper was last about to write.
     pub(crate) fn into_parts(self) -> (S, Option<FrameError>) {
         (self.socket, self.refusal)
     }

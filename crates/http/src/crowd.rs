@@ -1,5 +1,5 @@
-//! The open connections and the long polls of a server, so that the least useful can be ended when a resource
-//! runs out.
+//! The open connections and the long polls of a server, so that the least useful ones can be ended when a
+//! resource runs out.
 
 use crate::{
     conn::{ConnState, Eviction},

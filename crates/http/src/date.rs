@@ -14,8 +14,8 @@ const SECS_MAX: u64 = 253_402_300_799;
 pub fn http_date(time: Timestamp) -> String {
     let secs = time.as_secs().unwrap_or(SECS_MAX).min(SECS_MAX);
     let (days, second) = (secs / 86_400, secs % 86_400);
-    // Civil date from a day count, after Howard Hinnant: years begin in March, so that the leap day is the
-    // last.
+    // The civil date from a day count, after Howard Hinnant: years start in March, so that the leap day is
+    // the last.
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;

@@ -6,7 +6,7 @@ use std::sync::{
 };
 use tokio::sync::{Notify, watch};
 
-/// Announces once, to all holders of a clone, that the service shuts down.
+/// Announces once, to the holders of all clones, that the service is shutting down.
 ///
 /// Handlers that wait (long polls) stop waiting when it fires; workers use it as their stop signal.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Early {
     async fn ended(&self) {
         let notified = self.notify.notified();
         tokio::pin!(notified);
-        // From here on no notification is missed, so the flag is read afterwards.
+        // No notification is missed from now on, so the flag is read afterwards.
         notified.as_mut().enable();
         if !self.has_ended() {
             notified.await;
@@ -57,7 +57,7 @@ impl Drain {
         Self { sender: Arc::new(watch::Sender::new(false)), early: None }
     }
 
-    /// The token for one request, whose wait may end on its own.
+    /// The token for one request, whose wait may end separately.
     pub(crate) fn for_request(&self, early: Arc<Early>) -> Self {
         Self { sender: Arc::clone(&self.sender), early: Some(early) }
     }
@@ -67,18 +67,17 @@ impl Drain {
         self.sender.send_replace(true);
     }
 
-    /// Whether it has fired. The token of a request ([`crate::Request::drain`]) also fires when the server
-    /// has too many requests waiting and ends the wait of this one.
+    /// Whether it has fired. The token of a request ([`crate::Request::drain`]) also fires when too many
+    /// requests of the server wait and the server ends the wait of this one.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.sender.borrow() || self.early.as_ref().is_some_and(|early| early.has_ended())
     }
 
-    /// Returns when it has fired, at once if it already has.
+    /// Returns when it has fired, or at once if it already has.
     pub async fn draining(&self) {
         let mut receiver = self.sender.subscribe();
-        // The sender lives as long as `self`, so this cannot fail. If it did, draining would be the safe
-        // choice.
+        // The sender lives as long as `self`, so this cannot fail. If it did, it would be safest to drain.
         let service = receiver.wait_for(|fired| *fired);
         match &self.early {
             None => drop(service.await),
@@ -90,7 +89,7 @@ impl Drain {
         }
     }
 
-    /// Sleeps for `duration`, or until it fires; true if it fired.
+    /// Sleeps for `duration` or until it fires; true if it fired.
     pub async fn sleep(&self, duration: std::time::Duration) -> bool {
         tokio::select! {
             biased;

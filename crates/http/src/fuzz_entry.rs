@@ -1,5 +1,5 @@
-//! What the fuzz target runs: the server's side of concurrent requests against a hostile client, compared
-//! with what a reader of the whole input finds. A panic is a finding.
+//! The code that the fuzz target runs: the server's side of concurrent requests against a hostile client,
+//! compared with the result of reading the whole input at once. A panic is a finding.
 
 use batzen_http_codec::concurrent::{RequestMessage, put_response, take_request};
 use batzen_http_codec::testing::{SlowSocket, Traffic, poll_until_idle};
@@ -8,11 +8,11 @@ use bytes::BytesMut;
 use crate::Response;
 use crate::concurrent::{Connection, Ended};
 
-/// Serves a connection in which these bytes arrive. The first byte says in which portions; the second one is
+/// Serves a connection on which these bytes arrive. The first byte determines the portions; the second one is
 /// for the client's target.
 ///
 /// # Panics
-/// If the server does something else than a reader of all bytes at once would.
+/// If the server's behaviour differs from that of a reader of all bytes at once.
 pub fn serve_concurrent(data: &[u8]) {
     let [how, _, data @ ..] = data else { return };
     let portion = 1 + usize::from(how & 0x3f).pow(2);
@@ -44,7 +44,7 @@ pub fn serve_concurrent(data: &[u8]) {
     let mut connection = Connection::new(&mut socket, &[], run);
     let ended = poll_until_idle(&traffic, |context| connection.poll(context));
     match ended {
-        // Something that is refused may follow the last request.
+        // Refused bytes may follow the last request.
         Some(Ended::Orderly | Ended::Refused(_)) if is_closed => {}
         Some(Ended::Refused(_)) => assert!(is_refused, "refused a well-formed request"),
         None => assert!(!is_refused && !is_closed, "waits for more behind the end"),
@@ -56,7 +56,7 @@ pub fn serve_concurrent(data: &[u8]) {
     );
 }
 
-/// The handler's response: the body, and that it is the last one if it begins with `!`.
+/// The handler's response: the body. It is the last response if the body starts with `!`.
 fn echo(request: &RequestMessage) -> Response {
     let response = Response::bytes(200 + u16::from(request.headers.len() > 2), "", request.body.clone());
     if request.body.starts_with(b"!") { response.closing() } else { response }

@@ -1,6 +1,6 @@
 //! Text in HTML.
 
-/// The text so that HTML shows it as it is, also within quotes.
+/// Escapes text, so that HTML shows it unchanged, also within quotes.
 #[must_use]
 pub fn escape_html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

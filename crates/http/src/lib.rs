@@ -1,9 +1,9 @@
 //! The HTTP server of every service.
 //!
-//! [`Server`] runs its own accept loop over hyper's HTTP/1.1 connection state machine and owns everything
-//! that is the same for all services: deadlines, limits on headers, bodies, connections and requests in
-//! flight, inflation of request bodies within a limit, compression of responses, the CORS headers, JSON error
-//! bodies, responses for panics, and a bounded shutdown. A service only supplies a [`Handler`], usually with
+//! [`Server`] runs its own accept loop over hyper's HTTP/1.1 connection state machine. It handles everything
+//! that is the same for all services: deadlines; limits on headers, bodies, connections and requests in
+//! flight; inflation of request bodies within a limit; compression of responses; the CORS headers; JSON error
+//! bodies; responses for panics; and a bounded shutdown. A service only supplies a [`Handler`], usually with
 //! a [`Routes`] table in front.
 //!
 //! Nothing here is global, and nothing reads the environment.

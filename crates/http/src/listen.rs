@@ -1,4 +1,4 @@
-//! Where a server listens: TCP, a local socket, or a socket handed over by the service manager.
+//! Where a server listens: TCP, a local socket, or a socket that the service manager hands over.
 
 use socket2::{SockFilter, SockRef};
 use std::{
@@ -13,9 +13,9 @@ use std::{
 };
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
-/// Connections that the kernel completes before they are accepted.
+/// How many connections the kernel completes before they are accepted.
 const BACKLOG: u32 = 1024;
-/// How long half-open connections may take to complete after the listener stops answering new ones: a round
+/// How long half-open connections may take to complete after the listener stops answering new ones: one round
 /// trip.
 const HANDSHAKE: Duration = Duration::from_millis(200);
 
@@ -24,22 +24,22 @@ const HANDSHAKE: Duration = Duration::from_millis(200);
 pub enum Listen {
     /// TCP.
     Tcp {
-        /// An address or host name; `None` is all addresses, IPv6 and IPv4.
+        /// An address or host name; `None` for all addresses, IPv6 and IPv4.
         host: Option<String>,
         /// The port; 0 picks a free one.
         port: u16,
         /// Whether several processes may share the port (`SO_REUSEPORT`): the kernel spreads connections over
-        /// all that listen.
+        /// all listeners.
         share_port: bool,
     },
     /// A local socket.
     Unix {
-        /// The socket's path. A socket left behind by a process that is gone is replaced.
+        /// The socket's path. A socket left behind by a process that no longer runs is replaced.
         path: PathBuf,
         /// The socket's permissions, such as `0o660`.
         mode: u32,
     },
-    /// A listening socket that is open already (see [`inherited_fd`]).
+    /// A socket that is already listening (see [`inherited_fd`]).
     Inherited(OwnedFd),
 }
 
@@ -132,9 +132,9 @@ enum ListenerSocket {
 pub enum Sharing {
     /// None.
     Alone,
-    /// Other processes, each with a socket and a queue of its own.
+    /// Other processes, each with its own socket and queue.
     Port,
-    /// Other processes, from the same socket and queue.
+    /// Other processes, through the same socket and queue.
     Socket,
 }
 
@@ -148,7 +148,7 @@ pub enum Socket {
 }
 
 impl Listener {
-    /// Binds, and returns the actual address. A shared port gets connections only after [`Listener::listen`].
+    /// Binds and returns the actual address. A shared port gets connections only after [`Listener::listen`].
     ///
     /// # Errors
     /// The error of the system, with the address in its text.
@@ -197,7 +197,7 @@ impl Listener {
             listening => listening,
         };
         if let ListenerSocket::Tcp(listener) = &socket {
-            // Connections inherit it. By default the kernel buffers megabytes for each client that does not
+            // Connections inherit it. By default, the kernel buffers megabytes for each client that does not
             // read.
             SockRef::from(listener).set_send_buffer_size(SEND_BUFFER_BYTES)?;
         }
@@ -229,11 +229,11 @@ impl Listener {
 
     /// Hands the port over to the other processes without losing a connection. Closing a socket resets the
     /// connections in its queue, and until then the kernel keeps choosing it for new ones. So the socket
-    /// first drops segments that begin a connection (those clients try again after a second and reach another
+    /// first drops segments that open a connection (those clients try again after a second and reach another
     /// process), and then accepts what is in its queue.
     pub(crate) async fn leave(self, mut take: impl FnMut(Socket)) {
         if self.sharing != Sharing::Port {
-            // An inherited socket stays open in another process, with its queue.
+            // An inherited socket, with its queue, stays open in another process.
             return;
         }
         if let ListenerSocket::Tcp(listener) = &self.socket
@@ -243,7 +243,7 @@ impl Listener {
         }
         let end = tokio::time::Instant::now() + HANDSHAKE;
         loop {
-            // Complete connections are accepted even after the time is up.
+            // Complete connections are accepted even when the time has passed.
             tokio::select! {
                 biased;
                 accepted = self.accept() => match accepted {
@@ -267,8 +267,9 @@ impl Listener {
 /// measured.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 
-/// A packet filter (classic BPF): drops segments that begin a connection, that is with SYN and without ACK
-/// among the flags at byte 13 of the TCP header. Connections inherit it, but their segments never match.
+/// A packet filter (classic BPF) that drops segments that open a connection, that is, those with SYN and
+/// without ACK among the flags at byte 13 of the TCP header. Connections inherit it, but their segments never
+/// match.
 const ONLY_ANSWERED: [SockFilter; 5] = {
     const LOAD_BYTE: u16 = 0x30;
     const AND: u16 = 0x54;
@@ -308,7 +309,7 @@ async fn bind_tcp(host: Option<&str>, port: u16, share_port: bool) -> io::Result
         };
         match bind() {
             Ok(listener) => return Ok(listener),
-            // A port in use is in use for IPv4, too: fail rather than listen on half of the addresses.
+            // A port in use is in use for IPv4, too: fail rather than listen on only half of the addresses.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 return Err(io::Error::new(error.kind(), format!("{address} is in use by another program")));
             }

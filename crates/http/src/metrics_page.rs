@@ -2,7 +2,7 @@
 //!
 //! A page takes about as long as ten payments, and longer where memory or disk are slow: it reads every
 //! table, the disk and the process. On a thread of the server it would delay other requests, so blocking
-//! threads write the pages, one at a time: frequent readers never take more than one thread.
+//! threads write the pages, one at a time: even frequent readers never occupy more than one thread.
 
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex as SyncMutex, OnceLock, PoisonError};
@@ -17,12 +17,12 @@ use tokio::time::MissedTickBehavior;
 use crate::dashboard::{self, History, INTERVAL};
 use crate::{Head, Response};
 
-/// What answers `GET /metrics` for one service, and `/dashboard`, which shows the same to people. Every page
-/// begins with what runs here and ends with the process's own figures.
+/// Answers `GET /metrics` for one service, and `/dashboard`, which shows the same to people. Every page
+/// starts with a description of the running program and ends with figures of its process.
 #[derive(Debug)]
 pub struct MetricsPage {
     about: About,
-    /// Held by the page that is written.
+    /// Held while a page is written.
     turn: Arc<Mutex<()>>,
     /// The last hour, for the dashboard.
     history: Arc<SyncMutex<History>>,
@@ -30,7 +30,7 @@ pub struct MetricsPage {
     sampler: OnceLock<AbortHandle>,
 }
 
-/// What every page begins with.
+/// What every page starts with.
 #[derive(Clone, Debug)]
 struct About {
     service: &'static str,
@@ -57,15 +57,15 @@ impl MetricsPage {
         Self { about, turn: Arc::default(), history: Arc::default(), sampler: OnceLock::new() }
     }
 
-    /// Names the currency of the service's amounts.
+    /// Sets the currency of the service's amounts.
     #[must_use]
     pub fn in_currency(mut self, currency: String) -> Self {
         self.about.currency = Some(currency);
         self
     }
 
-    /// The response, with the metrics that `write` adds. If the client goes away meanwhile, the page is
-    /// written to its end; [`MetricsPage::idle`] waits for that.
+    /// The response, with the metrics that `write` adds. If the client disconnects meanwhile, the page is
+    /// still written to its end; [`MetricsPage::idle`] waits for that.
     ///
     /// # Panics
     /// If `write` panics.
@@ -88,9 +88,9 @@ impl MetricsPage {
         }
     }
 
-    /// Fills the dashboard from now on: every few seconds a page is written and read, until this is dropped
-    /// or [`idle`](Self::idle), or `write` returns false because the service has gone. Only the first call
-    /// has an effect. Must be called within a tokio runtime.
+    /// Starts to fill the dashboard: every few seconds a page is written and read, until this is dropped or
+    /// [`idle`](Self::idle), or `write` returns false because the service has gone. Only the first call has
+    /// an effect. Must be called within a tokio runtime.
     pub fn sample(&self, write: impl Fn(&mut Page) -> bool + Send + Sync + 'static) {
         let (about, turn, history) = (self.about.clone(), Arc::clone(&self.turn), Arc::clone(&self.history));
         let write = Arc::new(write);
@@ -120,13 +120,13 @@ impl MetricsPage {
         });
     }
 
-    /// The answer to a request for `/dashboard` or what is below it.
+    /// The answer to a request for `/dashboard` or a path below it.
     #[must_use]
     pub fn dashboard(&self, head: &Head) -> Response {
         dashboard::answer(head, &self.history)
     }
 
-    /// Ends the sampling, and waits until no page is written that holds parts of the service.
+    /// Ends the sampling, and waits until no page is being written that holds parts of the service.
     pub async fn idle(&self) {
         if let Some(sampler) = self.sampler.get() {
             sampler.abort();
@@ -143,8 +143,8 @@ impl Drop for MetricsPage {
     }
 }
 
-/// Writes a page; none if the service has gone. What `write` holds of the service is given back before the
-/// turn is.
+/// Writes a page; none if the service has gone. The parts of the service that `write` holds are released
+/// before the turn.
 fn written(
     about: &About,
     turn: OwnedMutexGuard<()>,
@@ -203,7 +203,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_page_delays_only_other_pages() {
-        // This runtime has one thread: if it wrote the page, the test would hang.
+        // This runtime has one thread: if the page were written on it, the test would hang.
         let page = Arc::new(MetricsPage::new("bank"));
         let (go_on, waits) = mpsc::channel();
         let (tell, told) = mpsc::channel();

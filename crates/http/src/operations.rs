@@ -1,15 +1,15 @@
-//! Requests by operation and outcome, and how long they took.
+//! Requests by operation and outcome, and their durations.
 
 use std::time::Instant;
 
 use batzen_metrics::{Counter, Histogram, Page};
 
-/// How requests end, as the label `outcome` says it. `done`: 2xx and 3xx. `conflict`: 409, which comes with
-/// proof. `refused`: any other 4xx. `overload`: 503, to be tried again. `failed`: any other 5xx. `cancelled`:
-/// the client went away before the answer.
+/// How requests end, for the label `outcome`. `done`: 2xx and 3xx. `conflict`: 409, which comes with proof.
+/// `refused`: any other 4xx. `overload`: 503, to be tried again. `failed`: any other 5xx. `cancelled`: the
+/// client disconnected before the answer.
 pub const OUTCOMES: [&str; 6] = ["done", "conflict", "refused", "overload", "failed", "cancelled"];
 
-/// Which of [`OUTCOMES`] an answer is.
+/// The index in [`OUTCOMES`] for an answer with this status.
 fn outcome(status: u16) -> usize {
     match status {
         0..=399 => 0,
@@ -39,7 +39,7 @@ impl Operations {
         Self { names, ended, times }
     }
 
-    /// Begins an operation, given by its index in the list. It counts as cancelled if the result is dropped.
+    /// Starts an operation, given by its index in the list. It counts as cancelled if the result is dropped.
     ///
     /// # Panics
     /// If the list has no such index.
@@ -75,7 +75,7 @@ impl Operations {
     }
 }
 
-/// An operation that is being worked on.
+/// An operation in progress.
 #[derive(Debug)]
 pub struct Running<'a> {
     operations: &'a Operations,
@@ -85,7 +85,7 @@ pub struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Ends it with an answer of this HTTP status.
+    /// Ends it with the HTTP status of the answer.
     pub fn end(mut self, status: u16) {
         self.outcome = outcome(status);
     }

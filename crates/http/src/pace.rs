@@ -6,15 +6,15 @@ use tokio::time::Instant;
 /// About the largest number of marks in a window.
 const MARKS: u32 = 16;
 
-/// Checks that each window of time brings as many bytes as the minimum rate needs. A fast start does not make
-/// up for a later stall.
+/// Checks that each window of time brings as many bytes as the minimum rate requires. A fast start does not
+/// make up for a later stall.
 #[derive(Debug)]
 pub(crate) struct Pace {
     window: Duration,
-    /// How many bytes each window needs.
+    /// How many bytes each window requires.
     window_bytes: u64,
     total_bytes: u64,
-    /// Times and the bytes received until then, in order. Marks that can no longer begin a window that is too
+    /// Times and the bytes received until then, in order. Marks that can no longer start a window that is too
     /// slow are removed.
     marks: VecDeque<(Instant, u64)>,
 }
@@ -30,7 +30,7 @@ impl Pace {
         }
     }
 
-    /// Notes received bytes.
+    /// Records received bytes.
     pub(crate) fn add(&mut self, now: Instant, bytes: usize) {
         self.total_bytes = self.total_bytes.saturating_add(bytes as u64);
         match self.marks.back_mut() {
@@ -46,7 +46,7 @@ impl Pace {
         }
     }
 
-    /// When the stream is too slow unless more bytes come; `None` is never.
+    /// When the stream will be too slow unless more bytes arrive; `None` for never.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.marks.front().and_then(|(time, _)| time.checked_add(self.window))
     }
@@ -67,7 +67,7 @@ mod tests {
         for second in 1..=5_u64 {
             pace.add(at(second * 1000), 1_000_000);
         }
-        // The stop begins after five seconds and may last for one window.
+        // The stop starts after five seconds and may last for one window.
         assert_eq!(pace.deadline(), Some(at(15_000)));
     }
 
@@ -84,7 +84,7 @@ mod tests {
                 assert!(pace.marks.len() <= 2 * MARKS as usize);
                 late
             });
-            assert_eq!(!ended, lasts, "{bytes} bytes every half a second");
+            assert_eq!(!ended, lasts, "{bytes} bytes every half second");
         }
     }
 

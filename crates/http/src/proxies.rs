@@ -100,7 +100,7 @@ impl TrustedProxies {
         self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// Whether the other end of a connection is such a proxy.
+    /// Whether the peer of a connection is a trusted proxy.
     pub(crate) fn trusts(&self, peer: &Peer) -> bool {
         match peer {
             Peer::Tcp(address) => self.contains(address.ip()),
@@ -108,9 +108,9 @@ impl TrustedProxies {
         }
     }
 
-    /// The client of a request from such a proxy: the last address in `X-Forwarded-For` that does not belong
-    /// to a trusted proxy. An untrusted peer wrote the addresses before it. `None` if there is no such
-    /// address; text that is not an address ends the search.
+    /// The client of a request that a trusted proxy forwards: the last address in `X-Forwarded-For` that does
+    /// not belong to a trusted proxy. An untrusted peer wrote the addresses before it. `None` if there is no
+    /// such address; text that is not an address ends the search.
     pub(crate) fn client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {
             for item in value.to_str().ok()?.rsplit(',') {

@@ -1,8 +1,8 @@
 //! `/health` and `/ready`: liveness and readiness, in one shape for all services.
 //!
-//! `/health` answers 200 while the process serves requests. `/ready` runs the service's checks: 200 when all
-//! pass, else 503. Both bodies are small JSON objects without secrets; proxies and service managers read the
-//! status alone.
+//! `/health` answers 200 while the process serves requests. `/ready` runs the service's checks: 200 if all
+//! pass, otherwise 503. Both bodies are small JSON objects without secrets; proxies and service managers read
+//! only the status.
 //!
 //! ```json
 //! {"status":"not ready","checks":[{"name":"store","ok":true},{"name":"keys","ok":false,"hint":"…"}]}
@@ -26,7 +26,7 @@ const HINT_CHARS_MAX: usize = 300;
 
 /// How far a clock may step back.
 const CLOCK_STEP_MAX_US: u64 = 60_000_000;
-/// A clock that reads an earlier time is not set: 1 January 2024.
+/// The clock is not set if it reads an earlier time: 1 January 2024.
 const CLOCK_MIN_US: u64 = 1_704_067_200_000_000;
 
 #[derive(Debug, Serialize)]
@@ -50,7 +50,8 @@ impl Readiness {
         Self::default()
     }
 
-    /// Adds a check. The error becomes the hint: it says what is wrong and what to do, and names no secret.
+    /// Adds a check. The error becomes the hint, which must say what is wrong and what to do, without
+    /// secrets.
     #[must_use]
     pub fn check<T, E: std::fmt::Display>(mut self, name: &'static str, result: Result<T, E>) -> Self {
         let hint = result.err().map(|error| error.to_string().chars().take(HINT_CHARS_MAX).collect());
@@ -94,9 +95,9 @@ impl Readiness {
 /// The state behind the checks of one service.
 #[derive(Debug, Default)]
 pub struct Checks {
-    /// Held by the blocking check that runs.
+    /// Held by the blocking check that is running.
     turn: Arc<Mutex<()>>,
-    /// The latest time that the clock has read.
+    /// The latest time that the clock has shown.
     latest_us: AtomicU64,
 }
 
@@ -118,7 +119,7 @@ impl Checks {
         tokio::task::spawn_blocking(run).await.unwrap_or_else(|_| Err("the service is ending".to_owned()))
     }
 
-    /// Checks that the clock is set and has not stepped back, by the time that it reads.
+    /// Checks that the clock is set and has not stepped back. The argument is its current time.
     ///
     /// # Errors
     /// What is wrong, and what to do.

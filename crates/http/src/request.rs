@@ -1,4 +1,4 @@
-//! What a handler gets: the decoded head and the inflated body.
+//! What a handler receives: the decoded head and the inflated body.
 
 use crate::{
     codes::FrameError,
@@ -52,14 +52,15 @@ impl fmt::Display for Peer {
 /// A request without its body.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// The method. `HEAD` appears as `GET`: handlers answer both alike, and the server leaves out the body.
+    /// The method. `HEAD` appears as `GET`: handlers answer both in the same way, and the server omits the
+    /// body.
     pub method: Method,
     /// Whether the request was `HEAD`.
     pub is_head: bool,
     /// The path without the query, still percent-encoded.
     pub path: String,
     /// The segments of the path, percent-decoded. Repeated and trailing slashes do not count, but a path that
-    /// begins with two slashes has an empty first segment.
+    /// starts with two slashes has an empty first segment.
     pub segments: Vec<String>,
     /// The query, still percent-encoded.
     pub raw_query: Option<String>,
@@ -69,7 +70,7 @@ pub struct Head {
     pub headers: HeaderMap,
     /// The other end of the connection.
     pub peer: Peer,
-    /// The address of the client: the peer's, or the one that a trusted proxy names
+    /// The client's address: the peer's, or the one that a trusted proxy names
     /// ([`crate::ServerOptions::trusted_proxies`]). None on a local socket.
     pub client: Option<IpAddr>,
 }
@@ -251,15 +252,15 @@ pub struct Request {
     pub head: Head,
     /// The body, already inflated.
     pub body: Bytes,
-    /// Fires when the service shuts down, or when this request must stop waiting because too many wait. A
-    /// handler that waits then answers with the current state.
+    /// Fires when the service shuts down, or when this request must stop waiting because too many are
+    /// waiting. The handler then answers with the current state.
     pub drain: Drain,
     pub(crate) slot: Option<Hold>,
     pub(crate) _body_hold: Option<Hold>,
     pub(crate) place: Option<Place>,
 }
 
-/// What a request needs to wait after it has left its slot.
+/// What a request needs in order to wait after it has left its slot.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub client: Arc<Client>,
@@ -291,9 +292,9 @@ impl Request {
     }
 
     /// Leaves the slot of a request in flight. A long poll calls this before it waits, so that thousands of
-    /// waiting clients do not block the others. `drain` fires at once if too many requests wait already (or
-    /// the client has its share), and later if connections run out. The handler then answers with the current
-    /// state.
+    /// waiting clients do not block the others. `drain` fires at once if too many requests are waiting
+    /// already (or the client has used up its share), and later if connections run out. The handler then
+    /// answers with the current state.
     pub fn leave_slot(&mut self) {
         self.slot = None;
         let Some(place) = self.place.as_mut().filter(|place| place.waiting.is_none()) else { return };

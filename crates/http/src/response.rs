@@ -26,7 +26,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// A response with a body and its content type; no content type header if that is empty.
+    /// A response with a body and its content type; if that is empty, there is no content type header.
     #[must_use]
     pub fn bytes(status: u16, content_type: &str, body: impl Into<Bytes>) -> Self {
         let response = Self { status, headers: Vec::new(), body: body.into(), deflated: None, close: false };
@@ -72,14 +72,14 @@ impl Response {
         Self::error_with(code, None, detail, Map::new())
     }
 
-    /// The response for an error code with another status than the registry's.
+    /// The response for an error code with a status other than the registry's.
     #[must_use]
     pub fn error_status(code: ErrorCode, status: u16, detail: &str) -> Self {
         Self::error_with(code, Some(status), detail, Map::new())
     }
 
-    /// The response for an error code with further members (evidence, conflict proofs: a struct or a map),
-    /// and optionally another status.
+    /// The response for an error code with further members (evidence or conflict proofs, as a struct or a
+    /// map), and optionally another status.
     #[must_use]
     pub fn error_with(code: ErrorCode, status: Option<u16>, detail: &str, extra: impl Serialize) -> Self {
         let mut body = ErrorBody::with(code, extra);

@@ -1,4 +1,4 @@
-//! A table of endpoints, and the right error for each request that matches none.
+//! A table of endpoints, and the right error for each request that matches none of them.
 
 use crate::{codes::FrameError, request::Head, response::Response};
 use http::{Method, header};
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 /// The errors of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Those of the exchange: by first segment (404 / 21), then method (405 / 20), then number of segments
-    /// (404 / 1002), then operation (404 / 1001). A path remainder over 511 bytes is 414 / 31.
+    /// The exchange's errors, checked by first segment (404 / 21), then method (405 / 20), then number of
+    /// segments (404 / 1002), then operation (404 / 1001). A path remainder over 511 bytes is 414 / 31.
     ByFirstSegment,
-    /// Those of the bank and most other services: a path that matches no pattern is 404 / 21, one that
+    /// The errors of the bank and most other services: a path that matches no pattern is 404 / 21; one that
     /// matches with another method is 405 / 20.
     ByPath,
 }
@@ -34,7 +34,7 @@ enum Part {
 /// The endpoint that a request is for, with the parameters from its path in order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Matched<'a, E> {
-    /// The table's value for it.
+    /// The table's value for the endpoint.
     pub endpoint: &'a E,
     /// The path's parameters, percent-decoded.
     pub params: Vec<&'a str>,
@@ -56,7 +56,7 @@ pub struct Matched<'a, E> {
 pub struct Routes<E> {
     style: Style,
     routes: Vec<Route<E>>,
-    /// Indexes of the routes that begin with a literal (`""`: the root), in order.
+    /// Indexes of the routes that start with a literal (`""` for the root), in order.
     by_first: BTreeMap<String, Vec<usize>>,
 }
 
@@ -67,12 +67,12 @@ impl<E> Routes<E> {
         Self { style, routes: Vec::new(), by_first: BTreeMap::new() }
     }
 
-    /// Adds an endpoint. `pattern` is a path whose segments are literals or `:parameters`; earlier entries
+    /// Adds an endpoint. `pattern` is a path whose segments are literals or `:parameters`. Earlier entries
     /// win, so literals go before parameters.
     ///
     /// # Panics
-    /// If the pattern does not begin with a slash, or its first segment is a parameter in a table by
-    /// first segment. Tables are constant, so the first start shows such a bug.
+    /// If the pattern does not start with a slash, or its first segment is a parameter in a table by first
+    /// segment. Tables are constant, so the first start reveals such a bug.
     #[must_use]
     pub fn route(mut self, method: Method, pattern: &str, endpoint: E) -> Self {
         assert!(pattern.starts_with('/'), "a pattern begins with a slash: {pattern}");
@@ -100,8 +100,8 @@ impl<E> Routes<E> {
     /// Finds the endpoint for a request.
     ///
     /// # Errors
-    /// The response to send instead: an error of the [`Style`], or 204 for `OPTIONS` on an endpoint
-    /// that exists.
+    /// The response to send instead: an error of the [`Style`], or 204 for `OPTIONS` on an endpoint that
+    /// exists.
     pub fn resolve<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
         match self.style {
             Style::ByFirstSegment => self.resolve_by_first(head),

@@ -20,20 +20,20 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-/// How long, and for how many bytes, the server reads from a client that keeps sending after its refusal.
+/// How long, and for how many bytes, the server reads from a client that keeps sending after it was refused.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;
-/// It reads in pieces of this size, with a pause after each, so that a client that keeps sending does not
-/// keep a core busy.
+/// Input is read in pieces of this size, with a pause after each, so that a client that keeps sending does
+/// not keep a core busy.
 const LINGER_PIECE_BYTES: usize = 64 << 10;
 const LINGER_PAUSE: Duration = Duration::from_millis(5);
-/// The most connections that are read like this at the same time. One client gets half; further ones are
-/// closed soon.
+/// The maximum number of connections that are read like this at the same time. One client gets half; further
+/// ones are closed soon.
 pub(crate) const LINGER_CLOSES_MAX: usize = 16;
-/// How long further ones have to read the refusal.
+/// How long the others have to read the refusal.
 const CLOSE_DELAY: Duration = Duration::from_millis(250);
-/// The most connections beyond the limit that get a 503 at the same time. Further ones are closed without a
-/// response.
+/// The maximum number of connections beyond the limit that get a 503 at the same time. Further ones are
+/// closed without a response.
 const MAX_REFUSALS: usize = 64;
 /// The pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -62,7 +62,7 @@ impl Server {
         Ok(Self { listener, bound, stats: Arc::default() })
     }
 
-    /// Starts to listen, unless it already does. A server on a shared port gets connections from here on, so
+    /// Starts to listen, unless it already does. A server on a shared port gets connections from now on, so
     /// call this after everything that can fail.
     ///
     /// # Errors
@@ -92,14 +92,14 @@ impl Server {
         }
     }
 
-    /// Its counters.
+    /// The server's counters.
     #[must_use]
     pub fn stats(&self) -> Arc<Stats> {
         Arc::clone(&self.stats)
     }
 
-    /// Serves until `drain` fires. Then hands over a shared port, stops accepting, answers the next request
-    /// of each open connection for `options.idle_grace`, lets requests in flight finish within
+    /// Serves until `drain` fires. Then it hands over a shared port, stops accepting, answers the next
+    /// request of each open connection for `options.idle_grace`, lets requests in flight finish within
     /// `options.drain_timeout`, cuts off the rest, and returns.
     pub async fn serve<H: Handler>(self, handler: Arc<H>, options: ServerOptions, drain: Drain) -> Drained {
         let Self { listener, bound, stats } = self;
@@ -166,7 +166,7 @@ impl Server {
             };
             match accepted {
                 Ok(socket) => take(socket, &mut tasks, &mut refused_tasks),
-                // The peer went away before the connection was accepted.
+                // The peer disconnected before the connection was accepted.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -228,7 +228,7 @@ async fn refuse_connection<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Shuts down the sending half and reads what the peer is still sending, so that the peer can read the last
-/// response. Only for a limited number of connections: on others the peer has a short time to read it, and
+/// response. Only for a limited number of connections: on others, the peer has a short time to read it, and
 /// may lose it if it keeps sending.
 async fn linger_close<S>(stream: &mut S, client: &Arc<Client>, stats: &Stats) -> io::Result<()>
 where
@@ -310,9 +310,10 @@ where
             biased;
             ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {
                 if let Err(error) = ended {
-                    // Hyper has no other sign of an invalid `Content-Length`.
+                    // Hyper gives no other sign of an invalid `Content-Length`.
                     bad_length = error.is_parse() && error.to_string().contains("content-length");
-                    // The rest is not read, but the client must still get the responses to earlier requests.
+                    // The rest is not read, but the client must still receive the responses to earlier
+                    // requests.
                     state.ask_linger();
                     tracing::debug!(%peer, %error, "connection ended");
                 }
@@ -326,7 +327,7 @@ where
                         return;
                     }
                 } else {
-                    // From here on each response closes its connection.
+                    // From now on, each response closes its connection.
                     is_graced = true;
                     end_of_grace.as_mut().reset(Instant::now() + grace);
                 }
@@ -372,7 +373,7 @@ where
         add(&stats.malformed, 1);
     }
     if bad_length {
-        // The end of such a request is unknown, so the peer could mistake a response for that of another
+        // The end of such a request is unknown, so the peer could mistake the response for that of another
         // request.
         refusal = None;
     }
@@ -397,7 +398,7 @@ mod tests {
     use super::*;
     use crate::shares::{Key, RESOURCES, Shares};
 
-    /// A flooding client is read on some of its connections only; other clients are still read.
+    /// A flooding client is read on only some of its connections; other clients are still read.
     #[tokio::test]
     async fn few_refused_connections_of_a_client_are_read() {
         let shares = Shares::new([LINGER_CLOSES_MAX; RESOURCES]);

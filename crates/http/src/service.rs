@@ -24,17 +24,17 @@ use hyper::body::{Body, Incoming};
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
-/// A body may inflate to this many times its size, and to [`INFLATED_BYTES_FREE`] more. Our JSON inflates to
-/// three to ten times.
+/// A body may inflate to this many times its size, and to [`INFLATED_BYTES_FREE`] more. Our JSON inflates by
+/// a factor of three to ten.
 const INFLATION_RATIO_MAX: usize = 100;
 /// See [`INFLATION_RATIO_MAX`].
 const INFLATED_BYTES_FREE: usize = 64 << 10;
 
-/// A service: what it does with its requests.
+/// A service, which decides how to answer requests.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers a request. A panic is logged and becomes a 500; the server keeps running. If the client goes
-    /// away, the future is dropped at its next await point, so work that must complete belongs in a task of
-    /// its own.
+    /// Answers a request. A panic is logged and becomes a 500; the server keeps running. If the client
+    /// disconnects, the future is dropped at its next await point, so work that must complete belongs in its
+    /// own task.
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send;
 
     /// Checks a request before its body is read, usually with the [`Routes`](crate::Routes) table, so that no
@@ -48,7 +48,7 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// Checks the request with which a client changes to concurrent requests ([`ServerOptions::concurrent`]).
-    /// It must need the same authentication as the requests that follow, which are authenticated, too.
+    /// It must require the same authentication as the requests that follow, which are authenticated, too.
     ///
     /// # Errors
     /// The response to send instead of the agreement.
@@ -58,15 +58,15 @@ pub trait Handler: Send + Sync + 'static {
     }
 }
 
-/// What [`Handler::admit`] decides about a request that it admits.
+/// What [`Handler::admit`] decides about a request that it accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admission {
-    /// A limit for the body (as sent, and inflated) below the server's, in bytes.
+    /// A limit on the body (as sent, and inflated) below the server's, in bytes.
     pub max_body_bytes: Option<usize>,
 }
 
 impl Admission {
-    /// With a limit for the body, in bytes.
+    /// With a limit on the body, in bytes.
     #[must_use]
     pub const fn limited(max_body_bytes: usize) -> Self {
         Self { max_body_bytes: Some(max_body_bytes) }
@@ -76,9 +76,9 @@ impl Admission {
 /// The limits and deadlines of a server.
 ///
 /// Connections, requests in flight, long polls, bytes of bodies and bytes of responses are shared fairly: a
-/// client may take more of them only while it holds at most what is still free. So one address (IPv6: one
-/// /64) gets at most half of each limit, and later clients find room. Only the limits themselves bound
-/// clients on a local socket.
+/// client may take more of them only while it holds at most as much as is still free. So one address (for
+/// IPv6, one /64) gets at most half of each limit, and later clients find room. Clients on a local socket are
+/// bounded only by the limits themselves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// How long the header of a request may take, from its first byte (or from the start of the connection).
@@ -93,33 +93,33 @@ pub struct ServerOptions {
     pub write_timeout: Duration,
     /// The minimum rate of bodies and responses in each window, in bytes per second.
     pub min_rate_bytes_per_s: u64,
-    /// The most open connections. Further ones get a 503 and are closed. When connections run out, those
-    /// without a request are closed and long polls are answered early, the oldest first.
+    /// The maximum number of open connections. Further ones get a 503 and are closed. When connections run
+    /// out, those without a request are closed and long polls are answered early, the oldest first.
     pub max_connections: usize,
-    /// The most requests in handlers (waiting long polls do not count). Further ones get a 503.
+    /// The maximum number of requests in handlers (waiting long polls do not count). Further ones get a 503.
     pub max_in_flight: usize,
-    /// The most waiting long polls. Further ones are answered without waiting. At most half of
+    /// The maximum number of waiting long polls. Further ones are answered without waiting. At most half of
     /// `max_connections`.
     pub max_long_polls: usize,
     /// `Retry-After` of a 503, in seconds.
     pub retry_after_s: u32,
-    /// The largest header in total, in bytes (431 beyond).
+    /// The largest header in total, in bytes (431 for more).
     pub max_header_bytes: usize,
-    /// The longest request target, in bytes (414 beyond).
+    /// The longest request target, in bytes (414 for more).
     pub max_target_bytes: usize,
-    /// The largest body, as sent and inflated, in bytes (413 beyond).
+    /// The largest body, as sent and inflated, in bytes (413 for more).
     pub max_body_bytes: usize,
-    /// Request bodies in memory over all connections, in bytes (503 beyond). A quarter is reserved for bodies
-    /// up to 64 KiB.
+    /// Request bodies in memory over all connections, in bytes (503 for more). A quarter is reserved for
+    /// bodies up to 64 KiB.
     pub max_buffered_bytes: usize,
-    /// Responses that clients have not read yet, over all connections, in bytes (503 beyond). A quarter is
+    /// Responses that clients have not read yet, over all connections, in bytes (503 for more). A quarter is
     /// reserved for responses up to 64 KiB. Near the limit, connections whose clients have read nothing for
     /// `stall_timeout` are closed.
     pub max_answer_bytes: usize,
-    /// How long a client may stop reading a response while memory for responses runs out.
+    /// How long a client may stop reading a response while memory for responses is running out.
     pub stall_timeout: Duration,
-    /// The proxies whose `X-Forwarded-For` names the client. All clients of another proxy are one client. The
-    /// connections of these proxies are bounded by `max_connections` alone.
+    /// The proxies whose `X-Forwarded-For` names the client. All clients of another proxy count as one
+    /// client. The connections of these proxies are bounded only by `max_connections`.
     pub trusted_proxies: TrustedProxies,
     /// How long requests in flight may take to finish once the drain has fired.
     pub drain_timeout: Duration,
@@ -132,9 +132,9 @@ pub struct ServerOptions {
     /// Whether to compress responses.
     pub compress: bool,
     /// Whether a client may change a connection to concurrent requests (many `POST`s under way at once). For
-    /// services with small responses: up to 128 of a connection may be in memory.
+    /// services with small responses: up to 128 responses per connection may be in memory.
     pub concurrent: bool,
-    /// Rewrites the errors that the frame itself answers, for an interface with an error format of its own.
+    /// Rewrites the errors that the frame itself answers, for an interface with its own error format.
     pub error_form: fn(Response) -> Response,
 }
 
@@ -168,18 +168,18 @@ impl Default for ServerOptions {
     }
 }
 
-/// Bodies below this size are not compressed: it does not make them smaller.
+/// Bodies below this size are not compressed, since compression does not make them smaller.
 const MIN_COMPRESSED_BYTES: usize = 96;
-/// Bodies from this size on are compressed and inflated off the threads that serve connections.
+/// Bodies of at least this size are compressed and inflated off the threads that serve connections.
 const BLOCKING_FROM_BYTES: usize = 64 << 10;
 /// One in `RESERVED_PART` of each budget is reserved for bodies and responses up to this size.
 const SMALL_BYTES: usize = 64 << 10;
 const RESERVED_PART: usize = 4;
-/// Responses up to this size do not count for the budget: they fit into the buffer that each connection has
-/// anyway.
+/// Responses up to this size do not count towards the budget: they fit into the buffer that each connection
+/// has anyway.
 const FREE_ANSWER_BYTES: usize = 4 << 10;
 
-/// Close the connection without a response.
+/// The connection must be closed without a response.
 #[derive(Debug, thiserror::Error)]
 #[error("connection closed without a response: {0}")]
 pub(crate) struct CutOff(&'static str);
@@ -195,7 +195,7 @@ pub(crate) struct Frame<H> {
     polls: Arc<Polls>,
 }
 
-/// A connection, for its requests.
+/// A connection as its requests see it.
 pub(crate) struct Link {
     pub state: Arc<ConnState>,
     pub peer: Peer,
@@ -204,7 +204,7 @@ pub(crate) struct Link {
     pub is_proxy: bool,
 }
 
-/// A response's part of the budget; released when dropped.
+/// A response's part of the budget, released when dropped.
 pub(crate) struct AnswerHold {
     _hold: Hold,
     state: Arc<ConnState>,
@@ -217,7 +217,7 @@ impl Drop for AnswerHold {
     }
 }
 
-/// The body of a response that counts for the budget until it is written.
+/// The body of a response that counts towards the budget until it is written.
 struct Charged {
     body: Bytes,
     _hold: AnswerHold,
@@ -276,14 +276,15 @@ impl<H: Handler> Frame<H> {
         };
         let (used, limit) =
             (self.shares.used(Resource::Connections), self.shares.limit(Resource::Connections));
-        // A client that has its share does not evict others.
+        // A client that has used up its share does not evict others.
         if taken.is_some() || used >= limit {
             let count = (limit / 64).max(1);
             if used >= limit - limit / 4 {
                 add(&self.stats.polls_ended_early, self.polls.end_oldest(count));
             }
             if used >= limit - limit / 8 {
-                // A client that has just connected, or has just got a response, is about to send a request.
+                // A client that has just connected or has just received a response is about to send a
+                // request.
                 self.connections.close_unused(count, self.options.header_timeout / 10);
             }
         }
@@ -478,7 +479,7 @@ impl<H: Handler> Frame<H> {
         self.frame_error(FrameError::InternalInvariant, "")
     }
 
-    /// A response without reading the body. If the body is incomplete, the connection closes.
+    /// Responds without reading the body. If the body is incomplete, the connection closes.
     fn refuse(&self, conn: &ConnState, body: &Incoming, mut response: Response) -> Response {
         if !body.is_end_stream() {
             response.close = true;
@@ -587,7 +588,7 @@ impl<H: Handler> Frame<H> {
             if length > max_bytes {
                 return Err(CutOff("the chunked body exceeds its limit"));
             }
-            // A body that is announced as large cannot use what is reserved for small ones.
+            // A body that is announced as large cannot use the part that is reserved for small ones.
             let expected = announced.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0).max(length);
             if !hold.grow(data.len(), reserved(expected, limit)) {
                 return Ok(Err(self.overloaded(conn, &body, Resource::Bodies)));
@@ -623,7 +624,7 @@ impl<H: Handler> Frame<H> {
         })
     }
 
-    /// Adds what every response has.
+    /// Adds everything that all responses have.
     async fn finish(
         &self,
         link: &Link,
@@ -632,7 +633,7 @@ impl<H: Handler> Frame<H> {
         deflates: bool,
         is_options: bool,
     ) -> hyper::Response<Full<Bytes>> {
-        // A body that many responses share is in memory once.
+        // A body that many responses share is in memory only once.
         let is_shared = response.deflated.is_some();
         let (status, mut map, mut body, close) = Self::packed(response, deflates).await;
         let (status, close) = match self.charge(link, client, if is_shared { 0 } else { body.len() }) {
@@ -691,7 +692,7 @@ impl<H: Handler> Frame<H> {
                     None if body.len() >= BLOCKING_FROM_BYTES => {
                         let plain = body.clone();
                         let packed = tokio::task::spawn_blocking(move || deflate(&plain)).await;
-                        // If the runtime shuts down, the plain body serves as well.
+                        // If the runtime is shutting down, the plain body will do.
                         packed.map_or_else(|_| body.clone(), Bytes::from)
                     }
                     None => deflate(&body).into(),

@@ -1,14 +1,14 @@
 //! Fair shares of the resources that all clients of a server use.
 //!
-//! Each resource has a limit. A client may take more of it only while what it holds is at most what would
-//! still be free afterwards (a dynamic threshold, after Choudhury and Hahne). One client alone gets half, `n`
-//! greedy clients leave `1 / (n + 1)` free, and a client that comes later always finds room. Below half of
-//! the limit no client is refused, so a single proxy or load generator has no disadvantage on an idle server.
+//! Each resource has a limit. A client may take more of it only while it holds at most as much as would still
+//! be free afterwards (a dynamic threshold, after Choudhury and Hahne). A single client gets half, `n` greedy
+//! clients leave `1 / (n + 1)` free, and a client that comes later always finds room. Below half of the limit
+//! no client is refused, so a single proxy or load generator has no disadvantage on an idle server.
 //!
-//! A client is an IPv4 address, or the first 64 bits of an IPv6 address (what one subscriber gets). Clients
-//! on a local socket are programs of the operator: they count, but only the limit itself bounds them. A
-//! client is remembered while it has a connection or a request, so there are never more entries than
-//! connections and requests.
+//! A client is an IPv4 address, or the first 64 bits of an IPv6 address (the size of one subscriber's
+//! network). Clients on a local socket are programs of the operator: they count, but only the limit itself
+//! bounds them. A client is remembered while it has a connection or a request, so there are never more
+//! entries than connections and requests.
 
 use std::{
     collections::HashMap,
@@ -37,7 +37,7 @@ pub(crate) enum Resource {
     LingerCloses = 5,
 }
 
-/// How many resources there are.
+/// The number of resources.
 pub(crate) const RESOURCES: usize = 6;
 
 /// Identifies a client.
@@ -111,7 +111,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Takes a part of a resource; `None` if the client has its share, or nothing is left.
+    /// Takes a part of a resource; `None` if the client has used up its share, or nothing is left.
     pub(crate) fn take(self: &Arc<Self>, resource: Resource, amount: usize) -> Option<Hold> {
         let mut hold = self.hold(resource);
         hold.grow(amount, 0).then_some(hold)
@@ -260,7 +260,7 @@ mod tests {
             !hold.grow(81, 20) && hold.grow(80, 20) && !hold.grow(1, 20),
             "the part for others stays free"
         );
-        assert!(!hold.grow(1, 0), "this client has its share");
+        assert!(!hold.grow(1, 0), "this client has used up its share");
         assert!(shares.client(v4(2)).take(Resource::Bodies, 20).is_some());
     }
 

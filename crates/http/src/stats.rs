@@ -9,7 +9,7 @@ use batzen_metrics::Page;
 
 use crate::shares::{RESOURCES, Resource, Shares};
 
-/// The names of [`Resource`]s, as the label `share` has them.
+/// The names of the [`Resource`]s, for the label `share`.
 const SHARES: [&str; RESOURCES] = ["connections", "requests", "long_polls", "bodies", "answers", "partings"];
 
 /// Counters since the server was bound. The accept loop, the connections and the metrics page share them.
@@ -38,7 +38,7 @@ pub struct Stats {
 /// The values of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatsSnapshot {
-    /// Connections accepted, the refused ones included.
+    /// Connections accepted, including refused ones.
     pub connections_accepted: u64,
     /// Connections refused because there were too many.
     pub connections_refused: u64,
@@ -52,7 +52,7 @@ pub struct StatsSnapshot {
     pub requests_overload: u64,
     /// Responses by class of their status: `responses[0]` counts 1xx, `responses[4]` counts 5xx.
     pub responses: [u64; 5],
-    /// Requests that ended without a response: the peer went away, or its body was cut off.
+    /// Requests that ended without a response: the peer disconnected, or its body was cut off.
     pub cancelled: u64,
     /// Handlers that panicked (each was answered with 500).
     pub panics: u64,
@@ -65,23 +65,23 @@ pub struct StatsSnapshot {
     pub body_bytes_received: u64,
     /// Bytes of response bodies, as sent.
     pub body_bytes_sent: u64,
-    /// Refusals because a client had its share or nothing was left: connections, requests, long polls
+    /// Refusals because a client had used up its share or nothing was left: connections, requests, long polls
     /// (answered at once), bodies, responses, partings (refused connections that were closed without reading
     /// further).
     pub refused: [u64; RESOURCES],
-    /// Connections closed because their clients did not read while memory for responses ran out.
+    /// Connections closed because their clients did not read while memory for responses was running out.
     pub readers_cut: u64,
     /// Long polls answered early because connections ran out.
     pub polls_ended_early: u64,
-    /// Connections closed because they had no request while connections ran out.
+    /// Connections closed because they had no request while connections were running out.
     pub unused_closed: u64,
-    /// What clients hold now of the shared resources: connections, requests, long polls, bytes of bodies,
-    /// bytes of responses, refused connections that are still read.
+    /// What clients now hold of the shared resources: connections, requests, long polls, bytes of bodies,
+    /// bytes of responses, and refused connections that are still read.
     pub held: [u64; RESOURCES],
 }
 
 impl Stats {
-    /// The counters now. They are read one after the other, so sums can be off by the requests in flight.
+    /// The current counters. They are read one after the other, so sums may be off by the requests in flight.
     #[must_use]
     pub fn snapshot(&self) -> StatsSnapshot {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

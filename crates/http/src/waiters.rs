@@ -57,9 +57,9 @@ pub struct TooManyWaiters;
 pub enum Woken {
     /// The key was woken since the registration or the last wait: look the value up again.
     Event,
-    /// The timeout is over.
+    /// The timeout has passed.
     Timeout,
-    /// The service shuts down: answer now with the current value.
+    /// The service is shutting down: answer now with the current value.
     Drain,
 }
 
@@ -150,19 +150,19 @@ pub struct Waiter<K: Eq + Hash + Clone> {
 }
 
 impl<K: Eq + Hash + Clone> Waiter<K> {
-    /// Waits until the key is woken, `timeout` is over, or the service ends. An event since the registration,
-    /// or since the last return from here, counts at once.
+    /// Waits until the key is woken, `timeout` has passed, or the service ends. An event since the
+    /// registration, or since the last return from here, ends the wait at once.
     pub async fn wait(&mut self, timeout: Duration, drain: &Drain) -> Woken {
         let deadline = Instant::now().checked_add(timeout);
         self.wait_until(deadline, drain).await
     }
 
-    /// Like [`Waiter::wait`], until an instant; `None` is for ever.
+    /// Like [`Waiter::wait`], until an instant; `None` waits for ever.
     pub async fn wait_until(&mut self, deadline: Option<Instant>, drain: &Drain) -> Woken {
         let spot = Arc::clone(&self.spot);
         let notified = spot.notify.notified();
         tokio::pin!(notified);
-        // From here on no wake-up is missed, so the counter is read afterwards.
+        // No wake-up is missed from now on, so the counter is read afterwards.
         notified.as_mut().enable();
         let events = spot.events.load(Ordering::SeqCst);
         if events != self.seen {

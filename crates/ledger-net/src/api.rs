@@ -184,7 +184,7 @@ impl Api {
         self.metrics_page.answer(self.writer()).await
     }
 
-    /// Writes what the page `/metrics` says.
+    /// The function that writes the page `/metrics`.
     fn writer(&self) -> impl Fn(&mut Page) + Send + Sync + use<> {
         let (operations, http_stats) = (Arc::clone(&self.operations), Arc::clone(&self.http_stats));
         let write_metrics = Arc::clone(&self.write_metrics);

@@ -124,12 +124,12 @@ impl NetStats {
     pub fn write(&self, page: &mut Page) {
         page.counter(
             "batzen_ledger_net_connections_total",
-            "Connections of the binary protocol that were accepted",
+            "Accepted connections of the binary protocol",
             self.connections.get(),
         );
         page.gauge(
             "batzen_ledger_net_connections_open",
-            "Connections of the binary protocol",
+            "Open connections of the binary protocol",
             self.connections.get().saturating_sub(self.connections_ended.get()),
         );
         page.counter(
@@ -145,22 +145,18 @@ impl NetStats {
         );
         page.counter(
             "batzen_ledger_net_errors_total",
-            "Requests that were answered with an error other than busy",
+            "Requests answered with an error other than busy",
             self.errors.get(),
         );
-        page.counter(
-            "batzen_ledger_net_busy_total",
-            "Requests that were answered with busy",
-            self.busy.get(),
-        );
+        page.counter("batzen_ledger_net_busy_total", "Requests answered with busy", self.busy.get());
         page.counter(
             "batzen_ledger_net_events_total",
-            "Events of create requests given to the ledger",
+            "Events of create requests passed to the ledger",
             self.events.get(),
         );
         page.histogram(
             "batzen_ledger_net_batch_events",
-            "Events in each batch given to the ledger",
+            "Events per batch passed to the ledger",
             &self.batch_events,
         );
         page.counter(
@@ -202,7 +198,7 @@ impl LedgerServer {
         Ok(Self { listener, bound, stats: Arc::default() })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     #[must_use]
     pub const fn bound(&self) -> &Bound {
         &self.bound
@@ -225,12 +221,7 @@ impl LedgerServer {
 
     /// Serves until `drain` fires. Then it accepts and reads no more, answers requests in flight within
     /// `options.drain_timeout`, and returns.
-    pub fn serve(
-        self,
-        ledger: Arc<dyn Ledger>,
-        options: NetOptions,
-        drain: Drain,
-    ) -> BoxFuture<'static, ()> {
+    pub fn serve(self, ledger: Arc<dyn Ledger>, options: NetOptions, drain: Drain) -> BoxFuture<'static, ()> {
         Box::pin(self.run(ledger, options, drain))
     }
 

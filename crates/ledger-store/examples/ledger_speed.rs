@@ -93,7 +93,7 @@ async fn main() {
     let mut making = Duration::ZERO;
     let mut times = Vec::new();
     let mut sent = 0;
-    // Two batches on their way: one is made while the other is executed.
+    // Two batches in flight: one is built while the other is executed.
     let mut on_their_way = std::collections::VecDeque::new();
     while sent < transfers || !on_their_way.is_empty() {
         if sent < transfers && on_their_way.len() < 2 {
@@ -104,7 +104,7 @@ async fn main() {
             let answer = ledger.create_transfers(events);
             on_their_way.push_back((Instant::now(), answer));
             let (_, answer) = on_their_way.back_mut().expect("just pushed");
-            // Polled once, it is queued.
+            // Polling it once queues the request.
             let _ = futures_poll(answer);
             continue;
         }
@@ -147,7 +147,7 @@ async fn main() {
     ledger.stop().expect("it closes");
 }
 
-/// Polls a future once without a waker that matters.
+/// Polls a future once with a waker that does nothing.
 fn futures_poll<F: Future + Unpin>(future: &mut F) -> bool {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     std::pin::Pin::new(future).poll(&mut context).is_ready()

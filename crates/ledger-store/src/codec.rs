@@ -1,10 +1,10 @@
 //! The encoding of records: 60 to 90 bytes per transfer.
 //!
-//! A block holds records of one kind, accounts or everything else, so that the accounts that movements name
-//! by number are known before the block is read. Numbers have variable length (seven bits per byte, the
-//! lowest first). Times and ids are differences to the previous record. A mask says which fields are left out
-//! because they are zero or have the usual value. Few bytes are zero, since a column of bytes has to escape
-//! zeros.
+//! A block holds records of one kind, accounts or everything else, so that the accounts that movements refer
+//! to by number are known before the block is read. Numbers have variable length (seven bits per byte, the
+//! lowest first). Times and ids are stored as differences to the previous record. A mask says which fields
+//! are omitted because they are zero or have their usual value. The encoding avoids zero bytes, because a
+//! column of bytes has to escape them.
 
 use batzen_ledger::machine::{Balances, LogRecord, Movement, Side, kind_of};
 use batzen_ledger::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
@@ -87,7 +87,7 @@ mod bit {
     pub const FLAGS: u32 = 1 << 8;
     pub const DEBIT_CLOSED: u32 = 1 << 9;
     pub const CREDIT_CLOSED: u32 = 1 << 10;
-    /// The first of eight bits that say which balances are not zero.
+    /// The first of eight bits that mark the non-zero balances.
     pub const BALANCES: u32 = 11;
 }
 
@@ -148,7 +148,7 @@ fn encode_account(account: &Account, context: Context, out: &mut Vec<u8>) {
     note(user_data_128 != 0, bit::USER_DATA_128);
     note(user_data_64 != 0, bit::USER_DATA_64);
     note(user_data_32 != 0, bit::USER_DATA_32);
-    // Plus one, since a byte of zero takes two.
+    // Plus one, because a zero byte takes two bytes.
     put_u64(u64::from(mask) + 1, out);
     put(zigzag(context.timestamp, timestamp), out);
     put_id(difference, id, out);
@@ -257,8 +257,8 @@ fn put_u64(mut value: u64, out: &mut Vec<u8>) {
     out.push((value & 0x7f) as u8);
 }
 
-/// `to - from` as a number that is small if the difference is small, whatever its sign. Plus one, since a
-/// byte of zero takes two.
+/// `to - from` as a number that is small if the difference is small, whatever its sign. Plus one, because a
+/// zero byte takes two bytes.
 fn zigzag(from: u64, to: u64) -> u128 {
     let (size, sign) = if to >= from { (to - from, 0) } else { (from - to, 1) };
     (u128::from(size) << 1 | sign) + 1

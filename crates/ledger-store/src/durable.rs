@@ -79,7 +79,7 @@ impl DurableLedger {
         Self::start(place.open(&batzen_storage::LEDGER, 1)?, system_clock, options)
     }
 
-    /// Starts a ledger on a store that has the tables of [`batzen_tables::ledger::ALL`]. `clock` tells the
+    /// Starts a ledger on a store that has the tables of [`batzen_tables::ledger::ALL`]. `clock` returns the
     /// time in nanoseconds since the epoch.
     ///
     /// # Errors
@@ -156,8 +156,8 @@ impl DurableLedger {
         }
     }
 
-    /// Executes the durable log again by all rules, while the ledger runs: see [`recovery::verify`]. Not for
-    /// async threads: it takes seconds per million transfers.
+    /// Executes the durable log again with all rules, while the ledger runs: see [`recovery::verify`]. Not
+    /// for async threads: it takes seconds per million transfers.
     ///
     /// # Errors
     /// The first problem found.
@@ -184,7 +184,7 @@ impl DurableLedger {
         let lane = self.lane.metrics();
         page.gauge("batzen_ledger_queue_events", "Events waiting", lane.waiting());
         page.count("batzen_ledger_batches_failed_total", "Batches undone", lane.failed_batches());
-        page.histogram("batzen_ledger_batch_events", "Events in a batch", lane.batch_events());
+        page.histogram("batzen_ledger_batch_events", "Events per batch", lane.batch_events());
         let [execute, commit] = [Stage::Execute, Stage::Commit].map(|stage| lane.stage_times(stage));
         page.histogram("batzen_ledger_execute_seconds", "Time to execute a batch", execute);
         page.histogram("batzen_ledger_commit_seconds", "Time to make a batch durable", commit);
@@ -192,7 +192,7 @@ impl DurableLedger {
         page.gauge("batzen_ledger_accounts", "Accounts", state.counts.accounts);
         page.gauge("batzen_ledger_transfers", "Transfers", state.counts.transfers);
         page.gauge("batzen_ledger_pendings", "Unresolved pending transfers", state.counts.pendings);
-        page.gauge("batzen_ledger_burnt_ids", "Transfer ids refused for good", state.counts.burnt);
+        page.gauge("batzen_ledger_burnt_ids", "Transfer ids refused permanently", state.counts.burnt);
         page.gauge("batzen_ledger_log_rows", "Rows of the log", log_blocks);
         let memory = [
             ("accounts", state.memory.accounts),
@@ -200,7 +200,7 @@ impl DurableLedger {
             ("pendings", state.memory.pendings),
             ("log", log_memory_bytes),
         ];
-        page.gauges("batzen_ledger_memory_bytes", "Memory taken by the state", "part", memory);
+        page.gauges("batzen_ledger_memory_bytes", "Memory used by the state", "part", memory);
         self.log.store().write_metrics(page, ALL);
     }
 
@@ -248,7 +248,7 @@ impl DurableLedger {
     }
 }
 
-/// The time of this machine in nanoseconds since the epoch. If it goes back, the time of the ledger does not.
+/// The time of this machine in nanoseconds since the epoch. If it goes back, the ledger's time does not.
 #[must_use]
 pub fn system_clock() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -308,7 +308,7 @@ impl Ledger for DurableLedger {
     }
 
     fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
-        // What was acknowledged is in the log: this request need not queue.
+        // Everything acknowledged is in the log, so this request need not queue.
         self.metrics.asked(Kind::QueryTransfers);
         Box::pin(self.read(move |reader, _| query_transfers(reader, &filter)))
     }

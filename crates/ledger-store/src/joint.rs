@@ -1,5 +1,5 @@
-//! A ledger whose log shares a store with the rows of another service. What it decides for that service
-//! becomes durable in the service's own commit.
+//! A ledger whose log shares a store with the rows of another service. Its decisions for that service become
+//! durable in the service's own commit.
 //!
 //! The machine has one owner at a time: its own lane, from the first request of a batch to the commit, or a
 //! [`Joint`].
@@ -134,7 +134,7 @@ impl<'a> Joint<'a> {
         self.batch.as_mut().map(|batch| std::mem::take(&mut batch.changes)).unwrap_or_default()
     }
 
-    /// Notes that the rows are durable.
+    /// Records that the rows are durable.
     pub fn committed(mut self) {
         if let Some(batch) = self.batch.take() {
             self.machine.committed(batch);

@@ -1,4 +1,4 @@
-//! The log in the store: which row holds which records, and how they are read.
+//! The log in the store: which records each row holds, and how to read them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -100,7 +100,7 @@ impl Log {
         batch
     }
 
-    /// Shows a batch, which is durable now, to readers.
+    /// Makes a batch, which is now durable, visible to readers.
     pub(crate) fn publish(&self, mut batch: Batch) {
         let mut contents = self.write();
         contents.blocks.append(&mut batch.blocks);

@@ -48,15 +48,15 @@ pub enum Response {
     QueryAccounts(Vec<Account>),
 }
 
-/// A request together with the type of its answer, so that a caller gets that answer and no other.
+/// A request together with the type of its answer, so that a caller gets exactly that answer.
 pub trait TypedRequest: Into<Request> {
     /// The answer of the machine.
     type Answer;
 
-    /// Takes the answer out of the machine's response.
+    /// Extracts the answer from the machine's response.
     ///
     /// # Panics
-    /// If it is the response to another request: the machine is wrong then.
+    /// If it is the response to another request, which is a bug in the machine.
     fn answer(response: Response) -> Self::Answer;
 }
 
@@ -159,7 +159,7 @@ impl DurableMachine {
         (!records.is_empty()).then(|| self.log.encode(&records, clock, digest))
     }
 
-    /// Notes that the rows are durable.
+    /// Records that the rows are durable.
     pub(crate) fn committed(&mut self, batch: Batch) {
         self.log.publish(batch);
         self.durable = self.machine.mark();

@@ -137,8 +137,9 @@ pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
     Ok((machine, log))
 }
 
-/// Reads the whole log, decides every record again by all rules on a fresh machine, and compares records,
-/// balances, digests and all invariants. The ledger may be running: verified is what is durable at the start.
+/// Reads the whole log, decides every record again with all rules on a fresh machine, and compares records,
+/// balances, digests and all invariants. The ledger may be running; the log is verified as it is durable at
+/// the start.
 ///
 /// # Errors
 /// The first problem found.

@@ -12,7 +12,7 @@ use crate::{
     QueryFilter, Transfer, TransferFlags as T,
 };
 
-/// A ledger under test.
+/// The ledger under test.
 pub struct Subject<'a> {
     ledger: &'a dyn Ledger,
     base: u128,
@@ -28,7 +28,7 @@ const BANK: u128 = 3;
 const CAROL: u128 = 4;
 
 /// Runs all examples. `base` is the first id: at least 2^20 ids from there must be unused. `wait` waits until
-/// the ledger's clock has advanced by so much.
+/// the ledger's clock has advanced by the given time.
 ///
 /// # Panics
 /// If the ledger behaves differently.
@@ -215,7 +215,7 @@ impl Subject<'_> {
         assert_eq!(results[0].status, S::Created);
         let created = results[0].timestamp;
         wait(Duration::from_secs(2)).await;
-        // The release comes without a request, soon.
+        // The release happens soon, without a request.
         let mut tries = 0;
         while self.balances(ALICE).await != [0, 0, 0, 100] {
             tries += 1;
@@ -253,7 +253,7 @@ impl Subject<'_> {
         let both = T::BALANCING_DEBIT | T::BALANCING_CREDIT;
         let nothing = Transfer { flags: both, ..self.transfer(2, ALICE, BOB, AMOUNT_MAX) };
         assert_eq!(self.send_one(nothing).await, S::Created);
-        // The bank's net debt: the amount that it was debited.
+        // The bank's net debt is the amount debited.
         let credit = Transfer { flags: T::BALANCING_CREDIT, ..self.transfer(3, BOB, BANK, AMOUNT_MAX) };
         assert_eq!(self.send_one(credit).await, S::Created);
         assert_eq!(self.balances(BANK).await, [0, 7, 0, 7]);

@@ -28,11 +28,11 @@ pub use query::{AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, Change
 pub use record::{Account, AccountFlags, Transfer, TransferFlags};
 pub use status::{CreateAccountStatus, CreateResult, CreateTransferStatus};
 
-/// The most events in one request, and the most records in one answer. A constant of the interface: with
-/// 128-byte records it is what fits into a message of 1 MiB, and all ledgers of this family share it.
+/// The most events in one request, and the most records in one answer. A constant of the interface, shared by
+/// all ledgers of this family: with 128-byte records this many fit into a message of 1 MiB.
 pub const BATCH_EVENTS_MAX: usize = 8189;
 
-/// As an amount: "as much as there is" (balancing transfers, posting). As an id: never valid.
+/// As an amount: "as much as available" (balancing transfers, posting). As an id: never valid.
 pub const AMOUNT_MAX: u128 = u128::MAX;
 
 /// Nanoseconds in a second: timeouts are in seconds, timestamps in nanoseconds since the epoch.

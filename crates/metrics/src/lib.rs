@@ -1,15 +1,15 @@
 //! Counters, gauges and histograms, and the page that shows them in Prometheus' text format.
 //!
-//! Every component counts with these types and writes its part of the page ([`Page`]), so that the same names
+//! Every component counts with these types and writes its part of the page ([`Page`]), so that equal names
 //! mean the same on every service. Updates are single relaxed atomic additions, cheap enough for hot paths;
 //! readings are not taken at one instant.
 //!
-//! Names: `batzen_<room>_<what>_<unit>`, base units (seconds, bytes), `_total` for what only grows, labels
-//! from small fixed sets. No name, label or value identifies a coin, a reserve, a customer or a merchant.
+//! Names: `batzen_<room>_<what>_<unit>`, base units (seconds, bytes), `_total` for counters, labels from
+//! small fixed sets. No name, label or value identifies a coin, a reserve, a customer or a merchant.
 //!
-//! The text is written by hand rather than by a client library: the names of the reference implementation,
-//! which existing dashboards read, are counters without `_total`, and libraries that write OpenMetrics cannot
-//! say that.
+//! The text is written here rather than by a client library: the reference implementation's names, which
+//! existing dashboards use, are counters without `_total`, and libraries that write OpenMetrics cannot
+//! express that.
 
 mod page;
 mod process;
@@ -25,12 +25,12 @@ pub use process::write_process;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counts one.
+    /// Adds one.
     pub fn inc(&self) {
         self.add(1);
     }
 
-    /// Counts `count` at once.
+    /// Adds `count`.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Relaxed);
     }
@@ -57,12 +57,12 @@ impl Gauge {
     }
 }
 
-/// What a histogram's values are.
+/// The unit of a histogram's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     /// Nanoseconds, written as seconds.
     Time,
-    /// A number of things.
+    /// A number of items.
     Count,
 }
 
@@ -70,7 +70,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000_000_000;
 
-/// Upper bounds for times, in nanoseconds: 1, 2, 5 a decade from 10 µs to 10 s.
+/// Upper bounds for times, in nanoseconds: 1, 2, 5 per decade from 10 µs to 10 s.
 const TIME_BOUNDS: &[u64] = &[
     10 * US,
     20 * US,
@@ -93,15 +93,15 @@ const TIME_BOUNDS: &[u64] = &[
     10 * S,
 ];
 
-/// Upper bounds for numbers of things: the powers of two up to 4,096.
+/// Upper bounds for counts: the powers of two up to 4,096.
 const COUNT_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// How often values fell below certain bounds, and their sum.
+/// The distribution of values over fixed buckets, and their sum.
 #[derive(Debug)]
 pub struct Histogram {
     unit: Unit,
     bounds: &'static [u64],
-    /// One more than bounds: the last counts what is above all of them.
+    /// One more than the bounds: the last counts everything above them.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
@@ -113,13 +113,13 @@ impl Histogram {
         Self { unit, bounds, counts, sum: AtomicU64::new(0) }
     }
 
-    /// Of durations between 10 µs and 10 s.
+    /// A histogram of durations between 10 µs and 10 s.
     #[must_use]
     pub fn of_times() -> Self {
         Self::new(Unit::Time, TIME_BOUNDS)
     }
 
-    /// Of numbers of things: batch sizes.
+    /// A histogram of counts, such as batch sizes.
     #[must_use]
     pub fn of_counts() -> Self {
         Self::new(Unit::Count, COUNT_BOUNDS)
@@ -140,7 +140,7 @@ impl Histogram {
         self.record(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Records a number of things.
+    /// Records a count.
     ///
     /// # Panics
     /// If it is not a histogram of counts.

@@ -9,8 +9,8 @@ use crate::{Counter, Histogram, Unit};
 /// The content type of a [`Page`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page in Prometheus' text format while it is written. Each family is written by one call, so that its
-/// samples stand together, as the format demands.
+/// A page in Prometheus' text format that is being written. Each family is written by one call, so that its
+/// samples are adjacent, as the format requires.
 #[derive(Debug, Default)]
 pub struct Page {
     text: String,
@@ -35,11 +35,10 @@ impl Page {
         debug_assert!(is_name(name), "{name} is no metric's name");
         assert!(!self.names.iter().any(|known| known == name), "{name} is written twice");
         self.names.push(name.to_owned());
-        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// One sample. Labels come from the program, never from a request, so that there is nothing to escape.
+    /// Writes one sample. Labels come from the program, never from a request, so there is nothing to escape.
     fn sample(&mut self, name: &str, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(name);
         self.text.push_str(suffix);
@@ -113,7 +112,7 @@ impl Page {
         }
     }
 
-    /// A counter with two labels: each row's first text is the first label's value, and its counters are by
+    /// A counter with two labels: each row's text is the value of the first label, and its counters are by
     /// the second.
     pub fn matrix<'a, const N: usize>(
         &mut self,
@@ -131,7 +130,7 @@ impl Page {
         }
     }
 
-    /// A gauge with several labels; labels' values have no quotes, backslashes and line ends.
+    /// A gauge with several labels. Their values contain no quotes, backslashes or line ends.
     pub fn labelled<const N: usize>(
         &mut self,
         name: &str,
@@ -191,7 +190,7 @@ impl Page {
             Unit::Time => self.sample(name, "_sum", labels, Seconds(sum)),
             Unit::Count => self.sample(name, "_sum", labels, sum),
         }
-        // The count of the last bucket, so that both agree although values are recorded meanwhile.
+        // The count of the last bucket, so that both agree even if values are recorded meanwhile.
         self.sample(name, "_count", labels, so_far);
     }
 
@@ -201,7 +200,7 @@ impl Page {
     }
 }
 
-/// Nanoseconds, shown as seconds without needless zeros.
+/// Nanoseconds, written as seconds without trailing zeros.
 struct Seconds(u64);
 
 impl Display for Seconds {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::Page;
 
-/// Ticks a second in `/proc`: the same on every architecture that Linux runs on (`USER_HZ`).
+/// Ticks per second in `/proc`: the same on every architecture that Linux runs on (`USER_HZ`).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Writes processor time, memory, open files and start of this process. What cannot be read is left out.
+/// Writes processor time, memory, open files and start time of this process. Unreadable values are omitted.
 pub fn write_process(page: &mut Page) {
     if let Some(stat) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Stat::parse) {
         page.gauge("process_threads", "Threads", stat.threads);
@@ -16,7 +16,7 @@ pub fn write_process(page: &mut Page) {
         page.seconds("process_cpu_seconds_total", "Processor time used", cpu);
         if let Some(boot) = boot_seconds() {
             let start = boot + stat.start_ticks / TICKS_PER_SECOND;
-            page.gauge("process_start_time_seconds", "Start of the process since the epoch", start);
+            page.gauge("process_start_time_seconds", "Start time of the process since the epoch", start);
         }
     }
     if let Ok(status) = fs::read_to_string("/proc/self/status") {
@@ -34,7 +34,7 @@ pub fn write_process(page: &mut Page) {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     if let Some(max) = limit.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()) {
-        page.gauge("process_max_fds", "Files and connections that may be open", max);
+        page.gauge("process_max_fds", "Maximum number of open files and connections", max);
     }
 }
 
@@ -49,7 +49,7 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The second field is the program's name in brackets, which may hold anything. The third is the
+        // The second field is the program's name in parentheses, which may contain anything. The third is the
         // state.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();

@@ -36,10 +36,10 @@ const SETTINGS: [(&str, &str); 7] = [
 pub struct ClusterOptions {
     /// Settings for `postgresql.conf`, which override the cluster's own.
     pub settings: Vec<(String, String)>,
-    /// Whether commits are synced to disk. Without, they survive a kill of the server, but not a failure of
-    /// the machine.
+    /// Whether commits are synced to disk. Without syncs, they survive a kill of the server, but not a
+    /// failure of the machine.
     pub fsync: bool,
-    /// Whether it has the small sizes of a throw-away cluster. Otherwise it has PostgreSQL's defaults.
+    /// Whether it has the small sizes of a throw-away cluster; otherwise it has PostgreSQL's defaults.
     pub is_small: bool,
     /// A directory that is kept. `None`: a temporary directory, removed with the cluster.
     pub directory: Option<PathBuf>,
@@ -60,7 +60,7 @@ impl ClusterOptions {
     }
 }
 
-/// How to stop, in PostgreSQL's words.
+/// How to stop, with PostgreSQL's names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
     /// Waits until the last client disconnects.
@@ -81,8 +81,7 @@ impl Mode {
     }
 }
 
-/// A PostgreSQL server with a data directory of its own. It ends when this is dropped, or when this process
-/// ends.
+/// A PostgreSQL server with its own data directory. It ends when this is dropped, or when this process ends.
 pub struct Cluster {
     pub(crate) installation: Installation,
     pub(crate) owner: Owner,
@@ -193,7 +192,7 @@ impl Cluster {
         unreachable!("the last attempt returns")
     }
 
-    /// Starts the server where it was, and waits until it takes connections.
+    /// Starts the server in its directory, and waits until it accepts connections.
     fn launch(&mut self) -> Result<(), ClusterError> {
         let log = self.log_file();
         let out = File::options().create(true).append(true).mode(0o600).open(&log);

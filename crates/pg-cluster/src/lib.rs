@@ -1,4 +1,4 @@
-//! Throw-away PostgreSQL clusters for demonstrations, measurements and tests.
+//! Throw-away PostgreSQL clusters for demos, measurements and tests.
 //!
 //! A [`Cluster`] is a real server made from the programs that the distribution has installed: `initdb`, its
 //! own data directory, its own port, its own Unix socket. It touches nothing else on the machine, in
@@ -60,7 +60,7 @@ pub enum ClusterError {
     Io {
         /// Which one.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: std::io::Error,
     },
 }

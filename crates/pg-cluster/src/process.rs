@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::ClusterError;
 
-/// How long to wait for what normally takes a second: machines can be busy.
+/// A time limit for anything that normally takes a second, since machines can be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -56,7 +56,7 @@ fn children_of(parent: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether it runs, and is no zombie.
+/// Whether it runs and is not a zombie.
 fn is_alive(id: u32) -> bool {
     parent_and_state(id).is_some_and(|(_, state)| state != 'Z' && state != 'X')
 }

@@ -37,10 +37,10 @@ impl Cluster {
         Ok(standby)
     }
 
-    /// Promotes a standby. The old primary must be down by then, or both take writes.
+    /// Promotes a standby. The old primary must be down by then; otherwise both accept writes.
     ///
     /// # Errors
-    /// It is no standby.
+    /// It is not a standby.
     pub fn promote(&self) -> Result<(), ClusterError> {
         self.sql(SUPERUSER, "SELECT pg_promote(true, 60)")?;
         wait_until("the promotion", || Ok(self.sql(SUPERUSER, "SELECT pg_is_in_recovery()")? == "f"))

@@ -24,7 +24,7 @@ pub fn shared() -> &'static Cluster {
 /// Creates an empty database in the shared cluster and returns its address.
 ///
 /// # Panics
-/// When it cannot be made.
+/// When it cannot be created.
 pub fn fresh_database() -> String {
     let name = format!("test_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
     shared().create_database(&name).unwrap_or_else(|error| panic!("{error}"))

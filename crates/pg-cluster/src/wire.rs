@@ -1,5 +1,5 @@
-//! As much of PostgreSQL's protocol as is needed to cut at message boundaries: where messages end, and which
-//! of a client's messages begin and commit a transaction. (PostgreSQL manual, "Message Formats".)
+//! The parts of PostgreSQL's protocol that are needed to cut at message boundaries: where messages end, and
+//! which of a client's messages begin and commit a transaction. (PostgreSQL manual, "Message Formats".)
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 
-/// What a message of a client does.
+/// The effect of a client's message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Meaning {
     /// Asks for encryption.
@@ -31,7 +31,7 @@ pub(crate) fn length(bytes: &[u8], has_type: bool) -> Option<usize> {
     (bytes.len() >= whole).then_some(whole)
 }
 
-/// Reads what one client sends, message by message.
+/// Parses one client's messages.
 #[derive(Default)]
 pub(crate) struct Reader {
     is_started: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Reader {
     state: Transaction,
 }
 
-/// What the messages so far have started.
+/// The state of the transaction after the messages so far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Transaction {
     #[default]
@@ -70,7 +70,7 @@ impl Reader {
         self.is_started
     }
 
-    /// What a complete message does.
+    /// The effect of a complete message.
     pub(crate) fn read(&mut self, message: &[u8]) -> Meaning {
         if !self.is_started {
             let code = message.get(4..8).map(|code| u32::from_be_bytes(code.try_into().expect("four bytes")));

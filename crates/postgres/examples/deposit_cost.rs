@@ -1,8 +1,8 @@
-//! Measures what a deposit costs in PostgreSQL: CPU time of the server and of this process, by batch size and
-//! partitions.
+//! Measures the cost of a deposit in PostgreSQL: the CPU time of the server and of this process, by batch
+//! size and partitions.
 //!
 //! `cargo run --release -p batzen-postgres --example deposit_cost [DEPOSITS [PARTITIONS [BATCH]]]`. Each
-//! deposit reads its coin and its deposit, then writes a coin, a deposit and its place in the queue: what the
+//! deposit reads its coin and its deposit, then writes a coin, a deposit and its place in the queue, as the
 //! exchange does for a coin that pays for the first time.
 
 use std::time::Instant;
@@ -35,7 +35,7 @@ fn record(columns: &[ColumnDef], n: u64, key: bool) -> Vec<u8> {
             ColumnKind::U16 => out.extend([0, 1]),
             ColumnKind::U32 => out.extend([0, 0, 0, 1]),
             ColumnKind::U64 | ColumnKind::I64 => out.extend(7_u64.to_be_bytes()),
-            // All due within the same hour.
+            // All are due within the same hour.
             ColumnKind::Timestamp => out.extend((1_800_000_000_000_000 + n * 1_000).to_be_bytes()),
             ColumnKind::U128 => out.extend(7_u128.to_be_bytes()),
             ColumnKind::Amount => out.extend([0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]),
@@ -56,7 +56,7 @@ fn cpu_us(pid: &str) -> Option<u64> {
     Some((fields[11].parse::<u64>().ok()? + fields[12].parse::<u64>().ok()?) * 10_000)
 }
 
-/// That of the postmaster's children.
+/// The CPU time of the postmaster's children in microseconds.
 fn server_us(postmaster: u32) -> u64 {
     let children = std::fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children"));
     children.unwrap_or_default().split_whitespace().filter_map(cpu_us).sum()

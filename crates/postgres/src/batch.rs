@@ -20,7 +20,7 @@ pub(crate) type Versions<'a> = HashMap<(u16, &'a [u8]), (i32, i64)>;
 /// One statement of a batch.
 struct Step<'a> {
     statement: StepStatement<'a>,
-    /// How many rows it must affect. For inserts, the base of serials instead.
+    /// How many rows it must affect. For inserts, the base of the serials.
     first: i64,
     arrays: Vec<Array>,
 }
@@ -48,7 +48,7 @@ impl<'a> Batch<'a> {
         for nets in nets.chunk_by(|a, b| a.table == b.table) {
             let statements = database.statements(nets[0].table)?;
             let mut table = TableBatch::new(database, statements);
-            // In the order of the primary key, so that each page and each partition is visited once.
+            // In the order of the primary key, so that each page and each partition is visited only once.
             let mut nets: Vec<&Net<'_>> = nets.iter().collect();
             nets.sort_by_cached_key(|net| (database.vshard(net.table, net.key), net.key));
             for net in nets {
@@ -96,7 +96,7 @@ struct TableBatch<'a, 'n> {
     queue_inserts: Vec<(&'n [u8], QueueEntry, Number)>,
 }
 
-/// A row's serial: that of an existing row, or its place among the set's new rows.
+/// A row's serial: an existing row's own, or the row's place among the new rows of the set.
 #[derive(Debug, Clone, Copy)]
 enum Number {
     Known(i64),
@@ -240,7 +240,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
         Ok(Some(QueueEntry { due: i64::try_from(due).unwrap_or(i64::MAX), values }))
     }
 
-    /// The entry in an index of which a row has at most one.
+    /// The entry in an index that has at most one per row.
     fn only<'e>(&self, entries: &'e IndexEntries, index: u8) -> Result<Option<&'e [u8]>> {
         let mut found = entries.iter().filter(|(id, _)| *id == index).map(|(_, value)| value);
         let first = found.next();

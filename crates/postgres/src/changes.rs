@@ -1,10 +1,10 @@
-//! The net effect of a change set on each row. Pure.
+//! The net effect of a change set on each row. Pure functions.
 
 use std::collections::HashMap;
 
 use batzen_store::{Change, ChangeSet, CommitOutcome, RawRow, RowVersion, StoreError, TableDef};
 
-/// The most rows that one commit inserts: their numbers within it have sixteen bits.
+/// The maximum number of rows that one commit inserts: their numbers within it have sixteen bits.
 pub(crate) const INSERTS_MAX: usize = 1 << 16;
 
 /// All changes of one row.
@@ -71,7 +71,7 @@ pub(crate) fn judge<'a>(
         let place = (change.table().id, change.key());
         let row = now.entry(place).or_insert_with(|| stored.get(&place).map(|row| row.row.as_slice()));
         match (change.old_row(), &*row) {
-            // Applies the change anyway: later changes of the set build on it.
+            // Apply the change anyway, because later changes of the set build on it.
             (None, Some(_)) => conflicts.push((change.table(), change.key().to_vec())),
             (Some(old), Some(row)) if *row == old => {}
             (None, None) => {}

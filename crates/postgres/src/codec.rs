@@ -1,5 +1,5 @@
-//! A record's bytes ↔ database columns, by the columns' kinds alone. Lossless in both directions for every
-//! value.
+//! Converts between a record's bytes and database columns, using only the columns' kinds. Lossless in both
+//! directions for every value.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,7 @@ pub(crate) fn split<'a>(
     if bytes.is_empty() { Ok(()) } else { Err(DecodeError::Trailing { left: bytes.len() }) }
 }
 
-/// Takes escaped bytes off the front without copying them.
+/// Takes escaped bytes from the front without copying them.
 fn skip_bytes(bytes: &mut &[u8], column: &'static str) -> Result<(), DecodeError> {
     let mut at = 0;
     loop {
@@ -54,12 +54,12 @@ fn skip_bytes(bytes: &mut &[u8], column: &'static str) -> Result<(), DecodeError
     }
 }
 
-/// How many database columns a record's column takes.
+/// How many database columns a column of a record occupies.
 pub(crate) fn width(def: &ColumnDef) -> usize {
     if def.column.kind == ColumnKind::Amount { 2 } else { 1 }
 }
 
-/// Adds a column's value to its arrays: as many as [`width`] says.
+/// Adds a column's value to its arrays, of which there are [`width`].
 pub(crate) fn push(def: &ColumnDef, mut bytes: &[u8], arrays: &mut [Array]) -> Result<(), DecodeError> {
     if def.column.nullable && take(&mut bytes, 1, def.name)? == [0] {
         arrays.iter_mut().for_each(Array::push_null);
@@ -70,7 +70,7 @@ pub(crate) fn push(def: &ColumnDef, mut bytes: &[u8], arrays: &mut [Array]) -> R
         ColumnKind::U8 => array.push(&[0, bytes[0]]),
         ColumnKind::U16 => array.push(&[0, 0, bytes[0], bytes[1]]),
         ColumnKind::U32 => array.push(&[0, 0, 0, 0, bytes[0], bytes[1], bytes[2], bytes[3]]),
-        // Two's complement: the same eight bytes.
+        // Two's complement has the same eight bytes.
         ColumnKind::U64 | ColumnKind::Timestamp => array.push(bytes),
         ColumnKind::I64 => array.push_with(|out| {
             out.extend_from_slice(bytes);
@@ -93,7 +93,7 @@ pub(crate) fn push(def: &ColumnDef, mut bytes: &[u8], arrays: &mut [Array]) -> R
     Ok(())
 }
 
-/// The content of escaped bytes. Without a zero byte, which is the usual case, they are borrowed.
+/// The content of escaped bytes. If there is no zero byte, which is the usual case, they are borrowed.
 fn unescaped<'a>(bytes: &'a [u8], column: &'static str) -> Result<Cow<'a, [u8]>, DecodeError> {
     let content = &bytes[..bytes.len() - 2];
     if !content.contains(&0) {

@@ -1,15 +1,15 @@
 //! Commits: one pipeline, one implicit transaction, one round trip.
 //!
 //! The first statement updates the connection's row in `writers`, which records that the commit took place.
-//! Then it goes table by table, in the order of their numbers and with rows in the order of their shards and
-//! keys, so that two commits never wait for each other in a circle: rows that must stay as they were read,
-//! updates, deletes, inserts, queue entries. Each statement checks in the server how many rows it has
-//! affected. If the count is wrong, the server rolls everything back, and the rows are read to find out which
-//! one does not fit.
+//! The others follow table by table, in the order of the tables' numbers, and with rows in the order of their
+//! shards and keys, so that two commits never wait for each other in a circle: rows that must stay as they
+//! were read, updates, deletes, inserts, queue entries. Each statement checks in the server how many rows it
+//! has affected. If the count is wrong, the server rolls everything back, and the rows are read to find out
+//! which one does not fit.
 //!
-//! If the connection is lost, it is unknown whether the commit took place. A new connection raises the epoch
-//! of the writer's row. That waits for the old transaction to end, and makes any late copy of it fail. Then
-//! the row's batch number tells whether the commit took place.
+//! If the connection is lost, it is unknown whether the commit took place. A new connection increases the
+//! epoch of the writer's row. That waits for the old transaction to end, and makes any late copy of it fail.
+//! The row's batch number then shows whether the commit took place.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -24,21 +24,21 @@ use crate::connection::Connection;
 use crate::database::{Database, no_connection};
 use crate::schema::meta::EPOCH_COUNT;
 
-/// The most bytes of one commit.
+/// The maximum number of bytes in one commit.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
-/// How often a set is sent again if it conflicted, but fits the rows when they are read afterwards.
+/// How often a set is sent again if it conflicted but fits the rows when they are read afterwards.
 const RACES_MAX: u32 = 16;
 
-/// How often a connection may be lost in one commit. A commit that crashes the server's process each time is
-/// not sent forever.
+/// How often a connection may be lost during one commit. Otherwise a commit that crashes the server's process
+/// every time would be sent for ever.
 const LOSSES_MAX: u32 = 6;
 
 /// A connection that commits, and its row in `writers`.
 #[derive(Debug)]
 pub(crate) struct Writer {
     connection: Connection,
-    /// When the connection's server process started: together with its id it identifies the process.
+    /// When the connection's server process started. Together with its id, this identifies the process.
     started: String,
     id: i64,
     epoch: i64,
@@ -115,8 +115,8 @@ impl Database {
         judge(set, &self.rows_by_key(&keys)?)
     }
 
-    /// Finds the version of each row that must exist: from the change, or else by reading the row. False if a
-    /// row differs from the expected one, or exists though it must not.
+    /// Finds the version of each row that must exist, from the change or by reading the row. False if a row
+    /// differs from the expected one, or exists although it must not.
     fn versions<'a>(&self, nets: &[Net<'a>], trust: bool, versions: &mut Versions<'a>) -> Result<bool> {
         let known = |version: Option<RowVersion>| {
             let version = version.filter(|version| trust && version.birth() == self.tag)?;
@@ -164,7 +164,7 @@ impl Database {
             let mut place = self.writers.take(patience.until).ok_or_else(no_connection)?;
             let attempt = match place.item.take() {
                 Some(writer) if !self.is_worn(&writer.connection) => Ok(Some(writer)),
-                // The row can stay: no commit is under way.
+                // The row can be kept, because no commit is under way.
                 Some(writer) => self
                     .connect_writer()
                     .map(|(connection, started)| Some(Writer { connection, started, ..writer })),
@@ -189,8 +189,8 @@ impl Database {
                     return Ok(false);
                 }
                 Attempt::Failed(error) if error.code() == Some("BZ002") => {
-                    // The row was removed because it was unused for long, or another process has taken over
-                    // the store. Registering again shows which.
+                    // The row was removed because it was unused for a long time, or another process has taken
+                    // over the store. Registering again shows which.
                     tracing::info!(writer = writer.id, "the writer's row was removed");
                 }
                 Attempt::Failed(error) if error.ends_connection() || writer.connection.was_unsynced() => {
@@ -248,7 +248,7 @@ impl Database {
             }
             Ok(()) => Attempt::Committed,
             Err(error) => match error.code() {
-                // 23505: a row exists that must not.
+                // 23505: a row exists that must not exist.
                 Some("BZ001" | "23505") => Attempt::Misfit,
                 _ => Attempt::Failed(error),
             },
@@ -258,9 +258,9 @@ impl Database {
     /// Opens a connection and sets it up for commits. Also returns when its server process started.
     fn connect_writer(&self) -> std::result::Result<(Connection, String), PgError> {
         let mut connection = self.connect()?;
-        // No statement_timeout: it would end the wait for a synchronous standby, and the commit would be
-        // reported as done although the standby does not have it. Operators may set synchronous_commit higher
-        // than `on`, but not lower.
+        // Do not set statement_timeout: it would end the wait for a synchronous standby, and the commit would
+        // be reported as done although the standby does not have it. Operators may set synchronous_commit
+        // higher than `on`, but not lower.
         connection.script(
             "SET lock_timeout = '10s'; SELECT set_config(name, reset_val, false) FROM pg_settings \
              WHERE name = 'synchronous_commit' AND reset_val = 'remote_apply'",
@@ -278,21 +278,21 @@ impl Database {
         Ok(row.map(|(id, epoch)| Writer { connection, started, id, epoch, batch: 0 }))
     }
 
-    /// Opens a new connection for a writer whose old one was lost in a commit, and returns the writer's last
-    /// batch.
+    /// Opens a new connection for a writer whose old one was lost during a commit, and returns the writer's
+    /// last batch.
     ///
     /// Fails with [`StoreError::Unavailable`] whatever the server reports, because it is unknown whether the
-    /// commit took effect; or with [`StoreError::Stopped`] if the schema is gone.
+    /// commit took effect, or with [`StoreError::Stopped`] if the schema no longer exists.
     fn resolve(&self, writer: &mut Writer) -> Result<i64> {
-        // If the server has not noticed that the connection is gone, the old process may wait for the rest of
+        // If the server has not noticed that the connection is lost, the old process may wait for the rest of
         // the pipeline for hours and keep its rows locked.
         let end = format!(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {} AND backend_start = '{}'",
             writer.connection.process_id(),
             writer.started
         );
-        // The epoch tells whether the row still belongs to this writer, in case the schema was recreated:
-        // epochs begin at a random number, and each loss adds one.
+        // The epoch shows whether the row still belongs to this writer, in case the schema was recreated:
+        // epochs start at a random number, and each loss adds one.
         let text = format!(
             "{} WHERE writer_id = {} AND epoch BETWEEN {} AND {} RETURNING epoch, batch",
             self.texts.fence,
@@ -308,8 +308,8 @@ impl Database {
                 if connection.was_unsynced() {
                     return Err(PgError::io("wait for the standby", std::io::ErrorKind::TimedOut.into()));
                 }
-                // Check after raising the epoch: a process that takes over the store from now on raises it
-                // again.
+                // Check after increasing the epoch: a process that takes over the store from now on increases
+                // it again.
                 self.is_ours(&mut connection)?;
                 Ok((connection, started, rows))
             });

@@ -1,4 +1,4 @@
-//! One connection: the protocol of PostgreSQL, synchronous, with statements in pipelines.
+//! One connection: PostgreSQL's protocol, synchronous, with statements in pipelines.
 //!
 //! A pipeline is written at once and ends with one `Sync`. The server runs it as one implicit transaction: if
 //! a statement fails, earlier ones are rolled back and later ones skipped. So a commit needs neither `BEGIN`
@@ -29,7 +29,7 @@ use crate::target::{Place, Tls};
 use crate::values::{Columns, Params};
 use crate::{PgError, Target};
 
-/// No answer to this program's statements is larger.
+/// All answers to this program's statements are smaller.
 const MESSAGE_BYTES_MAX: i32 = 1 << 30;
 
 /// A statement with fixed text. It is parsed once per connection.
@@ -59,21 +59,21 @@ pub struct Connection {
     /// Whether the connection can no longer be used.
     broken: bool,
     standby: bool,
-    /// Whether the server gave up waiting for its synchronous standby in the last pipeline.
+    /// Whether the server stopped waiting for its synchronous standby in the last pipeline.
     unsynced: bool,
     /// How long an answer may take.
     timeout: Duration,
     process_id: i32,
     notifications: VecDeque<String>,
     pub(crate) opened: Instant,
-    /// Pipelines so far.
+    /// The number of pipelines so far.
     pub(crate) uses: u64,
-    /// Statements so far.
+    /// The number of statements so far.
     pub(crate) statements: u64,
 }
 
 impl Connection {
-    /// Connects to the first place that answers (and takes writes, if required).
+    /// Connects to the first place that answers (and accepts writes, if required).
     ///
     /// # Errors
     /// If none answers: the error of the last place.
@@ -162,7 +162,7 @@ impl Connection {
             match self.next(Some(deadline))? {
                 Message::AuthenticationOk => {}
                 Message::AuthenticationCleartextPassword => {
-                    // Without TLS, only to a server on this machine.
+                    // Without TLS, send it only to a server on this machine.
                     let is_local = target.places.iter().all(|place| matches!(place, Place::Unix(..)));
                     if !self.socket.is_tls() && !is_local {
                         return Err(PgError::Config(
@@ -234,7 +234,7 @@ impl Connection {
     /// Runs several statements and discards their rows.
     ///
     /// # Errors
-    /// The error of the first statement that fails; those after it were not run.
+    /// The error of the first statement that fails. The statements after it were not run.
     pub fn script(&mut self, sql: &str) -> Result<(), PgError> {
         self.query_text(sql).map(|_| ())
     }
@@ -269,7 +269,7 @@ impl Connection {
             message(out, b'P', |out| {
                 out.put_slice(name.as_bytes());
                 out.put_slice(statement.sql.as_bytes());
-                // The end of the text, and no parameter types: the text has casts.
+                // The end of the text, and no parameter types, because the text has casts.
                 out.put_slice(&[0, 0, 0]);
             });
         }
@@ -388,7 +388,7 @@ impl Connection {
         wake: BorrowedFd<'_>,
     ) -> Result<Vec<String>, PgError> {
         loop {
-            // Notifications behind an answer have arrived already.
+            // Notifications after an answer have already arrived.
             while let Some(message) = self.parse()? {
                 if let Message::ErrorResponse(body) = message {
                     self.broken = true;
@@ -424,7 +424,8 @@ impl Connection {
         }
     }
 
-    /// The next message that is an answer, if it has arrived; handles what the server sends unasked.
+    /// The next message that is an answer, if it has arrived. Handles everything that the server sends on its
+    /// own.
     fn parse(&mut self) -> Result<Option<Message>, PgError> {
         let parsed = self.parse_unasked();
         self.broken |= parsed.is_err();
@@ -434,7 +435,7 @@ impl Connection {
     fn parse_unasked(&mut self) -> io::Result<Option<Message>> {
         loop {
             let received = &mut self.socket.received;
-            // The library would reserve room for any length that the server claims.
+            // The library would reserve space for any length that the server claims.
             let length = Header::parse(received)?.map_or(0, Header::len);
             if length > MESSAGE_BYTES_MAX {
                 return Err(io::Error::new(
@@ -444,7 +445,7 @@ impl Connection {
             }
             match Message::parse(received)? {
                 Some(Message::NoticeResponse(body)) => {
-                    // The name of the routine is the same in every language of the server.
+                    // The name of the routine is the same in all languages of the server.
                     let mut fields = body.fields();
                     self.unsynced |= fields.any(|field| {
                         Ok(field.type_() == b'R' && field.value_bytes() == b"SyncRepWaitForLSN")
@@ -470,7 +471,7 @@ impl Drop for Connection {
         if !self.broken {
             self.socket.outgoing.clear();
             frontend::terminate(&mut self.socket.outgoing);
-            // Sends, and returns at once since nothing arrives.
+            // Sends, and returns at once because nothing arrives.
             let _ = self.socket.wait(Some(Instant::now()));
         }
     }
@@ -510,7 +511,7 @@ fn message(out: &mut BytesMut, tag: u8, body: impl FnOnce(&mut BytesMut)) {
 
 fn server_error(mut fields: ErrorFields<'_>) -> PgError {
     let mut error = ServerError::default();
-    // Fields after one that cannot be read are left out.
+    // Skip the fields after one that cannot be read.
     while let Ok(Some(field)) = fields.next() {
         let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
         match field.type_() {
@@ -522,7 +523,7 @@ fn server_error(mut fields: ErrorFields<'_>) -> PgError {
             _ => {}
         }
     }
-    // The row, and with it who paid with which coin, must not get into a log.
+    // The row, which shows who paid with which coin, must not reach a log.
     if error.code.starts_with("22") || error.code.starts_with("23") {
         error.detail.clear();
     }

@@ -1,4 +1,4 @@
-//! What the backend counts.
+//! The backend's counters.
 
 use batzen_metrics::{Counter, Histogram, Page};
 
@@ -7,16 +7,16 @@ pub(crate) struct Counters {
     pub changes: Counter,
     pub statements: Counter,
     pub round_trips: Counter,
-    /// Transactions run again after 40001, 40P01, or a lock timeout.
+    /// Transactions run again after 40001, 40P01 or a lock timeout.
     pub retries: Counter,
     /// Commits that conflicted with an earlier commit of another node.
     pub races: Counter,
     pub reconnects: Counter,
-    /// Connections lost in a commit that had taken effect.
+    /// Connections lost during a commit that had taken effect.
     pub ambiguous_committed: Counter,
-    /// Connections lost in a commit that had not taken effect and was sent again.
+    /// Connections lost during a commit that had not taken effect and was sent again.
     pub ambiguous_repeated: Counter,
-    /// Connections lost in a commit whose outcome was unknown at the deadline.
+    /// Connections lost during a commit whose outcome was still unknown at the deadline.
     pub ambiguous_unknown: Counter,
     pub commit_times: Histogram,
     pub read_times: Histogram,

@@ -25,21 +25,21 @@ use crate::{PgError, PgOptions, Sharing, Target};
 const USES_MAX: u64 = 100_000;
 const AGE_MAX: Duration = Duration::from_secs(600);
 
-/// The first wait before another attempt; each further one is twice as long, up to the last.
+/// The first wait before another attempt. Each further one is twice as long, up to the last.
 const WAIT_FIRST: Duration = Duration::from_millis(2);
 const WAIT_LAST: Duration = Duration::from_millis(250);
 
 /// How often a transaction that conflicted with another one is run again.
 const RETRIES_MAX: u32 = 20;
 
-/// How long a statement may take that normally takes milliseconds.
+/// How long a statement that normally takes milliseconds may take.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Statements that belong to no table.
 pub(crate) struct Texts {
     /// The oldest running transaction as of the snapshot.
     pub horizon: Statement,
-    /// The snapshot's oldest and next transaction, then each one running in this database.
+    /// The snapshot's oldest and next transaction, followed by each one running in this database.
     pub transactions: String,
     pub writer: Statement,
     pub fence: String,
@@ -60,11 +60,11 @@ pub(crate) struct Database {
     pub closed: AtomicBool,
     /// A condition on `meta` that holds as long as the schema is the one that was opened.
     identity: String,
-    /// The row in `writers` of an exclusive store's owner, and its epoch, which another process raises to
+    /// The row in `writers` of an exclusive store's owner, and its epoch, which another process increases to
     /// take over the store.
     pub owner: Option<(i64, i64)>,
-    /// Set permanently once another process has taken over an exclusive store, or the schema is not the one
-    /// that was opened.
+    /// Set permanently once another process has taken over an exclusive store, or the schema is no longer the
+    /// one that was opened.
     pub lost: AtomicBool,
     /// The latest known sizes of the tables.
     pub sizes: Known,
@@ -95,7 +95,7 @@ impl Database {
         };
         let mut hasher = SipHasher24::new();
         hasher.write(&meta.store_id);
-        // Never the mark of unknown versions.
+        // It must never equal the mark of unknown versions.
         let tag = u32::try_from(hasher.finish() >> 33).expect("31 bits") | 1 << 31;
         let identity = format!(
             "FROM {schema}.meta WHERE store_id = '\\x{:032x}' AND schema_version = {}",
@@ -160,7 +160,7 @@ impl Database {
         connection.uses >= USES_MAX || connection.opened.elapsed() >= AGE_MAX
     }
 
-    /// Reads on a connection of the pool; retries until the deadline while the server is unreachable.
+    /// Reads on a connection of the pool. Retries until the deadline while the server is unreachable.
     pub fn with_reader<T>(
         &self,
         mut read: impl FnMut(&mut Connection) -> std::result::Result<T, PgError>,
@@ -187,7 +187,7 @@ impl Database {
                 let result = read(&mut connection);
                 self.count(&connection, statements);
                 if connection.is_broken() {
-                    // The connection is lost, or its plans are out of date: use a new one.
+                    // The connection is lost, or its plans are outdated: use a new one.
                     self.counters.reconnects.inc();
                 } else {
                     place.item = Some(connection);
@@ -231,9 +231,9 @@ impl Database {
         }
     }
 
-    /// Makes this process the only one that writes: a previous owner that has not noticed yet that it lost
-    /// the lock can no longer write. Runs in the session that holds the lock, so that no other process does
-    /// the same.
+    /// Makes this process the only one that writes: a previous owner that has not yet noticed the loss of the
+    /// lock can no longer write. Runs in the session that holds the lock, so that no other process does the
+    /// same.
     pub fn take_over(&mut self, locked: &mut Connection) -> Result<()> {
         locked.script(&self.texts.fence)?;
         self.owner = Some(self.register_row(locked)?.ok_or_else(|| self.is_lost())?);
@@ -243,8 +243,8 @@ impl Database {
     /// Adds a row to `writers` and returns its number and epoch. `None` if this process no longer owns the
     /// store.
     ///
-    /// Epochs begin at a random number, so that a writer of a dropped schema never mistakes another's row for
-    /// its own.
+    /// Epochs start at a random number, so that a writer of a dropped schema never mistakes another writer's
+    /// row for its own.
     pub fn register_row(
         &self,
         connection: &mut Connection,
@@ -255,7 +255,7 @@ impl Database {
         getrandom::fill(&mut epoch)
             .map_err(|error| PgError::protocol(format!("no random numbers: {error}")))?;
         let epoch = i64::from_be_bytes(epoch) & !EPOCH_COUNT;
-        // Not while dbinit runs: it deletes all earlier writers.
+        // Do not register while dbinit runs, because it deletes all earlier writers.
         let is_allowed = match self.options.sharing {
             Sharing::Shared => {
                 format!("pg_try_advisory_xact_lock_shared({})", lock_key(&self.options.schema))
@@ -294,8 +294,8 @@ impl Database {
         format!("{schema}.writers o WHERE o.writer_id = {id} AND o.epoch = {epoch}")
     }
 
-    /// Whether the store is still the one that was opened, and no other process has taken it over. If not, it
-    /// is lost permanently.
+    /// Whether the store is still the one that was opened, and no other process has taken it over. Otherwise
+    /// it is lost permanently.
     pub fn is_ours(&self, connection: &mut Connection) -> std::result::Result<bool, PgError> {
         let owned = self.owner.map(|owner| format!(" AND EXISTS (SELECT FROM {})", self.owner_row(owner)));
         let text = format!("SELECT EXISTS (SELECT {}){}", self.identity, owned.unwrap_or_default());
@@ -327,10 +327,10 @@ pub(crate) fn no_connection() -> StoreError {
     StoreError::Unavailable("no connection to the database became free".into())
 }
 
-/// The remaining time and attempts for one task.
+/// The remaining time and number of attempts for one task.
 pub(crate) struct Patience<'a> {
     database: &'a Database,
-    /// When it is over.
+    /// The deadline.
     pub until: Instant,
     wait: Duration,
     retries: u32,
@@ -353,12 +353,12 @@ impl Patience<'_> {
         self.wait_whatever(&error)
     }
 
-    /// Waits before another attempt after any error, for tasks whose outcome would be unknown otherwise.
+    /// Waits before another attempt after any error, for tasks whose outcome would otherwise be unknown.
     pub fn wait_whatever(&mut self, error: &PgError) -> Result<()> {
         if Instant::now() + self.wait > self.until {
             return Err(StoreError::Unavailable(error.to_string()));
         }
-        // Jitter, so that not all retry at the same moment.
+        // Random, so that processes do not all retry at the same moment.
         let mut random = [0];
         let _ = getrandom::fill(&mut random);
         std::thread::sleep(self.wait.mul_f64(0.5 + f64::from(random[0]) / 512.0));

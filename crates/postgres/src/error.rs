@@ -17,10 +17,10 @@ pub struct ServerError {
     pub detail: String,
 }
 
-/// Why a connection failed to do something.
+/// Why an operation on a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PgError {
-    /// The server reported an error; the connection can be used unless the severity says otherwise.
+    /// The server reported an error. The connection can be used unless the severity says otherwise.
     #[error("{}: {} ({}){}{}", .0.severity, .0.message, .0.code, if .0.detail.is_empty() { "" } else { ": " }, .0.detail)]
     Server(Box<ServerError>),
     /// The connection was lost or could not be opened. It is unknown whether the current transaction took
@@ -75,7 +75,7 @@ impl PgError {
         match self {
             Self::Io { .. } => true,
             // 08: connection exceptions; 53300: too many connections; 57P01 to 57P05: shut down, crashed,
-            // starting, dropped or idle; 25006: a standby, or a primary about to step down.
+            // starting, dropped or idle; 25006: a standby, or a primary that is about to step down.
             Self::Server(error) => {
                 error.code.starts_with("08")
                     || error.code.starts_with("57P0")
@@ -103,7 +103,7 @@ impl PgError {
 impl From<PgError> for StoreError {
     fn from(error: PgError) -> Self {
         match &error {
-            // Disk full or out of memory: both may resolve themselves.
+            // The disk is full or memory is exhausted. Both may resolve themselves.
             PgError::Server(server) if ["53100", "53200"].contains(&server.code.as_str()) => {
                 Self::Full(error.to_string())
             }

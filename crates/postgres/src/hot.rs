@@ -1,11 +1,11 @@
-//! The statements of the hot paths and their parameters, for the doctor, which examines how the server
+//! The statements of the hot paths and their parameters: for the doctor, which examines how the server
 //! executes them, and for tests that each touches only its shard's partition.
 
 use crate::layout::{IndexForm, Layout, SqlType, quoted};
 use crate::statements::{Statements, index_type};
 use batzen_store::IndexKind;
 
-/// What a session of the store sets. Plans depend on it.
+/// The settings of a session of the store. Plans depend on them.
 pub const SESSION: &str = crate::statements::SESSION;
 
 /// How many partitions of a table a statement may touch.
@@ -13,7 +13,7 @@ pub const SESSION: &str = crate::statements::SESSION;
 pub enum Reach {
     /// One per row, since the statement names each row's shard.
     OneShard,
-    /// All of them: the value looked up does not tell its shard.
+    /// All of them, because the value that is looked up does not determine its shard.
     AllShards,
 }
 
@@ -24,14 +24,14 @@ pub struct Parameter {
     pub expression: String,
     /// Its type.
     pub sql_type: String,
-    /// Whether it is sent as an array of one.
+    /// Whether it is sent as an array with one element.
     pub is_array: bool,
 }
 
 /// A statement and the source of its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotStatement {
-    /// The table that it is about, not quoted, without the schema.
+    /// The table, not quoted and without the schema.
     pub table: String,
     /// `get`, `insert`, `update`, `delete`, `keep`, `lookup INDEX`, `range INDEX`, `queue insert`,
     /// `queue delete`.
@@ -40,7 +40,7 @@ pub struct HotStatement {
     pub sql: String,
     /// Its parameters in order.
     pub parameters: Vec<Parameter>,
-    /// What it may touch.
+    /// The partitions that it may touch.
     pub reach: Reach,
     /// Where to find a row with real parameters: the text after `FROM`, with alias `t`.
     pub sample: String,
@@ -57,7 +57,7 @@ fn scalar(expression: impl Into<String>, sql_type: &str) -> Parameter {
     Parameter { expression: expression.into(), sql_type: sql_type.to_owned(), is_array: false }
 }
 
-/// The statements of a table. Those of tables that have no shards and no queue are not hot.
+/// The statements of a table. Those of tables that have neither shards nor a queue are not hot.
 #[must_use]
 pub fn statements(layout: &Layout) -> Vec<HotStatement> {
     if !layout.def.is_sharded() && layout.queue_table().is_none() {

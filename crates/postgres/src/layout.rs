@@ -1,5 +1,5 @@
-//! The form of a typed table in PostgreSQL: from a [`TableDef`] to names, columns and indexes. Statements,
-//! DDL and views follow from it. Pure.
+//! The form of a typed table in PostgreSQL: derives names, columns and indexes from a [`TableDef`].
+//! Statements, DDL and views follow from them. Pure functions.
 //!
 //! | of the record | in the database |
 //! |---|---|
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use batzen_store::{ColumnDef, ColumnKind, IndexDef, IndexKind, StoreError, TableDef, VSHARD_COUNT};
 
-/// The most partitions that a table is divided into.
+/// The maximum number of partitions that a table is divided into.
 pub const PARTITIONS_MAX: u16 = 64;
 
 /// A column's type.
@@ -27,7 +27,7 @@ pub enum SqlType {
     Int2,
     /// `integer`: numbers of two bytes, fractions of amounts.
     Int4,
-    /// `bigint`: numbers of four bytes and signed ones as they are; unsigned ones of eight bytes in two's
+    /// `bigint`: numbers of four bytes, and signed ones, unchanged; unsigned ones of eight bytes in two's
     /// complement, so that those above 2^63 look negative ("never" is -1).
     Int8,
     /// `bytea`: bytes of fixed or any length, and numbers of sixteen bytes, big-endian.
@@ -50,7 +50,7 @@ impl SqlType {
         }
     }
 
-    /// The type's object identifier, fixed in every PostgreSQL.
+    /// The type's object identifier, which is the same in every PostgreSQL.
     #[must_use]
     pub const fn oid(self) -> u32 {
         match self {
@@ -76,7 +76,7 @@ pub struct SqlColumn {
 }
 
 impl SqlColumn {
-    /// The column's name as it stands in statements.
+    /// The column's name as it is written in statements.
     #[must_use]
     pub fn quoted(&self) -> String {
         quoted(&self.name)
@@ -86,7 +86,7 @@ impl SqlColumn {
 /// How the database finds an index's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexForm {
-    /// By the primary key, which begins with `vshard` and this many key columns.
+    /// By the primary key, which starts with `vshard` and this many key columns.
     PrimaryKey {
         /// How many of [`Layout::key`].
         columns: usize,
@@ -109,7 +109,7 @@ pub enum IndexForm {
 /// A secondary index.
 #[derive(Debug, Clone)]
 pub struct IndexLayout {
-    /// As declared.
+    /// The index as declared.
     pub def: &'static IndexDef,
     /// How its rows are found.
     pub form: IndexForm,
@@ -117,10 +117,10 @@ pub struct IndexLayout {
     pub column: Option<String>,
 }
 
-/// A table's place in the database.
+/// A table's layout in the database.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// As declared.
+    /// The table as declared.
     pub def: &'static TableDef,
     /// The database schema, not quoted.
     pub schema: String,
@@ -134,15 +134,15 @@ pub struct Layout {
     pub serial: &'static str,
     /// The secondary indexes, in the order of their declaration.
     pub indexes: Vec<IndexLayout>,
-    /// Into how many partitions the table is divided by `vshard`; 0: not divided.
+    /// The number of partitions by `vshard`; 0 if the table is not divided.
     pub partitions: u16,
 }
 
 impl Layout {
-    /// The place of a table in `schema`, whose sharded tables have `partitions` partitions.
+    /// The layout of a table in `schema`, whose sharded tables have `partitions` partitions.
     ///
     /// # Errors
-    /// If the table's definition cannot be expressed in the database: a programming error.
+    /// If the table's definition cannot be expressed in the database, which is a programming error.
     pub fn new(def: &'static TableDef, schema: &str, partitions: u16) -> Result<Self, StoreError> {
         let fail = |what: String| StoreError::Backend(format!("table {}: {what}", def.name));
         if partitions > PARTITIONS_MAX {
@@ -201,7 +201,7 @@ impl Layout {
         format!("{}.{}", quoted(&self.schema), quoted(&self.name))
     }
 
-    /// All columns of the table: shard, key, row, serial, version, and those of the indexes that stand in it.
+    /// All columns of the table: shard, key, row, serial, version, and those of the indexes that it contains.
     #[must_use]
     pub fn columns(&self) -> Vec<SqlColumn> {
         let column = |name: &str, sql, nullable| SqlColumn { name: name.to_owned(), sql, nullable };
@@ -212,7 +212,7 @@ impl Layout {
         columns.push(column("version", SqlType::Int4, false));
         columns.extend(self.indexes.iter().filter_map(|index| {
             let sql = match index.form {
-                // An array: in DDL `bigint[]`.
+                // This is an array: in DDL, it is `bigint[]`.
                 IndexForm::Hash | IndexForm::HashMany => SqlType::Int8,
                 IndexForm::Position => SqlType::Bytea,
                 IndexForm::PrimaryKey { .. } | IndexForm::KeyPrefix { .. } | IndexForm::Queue => return None,
@@ -222,10 +222,10 @@ impl Layout {
         columns
     }
 
-    /// The name of the queue's table, not quoted, if the table has a queue. Its columns: `due bigint` (the
-    /// time that the first index' value begins with, at most 2^63 - 1; 2^63 - 1 without one), `ix_NAME bytea`
-    /// for each of its indexes (NULL if the row is not in it), `vshard`, the key, `serial`. By `due` it is
-    /// partitioned.
+    /// The name of the queue's table, not quoted, if the table has a queue. Its columns are: `due bigint`
+    /// (the time with which the first index's value starts, at most 2^63 - 1, which is also used if there is
+    /// none), `ix_NAME bytea` for each of its indexes (NULL if the row is not in it), `vshard`, the key,
+    /// `serial`. It is partitioned by `due`.
     #[must_use]
     pub fn queue_name(&self) -> Option<String> {
         (!self.def.queue.is_empty()).then(|| format!("{}_open", self.name))
@@ -237,7 +237,7 @@ impl Layout {
         self.queue_name().map(|name| format!("{}.{}", quoted(&self.schema), quoted(&name)))
     }
 
-    /// The queue's indexes, in the order in which [`TableDef::queue`] names them.
+    /// The queue's indexes, in the order of [`TableDef::queue`].
     pub fn queue_indexes(&self) -> impl Iterator<Item = &IndexLayout> {
         self.def.queue.iter().map(|id| self.index_layout(*id))
     }
@@ -245,7 +245,7 @@ impl Layout {
     /// An index by its number.
     ///
     /// # Panics
-    /// If the table does not declare it: a programming error.
+    /// If the table does not declare it, which is a programming error.
     #[must_use]
     pub fn index_layout(&self, id: u8) -> &IndexLayout {
         let found = self.indexes.iter().find(|index| index.def.id == id);
@@ -258,13 +258,13 @@ impl Layout {
         format!("{}_p{number:02}", self.name)
     }
 
-    /// Splits rows in the order of these shards into pieces, one per statement, at the least cost to the
+    /// Splits rows, in the order of these shards, into pieces, one per statement, at the lowest cost to the
     /// server. Each statement has a cost, and so has each row for each partition within the bounds of its
     /// statement; both were measured, see docs/internals/lab/2026-11-21-postgresql.md. Pieces are not empty
     /// and end with a partition.
     #[must_use]
     pub fn pieces(&self, vshards: &[u16]) -> Vec<Range<usize>> {
-        /// One more statement costs as much as visiting this many partitions that do not hold the row.
+        /// One more statement costs as much as visiting this many partitions that do not contain the row.
         const STATEMENT_VISITS: usize = 300;
         let partitions = usize::from(self.partitions.max(1));
         let wanted = (vshards.len() * partitions / STATEMENT_VISITS).isqrt().clamp(1, partitions);
@@ -274,7 +274,7 @@ impl Layout {
         pieces.map(|same| (at..at + same.len(), at += same.len()).0).collect()
     }
 
-    /// The virtual shards of a partition: the first included, the second excluded.
+    /// The bounds of a partition's virtual shards: the first is included, the second excluded.
     #[must_use]
     pub fn partition_bounds(&self, number: u16) -> (u16, u16) {
         let bound = |n: u16| {
@@ -285,20 +285,20 @@ impl Layout {
     }
 }
 
-/// A name as it stands in statements.
+/// A name as it is written in statements.
 #[must_use]
 pub fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The name of a column of the row in the database: its own, or `row_NAME` if the key has one of that name.
+/// The name of a row's column in the database: its own, or `row_NAME` if the key has a column of that name.
 #[must_use]
 pub fn row_name(def: &TableDef, column: &ColumnDef) -> String {
     let is_taken = def.key_columns.iter().any(|key| key.name == column.name);
     if is_taken { format!("row_{}", column.name) } else { column.name.to_owned() }
 }
 
-/// The database columns of a record's column, which has this name there.
+/// The database columns of a record's column, which has this name in the database.
 fn sql_columns(def: &ColumnDef, name: &str) -> Vec<SqlColumn> {
     let nullable = def.column.nullable;
     let column = |name: String, sql| SqlColumn { name, sql, nullable };
@@ -316,7 +316,7 @@ fn sql_columns(def: &ColumnDef, name: &str) -> Vec<SqlColumn> {
     }
 }
 
-/// How many database columns the first `bytes` of the key are; none if they end within one.
+/// How many database columns the first `bytes` of the key fill; none if they end within a column.
 fn columns_within(def: &TableDef, bytes: usize) -> Option<usize> {
     let (mut left, mut columns) = (bytes, 0);
     for column in def.key_columns {
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     fn layout(def: &'static TableDef, partitions: u16) -> Layout {
-        Layout::new(def, "exchange", partitions).expect("it has a form")
+        Layout::new(def, "exchange", partitions).expect("the table has a layout")
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The PostgreSQL storage backend.
 //!
-//! It handles tables through their [`TableDef`](batzen_store::TableDef) only, and has no rules about money.
+//! It handles tables only through their [`TableDef`](batzen_store::TableDef), and has no rules about money.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`layout`] | pure: the form of a typed table in the database |
 //! | `statements` | pure: a table's statements, from its layout |

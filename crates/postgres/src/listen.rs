@@ -1,7 +1,7 @@
 //! The connection that holds the store's lock and receives notifications, and its thread.
 //!
 //! Topics are not sent within commits: a `NOTIFY` in a transaction takes a database-wide lock until the
-//! commit is on disk, so that commits would go one by one. Listeners read what has changed; a lost topic only
+//! commit is on disk, so commits would run one by one. Listeners read what has changed; a lost topic only
 //! delays them until their next poll.
 
 use std::io::{Read, Write};
@@ -43,7 +43,7 @@ type Subscribers = Arc<Mutex<Vec<Subscriber>>>;
 /// The thread, and the channels to it.
 pub(crate) struct Listener {
     topics: Option<SyncSender<String>>,
-    /// A byte in it wakes the thread.
+    /// A byte written to it wakes the thread.
     wake: UnixStream,
     subscribers: Subscribers,
     /// Carries nothing; it closes when the thread has ended.
@@ -122,7 +122,7 @@ impl Drop for Listener {
         self.wake();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         // A server that does not answer must not delay the end of the service: the thread then ends after its
-        // attempt.
+        // current attempt.
         if ended.recv_timeout(END_MAX) == Err(RecvTimeoutError::Disconnected)
             && let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take()
         {
@@ -131,7 +131,7 @@ impl Drop for Listener {
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct Listening {
     database: Arc<Database>,
     to_send: Receiver<String>,
@@ -146,7 +146,7 @@ impl Listening {
             "SELECT pg_notify('{}', topic) FROM unnest($1::text[]) AS u(topic)",
             channel(database).replace('\'', "''")
         ));
-        // Rows of writers that were unused for long are removed, but not the owner's.
+        // Rows of writers that have been unused for a long time are removed, except the owner's.
         let ping = match database.owner {
             Some((id, _)) => {
                 let schema = quoted(&database.options.schema);
@@ -192,7 +192,7 @@ impl Listening {
             }
             match turn {
                 Ok(heard) => heard.iter().for_each(|topic| self.tell(Notice::Topic(topic))),
-                // A lost topic does no harm, a lost lock does.
+                // A lost topic is harmless; a lost lock is not.
                 Err(error) if !open.is_broken() && !error.is_away() => {
                     tracing::warn!(%error, "topics were not sent");
                 }
@@ -220,7 +220,7 @@ impl Listening {
     }
 
     /// Tries once to restore the connection and the lock, and pauses if that fails. An error means that the
-    /// store is lost permanently, or was closed.
+    /// store is lost permanently or has been closed.
     fn connect_again(&self) -> std::result::Result<Option<Connection>, ()> {
         let database = &*self.database;
         let attempt = take_lock(database).and_then(|(mut connection, taken)| {
@@ -236,7 +236,7 @@ impl Listening {
                 self.tell(Notice::Missed);
                 return Ok(Some(connection));
             }
-            // Perhaps this process's old connection still holds it: the server has not noticed its end yet.
+            // This process's old connection may still hold it, if the server has not noticed its end yet.
             Ok((_, false, true)) => tracing::debug!("the lock of the store is not free yet"),
             Err(error) => tracing::debug!(%error, "no connection for notifications"),
         }

@@ -21,7 +21,7 @@ struct PoolState<T> {
 #[derive(Debug)]
 pub(crate) struct Place<'a, T> {
     pool: &'a Pool<T>,
-    /// Callers fill an empty place, and empty one whose item is broken.
+    /// Callers fill an empty place, and empty a place whose item is broken.
     pub item: Option<T>,
 }
 
@@ -38,8 +38,8 @@ impl<T> Pool<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the place that was used last, whose caches are warm. `None` if none becomes free before the
-    /// deadline.
+    /// Takes the place that was used last, because its caches are warm. `None` if none becomes free before
+    /// the deadline.
     pub fn take(&self, until: Instant) -> Option<Place<'_, T>> {
         let full = |state: &mut PoolState<T>| state.used >= self.limit;
         let left = until.saturating_duration_since(Instant::now());
@@ -58,7 +58,7 @@ impl<T> Pool<T> {
         drop(idle);
     }
 
-    /// How many items there are, idle or in use.
+    /// The number of items, idle or in use.
     pub fn len(&self) -> usize {
         let state = self.lock();
         state.used + state.idle.len()

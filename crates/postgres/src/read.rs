@@ -17,7 +17,8 @@ use crate::layout::{IndexForm, SqlType};
 use crate::statements::Statements;
 use crate::values::{Array, Columns};
 
-/// How often a queue is read again if some of its rows are not decided yet, and how long to wait before that.
+/// How often a queue is read again if some of its rows are not decided yet, and how long to wait before each
+/// time.
 const HORIZON_LOOKS: u32 = 5;
 const HORIZON_WAIT: Duration = Duration::from_millis(2);
 
@@ -26,12 +27,12 @@ struct Asked<'a> {
     statements: &'a Statements,
     read: &'a Read,
     answer: ReadAnswer,
-    /// For a lookup in a hash index: the place of each value's rows.
+    /// For a lookup in a hash index: the places of each value's rows.
     places: HashMap<&'a [u8], Vec<usize>>,
-    /// The key (or key prefix) asked for at each ordinal, in the order of the primary key, and so of pages
+    /// The requested key (or key prefix) at each ordinal, in the order of the primary key, and so of pages
     /// and partitions.
     order: Vec<usize>,
-    /// The ranges of `order`, one statement each.
+    /// The ranges of `order`, one for each statement.
     pieces: Vec<Range<usize>>,
 }
 
@@ -64,7 +65,7 @@ pub(crate) fn key_arrays(
         let mut at = 0;
         if with_shard {
             let vshard = database.vshard(layout.def, key);
-            // Otherwise statements would visit partitions repeatedly, and reads would miss some.
+            // Otherwise statements would visit partitions repeatedly, and reads would miss some of them.
             assert!(last <= vshard, "rows must be in the order of their shards");
             last = vshard;
             arrays[0].push(&vshard.to_be_bytes());
@@ -80,7 +81,8 @@ pub(crate) fn key_arrays(
     Ok(arrays)
 }
 
-/// The range of positions to read: start (included) and end (excluded, if any). `None` if the range is empty.
+/// The range of positions to read: the start (included) and the end (excluded, if there is one). `None` if
+/// the range is empty.
 pub(crate) fn bounds(from: Bound<&[u8]>, to: Bound<&[u8]>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     // The successor of a byte string is the string with a zero byte appended.
     let next = |bytes: &[u8]| [bytes, &[0]].concat();
@@ -145,7 +147,7 @@ impl<'a> Asked<'a> {
         Ok(Self { statements, read, answer, places, order, pieces })
     }
 
-    /// Queues its statements and returns, for each, the place in `order` of its first key.
+    /// Queues its statements. Returns, for each of them, the place of its first key in `order`.
     fn queue(&self, database: &Database, connection: &mut Connection) -> Result<Vec<usize>> {
         let statements = self.statements;
         let layout = &statements.layout;
@@ -158,7 +160,7 @@ impl<'a> Asked<'a> {
                 let bounds = [shard(keys.first()), shard(keys.last())];
                 Ok((key_arrays(database, statements, &keys, columns, true)?, bounds))
             };
-            // All or none, since the caller counts the answers.
+            // All or none, because the caller counts the answers.
             let pieces = self.pieces.iter().map(of_piece).collect::<Result<Vec<_>>>()?;
             for (arrays, bounds) in &pieces {
                 connection.queue(statement, |params| {
@@ -270,7 +272,7 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// Whether the read shows a queue in commit order, which must have no gaps.
+    /// Whether the read is of a queue in commit order, which must have no gaps.
     fn is_serial(&self) -> bool {
         matches!(self.read, Read::Range { table, index, .. } if table.index_def(*index).kind == IndexKind::Serial)
     }
@@ -316,8 +318,8 @@ impl Database {
         Ok(answers)
     }
 
-    /// Runs one pipeline. If a queue was read, returns the serial below which everything is decided as of its
-    /// snapshot.
+    /// Runs one pipeline. If a queue was read, returns the serial below which everything is decided as of the
+    /// pipeline's snapshot.
     fn read_once(&self, asked: &mut [Asked<'_>]) -> Result<Option<u64>> {
         let has_queue = asked.iter().any(Asked::is_serial);
         self.with_reader(|connection| {
@@ -349,8 +351,9 @@ impl Database {
         })?
     }
 
-    /// Every serial below this one is decided: visible to any later snapshot, or never. This is more exact
-    /// than a snapshot's oldest transaction, which may belong to another database of the cluster.
+    /// Every serial below this one is decided: it is visible to any later snapshot, or will never exist. This
+    /// is more exact than a snapshot's oldest transaction, which may belong to another database of the
+    /// cluster.
     pub fn decided_below(&self) -> Result<u64> {
         let rows = self.with_reader(|connection| connection.query_text(&self.texts.transactions))?;
         let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<i64>().ok());
@@ -405,8 +408,9 @@ impl Database {
     }
 }
 
-/// The lowest of the running transactions' ids and `next`, the one after the last that has ended. Sessions
-/// show the lower 32 bits of their ids, which are less than 2^31 apart, and often above `next`.
+/// The lowest of the ids of running transactions and `next`, the id after the last transaction that has
+/// ended. Sessions show only the lower 32 bits of their ids, which are less than 2^31 apart, and often above
+/// `next`.
 fn oldest_running(next: i64, running: &[i64]) -> i64 {
     let low = |number: i64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
     let whole = |id: &i64| next + i64::from(low(*id).wrapping_sub(low(next)).cast_signed());

@@ -11,7 +11,7 @@ use crate::connection::Connection;
 use crate::database::Database;
 use crate::read::{bounds, pull_record};
 
-/// How many rows are fetched at once: enough to make round trips negligible, few enough for memory.
+/// How many rows are fetched at once: enough to make round trips negligible, and few enough for memory.
 const ROWS_AT_ONCE: i32 = 2_000;
 
 /// How many positions are read at once.
@@ -35,11 +35,12 @@ impl FrozenRows for Frozen {
         let (_, all) =
             found.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        // Opening the portal closes one of the same name that an earlier scan has left.
+        // Opening the portal closes one of the same name that an earlier scan left open.
         connection.script("CLOSE ALL")?;
         connection.open_portal("rows", all)?;
         loop {
-            // Visit the rows after releasing the connection: the visitor may be slow, and may use the store.
+            // Visit the rows after releasing the connection, because the visitor may be slow and may use the
+            // store.
             let mut rows = Vec::new();
             let more = connection.fetch("rows", ROWS_AT_ONCE, &mut |_, mut columns| {
                 rows.push(pull_record(table, &mut columns, self.tag)?);
@@ -108,7 +109,7 @@ impl Database {
         let statements = self.statements(table)?;
         let Some((mut from, to)) = bounds(from, to) else { return Ok(()) };
         let statement = statements.positions(index, to.is_some());
-        // Ask before reading the entries: everything below this serial is decided in them.
+        // Ask before reading the entries, so that everything below this serial is decided in them.
         let decided = if kind == IndexKind::Serial { self.decided_below()? } else { u64::MAX };
         let is_decided = |position: &[u8]| {
             kind != IndexKind::Serial

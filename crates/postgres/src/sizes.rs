@@ -1,5 +1,5 @@
-//! Rows and sizes of the tables for the metrics. They are read rarely, since a schema with many partitions
-//! takes the server much of a second, and in the background if an older answer is there.
+//! Rows and sizes of the tables, for the metrics. They are read rarely, because a schema with many partitions
+//! occupies the server for much of a second, and in the background if there is an older answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +13,8 @@ use crate::layout::quoted;
 /// Tables below this size are counted exactly instead of estimated.
 const COUNTED_BYTES: i64 = 1 << 20;
 
-/// An answer is used for this many times the time that it took, so that asking costs the server a hundredth
-/// of its time; but not longer than [`GOOD_MAX`].
+/// An answer is used for this many times as long as it took, so that the queries cost the server a hundredth
+/// of its time; but no longer than [`GOOD_MAX`].
 const GOOD_FACTOR: u32 = 100;
 const GOOD_MAX: Duration = Duration::from_secs(300);
 /// How long to wait after a failure.
@@ -40,7 +40,7 @@ struct SizesState {
     sizes: Option<Arc<Sizes>>,
     good_until: Option<Instant>,
     is_asking: bool,
-    /// Do not wait for a server that has not answered the last time.
+    /// Whether the server did not answer the last time, so that nobody waits for it.
     has_failed: bool,
 }
 
@@ -48,7 +48,7 @@ struct SizesState {
 /// the metrics page stays fast while the server is down.
 ///
 /// # Errors
-/// There is no answer yet, and the server does not respond.
+/// If there is no answer yet and the server does not respond.
 pub(crate) fn sizes(database: &Arc<Database>) -> Result<Arc<Sizes>> {
     let known = {
         let mut state = database.sizes.state();

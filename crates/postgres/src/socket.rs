@@ -1,4 +1,4 @@
-//! Bytes to and from the server: Unix or TCP socket, with or without TLS, both directions at once.
+//! Bytes to and from the server: a Unix or TCP socket, with or without TLS, in both directions at once.
 //!
 //! A pipelined batch can be larger than the socket buffers. A client that only writes would deadlock with a
 //! server that waits for its answers to be read. So every wait both reads and writes.
@@ -19,7 +19,7 @@ use socket2::{SockRef, TcpKeepalive};
 /// How many bytes are read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// A server that vanishes without closing the connection (power loss, network failure) is noticed by three
+/// A server that disappears without closing the connection (power loss, network failure) is noticed by three
 /// keep-alive probes after ten seconds of silence, or by sent data that is not acknowledged.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
@@ -98,7 +98,7 @@ impl Socket {
         name: ServerName<'static>,
     ) -> io::Result<()> {
         if !self.received.is_empty() {
-            // An attacker in between may have sent more than the server's one byte, to have it accepted as
+            // An attacker in the middle may have sent more than the server's one byte, to have it accepted as
             // the server's.
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
@@ -120,7 +120,7 @@ impl Socket {
         self.wait_or(deadline, None).map(drop)
     }
 
-    /// As [`Self::wait`], or until `wake` is readable. Returns whether something has arrived.
+    /// Like [`Self::wait`], or until `wake` is readable. Returns whether something has arrived.
     pub fn wait_or(&mut self, deadline: Option<Instant>, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
         let before = self.received.len();
         loop {
@@ -162,7 +162,7 @@ impl Socket {
         Err(ErrorKind::TimedOut.into())
     }
 
-    /// Writes as much as the system takes.
+    /// Writes as much as the system accepts.
     fn send(&mut self) -> io::Result<()> {
         if let Some(tls) = &mut self.tls {
             if !self.outgoing.is_empty() {
@@ -224,7 +224,7 @@ impl Socket {
     }
 }
 
-/// Waits until one of these is ready, at most until the deadline. Returns whether one is.
+/// Waits until one of these is ready, or until the deadline. Returns whether one is ready.
 pub(crate) fn poll_until(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = deadline.map(|deadline| {

@@ -1,12 +1,12 @@
 //! The statements of one table: fixed texts, derived from its layout.
 //!
 //! Bulk parameters are arrays, one per column, so that a text does not depend on the number of rows. They are
-//! joined with the table in a nested loop that walks the arrays in order and descends the primary key once
-//! per row; the session's settings ([`SESSION`]) rule out other plans. `vshard` is always named, so that only
-//! the partition of each row is touched.
+//! joined with the table in a nested loop that goes through the arrays in order and descends the primary key
+//! once per row; the session's settings ([`SESSION`]) rule out other plans. Each statement names `vshard`, so
+//! that it touches only the partition of each row.
 //!
-//! Reads also give the range of shards of all their rows ([`within`]), which lets the server prune partitions
-//! before it starts. Otherwise it would visit every partition for every row of the nested loop.
+//! Reads also pass the range of shards of all their rows ([`within`]), with which the server prunes
+//! partitions before it starts. Otherwise it would visit every partition for every row of the nested loop.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::connection::Statement;
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlColumn, SqlType, quoted};
 
 /// The settings of every session. Plans are made once for all parameters, so they must stay good as tables
-/// grow: index lookups row by row, never a sequential scan because the table was small when the plan was
+/// grow: index lookups row by row, and never a sequential scan because the table was small when the plan was
 /// made.
 pub(crate) const SESSION: &str = "SET jit = off; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
     SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_material = off; SET enable_memoize = off; \
@@ -50,7 +50,7 @@ pub(crate) struct Statements {
     pub all: String,
 }
 
-/// The columns of the row (record's, not database's) that an update sets.
+/// The columns of the row (of the record, not of the database) that an update sets.
 pub(crate) type Mask = Vec<bool>;
 
 impl Statements {
@@ -99,10 +99,10 @@ impl Statements {
             targets.push(quoted(index.column.as_deref().expect("it stands in the table")));
             values.push(index_value(index, alias, fresh));
         }
-        // Not `ON CONFLICT DO NOTHING` and a count: looking for the row before inserting it costs the server
-        // a fifth more time for a deposit (31 us instead of 25, `examples/deposit_cost.rs`), and an existing
-        // row aborts the transaction just as well. Not `COPY` either: it cannot compute the serial, which
-        // needs the transaction's number.
+        // `ON CONFLICT DO NOTHING` with a count is not used: looking for the row before inserting it costs
+        // the server a fifth more time for a deposit (31 us instead of 25, `examples/deposit_cost.rs`), and
+        // an existing row aborts the transaction just as well. `COPY` is not used either: it cannot compute
+        // the serial, which needs the transaction's number.
         let insert = format!(
             "INSERT INTO {t} ({}) SELECT {} FROM {} AS u({})",
             targets.join(", "),
@@ -130,7 +130,7 @@ impl Statements {
         let mut queue_delete = None;
         if let Some(queue) = layout.queue_table() {
             let indexes: Vec<&IndexLayout> = layout.queue_indexes().collect();
-            // due, index values, vshard, key, ord, serial of rows that have one.
+            // due, index values, vshard, key, ord, and serial of rows that have one.
             let mut types = vec![SqlType::Int8];
             types.extend(indexes.iter().map(|_| SqlType::Bytea));
             types.extend(key_types());
@@ -250,8 +250,8 @@ impl Statements {
         matches!(self.layout.index_layout(index).form, IndexForm::PrimaryKey { .. })
     }
 
-    /// The range read of an ordered or serial index: parameters are the first position, the position after
-    /// the last if there is one, and the limit. Rows begin with their position.
+    /// The range read of an ordered or serial index. Its parameters are the first position, the position
+    /// after the last if there is one, and the limit. Rows start with their position.
     pub fn range(&self, index: u8, bounded: bool, descending: bool) -> &Statement {
         let found = self.ranges.iter().find(|(id, _)| *id == index);
         &found.expect("the caller asserts that it has an order").1
@@ -264,7 +264,7 @@ impl Statements {
         &found.expect("the caller asserts that it has an order").1[usize::from(bounded)]
     }
 
-    /// The indexes whose columns stand in the table, in the order of the insert's parameters.
+    /// The indexes whose columns are in the table, in the order of the insert's parameters.
     pub fn own_indexes(&self) -> impl Iterator<Item = &IndexLayout> {
         let stands = |index: &&IndexLayout| {
             matches!(index.form, IndexForm::Hash | IndexForm::HashMany | IndexForm::Position)
@@ -272,9 +272,9 @@ impl Statements {
         self.layout.indexes.iter().filter(stands)
     }
 
-    /// The update that sets the columns of `mask` (lengthened to all if there are too many forms already),
-    /// and the index columns. Parameters: how many rows, vshard, key, version, serial, the columns, the index
-    /// columns.
+    /// The update that sets the columns of `mask` (extended to all columns if there are too many forms
+    /// already) and the index columns. Its parameters are: how many rows, vshard, key, version, serial, the
+    /// columns, the index columns.
     pub fn update(&self, mask: &mut Mask) -> Arc<Statement> {
         let mut updates = self.updates.lock().unwrap_or_else(PoisonError::into_inner);
         if !updates.contains_key(mask) && updates.len() >= UPDATES_MAX {
@@ -343,7 +343,7 @@ fn range(layout: &Layout, index: &IndexLayout, at_key: &str, bounded: bool, desc
         format!("WHERE q.{column} >= $1::bytea{end} ORDER BY q.{column}{order} LIMIT {limit}::bigint",);
     match (index.form, layout.queue_table()) {
         (IndexForm::Queue, Some(queue)) => {
-            // The limit is in the subquery, so that rows are only fetched for entries within it.
+            // The limit is in the subquery, so that rows are fetched only for entries within it.
             let all = record(layout, "t");
             format!(
                 "SELECT q.place, f.* FROM (SELECT q.{column} AS place, q.* FROM {queue} q {tail}) q CROSS JOIN LATERAL (SELECT \
@@ -354,8 +354,8 @@ fn range(layout: &Layout, index: &IndexLayout, at_key: &str, bounded: bool, desc
     }
 }
 
-/// The condition that all rows of a read are between two shards, its last parameters. The server prunes all
-/// other partitions before it starts.
+/// The condition that all rows of a read are between two shards, which are its last parameters. The server
+/// prunes all other partitions before it starts.
 fn within(layout: &Layout, after: usize) -> String {
     if layout.partitions > 1 {
         format!(" AND t.vshard >= ${}::smallint AND t.vshard <= ${}::smallint", after + 1, after + 2)

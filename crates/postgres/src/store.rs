@@ -26,10 +26,10 @@ pub enum Sharing {
     Exclusive,
 }
 
-/// How to open a store in a database. `Debug` does not show the address, which may have a password.
+/// How to open a store in a database. `Debug` does not show the address, which may contain a password.
 #[derive(Clone)]
 pub struct PgOptions {
-    /// Where it is: see [`Target::parse`].
+    /// The address of the database; see [`Target::parse`].
     pub url: String,
     /// The service's schema.
     pub schema: String,
@@ -76,12 +76,12 @@ impl PgOptions {
     }
 }
 
-/// Opens a store whose schema `dbinit` has made.
+/// Opens a store whose schema `dbinit` has created.
 ///
 /// # Errors
 /// [`StoreError::Unavailable`] if the server cannot be reached, [`StoreError::InUse`] if another process has
 /// the store exclusively, [`StoreError::Backend`] if the schema is missing or has another version; the
-/// message says what to type.
+/// message contains the command that helps.
 pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     let application = format!("batzen-{}", options.schema);
     let target = Target::parse(&options.url)?.application(&application).read_write();
@@ -116,7 +116,7 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     Ok(PostgresStore { database, listener, upkeep })
 }
 
-/// A store in a PostgreSQL database. Made by [`open`].
+/// A store in a PostgreSQL database. Created by [`open`].
 pub struct PostgresStore {
     database: Arc<Database>,
     listener: Listener,

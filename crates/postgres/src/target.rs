@@ -15,10 +15,10 @@ use tokio_postgres::config::{Config, Host, SslMode, TargetSessionAttrs};
 
 use crate::PgError;
 
-/// The directory of the server's Unix socket on Debian and most others.
+/// The directory of the server's Unix socket on Debian and most other systems.
 const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 
-/// One place to try.
+/// A place to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The directory of the socket file, and the port in its name.
@@ -31,13 +31,13 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tls {
     Never,
-    /// If the server offers it.
+    /// TLS if the server offers it.
     Prefer,
-    /// Encrypted; the certificate is verified if there is a root certificate.
+    /// TLS; the certificate is verified if there is a root certificate.
     Require,
-    /// The certificate must be valid, for whatever name.
+    /// TLS; the certificate must be valid, for any name.
     VerifyCa,
-    /// The certificate must be valid for the host's name.
+    /// TLS; the certificate must be valid for the host's name.
     VerifyFull,
 }
 
@@ -182,7 +182,7 @@ impl Target {
         self
     }
 
-    /// Removes the time limit for answers, for work on whole tables. A server that vanishes is noticed
+    /// Removes the time limit for answers, for work on whole tables. A server that disappears is noticed
     /// anyway.
     #[must_use]
     pub fn patient(mut self) -> Self {
@@ -190,7 +190,7 @@ impl Target {
         self
     }
 
-    /// Accepts only a server that takes writes, not a standby.
+    /// Accepts only a server that accepts writes, not a standby.
     #[must_use]
     pub fn read_write(mut self) -> Self {
         self.read_write = true;
@@ -274,8 +274,8 @@ fn system_user() -> Option<String> {
     })
 }
 
-/// The password of the first line that matches: `host:port:database:user:password`, `*` fits all, `\`
-/// escapes.
+/// The password in the first line that matches: `host:port:database:user:password`; `*` matches everything,
+/// and `\` escapes.
 fn password_from(file: &str, place: &Place, database: &str, user: &str) -> Option<Vec<u8>> {
     let (host, port) = match place {
         Place::Unix(path, port) if path == Path::new(SOCKET_DIRECTORY) => ("localhost".to_owned(), port),
@@ -289,7 +289,7 @@ fn password_from(file: &str, place: &Place, database: &str, user: &str) -> Optio
         while let Some(char) = chars.next() {
             match char {
                 '\\' => fields.last_mut()?.extend(chars.next()),
-                // The password may hold colons.
+                // The password may contain colons.
                 ':' if fields.len() < 5 => fields.push(String::new()),
                 other => fields.last_mut()?.push(other),
             }
@@ -335,7 +335,7 @@ fn tls_config(tls: Tls, roots: Option<&Path>) -> Result<ClientConfig, PgError> {
     Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
-/// Verifies as libpq does in the same `sslmode`.
+/// Verifies certificates as libpq does in the same `sslmode`.
 #[derive(Debug)]
 struct Verifier {
     inner: Option<Arc<WebPkiServerVerifier>>,

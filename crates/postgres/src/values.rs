@@ -18,7 +18,7 @@ impl<'a> Params<'a> {
         Self { out, count: 0 }
     }
 
-    /// How many there are.
+    /// The number of parameters so far.
     pub fn count(&self) -> u16 {
         self.count
     }

@@ -52,7 +52,7 @@ pub struct Currency {
 }
 
 impl Currency {
-    /// Checks and keeps `name`.
+    /// Validates `name`.
     ///
     /// # Errors
     /// [`AmountError::Currency`] unless it has 1 to 11 printable ASCII characters, none of them a colon or
@@ -264,8 +264,8 @@ impl Money {
     /// Rounds down to a unit, as done before wire transfers.
     ///
     /// A zero unit changes nothing. A unit below one (`0.01`) cuts the fraction down to a multiple of it. A
-    /// whole unit (`5`) cuts value and fraction, but leaves an amount alone whose integer part is a multiple
-    /// of the unit already: its fraction is kept. That is the behaviour fixed by the protocol.
+    /// whole unit (`5`) cuts both value and fraction, except that an amount whose integer part is already a
+    /// multiple of the unit stays unchanged, fraction included. The protocol defines it this way.
     ///
     /// # Errors
     /// [`AmountError::InvalidUnit`] if the unit has both an integer part and a fraction.
@@ -313,7 +313,7 @@ impl Money {
 }
 
 impl fmt::Display for Money {
-    /// Without needless zeros: `1`, `1.5`, `0.00000001`.
+    /// Formats it without trailing zeros: `1`, `1.5`, `0.00000001`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_decimal(f, self.value().into(), self.fraction())
     }
@@ -454,7 +454,7 @@ impl fmt::Debug for MoneySum {
     }
 }
 
-/// Writes a number without needless zeros: `1`, `1.5`, `0.00000001`.
+/// Writes a number without trailing zeros: `1`, `1.5`, `0.00000001`.
 fn write_decimal(f: &mut fmt::Formatter<'_>, value: u128, mut fraction: u32) -> fmt::Result {
     write!(f, "{value}")?;
     if fraction == 0 {
@@ -473,9 +473,9 @@ fn write_decimal(f: &mut fmt::Formatter<'_>, value: u128, mut fraction: u32) -> 
 /// The text form is `CUR:VAL` or `CUR:VAL.FRAC`. `==` compares currencies without regard to case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Amount {
-    /// In which currency.
+    /// The currency.
     pub currency: Currency,
-    /// How much of it.
+    /// The quantity.
     pub money: Money,
 }
 

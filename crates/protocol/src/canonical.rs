@@ -36,7 +36,7 @@ pub enum CanonicalError {
     NotForgettable,
 }
 
-/// Parses JSON, refusing documents that name a member twice.
+/// Parses JSON, refusing documents that contain a member twice.
 ///
 /// # Errors
 /// [`CanonicalError::Json`].
@@ -146,7 +146,7 @@ fn write_value(out: &mut String, value: &Value, case: HexCase) -> Result<(), Can
             out.push(']');
         }
         Value::Object(object) => {
-            // The map may keep the order of insertion, depending on how the JSON library is built.
+            // The map may keep the insertion order, depending on how the JSON library is built.
             let mut members: Vec<_> = object.iter().collect();
             members.sort_unstable_by_key(|(name, _)| *name);
             out.push('{');

@@ -12,7 +12,8 @@ use crate::api::exchange::TransferDeposit;
 use crate::signatures::{AuditorExchangeKeys, MasterDenominationKeyValidity};
 use crate::{Amount, AmountError, Timestamp, hash_text};
 
-/// Value, fees and times of a denomination: signed by the master key (and auditors) besides the key itself.
+/// Value, fees and times of a denomination, which the master key (and auditors) sign together with the key
+/// itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DenominationTerms {
     /// Value of a coin.
@@ -25,13 +26,13 @@ pub struct DenominationTerms {
     pub fee_refresh: Amount,
     /// Fee for refunding a coin.
     pub fee_refund: Amount,
-    /// Coins are issued from here on …
+    /// Start of the period in which coins are issued.
     pub stamp_start: Timestamp,
-    /// … to here.
+    /// End of the period in which coins are issued.
     pub stamp_expire_withdraw: Timestamp,
-    /// Coins can be spent to here.
+    /// End of the period in which coins can be spent.
     pub stamp_expire_deposit: Timestamp,
-    /// Records are kept to here.
+    /// End of the period in which records are kept.
     pub stamp_expire_legal: Timestamp,
 }
 
@@ -44,7 +45,7 @@ impl DenominationTerms {
         self.value.checked_add(&self.fee_withdraw)
     }
 
-    /// What the master key signs for a denomination with these terms.
+    /// The message that the master key signs for a denomination with these terms.
     pub fn validity(
         &self,
         master_pub: EddsaPublicKey,
@@ -65,7 +66,7 @@ impl DenominationTerms {
         }
     }
 
-    /// What an auditor signs for a denomination with these terms.
+    /// The message that an auditor signs for a denomination with these terms.
     pub fn auditor_approval(
         &self,
         auditor_url: &str,

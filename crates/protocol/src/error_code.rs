@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 /// A numeric error code of the protocol.
 ///
-/// Codes that this program does not know are kept as they are: they have a number, but no name.
+/// Codes that this program does not know are kept: they have a number, but no name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ErrorCode(u32);

@@ -85,7 +85,7 @@ pub fn payto(data: &[u8]) {
     assert!(!uri.method().is_empty());
     if let Ok((base_url, reserve_pub)) = uri.to_reserve() {
         let again = PaytoUri::reserve(&base_url, &reserve_pub).map(|uri| uri.to_reserve());
-        // A path that begins with a slash is no base URL.
+        // A path that begins with a slash is not a base URL.
         assert!(again.is_err() || again == Ok(Ok((base_url, reserve_pub))));
     }
 }
@@ -220,7 +220,7 @@ pub fn canonical_json(data: &[u8]) {
     }
 }
 
-/// Encrypted contracts: what comes after decryption, and decryption itself.
+/// Encrypted contracts: parsing after decryption, and decryption itself.
 pub fn econtract_plain(data: &[u8]) {
     for kind in [0, 1] {
         let _ = PeerContract::from_plain(data, kind);

@@ -1,8 +1,8 @@
-//! Size limits for input of clients: bodies, texts, arrays.
+//! Size limits for client input: bodies, texts, arrays.
 //!
 //! Every limit follows from the meaning of the field, with room for the largest honest value. Services that
-//! accept a text and services that receive it from them use the same constant, so that nothing is accepted by
-//! one and refused by the other.
+//! accept a text and services that later receive it from them use the same constant, so that nothing is
+//! accepted by one and refused by the other.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A payto URI, in bytes. IBANs with a name take about 100; the rest is for long names, escaped.
+/// A payto URI, in bytes. IBANs with a name take about 100; the rest leaves room for long, escaped names.
 pub const PAYTO_BYTES_MAX: usize = 2_048;
 /// A base URL, in bytes.
 pub const URL_BYTES_MAX: usize = 1_024;
@@ -22,10 +22,10 @@ pub const PLANCHETS_MAX: usize = 256;
 pub const DEPOSIT_COINS_MAX: usize = 256;
 /// Fresh coins of one refresh.
 pub const FRESH_COINS_MAX: usize = 255;
-/// Elements that are read of an array whose excess has an error code of its own. One more than any such array
-/// may have, so that the endpoint sees the excess.
+/// The most elements read from an array whose excess has its own error code. One more than any such array may
+/// have, so that the endpoint sees the excess.
 pub const ARRAY_READ_MAX: usize = 257;
-/// Denominations, or signing keys, that one request to `/management/keys` puts into use: about 20
+/// The most denominations, or signing keys, that one request to `/management/keys` puts into use: about 20
 /// denominations renewed weekly for three years.
 pub const KEY_SIGNATURES_MAX: usize = 4_096;
 
@@ -94,7 +94,7 @@ pub fn text<'de, D: Deserializer<'de>, const MAX: usize>(deserializer: D) -> Res
 }
 
 /// Reads an array of at most `MAX` elements: `#[serde(deserialize_with = "array::<_, _, MAX>")]`. Stops at
-/// the first element too many.
+/// the first excess element.
 ///
 /// # Errors
 /// If the value is malformed or has too many elements.

@@ -27,7 +27,7 @@ const IBAN_COUNTRIES: &[u8] =
 /// Why a text is not an acceptable payto URI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PaytoError {
-    /// Longer than anything that can be transferred to.
+    /// Longer than the longest URI that can be transferred to.
     #[error(transparent)]
     TooLong(#[from] OverLimit),
     /// Does not begin with `payto://`.
@@ -42,7 +42,7 @@ pub enum PaytoError {
     /// The IBAN is too long or too short or has wrong characters.
     #[error("malformed IBAN")]
     Iban,
-    /// The IBAN begins with the code of no known country.
+    /// The IBAN begins with an unknown country code.
     #[error("IBAN of an unknown country")]
     IbanCountry,
     /// The check digits of the IBAN are wrong.
@@ -59,7 +59,7 @@ pub enum PaytoError {
     BaseUrl,
 }
 
-/// Which characters are allowed.
+/// The set of allowed characters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Charset {
     Strict,
@@ -95,7 +95,8 @@ impl PaytoUri {
     /// The URI of an account at a bank of the `x-taler-bank` method.
     ///
     /// # Errors
-    /// [`PaytoError::Character`] if `host` or `account` are empty or have characters that cannot stand there.
+    /// [`PaytoError::Character`] if `host` or `account` is empty or contains characters that are not allowed
+    /// there.
     pub fn x_taler_bank(host: &str, account: &str, receiver_name: Option<&str>) -> Result<Self, PaytoError> {
         let plain = |text: &str| {
             !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:,+".contains(&b))
@@ -181,7 +182,7 @@ impl PaytoUri {
         path.split('?').next().unwrap_or_default()
     }
 
-    /// The account within the bank: for `x-taler-bank` what follows the host, otherwise the last segment of
+    /// The account within the bank: for `x-taler-bank` the part after the host, otherwise the last segment of
     /// the path (the IBAN of `iban`).
     pub fn account(&self) -> &str {
         let path = self.path();

@@ -1,12 +1,12 @@
 //! `taler://` URIs in links and QR codes for wallets.
 //!
-//! The scheme `taler:` means that the server named in the URI speaks https, `taler+http:` that it speaks
-//! http. The last segments are identifiers, whatever is before them belongs to the base URL.
+//! The scheme `taler:` means that the server named in the URI uses https, `taler+http:` that it uses http.
+//! The last segments are identifiers; everything before them belongs to the base URL.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Why a text is not a usable taler URI, or cannot be written as one.
+/// Why a text is not a valid taler URI, or cannot be written as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TalerUriError {
     /// The scheme is neither `taler` nor `taler+http`.
@@ -21,10 +21,10 @@ pub enum TalerUriError {
     /// A segment is missing, or empty where it must not be.
     #[error("missing segment in taler:// URI")]
     Segment,
-    /// A query that the action does not have, or a malformed one.
+    /// A query that the action does not support, or a malformed one.
     #[error("malformed query in taler:// URI")]
     Query,
-    /// A character that cannot stand in a URI.
+    /// A character that is not allowed in a URI.
     #[error("character that is not allowed in taler:// URI")]
     Character,
 }
@@ -47,9 +47,9 @@ pub enum TalerUri {
         order_id: String,
         /// The session to bind the payment to; may be empty.
         session_id: String,
-        /// Token that permits to claim the order.
+        /// Token that permits the wallet to claim the order.
         claim_token: Option<String>,
-        /// Private key of the claim nonce, if the order was claimed for this wallet already.
+        /// Private key of the claim nonce, if the order was already claimed for this wallet.
         nonce_priv: Option<String>,
     },
     /// Pick up refunds of an order.
@@ -73,7 +73,7 @@ pub enum TalerUri {
         /// Private contract key (base32).
         contract_priv: String,
     },
-    /// Pay what another wallet asks for.
+    /// Pay a request from another wallet.
     PayPull {
         /// Base URL of the exchange.
         exchange_url: String,
@@ -87,9 +87,9 @@ pub enum TalerUri {
         /// Backup providers in order: name and canonical URL.
         providers: Vec<(String, String)>,
     },
-    /// Something for wallet developers.
+    /// An experiment for wallet developers.
     DevExperiment {
-        /// Which.
+        /// Its id.
         id: String,
     },
 }
@@ -133,7 +133,7 @@ impl TalerUri {
                     match pair.split_once('=').ok_or(TalerUriError::Query)? {
                         ("c", value) if !value.is_empty() => claim_token = Some(value.to_owned()),
                         ("n", value) if !value.is_empty() => nonce_priv = Some(value.to_owned()),
-                        // Later generations may add more.
+                        // Later versions of the protocol may add more.
                         _ => {}
                     }
                 }

@@ -9,7 +9,7 @@ use batzen_crypto::base32::{self, Base32Error};
 use batzen_crypto::hash::sha512_parts;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Reads a JSON text and parses it, without copying it first where the format permits.
+/// Parses a JSON string, without copying it first where the format permits.
 pub(crate) fn deserialize_from_str<'de, D, T>(deserializer: D, expecting: &'static str) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -27,7 +27,7 @@ impl Timestamp {
     /// 1970-01-01 00:00 UTC.
     pub const ZERO: Self = Self(0);
 
-    /// From seconds since the epoch; anything beyond the year 586,524 is never.
+    /// From seconds since the epoch; times beyond the year 586,524 become never.
     pub const fn from_secs(secs: u64) -> Self {
         if secs > MAX_SECONDS { Self::NEVER } else { Self(secs * MICROS_PER_SECOND) }
     }
@@ -80,7 +80,7 @@ impl Timestamp {
         }
     }
 
-    /// As [`Timestamp::checked_add`], but what is out of range is never.
+    /// As [`Timestamp::checked_add`], but never if the result is out of range.
     #[must_use]
     pub const fn saturating_add(self, duration: Duration) -> Self {
         match self.checked_add(duration) {
@@ -171,7 +171,7 @@ impl Duration {
         Self(micros)
     }
 
-    /// From seconds; what does not fit is forever.
+    /// From seconds; forever if they do not fit.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(MICROS_PER_SECOND))
     }
@@ -243,7 +243,7 @@ impl Duration {
 }
 
 impl From<std::time::Duration> for Duration {
-    /// What does not fit into 64 bits of microseconds is forever.
+    /// Forever if it does not fit into 64 bits of microseconds.
     fn from(duration: std::time::Duration) -> Self {
         Self(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
     }
@@ -329,7 +329,7 @@ impl de::Visitor<'_> for NumberOr {
     }
 }
 
-/// An object with one member that matters.
+/// An object with one relevant member.
 struct TimeObject {
     member: &'static str,
     word: &'static str,

@@ -1,6 +1,6 @@
-//! The cost of a signer: the same signatures by keys in the caller's process and by a signer over TLS on the
-//! loopback interface, on the same cores, in turns. `cargo bench -p batzen-signer` prints items per second
-//! and their ratio.
+//! The cost of a signer: the same signatures, by keys in the caller's process and by a signer over TLS on the
+//! loopback interface, on the same cores, in alternation. `cargo bench -p batzen-signer` prints items per
+//! second and their ratio.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -137,7 +137,7 @@ async fn main() {
     let signer = Arc::new(Signer::open(config, signer_key, Arc::new(clock)).unwrap());
     let server = SignerServer::bind(Arc::clone(&signer)).await.unwrap();
     let address = server.urls().remove(0).parse().unwrap();
-    // In a runtime of its own, like a separate process.
+    // In its own runtime, like a separate process.
     let serving = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {

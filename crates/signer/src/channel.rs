@@ -31,7 +31,7 @@ use zeroize::Zeroizing;
 
 use crate::address::Address;
 
-/// Anything that carries bytes both ways.
+/// Any stream of bytes in both directions.
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 

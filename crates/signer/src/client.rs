@@ -1,7 +1,6 @@
 //! The nodes' side: one connection at a time to the first signer that answers, with pipelined requests. If a
 //! connection breaks or an answer is late, its requests are sent again over the next one. Both ciphers and
 //! Ed25519 sign deterministically, so a repeated request gives the same signature.
-//! deterministically, so that a repeated request gives the same signature.
 
 mod driver;
 
@@ -31,7 +30,7 @@ pub struct ClientOptions {
     pub items_max: usize,
     /// A request fails after this time.
     pub deadline: Duration,
-    /// A signer that has not answered for this time counts as lost.
+    /// A signer that has not answered for this long counts as lost.
     pub silence: Duration,
     /// Timeout for connecting.
     pub connect: Duration,
@@ -81,7 +80,7 @@ struct Inner {
     queue: Mutex<VecDeque<Pending>>,
     /// Wakes the driver: the queue is not empty.
     work: Notify,
-    /// Items that wait or are under way.
+    /// Items that are waiting or under way.
     items: AtomicUsize,
     listing: watch::Sender<Option<Arc<Listing>>>,
     /// Version of the listing.
@@ -124,7 +123,7 @@ impl Drop for Room {
 }
 
 impl SignerClient {
-    /// Creates a client, which begins to connect at once. Must be called within a tokio runtime.
+    /// Creates a client, which starts to connect at once. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// If the node's own key cannot be used.

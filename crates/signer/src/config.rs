@@ -1,5 +1,5 @@
-//! The private keys and their places: the sections `[coin_*]` and `[taler-exchange-secmod-*]`.
-//! [`crate::service_config`] reads the rest of a signer's and its clients' configuration.
+//! The private keys and where they are stored: the sections `[coin_*]` and `[taler-exchange-secmod-*]`.
+//! [`crate::service_config`] reads the rest of the configuration of signers and their clients.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub enum ConfigError {
     Invalid {
         /// Its section.
         section: String,
-        /// What is wrong, in words.
+        /// The problem in words.
         reason: String,
     },
 }
@@ -61,16 +61,16 @@ pub struct ModuleConfig {
     pub overlap_duration: Duration,
     /// How far ahead keys are created.
     pub lookahead_sign: Duration,
-    /// Where the private keys are.
+    /// The directory of the private keys.
     pub key_dir: PathBuf,
     /// The module's own private key.
     pub sm_priv_key: PathBuf,
 }
 
-/// A section `[coin_*]`, as far as its private keys are concerned.
+/// The part of a section `[coin_*]` that concerns its private keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SectionConfig {
-    /// The name of the section, which names the directory of its keys.
+    /// The name of the section, and of the directory with its keys.
     pub section: String,
     /// The cipher.
     pub cipher: CipherConfig,
@@ -139,8 +139,8 @@ pub fn cipher(ini: &Config, section: &str) -> Result<CipherConfig, ConfigError> 
 }
 
 impl KeysConfig {
-    /// Reads the exchange's configuration as far as private keys need it: nothing about money, accounts or
-    /// databases.
+    /// Reads the part of the exchange's configuration that private keys need: nothing about money, accounts
+    /// or databases.
     ///
     /// # Errors
     /// The first option that is missing or invalid, with its place.

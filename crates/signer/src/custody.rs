@@ -23,7 +23,7 @@ use crate::modules::{HeldKey, SecurityModules, SigningKey};
 /// Why a planchet was not signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
-    /// The private key is not available here, or no longer.
+    /// The private key is not available here, or no longer available.
     #[error("the private key is not available")]
     KeyUnavailable,
     /// The planchet does not fit the denomination: wrong cipher, wrong size, or not below the modulus.
@@ -103,7 +103,7 @@ impl SigningHandle {
 pub struct BlindOrder {
     /// The key.
     pub key: DenomHandle,
-    /// What to sign.
+    /// The planchet.
     pub planchet: BlindedPlanchet,
     /// Purpose.
     pub operation: CsOperation,
@@ -137,7 +137,7 @@ fn busy(_: PoolBusy) -> Unavailable {
     Unavailable::Busy
 }
 
-/// Puts the results of a part of the orders into their positions.
+/// The result for one order of a part, to be put into its position.
 type Place<T> = Result<T, NotSigned>;
 
 impl Custody {
@@ -232,8 +232,7 @@ impl Custody {
         }
     }
 
-    /// The values that wallets need before they can blind coins. The results are in the order of the
-    /// arguments.
+    /// The values that wallets need before they can blind coins, in the order of the arguments.
     ///
     /// # Errors
     /// If too many items are waiting, or no signer answers.
@@ -333,7 +332,8 @@ impl Custody {
         }
     }
 
-    /// Asks every signer to destroy a denomination key that the master key has revoked. True if all have.
+    /// Asks every signer to destroy a denomination key that the master key has revoked. True if all have done
+    /// so.
     pub async fn revoke_denomination(
         &self,
         h_bare: HashCode,
@@ -348,7 +348,7 @@ impl Custody {
         }
     }
 
-    /// Asks every signer to destroy an online key that the master key has revoked. True if all have.
+    /// Asks every signer to destroy an online key that the master key has revoked. True if all have done so.
     pub async fn revoke_signing(
         &self,
         key: EddsaPublicKey,
@@ -397,7 +397,7 @@ fn blind_item(order: &BlindOrder) -> Result<Item, NotSigned> {
     let key = KeyId::of(&info.h_bare);
     match (&info.public, &order.planchet) {
         (DenomKey::Rsa(public), BlindedPlanchet::Rsa { blinded }) => {
-            // In the size of the modulus, so that the length reveals nothing.
+            // Padded to the size of the modulus, so that the length reveals nothing.
             let size = public.modulus().len();
             let zeros = blinded.iter().take_while(|byte| **byte == 0).count();
             let value = &blinded[zeros..];

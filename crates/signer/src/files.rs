@@ -1,7 +1,7 @@
-//! Private keys on disk: one file per key, `DIRECTORY/START_SECONDS`, readable by the owner alone.
+//! Private keys on disk: one file per key, `DIRECTORY/START_SECONDS`, readable only by the owner.
 //!
-//! A file appears complete or not at all (temporary file, fsync, rename, fsync of the directory). Its
-//! checksum makes a damaged key an error at the start instead of a source of wrong signatures.
+//! A file appears complete or not at all (temporary file, fsync, rename, fsync of the directory). With its
+//! checksum, a damaged key is an error at the start and not a source of wrong signatures.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -30,7 +30,7 @@ pub enum KeyKind {
 
 /// One key as stored.
 pub struct StoredKey {
-    /// Start of its use, in whole seconds: the file's name.
+    /// The start of its use, in whole seconds, which is the file's name.
     pub anchor: Timestamp,
     /// How long it is used.
     pub duration: Duration,
@@ -60,7 +60,7 @@ pub enum KeyFileError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
 }
@@ -74,8 +74,8 @@ pub fn create_private_directory(path: &Path) -> Result<(), KeyFileError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))
 }
 
-/// Writes a file that only the owner can read. After a crash at any moment the whole file exists or none. An
-/// existing file is replaced.
+/// Writes a file that only the owner can read. After a crash at any moment, the file is either complete or
+/// missing. An existing file is replaced.
 pub fn write_private_file(path: &Path, content: &[u8]) -> Result<(), KeyFileError> {
     let directory = path.parent().expect("private files live in a directory");
     let name = path.file_name().expect("private files have a name").to_string_lossy();
@@ -91,8 +91,8 @@ pub fn write_private_file(path: &Path, content: &[u8]) -> Result<(), KeyFileErro
     write().map_err(at(path))
 }
 
-/// Creates a file that only the owner can read, unless it exists. Of several processes that do so at once,
-/// exactly one succeeds. False if it existed.
+/// Creates a file that only the owner can read, unless it exists. If several processes do so at once, exactly
+/// one succeeds. False if it existed.
 pub fn create_private_file(path: &Path, content: &[u8]) -> Result<bool, KeyFileError> {
     let directory = path.parent().expect("private files live in a directory");
     let name = path.file_name().expect("private files have a name").to_string_lossy();
@@ -193,9 +193,9 @@ fn parse(path: &Path, kind: KeyKind, anchor: Timestamp, content: &[u8]) -> Resul
     })
 }
 
-/// Loads all keys of a directory, oldest first. With `cleans`, for the holder of the lock, it removes
-/// left-overs of interrupted writes; without the lock, another process may be writing them. Files with other
-/// names are ignored. A missing directory has no keys.
+/// Loads all keys of a directory, oldest first. `cleans` is for the holder of the lock: it removes left-overs
+/// of interrupted writes. Without the lock, another process may be writing them. Files with other names are
+/// ignored. A missing directory has no keys.
 pub fn load(directory: &Path, kind: KeyKind, cleans: bool) -> Result<Vec<StoredKey>, KeyFileError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -223,7 +223,8 @@ pub fn load(directory: &Path, kind: KeyKind, cleans: bool) -> Result<Vec<StoredK
     Ok(keys)
 }
 
-/// Erases a key: overwrites the file's bytes, then removes it. Not an error if it is gone already.
+/// Erases a key: overwrites the file's bytes, then removes the file. It is not an error if the file no longer
+/// exists.
 ///
 /// Overwriting is best effort: file systems and disks may keep old copies.
 pub fn erase(directory: &Path, anchor: Timestamp) -> Result<(), KeyFileError> {
@@ -282,7 +283,7 @@ mod tests {
         fs::write(path.join(".6.tmp"), b"half").unwrap();
         fs::write(path.join("README"), b"hello").unwrap();
         assert_eq!(load(path, KeyKind::Cs, false).unwrap().len(), 1);
-        assert!(path.join(".6.tmp").exists(), "somebody else may be writing it");
+        assert!(path.join(".6.tmp").exists(), "another process may be writing it");
         assert_eq!(load(path, KeyKind::Cs, true).unwrap().len(), 1);
         assert!(!path.join(".6.tmp").exists() && path.join("README").exists());
         assert!(matches!(load(path, KeyKind::Eddsa, true), Err(KeyFileError::Damaged { .. })));

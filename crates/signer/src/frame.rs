@@ -1,7 +1,7 @@
-//! Frames: a header of 24 bytes and a body. Pure: bytes in, bytes out. `docs/signer.md` specifies them.
+//! Frames: a header of 24 bytes and a body. Pure functions of bytes. `docs/signer.md` specifies the format.
 //!
 //! A request's body is a batch of items. Their size follows from the kind (and, for RSA, from the size of the
-//! modulus), so that the length of a request reveals how many items of which kind it has, and nothing else.
+//! modulus), so the length of a request reveals how many items of which kind it has, and nothing else.
 //! Answers to signing requests are batches of items as well, one per requested item, in the same order. The
 //! other answers (lists of keys, private keys for followers, status) are blobs, padded with zeros to a
 //! multiple of [`BLOB_BLOCK_BYTES`].
@@ -12,9 +12,9 @@ use std::ops::Range;
 pub const HEADER_BYTES: usize = 24;
 /// The version of the protocol that this crate speaks.
 pub const VERSION: u16 = 1;
-/// First bytes of a hello, so that a client of another protocol is recognised.
+/// The first bytes of a hello, so that a client of another protocol is recognised.
 pub const MAGIC: [u8; 8] = *b"BTZSIGNR";
-/// Most items in one frame.
+/// The maximum number of items in one frame.
 pub const BATCH_ITEMS_MAX: usize = 256;
 /// The largest blob, in bytes.
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
@@ -33,9 +33,9 @@ pub const ITEM_STATUS_BYTES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// The first frame of a connection, both ways.
+    /// The first frame of a connection, in both directions.
     Hello = 1,
-    /// The public keys, as soon as they differ from those that the client knows.
+    /// The public keys, sent as soon as they differ from those that the client knows.
     Listing = 2,
     /// Blind RSA signatures with moduli of one size.
     Rsa = 3,
@@ -95,7 +95,7 @@ impl Kind {
         }
     }
 
-    /// Size of one item of a request, in bytes. `modulus` matters for RSA alone.
+    /// The size of one item of a request, in bytes. `modulus` matters only for RSA.
     pub const fn request_item(self, modulus: usize) -> usize {
         match self {
             Self::Hello => HELLO_BYTES,
@@ -111,7 +111,7 @@ impl Kind {
         }
     }
 
-    /// Size of one item of an answer, in bytes; `None` if the answer is a blob.
+    /// The size of one item of an answer, in bytes; `None` if the answer is a blob.
     pub const fn answer_item(self, modulus: usize) -> Option<usize> {
         match self {
             Self::Hello => Some(HELLO_BYTES),
@@ -123,7 +123,7 @@ impl Kind {
         }
     }
 
-    /// Most items in a request.
+    /// The permitted numbers of items in a request.
     pub const fn items(self) -> Range<usize> {
         match self {
             Self::Rsa | Self::Cs | Self::Values | Self::Eddsa => 1..BATCH_ITEMS_MAX + 1,
@@ -133,7 +133,7 @@ impl Kind {
     }
 }
 
-/// Most private keys in one answer.
+/// The maximum number of private keys in one answer.
 pub const SECRETS_MAX: usize = 64;
 
 /// Status of a request as a whole. Answers that are not [`Status::Done`] have no body.
@@ -142,7 +142,7 @@ pub const SECRETS_MAX: usize = 64;
 pub enum Status {
     /// Done. Requests carry this status too.
     Done = 0,
-    /// Too much is waiting: nothing was done. Try later.
+    /// Too much is waiting: nothing was done. Try again later.
     Busy = 1,
     /// The client may not do this.
     Forbidden = 2,
@@ -184,7 +184,7 @@ pub enum ItemStatus {
     OutOfPeriod = 2,
     /// Online keys do not sign this message.
     NotAllowed = 3,
-    /// Not valid for this key: a number out of range.
+    /// Not valid for this key, because a number is out of range.
     Planchet = 4,
     /// The master key's signature is missing or wrong.
     BadSignature = 5,
@@ -215,11 +215,11 @@ pub struct Header {
     pub kind: Kind,
     /// Status of the request.
     pub status: Status,
-    /// For RSA the size of the moduli in bytes, otherwise 0.
+    /// For RSA, the size of the moduli in bytes, otherwise 0.
     pub modulus: usize,
     /// Number of items in the body; 0 for blobs.
     pub count: usize,
-    /// The request's number, chosen by the client. The answer has the same.
+    /// The request's number, chosen by the client. The answer has the same number.
     pub id: u64,
     /// Size of the body, in bytes.
     pub body: usize,
@@ -263,7 +263,7 @@ impl Header {
         Self { count: 0, body, ..self }
     }
 
-    /// The header of an answer without body, with the reason as status.
+    /// The header of an answer without a body. The status gives the reason.
     pub fn refusal(self, status: Status) -> Self {
         Self { status, count: 0, body: 0, ..self }
     }
@@ -322,9 +322,9 @@ pub const HELLO_BYTES: usize = 64;
 pub struct Hello {
     /// The version that the client wants or the signer speaks.
     pub version: u16,
-    /// From the signer: most items under way on the connection.
+    /// From the signer: the maximum number of items under way on the connection.
     pub items_max: u32,
-    /// From the signer: the version of its listing; 0 before it has keys.
+    /// From the signer: the version of its listing; 0 if it has no keys yet.
     pub keys_version: u64,
 }
 

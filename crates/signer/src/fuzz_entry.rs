@@ -5,8 +5,8 @@ use crate::items::{Item, parse_answer, push_answer};
 use crate::listing::Listing;
 use crate::secrets;
 
-/// Reads a stream of frames in both directions, to its end or its first error, and each body as every type of
-/// body.
+/// Reads a stream of frames in both directions, to its end or its first error, and reads each body as every
+/// type of body.
 pub fn frames(data: &[u8]) {
     for side in [Side::Request, Side::Answer] {
         let mut rest = data;

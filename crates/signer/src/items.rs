@@ -1,4 +1,4 @@
-//! The items of signing requests and answers. Pure: bytes in, bytes out.
+//! The items of signing requests and answers. Pure functions of bytes.
 
 use batzen_crypto::cs::{CsBlindSignature, CsOperation};
 use batzen_crypto::{CsNonce, CsRPub, CsScalar, EddsaPublicKey, EddsaSignature, HashCode};
@@ -23,7 +23,7 @@ pub enum Item {
     Rsa {
         /// The key.
         key: KeyId,
-        /// What to sign.
+        /// The blinded message.
         blinded: Vec<u8>,
     },
     /// Blinded challenges.
@@ -50,7 +50,7 @@ pub enum Item {
     Eddsa {
         /// The key.
         key: EddsaPublicKey,
-        /// What to sign.
+        /// The message to sign.
         message: Vec<u8>,
     },
     /// The revocation of a denomination.

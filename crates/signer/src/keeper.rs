@@ -1,4 +1,4 @@
-//! The task that maintains a signer's keys. The primary creates, replaces and erases them by the schedule; a
+//! The task that maintains a signer's keys. A primary creates, replaces and erases them on schedule; a
 //! follower copies those of the primary.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::server_limits::LISTING_WAIT;
 use crate::service_config::{PeerConfig, Role};
 use crate::state::{Signer, lock};
 
-/// Longest time between two checks of the schedule, since clocks can be shifted.
+/// The longest time between two checks of the schedule, since clocks can be shifted.
 const KEY_REFRESH_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(1);
@@ -23,12 +23,12 @@ const RETRY: Duration = Duration::from_secs(1);
 const PEER_INTERVAL: Duration = Duration::from_secs(2);
 /// Timeout for a peer's answer.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
-/// While many keys are made, the finished ones are published this often.
+/// How often finished keys are published while many keys are made.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
-/// Most keys that a follower fetches at once.
+/// The maximum number of keys that a follower fetches at once.
 const FETCH_MAX: usize = 32;
 
-/// Reports how many keys of a generation run are done, and of how many.
+/// Reports how many keys of a generation run are done, and the total.
 pub type Progress = Arc<dyn Fn(usize, usize) + Send + Sync>;
 
 /// Why a follower could not copy the primary's keys.
@@ -113,7 +113,7 @@ async fn primary(signer: &Arc<Signer>, connect: &Connect, progress: &Progress, i
     }
 }
 
-/// Checks, after a while, whether another signer was promoted.
+/// Checks after a while whether another signer has been promoted.
 async fn check_peers(signer: &Signer, connect: &Connect) -> bool {
     tokio::time::sleep(PEER_INTERVAL).await;
     gives_way(signer, connect).await
@@ -227,7 +227,7 @@ async fn follow(signer: &Arc<Signer>, connect: &Connect) -> Result<(), SyncError
     }
 }
 
-/// A promotion needs a higher epoch than all that were seen.
+/// A promotion must have a higher epoch than all epochs seen so far.
 fn remember_epoch(signer: &Signer, epoch: u64) -> Result<(), KeyError> {
     let mut persisted_role = *signer.persisted_role.borrow();
     if persisted_role.epoch < epoch && persisted_role.role == Role::Follower {
@@ -238,7 +238,7 @@ fn remember_epoch(signer: &Signer, epoch: u64) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// Copies the listing: fetches missing keys, erases keys that are gone.
+/// Copies the listing: fetches missing keys, and erases keys that no longer exist.
 async fn take_over(signer: &Signer, link: &mut Link, listing: &Listing, peer: &str) -> Result<(), SyncError> {
     if signer.modules.module_keys().is_none() {
         for secret in link.secrets(&[Wanted::Modules]).await? {
@@ -256,7 +256,7 @@ async fn take_over(signer: &Signer, link: &mut Link, listing: &Listing, peer: &s
         denoms.clone().filter(|id| !keys.denoms.contains_key(id)).map(Wanted::Denomination).collect();
     let signing = listing.signing.iter().map(|key| key.exchange_pub);
     wanted.extend(signing.clone().filter(|key| !keys.signing.contains_key(key)).map(Wanted::Signing));
-    // Keys that are needed first are fetched first: within a section the listing is in the order of time.
+    // Keys that are needed first are fetched first, since the listing of a section is in the order of time.
     for wanted in wanted.chunks(FETCH_MAX) {
         for secret in link.secrets(wanted).await? {
             signer.modules.adopt(&secret).await?;

@@ -1,11 +1,11 @@
 //! The private keys of an exchange: storage, schedule, signing, and the signer process.
 //!
-//! An exchange reaches its keys through a [`custody::Custody`]. Either they are in its own process, or
-//! signers hold them: processes that do nothing else, over an encrypted channel on which both sides
-//! authenticate by their keys. `docs/signer.md` explains how to run signers, what they protect against, and
+//! An exchange reaches its keys through a [`custody::Custody`]. Either the keys are in its own process, or
+//! signers hold them: processes that do nothing else, reached over an encrypted channel on which both sides
+//! authenticate with their keys. `docs/signer.md` explains how to run signers, what they protect against, and
 //! what they do not.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`config`], [`service_config`], [`address`] | configuration |
 //! | [`schedule`] | when keys must exist: arithmetic |

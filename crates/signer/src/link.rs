@@ -1,5 +1,5 @@
-//! A connection to one signer with one request at a time: for operators, followers, and requests that go to
-//! every signer.
+//! A connection to one signer with one request at a time: for operators, for followers, and for requests that
+//! go to every signer.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::modules::Secret;
 use crate::secrets::{self, Wanted};
 use crate::status::StatusReport;
 
-/// Why a signer did not do what was asked.
+/// Why a signer did not do what it was asked to do.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// It cannot be reached, or presented another key.
@@ -29,7 +29,7 @@ pub enum LinkError {
     /// It speaks another protocol.
     #[error("the signer's answer is malformed")]
     Malformed,
-    /// It refused.
+    /// It refused the request.
     #[error("the signer refused: {}", describe(*.0))]
     Refused(Status),
 }
@@ -92,7 +92,7 @@ pub(crate) async fn read_frame(
 }
 
 impl Link {
-    /// Connects and exchanges hellos. `step_timeout` is the time limit of every step from here on.
+    /// Connects and exchanges hellos. `step_timeout` limits every step from now on.
     ///
     /// # Errors
     /// If the signer cannot be reached, presents another key, or does not know this side.
@@ -109,7 +109,7 @@ impl Link {
     /// Sends a request and waits for the answer's body.
     ///
     /// # Errors
-    /// If no answer comes, or a refusal.
+    /// If there is no answer, or a refusal.
     pub async fn call(
         &mut self,
         kind: Kind,
@@ -136,7 +136,7 @@ impl Link {
         if answer.status == Status::Done { Ok(body) } else { Err(LinkError::Refused(answer.status)) }
     }
 
-    /// Fetches private keys, for a follower: the wanted ones that the signer has.
+    /// Fetches private keys for a follower: those of the wanted keys that the signer has.
     ///
     /// # Errors
     /// If it does not answer, or this side is not a peer.

@@ -77,7 +77,7 @@ pub struct Listing {
     pub signing: Vec<Arc<SigningInfo>>,
 }
 
-/// The version of an unknown listing.
+/// The version that stands for an unknown listing.
 pub const NO_VERSION: u64 = 0;
 
 /// A listing that does not parse.

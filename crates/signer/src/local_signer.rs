@@ -1,4 +1,4 @@
-//! Signing with private keys in this process: batches on the CPU pool.
+//! Signing with private keys in this process, in batches on the CPU pool.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::modules::{HeldKey, SigningKey};
 pub struct HeldBlind {
     /// The key.
     pub key: Arc<HeldKey>,
-    /// What to sign.
+    /// The planchet.
     pub planchet: BlindedPlanchet,
     /// Purpose.
     pub operation: CsOperation,
@@ -37,7 +37,7 @@ pub struct HeldValues {
 pub struct HeldSign {
     /// The key.
     pub key: Arc<SigningKey>,
-    /// What to sign.
+    /// The message to sign.
     pub message: Box<[u8]>,
 }
 
@@ -52,8 +52,8 @@ pub struct LocalSigner {
     pub values: Collector<HeldValues, ExchangeWithdrawValues>,
 }
 
-/// Items of each kind that may wait: at most a second of work on one core, except for blind signatures, where
-/// the requests in flight limit the time.
+/// How many items of each kind may wait: at most a second of work on one core, except for blind signatures,
+/// where the number of requests in flight limits the time.
 const QUEUE_ITEMS_MAX: usize = 16_384;
 
 impl LocalSigner {

@@ -6,7 +6,7 @@ use batzen_metrics::{Counter, Gauge, Histogram, Page};
 
 use crate::frame::{ItemStatus, Kind};
 
-/// The kinds that sign or revoke. Their items are counted.
+/// The kinds that sign or revoke, whose items are counted.
 const COUNTED: [Kind; 6] =
     [Kind::Rsa, Kind::Cs, Kind::Values, Kind::Eddsa, Kind::RevokeDenomination, Kind::RevokeSigning];
 
@@ -14,7 +14,7 @@ fn place(kind: Kind) -> Option<usize> {
     COUNTED.iter().position(|counted| *counted == kind)
 }
 
-/// Values of the label `reason`: why an item was not signed.
+/// Values of the label `reason`, which tells why an item was not signed.
 const REASONS: [(&str, ItemStatus); 6] = [
     ("unknown-key", ItemStatus::UnknownKey),
     ("out-of-period", ItemStatus::OutOfPeriod),
@@ -29,7 +29,7 @@ const REASONS: [(&str, ItemStatus); 6] = [
 pub struct Level(AtomicU64);
 
 impl Level {
-    /// Counts one, until the guard is dropped.
+    /// Counts one until the guard is dropped.
     pub fn enter(&self) -> LevelGuard<'_> {
         self.0.fetch_add(1, Relaxed);
         LevelGuard(self)
@@ -41,7 +41,7 @@ impl Level {
     }
 }
 
-/// Counts one while it lives.
+/// Counts one as long as it lives.
 pub struct LevelGuard<'a>(&'a Level);
 
 impl Drop for LevelGuard<'_> {
@@ -68,9 +68,9 @@ pub struct ServerMetrics {
     pub forbidden: Counter,
     /// Keys destroyed by revocation.
     pub revoked: Counter,
-    /// Private keys given to followers.
+    /// Private keys sent to followers.
     pub secrets: Counter,
-    /// From a request's arrival to its answer.
+    /// The time from a request's arrival to its answer.
     pub time: Histogram,
     items: [Counter; COUNTED.len()],
     refused: [Counter; REASONS.len()],
@@ -140,7 +140,7 @@ impl ServerMetrics {
 
 /// Counters of a client.
 pub struct ClientMetrics {
-    /// 1 while connected.
+    /// 1 if connected.
     pub connected: Gauge,
     /// Connections made.
     pub connects: Counter,
@@ -152,7 +152,7 @@ pub struct ClientMetrics {
     pub busy: Counter,
     /// Requests given up because no signer answered in time.
     pub timeouts: Counter,
-    /// From a request to its answer, repetitions included.
+    /// The time from a request to its answer, including repetitions.
     pub time: Histogram,
     items: [Counter; COUNTED.len()],
 }

@@ -1,8 +1,8 @@
 //! The three security modules: they create, hold and erase the private keys of denominations (RSA, CS) and
 //! the online signing keys (EdDSA), and announce them for the master key to sign.
 //!
-//! Private keys leave this module only as handles inside a [`HeldKey`] or [`SigningKey`]; their bytes go to
-//! key files and, encrypted, to signers that follow this one ([`SecurityModules::export`]), and nowhere else.
+//! Private keys leave this module only as handles inside a [`HeldKey`] or [`SigningKey`]; their bytes go only
+//! to key files and, encrypted, to signers that follow this one ([`SecurityModules::export`]).
 
 mod handover;
 mod key_file_lock;
@@ -38,7 +38,7 @@ pub enum KeyError {
     Crypto {
         /// The key's file, or the file intended for it.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         source: CryptoError,
     },
 }
@@ -73,7 +73,7 @@ impl HeldKey {
         }
     }
 
-    /// The last moment at which it signs: as announced now, or as announced at its creation.
+    /// The last moment at which it signs, as announced now or as announced at its creation.
     pub fn signs_until(&self) -> Timestamp {
         self.info.anchor.saturating_add(self.info.duration.max(self.stored))
     }
@@ -126,7 +126,7 @@ struct KeyTables {
     signing: BTreeMap<Timestamp, Arc<SigningKey>>,
 }
 
-/// Progress of a generation run: keys made, and keys to be made.
+/// Progress of a generation run: keys made, and the total.
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Send + Sync);
 
 /// Result of a generation run.
@@ -176,7 +176,7 @@ pub fn load_or_create_eddsa(path: &Path) -> Result<EddsaPrivateKey, KeyFileError
                 files::create_private_directory(directory)?;
             }
             let key = EddsaPrivateKey::generate();
-            // Another process may have created it first: its key counts.
+            // Another process may have created it first. Its key is then used.
             if files::create_private_file(path, key.as_bytes())? {
                 Ok(key)
             } else {
@@ -242,7 +242,7 @@ impl SecurityModules {
             let load = |path: &Path| load_or_create_eddsa(path).map(|key| ExpandedSigner::new(&key));
             let [rsa, cs, eddsa] = &self.own_paths;
             let own = OwnKeys { rsa: load(rsa)?, cs: load(cs)?, eddsa: load(eddsa)? };
-            // If another thread was first, it has read the same files.
+            // If another thread was faster, it has read the same files.
             let _ = self.own.set(own);
         }
         Ok(())
@@ -353,7 +353,7 @@ impl SecurityModules {
         })
     }
 
-    /// When the next key has to be created or erased.
+    /// When the next key must be created or erased.
     pub fn next_due(&self, now: Timestamp) -> Timestamp {
         let state = self.lock();
         let denoms = self.sections.iter().map(|(section, schedule)| {
@@ -453,8 +453,7 @@ impl SecurityModules {
     }
 
     /// Destroys the denomination keys for which `is_revoked` holds, and makes replacements with the same
-    /// anchors where the section still exists and the key would still be used. Returns how many were
-    /// destroyed.
+    /// anchors if the section still exists and the key would still be used. Returns how many were destroyed.
     ///
     /// The key is out of use at once. Its file is replaced only when the new key is ready. After a crash in
     /// between, the next start finds the revoked key again and completes the replacement.
@@ -518,7 +517,7 @@ impl SecurityModules {
     }
 
     /// Erases the private keys whose use has ended. `signed_until` returns how long a key that the master key
-    /// has signed may be used; it takes precedence over the current configuration.
+    /// has signed may be used; this takes precedence over the current configuration.
     pub async fn erase_expired(
         &self,
         now: Timestamp,

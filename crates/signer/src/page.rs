@@ -1,4 +1,5 @@
-//! The signer's HTTP interface: `/health`, `/ready`, `/metrics` and its dashboard. All show only counts.
+//! The signer's HTTP interface: `/health`, `/ready`, `/metrics` and its dashboard. All of them show only
+//! counts.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use batzen_metrics::Page;
 
 use crate::state::Signer;
 
-/// A follower whose copy of the primary's keys is older than this is not ready, in seconds.
+/// In seconds. A follower whose copy of the primary's keys is older is not ready.
 const SYNC_LAG_MAX_S: u64 = 300;
 
 /// Serves `/health`, `/ready`, `/metrics` and `/dashboard` of a signer.
@@ -35,7 +36,8 @@ impl Api {
 }
 
 impl Api {
-    /// Whether the signer can sign: the clock, its keys, and, if it follows, the primary's keys.
+    /// Whether the signer can sign. This depends on the clock, its keys, and, for a follower, the primary's
+    /// keys.
     fn ready(&self) -> Response {
         let (report, now) = (self.signer.status(), self.signer.clock.now());
         let keys = report

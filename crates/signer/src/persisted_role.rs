@@ -13,7 +13,7 @@ use crate::service_config::Role;
 pub struct PersistedRole {
     /// Whether it is the primary, which creates keys.
     pub role: Role,
-    /// Number of the promotion that set the role; 0 if the configuration set it.
+    /// The number of the promotion that set the role; 0 if the configuration set it.
     pub epoch: u64,
 }
 

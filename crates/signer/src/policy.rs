@@ -1,4 +1,4 @@
-//! What a signer signs, for any client. Pure.
+//! What a signer signs, for any client. Pure functions.
 
 use batzen_protocol::signatures::{
     ExchangeAccountSetupSuccess, ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown,
@@ -11,12 +11,12 @@ use batzen_protocol::{Duration, Timestamp};
 
 use crate::frame::MESSAGE_BYTES_MAX;
 
-/// Tolerated difference between the clocks of a node and its signer.
+/// The tolerated difference between the clocks of a node and its signer.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 macro_rules! purposes {
     ($($message:ty),* $(,)?) => {
-        /// Messages that online keys sign: purpose and size of every confirmation of the exchange.
+        /// The messages that online keys sign: the purpose and size of every confirmation of the exchange.
         pub const PURPOSES: &[(u32, usize)] =
             &[$((<$message as SignedMessage>::PURPOSE, <$message as SignedMessage>::SIZE)),*];
         $(const _: () = assert!(<$message as SignedMessage>::SIZE <= MESSAGE_BYTES_MAX);)*
@@ -69,13 +69,13 @@ mod tests {
         let good = ExchangeAffirmDenomUnknown { timestamp: Timestamp::ZERO, h_denom_pub: HashCode::ZERO };
         let good = good.message();
         assert!(may_sign(&good));
-        assert!(!may_sign(&good[..good.len() - 1]), "a size that is not true");
-        assert!(!may_sign(&[&good[..], &[0]].concat()), "something behind the message");
+        assert!(!may_sign(&good[..good.len() - 1]), "a wrong size");
+        assert!(!may_sign(&[&good[..], &[0]].concat()), "bytes after the message");
         let mut other = good;
         other[7] ^= 0x20;
         assert!(!may_sign(&other), "another purpose of the same size");
         let revoked = MasterSigningKeyRevoked { signkey_pub: batzen_crypto::EddsaPublicKey::ZERO };
-        assert!(!may_sign(&revoked.message()), "what the master key signs");
+        assert!(!may_sign(&revoked.message()), "a message for the master key");
         assert!(!may_sign(&[]) && !may_sign(&[0; 7]) && !may_sign(&[0; 8]));
     }
 

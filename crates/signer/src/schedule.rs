@@ -2,7 +2,8 @@
 
 use batzen_protocol::{Duration, Timestamp};
 
-/// Most keys that one run may create in one section. A configuration that needs more is a mistake.
+/// The maximum number of keys that one run may create in one section. A configuration that needs more is a
+/// mistake.
 pub const KEYS_PER_SECTION_MAX: u64 = 10_000;
 
 /// Schedule of the keys of one section.
@@ -72,7 +73,7 @@ impl Schedule {
     }
 
     /// The anchors of the keys that must be created now, given the newest existing anchor. They are whole
-    /// seconds, ascending, `duration − overlap` apart, unless the current time has overtaken the keys.
+    /// seconds, ascending, and `duration − overlap` apart, unless the current time has overtaken the keys.
     pub fn missing(&self, last: Option<Timestamp>, now: Timestamp) -> Vec<Timestamp> {
         debug_assert!(self.validate().is_ok(), "schedules are validated when the configuration is read");
         let now_whole = Timestamp::from_micros(now.as_micros() / MICROS * MICROS);
@@ -88,7 +89,7 @@ impl Schedule {
         anchors
     }
 
-    /// When [`Schedule::missing`] will next be non-empty if `last` is the newest anchor.
+    /// When [`Schedule::missing`] will next return a key if `last` is the newest anchor.
     pub fn next_due(&self, last: Timestamp) -> Timestamp {
         let covered = self.expire(last);
         if covered.is_never() {

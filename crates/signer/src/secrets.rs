@@ -16,7 +16,7 @@ use crate::state::Signer;
 pub enum Wanted {
     /// The modules' own keys.
     Modules,
-    /// A denomination's.
+    /// A denomination key.
     Denomination(KeyId),
     /// An online signing key.
     Signing(EddsaPublicKey),
@@ -58,8 +58,8 @@ pub fn read_request(body: &[u8]) -> Result<Vec<Wanted>, Malformed> {
     items.map(item).collect()
 }
 
-/// Upper bound of one key's size in an answer: an RSA key of the largest size as DER, its section's name, the
-/// other fields.
+/// The upper bound of one key's size in an answer: an RSA key of the largest size as DER, its section's name,
+/// and the other fields.
 const SECRET_BYTES_MAX: usize = 8192;
 
 fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -112,7 +112,7 @@ fn take_stored(bytes: &mut &[u8]) -> Result<StoredKey, Malformed> {
     let anchor = Timestamp::from_nbo(take(bytes)?);
     let duration = Duration::from_nbo(take(bytes)?);
     let secret = Zeroizing::new(take_bytes(bytes)?.to_vec());
-    // Keys are named by whole seconds.
+    // Keys are named after whole seconds.
     let is_whole = anchor.as_secs().is_some_and(|secs| Timestamp::from_secs(secs) == anchor);
     if is_whole { Ok(StoredKey { anchor, duration, secret }) } else { Err(Malformed) }
 }

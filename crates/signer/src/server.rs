@@ -16,11 +16,11 @@ use crate::state::Signer;
 
 /// Timeout of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most concurrent handshakes. Further connections are closed.
+/// The maximum number of concurrent handshakes. Further connections are closed.
 const HANDSHAKES_MAX: usize = 64;
 /// How long connections may take to end when the process ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after a failed accept; most likely the process has no descriptors left.
+/// Pause after a failed accept; most likely the process has run out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A bound signer that does not serve yet.
@@ -47,7 +47,7 @@ impl SignerServer {
         Ok(Self { signer, listeners, accept })
     }
 
-    /// Where it listens, in the form of a node's configuration.
+    /// Where it listens, in the form that a node's configuration uses.
     pub fn urls(&self) -> Vec<String> {
         let url = |bound: &Bound| match bound {
             Bound::Tcp(address) => format!("tcp://{address}"),

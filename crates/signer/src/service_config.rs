@@ -12,7 +12,7 @@ use crate::config::{ConfigError, KeysConfig};
 /// Role of a signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Creates, replaces and erases them.
+    /// Creates, replaces and erases keys.
     Primary,
     /// Copies the primary's keys.
     Follower,
@@ -74,7 +74,7 @@ pub struct SignerConfig {
     pub master_public_key: EddsaPublicKey,
     /// Address of `/metrics` and `/dashboard`, if served: `ADDRESS:PORT`.
     pub http: Option<String>,
-    /// Most concurrent connections.
+    /// The maximum number of concurrent connections.
     pub connections_max: usize,
     /// Threads for cryptography; 0 means one per core.
     pub threads: usize,

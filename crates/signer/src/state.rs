@@ -21,7 +21,7 @@ use crate::persisted_role::PersistedRole;
 use crate::service_config::{Role, SignerConfig};
 use crate::status::StatusReport;
 
-/// Jobs that may wait for the CPU pool individually. A signer's work mostly goes through collectors.
+/// How many single jobs may wait for the CPU pool. Most of a signer's work goes through collectors.
 const POOL_JOBS_MAX: usize = 64;
 
 /// A client.
@@ -40,15 +40,15 @@ pub enum ClientKind {
     Node,
     /// May fetch the private keys.
     Peer,
-    /// May ask for the status and promote: it has the signer's own key.
+    /// May request the status and promote: it has the signer's own key.
     Operator,
 }
 
 /// The keys at one moment.
 pub struct Snapshot {
-    /// The listing as it is sent.
+    /// The listing in the form in which it is sent.
     pub encoded: Vec<u8>,
-    /// Version of the listing; [`NO_VERSION`] before there are keys.
+    /// The version of the listing; [`NO_VERSION`] if there are no keys yet.
     pub version: u64,
     /// The public information.
     pub listing: Option<Listing>,
@@ -85,7 +85,7 @@ pub struct Signer {
     pub metrics: ServerMetrics,
     /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Fires when the process has to end.
+    /// Fires when the process must end.
     pub drain: Drain,
     /// Clients that may connect.
     pub clients: HashMap<EddsaPublicKey, Client>,
@@ -97,7 +97,7 @@ pub struct Signer {
     pub sync: Mutex<SyncState>,
     /// Starts a round of the keeper.
     pub poke: Notify,
-    /// Keys that never sign again. They may still be in the modules for a moment.
+    /// Keys that must never sign again. They may still be in the modules for a moment.
     revoked: Mutex<HashSet<[u8; 32]>>,
 }
 
@@ -190,7 +190,7 @@ impl Signer {
         });
     }
 
-    /// Destroys a denomination key that the master key has revoked. The primary makes another.
+    /// Destroys a denomination key that the master key has revoked. The primary makes a new one.
     pub async fn revoke_denomination(
         &self,
         id: KeyId,
@@ -221,7 +221,7 @@ impl Signer {
         self.revoked_is_gone(destroyed)
     }
 
-    /// Destroys an online key that the master key has revoked. The primary makes another.
+    /// Destroys an online key that the master key has revoked. The primary makes a new one.
     pub async fn revoke_signing(
         &self,
         key: EddsaPublicKey,
@@ -248,7 +248,7 @@ impl Signer {
         self.revoked_is_gone(destroyed)
     }
 
-    /// A key whose file could not be erased is out of use, but not destroyed.
+    /// Loads the key files again. A key whose file could not be erased is out of use, but not destroyed.
     async fn reload_key_files(&self) -> Result<(), ItemStatus> {
         self.modules.refresh().await.map(drop).map_err(|error| {
             tracing::error!(%error, "key files cannot be read");
@@ -270,7 +270,7 @@ impl Signer {
         self.persisted_role.borrow().role
     }
 
-    /// Makes it the primary, with a higher epoch than every known one.
+    /// Makes it the primary, with a higher epoch than all known ones.
     ///
     /// # Errors
     /// If it has no keys yet, or cannot store the role.

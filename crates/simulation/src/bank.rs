@@ -1,5 +1,5 @@
 //! The bank: real rules and a real store, with the ledger behind the network. A movement of money takes four
-//! steps, and a crash may happen between any of them: intent, request, ledger, booking.
+//! steps: intent, request, ledger, booking. A crash may happen between any two of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -32,26 +32,26 @@ use crate::swarm::{Bug, SECOND};
 /// A customer's order, as the customer's page sends it: a payment into a reserve.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PayOrder {
-    /// Names the payment, chosen by the page.
+    /// Identifies the payment; chosen by the page.
     pub id: [u8; 16],
-    /// Who pays.
+    /// The paying account.
     pub account: String,
-    /// How much.
+    /// The amount.
     pub units: u64,
     /// The reserve.
     pub reserve_pub: EddsaPublicKey,
 }
 
-/// A withdrawal operation that a wallet selects and its owner never confirms.
+/// A withdrawal operation for which a wallet selects a reserve, and which its owner never confirms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperationOrder {
     /// The operation's id, from the bank's answer to its creation.
     pub wopid: [u8; 32],
-    /// Who would pay.
+    /// The account that would pay.
     pub account: String,
-    /// How much.
+    /// The amount.
     pub units: u64,
-    /// The reserve; `None`: the operation is to be created.
+    /// The reserve; `None` if the operation must still be created.
     pub reserve_pub: Option<EddsaPublicKey>,
 }
 
@@ -61,12 +61,12 @@ struct Running {
     chart: Chart,
 }
 
-/// An intent that the ledger has not answered.
+/// An intent that the ledger has not answered yet.
 struct Open {
     intent: Intent,
-    /// Whose answers these are.
+    /// The requests that wait for its outcome.
     askers: Vec<Message>,
-    /// The requests that wait for it.
+    /// Other requests that it blocks, with their commands.
     waiting: Vec<(Message, Command)>,
     call: u64,
 }
@@ -79,9 +79,9 @@ pub struct Bank {
     pub host: Host,
     running: Option<Running>,
     open: BTreeMap<IntentId, Open>,
-    /// Answers of the ledger, to be booked with the next batch.
+    /// Answers of the ledger that will be booked with the next batch.
     answered: Vec<(IntentId, Rc<LedgerReply>)>,
-    /// Commands that waited for an intent.
+    /// Commands that waited for an intent and must run again.
     again: Vec<(Message, Command)>,
     /// Earlier orders, for [`Bug::PaysEveryCopy`].
     seen: BTreeSet<[u8; 16]>,
@@ -96,7 +96,7 @@ fn money(units: u64) -> Money {
 }
 
 impl Bank {
-    /// A new bank; it begins with [`Bank::start`].
+    /// A new bank; [`Bank::start`] starts it.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -144,7 +144,7 @@ impl Bank {
         has_died
     }
 
-    /// Sets up the bank in an empty store, with a ledger, before anything can fail.
+    /// Sets up the bank in an empty store, with a ledger, before any fault can occur.
     ///
     /// # Errors
     /// When store or ledger fail.
@@ -286,7 +286,7 @@ impl Bank {
         ask.transfers.extend(chart.transfers(&open.intent.key, &open.intent.row));
         let call = context.call();
         if context.has(Bug::BooksWithoutLedger) && open.call != 0 {
-            // The first request was not answered: the bug treats that as a success.
+            // The first request was not answered; the bug treats that as a success.
             let created = |count| {
                 let result = batzen_ledger::CreateResult {
                     timestamp: 1,
@@ -519,10 +519,10 @@ impl Bank {
         answer_of(&IncomingHistory { incoming_transactions })
     }
 
-    /// Answers a repeated request at once: for the checker.
+    /// Answers a repeated request at once, for the checker.
     ///
     /// # Errors
-    /// If it is not answered from the books.
+    /// If the books do not answer it.
     pub fn answer(&mut self, context: &mut Context, request: &HttpRequest) -> Step<HttpResponse> {
         let command = match self.decode(context, request) {
             Ok(command) => command,

@@ -1,5 +1,5 @@
 //! What must hold after a run, checked from the outside: in the stores, in the ledger, and in the answers
-//! that clients got.
+//! that clients received.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -45,11 +45,11 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     wallets(world)?;
     accounts(world)?;
     repetitions(world, context)?;
-    // The repetitions must have changed nothing.
+    // The repetitions must not have changed anything.
     sheet(world)
 }
 
-/// Nothing is pending.
+/// Checks that nothing is pending.
 fn idle(world: &World) -> Step {
     for customer in &world.customers {
         if customer.is_thief || customer.is_idle() {
@@ -80,7 +80,7 @@ fn idle(world: &World) -> Step {
     Ok(())
 }
 
-/// The ledger's account of a name, less its headroom: credits and debits.
+/// The credits and debits of the ledger's account with this name, less its headroom.
 fn flow(world: &World, name: &str) -> Step<(i128, i128)> {
     let (_, chart) = world.bank.books().ok_or_else(|| Stop::wrong("the bank is down"))?;
     let machine = world.ledger.machine().ok_or_else(|| Stop::wrong("the ledger is down"))?;
@@ -93,7 +93,7 @@ fn flow(world: &World, name: &str) -> Step<(i128, i128)> {
     Ok((narrow(account.credits_posted - chart.headroom()), narrow(account.debits_posted)))
 }
 
-/// Incoming money, by the bank's books, equals outgoing money plus the exchange's obligations and earnings.
+/// By the bank's books, incoming money equals outgoing money plus the exchange's obligations and earnings.
 fn sheet(world: &World) -> Step {
     let (bank_in, bank_out) = flow(world, EXCHANGE_ACCOUNT)?;
     let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
@@ -120,7 +120,7 @@ fn sheet(world: &World) -> Step {
     Ok(())
 }
 
-/// No coin has paid more than its value, by the rows that debit it.
+/// No coin has paid more than its value, according to the rows that debit it.
 fn coins(store: &Store, denoms: &DenomTable) -> Step {
     let mut taken: BTreeMap<EddsaPublicKey, i128> = BTreeMap::new();
     let mut take = |coin_pub: EddsaPublicKey, amount: i128| *taken.entry(coin_pub).or_default() += amount;
@@ -182,7 +182,7 @@ fn wallets(world: &World) -> Step {
     Ok(())
 }
 
-/// Every account has paid and received the expected amounts, once.
+/// Every account has paid and received the expected amounts, each once.
 fn accounts(world: &World) -> Step {
     let (store, _) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
     let mut paid_out: BTreeMap<String, i128> = BTreeMap::new();
@@ -220,7 +220,7 @@ fn accounts(world: &World) -> Step {
     Ok(())
 }
 
-/// Every acknowledged request, repeated, gets the same answer: nothing acknowledged is lost.
+/// Every acknowledged request gets the same answer when it is repeated: nothing acknowledged is lost.
 fn repetitions(world: &mut World, context: &mut Context) -> Step {
     let mut told = Vec::new();
     for customer in &mut world.customers {

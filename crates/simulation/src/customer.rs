@@ -38,9 +38,9 @@ enum Purpose {
 /// An order to the bank, which the customer's page keeps until it is answered.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// What to send.
+    /// The request to send.
     pub request: HttpRequest,
-    /// How much it moves, if it moves money.
+    /// The amount, if it moves money.
     pub amount: Money,
     /// Whether the bank has confirmed it.
     pub is_done: bool,
@@ -50,7 +50,7 @@ pub struct Order {
 
 /// A customer.
 pub struct Customer {
-    /// Which.
+    /// Its index.
     pub index: usize,
     /// Whether it tries to spend coins twice.
     pub is_thief: bool,
@@ -58,9 +58,9 @@ pub struct Customer {
     pub state: WalletState,
     /// The orders of its page.
     pub orders: Vec<Order>,
-    /// The reserves that it has ordered transfers to.
+    /// The reserves for which it has ordered transfers.
     ordered: BTreeSet<EddsaPublicKey>,
-    /// All successful requests, and their answers.
+    /// All successful requests and their answers.
     pub acknowledged: Vec<(HttpRequest, HttpResponse)>,
     entropy: SeededEntropy,
     incarnation: u32,
@@ -124,7 +124,7 @@ impl Customer {
         format!("customer-{}", self.index)
     }
 
-    /// Where it is.
+    /// Its place in the network.
     #[must_use]
     pub const fn place(&self) -> Place {
         Place::Customer(self.index)
@@ -136,19 +136,19 @@ impl Customer {
         self.incarnation
     }
 
-    /// Its clock steps.
+    /// Steps its clock.
     pub fn step_clock(&mut self, offset: i64) {
         self.clock_offset = offset;
     }
 
-    /// Whether nothing is left to do: no operation, no order.
+    /// Whether nothing is left to do: no operation and no order.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.state.open_operations().next().is_none() && self.orders.iter().all(|order| order.is_done)
     }
 
-    /// A thief's clock is three hours slow, so that just expired denominations seem valid to the thief's
-    /// wallet.
+    /// A thief's clock is three hours slow, so that denominations that have just expired seem valid to the
+    /// thief's wallet.
     fn now(&self, context: &Context) -> Timestamp {
         let offset = self.clock_offset - if self.is_thief { THIEF_CLOCK } else { 0 };
         Timestamp::from_micros(context.now.saturating_add_signed(offset))
@@ -175,7 +175,7 @@ impl Customer {
         context.caused.push((pause, Event::Restart(self.place())));
     }
 
-    /// Stores a step. False if the wallet died before or after.
+    /// Stores a step. False if the wallet died before or after it.
     fn store(&mut self, context: &mut Context, changes: Vec<Change>) -> bool {
         let dies = context.is_active && context.random.chance(context.swarm.customer_crash);
         let before = dies && context.random.chance(500);
@@ -329,7 +329,7 @@ impl Customer {
         }
     }
 
-    /// The bank has created an operation: set its id in dependent orders.
+    /// The bank has created an operation: sets its id in dependent orders.
     fn name_operation(&mut self, index: usize, response: &HttpResponse) {
         let Ok(wopid) = serde_json::from_slice::<[u8; 32]>(&response.body) else { return };
         for order in self.orders.iter_mut().filter(|order| order.after == Some(index)) {
@@ -397,7 +397,7 @@ impl Customer {
                 let text = error.to_string();
                 let noted = core::record_error(&self.state, id, &text).map_err(|error| self.wrong(&error))?;
                 if self.store(context, noted) {
-                    // A thief's operations never end, so it stops retrying.
+                    // A thief's operations never finish, so it stops retrying.
                     let hours = if self.is_thief { 12 } else { 1 };
                     let pause = context.random.between(300, 1_200) * hours * SECOND;
                     self.rest(context, id, pause);
@@ -478,7 +478,7 @@ impl Customer {
         self.begin(context, begun).map(|_| ())
     }
 
-    /// Orders the transfers that the wallet waits for at the bank.
+    /// Orders the transfers that the wallet is waiting for at the bank.
     fn order_transfers(&mut self) {
         let account = self.account();
         let awaited: Vec<(EddsaPublicKey, Money)> = self
@@ -604,7 +604,7 @@ impl Customer {
         self.begin(context, begun).map(|_| ())
     }
 
-    /// Spends coins a second time, from a copy of the wallet.
+    /// Spends coins twice, with a copy of the wallet.
     fn steal(&mut self, context: &mut Context) -> Step {
         let mut copy = self.state.clone();
         let request = self.contract(context);
@@ -619,15 +619,15 @@ impl Customer {
             context.marks.meet("theft.tried");
             self.ask(context, Place::Exchange, *request, Purpose::Theft);
         }
-        // Spends the same coins again with the wallet itself.
+        // Spends the same coins with the wallet itself.
         let request =
             PaymentRequest { h_contract_terms: HashCode::from_bytes(context.random.bytes()), ..request };
         let begun = payment::start(&self.state, &request, now, &mut self.entropy);
         self.begin(context, begun).map(|_| ())
     }
 
-    /// Creates a withdrawal at the bank, has a reserve selected, and never confirms: the money is reserved
-    /// for a day.
+    /// Creates a withdrawal at the bank and selects a reserve for it, but never confirms it: the money is
+    /// reserved for a day.
     fn abandon(&mut self, context: &mut Context) {
         let wopid = [0; 32];
         let order = |reserve_pub: Option<EddsaPublicKey>| OperationOrder {

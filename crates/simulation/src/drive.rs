@@ -18,14 +18,14 @@ struct Control {
     is_dead: bool,
     /// The write after this many is misdirected.
     misdirects_in: Option<u64>,
-    /// The offset of the misdirected write; `None` once it happened.
+    /// Whether a write was misdirected.
     misdirected: bool,
-    /// What was said about it last.
+    /// Whether that has been reported.
     misdirection_told: bool,
     skips_syncs: bool,
     /// The write after this many is short.
     shortens_in: Option<u64>,
-    /// Whether a write failed for lack of space.
+    /// Whether a write has failed for lack of space.
     was_full: bool,
     /// Handles of earlier processes are invalid.
     incarnation: u64,
@@ -70,7 +70,7 @@ impl Drive {
         self.control().dies_in = Some(n);
     }
 
-    /// Misdirects the `n`-th write, counted from 1, to another place of its file.
+    /// Misdirects the `n`-th write, counted from 1, to another place in its file.
     pub fn misdirect_at(&self, n: u64) {
         self.control().misdirects_in = Some(n);
     }
@@ -91,22 +91,22 @@ impl Drive {
         self.control().shortens_in = Some(n);
     }
 
-    /// Limits further use to this many bytes; `None`: no limit.
+    /// Limits further use to this many bytes; `None` for no limit.
     pub fn limit(&self, more_bytes: Option<u64>) {
         self.disk.set_capacity(more_bytes.map(|more| self.disk.used() + more));
     }
 
-    /// Plants a bug: from now on syncs save nothing.
+    /// Plants a bug: syncs save nothing from now on.
     pub fn lie_about_syncs(&self) {
         self.disk.lie_about_syncs();
     }
 
-    /// Plants or removes a bug: syncs of the journal are left out.
+    /// Plants or removes a bug that skips syncs of the journal.
     pub fn skip_syncs(&self, skips: bool) {
         self.control().skips_syncs = skips;
     }
 
-    /// As above, but true only once per write.
+    /// Whether a write was misdirected; true only once.
     #[must_use]
     pub fn is_newly_misdirected(&self) -> bool {
         let mut control = self.control();
@@ -130,8 +130,8 @@ impl Drive {
         self.disk = disk;
     }
 
-    /// Prepares for the next process. With `power_loss` only durable data is left, and an arbitrary part of
-    /// the rest.
+    /// Prepares for the next process. With `power_loss`, only durable data and an arbitrary part of the rest
+    /// are left.
     pub fn revive(&self, power_loss: bool) {
         let mut control = self.control();
         control.dies_in = None;
@@ -239,14 +239,14 @@ impl Disk for Mount {
 }
 
 impl Control {
-    /// Counts a write, and returns whether it is the short one.
+    /// Counts a write and returns whether it is the short one.
     fn is_short_now(&mut self) -> bool {
         self.shortens_in = self.shortens_in.map(|n| n - 1);
         self.shortens_in == Some(0) && self.shortens_in.take().is_some()
     }
 }
 
-/// How much of a write is done when the process is killed in it: some or all whole pages.
+/// How much of a write is done when the process is killed during it: some or all of the whole pages.
 fn killed_part(bytes: usize, offset: u64) -> usize {
     let middle = (offset + bytes as u64 / 2) / PAGE_BYTES * PAGE_BYTES;
     match middle.checked_sub(offset) {
@@ -256,7 +256,7 @@ fn killed_part(bytes: usize, offset: u64) -> usize {
     }
 }
 
-/// How much a short write writes: whole sectors, or everything if it is within one.
+/// How much a short write writes: whole sectors, or everything if it is within one sector.
 fn sector_part(bytes: usize, offset: u64) -> usize {
     let middle = (offset + bytes as u64 / 2) / SECTOR_BYTES * SECTOR_BYTES;
     match middle.checked_sub(offset) {
@@ -306,7 +306,7 @@ impl DiskFile for OpenFile {
             }
         };
         if astray {
-            // To the sector before, or to the one after if there is none.
+            // To the sector before it, or to the one after it if there is none.
             let elsewhere = if offset >= 512 { offset - 512 } else { offset + 512 };
             let mut written = 0;
             while written < buf.len() {

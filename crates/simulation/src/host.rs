@@ -30,7 +30,7 @@ impl Stop {
     }
 }
 
-/// The beginning of each error of a store that has found damage.
+/// The start of each error of a store that has found damage.
 const DAMAGE: &str = "corrupt data in ";
 
 /// Whether a message contains the error of a store that has found damage.
@@ -171,7 +171,7 @@ impl Host {
         }
     }
 
-    /// The store cannot be read: correct after a misdirected write, a bug otherwise.
+    /// The store cannot be read. This is correct after a misdirected write, and a bug otherwise.
     pub fn refused(&self, context: &mut Context, error: &dyn std::fmt::Display) -> Stop {
         let text = format!("{:?}: {error}", self.place);
         context.say(&text);
@@ -256,7 +256,7 @@ impl Host {
         self.schedule(context);
     }
 
-    /// Schedules a batch soon.
+    /// Schedules a batch to run soon.
     pub fn schedule(&mut self, context: &mut Context) {
         if !std::mem::replace(&mut self.is_scheduled, true) {
             let after = context.random.between(500, context.swarm.gather);
@@ -273,7 +273,7 @@ impl Host {
         std::mem::take(&mut self.inbox)
     }
 
-    /// Notes that a batch begins.
+    /// Records that a batch starts.
     pub fn before_batch(&mut self, context: &Context) {
         if context.has(Bug::AnswerBeforeCommit) && self.place == Place::Exchange {
             self.before_batch = Some(self.drive.snapshot());

@@ -1,5 +1,5 @@
-//! The exchange's keys and published data: the same in all runs, created once per process. Private keys are
-//! constants, so that a seed gives the same bytes everywhere.
+//! The exchange's keys and published data, which are the same in all runs and created once per process.
+//! Private keys are constants, so that a seed gives the same bytes everywhere.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! The bank's ledger: the durable machine over a store of its own, one batch at a time.
+//! The bank's ledger: the durable machine over its own store, one batch at a time.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A new ledger; it begins with [`Ledger::start`].
+    /// A new ledger; [`Ledger::start`] starts it.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { host: Host::new(Place::Ledger, seed, batzen_tables::ledger::ALL), machine: None, store: None }
@@ -31,7 +31,7 @@ impl Ledger {
         self.machine.as_ref()
     }
 
-    /// Begins.
+    /// Starts.
     ///
     /// # Errors
     /// If the store does not open, or the log is inconsistent.
@@ -149,7 +149,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Answers at once, without network: for the bank's first start.
+    /// Answers at once, without network, for the bank's first start.
     ///
     /// # Errors
     /// When it does not answer.
@@ -160,7 +160,7 @@ impl Ledger {
         reply.map_err(|error| Stop::wrong(error.to_string()))
     }
 
-    /// Replays the whole log by all rules, and compares.
+    /// Replays the whole log by all rules and compares the result.
     ///
     /// # Errors
     /// The first difference.

@@ -1,4 +1,4 @@
-//! The whole system in one thread under one seed: exchange, bank, ledger and wallets over simulated disks, a
+//! The whole system in one thread from one seed: exchange, bank, ledger and wallets over simulated disks, a
 //! simulated network and simulated clocks. For tests only; see `docs/simulation.md`.
 //!
 //! Real: the exchange's rules, tables and reads, the engine's batches, the embedded store, the bank's rules

@@ -6,7 +6,7 @@ use std::time::Instant;
 use batzen_simulation::{Bug, Ending, Marks, run};
 use clap::Parser;
 
-/// Runs the whole system in one thread, a seed at a time.
+/// Runs the whole system in one thread, one seed at a time.
 #[derive(Parser)]
 struct Arguments {
     /// How many seeds.
@@ -24,7 +24,7 @@ struct Arguments {
     /// Plant a bug.
     #[arg(long, value_parser = bug)]
     bug: Option<Bug>,
-    /// Go on after a failing seed.
+    /// Continue after a failing seed.
     #[arg(long)]
     keep_going: bool,
 }
@@ -36,7 +36,7 @@ fn bug(name: &str) -> Result<Bug, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // A broken assertion is reported with its seed.
+    // A failed assertion is reported with its seed.
     std::panic::set_hook(Box::new(|_| {}));
     let (from, count) = arguments.seed.map_or((arguments.from, arguments.seeds), |seed| (seed, 1));
     let begun = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Marks that a few hundred seeds must reach. Without its rare states, a simulation tests nothing.
+/// Marks that a few hundred seeds must reach. A simulation that does not reach its rare states tests nothing.
 pub const EXPECTED: &[&str] = &[
     "aggregate.paid",
     "aggregate.small",
@@ -68,7 +68,7 @@ impl Marks {
         *self.0.entry(mark).or_default() += 1;
     }
 
-    /// Adds another run's.
+    /// Adds the marks of another run.
     pub fn add(&mut self, other: &Self) {
         for (mark, count) in &other.0 {
             *self.0.entry(mark).or_default() += count;

@@ -126,13 +126,13 @@ pub enum Timer {
     Close,
     /// A round of the transfer worker.
     Transfer,
-    /// Repeat unanswered requests; expire what is due.
+    /// Repeat unanswered requests, and expire what is due.
     Repeat,
     /// Maintain the store.
     Maintain,
     /// A customer acts.
     Act,
-    /// A wallet continues its operations, periodically.
+    /// A wallet continues its operations, at intervals.
     Drive,
     /// The same, once.
     Rested,
@@ -167,9 +167,9 @@ pub struct Context {
     pub now: u64,
     /// The random choices of all participants.
     pub random: Random,
-    /// The run's mix.
+    /// The run's parameters.
     pub swarm: Swarm,
-    /// The bug in it, if any.
+    /// The planted bug, if any.
     pub bug: Option<Bug>,
     /// The reached marks.
     pub marks: Marks,

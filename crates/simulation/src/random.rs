@@ -20,7 +20,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not zero. The bias is far below what a test could see.
+    /// A number below `bound`, which must not be zero. The bias is far too small for a test to notice.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }
@@ -51,7 +51,7 @@ impl Random {
         &items[usize::try_from(index).expect("an index of a slice")]
     }
 
-    /// A random interval with the average `mean`: from a tenth of it to nearly twice as much.
+    /// A random interval with the average `mean`: between a tenth of it and nearly twice as much.
     pub fn gap(&mut self, mean: u64) -> u64 {
         self.between(mean / 10, mean / 10 + mean * 9 / 5)
     }

@@ -1,4 +1,4 @@
-//! What a seed determines before its run: the participants, and the probability of each fault. Every run has
+//! What a seed determines before its run: the participants and the probability of each fault. Every run has
 //! its own mix: some have only crashes and others none, which finds bugs that an average mix would not.
 
 use crate::random::Random;
@@ -16,7 +16,7 @@ pub enum Bug {
     PaysEveryCopy,
     /// The transfer worker draws a new request uid for each attempt.
     NewUidForEachAttempt,
-    /// The exchange gives every copy of a refund request a number of its own.
+    /// The exchange gives every copy of a refund request its own number.
     RefundsEveryCopy,
     /// The bank books movements that the ledger has not answered.
     BooksWithoutLedger,
@@ -26,17 +26,17 @@ pub enum Bug {
     CountsRefundTwice,
     /// The transfer worker sends a transfer again under another uid after a restart.
     PaysAgainAfterCrash,
-    /// The exchange confirms refunds and does not book them.
+    /// The exchange confirms refunds but does not book them.
     IgnoresRefunds,
-    /// The exchange reads the clock only when its process begins.
+    /// The exchange reads the clock only when its process starts.
     ReadsClockOnce,
-    /// After a failure the wirewatch worker is never woken again.
+    /// After a failure, the wirewatch worker is never woken again.
     LostWakeup,
     /// The ledger does not void expired pending transfers.
     NeverVoids,
     /// The wirewatch worker moves its cursor past a row that it has not booked.
     SkipsARow,
-    /// The exchange does not check the rest of a coin: it treats each deposit as the coin's first.
+    /// The exchange does not check what is left of a coin: it treats each deposit as the coin's first.
     ForgetsSpentCoins,
 }
 
@@ -79,7 +79,7 @@ pub const SECOND: u64 = 1_000_000;
 /// One hour.
 pub const HOUR: u64 = 3600 * SECOND;
 
-/// Seeds that are large, in thousandths.
+/// The share of seeds that are large, in thousandths.
 const LARGE: u64 = 20;
 
 /// The parameters of a run. Times are in microseconds, probabilities in thousandths.
@@ -95,29 +95,29 @@ pub struct Swarm {
     pub active: u64,
     /// Time between two acts of a customer.
     pub act_gap: u64,
-    /// Messages lost.
+    /// Messages that are lost.
     pub lost: u64,
     /// Messages that arrive twice.
     pub duplicated: u64,
     /// Messages that take up to an hour.
     pub delayed: u64,
-    /// Between two crashes of each service; none: no crashes.
+    /// The time between two crashes of each service; none for no crashes.
     pub crash_gap: Option<u64>,
     /// Crashes that are power losses; the others are kills.
     pub power_losses: u64,
     /// Crashes during the recovery of the next process.
     pub crash_twice: u64,
-    /// Steps of a wallet at which it dies.
+    /// The probability that a wallet dies at a step.
     pub customer_crash: u64,
-    /// Between two failures of each disk.
+    /// The time between two failures of each disk.
     pub disk_gap: Option<u64>,
-    /// Between two steps of each clock.
+    /// The time between two steps of each clock.
     pub clock_gap: Option<u64>,
     /// Whether one write of the run is misdirected.
     pub misdirects: bool,
     /// Time between two rounds of a worker.
     pub worker_gap: u64,
-    /// Rows of bank history that the exchange asks for at once.
+    /// How many rows of bank history the exchange requests at once.
     pub page_rows: u64,
     /// How long the exchange gathers requests for a batch, at most.
     pub gather: u64,
@@ -140,7 +140,7 @@ impl Swarm {
         let crash_gap = every(700, HOUR / 2, 6 * HOUR);
         let disk_gap = every(350, HOUR, 8 * HOUR);
         let clock_gap = every(350, HOUR, 6 * HOUR);
-        // Most seeds are small, so that many mixes are tried; some are large, so that rows, segments and
+        // Most seeds are small, so that many mixes are tried. Some are large, so that rows, segments and
         // waits add up.
         let is_large = random.chance(LARGE);
         let (customers, hours) = if is_large {

@@ -23,7 +23,7 @@ const EVENTS_MAX: u64 = 400_000;
 
 const SERVICES: [Place; 3] = [Place::Exchange, Place::Bank, Place::Ledger];
 
-/// Everybody.
+/// All processes.
 pub struct World {
     /// The exchange.
     pub exchange: Exchange,
@@ -33,7 +33,7 @@ pub struct World {
     pub ledger: Ledger,
     /// The customers.
     pub customers: Vec<Customer>,
-    /// How many merchants there are.
+    /// The number of merchants.
     pub merchants: u64,
     queue: BTreeMap<(u64, u64), Event>,
     next_event: u64,
@@ -180,7 +180,7 @@ impl World {
         for place in SERVICES {
             self.restart(context, place)?;
         }
-        // The bank retries its open movements: there must be none.
+        // The bank retries its open movements; there must not be any.
         context.caused.clear();
         Ok(())
     }

@@ -4,9 +4,9 @@
 
 use batzen_simulation::{Bug, Ending, Marks, Report, run};
 
-/// Seeds of the short run, unless `BATZEN_SIMULATE_SEEDS` says otherwise.
+/// The number of seeds of the short run, unless `BATZEN_SIMULATE_SEEDS` is set.
 const SEEDS: u64 = 150;
-/// How many seeds may be needed to find each planted bug.
+/// The maximum number of seeds that may be needed to find each planted bug.
 const SEEDS_FOR_BUGS: u64 = 1_000;
 
 fn failure(report: &Report) -> Option<&str> {
@@ -26,7 +26,7 @@ fn seeds_pass_and_reach_rare_states() {
         assert_eq!(failure(&report), None, "see every event: make simulate SEED={seed}");
         marks.add(&report.marks);
     }
-    assert_eq!(marks.missing(seeds), Vec::<&str>::new(), "the run does not meet its rare states");
+    assert_eq!(marks.missing(seeds), Vec::<&str>::new(), "the run does not reach its rare states");
 }
 
 #[test]

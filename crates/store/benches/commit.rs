@@ -1,9 +1,9 @@
-//! Commits of 1,000 and of 100 rows: 32-byte random keys, 200-byte rows, one secondary index, looked up
-//! before the insert, durable.
+//! Durable commits of 1,000 and of 100 rows: 32-byte random keys, 200-byte rows, one secondary index, each
+//! row looked up before the insert.
 //!
 //! `cargo bench -p batzen-store`; the store is in a temporary directory (`TMPDIR` chooses the disk).
-//! Criterion counts rows a second; the CPU time and the part spent waiting for the disk are printed at the
-//! end.
+//! Criterion counts rows per second; the CPU time and the share of time spent waiting for the disk are
+//! printed at the end.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use batzen_store::{
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 record! {
-    /// The key.
+    /// The row's key.
     pub key struct BenchKey {
         /// Random.
         pub id: [u8; 32],
@@ -59,7 +59,7 @@ impl Random {
     }
 }
 
-/// CPU time of this process in microseconds, from the kernel's accounts (in hundredths of a second).
+/// The CPU time of this process in microseconds, from the kernel's accounting (in hundredths of a second).
 fn cpu_us() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<u64> = stat
@@ -69,7 +69,7 @@ fn cpu_us() -> u64 {
         .split_whitespace()
         .filter_map(|f| f.parse().ok())
         .collect();
-    // Without pid, name and state (no number): utime and stime are the 11th and 12th.
+    // Without the pid, the name and the state (not a number), utime and stime are the 11th and 12th fields.
     fields.get(10).zip(fields.get(11)).map_or(0, |(user, system)| (user + system) * 10_000)
 }
 
@@ -148,8 +148,8 @@ fn reads(c: &mut Criterion) {
     group.finish();
 }
 
-/// Measures how long opening takes, with a checkpoint and from the journal alone. Printed, not sampled: one
-/// opening takes long enough.
+/// Measures how long opening takes, with a checkpoint and from the journal alone. The results are printed and
+/// not sampled, because one opening takes long enough.
 fn opening(_: &mut Criterion) {
     const ROWS: usize = 500_000;
     let directory = tempfile::tempdir().expect("a directory");

@@ -50,7 +50,7 @@ pub struct RawRow {
     pub row: Vec<u8>,
     /// Its number in commit order, assigned at insert and kept on update.
     pub serial: u64,
-    /// Which version of the row this is.
+    /// The version of the row.
     pub version: RowVersion,
 }
 
@@ -72,7 +72,7 @@ pub struct RawRecord {
     pub row: Vec<u8>,
     /// Its number in commit order.
     pub serial: u64,
-    /// Which version of the row this is.
+    /// The version of the row.
     pub version: RowVersion,
 }
 
@@ -103,7 +103,7 @@ pub enum Change {
         table: &'static TableDef,
         /// Its key.
         key: Vec<u8>,
-        /// As it was read.
+        /// The row as it was read.
         old_row: Vec<u8>,
         /// The version that was read, if known.
         version: Option<RowVersion>,
@@ -116,7 +116,7 @@ pub enum Change {
         table: &'static TableDef,
         /// Its key.
         key: Vec<u8>,
-        /// As it was read.
+        /// The row as it was read.
         old_row: Vec<u8>,
         /// The version that was read, if known.
         version: Option<RowVersion>,
@@ -187,7 +187,7 @@ pub struct ChangeSet {
     changes: Vec<Change>,
 }
 
-/// The largest row that every backend takes, in bytes: encoded, together with its key.
+/// The largest row that every backend accepts, in bytes: encoded, together with its key.
 pub const ROW_BYTES_MAX: u64 = 64 << 20;
 
 /// Refuses a row that is larger than [`ROW_BYTES_MAX`].
@@ -217,12 +217,12 @@ impl ChangeSet {
         self.push(Change::Insert { table: T::DEF, key: key.to_bytes(), row: row.to_bytes() });
     }
 
-    /// Replaces `old`, as it was read, by `row`.
+    /// Replaces `old`, which is the row as it was read, with `row`.
     pub fn update<T: Table>(&mut self, key: &T::Key, old: &T::Row, row: &T::Row) {
         self.update_read::<T>(key, (old, None), row);
     }
 
-    /// As above, with the version that was read.
+    /// The same, with the version that was read.
     pub fn update_read<T: Table>(
         &mut self,
         key: &T::Key,
@@ -233,20 +233,20 @@ impl ChangeSet {
         self.push(Change::Update { table: T::DEF, key, old_row, version, row });
     }
 
-    /// Removes `old`, as it was read.
+    /// Removes `old`, which is the row as it was read.
     pub fn delete<T: Table>(&mut self, key: &T::Key, old: &T::Row) {
         self.delete_read::<T>(key, (old, None));
     }
 
-    /// As above, with the version that was read.
+    /// The same, with the version that was read.
     pub fn delete_read<T: Table>(&mut self, key: &T::Key, (old, version): (&T::Row, Option<RowVersion>)) {
         let (key, old_row) = (key.to_bytes(), old.to_bytes());
         self.push(Change::Delete { table: T::DEF, key, old_row, version });
     }
 
     /// Depends on a row without changing it: the set is stale if the row differs from `old`, and no other set
-    /// that changes it can commit at the same time. Equals an update of the row to itself that writes
-    /// nothing.
+    /// that changes the row can commit at the same time. It is equivalent to an update of the row to itself
+    /// that writes nothing.
     pub fn keep_read<T: Table>(&mut self, key: &T::Key, (old, version): (&T::Row, Option<RowVersion>)) {
         let (key, old_row) = (key.to_bytes(), old.to_bytes());
         self.push(Change::Update { table: T::DEF, key, row: old_row.clone(), old_row, version });
@@ -282,7 +282,7 @@ impl ChangeSet {
         self.changes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -299,7 +299,7 @@ pub enum CommitOutcome {
     Conflict(Vec<(&'static TableDef, Vec<u8>)>),
 }
 
-/// Counts for metrics and tools. Totals are since the store was opened.
+/// Counts for metrics and tools. Totals start when the store is opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoreStats {
     /// Live rows in all tables.
@@ -312,13 +312,13 @@ pub struct StoreStats {
     pub sync_us_total: u64,
     /// Bytes appended by commits since opening.
     pub written_bytes_total: u64,
-    /// Bytes on disk that hold data, dead records included.
+    /// Bytes on disk that hold data, including dead records.
     pub disk_bytes: u64,
-    /// The part of them that holds live rows.
+    /// The part of `disk_bytes` that holds live rows.
     pub live_bytes: u64,
     /// Files that hold data.
     pub segments: u64,
-    /// Memory taken by indexes, estimated, in bytes.
+    /// The memory used by indexes, estimated, in bytes.
     pub index_bytes: u64,
     /// Segments removed by compaction since opening.
     pub compacted_total: u64,
@@ -328,46 +328,46 @@ pub struct StoreStats {
     pub disk_free_bytes: Option<u64>,
 }
 
-/// One of several reads that a backend answers together: see [`Backend::read_many`].
+/// One of several reads that a backend answers together; see [`Backend::read_many`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
-    /// As [`Backend::get_many`].
+    /// Like [`Backend::get_many`].
     Rows {
-        /// Where.
+        /// The table.
         table: &'static TableDef,
-        /// Under which keys.
+        /// The keys.
         keys: Vec<Vec<u8>>,
     },
-    /// As [`Backend::lookup_many`].
+    /// Like [`Backend::lookup_many`].
     Groups {
-        /// Where.
+        /// The table.
         table: &'static TableDef,
-        /// In which index.
+        /// The index.
         index: u8,
-        /// Under which values.
+        /// The values.
         values: Vec<Vec<u8>>,
     },
-    /// As [`Backend::range`].
+    /// Like [`Backend::range`].
     Range {
-        /// Where.
+        /// The table.
         table: &'static TableDef,
-        /// In which index.
+        /// The index.
         index: u8,
-        /// From which position.
+        /// The first position.
         from: Bound<Vec<u8>>,
-        /// To which position.
+        /// The last position.
         to: Bound<Vec<u8>>,
-        /// The largest number of rows.
+        /// The maximum number of rows.
         limit: usize,
-        /// Whether in descending order.
+        /// Whether the order is descending.
         descending: bool,
     },
 }
 
-/// The answer to a [`Read`], of the same name.
+/// The answer to the [`Read`] of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadAnswer {
-    /// For each key its row, if there is one.
+    /// For each key, its row if there is one.
     Rows(Vec<Option<RawRow>>),
     /// The rows under each value.
     Groups(Vec<Vec<RawRecord>>),
@@ -375,19 +375,19 @@ pub enum ReadAnswer {
     Range(Vec<RawRecord>),
 }
 
-/// A notice to subscribers: see [`Backend::subscribe`].
+/// A notice to subscribers; see [`Backend::subscribe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice<'a> {
     /// A topic that was passed to [`Backend::notify`].
     Topic(&'a str),
-    /// Topics may have been missed: the connection was lost for a while.
+    /// Topics may have been missed, because the connection was lost for a while.
     Missed,
 }
 
-/// Called with every notice, on a thread of the backend. It must be quick, and must not use the backend.
+/// Called with every notice, on a thread of the backend. It must be quick and must not use the backend.
 pub type Subscriber = Box<dyn Fn(Notice<'_>) + Send + Sync>;
 
-/// A snapshot of several tables: see [`Backend::freeze`].
+/// A snapshot of several tables; see [`Backend::freeze`].
 pub trait FrozenRows: Send {
     /// Passes every row of a table to `visit`, in any order, until it breaks.
     ///
@@ -403,8 +403,8 @@ pub trait FrozenRows: Send {
 /// A storage backend. All methods may be called from several threads at once, but not from async threads,
 /// since they block.
 ///
-/// Each read sees one state between commits. Rows may change after a read: callers that depend on them name
-/// them in their change set (`old_row`), which then is stale.
+/// Each read sees one state between commits. Rows may change after a read: callers that depend on them put
+/// them into their change set (`old_row`), which is then stale.
 pub trait Backend: Send + Sync + 'static {
     /// The rows under these keys, in the order of the keys.
     ///
@@ -441,7 +441,7 @@ pub trait Backend: Send + Sync + 'static {
         descending: bool,
     ) -> Result<Vec<RawRecord>>;
 
-    /// Answers several reads, in order. If others (processes or lanes) commit meanwhile, all reads still see
+    /// Answers several reads in order. If others (processes or lanes) commit meanwhile, all reads still see
     /// one state between two commits, since rules rely on relations between rows of several tables. A
     /// networked backend sends all of them at once.
     ///
@@ -461,8 +461,8 @@ pub trait Backend: Send + Sync + 'static {
         reads.iter().map(answer).collect()
     }
 
-    /// Passes the positions of the entries between the bounds to `visit`, ascending, until it breaks: as
-    /// [`Backend::range`], but without reading rows. Commits wait meanwhile, so `visit` must be quick, and
+    /// Passes the positions of the entries between the bounds to `visit`, ascending, until it breaks. Like
+    /// [`Backend::range`], but without reading rows. Commits wait meanwhile, so `visit` must be quick and
     /// must not use the backend.
     ///
     /// # Errors
@@ -508,18 +508,18 @@ pub trait Backend: Send + Sync + 'static {
         self.count(table)
     }
 
-    /// Notifies subscribers in other processes on the same store. A hint: it may be lost, repeated or late,
-    /// and is not part of a commit. Does nothing if the store belongs to one process.
+    /// Notifies subscribers in other processes on the same store. A notice is a hint: it may be lost,
+    /// repeated or late, and is not part of a commit. Does nothing if the store belongs to one process.
     fn notify(&self, _topics: &[String]) {}
 
     /// Subscribes to the topics that other processes (and perhaps this one) pass to [`Backend::notify`],
     /// until the backend is dropped.
     fn subscribe(&self, _subscriber: Subscriber) {}
 
-    /// Whether commits can succeed now, by a write or a request that costs little: for readiness checks.
+    /// Checks with a cheap write or request whether commits can succeed now, for readiness checks.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why they cannot.
     fn check_writable(&self) -> Result<()> {
         Ok(())
     }
@@ -532,7 +532,7 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`StoreError::Full`](crate::StoreError::Full) when there is no space,
-    /// [`StoreError::Stale`](crate::StoreError::Stale) when an `old_row` is not what is stored,
+    /// [`StoreError::Stale`](crate::StoreError::Stale) when an `old_row` differs from the stored row,
     /// [`StoreError::Unavailable`](crate::StoreError::Unavailable) if the server stays unreachable.
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome>;
 
@@ -543,12 +543,12 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Whether the data is in another process that others use as well. Then each read is a round trip, others
-    /// change rows, and caches of this process must be kept up to date.
+    /// change rows, and caches in this process must be kept up to date.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// Counts since opening.
+    /// Counts since the store was opened.
     fn stats(&self) -> StoreStats;
 
     /// How long commits waited for the disk; `None` if the backend has no disk.
@@ -556,7 +556,7 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Makes the next opening fast. Not needed for correctness.
+    /// Makes the next opening fast. It is not needed for correctness.
     ///
     /// # Errors
     /// When the disk fails.

@@ -1,4 +1,4 @@
-//! Columns: how a value becomes bytes.
+//! Columns: how a value is encoded as bytes.
 //!
 //! Every encoding is self-delimiting and order-preserving: comparing the bytes of two keys compares the keys,
 //! and a key's leading columns are a prefix of its bytes. The same encoding serves keys, rows and index
@@ -90,10 +90,10 @@ pub trait Column: Sized {
     const TYPE: ColumnType;
     /// Appends the value's bytes.
     fn encode(&self, out: &mut Vec<u8>);
-    /// Takes the value off the front of `input`.
+    /// Takes the value from the front of `input`.
     ///
     /// # Errors
-    /// If the bytes are too few, or no valid value.
+    /// If there are too few bytes, or they are not a valid value.
     fn decode(input: &mut &[u8]) -> Result<Self, DecodeError>;
     /// The value's bytes.
     fn to_bytes(&self) -> Vec<u8> {
@@ -103,7 +103,7 @@ pub trait Column: Sized {
     }
 }
 
-/// Takes `n` bytes off the front of `input`.
+/// Takes `n` bytes from the front of `input`.
 ///
 /// # Errors
 /// When fewer are left.
@@ -115,7 +115,7 @@ pub fn take<'a>(input: &mut &'a [u8], n: usize, column: &'static str) -> Result<
     Ok(head)
 }
 
-/// Takes an array off the front of `input`.
+/// Takes an array from the front of `input`.
 ///
 /// # Errors
 /// When fewer bytes are left.
@@ -135,7 +135,7 @@ pub fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0]);
 }
 
-/// Takes bytes written by [`put_bytes`] off the front of `input`.
+/// Takes bytes written by [`put_bytes`] from the front of `input`.
 ///
 /// # Errors
 /// If they have no end, or contain an escape that [`put_bytes`] never writes.

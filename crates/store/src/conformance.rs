@@ -1,8 +1,8 @@
 //! The conformance suite: the behaviour that every backend must have, as one macro.
 //!
 //! A backend's tests call [`store_conformance!`](crate::store_conformance) with a function that makes a
-//! [`Fixture`]: an empty store, and a way to open it again on the same data. Each behaviour is then a test of
-//! its own.
+//! [`Fixture`]: an empty store, and a way to open it again on the same data. Each behaviour then has its own
+//! test.
 
 pub mod random;
 
@@ -39,7 +39,7 @@ impl Fixture {
         &self.store
     }
 
-    /// Drops the store and opens it again, without closing it; does nothing to a transient one.
+    /// Drops the store and opens it again without closing it; does nothing to a transient store.
     pub fn reopen(&mut self) {
         if let Some(reopen) = &mut self.reopen {
             self.store = Store::new(crate::memory::MemoryBackend::new());
@@ -51,9 +51,9 @@ impl Fixture {
 crate::record! {
     /// A key of two parts; the first is the group.
     pub key struct ItemKey {
-        /// Names the group.
+        /// The group.
         pub group: [u8; 4],
-        /// Names the item in it.
+        /// The item within the group.
         pub item: u32,
     }
 }
@@ -61,13 +61,13 @@ crate::record! {
 crate::record! {
     /// An item.
     pub struct ItemRow {
-        /// Looked up by equality; many items may have the same.
+        /// Looked up by equality; several items may have the same label.
         pub label: String,
         /// A deadline; the item is in the queue while it has one.
         pub due: Option<u64>,
-        /// Several lookups by one row.
+        /// One row can be looked up by several values.
         pub tags: crate::List<u16>,
-        /// Anything.
+        /// Arbitrary bytes.
         pub body: Vec<u8>,
     }
 }
@@ -80,11 +80,11 @@ impl Items {
     pub const BY_LABEL: u8 = 1;
     /// By group.
     pub const BY_GROUP: u8 = 2;
-    /// Those that have a deadline, by deadline.
+    /// Items with a deadline, by deadline.
     pub const BY_DUE: u8 = 3;
     /// By each tag.
     pub const BY_TAG: u8 = 4;
-    /// Those that have a deadline, in commit order.
+    /// Items with a deadline, in commit order.
     pub const QUEUE: u8 = 7;
 }
 
@@ -127,7 +127,7 @@ impl Table for Marks {
     type Row = ();
 }
 
-/// The tables to open a store under test with.
+/// The tables of a store under test.
 pub const TABLES: &[&TableDef] = &[Items::DEF, Marks::DEF];
 
 /// Makes a key.
@@ -183,7 +183,7 @@ fn queue(store: &Store) -> Vec<u32> {
     items(&found.expect("the store works"))
 }
 
-/// A row written is read back as it was, before and after reopening.
+/// A written row is read back unchanged, before and after reopening.
 pub fn inserted_rows_are_read_back(mut fixture: Fixture) {
     assert_eq!(get(fixture.store(), &key(1, 1)), None);
     committed(fixture.store(), |c| {
@@ -201,7 +201,7 @@ pub fn inserted_rows_are_read_back(mut fixture: Fixture) {
     }
 }
 
-/// `get_many` answers in the order asked, with gaps and repeats.
+/// `get_many` answers in the requested order, including gaps and repetitions.
 pub fn many_rows_come_in_the_order_asked(fixture: Fixture) {
     let store = fixture.store();
     committed(store, |c| (0..50).for_each(|n| c.insert::<Items>(&key(n, n), &row("x", Some(n.into())))));
@@ -272,7 +272,7 @@ pub fn conflicts_leave_nothing_behind(mut fixture: Fixture) {
     }
 }
 
-/// A conflicting insert is reported as such also when later changes of the same set build on it.
+/// A conflicting insert is reported as such even when later changes of the same set build on it.
 pub fn conflicts_come_before_their_consequences(fixture: Fixture) {
     let store = fixture.store();
     committed(store, |c| c.insert::<Items>(&key(1, 1), &row("there", None)));
@@ -415,7 +415,7 @@ pub fn a_row_may_have_several_entries(mut fixture: Fixture) {
     }
 }
 
-/// Ordered ranges respect both bounds, the limit and the direction; equal values go by key.
+/// Ordered ranges respect both bounds, the limit and the direction; equal values are ordered by key.
 pub fn ranges_are_ordered_and_bounded(mut fixture: Fixture) {
     let dues = [(1, 30), (2, 10), (3, 20), (4, 20), (5, u64::MAX), (6, 0), (7, 256)];
     committed(fixture.store(), |c| {
@@ -449,8 +449,8 @@ pub fn ranges_are_ordered_and_bounded(mut fixture: Fixture) {
     }
 }
 
-/// A version stands for the row that was read: while that row is stored, the change is made; afterwards it is
-/// stale.
+/// A version stands for the row that was read: the change is made while that row is stored, and is stale
+/// afterwards.
 pub fn versions_name_what_was_read(mut fixture: Fixture) {
     let (one, two) = (key(1, 1), key(1, 2));
     committed(fixture.store(), |c| {
@@ -461,7 +461,7 @@ pub fn versions_name_what_was_read(mut fixture: Fixture) {
         let store = fixture.store();
         let read = |key: &ItemKey| store.get::<Items>(key).expect("works").expect("it is there");
         let (first, other) = (read(&one), read(&two));
-        assert_eq!(read(&one).version, first.version, "the same row, the same version");
+        assert_eq!(read(&one).version, first.version, "the same row has the same version");
         let next = row("b", Some(6 + turn));
         committed(store, |c| {
             c.update_read::<Items>(&one, (&first.row, Some(first.version)), &next);
@@ -470,7 +470,7 @@ pub fn versions_name_what_was_read(mut fixture: Fixture) {
         let is_stale = |outcome| matches!(outcome, Err(StoreError::Stale { .. }));
         let mut late = ChangeSet::new();
         late.update_read::<Items>(&one, (&first.row, Some(first.version)), &row("lost", None));
-        assert!(is_stale(store.commit(&late)), "that version is gone");
+        assert!(is_stale(store.commit(&late)), "that version is no longer stored");
         let mut late = ChangeSet::new();
         late.delete_read::<Items>(&one, (&first.row, Some(first.version)));
         assert!(is_stale(store.commit(&late)));
@@ -529,7 +529,7 @@ pub fn positions_need_no_rows(mut fixture: Fixture) {
     }
 }
 
-/// A range goes on after a row seen before.
+/// A range can continue after a row that was seen before.
 pub fn ranges_can_be_paged(fixture: Fixture) {
     let store = fixture.store();
     committed(store, |c| {
@@ -549,7 +549,7 @@ pub fn ranges_can_be_paged(fixture: Fixture) {
     assert_eq!(seen, (0..25).collect::<Vec<u32>>());
 }
 
-/// A serial index is a queue in commit order, and an update keeps the place.
+/// A serial index is a queue in commit order, and updated rows keep their place.
 pub fn serial_indexes_queue_in_commit_order(mut fixture: Fixture) {
     committed(fixture.store(), |c| {
         [9, 4, 7].into_iter().for_each(|n| c.insert::<Items>(&key(n, n), &row("x", Some(n.into()))));
@@ -689,7 +689,7 @@ fn row_of_size(key: &ItemKey, bytes: usize, seed: u64) -> ItemRow {
     let mut word = seed;
     while row.body.len() < bytes {
         word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Without zeros, which would be escaped.
+        // No byte is zero, because zeros would be escaped.
         row.body.extend_from_slice(&(word | 0x0101_0101_0101_0101).to_le_bytes());
     }
     let encoded_bytes = |row: &ItemRow| key.to_bytes().len() + row.to_bytes().len();
@@ -698,11 +698,11 @@ fn row_of_size(key: &ItemKey, bytes: usize, seed: u64) -> ItemRow {
     row
 }
 
-/// Rows up to [`ROW_BYTES_MAX`] are kept, changed and found; larger ones are refused
-/// and leave nothing behind.
+/// Rows up to [`ROW_BYTES_MAX`] are kept, changed and found; larger ones are refused and leave nothing
+/// behind.
 pub fn rows_have_a_limit(mut fixture: Fixture) {
     let limit = usize::try_from(ROW_BYTES_MAX).expect("it fits into memory");
-    // Around what fits into an index entry of the embedded backend (512 KiB), and as large as rows may be.
+    // Around the limit of an index entry of the embedded backend (512 KiB), and as large as rows may be.
     let sizes = [(512 << 10) - 100, (512 << 10) - 32, 512 << 10, (1 << 20) + 1, 15_000_000, limit];
     let key = |n: usize| key(1, u32::try_from(n).expect("few"));
     for (n, &size) in sizes.iter().enumerate() {
@@ -749,9 +749,9 @@ pub fn empty_sets_commit(fixture: Fixture) {
     assert_eq!(due(store, 1, 10), [1]);
 }
 
-/// Tables of equal key bytes do not mix.
+/// Tables with equal key bytes do not mix.
 pub fn tables_are_apart(mut fixture: Fixture) {
-    // "\0\0\0\1\0\0\0" as text ends with two zeros: the bytes of both keys begin alike.
+    // "\0\0\0\1\0\0\0" as text ends with two zeros, so the bytes of both keys start alike.
     committed(fixture.store(), |c| {
         c.insert::<Items>(&key(1, 1), &row("x", None));
         c.insert::<Marks>(&MarkKey { name: "x".into() }, &());
@@ -764,7 +764,7 @@ pub fn tables_are_apart(mut fixture: Fixture) {
     }
 }
 
-/// Many small commits survive many openings.
+/// Many small commits survive many reopenings.
 pub fn histories_survive_reopening(mut fixture: Fixture) {
     let mut model: BTreeMap<u32, ItemRow> = BTreeMap::new();
     for round in 0..5_u32 {
@@ -821,7 +821,7 @@ pub fn threads_see_whole_commits(fixture: Fixture) {
     assert_eq!(store.stats().rows, u64::from(ROUNDS) * 4);
 }
 
-/// Combined reads of several tables and kinds are answered in order, as they would be one by one.
+/// Combined reads of several tables and kinds are answered in order, as if they were made one by one.
 pub fn reads_may_go_together(fixture: Fixture) {
     let store = fixture.store();
     committed(store, |c| {
@@ -904,7 +904,7 @@ pub fn closing_keeps_everything(mut fixture: Fixture) {
     committed(fixture.store(), |c| c.insert::<Items>(&key(1, 99), &row("x", None)));
 }
 
-/// Generates a test of each behaviour in this module for a backend.
+/// Generates a test for each behaviour in this module for a backend.
 ///
 /// `store_conformance!(memory, || Fixture::transient(Store::new(MemoryBackend::new())));`
 #[macro_export]

@@ -59,7 +59,7 @@ impl Column for Timestamp {
     }
 }
 
-/// Microseconds; `u64::MAX` is forever.
+/// Microseconds; `u64::MAX` means for ever.
 impl Column for Duration {
     const TYPE: ColumnType = ColumnType::new(ColumnKind::U64);
     fn encode(&self, out: &mut Vec<u8>) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// The result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// Stored bytes that do not form the record their table declares.
+/// Stored bytes that do not form the record that their table declares.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end inside a column.
@@ -13,7 +13,7 @@ pub enum DecodeError {
     Short {
         /// What was being read.
         column: &'static str,
-        /// How many bytes are missing at least.
+        /// The minimum number of bytes that are missing.
         missing: usize,
     },
     /// Bytes are left after the last column.
@@ -27,7 +27,7 @@ pub enum DecodeError {
     Invalid {
         /// What was being read.
         column: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         what: String,
     },
 }
@@ -39,22 +39,22 @@ impl DecodeError {
     }
 }
 
-/// Why a store refused or failed. After any error but [`StoreError::Unavailable`] nothing of the change set
-/// at hand is visible.
+/// Why a store refused or failed. After any error except [`StoreError::Unavailable`], nothing of the current
+/// change set is visible.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The disk is full: the change set was refused, nothing of it was written, and commits succeed again
     /// once there is space.
     #[error("the disk is full: {0}")]
     Full(String),
-    /// Stored data is damaged. Restore it from a backup; the store serves nothing it cannot verify.
+    /// Stored data is damaged. Restore it from a backup; the store serves nothing that it cannot verify.
     #[error("corrupt data in {file} at byte {offset}: {what}")]
     Corrupt {
         /// The damaged file.
         file: PathBuf,
-        /// Where in it, in bytes.
+        /// The offset of the damage, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
     /// An update or delete names a row that does not exist, or has changed since the caller read it.
@@ -68,7 +68,7 @@ pub enum StoreError {
     /// Another process has the store open.
     #[error("{0} is in use by another process")]
     InUse(PathBuf),
-    /// The change set is larger than a store takes in one commit.
+    /// The change set is larger than the store accepts in one commit.
     #[error("the change set has {bytes} bytes, more than {limit}")]
     TooLarge {
         /// Its size in bytes.
@@ -76,23 +76,23 @@ pub enum StoreError {
         /// The limit in bytes.
         limit: u64,
     },
-    /// A write or sync failed earlier: what is on the disk is unknown until the store is opened again.
+    /// A write or sync failed earlier: the content of the disk is unknown until the store is opened again.
     #[error("the store stopped after an earlier failure: {0}")]
     Stopped(String),
-    /// The store's files are of another version, or do not belong together.
+    /// The store's files have another version, or do not belong together.
     #[error("{file}: {what}")]
     Format {
         /// The file.
         file: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         what: String,
     },
-    /// The operating system failed an operation.
+    /// An operation of the operating system failed.
     #[error("{action} {file}: {source}")]
     Io {
         /// What was attempted, as a verb.
         action: &'static str,
-        /// On which file.
+        /// The file.
         file: PathBuf,
         /// The system's error.
         source: std::io::Error,
@@ -102,11 +102,11 @@ pub enum StoreError {
     Decode {
         /// The table's name.
         table: &'static str,
-        /// What does not decode.
+        /// The part that does not decode.
         source: DecodeError,
     },
-    /// The store's server cannot be reached at the moment. It is unknown until the server is back whether the
-    /// commit has taken effect.
+    /// The store's server cannot be reached at the moment. Until it can, it is unknown whether the commit has
+    /// taken effect.
     #[error("the store's server is away: {0}")]
     Unavailable(String),
     /// Another error of a backend outside this crate.

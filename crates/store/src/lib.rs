@@ -1,4 +1,4 @@
-//! Typed tables, the storage backends under them, and the conformance suite every backend passes.
+//! Typed tables, the storage backends under them, and the conformance suite that every backend passes.
 //!
 //! A *table* is declared once ([`Table`], with [`record!`](crate::record) for its key and row): columns,
 //! secondary indexes and the shard key. A *backend* ([`Backend`]) handles only bytes: it reads many rows at

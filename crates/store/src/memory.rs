@@ -301,7 +301,7 @@ impl Backend for MemoryBackend {
                 stored()
             });
             let serial = match (change.old_row(), &*current) {
-                // Apply it anyway: later changes of this set build on it.
+                // Apply it anyway, because later changes of this set build on it.
                 (None, Some(row)) => {
                     conflicts.push((table, key.to_vec()));
                     row.serial
@@ -333,7 +333,7 @@ impl Backend for MemoryBackend {
             overlay[&(table.id, *key)].as_ref() != stored
         });
         if order.is_empty() {
-            // Nothing changes in the end, so no serial is used up.
+            // Nothing has changed in the end, so no serial is used.
             return Ok(CommitOutcome::Committed);
         }
         for (table, key) in order {

@@ -20,7 +20,7 @@ pub trait Record: Sized + Clone + Send + Sync + 'static {
     /// Reads a record that fills `bytes` exactly.
     ///
     /// # Errors
-    /// If the bytes are no valid record.
+    /// If the bytes are not a valid record.
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError>;
     /// The record's bytes.
     fn to_bytes(&self) -> Vec<u8> {

@@ -19,7 +19,7 @@ pub struct Stored<R> {
     pub row: R,
     /// Its number in commit order.
     pub serial: u64,
-    /// Which version of the row this is.
+    /// The version of the row.
     pub version: RowVersion,
 }
 
@@ -40,7 +40,7 @@ pub struct Found<T: Table> {
     pub row: T::Row,
     /// Its number in commit order.
     pub serial: u64,
-    /// Which version of the row this is.
+    /// The version of the row.
     pub version: RowVersion,
 }
 
@@ -72,10 +72,10 @@ where
 }
 
 impl<R: Record> Stored<R> {
-    /// A row as a backend gave it.
+    /// Decodes a row that a backend returned.
     ///
     /// # Errors
-    /// If its bytes are no row of the table.
+    /// If its bytes are not a row of the table.
     pub fn decode<T: Table<Row = R>>(raw: RawRow) -> Result<Self> {
         let row = R::decode(&raw.row).map_err(decode_error::<T>)?;
         Ok(Self { row, serial: raw.serial, version: raw.version })
@@ -83,10 +83,10 @@ impl<R: Record> Stored<R> {
 }
 
 impl<T: Table> Found<T> {
-    /// A record as a backend gave it.
+    /// Decodes a record that a backend returned.
     ///
     /// # Errors
-    /// When its bytes are no record of the table.
+    /// If its bytes are not a record of the table.
     pub fn decode(raw: RawRecord) -> Result<Self> {
         Ok(Self {
             key: T::Key::decode(&raw.key).map_err(decode_error::<T>)?,
@@ -131,19 +131,19 @@ impl Reads {
 pub struct Answers(Vec<ReadAnswer>);
 
 impl Answers {
-    /// The row under the key that was asked for.
+    /// The row under the requested key.
     ///
     /// # Errors
-    /// If its bytes are no row of the table.
+    /// If its bytes are not a row of the table.
     pub fn row<T: Table>(&mut self, asked: AskedRow<T>) -> Result<Option<Stored<T::Row>>> {
         let ReadAnswer::Rows(rows) = &mut self.0[asked.0] else { unreachable!("answers follow the reads") };
         rows.pop().flatten().map(Stored::decode::<T>).transpose()
     }
 
-    /// The rows under the value that was asked for.
+    /// The rows under the requested value.
     ///
     /// # Errors
-    /// When their bytes are no records of the table.
+    /// If their bytes are not records of the table.
     pub fn group<T: Table>(&mut self, asked: AskedGroup<T>) -> Result<Vec<Found<T>>> {
         let ReadAnswer::Groups(groups) = &mut self.0[asked.0] else {
             unreachable!("answers follow the reads")
@@ -215,7 +215,7 @@ impl Store {
         Ok(found.pop().unwrap_or_default())
     }
 
-    /// As [`Store::lookup`] for several values, in their order.
+    /// Like [`Store::lookup`] for several values, in their order.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -251,7 +251,7 @@ impl Store {
         self.range_values::<T, C>(index, &values, limit, false)
     }
 
-    /// As [`Store::range`], in descending order.
+    /// Like [`Store::range`], in descending order.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -281,8 +281,8 @@ impl Store {
         )
     }
 
-    /// The same for encoded values, or prefixes of them: an included bound takes in all values that begin
-    /// with it, an excluded one none of them.
+    /// The same for encoded values, or prefixes of them: an included bound includes all values that start
+    /// with it, an excluded one excludes them all.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -334,8 +334,8 @@ impl Store {
     }
 
     /// Passes the positions (value, then key or serial) of an ordered or serial index's entries to `visit`,
-    /// ascending, until it breaks. Reads nothing from the disk, so that queues can be searched fast if their
-    /// values are enough. Commits wait meanwhile, so `visit` must be quick, and must not use the store.
+    /// ascending, until it breaks. Reads nothing from the disk, so queues can be searched fast if their
+    /// values are sufficient. Commits wait meanwhile, so `visit` must be quick and must not use the store.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -409,9 +409,9 @@ impl Store {
     /// otherwise.
     ///
     /// # Errors
-    /// [`StoreError::Full`] when there is no space, [`StoreError::Stale`] when a row is not as the set says
-    /// it was read, [`StoreError::TooLarge`] for a row of more than [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX)
-    /// or more rows than the backend takes at once.
+    /// [`StoreError::Full`] when there is no space, [`StoreError::Stale`] when a row differs from the one
+    /// that the set says was read, [`StoreError::TooLarge`] for a row of more than
+    /// [`ROW_BYTES_MAX`](crate::ROW_BYTES_MAX) or more rows than the backend accepts at once.
     pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         if changes.is_empty() {
             return Ok(CommitOutcome::Committed);
@@ -420,22 +420,21 @@ impl Store {
         self.backend.commit(changes)
     }
 
-    /// Whether commits can succeed now, by a write or a request that costs little: for readiness checks.
-    /// Blocks.
+    /// Checks with a cheap write or request whether commits can succeed now, for readiness checks. Blocks.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why they cannot.
     pub fn check_writable(&self) -> Result<()> {
         self.backend.check_writable()
     }
 
-    /// Counts since opening.
+    /// Counts since the store was opened.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         self.backend.stats()
     }
 
-    /// Writes `batzen_store_*`, with the rows of each of these tables.
+    /// Writes `batzen_store_*`, including the number of rows in each of these tables.
     pub fn write_metrics(&self, page: &mut Page, tables: &[&'static TableDef]) {
         let stats = self.stats();
         page.gauge("batzen_store_rows", "Live rows", stats.rows);
@@ -488,7 +487,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// The least byte string above all that begin with `prefix`; `None` if there is none.
+/// The smallest byte string that is greater than all strings with this prefix; `None` if there is none.
 #[must_use]
 pub fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut next = prefix.to_vec();

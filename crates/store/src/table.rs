@@ -12,7 +12,7 @@ use crate::{Column, ColumnDef, DecodeError, Record};
 pub enum IndexKind {
     /// All rows with a value, in the order of their serials.
     Hash,
-    /// All rows whose key begins with these bytes. Needs no entries.
+    /// All rows whose key starts with these bytes. Needs no entries.
     Prefix {
         /// The length of the prefix in bytes.
         key_bytes: usize,
@@ -43,7 +43,7 @@ impl IndexDef {
         Self { id, name, kind, many: false }
     }
 
-    /// The same, with several entries a row.
+    /// The same, with several entries per row.
     #[must_use]
     pub const fn many(self) -> Self {
         assert!(matches!(self.kind, IndexKind::Hash), "only hash indexes have several entries a row");
@@ -60,14 +60,14 @@ pub struct TableDef {
     pub id: u16,
     /// Its name.
     pub name: &'static str,
-    /// How many times what [`Table::index_entries`] computes has changed while the columns and indexes stayed
-    /// as they are: see [`TableDef::version`].
+    /// How many times the result of [`Table::index_entries`] has changed while the columns and indexes stayed
+    /// the same: see [`TableDef::version`].
     pub version: u32,
     /// The columns of the key.
     pub key_columns: &'static [ColumnDef],
-    /// The columns of the row (without the key's).
+    /// The columns of the row, without those of the key.
     pub row_columns: &'static [ColumnDef],
-    /// How many leading bytes of the key form the shard key, which names the owner of the row.
+    /// How many leading bytes of the key form the shard key, which identifies the owner of the row.
     pub shard_bytes: usize,
     /// The secondary indexes.
     pub indexes: &'static [IndexDef],
@@ -105,8 +105,8 @@ impl TableDef {
         Self { shard_bytes: bytes, ..self }
     }
 
-    /// Sets the version. Raise it with every change of [`Table::index_entries`], so that indexes saved by an
-    /// older program are computed again.
+    /// Sets the version. Increase it with every change of [`Table::index_entries`], so that indexes saved by
+    /// an older program are recomputed.
     #[must_use]
     pub const fn version(self, version: u32) -> Self {
         Self { version, ..self }
@@ -127,14 +127,14 @@ impl TableDef {
         Self { indexes, ..self }
     }
 
-    /// Marks rows as often updated, so that a backend leaves free space beside them.
+    /// Marks rows as frequently updated, so that a backend leaves free space next to them.
     #[must_use]
     pub const fn updated(self) -> Self {
         Self { updated: true, ..self }
     }
 
     /// Declares that these indexes form a queue by deadline: a row is in all of them or in none, usually
-    /// enters once and leaves permanently, and each value of the first index begins with a time
+    /// enters once and leaves permanently, and each value of the first index starts with a time
     /// ([`ColumnKind::Timestamp`](crate::ColumnKind::Timestamp)). A backend may store them separately,
     /// partitioned by time, so that past entries can be dropped at once.
     #[must_use]
@@ -163,7 +163,7 @@ impl TableDef {
     /// The index with this number.
     ///
     /// # Panics
-    /// If the table does not declare it: a programming error.
+    /// If the table does not declare it, which is a programming error.
     #[must_use]
     pub fn index_def(&self, id: u8) -> &'static IndexDef {
         let Some(index) = self.indexes.iter().find(|index| index.id == id) else {
@@ -175,7 +175,7 @@ impl TableDef {
     /// The kind of an index that has an order.
     ///
     /// # Panics
-    /// If it has no order: a programming error.
+    /// If it has no order, which is a programming error.
     pub fn assert_ordered(&self, index: u8) -> IndexKind {
         let kind = self.index_def(index).kind;
         assert!(
@@ -186,8 +186,8 @@ impl TableDef {
         kind
     }
 
-    /// Whether rows have owners, as declared by [`TableDef::shard`]. Other tables are small, or accessed by
-    /// whole keys.
+    /// Whether rows have owners, as declared by [`TableDef::shard`]. Other tables are small, or are accessed
+    /// by whole keys.
     #[must_use]
     pub fn is_sharded(&self) -> bool {
         self.shard_bytes != usize::MAX
@@ -300,7 +300,7 @@ impl IndexEntries {
         self.entries.push((index, start, self.bytes.len()));
     }
 
-    /// Removes all entries, and keeps the memory.
+    /// Removes all entries but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
@@ -321,8 +321,8 @@ impl IndexEntries {
 /// The number of virtual shards.
 pub const VSHARD_COUNT: u16 = 1024;
 
-/// The virtual shard of a shard key: ten bits of SipHash-2-4 under the store's random key. Keyed, since
-/// clients choose keys and could otherwise flood one shard.
+/// The virtual shard of a shard key: ten bits of SipHash-2-4 under the store's random key. The hash is keyed
+/// because clients choose keys and could otherwise flood one shard.
 #[must_use]
 pub fn vshard(sip_key: &[u8; 16], shard_key: &[u8]) -> u16 {
     let mut hasher = SipHasher24::new_with_key(sip_key);

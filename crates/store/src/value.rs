@@ -2,7 +2,7 @@
 
 use crate::{Column, ColumnDef, ColumnKind, DecodeError, put_bytes, take, take_array, take_bytes};
 
-/// A column's value, by its kind alone.
+/// A column's value, typed only by its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// Absent.
@@ -33,7 +33,7 @@ pub enum Value {
 /// Splits a record's bytes into values.
 ///
 /// # Errors
-/// If the bytes are no valid record.
+/// If the bytes are not a valid record.
 pub fn decode_values(columns: &[ColumnDef], mut bytes: &[u8]) -> Result<Vec<Value>, DecodeError> {
     let input = &mut bytes;
     let mut values = Vec::with_capacity(columns.len());

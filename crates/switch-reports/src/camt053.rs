@@ -1,7 +1,6 @@
 //! A participant's statement of a settlement window: `camt.053.001.08`, bank to customer statement.
 //!
-//! The account is the participant's position: what it owes is a debit balance, what it is owed a credit
-//! balance.
+//! The account is the participant's position: a debt is a debit balance, a claim a credit balance.
 
 use crate::ReportError;
 use crate::data::{Agent, Currency, Instant};
@@ -11,14 +10,14 @@ use crate::xml::Document;
 /// The namespace of the message.
 pub const NAMESPACE: &str = "urn:iso:std:iso:20022:tech:xsd:camt.053.001.08";
 
-/// What a statement is about besides its entries.
+/// The facts of a statement other than its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The window.
     pub id: u64,
     /// When it was opened.
     pub opened: Instant,
-    /// When it was closed, or when the statement was made; the message is dated so.
+    /// When it was closed, or when the statement was made; this is the date of the message.
     pub closed: Instant,
     /// The participant, with the name of its position account.
     pub account: Agent,
@@ -39,7 +38,8 @@ const fn indicator(position: i128) -> &'static str {
 /// The message for the participant of this number.
 ///
 /// # Errors
-/// When the entries do not lead from opening to closing position, or hold what the message cannot carry.
+/// When the entries do not lead from the opening to the closing position, or contain data that the message
+/// cannot carry.
 pub fn write(window: &Window, participant: u32, statement: &Statement) -> Result<String, ReportError> {
     statement.check()?;
     let currency = &statement.currency;

@@ -25,7 +25,7 @@ pub fn write(settlement: &Settlement, index: usize) -> Result<Option<String>, Re
     let Some(net) = settlement.nets.get(index).filter(|net| net.net != 0) else { return Ok(None) };
     let currency = &settlement.currency;
     let id = end_to_end_id(settlement, index);
-    // A participant that owes is debited.
+    // A participant that owes money is debited.
     let (indicator, family, totals) =
         if net.net > 0 { ("DBIT", "ICDT", "TtlDbtNtries") } else { ("CRDT", "RCDT", "TtlCdtNtries") };
     let amount = net.net.unsigned_abs();

@@ -107,7 +107,7 @@ const fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + if month <= 2 { 1 } else { 0 }, month, day)
 }
 
-/// A bank, as the settlement bank knows it.
+/// A bank, as known to the settlement bank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
     /// Its name at the switch, which is its member id in the clearing system.
@@ -142,11 +142,11 @@ pub struct Settlement {
     pub id: String,
     /// The currency.
     pub currency: Currency,
-    /// When it was made. Messages carry this date.
+    /// Its date, which messages carry.
     pub created: Instant,
     /// The windows that it settles.
     pub windows: Vec<u64>,
-    /// The clearing system with its account at the settlement bank, which all payments pass through.
+    /// The clearing system, with its account at the settlement bank that all payments pass through.
     pub hub: Agent,
     /// Every participant with transfers, in the order of the reports.
     pub nets: Vec<Net>,

@@ -1,5 +1,5 @@
-//! The business application header that goes with a message: `head.001.001.02`. How both are packed is a
-//! matter of the transport.
+//! The business application header that accompanies a message: `head.001.001.02`. How both are packed depends
+//! on the transport.
 
 use crate::ReportError;
 use crate::data::Instant;
@@ -8,12 +8,12 @@ use crate::xml::Document;
 /// The namespace of the header.
 pub const NAMESPACE: &str = "urn:iso:std:iso:20022:tech:xsd:head.001.001.02";
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// Who sends, by its member id of the clearing system.
+    /// The sender, by its member id in the clearing system.
     pub from: &'a str,
-    /// Who receives.
+    /// The receiver.
     pub to: &'a str,
     /// The message's id.
     pub id: &'a str,
@@ -26,7 +26,7 @@ pub struct Header<'a> {
 /// The header.
 ///
 /// # Errors
-/// When it holds what the header cannot carry.
+/// When it contains data that the header cannot carry.
 pub fn write(header: &Header<'_>) -> Result<String, ReportError> {
     let definition = header.namespace.rsplit(':').next().unwrap_or_default();
     Document::write_as("AppHdr", NAMESPACE, |document| {

@@ -11,8 +11,8 @@
 //! | [`tables`] | settlement report and participant's statement as CSV |
 //! | [`data`] | their input |
 //!
-//! Refuses to make a misleading report: nets that do not sum to zero, amounts finer than the currency, names
-//! that the message cannot carry. Equal data gives equal bytes.
+//! Misleading reports are refused: nets that do not sum to zero, amounts finer than the currency, names that
+//! the message cannot carry. Equal data gives equal bytes.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -28,7 +28,7 @@ mod xml;
 /// Why a report cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
-    /// Debts and claims of the participants are not equal.
+    /// The participants' debts and claims do not balance.
     #[error("the nets of settlement {settlement} sum to {sum} ten-thousandths instead of zero")]
     Unbalanced {
         /// The settlement.

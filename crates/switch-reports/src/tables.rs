@@ -112,8 +112,8 @@ impl Statement {
     }
 }
 
-/// The statement as a table: a record for each movement with the position after it, between two for opening
-/// and closing.
+/// The statement as a table: one record per movement with the position after it, between two records for
+/// opening and closing position.
 ///
 /// # Errors
 /// If the entries do not lead from the opening to the closing position, or an amount does not fit the

@@ -1,8 +1,8 @@
 //! One transfer that the switch cleared or refused: `pacs.008.001.08`, customer credit transfer, and
 //! `pacs.002.001.10`, payment status report.
 //!
-//! The switch knows the participants and not their customers: debtor and creditor are `NOTPROVIDED`, as the
-//! field has it.
+//! The switch knows the participants but not their customers, so debtor and creditor are `NOTPROVIDED`, the
+//! usual value of that field.
 
 use crate::ReportError;
 use crate::data::{Agent, Currency, Instant};
@@ -12,15 +12,15 @@ use crate::xml::Document;
 pub const PACS008: &str = "urn:iso:std:iso:20022:tech:xsd:pacs.008.001.08";
 /// The namespace of the status report.
 pub const PACS002: &str = "urn:iso:std:iso:20022:tech:xsd:pacs.002.001.10";
-/// What stands for a customer whom the switch does not know.
+/// The placeholder for a customer whom the switch does not know.
 const NOT_PROVIDED: &str = "NOTPROVIDED";
 /// Characters of a status reason's text (Max105Text).
 const REASON_CHARS_MAX: usize = 105;
 
-/// How a transfer stands.
+/// The state of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Accepted, not decided yet (`PDNG`).
+    /// Accepted but not yet decided (`PDNG`).
     Pending,
     /// Cleared (`ACSC`).
     Cleared,
@@ -28,7 +28,7 @@ pub enum Status {
     Rejected {
         /// The error code of the participants' interface.
         code: u16,
-        /// Why.
+        /// The reason.
         text: String,
     },
 }
@@ -54,13 +54,13 @@ pub struct Transfer {
     pub payee: Agent,
     /// The currency.
     pub currency: Currency,
-    /// In ten-thousandths.
+    /// The amount in ten-thousandths.
     pub amount: u128,
     /// When the switch received it.
     pub received: Instant,
-    /// When it was decided, or when it was looked at; messages are dated so.
+    /// When it was decided or queried; this is the date of messages.
     pub at: Instant,
-    /// How it stands.
+    /// Its state.
     pub status: Status,
     /// The clearing system.
     pub hub: String,
@@ -73,17 +73,17 @@ impl Transfer {
         self.id.replace('-', "")
     }
 
-    /// The id as the end-to-end reference of the transaction, which is a UUID of version 4.
+    /// The id as the end-to-end reference of the transaction, if it is a version 4 UUID.
     fn uetr(&self) -> Option<&str> {
         let bytes = self.id.as_bytes();
         let is_v4 = bytes.len() == 36 && bytes[14] == b'4' && b"89ab".contains(&bytes[19]);
         is_v4.then_some(self.id.as_str())
     }
 
-    /// The credit transfer; none if it was not cleared.
+    /// The credit transfer; `None` if it was not cleared.
     ///
     /// # Errors
-    /// When it holds what the message cannot carry.
+    /// When it contains data that the message cannot carry.
     pub fn credit_transfer(&self) -> Result<Option<String>, ReportError> {
         if self.status != Status::Cleared {
             return Ok(None);
@@ -129,7 +129,7 @@ impl Transfer {
     /// The status report.
     ///
     /// # Errors
-    /// When it holds what the message cannot carry.
+    /// When it contains data that the message cannot carry.
     pub fn status_report(&self) -> Result<String, ReportError> {
         let id = self.short_id();
         Document::write(PACS002, |document| {

@@ -1,5 +1,5 @@
-//! Compares reports with golden files (`BATZEN_UPDATE_GOLDEN=1` writes them again), checks the order of
-//! elements that the message definitions require, and parses the reports again.
+//! Compares reports with golden files (`BATZEN_UPDATE_GOLDEN=1` rewrites them), checks the element order that
+//! the message definitions require, and parses the reports again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -481,7 +481,7 @@ fn a_transfer_is_a_credit_transfer_with_a_status() {
     transfer.amount = 1;
     transfer.status = Status::Cleared;
     assert!(matches!(transfer.credit_transfer(), Err(ReportError::TooFine { .. })));
-    // An id that is no UUID of version 4 is no end-to-end reference.
+    // An id that is not a version 4 UUID is not an end-to-end reference.
     transfer.id = "1a0a1f3e-7c1d-1c9b-8a55-6a3b1e8f2b10".to_owned();
     assert!(!transfer.status_report().unwrap().contains("OrgnlUETR"));
 }

@@ -1,4 +1,5 @@
-//! Transfers under way, shared by the threads: the payer's creates and ends them, the payee's answers them.
+//! Transfers under way, shared by the threads: the payer's thread creates and ends them, the payee's answers
+//! them.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -9,13 +10,13 @@ use crate::order::Behaviour;
 use crate::outcome::{Notice, Outcome};
 use crate::text::TransferId;
 
-/// Parts of the book that are locked apart.
+/// Parts of the book with separate locks.
 const SHARDS: usize = 64;
-/// Refusal of a request that changes an earlier one; the earlier one is untouched.
+/// The error code of a request that changes an earlier one, which stays as it is.
 const MODIFIED: u16 = 3106;
 
-/// A transfer under way. Times are nanoseconds from the start of the process's clock, 0 if it has not
-/// happened.
+/// A transfer under way. Times are nanoseconds from the start of the process's clock; 0 means that the event
+/// has not happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
     pub payer: u16,
@@ -26,7 +27,7 @@ pub(crate) struct Flight {
     pub is_load: bool,
     pub condition: [u8; 32],
     pub expiration_ms: u64,
-    /// What the payee says when it fulfilled; the same in repetitions.
+    /// The payee's completion time when it fulfilled; repetitions use the same.
     pub completed_ms: u64,
     pub planned_ns: u64,
     pub sent_ns: u64,
@@ -56,13 +57,13 @@ impl Flight {
         }
     }
 
-    /// Whether the payee waits to hear what the switch has decided.
+    /// Whether the payee waits for a notice of the switch's decision.
     pub fn awaits_patch(&self) -> bool {
         self.behaviour == Behaviour::Reserve && self.seen_ns > 0 && self.payee_notice.is_none()
     }
 }
 
-/// What a final callback was.
+/// The meaning of a final callback.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum News {
     /// The first one: the transfer has ended for this participant.
@@ -71,15 +72,15 @@ pub(crate) enum News {
         /// Whether the other participant received a different notice.
         contradicts: bool,
     },
-    /// It ends nothing: a refusal of something else.
+    /// It ends nothing: it refuses a different request.
     Aside,
-    /// The same notice came before, or the transfer is not known any more.
+    /// The same notice came before, or the transfer is no longer known.
     Repeated,
     /// A different notice came before.
     Contradicted,
 }
 
-/// Ids are random already.
+/// Ids are already random.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -127,7 +128,7 @@ impl Book {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a transfer.
+    /// Adds a transfer.
     pub fn begin(&self, id: TransferId, flight: Flight) {
         if let Some(outcomes) = &self.outcomes {
             let outcome = Outcome {
@@ -147,7 +148,7 @@ impl Book {
         self.shard(id).insert(id.0, flight);
     }
 
-    /// A transfer after `change`; none if it is not under way.
+    /// A transfer after `change`; `None` if it is not under way.
     pub fn change(&self, id: TransferId, change: impl FnOnce(&mut Flight)) -> Option<Flight> {
         let mut shard = self.shard(id);
         let flight = shard.get_mut(&id.0)?;
@@ -155,7 +156,7 @@ impl Book {
         Some(*flight)
     }
 
-    /// A participant received a notice of how a transfer ended; `now_ms` is for the record.
+    /// Records a participant's notice of how a transfer ended; `now_ms` is for the record.
     pub fn receive_notice(&self, id: TransferId, side: Side, notice: Notice, now_ms: u64) -> News {
         self.note(id, side, notice, now_ms);
         if notice == Notice::Error(MODIFIED) {
@@ -180,7 +181,7 @@ impl Book {
         News::First { flight: ended, contradicts }
     }
 
-    /// Who a participant is in a transfer that has ended; none if outcomes are not kept.
+    /// The side of a participant in a transfer that has ended; `None` if outcomes are not kept.
     pub fn side(&self, id: TransferId, participant: u16) -> Option<Side> {
         let outcomes = self.outcomes.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = outcomes.get(&id.0)?;
@@ -216,7 +217,7 @@ impl Book {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
-    /// Transfers whose payer has no notice yet.
+    /// The number of transfers whose payer has no notice yet.
     pub fn untold(&self) -> u64 {
         let count = |shard: &Mutex<Map<Flight>>| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,7 +226,7 @@ impl Book {
         self.shards.iter().map(count).sum()
     }
 
-    /// The outcome of a transfer, once `is_enough`; what is known by then when the time is over. None if
+    /// The outcome of a transfer once `is_enough` holds, or what is known when the time is up. `None` if
     /// outcomes are not kept.
     pub fn outcome(
         &self,
@@ -245,7 +246,7 @@ impl Book {
         }
     }
 
-    /// The outcome of every transfer, as far as it is known. Empty if outcomes are not kept.
+    /// The outcomes of all transfers, as far as known. Empty if outcomes are not kept.
     pub fn outcomes(&self) -> Vec<(TransferId, Outcome)> {
         let Some(outcomes) = &self.outcomes else { return Vec::new() };
         let outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The participants as their owner sees them.
+//! The participants, as their owner controls them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,38 +17,38 @@ use crate::outcome::{Outcome, Report};
 use crate::text::TransferId;
 use crate::worker::Worker;
 
-/// Participants of a process at most: their numbers have 16 bits.
+/// The most participants of a process; their numbers have 16 bits.
 const PARTICIPANTS_MAX: usize = 4096;
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Who the participants are.
+/// The configuration of the participants.
 #[derive(Clone, Debug)]
 pub struct FspsConfig {
     /// Their names at the switch; letters, digits and `-` only.
     pub names: Vec<String>,
-    /// Where the switch takes transfers.
+    /// The address of the switch for transfers.
     pub switch: SocketAddr,
     /// The currency of all transfers.
     pub currency: String,
-    /// Connections of each participant to the switch; one request is under way on each.
+    /// Connections of each participant to the switch, with one request under way on each.
     pub connections: usize,
-    /// Threads, at most one a participant.
+    /// Threads, at most one per participant.
     pub threads: usize,
-    /// Bytes of data in a packet: what a quote would have put there.
+    /// Bytes of data in a packet, which a quote would have put there.
     pub packet_data: usize,
-    /// How long after the expiration a payer asks for the outcome of its transfer.
+    /// How long after the expiration a payer queries its transfer.
     pub grace: Duration,
-    /// Whether to keep the outcome of every transfer. Costs memory.
+    /// Whether to keep the outcome of every transfer, which costs memory.
     pub keeps_outcomes: bool,
-    /// Choices of participants, amounts and behaviours follow from this number, ids never. None: random.
+    /// The seed of participants, amounts and behaviours, but never of ids. `None`: random.
     pub seed: Option<u64>,
-    /// Ports of the participants' callbacks, one each; empty: whatever is free.
+    /// Ports of the participants' callbacks, one each; empty: any free ports.
     pub ports: Vec<u16>,
 }
 
 impl FspsConfig {
-    /// `count` participants `fsp1`, `fsp2`, … with the usual options.
+    /// `count` participants `fsp1`, `fsp2`, … with the default options.
     #[must_use]
     pub fn new(count: usize, switch: SocketAddr, currency: &str) -> Self {
         Self {
@@ -66,17 +66,17 @@ impl FspsConfig {
     }
 }
 
-/// What a thread is to do.
+/// A command to a thread.
 pub(crate) enum Command {
     /// Send one transfer.
     Order(TransferId, Order),
-    /// Put a load on from this moment of the clock on.
+    /// Start a load at this moment of the clock.
     Load(Load, u64),
     /// Hand over the report of the load.
     Report(mpsc::Sender<Report>),
 }
 
-/// What a thread still has to do.
+/// Pending commands of a thread.
 #[derive(Default)]
 pub(crate) struct Commands(Mutex<VecDeque<Command>>);
 
@@ -90,7 +90,7 @@ impl Commands {
     }
 }
 
-/// What all threads share.
+/// State shared by all threads.
 pub(crate) struct Shared {
     pub switch: Mutex<SocketAddr>,
     pub words: Words,
@@ -99,12 +99,12 @@ pub(crate) struct Shared {
     pub connections: usize,
     pub grace_ns: u64,
     pub seed: u64,
-    /// No transfer of the load begins any more.
+    /// No more transfers of the load begin.
     pub ends: AtomicBool,
     /// The threads end.
     pub stops: AtomicBool,
     committed: AtomicU64,
-    /// Transfers of the present load that have begun.
+    /// Transfers of the current load that have begun.
     begun: AtomicU64,
     start: Instant,
     start_ms: u64,
@@ -139,10 +139,10 @@ pub struct Fsps {
 }
 
 impl Fsps {
-    /// Binds an address for each participant and starts the threads. The switch need not be there yet.
+    /// Binds an address for each participant and starts the threads. The switch need not be running yet.
     ///
     /// # Errors
-    /// When a port cannot be bound, or the operating system refuses threads or descriptors; fewer
+    /// When a port cannot be bound, the operating system refuses threads or descriptors, or there are fewer
     /// than two participants.
     pub fn start(config: FspsConfig) -> io::Result<Self> {
         let count = config.names.len();
@@ -210,7 +210,7 @@ impl Fsps {
         &self.shared.words.names
     }
 
-    /// Where a participant takes callbacks, without final slash.
+    /// The base URL of a participant's callbacks, without a final slash.
     ///
     /// # Panics
     /// When there is no such participant.
@@ -219,13 +219,13 @@ impl Fsps {
         format!("http://{}", self.addresses[participant])
     }
 
-    /// The switch is somewhere else now. New connections go there.
+    /// Changes the address of the switch. New connections go there.
     pub fn move_switch(&self, switch: SocketAddr) {
         *self.shared.switch.lock().unwrap_or_else(PoisonError::into_inner) = switch;
     }
 
     fn wake(&self, thread: usize) {
-        // A counter that cannot take more has waked the thread already.
+        // If the counter is full, the thread is already awake.
         let _ = rustix::io::write(&self.wakers[thread], &1_u64.to_ne_bytes());
     }
 
@@ -246,8 +246,8 @@ impl Fsps {
         id
     }
 
-    /// The outcome of a transfer, once the payer has its notice, and the payee if it waits for one. After
-    /// `patience`, what is known by then. None if outcomes are not kept.
+    /// The outcome of a transfer once the payer has its notice, and the payee, if it waits for one. After
+    /// `patience`, what is known so far. `None` if outcomes are not kept.
     #[must_use]
     pub fn outcome(&self, id: TransferId, patience: Duration) -> Option<Outcome> {
         self.outcome_when(id, patience, |outcome| {
@@ -257,8 +257,8 @@ impl Fsps {
         })
     }
 
-    /// The outcome of a transfer once `is_enough`; what is known by then after `patience`. None if outcomes
-    /// are not kept.
+    /// The outcome of a transfer once `is_enough` holds, or what is known after `patience`. `None` if
+    /// outcomes are not kept.
     #[must_use]
     pub fn outcome_when(
         &self,
@@ -268,7 +268,7 @@ impl Fsps {
     ) -> Option<Outcome> {
         let deadline = Instant::now() + patience;
         loop {
-            // The thread enters a transfer when it begins it.
+            // The thread adds a transfer to the book when it begins it.
             let left = deadline.saturating_duration_since(Instant::now());
             let outcome = self.shared.book.outcome(id, left, &is_enough);
             if outcome.is_some() || left.is_zero() {
@@ -278,13 +278,13 @@ impl Fsps {
         }
     }
 
-    /// The outcome of every transfer, as far as it is known. Empty if outcomes are not kept.
+    /// The outcomes of all transfers, as far as known. Empty if outcomes are not kept.
     #[must_use]
     pub fn outcomes(&self) -> Vec<(TransferId, Outcome)> {
         self.shared.book.outcomes()
     }
 
-    /// Starts a load. It runs until its end, or until [`Self::end_load`].
+    /// Starts a load. It runs until it ends, or until [`Self::end_load`].
     pub fn load(&self, load: Load) {
         self.shared.ends.store(false, Relaxed);
         self.shared.begun.store(0, Relaxed);
@@ -313,8 +313,7 @@ impl Fsps {
         self.shared.begun.load(Relaxed) >= count && self.under_way() == 0
     }
 
-    /// Begins no more transfers, waits until those under way have ended (not longer than `patience`), and
-    /// says what came of the load.
+    /// Stops beginning transfers, waits up to `patience` for those under way, and reports on the load.
     ///
     /// # Panics
     /// When a thread of the simulators has panicked.
@@ -348,7 +347,7 @@ impl Drop for Fsps {
             self.wake(thread);
         }
         for thread in self.threads.drain(..) {
-            // Its panic was printed when it happened.
+            // Its panic was already printed.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! What the operators of a hub do over its administrative interface. Every change takes two of them: one
-//! proposes, another approves.
+//! The operators' actions on a hub, over its administrative interface. Every change takes two operators: one
+//! proposes it, the other approves it.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -11,26 +11,26 @@ use serde_json::{Value, json};
 use crate::MESSAGE_LIMITS;
 use crate::text::{self, TransferId};
 
-/// How long the switch may take for an answer.
+/// How long the switch may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Why something was not done.
+/// Why an action failed.
 #[derive(Debug)]
 pub enum HubError {
     /// The switch cannot be reached, or does not speak HTTP.
     Io(io::Error),
     /// The switch refused.
     Refused {
-        /// What was asked.
+        /// The request.
         request: String,
         /// The HTTP status.
         status: u16,
         /// The body.
         body: String,
     },
-    /// An answer lacks what it must have.
+    /// A required part of an answer is missing.
     Unexpected(String),
 }
 
@@ -59,22 +59,22 @@ pub struct Hub {
     tokens: [String; 2],
 }
 
-/// A participant that is to be.
+/// A participant to be created.
 #[derive(Clone, Debug)]
 pub struct Onboarding<'a> {
     /// Its name.
     pub name: &'a str,
     /// The currency of its accounts.
     pub currency: &'a str,
-    /// Where it takes callbacks.
+    /// The base URL of its callbacks.
     pub callback_url: &'a str,
     /// Its net debit cap, in hundredths.
     pub cap_cents: u64,
-    /// What it has at the settlement bank, in hundredths.
+    /// Its funds at the settlement bank, in hundredths.
     pub funds_cents: u64,
 }
 
-/// What one participant has sent and received in a window. Amounts are ten-thousandths of the currency.
+/// One participant's transfers in a window. Amounts are ten-thousandths of the currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowTotals {
     /// The participant's name.
@@ -87,11 +87,11 @@ pub struct WindowTotals {
     pub received_count: u64,
     /// Their sum.
     pub received: u128,
-    /// What it sent less what it received.
+    /// The amount sent less the amount received.
     pub net: i128,
 }
 
-/// What one participant pays (positive) or is paid in a settlement.
+/// The amount that one participant pays (positive) or is paid in a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetAmount {
     /// The participant's name.
@@ -104,18 +104,18 @@ pub struct NetAmount {
     pub net: i128,
 }
 
-/// The steps that a settlement takes, in order.
+/// The steps of a settlement, in order.
 pub const SETTLEMENT_STEPS: [&str; 4] =
     ["PS_TRANSFERS_RECORDED", "PS_TRANSFERS_RESERVED", "PS_TRANSFERS_COMMITTED", "SETTLED"];
 
 impl Hub {
-    /// Operators with these tokens, who use the administrative interface at this address.
+    /// Operators with these tokens at the administrative interface of this address.
     #[must_use]
     pub const fn new(address: SocketAddr, tokens: [String; 2]) -> Self {
         Self { address, tokens }
     }
 
-    /// One request of one operator (0 or 1): status and body.
+    /// Sends one request of one operator (0 or 1); returns status and body.
     ///
     /// # Errors
     /// When the switch cannot be reached.
@@ -173,7 +173,7 @@ impl Hub {
         Err(HubError::Refused { request: format!("{method} {path}"), status, body: answer.to_string() })
     }
 
-    /// Reads something.
+    /// Sends a query.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
@@ -181,8 +181,8 @@ impl Hub {
         Ok(self.expect(0, "GET", path, None)?.1)
     }
 
-    /// Changes something: the first operator proposes it, and the second approves if the switch demands that.
-    /// Returns the result of the change.
+    /// Makes a change: the first operator proposes it, and the second approves it if the switch requires
+    /// that. Returns the result of the change.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
@@ -195,7 +195,7 @@ impl Hub {
         Ok(self.expect(1, "POST", &format!("/approvals/{number}"), Some(&decision))?.1)
     }
 
-    /// Opens the hub's accounts in a currency, and the model of deferred net settlement for it.
+    /// Creates the hub's accounts in a currency, and the model of deferred net settlement for it.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
@@ -219,7 +219,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Makes a participant that can pay and be paid.
+    /// Creates a participant that can pay and be paid.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
@@ -237,7 +237,7 @@ impl Hub {
         self.funds_in(name, currency, funds_cents)
     }
 
-    /// A participant has paid into its account at the settlement bank.
+    /// Records that a participant has paid into its account at the settlement bank.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
@@ -247,8 +247,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Books what the settlement bank has moved for a settlement: a participant that owed (a positive net, in
-    /// ten-thousandths) has less there, one that was owed has more.
+    /// Books what the settlement bank has moved for a settlement: a participant that owed money (a positive
+    /// net, in ten-thousandths) has less there, one that was owed money has more.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses, and when the net is finer than hundredths.
@@ -328,27 +328,27 @@ impl Hub {
             .ok_or_else(|| HubError::Unexpected(format!("an account without a value: {account}")))
     }
 
-    /// What a participant owes (positive) now, in ten-thousandths.
+    /// The participant's current position in ten-thousandths; positive if it owes money.
     ///
     /// # Errors
-    /// When the switch cannot be reached, or says something else than accounts.
+    /// When the switch cannot be reached, or its answer is not a list of accounts.
     pub fn position(&self, name: &str, currency: &str) -> Result<i128, HubError> {
         self.account_value(name, currency, "POSITION")
     }
 
-    /// What a participant has at the settlement bank by the switch's books, in ten-thousandths.
+    /// A participant's funds at the settlement bank according to the switch's books, in ten-thousandths.
     ///
     /// # Errors
-    /// When the switch cannot be reached, or says something else than accounts.
+    /// When the switch cannot be reached, or its answer is not a list of accounts.
     pub fn liquidity(&self, name: &str, currency: &str) -> Result<i128, HubError> {
-        // The hub's liability: shown as a credit.
+        // It is the hub's liability, shown as a credit.
         Ok(-self.account_value(name, currency, "SETTLEMENT")?)
     }
 
-    /// The window that is open.
+    /// The open window.
     ///
     /// # Errors
-    /// When the switch cannot be reached, or there is not exactly one.
+    /// When the switch cannot be reached, or there is not exactly one open window.
     pub fn open_window(&self) -> Result<Value, HubError> {
         let windows = self.get("/settlementWindows?state=OPEN")?;
         match windows.as_array().map(Vec::as_slice) {
@@ -357,11 +357,11 @@ impl Hub {
         }
     }
 
-    /// Closes the open window, which opens the next, and waits until its totals are drawn up. Returns the
-    /// closed one.
+    /// Closes the open window, which opens the next, and waits until its totals are final. Returns the closed
+    /// one.
     ///
     /// # Errors
-    /// When the switch cannot be reached or refuses, or does not draw up totals.
+    /// When the switch cannot be reached or refuses, or the totals do not become final.
     pub fn close_window(&self, reason: &str) -> Result<Value, HubError> {
         let window = self.open_window()?;
         let body = json!({"state": "CLOSED", "reason": reason});
@@ -380,10 +380,10 @@ impl Hub {
         }
     }
 
-    /// What each participant has sent and received in a window.
+    /// The amounts that each participant has sent and received in a window.
     ///
     /// # Errors
-    /// When the switch cannot be reached, or says something else than amounts.
+    /// When the switch cannot be reached, or its answer contains no amounts.
     pub fn window_totals(&self, window: &Value) -> Result<Vec<WindowTotals>, HubError> {
         let answer = self.get(&format!("/settlementWindows/{}", plain(window)))?;
         let unexpected = || HubError::Unexpected(format!("content of a window expected: {answer}"));
@@ -420,10 +420,10 @@ impl Hub {
         Ok(settlement["id"].clone())
     }
 
-    /// What each participant pays and is paid.
+    /// The amount that each participant pays or is paid.
     ///
     /// # Errors
-    /// When the switch cannot be reached, or says something else than amounts.
+    /// When the switch cannot be reached, or its answer contains no amounts.
     pub fn nets(&self, settlement: &Value) -> Result<Vec<NetAmount>, HubError> {
         let answer = self.get(&format!("/settlements/{}", plain(settlement)))?;
         let unexpected = || HubError::Unexpected(format!("nets of a settlement expected: {answer}"));
@@ -444,7 +444,7 @@ impl Hub {
         Ok(nets)
     }
 
-    /// Takes all accounts of a settlement one step further.
+    /// Advances all accounts of a settlement by one step.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
@@ -467,7 +467,7 @@ impl Hub {
     }
 }
 
-/// An amount of hundredths as the interface has it.
+/// Formats an amount of hundredths for the interface.
 #[must_use]
 pub fn amount(cents: u64) -> String {
     let mut out = Vec::new();
@@ -475,12 +475,12 @@ pub fn amount(cents: u64) -> String {
     String::from_utf8(out).expect("digits and a point")
 }
 
-/// An id in a path.
+/// An id for use in a path.
 fn plain(id: &Value) -> String {
     id.as_str().map_or_else(|| id.to_string(), str::to_owned)
 }
 
-/// Reads an amount, a text or a number, as ten-thousandths.
+/// Parses an amount, given as text or number, into ten-thousandths.
 #[must_use]
 pub fn ten_thousandths(value: &Value) -> Option<i128> {
     let text = match value {

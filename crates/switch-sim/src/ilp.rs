@@ -1,12 +1,12 @@
 //! Packet, fulfilment and condition, as the payee makes them when it answers a quote.
 //!
 //! fulfilment = HMAC-SHA-256(the payee's secret, packet), condition = SHA-256(fulfilment). The packet travels
-//! unchanged, so the payee finds the fulfilment again without having stored anything.
+//! unchanged, so the payee can compute the fulfilment again without having stored anything.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Bytes of fulfilments and conditions.
+/// Length of fulfilments and conditions in bytes.
 pub const HASH_BYTES: usize = 32;
 /// The alphabet of base64url.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -22,7 +22,7 @@ impl Secret {
         Self(Hmac::new_from_slice(bytes).expect("HMAC takes keys of any length"))
     }
 
-    /// What proves that the payee agrees to this packet.
+    /// The proof that the payee agrees to this packet.
     #[must_use]
     pub fn fulfilment(&self, packet: &[u8]) -> [u8; HASH_BYTES] {
         let mut mac = self.0.clone();
@@ -31,14 +31,14 @@ impl Secret {
     }
 }
 
-/// What a fulfilment must hash to.
+/// The hash of a fulfilment.
 #[must_use]
 pub fn condition(fulfilment: &[u8; HASH_BYTES]) -> [u8; HASH_BYTES] {
     Sha256::digest(fulfilment).into()
 }
 
-/// A payment packet: type, length, amount, destination, data, no extensions; `data` says how many bytes of
-/// data, which follow from the transfer's id.
+/// A payment packet: type, length, amount, destination, data, no extensions. The `data` bytes of data are
+/// derived from the transfer's id.
 pub(crate) fn packet(out: &mut Vec<u8>, amount: u64, payee: &str, id: u128, data: usize) {
     out.clear();
     let content = 8 + 1 + 2 + payee.len() + length_bytes(data) + data + 1;
@@ -54,7 +54,7 @@ pub(crate) fn packet(out: &mut Vec<u8>, amount: u64, payee: &str, id: u128, data
     out.push(0);
 }
 
-/// Length as OER has it: one byte below 128, otherwise the number of bytes and the bytes.
+/// A length in OER: one byte if below 128, otherwise the number of bytes and the bytes.
 fn length(out: &mut Vec<u8>, length: usize) {
     let [.., high, low] = length.to_be_bytes();
     match length {
@@ -93,7 +93,7 @@ pub fn encode(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Values of the letters; 255: no letter.
+/// Values of the characters; 255: not in the alphabet.
 const VALUES: [u8; 256] = {
     let mut values = [255; 256];
     let mut index = 0;
@@ -106,7 +106,7 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// Reads base64url without padding into `out`; false if it is none, or has a second spelling.
+/// Decodes base64url without padding into `out`; false if the text is invalid or not the canonical spelling.
 pub fn decode(out: &mut Vec<u8>, text: &[u8]) -> bool {
     out.clear();
     let (mut bits, mut count) = (0_u32, 0_u32);

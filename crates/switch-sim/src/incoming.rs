@@ -1,4 +1,4 @@
-//! Callbacks from the switch: each is answered at once, whatever it says.
+//! Callbacks from the switch. Each is answered at once, whatever its content.
 
 use std::io::{ErrorKind, Read as _};
 
@@ -21,9 +21,9 @@ const UNKNOWN: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 const LATE_NS: u64 = 1_500_000_000;
 
 impl Worker {
-    /// Reads callbacks and answers them in their order, all that came together in one write.
+    /// Reads callbacks and answers them in order; those that arrived together are answered in one write.
     pub fn receive_callbacks(&mut self, slot: usize) {
-        // Taken out while it is worked on: what a callback says goes to other connections.
+        // Taken out while in use, because handling a callback writes to other connections.
         let Socket::Inbound(mut inbound) = std::mem::replace(&mut self.slots[slot], Socket::Vacant) else {
             return;
         };
@@ -104,7 +104,7 @@ impl Worker {
         }
     }
 
-    /// The switch asks a payee to fulfil.
+    /// The switch forwards a prepare to a payee.
     fn asked(&mut self, port: usize, body: &[u8]) -> &'static [u8] {
         let Ok(prepare) = serde_json::from_slice::<Prepare<'_>>(body) else { return MALFORMED };
         let Some(id) = TransferId::parse(prepare.transfer_id.as_bytes()) else { return MALFORMED };
@@ -170,7 +170,7 @@ impl Worker {
     ) -> &'static [u8] {
         let (number, now_ms) = (self.ports[port].number, self.shared.now_ms());
         let Some(flight) = self.shared.book.change(id, |_| ()) else {
-            // It has ended. If outcomes are kept, they record whether this notice agrees.
+            // The transfer has ended. If outcomes are kept, they record whether this notice agrees.
             let side = self.shared.book.side(id, number).unwrap_or(Side::Payer);
             self.shared.book.receive_notice(id, side, notice, now_ms);
             self.report.late_callbacks += 1;
@@ -201,7 +201,7 @@ impl Worker {
         OK
     }
 
-    /// The payer knows how its transfer ended.
+    /// The payer has received the outcome of its transfer.
     pub fn ended(&mut self, flight: &Flight, notice: Notice) {
         let now_ns = self.now_ns();
         *self.report.ends.entry((flight.behaviour, notice)).or_default() += 1;

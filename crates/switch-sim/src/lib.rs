@@ -1,14 +1,14 @@
 //! Simulated participants of a switch: payers and payees in one process, for demonstrations, tests and
 //! measurements.
 //!
-//! Each participant listens for callbacks at an address of its own and keeps connections of its own to the
-//! switch, with one request under way on each. Payers send prepares, one by one ([`Fsps::send`]) or as a load
-//! at a rate or in a closed loop ([`Fsps::load`]); payees recompute the fulfilment from the packet and answer
-//! as the [`Behaviour`] of the transfer says. A request that is refused for overload or lost with its
-//! connection is repeated, byte for byte; a payer that hears nothing asks after the expiration.
+//! Each participant has its own address for callbacks and its own connections to the switch, with one request
+//! under way on each. Payers send prepares, one by one ([`Fsps::send`]) or as a load at a rate or in a closed
+//! loop ([`Fsps::load`]); payees recompute the fulfilment from the packet and answer according to the
+//! [`Behaviour`] of the transfer. A request that is refused for overload or lost with its connection is
+//! repeated byte for byte. A payer that hears nothing sends a query after the expiration.
 //!
-//! Everything happens on a few threads over `epoll`: the simulators share a machine with the switch under
-//! test, so their work must be small compared with its work.
+//! Everything runs on a few threads over `epoll`: the simulators share a machine with the switch under test,
+//! so their work must be small compared with its work.
 //!
 //! | module | contents |
 //! |---|---|

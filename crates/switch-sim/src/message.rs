@@ -1,4 +1,4 @@
-//! Requests to the switch as bytes, and what is read of its callbacks.
+//! Builds requests to the switch as bytes, and parses its callbacks.
 
 use serde::Deserialize;
 
@@ -7,7 +7,7 @@ use crate::ilp::{self, HASH_BYTES};
 use crate::outcome::Notice;
 use crate::text::{self, TransferId};
 
-/// What a payee must know of `POST /transfers`.
+/// The fields of `POST /transfers` that a payee needs.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Prepare<'a> {
@@ -15,7 +15,7 @@ pub(crate) struct Prepare<'a> {
     pub ilp_packet: &'a str,
 }
 
-/// What a participant must know of `PUT` and `PATCH` on a transfer.
+/// The fields of `PUT` and `PATCH` on a transfer that a participant needs.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StateNotice<'a> {
@@ -43,7 +43,7 @@ pub(crate) fn error_code(body: &[u8]) -> Option<u16> {
     serde_json::from_slice::<Failure<'_>>(body).ok()?.error_information.error_code.parse().ok()
 }
 
-/// What a state means; none: nothing is decided yet.
+/// The meaning of a state; `None`: nothing is decided yet.
 pub(crate) fn final_state(state: &str) -> Option<Notice> {
     match state {
         "COMMITTED" => Some(Notice::Committed),
@@ -52,7 +52,7 @@ pub(crate) fn final_state(state: &str) -> Option<Notice> {
     }
 }
 
-/// What is the same in all requests of a process.
+/// The parts that all requests of a process share.
 pub(crate) struct Words {
     /// Names of the participants.
     pub names: Vec<String>,
@@ -66,7 +66,7 @@ pub(crate) struct Words {
     pub secrets: Vec<ilp::Secret>,
 }
 
-/// Buffers that are used again, and the date of the second.
+/// Reusable buffers, and the date of the current second.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub packet: Vec<u8>,
@@ -76,14 +76,14 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// The packet of a transfer, made again.
+    /// The packet of a transfer, built again.
     pub fn packet(&mut self, words: &Words, id: TransferId, flight: &Flight) -> &[u8] {
         let payee = &words.names[usize::from(flight.payee)];
         ilp::packet(&mut self.packet, flight.cents, payee, id.0, words.packet_data);
         &self.packet
     }
 
-    /// The body of a prepare; the same for the same transfer.
+    /// The body of a prepare; always the same for the same transfer.
     pub fn prepare(&mut self, words: &Words, id: TransferId, flight: &Flight, cents: u64) {
         self.packet(words, id, flight);
         let body = &mut self.body;
@@ -128,7 +128,7 @@ impl Scratch {
         );
     }
 
-    /// A whole request with the body that was made last (none for GET). `suffix` follows the id in the path.
+    /// A whole request with the last body built (none for GET). `suffix` follows the id in the path.
     #[allow(clippy::too_many_arguments, reason = "the parts of a request")]
     pub fn request(
         &mut self,

@@ -1,4 +1,4 @@
-//! What is asked of the participants.
+//! Orders to the participants.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ pub enum Behaviour {
     /// The payee fulfils: COMMITTED.
     #[default]
     Accept,
-    /// The payee fulfils, but waits for confirmation before it releases the goods: RESERVED, and a PATCH must
-    /// come.
+    /// The payee fulfils, but waits for confirmation before it releases the goods: it answers RESERVED, and a
+    /// PATCH must follow.
     Reserve,
     /// The payee answers with an error (5104).
     Reject,
     /// The payee says nothing: the transfer expires.
     Silent,
-    /// The payee answers with another fulfilment.
+    /// The payee answers with a wrong fulfilment.
     WrongFulfilment,
     /// The payee answers after the expiration.
     Late,
@@ -54,7 +54,7 @@ impl Behaviour {
         }
     }
 
-    /// Whether such a transfer is committed by a switch that has no other reason against it.
+    /// Whether a switch commits such a transfer, unless it has another reason to refuse it.
     #[must_use]
     pub const fn commits(self) -> bool {
         matches!(self, Self::Accept | Self::Reserve | Self::Duplicate | Self::ChangedDuplicate)
@@ -81,7 +81,7 @@ pub struct Order {
     pub payer: usize,
     /// Number of the participant that is paid.
     pub payee: usize,
-    /// How much, in hundredths of the currency.
+    /// The amount in hundredths of the currency.
     pub cents: u64,
     /// How they behave.
     pub behaviour: Behaviour,
@@ -94,7 +94,7 @@ pub struct Order {
 pub struct Mix([u32; Behaviour::ALL.len()]);
 
 impl Default for Mix {
-    /// Everything goes well.
+    /// All transfers succeed.
     fn default() -> Self {
         Self::new(&[(Behaviour::Accept, 1)])
     }
@@ -132,16 +132,17 @@ impl Mix {
 /// When transfers begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
-    /// A new transfer whenever one has ended, with a constant number under way.
+    /// A new transfer begins whenever one has ended, with a constant number under way.
     Closed {
         /// Transfers under way at a time.
         in_flight: usize,
     },
-    /// At this rate, whatever the switch does; latency of the whole counts from the planned start.
+    /// Transfers begin at this rate, whatever the switch does; the whole latency counts from the planned
+    /// start.
     Open {
         /// Transfers per second.
         per_s: f64,
-        /// Transfers under way at a time, at most; more wait.
+        /// The most transfers under way at a time; further ones wait.
         in_flight_max: usize,
     },
 }
@@ -151,11 +152,11 @@ pub enum Schedule {
 pub struct Load {
     /// When they begin.
     pub schedule: Schedule,
-    /// Load before the measured part.
+    /// Length of the warm-up.
     pub warmup: Duration,
-    /// The measured part; none: until `count` transfers have begun.
+    /// Length of the measured part; `None`: until `count` transfers have begun.
     pub duration: Option<Duration>,
-    /// Transfers to begin, at most, warm-up included.
+    /// The most transfers to begin, warm-up included.
     pub count: Option<u64>,
     /// How they behave.
     pub mix: Mix,

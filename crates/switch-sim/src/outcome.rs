@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 
 use crate::order::Behaviour;
 
-/// The slowest that a histogram keeps, µs.
+/// The longest latency that a histogram records, µs.
 const LATENCY_MAX_US: u64 = 600_000_000;
 
 /// A histogram of microseconds with this many significant digits.
@@ -54,7 +54,7 @@ pub struct Outcome {
     pub payer: usize,
     /// Number of the participant that is paid.
     pub payee: usize,
-    /// How much, in hundredths of the currency.
+    /// The amount in hundredths of the currency.
     pub cents: u64,
     /// How they behaved.
     pub behaviour: Behaviour,
@@ -78,28 +78,29 @@ pub struct Outcome {
 pub struct Second {
     /// Transfers committed.
     pub committed: u64,
-    /// The whole of them, µs.
+    /// The whole latency of these transfers, µs.
     pub whole: Histogram<u64>,
 }
 
-/// The outcome of a load. Latencies and `committed` are of the measured part, all else is of everything.
+/// The outcome of a load. Latencies and `committed` cover the measured part, all other figures the whole
+/// load.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Length of the measured part.
     pub measured: Duration,
-    /// Transfers that were COMMITTED by the notice to the payer in the measured part.
+    /// Transfers whose payer was notified of COMMITTED in the measured part.
     pub committed: u64,
-    /// POST sent to POST seen by the payee, µs.
+    /// From sending the POST to its arrival at the payee, µs.
     pub prepare: Histogram<u64>,
-    /// PUT sent to callback at the payer, µs.
+    /// From sending the PUT to the callback at the payer, µs.
     pub fulfil: Histogram<u64>,
-    /// Planned start to callback at the payer, µs.
+    /// From the planned start to the callback at the payer, µs.
     pub whole: Histogram<u64>,
     /// The measured part by second.
     pub seconds: Vec<Second>,
     /// Transfers begun at any time.
     pub begun: u64,
-    /// Transfers that were COMMITTED by the notice to the payer, at any time.
+    /// Transfers whose payer was notified of COMMITTED at any time.
     pub committed_in_all: u64,
     /// Their sum, in hundredths of the currency.
     pub committed_cents: u128,
@@ -111,12 +112,11 @@ pub struct Report {
     pub refusals: BTreeMap<String, u64>,
     /// Requests repeated after overload or a broken connection.
     pub repeats: u64,
-    /// Callbacks about transfers that had ended already.
+    /// Callbacks about transfers that had already ended.
     pub late_callbacks: u64,
-    /// Callbacks that should not have come: to the wrong participant, with a wrong fulfilment, contradicting
-    /// an earlier one.
+    /// Invalid callbacks: to the wrong participant, with a wrong fulfilment, or contradicting an earlier one.
     pub wrong_callbacks: u64,
-    /// How late transfers of an open loop began because the simulators were busy, 99th percentile in µs.
+    /// The delay of transfers in an open loop because the simulators were busy, 99th percentile in µs.
     pub late_p99_us: u64,
 }
 
@@ -142,8 +142,8 @@ impl Report {
         }
     }
 
-    /// Transfers that ended otherwise than their behaviour asks for, by the notice to the payer, and
-    /// everything else that should not have happened.
+    /// Transfers that ended differently from what their behaviour should cause, by the notice to the payer,
+    /// and all other errors.
     #[must_use]
     pub fn failures(&self) -> BTreeMap<String, u64> {
         let mut failures = BTreeMap::new();

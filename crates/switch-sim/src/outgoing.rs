@@ -1,4 +1,4 @@
-//! Requests to the switch: one at a time on each connection, repeated when it was overloaded or the
+//! Requests to the switch: one at a time on each connection, repeated if the switch was overloaded or the
 //! connection broke.
 
 use std::io::{ErrorKind, Read as _};
@@ -15,13 +15,13 @@ use crate::worker::{Later, Outbound, Outgoing, Socket, What, Worker};
 const PAUSE_NS: u64 = 10_000_000;
 const DOUBLINGS_MAX: u32 = 6;
 
-/// Statuses that ask for the same request again.
+/// Statuses after which the same request is repeated.
 const fn is_passing(status: u16) -> bool {
     matches!(status, 429 | 500 | 502 | 503 | 504)
 }
 
 impl Worker {
-    /// Sends what waits, as far as connections are free.
+    /// Sends waiting requests as long as connections are free.
     pub fn pump(&mut self, port: usize) {
         loop {
             let queue = &mut self.ports[port];
@@ -36,7 +36,7 @@ impl Worker {
         }
     }
 
-    /// Sends a request on a free connection; false if there is nothing to send any more.
+    /// Sends a request on a free connection; false if there is nothing left to send.
     fn send(&mut self, slot: usize, outgoing: Outgoing) -> bool {
         let now_ns = self.now_ns();
         let now_ms = self.shared.now_ms();
@@ -66,7 +66,7 @@ impl Worker {
         true
     }
 
-    /// Breaks connections whose request was sent before this moment and not answered.
+    /// Closes connections whose request was sent before this moment and is still unanswered.
     pub fn give_up_hung(&mut self, before_ns: u64) {
         for slot in 0..self.slots.len() {
             if let Socket::Outbound(Outbound { request: Some((_, since_ns)), .. }) = &self.slots[slot]
@@ -115,7 +115,7 @@ impl Worker {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(_) => return self.broken(slot),
             };
-            // Nearly always the whole answer comes at once and needs no copy.
+            // The whole answer nearly always arrives at once and needs no copy.
             let is_first = pipe.received.is_empty();
             if !is_first {
                 pipe.received.extend_from_slice(&self.part[..count]);
@@ -143,7 +143,7 @@ impl Worker {
         let Socket::Outbound(outbound) = &mut self.slots[slot] else { return };
         let port = outbound.port;
         let Some((outgoing, _)) = outbound.request.take() else {
-            // An answer without a question: the switch closes what was idle for long, with or without a word.
+            // An answer without a request: the switch closes idle connections, with or without a message.
             return self.broken(slot);
         };
         if closes {
@@ -212,11 +212,11 @@ impl Worker {
         self.after(pause_ns, Later::Send(port, Outgoing { tries, ..outgoing }));
     }
 
-    /// The connection can no longer be used: another takes its place, and its request is sent again.
+    /// Handles a connection that can no longer be used: another replaces it, and its request is sent again.
     fn broken(&mut self, slot: usize) {
         let Socket::Outbound(outbound) = &mut self.slots[slot] else { return };
         let (port, request) = (outbound.port, outbound.request.take());
-        // Closing takes it out of the poll set.
+        // Closing it removes it from the poll set.
         outbound.pipe = None;
         self.ports[port].free.retain(|free| *free != slot);
         if let Some((outgoing, _)) = request {

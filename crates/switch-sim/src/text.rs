@@ -1,4 +1,4 @@
-//! Texts of the interface, appended to buffers that are used again and again.
+//! Formats texts of the interface into reusable buffers.
 
 /// A transfer's id: a random UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,7 +12,7 @@ impl TransferId {
         Self((version & !(3 << 62)) | (2 << 62))
     }
 
-    /// Reads 36 characters in lower case.
+    /// Parses 36 characters in lower case.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         if text.len() != 36 {
@@ -122,7 +122,7 @@ pub(crate) fn date_time(out: &mut Vec<u8>, ms: u64) {
     }
 }
 
-/// Appends the date as HTTP has it: `Sat, 21 Nov 2026 15:04:05 GMT`.
+/// Appends the date in HTTP format: `Sat, 21 Nov 2026 15:04:05 GMT`.
 pub(crate) fn http_date(out: &mut Vec<u8>, ms: u64) {
     const DAYS: [&[u8]; 7] = [b"Thu", b"Fri", b"Sat", b"Sun", b"Mon", b"Tue", b"Wed"];
     const MONTHS: [&[u8]; 12] =

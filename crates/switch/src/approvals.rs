@@ -1,9 +1,9 @@
 //! What operators propose and approve, and how it is carried out.
 //!
-//! With four eyes a change is proposed by one operator and approved by another ([`crate::rules::approvals`]).
-//! Approvals are handled one at a time. A change of the books is committed together with its approval. One
-//! that needs the ledger is carried out once its approval is durable; what is cut short is resumed, by the
-//! next start at the latest.
+//! With four eyes, one operator proposes a change and another approves it ([`crate::rules::approvals`]).
+//! Approvals are handled one at a time. A change of the books is committed together with its approval. A
+//! change that needs the ledger is carried out once its approval is durable; if it is interrupted, it is
+//! resumed by the next start at the latest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::rules::{ApprovalState, Change, Command, Refusal};
 use crate::service::{ATTEMPTS_MAX, Service};
 use crate::treasury::{Funds, OperatorError};
 
-/// How often unfinished approvals are looked at.
+/// How often unfinished approvals are checked.
 const LOOK: Duration = Duration::from_secs(5);
-/// What the result of an approved settlement begins with; its number follows.
+/// The prefix of the result of an approved settlement; its number follows.
 const SETTLEMENT: &str = "settlement ";
 
 /// The result of an approved settlement.
@@ -30,20 +30,20 @@ pub(crate) fn settlement_result(id: u64) -> String {
     format!("{SETTLEMENT}{id}")
 }
 
-/// Who makes a change.
+/// The author of a change.
 pub(crate) struct By<'a> {
-    /// The operator, or both.
+    /// The operator, or both operators.
     operators: String,
-    /// The approval that the change rests on; none: one operator is enough.
+    /// The approval that authorises the change; `None`: one operator is enough.
     decision: Option<&'a Decision>,
 }
 
-/// The proposals that wait for a decision.
+/// The proposals that await a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// How long the oldest has waited, in seconds.
+    /// The age of the oldest, in seconds.
     pub oldest_seconds: u64,
 }
 
@@ -58,13 +58,13 @@ fn subject(change: &Change) -> [u8; 32] {
 /// The change of an approval.
 ///
 /// # Panics
-/// When the row holds none: rows are written by the rules alone.
+/// When the row contains none; only the rules write rows.
 #[must_use]
 pub fn change_of(row: &ApprovalRow) -> Change {
     serde_json::from_str(&row.change).expect("changes are written by the rules")
 }
 
-/// The number of the settlement that an approval has made.
+/// The number of the settlement that an approval created.
 #[must_use]
 pub fn settlement_of(row: &ApprovalRow) -> Option<u64> {
     row.result.strip_prefix(SETTLEMENT)?.parse().ok()
@@ -75,7 +75,7 @@ impl Service {
         Timestamp::from_micros((self.config().clock)())
     }
 
-    /// Makes a change, and all that follows, without an approval: for set-up within a process.
+    /// Makes a change and carries out its consequences without an approval, for set-up within a process.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -83,7 +83,7 @@ impl Service {
         self.apply_by(change, "").await
     }
 
-    /// The same in the name of an operator. Returns the participant's, window's or settlement's number.
+    /// The same in the name of an operator. Returns the number of the participant, window or settlement.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -91,7 +91,7 @@ impl Service {
         self.carry_out(change, &By { operators: operator.to_owned(), decision: None }).await
     }
 
-    /// Has a command decided, together with the approval that it rests on. Returns its number.
+    /// Submits a command together with the approval that authorises it. Returns its number.
     pub(crate) async fn commit(
         &self,
         command: Command,
@@ -166,8 +166,8 @@ impl Service {
         })
     }
 
-    /// Records a change that another operator has to approve. The same again by the same operator is the same
-    /// proposal while it is open. Returns the approval's number.
+    /// Records a change that another operator must approve. While the proposal is open, the same change by
+    /// the same operator is the same proposal. Returns the approval's number.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -222,11 +222,11 @@ impl Service {
         Ok(open.filter(|open| open.row.approval == id).map(|open| open.row.expires))
     }
 
-    /// Decides on an approval, and carries out what is approved. Returns the approval as it is then:
-    /// approved, failed, rejected or withdrawn. The same decision again is answered as the first time.
+    /// Decides on an approval, and carries out the change if approved. Returns the resulting approval:
+    /// approved, failed, rejected or withdrawn. Repeating a decision gives the same answer.
     ///
     /// # Errors
-    /// [`OperatorError`]: nothing was decided, or the change is carried out later.
+    /// [`OperatorError`]: nothing was decided, or the change will be carried out later.
     pub async fn decide(
         &self,
         id: u64,
@@ -264,7 +264,7 @@ impl Service {
         Ok(())
     }
 
-    /// Approves a change and carries it out, by the one whose turn it is.
+    /// Approves a change and carries it out. The caller must hold the lock on approvals.
     async fn approve(
         &self,
         change: &Change,
@@ -293,10 +293,10 @@ impl Service {
         self.approval(id)
     }
 
-    /// Ends proposals whose time is over, and carries out what was approved and cut short.
+    /// Ends expired proposals, and carries out approved changes that were interrupted.
     ///
     /// # Errors
-    /// [`OperatorError`]: the rest is done later.
+    /// [`OperatorError`]: the rest will be done later.
     pub async fn resume_approvals(&self) -> Result<(), OperatorError> {
         for found in self.store().lookup::<OpenApprovals>(OpenApprovals::ALL, &0_u8)? {
             let _turn = self.approving.lock().await;
@@ -314,7 +314,7 @@ impl Service {
         Ok(())
     }
 
-    /// Does so until the drain fires.
+    /// Repeats this until the drain fires.
     pub(crate) async fn watch_approvals(self: Arc<Self>, drain: Drain) {
         loop {
             if let Err(error) = self.resume_approvals().await {
@@ -327,7 +327,7 @@ impl Service {
         }
     }
 
-    /// The proposals that wait for a decision.
+    /// The proposals that await a decision.
     ///
     /// # Errors
     /// When the store cannot be read.

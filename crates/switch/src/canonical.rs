@@ -1,14 +1,14 @@
-//! The hash that tells a repetition from a modified request: SHA-256 of the body with sorted keys and without
-//! blanks.
+//! The hash that distinguishes a repetition from a modified request: SHA-256 of the body with sorted keys and
+//! without whitespace.
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// The hash of a body's canonical form. None if it is not JSON.
+/// The hash of a body's canonical form; `None` if the body is not JSON.
 #[must_use]
 pub fn hash(body: &[u8]) -> Option<[u8; 32]> {
-    // Objects are maps sorted by key: writing one out is the canonical form. Numbers do not occur in these
-    // messages, so their spelling does not matter.
+    // Objects are maps sorted by key, so serialising the value gives the canonical form. These messages
+    // contain no numbers, so the spelling of numbers does not matter.
     let value: Value = serde_json::from_slice(body).ok()?;
     let canonical = serde_json::to_vec(&value).ok()?;
     Some(Sha256::digest(canonical).into())

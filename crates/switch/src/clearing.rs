@@ -1,4 +1,5 @@
-//! Between lane and ledger: intents go to the ledger in batches, its answers come back as one command.
+//! Connects the lane and the ledger: intents go to the ledger in batches, and its answers come back as one
+//! command.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +18,15 @@ use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
 use crate::rules::{Answer, AnswerStatus, Command, Intent, IntentKind};
 
-/// Intents taken into one request, unless what comes together goes beyond: a gross one makes four events.
+/// The most intents in one request, unless a single bulk exceeds it. A gross intent makes four events.
 const INTENTS_MAX: usize = 4096;
-/// Events that one intent makes at most.
+/// The most events that one intent makes.
 const EVENTS_MAX: usize = 4;
-/// Pauses between attempts at a ledger that does not answer.
+/// The pauses between attempts if the ledger does not answer.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Code of transfers in the ledger's chart.
+/// Codes of transfers in the ledger.
 pub mod code {
     /// A cleared transfer.
     pub const TRANSFER: u16 = 1;
@@ -37,18 +38,18 @@ pub mod code {
     pub const SETTLEMENT: u16 = 4;
 }
 
-/// Counters of the way to the ledger.
+/// Counters of requests to the ledger.
 #[derive(Debug)]
 pub struct ClearingCounters {
-    /// Time of a request to the ledger.
+    /// Duration of a request to the ledger.
     pub time: Histogram,
-    /// Events in a request.
+    /// Events per request.
     pub events: Histogram,
     /// Requests that had to be repeated.
     pub repeated: Counter,
-    /// Answers that do not fit the switch's books: a human must look.
+    /// Answers that contradict the switch's books: an operator must investigate.
     pub broken: Counter,
-    /// Gross settlements that failed: the transfers are settled in net.
+    /// Gross settlements that failed; the transfers are settled in net instead.
     pub unsettled: Counter,
 }
 
@@ -70,7 +71,7 @@ pub fn account(participant: u32, currency: u32, kind: AccountKind) -> u128 {
     SwitchAccountKey::new(participant, currency, kind).ledger_id()
 }
 
-/// A ledger with patience: what it does not answer is repeated until it does.
+/// A ledger client that repeats each request until it is answered.
 #[derive(Clone)]
 pub struct Patient {
     ledger: Arc<dyn Ledger>,
@@ -97,8 +98,8 @@ impl Patient {
         self.ledger.lookup_accounts(vec![1]).await.map(|_| ())
     }
 
-    /// Waits before a request is repeated: the ids make repeating safe, and no answer says nothing about the
-    /// effect.
+    /// Waits before a request is repeated. The ids make repetition safe; without an answer, the effect of the
+    /// request is unknown.
     async fn pause(&self, pause: &mut Duration, error: &LedgerError) {
         self.counters.repeated.inc();
         if *pause > PAUSE_MIN * 8 {
@@ -108,7 +109,7 @@ impl Patient {
         *pause = (*pause * 2).min(PAUSE_MAX);
     }
 
-    /// Creates transfers: one status an event.
+    /// Creates transfers: one status per event.
     pub async fn transfers(&self, events: Vec<Transfer>) -> Vec<CreateTransferStatus> {
         assert!(events.len() <= BATCH_EVENTS_MAX, "requests are cut to the ledger's size");
         let begun = std::time::Instant::now();
@@ -147,7 +148,7 @@ impl Patient {
         }
     }
 
-    /// The accounts with these ids; a missing one is all zero.
+    /// The accounts with these ids; a missing one is all zeros.
     pub async fn lookup(&self, ids: &[u128]) -> Vec<Account> {
         let mut found: Vec<Account> = Vec::with_capacity(ids.len());
         for part in ids.chunks(BATCH_EVENTS_MAX) {
@@ -164,7 +165,7 @@ impl Patient {
     }
 }
 
-/// The events of an intent. All but the last are linked to the next.
+/// The events of an intent. Each but the last is linked to the next.
 fn events(intent: &Intent, out: &mut Vec<Transfer>) {
     let Intent { id, payer, payee, currency, amount, .. } = *intent;
     let between = |from, to, kind| (account(from, currency, kind), account(to, currency, kind));
@@ -210,8 +211,8 @@ fn events(intent: &Intent, out: &mut Vec<Transfer>) {
             let mut post = resolve(Role::Post, TransferFlags::POST_PENDING_TRANSFER);
             post.flags = post.flags | linked;
             out.push(post);
-            // Positions go back to where they were; the payer's headroom shrinks with its liquidity, which
-            // goes to the payee. What headroom the payee gains is granted afterwards.
+            // Positions return to their former values. The payer's headroom shrinks with its liquidity, which
+            // goes to the payee. The headroom that the payee gains is granted afterwards.
             out.push(single(Role::GrossPositions, between(payee, payer, AccountKind::Position), linked));
             let headroom = (
                 account(payer, currency, AccountKind::Position),
@@ -228,9 +229,9 @@ fn is_same_bulk(one: &Intent, next: &Intent) -> bool {
     one.bulk.is_some() && one.bulk == next.bulk
 }
 
-/// Told when liquidity or headroom of a participant has changed by a gross settlement.
+/// Receives notice when a gross settlement has changed a participant's liquidity or headroom.
 pub trait Settled: Send + 'static {
-    /// These two have settled with each other.
+    /// These two participants have settled with each other.
     fn settled(&self, payer: u32, payee: u32, currency: u32);
 }
 
@@ -238,17 +239,17 @@ pub trait Settled: Send + 'static {
 pub struct Clearing<S> {
     /// The ledger.
     pub ledger: Patient,
-    /// Where answers go.
+    /// The lane that receives the answers.
     pub lane: Lane,
-    /// For limits when a reservation is refused.
+    /// For the limits when a reservation is refused.
     pub store: Store,
     /// The present time.
     pub clock: SwitchClock,
-    /// Who is told of gross settlements.
+    /// The receiver of notices about gross settlements.
     pub settled: S,
 }
 
-/// All intents that the last run left behind, in their order.
+/// All intents left over from the last run, in order.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -264,8 +265,8 @@ pub fn left_behind(store: &Store) -> Result<Vec<Intent>, StoreError> {
 }
 
 impl<S: Settled> Clearing<S> {
-    /// Works until the sender of intents is gone: what belongs together comes together. `left` may have been
-    /// sent before.
+    /// Runs until the sender of intents is gone. Intents that belong together are sent together. Those in
+    /// `left` may have been sent before.
     pub async fn run(self, left: Vec<Intent>, mut intents: mpsc::UnboundedReceiver<Vec<Intent>>) {
         let mut left = &left[..];
         while !left.is_empty() {
@@ -294,7 +295,7 @@ impl<S: Settled> Clearing<S> {
         let now = (self.clock)() / 1000;
         let mut answers = Vec::with_capacity(intents.len());
         let (mut sent, mut batch) = (Vec::with_capacity(intents.len()), Vec::with_capacity(intents.len()));
-        // All of a bulk goes into one request: its items are few enough, even if each makes four events.
+        // All of a bulk goes into one request; even with four events for each item it is small enough.
         for group in intents.chunk_by(is_same_bulk) {
             if batch.len() + group.len() * EVENTS_MAX > BATCH_EVENTS_MAX {
                 self.ask(std::mem::take(&mut sent), std::mem::take(&mut batch), &mut answers).await;
@@ -339,7 +340,7 @@ impl<S: Settled> Clearing<S> {
         }
     }
 
-    /// Commits a transfer whose settlement failed.
+    /// Posts a transfer whose settlement failed.
     async fn post_alone(&self, intent: &Intent) -> AnswerStatus {
         let mut event = Vec::new();
         events(&Intent { kind: IntentKind::Post, ..*intent }, &mut event);
@@ -354,7 +355,7 @@ impl<S: Settled> Clearing<S> {
         use CreateTransferStatus as S;
         match (intent.kind, status) {
             (_, S::Created | S::Exists) => AnswerStatus::Done,
-            // The chain's first event differs from the same event sent alone by its flag only.
+            // The chain's first event differs from the same event sent alone only by its flag.
             (IntentKind::PostGross, S::ExistsWithDifferentFlags) => AnswerStatus::DoneUnsettled,
             (IntentKind::Reserve, S::ExceedsCredits | S::IdAlreadyFailed) => {
                 AnswerStatus::Refused(self.limit_error(intent).await)
@@ -389,7 +390,7 @@ impl<S: Settled> Clearing<S> {
         }
     }
 
-    /// Why a payer's headroom did not suffice: liquidity first, then the cap.
+    /// Why a payer's headroom was insufficient: checks liquidity first, then the cap.
     async fn limit_error(&self, intent: &Intent) -> ApiError {
         let Intent { payer, currency, amount, .. } = *intent;
         let balances = Balances::read(&self.ledger, payer, currency).await;
@@ -405,7 +406,7 @@ impl<S: Settled> Clearing<S> {
     }
 }
 
-/// The balances of a participant in one currency, as of one moment.
+/// The balances of a participant in one currency at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Balances {
     /// POSITION.
@@ -421,12 +422,12 @@ fn signed(amount: u128) -> i128 {
 }
 
 impl Balances {
-    /// Reads them.
+    /// Reads the balances of one participant.
     pub async fn read(ledger: &Patient, participant: u32, currency: u32) -> Self {
         Self::read_all(ledger, &[(participant, currency)]).await[0]
     }
 
-    /// Reads those of several participants, as of one moment.
+    /// Reads the balances of several participants at one moment.
     pub async fn read_all(ledger: &Patient, whose: &[(u32, u32)]) -> Vec<Self> {
         let ids: Vec<u128> = whose
             .iter()
@@ -442,13 +443,13 @@ impl Balances {
             .collect()
     }
 
-    /// What has been granted.
+    /// The granted headroom.
     #[must_use]
     pub fn granted(&self) -> i128 {
         signed(self.grant.debits_posted) - signed(self.grant.credits_posted)
     }
 
-    /// What the participant owes: positive when it owes.
+    /// The participant's debt; negative if it is owed money.
     #[must_use]
     pub fn position(&self) -> i128 {
         signed(self.position.debits_posted) + signed(self.position.debits_pending)
@@ -456,13 +457,13 @@ impl Balances {
             + self.granted()
     }
 
-    /// What is reserved for transfers under way.
+    /// The amount reserved for transfers under way.
     #[must_use]
     pub const fn reserved(&self) -> u128 {
         self.position.debits_pending
     }
 
-    /// Liquidity at the settlement bank, less what is on its way out.
+    /// Liquidity at the settlement bank, less reserved withdrawals.
     #[must_use]
     pub fn cover(&self) -> i128 {
         signed(self.settlement.credits_posted)

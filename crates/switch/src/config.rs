@@ -1,4 +1,4 @@
-//! What a switch needs to know before it starts.
+//! The configuration of a switch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub type SwitchClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// An operator of the hub.
 #[derive(Clone, Debug)]
 pub struct Operator {
-    /// Who it is, in records.
+    /// Its name in records.
     pub name: String,
     /// SHA-256 of its bearer token.
     pub token_hash: [u8; 32],
@@ -32,32 +32,32 @@ impl Operator {
 /// The configuration of a switch.
 #[derive(Clone)]
 pub struct SwitchConfig {
-    /// Where the rows are.
+    /// The storage of the rows.
     pub store: StoreConfig,
-    /// The address of both listeners; none: every one.
+    /// The address of both listeners; `None`: all addresses.
     pub listen_host: Option<String>,
     /// The port of the participants' interface; 0: a free one.
     pub port: u16,
     /// The port of the operators' interface; 0: a free one.
     pub admin_port: u16,
-    /// Who may use the operators' interface.
+    /// The operators who may use the operators' interface.
     pub operators: Vec<Operator>,
-    /// Whether each change that operators make takes two of them: participants, accounts, limits, addresses,
-    /// models, funds, windows and settlements.
+    /// Whether each change that operators make requires two of them: participants, accounts, limits,
+    /// addresses, models, funds, windows and settlements.
     pub four_eyes: bool,
     /// How long a proposal waits for a decision.
     pub approval_patience: Duration,
     /// Whether a participant may pay itself.
     pub allow_on_us: bool,
-    /// How patient callbacks are.
+    /// Time limits and retries of callbacks.
     pub delivery: Delivery,
-    /// How patient messages are that are passed on without a record: lookups, quotes and the like.
+    /// Time limits and retries of messages that are passed on without a record: lookups, quotes and the like.
     pub forwarding: Forwarding,
-    /// Requests that may wait to be decided: beyond, 503.
+    /// The most requests that may wait for a decision; more are refused with 503.
     pub requests_max: usize,
-    /// Transfers that may wait for the ledger: beyond, 503.
+    /// The most transfers that may wait for the ledger; more are refused with 503.
     pub intents_max: u64,
-    /// Connections at once to each listener.
+    /// The most connections to each listener.
     pub max_connections: usize,
     /// Source of the present time.
     pub clock: SwitchClock,
@@ -90,10 +90,10 @@ fn system_micros() -> u64 {
 }
 
 impl SwitchConfig {
-    /// Checks that the configuration holds together.
+    /// Checks that the configuration is consistent.
     ///
     /// # Errors
-    /// What does not.
+    /// The inconsistency.
     pub fn check(&self) -> Result<(), String> {
         if self.four_eyes && self.operators.len() < 2 {
             return Err(

@@ -1,6 +1,5 @@
-//! What the switch knows of its participants without asking the store: names, numbers, callback addresses. It
-//! is read again after each change, before the change is answered. Decisions never rest on it: rules read the
-//! rows.
+//! The switch's in-memory copy of its participants: names, numbers, callback addresses. It is reloaded after
+//! each change, before the change is answered. Decisions never depend on it: rules read the rows.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -32,7 +31,7 @@ pub const ENDPOINT_TYPES: [&str; 15] = [
 pub struct Entry {
     /// Its number.
     pub number: u32,
-    /// Its name as it was given.
+    /// Its name as registered.
     pub name: String,
     /// Whether it takes part.
     pub active: bool,
@@ -40,7 +39,7 @@ pub struct Entry {
     pub endpoints: HashMap<String, String>,
 }
 
-/// All participants as of one moment.
+/// All participants at one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     by_name: HashMap<String, Arc<Entry>>,
@@ -48,13 +47,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The participant of this name, without regard to case.
+    /// The participant with this name, ignoring case.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Arc<Entry>> {
         self.by_name.get(name).or_else(|| self.by_name.get(&name.to_ascii_lowercase()))
     }
 
-    /// The participant of this number.
+    /// The participant with this number.
     #[must_use]
     pub fn by_number(&self, number: u32) -> Option<&Arc<Entry>> {
         self.by_number.get(&number)
@@ -74,12 +73,12 @@ impl Snapshot {
     }
 }
 
-/// The present snapshot.
+/// The current snapshot.
 #[derive(Debug, Default)]
 pub struct Directory(RwLock<Arc<Snapshot>>);
 
 impl Directory {
-    /// Reads the participants.
+    /// Reloads the participants.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -104,7 +103,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The present snapshot.
+    /// The current snapshot.
     #[must_use]
     pub fn now(&self) -> Arc<Snapshot> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))

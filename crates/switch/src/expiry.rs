@@ -1,4 +1,4 @@
-//! Expiry: sleeps until the earliest deadline of a reserved transfer, then has those decided that are due.
+//! Expiry: sleeps until the earliest deadline of a reserved transfer, then submits the due transfers.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::config::SwitchClock;
 use crate::pipeline::Lane;
 use crate::rules::Command;
 
-/// Transfers in one command.
+/// The most transfers in one command.
 const DUE_MAX: usize = 1024;
-/// The longest sleep: a clock that is set forward is noticed after it.
+/// The longest sleep, after which a clock that was set forward is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// The earliest deadline that the worker knows of, and how to wake it for an earlier one.
+/// The earliest deadline known to the worker, and a way to wake it for an earlier one.
 #[derive(Debug, Default)]
 pub struct Alarm {
-    /// Milliseconds since 1970; `u64::MAX` is never.
+    /// Milliseconds since 1970; `u64::MAX` means never.
     next: AtomicU64,
     wake: Notify,
 }
 
 impl Alarm {
-    /// Something expires at this time.
+    /// Reports a deadline at this time.
     pub fn set(&self, millis: u64) {
         if self.next.fetch_min(millis, Ordering::SeqCst) > millis {
             self.wake.notify_one();
@@ -36,15 +36,15 @@ impl Alarm {
     }
 }
 
-/// Works until the drain fires.
+/// Runs until the drain fires.
 pub async fn run(alarm: Arc<Alarm>, store: Store, lane: Lane, clock: SwitchClock, drain: Drain) {
     loop {
-        // What is set from here on is earlier than what the table shows, or shown by it.
+        // A deadline set from here on is either earlier than the table's, or in the table.
         alarm.next.store(u64::MAX, Ordering::SeqCst);
         let now = clock() / 1000;
         let next = match due(&store, now) {
             Ok((ids, _)) if !ids.is_empty() => {
-                // Its answer is not needed: what was decided otherwise meanwhile is left alone.
+                // The answer is not needed: transfers decided meanwhile are left alone.
                 if lane.submit(Command::Expire(ids)).await.is_err() {
                     now + 100
                 } else {
@@ -67,7 +67,7 @@ pub async fn run(alarm: Arc<Alarm>, store: Store, lane: Lane, clock: SwitchClock
     }
 }
 
-/// The transfers that are due, and when the next one is.
+/// The due transfers, and the next deadline.
 fn due(store: &Store, now: u64) -> Result<(Vec<u128>, u64), StoreError> {
     let (mut ids, mut next) = (Vec::new(), u64::MAX);
     store.positions::<Transfers>(

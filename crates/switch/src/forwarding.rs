@@ -1,9 +1,9 @@
-//! Messages that are passed on without a record: lookups, quotes and what else prepares a transfer.
+//! Messages that are passed on without a record: lookups, quotes and others that precede a transfer.
 //!
-//! They are not money: if a message is lost, its sender asks again. So they wait in memory, apart from
+//! They carry no money: if one is lost, its sender repeats it. So they wait in memory, separately from
 //! transfers and their callbacks. Each destination has a queue that is bounded in messages and in bytes; a
-//! full queue refuses (503). The switch tries an unreachable destination a few times and then sends the
-//! sender an error callback.
+//! full queue refuses messages (503). The switch tries an unreachable destination a few times and then sends
+//! the sender an error callback.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,23 +23,23 @@ use crate::outbox::render::{assemble, error_information, special_or_general};
 use crate::outbox::wire::{Link, split_url};
 use crate::values::format_http_date;
 
-/// How patient the switch is with messages that it does not record.
+/// Limits and retries of messages that are not recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct Forwarding {
-    /// Messages that may wait for one destination: beyond, 503.
+    /// The most messages that may wait for one destination; more are refused with 503.
     pub queue: usize,
-    /// Bytes of headers and bodies that may wait for one destination or be under way to it: beyond, 503. More
-    /// than one message has.
+    /// The most bytes of headers and bodies that may wait for one destination or be under way to it; more are
+    /// refused with 503. Larger than any single message.
     pub queue_bytes: usize,
-    /// Messages to one destination that are under way at once, each on a connection of its own.
+    /// The most messages under way to one destination, each on its own connection.
     pub connections: usize,
-    /// How often a message is tried.
+    /// The most attempts per message.
     pub attempts: u32,
-    /// How long connecting, and the answer, may take.
+    /// Time limit for connecting, and for the answer.
     pub timeout: Duration,
     /// The pause after a failure; it doubles.
     pub pause: Duration,
-    /// How old a message may become before it is given up.
+    /// The age at which a message is given up.
     pub give_up: Duration,
 }
 
@@ -64,9 +64,9 @@ pub struct ForwardingCounters {
     pub forwarded: Counter,
     /// Attempts that failed.
     pub failed: Counter,
-    /// Messages given up.
+    /// Messages that were given up.
     pub given_up: Counter,
-    /// Messages that found the queue full.
+    /// Messages refused because the queue was full.
     pub rejected: Counter,
     /// Messages that wait or are under way.
     pub waiting: AtomicU64,
@@ -109,9 +109,9 @@ pub(crate) struct QueueFull;
 enum Undelivered {
     /// The destination has no callback address.
     NoAddress,
-    /// It answered with an error of the client's (4xx).
+    /// It answered with a client error (4xx).
     Refused(u16),
-    /// It could not be reached, or answered that it cannot take the message now.
+    /// It could not be reached, or answered that it is temporarily unavailable.
     Unreachable,
 }
 
@@ -128,15 +128,15 @@ impl Undelivered {
 struct Queued {
     note: Note,
     since: Instant,
-    /// The message's part of its destination's bytes, until it is delivered or given up.
+    /// The message's share of its destination's bytes, until it is delivered or given up.
     _room: OwnedSemaphorePermit,
 }
 
-/// What waits for one destination.
+/// The queue of one destination.
 #[derive(Clone)]
 struct Queue {
     sender: mpsc::Sender<Queued>,
-    /// A permit for each byte that may still be queued.
+    /// One permit per byte that may still be queued.
     room: Arc<Semaphore>,
 }
 
@@ -183,7 +183,7 @@ impl Forwarder {
     /// Queues a message for a participant.
     pub fn send(self: &Arc<Self>, to: u32, note: Note) -> Result<(), QueueFull> {
         let queue = self.queue(to);
-        // Counted first: a worker may finish it before the next line.
+        // Counted first, because a worker may finish the message before the next line.
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
         queue.push(note).inspect_err(|_| {
             self.counters.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -191,7 +191,7 @@ impl Forwarder {
         })
     }
 
-    /// Tells a participant that something went wrong. If even that finds no place, it is given up.
+    /// Reports an error to a participant. If its queue is full, too, the report is dropped.
     pub fn tell(self: &Arc<Self>, sender: Sender, error: ApiError, text: &str) {
         let to = sender.number;
         let error_information =
@@ -236,7 +236,7 @@ impl Forwarder {
         queue.clone()
     }
 
-    /// Delivers one message after the other, over one connection, until the drain fires.
+    /// Delivers one message after another over one connection, until the drain fires.
     async fn work(self: Arc<Self>, to: u32, waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<Queued>>>) {
         let mut kept: Option<(String, Link)> = None;
         loop {
@@ -300,8 +300,8 @@ impl Forwarder {
         }
     }
 
-    /// One attempt: the status, if there is one. A kept connection that turns out to be closed is replaced
-    /// once.
+    /// One attempt: returns the status, if there is one. If a kept connection turns out to be closed, it is
+    /// replaced once.
     async fn exchange(
         &self,
         authority: &str,
@@ -355,7 +355,7 @@ mod tests {
         };
         assert_eq!([queue.push(note()), queue.push(note())], [Ok(()), Ok(())]);
         assert_eq!(queue.push(note()), Err(QueueFull));
-        // A message that is under way keeps its part.
+        // A message under way keeps its share.
         let delivered = waiting.try_recv().unwrap();
         assert_eq!(queue.push(note()), Err(QueueFull));
         drop(delivered);

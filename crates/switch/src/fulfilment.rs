@@ -1,4 +1,4 @@
-//! Conditions and fulfilments: the payee proves with the preimage of a hash that it accepts a transfer.
+//! Conditions and fulfilments: the payee proves that it accepts a transfer with the preimage of a hash.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -16,8 +16,7 @@ pub fn satisfies(fulfilment: &[u8; 32], condition: &[u8; 32]) -> bool {
     condition_of(fulfilment).ct_eq(condition).into()
 }
 
-/// How a payee makes its fulfilment from its secret and the packet of the quote, so that it need not store
-/// it.
+/// Derives a payee's fulfilment from its secret and the packet of the quote, so that it need not be stored.
 #[must_use]
 pub fn fulfilment_of(secret: &[u8], packet: &[u8]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any size");
@@ -57,7 +56,7 @@ mod tests {
             assert!(satisfies(&fulfilment, &parse_hash(condition).unwrap()));
             assert!(!satisfies(&fulfilment, &[0; 32]));
         }
-        // The same bytes with a spare bit set have no second spelling.
+        // The same bytes with a spare bit set are rejected, since each value has only one spelling.
         assert_eq!(parse_hash("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9"), None);
     }
 }

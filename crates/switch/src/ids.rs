@@ -1,8 +1,8 @@
-//! Ids in the ledger that are made from a transfer's.
+//! Ledger ids derived from a transfer's id.
 
 use sha2::{Digest, Sha256};
 
-/// What a derived id is for.
+/// The purpose of a derived id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
@@ -10,7 +10,7 @@ pub enum Role {
     Post = b'P',
     /// Voiding a transfer.
     Void = b'V',
-    /// Gross settlement: positions go back.
+    /// Gross settlement: positions are reset.
     GrossPositions = b'p',
     /// Gross settlement: the payer's headroom goes with its liquidity.
     GrossHeadroom = b'h',
@@ -32,8 +32,8 @@ pub enum Role {
     NetReverse = b'R',
 }
 
-/// An id for this role: SHA-256 of role and id, cut to 128 bits. Where a UUID has its version these ids have
-/// 15, which no UUID has, so that no participant can occupy one with a transfer of its own.
+/// An id for this role: SHA-256 of role and id, truncated to 128 bits. The version field of these ids is 15,
+/// which no UUID has, so that no participant can occupy one with a transfer of its own.
 #[must_use]
 pub fn derive(role: Role, id: u128) -> u128 {
     let mut hash = Sha256::new();
@@ -44,7 +44,7 @@ pub fn derive(role: Role, id: u128) -> u128 {
     u128::from_be_bytes(*head) | (0xf << 76)
 }
 
-/// The id of a participant's part of a settlement, for `derive`.
+/// The id of a participant's part of a settlement, as input of `derive`.
 #[must_use]
 pub fn settlement_part(settlement: u64, participant: u32, currency: u32) -> u128 {
     (u128::from(settlement) << 64) | (u128::from(participant) << 32) | u128::from(currency)

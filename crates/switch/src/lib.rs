@@ -2,26 +2,26 @@
 //!
 //! A payer's participant posts a transfer; the switch reserves the money in the ledger and forwards the
 //! message; the payee's participant answers with the preimage of the transfer's condition; the switch posts
-//! the money and tells the payer. All money is in the ledger ([`batzen_ledger`]); the switch keeps what was
-//! intended, decided and told. See `docs/switch.md`.
+//! the money and notifies the payer. All money is in the ledger ([`batzen_ledger`]); the switch records
+//! intents, decisions and notices. See `docs/switch.md`.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`messages`], [`values`], [`errors`], [`fulfilment`] | what goes over the wire |
-//! | [`rules`] | what a command does to the books: pure functions |
+//! | [`messages`], [`values`], [`errors`], [`fulfilment`] | the wire format |
+//! | [`rules`] | the effect of a command on the books: pure functions |
 //! | [`pipeline`] | the lane: one thread that decides and makes durable |
 //! | [`clearing`] | from the lane to the ledger and back |
 //! | [`treasury`] | liquidity and headroom |
-//! | [`approvals`] | what operators propose and approve |
+//! | [`approvals`] | changes that operators propose and approve |
 //! | [`settlement`] | settlement at the ledger |
 //! | `expiry` | transfers that are due |
 //! | [`outbox`] | callbacks |
 //! | [`forwarding`] | messages that are passed on without a record |
 //! | [`api`] | HTTP |
 //!
-//! Invariants: a message is acknowledged, and a callback sent, only after what justifies it is durable; what
-//! the ledger is asked is recorded before, and asked again under the same id until it is answered; a transfer
-//! ends exactly once, and payer and payee are told the same; over all participants of a currency, the
+//! Invariants: a message is acknowledged, and a callback sent, only after its cause is durable. A request to
+//! the ledger is recorded before it is sent, and repeated under the same id until it is answered. A transfer
+//! ends exactly once, and payer and payee are told the same. Over all participants of a currency, the
 //! positions' sums of debits and credits are equal.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -79,19 +79,19 @@ use treasury::Treasury;
 pub const MAX_BODY_BYTES: usize = 5 << 20;
 /// The largest header, in bytes.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
-/// How long the end waits for what is under way.
+/// How long shutdown waits for work under way.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// Why a switch cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The configuration does not hold together.
+    /// The configuration is inconsistent.
     #[error("{0}")]
     Config(String),
     /// The store cannot be opened or read.
     #[error("the switch's store: {0}")]
     Store(#[from] StoreError),
-    /// What was left behind cannot be finished.
+    /// Work left over from the last run cannot be finished.
     #[error("recovery: {0}")]
     Recovery(#[from] treasury::OperatorError),
     /// An address cannot be bound.
@@ -105,7 +105,7 @@ pub enum SwitchError {
 /// again in every program that starts a switch.
 pub struct Switch;
 
-/// Passes on what follows from decisions.
+/// Passes on the consequences of decisions.
 struct Followers {
     senders: Senders,
     alarm: Arc<expiry::Alarm>,
@@ -131,8 +131,8 @@ impl Settled for GrossSettled {
 }
 
 impl Switch {
-    /// Opens the store (or makes a new one), finishes what was left behind, binds both ports, and serves.
-    /// Must be called within a tokio runtime.
+    /// Opens the store (or creates a new one), finishes work left over from the last run, binds both ports,
+    /// and serves. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`SwitchError`].
@@ -149,7 +149,7 @@ impl Switch {
         })
     }
 
-    /// The same on a store that is open already.
+    /// The same on a store that is already open.
     ///
     /// # Errors
     /// [`SwitchError`].
@@ -254,7 +254,7 @@ fn open_books(rules: &SwitchRules, store: &Store, config: &SwitchConfig) -> Resu
     Ok(())
 }
 
-/// A switch that serves.
+/// A running switch.
 pub struct RunningSwitch {
     /// The address of the participants' interface, with the real port.
     pub addr: SocketAddr,
@@ -286,13 +286,13 @@ impl RunningSwitch {
         self.service.store()
     }
 
-    /// Does what operators do, for tests and set-up within a process.
+    /// Executes operators' changes, for tests and set-up within a process.
     #[must_use]
     pub fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
-    /// Tells the switch to end, without waiting for it.
+    /// Requests shutdown without waiting for it.
     pub fn stop(&self) {
         self.drain.trigger();
     }
@@ -303,8 +303,8 @@ impl RunningSwitch {
         &self.drain
     }
 
-    /// Ends the service: no new requests, what the ledger has been asked is answered if it answers soon, the
-    /// store is closed. What is left is taken up by the next start.
+    /// Shuts the service down: new requests are refused, pending requests to the ledger are answered if it
+    /// responds soon, and the store is closed. The next start resumes the rest.
     ///
     /// # Errors
     /// When the store's last checkpoint cannot be written; everything acknowledged is durable regardless.

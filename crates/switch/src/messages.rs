@@ -1,7 +1,7 @@
 //! The JSON bodies of the participant interface (specification chapter 2.4 and 2.9), and its headers.
 //!
-//! The types borrow from the request where they can: a body of the usual size is read without allocating its
-//! texts. All texts are checked for their form by `Prepare::check` and its like, not by the types.
+//! The types borrow from the request where possible: a body of the usual size is parsed without allocating
+//! its texts. `Prepare::check` and similar functions check the texts; the types do not.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub const SOURCE: &str = "fspiop-source";
 pub const DESTINATION: &str = "fspiop-destination";
 /// Header: a JWS over the body and some headers. The switch passes it on.
 pub const SIGNATURE: &str = "fspiop-signature";
-/// Header: which elements of the body are encrypted. The switch passes it on.
+/// Header: the encrypted elements of the body. The switch passes it on.
 pub const ENCRYPTION: &str = "fspiop-encryption";
 /// The name of the switch in [`SOURCE`] of callbacks that it writes itself.
 pub const SWITCH_NAME: &str = "switch";
@@ -68,7 +68,7 @@ pub struct Prepare<'a> {
     /// The payee's participant.
     #[serde(borrow)]
     pub payee_fsp: Cow<'a, str>,
-    /// How much.
+    /// The amount.
     #[serde(borrow)]
     pub amount: Money<'a>,
     /// The packet of the quote, base64url: not read.
@@ -77,7 +77,7 @@ pub struct Prepare<'a> {
     /// SHA-256 of the fulfilment, 43 characters of base64url.
     #[serde(borrow)]
     pub condition: Cow<'a, str>,
-    /// When the transfer is over unless it has been fulfilled.
+    /// The time when the transfer expires unless it is fulfilled.
     #[serde(borrow)]
     pub expiration: Cow<'a, str>,
     /// Passed on.
@@ -116,7 +116,7 @@ pub struct Fulfil<'a> {
     pub extension_list: Option<ExtensionList<'a>>,
 }
 
-/// `PATCH /transfers/{id}`: the switch tells a payee that asked for it the outcome of its fulfilment.
+/// `PATCH /transfers/{id}`: the switch reports the outcome of a fulfilment to a payee that asked for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Patch<'a> {
@@ -161,7 +161,7 @@ pub struct BulkItem<'a> {
     /// A UUID in lower case.
     #[serde(borrow)]
     pub transfer_id: Cow<'a, str>,
-    /// How much.
+    /// The amount.
     #[serde(borrow)]
     pub transfer_amount: Money<'a>,
     /// The packet of the quote.
@@ -194,7 +194,7 @@ pub struct BulkPrepare<'a> {
     /// 1 to 1,000 items.
     #[serde(borrow)]
     pub individual_transfers: Vec<BulkItem<'a>>,
-    /// When items are over unless they have been fulfilled.
+    /// The time when the items expire unless they are fulfilled.
     #[serde(borrow)]
     pub expiration: Cow<'a, str>,
     /// Passed on.
@@ -206,7 +206,7 @@ pub struct BulkPrepare<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum BulkState {
-    /// Being looked at.
+    /// Being validated.
     Received,
     /// Validated.
     Pending,
@@ -216,7 +216,7 @@ pub enum BulkState {
     Processing,
     /// Final, item by item.
     Completed,
-    /// Final: nothing of it took effect.
+    /// Final: no part of it took effect.
     Rejected,
 }
 
@@ -236,7 +236,7 @@ pub struct BulkResult<'a> {
     /// The preimage of its condition, if it succeeded.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub fulfilment: Option<Cow<'a, str>>,
-    /// Why not, if it failed.
+    /// The reason, if it failed.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub error_information: Option<ErrorInformation<'a>>,
     /// Passed on.

@@ -1,7 +1,7 @@
-//! The lane of the switch: one thread that takes a batch of commands, decides them, makes them durable, and
-//! passes on what follows from them.
+//! The lane of the switch: one thread that takes a batch of commands, decides them, makes the decisions
+//! durable, and passes on their consequences.
 //!
-//! Requests and the ledger's answers share batches, so that each round costs one commit:
+//! Requests and the ledger's answers share batches, so that each round needs only one commit:
 //!
 //! ```text
 //!  requests ─▶ ┌──────┐ intents ─▶ clearing ─▶ ledger
@@ -12,8 +12,8 @@
 //!           senders, expiry
 //! ```
 //!
-//! The queue of requests is limited. Internal commands (answers of the ledger, deliveries) always find a
-//! place: their number follows from what was admitted.
+//! The queue of requests is limited. Internal commands (answers of the ledger, deliveries) are always
+//! accepted: the number of admitted requests bounds theirs.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,25 +32,25 @@ use tokio::sync::{mpsc, oneshot};
 use crate::config::SwitchClock;
 use crate::rules::{Command, Intent, Numbered, Outcome, Refusal, SwitchRules};
 
-/// Commands in one batch.
+/// The most commands in one batch.
 const BATCH_COMMANDS_MAX: usize = 2048;
 /// The pause after a failed commit.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The decision on a command, or why there is none.
+/// The decision on a command, or the reason why there is none.
 pub type Verdict = Result<Result<Outcome, Refusal>, SubmitError>;
 
 struct Job {
     command: Command,
-    /// Where the verdict goes. An internal command has none; it is repeated until it is durable.
+    /// The receiver of the verdict. An internal command has none; it is repeated until it is durable.
     reply: Option<oneshot::Sender<Verdict>>,
 }
 
-/// Told what follows from decided commands. Called by the lane's thread: must not block.
+/// Receives the consequences of decided commands. Called by the lane's thread, so it must not block.
 pub trait Follow: Send + 'static {
     /// These participants have new messages.
     fn told(&self, participants: &[u32]);
-    /// Something expires at this time, in milliseconds since 1970.
+    /// A deadline at this time, in milliseconds since 1970.
     fn deadline(&self, millis: u64);
 }
 
@@ -71,14 +71,14 @@ pub struct Lane {
 /// Limits of the lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneLimits {
-    /// Requests that may wait.
+    /// The most requests that may wait.
     pub requests_max: usize,
-    /// Transfers that may wait for the ledger: beyond, requests are refused.
+    /// The most transfers that may wait for the ledger; beyond that, requests are refused.
     pub intents_max: u64,
 }
 
 impl Lane {
-    /// Starts the thread. Intents go into `intents`.
+    /// Starts the thread. Intents are sent to `intents`.
     ///
     /// # Errors
     /// When the outbox cannot be read.
@@ -146,7 +146,7 @@ impl Lane {
         Ok(verdict)
     }
 
-    /// Submits an internal command. It is repeated until the store takes it.
+    /// Submits an internal command. It is repeated until the store accepts it.
     pub fn submit_internal(&self, command: Command) {
         self.shared.queue.push_internal(Job { command, reply: None });
     }
@@ -157,13 +157,13 @@ impl Lane {
         &self.shared.metrics
     }
 
-    /// Intents that were passed to the ledger and not answered yet.
+    /// Intents that were passed to the ledger but not yet answered.
     #[must_use]
     pub fn open_intents(&self) -> &Gauge {
         &self.shared.open_intents
     }
 
-    /// Ends the lane: what was submitted is decided, later requests are refused.
+    /// Closes the lane: submitted commands are decided, later ones are refused.
     pub fn close(&self) {
         self.shared.queue.close();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -212,7 +212,7 @@ impl<F: Follow> Worker<F> {
         let verdicts = match std::panic::catch_unwind(AssertUnwindSafe(run)) {
             Ok(verdicts) => verdicts,
             Err(panic) => {
-                // The books cannot be trusted to these rules any more: a stop is better than a wrong balance.
+                // The rules can no longer be trusted with the books: stopping is better than a wrong balance.
                 tracing::error!(
                     "invariant broken in a rule: the process ends, nothing of the batch was committed"
                 );
@@ -238,7 +238,7 @@ impl<F: Follow> Worker<F> {
                         tracing::error!(%refusal, "an internal command was refused");
                     }
                     if let Some(reply) = reply {
-                        // A client that has gone away will ask again.
+                        // A client that has disconnected will ask again.
                         let _ = reply.send(Ok(verdict));
                     }
                 }
@@ -256,8 +256,8 @@ impl<F: Follow> Worker<F> {
                         None => internal.push(Job { command, reply: None }),
                     }
                 }
-                // When the lane ends they are dropped: what is intended stays in the store, and the next
-                // start repeats it.
+                // When the lane ends they are dropped. The intents stay in the store, and the next start
+                // repeats them.
                 self.submissions.put_back_internal(internal);
                 std::thread::sleep(RETRY_INTERVAL);
             }
@@ -267,7 +267,8 @@ impl<F: Follow> Worker<F> {
     fn pass_on(&self, outcome: &Outcome) {
         if !outcome.intents.is_empty() {
             self.open_intents.set(self.open_intents.get() + outcome.intents.len() as u64);
-            // Together, so that a bulk is not divided. At the end nothing takes them: the next start will.
+            // Sent together, so that a bulk is not split. During shutdown nobody receives them: the next
+            // start will.
             let _ = self.intents.send(outcome.intents.clone());
         }
         if !outcome.told.is_empty() {

@@ -1,4 +1,4 @@
-//! What both interfaces share: lane, store, ledger, participants, and the changes that operators make.
+//! The state that both interfaces share: lane, store, ledger, participants, and the operators' changes.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::rules::approvals::DONE;
 use crate::rules::{Change, Command};
 use crate::treasury::{OperatorError, Treasury};
 
-/// How often a change is tried that others come before.
+/// How often a change is retried that other changes overtake.
 pub(crate) const ATTEMPTS_MAX: usize = 10;
 
 /// The state behind both interfaces.
@@ -35,7 +35,7 @@ pub struct Service {
     treasury: Arc<Treasury>,
     config: SwitchConfig,
     operations: Operations,
-    /// One approval after the other.
+    /// Serialises approvals.
     pub(crate) approving: tokio::sync::Mutex<()>,
 }
 
@@ -99,7 +99,7 @@ impl Service {
         Ok(stored.expect("the switch was opened").row)
     }
 
-    /// Changes participants, accounts, limits, addresses or models, and all that follows.
+    /// Changes participants, accounts, limits, addresses or models, and carries out the consequences.
     pub(crate) async fn change_books(&self, change: &Change, by: &By<'_>) -> Result<u64, OperatorError> {
         let mut attempts = 0;
         let number = loop {
@@ -125,8 +125,8 @@ impl Service {
     async fn try_change(&self, change: &Change, by: &By<'_>) -> Result<u64, OperatorError> {
         let change = self.resolved(change)?;
         if let Change::Accounts { currency, number, .. } = change {
-            // Ledger accounts first: empty ones do no harm, and rows must never name accounts that are not
-            // there.
+            // Ledger accounts first: empty ones do no harm, and rows must never refer to accounts that do not
+            // exist.
             let accounts = account_kinds(number).iter().map(|kind| ledger_account(number, currency, *kind));
             for status in self.treasury.ledger().accounts(accounts.collect()).await {
                 if !matches!(status, CreateAccountStatus::Created | CreateAccountStatus::Exists) {
@@ -178,7 +178,7 @@ impl Service {
     }
 }
 
-/// An account in the ledger. Positions and liquidity never go below what they have.
+/// An account in the ledger. Positions and liquidity can never be overdrawn.
 fn ledger_account(participant: u32, currency: u32, kind: AccountKind) -> Account {
     let flags = match kind {
         AccountKind::Position | AccountKind::Settlement => AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS,

@@ -21,7 +21,7 @@ use crate::treasury::OperatorError;
 pub struct Settlement {
     /// Its number.
     pub id: u64,
-    /// Itself.
+    /// Its row.
     pub row: SettlementRow,
     /// Its accounts.
     pub accounts: Vec<(SettlementAccountKey, SettlementAccountRow)>,
@@ -47,28 +47,28 @@ impl Settlement {
     }
 }
 
-/// What an account owes: positive when it owes.
+/// The amount that an account owes; negative if it is owed money.
 #[must_use]
 pub fn net(row: &SettlementAccountRow) -> i128 {
     let signed = |amount: u128| i128::try_from(amount).expect("sums of 10^22 at most fit");
     signed(row.sent) - signed(row.received)
 }
 
-/// A step that an operator asks of an account.
+/// A step that an operator requests for an account.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Whose part of what.
+    /// The account of the settlement.
     pub key: SettlementAccountKey,
     /// The step.
     pub to: SettlementState,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The settlement bank's reference.
     pub reference: String,
 }
 
 impl Service {
-    /// Makes a settlement of windows.
+    /// Creates a settlement of windows.
     pub(crate) async fn settle(
         &self,
         (model, reason): (&str, &str),
@@ -96,10 +96,10 @@ impl Service {
         Err(Refusal::Overtaken.into())
     }
 
-    /// Takes the steps of accounts. Returns those that were not taken, and why.
+    /// Takes the accounts' steps. Returns those that failed, and why.
     ///
     /// # Errors
-    /// [`OperatorError`], when the switch is busy, ends or cannot write.
+    /// [`OperatorError`], when the switch is busy, shutting down or cannot write.
     pub async fn step_accounts<'a>(
         &self,
         settlement: u64,
@@ -131,7 +131,7 @@ impl Service {
         Ok(self.store().get::<Models>(&key)?.ok_or(Refusal::Unknown("settlement model"))?.row)
     }
 
-    /// Takes a step: at the ledger, then in the books. Taking it again is harmless.
+    /// Takes a step: first in the ledger, then in the books. Repeating it is harmless.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -196,7 +196,8 @@ impl Service {
         self.ask(vec![event]).await.map_err(OperatorError::Ledger)
     }
 
-    /// Takes what a recipient is owed out of its headroom. True: it had been spent, and was granted for this.
+    /// Deducts a recipient's claim from its headroom. True: the headroom was already spent, and was granted
+    /// for this purpose.
     async fn charge_recipient(
         &self,
         key: &SettlementAccountKey,
@@ -219,7 +220,7 @@ impl Service {
         Ok(true)
     }
 
-    /// Gives a settlement up: what was reserved is reversed, and its windows may be settled again.
+    /// Abandons a settlement: everything reserved is reversed, and its windows may be settled again.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -248,7 +249,7 @@ impl Service {
                     Err(status) => return Err(OperatorError::Ledger(status)),
                 }
             } else if net(row) < 0 && self.was_charged(key).await {
-                // The same the other way round.
+                // The same in reverse.
                 let event = entry(key, Role::NetReverse, true, amount);
                 self.ask(vec![event]).await.map_err(OperatorError::Ledger)?;
             }
@@ -267,7 +268,7 @@ impl Service {
     }
 }
 
-/// An entry between the hub's settlement account and a position; towards the position or away from it.
+/// An entry between the hub's settlement account and a position, in either direction.
 fn entry(key: &SettlementAccountKey, role: Role, towards: bool, amount: u128) -> Transfer {
     let part = settlement_part(key.settlement, key.participant, key.currency);
     let hub = account(HUB, key.currency, AccountKind::HubMultilateralSettlement);

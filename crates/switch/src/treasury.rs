@@ -1,10 +1,10 @@
-//! Liquidity and headroom. All of it is done one step after the other, so that what is read is still true
-//! when it is acted upon: only clearing goes on beside, and clearing never changes what was granted or
-//! deposited.
+//! Liquidity and headroom. All changes are made one at a time, so that what was read is still true when it is
+//! acted upon. Only clearing runs concurrently, and it never changes grants or deposits.
 //!
 //! A position's limit is the lower of its cap and its liquidity cover. The ledger enforces it: the hub grants
-//! each position so much headroom as its limit is, and takes it back when the limit falls, as far as there is
-//! any. What cannot be taken back marks the participant as over its limit, and is taken as it comes back.
+//! each position headroom equal to its limit. When the limit falls, the hub revokes headroom as far as it is
+//! unused. If some cannot be revoked, the participant is marked as over its limit, and headroom is revoked as
+//! it is freed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,20 +30,20 @@ use crate::rules::windows::WindowState;
 use crate::rules::{Command, Outcome};
 use crate::values::{currency_text, format_signed};
 
-/// How often participants over their limit are looked at.
+/// How often participants over their limit are checked.
 const RETRY: Duration = Duration::from_millis(100);
-/// How many looks at the positions go by between two counts of windows and approvals.
+/// How many checks of positions are made between two counts of windows and approvals.
 const LOOKS_A_COUNT: u32 = 5;
 /// How often all positions are compared with their alarm thresholds.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Why an operator's wish was not fulfilled.
+/// Why an operator's request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OperatorError {
     /// A rule refused it.
     #[error("{0}")]
     Refused(#[from] Refusal),
-    /// The switch is busy, ends, or cannot write.
+    /// The switch is busy, shutting down, or cannot write.
     #[error("{}", submit_error_text(.0))]
     Lane(#[from] SubmitError),
     /// The store cannot be read.
@@ -55,12 +55,12 @@ pub enum OperatorError {
     /// The request is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// The ledger's answer does not fit.
+    /// The ledger gave an unexpected answer.
     #[error("the ledger answers {0}")]
     Ledger(CreateTransferStatus),
 }
 
-/// What an operator reads of a command that was not decided.
+/// The operator's message for a command that was not decided.
 fn submit_error_text(error: &SubmitError) -> String {
     match error {
         SubmitError::Overloaded => "the switch is busy".to_owned(),
@@ -70,7 +70,7 @@ fn submit_error_text(error: &SubmitError) -> String {
 }
 
 impl OperatorError {
-    /// Whether the same may succeed a little later.
+    /// Whether a retry may succeed a little later.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         matches!(self, Self::Lane(_) | Self::Store(_) | Self::Refused(Refusal::Overtaken))
@@ -88,30 +88,30 @@ impl From<StoreError> for OperatorError {
 pub struct Funds {
     /// Its id.
     pub id: u128,
-    /// Whose.
+    /// The participant.
     pub participant: u32,
     /// The currency.
     pub currency: u32,
     /// In ten-thousandths.
     pub amount: u128,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The settlement bank's reference.
     pub reference: String,
-    /// Who orders it: the operator, or with four eyes both, separated by a comma.
+    /// The operator who orders it; with four eyes both, separated by a comma.
     pub operator: String,
 }
 
-/// A participant's money in one currency, as the last look found it, in ten-thousandths.
+/// A participant's money in one currency at the last check, in ten-thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PositionFigures {
-    /// Whose.
+    /// The participant.
     pub participant: u32,
     /// The currency.
     pub currency: u32,
-    /// What it owes beyond what it is owed.
+    /// Its net debt.
     pub position: i128,
-    /// What is reserved for transfers in flight; part of the position.
+    /// The amount reserved for transfers in flight; part of the position.
     pub reserved: u128,
     /// Its net debit cap.
     pub net_debit_cap: u128,
@@ -119,12 +119,12 @@ pub struct PositionFigures {
     pub liquidity: i128,
 }
 
-/// Counters of limits, and figures of the last look.
+/// Counters of limits, and figures of the last check.
 #[derive(Debug, Default)]
 pub struct TreasuryCounters {
-    /// Positions that have a cap, by participant and currency.
+    /// Positions with a cap, by participant and currency.
     pub positions: std::sync::Mutex<Vec<PositionFigures>>,
-    /// Windows that are closed, but not settled.
+    /// Windows that are closed but not settled.
     pub windows_unsettled: Gauge,
     /// Participants over their limit.
     pub over_limit: Gauge,
@@ -139,16 +139,16 @@ pub struct Treasury {
     ledger: Patient,
     lane: Lane,
     store: Store,
-    /// One step after the other.
+    /// Serialises changes.
     turn: Mutex<()>,
-    /// Whose headroom is to be looked at.
+    /// Participants and currencies whose headroom is to be checked.
     due: std::sync::Mutex<BTreeSet<(u32, u32)>>,
     wake: Notify,
     counters: TreasuryCounters,
 }
 
 impl Treasury {
-    /// A treasury.
+    /// Creates a treasury.
     pub fn new(ledger: Patient, lane: Lane, store: Store) -> Self {
         Self {
             ledger,
@@ -167,7 +167,7 @@ impl Treasury {
         &self.counters
     }
 
-    /// Keeps others from changing liquidity and headroom, for settlements.
+    /// Prevents other changes of liquidity and headroom, for settlements.
     pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.turn.lock().await
     }
@@ -209,7 +209,7 @@ impl Treasury {
         Ok(state.expect("the rules give a movement's state"))
     }
 
-    /// Deposits liquidity. The same again is harmless.
+    /// Deposits liquidity. Repeating it is harmless.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -221,7 +221,7 @@ impl Treasury {
         self.fit(&turn, funds.participant, funds.currency).await
     }
 
-    /// Reserves liquidity that is to go. It must leave what the position needs.
+    /// Reserves liquidity for withdrawal. The rest must cover the position.
     ///
     /// # Errors
     /// [`OperatorError::Insufficient`] if it does not.
@@ -230,7 +230,8 @@ impl Treasury {
         let Funds { participant, currency, amount, .. } = *funds;
         let balances = Balances::read(&self.ledger, participant, currency).await;
         let left = balances.cover().saturating_sub_unsigned(amount);
-        // Headroom above the liquidity that is left goes with the liquidity, in one chain, or neither goes.
+        // Headroom above the remaining liquidity is revoked in the same chain, so that both succeed or
+        // neither.
         let headroom = u128::try_from(balances.granted() - left.max(0)).unwrap_or(0);
         let state = self.begin(MovementKind::FundsOut, funds, headroom).await?;
         if state == MovementState::Intended {
@@ -331,7 +332,7 @@ impl Treasury {
         let is_done = |status: &CreateTransferStatus| {
             matches!(status, CreateTransferStatus::Created | CreateTransferStatus::Exists)
         };
-        // A chain that was carried out before says so by its first member.
+        // A chain that was carried out before reports so through its first member.
         if statuses.first().is_some_and(is_done) {
             return self.advance(id, done).await;
         }
@@ -342,7 +343,7 @@ impl Treasury {
         Err(OperatorError::Ledger(statuses[0]))
     }
 
-    /// Finishes what the last run left behind.
+    /// Finishes work left over from the last run.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -356,7 +357,7 @@ impl Treasury {
         Ok(())
     }
 
-    /// Grants or takes back headroom, so that a participant has as much as its limit.
+    /// Grants or revokes headroom, so that a participant has as much as its limit.
     ///
     /// # Errors
     /// [`OperatorError`].
@@ -365,7 +366,7 @@ impl Treasury {
         self.fit(&turn, participant, currency).await
     }
 
-    /// The same, by who has the turn.
+    /// The same, for callers that already hold the lock.
     pub(crate) async fn fit(
         &self,
         _turn: &tokio::sync::MutexGuard<'_, ()>,
@@ -414,7 +415,7 @@ impl Treasury {
         Ok(())
     }
 
-    /// Has a participant's headroom looked at soon.
+    /// Schedules a check of a participant's headroom.
     pub fn look_at(&self, participant: u32, currency: u32) {
         let mut due = self.due.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         due.insert((participant, currency));
@@ -422,7 +423,7 @@ impl Treasury {
         self.wake.notify_one();
     }
 
-    /// Takes back headroom of those over their limit as it comes back, and watches alarm thresholds, until
+    /// Revokes headroom of participants over their limit as it is freed, and watches alarm thresholds, until
     /// the drain fires.
     pub async fn run(self: Arc<Self>, drain: Drain) {
         let mut alarmed = BTreeSet::new();
@@ -458,7 +459,7 @@ impl Treasury {
         }
     }
 
-    /// Counts the windows that are closed and not settled.
+    /// Counts the windows that are closed but not settled.
     fn count_open(&self) -> Result<(), StoreError> {
         let is_unsettled = |state| {
             use WindowState::{Aborted, Closed, PendingSettlement, Processing};
@@ -470,7 +471,7 @@ impl Treasury {
         Ok(())
     }
 
-    /// Raises an alarm for each position that has come near its cap, once until it is below again.
+    /// Raises an alarm for each position that comes near its cap, once until it has fallen below again.
     async fn watch(&self, alarmed: &mut BTreeSet<(u32, u32)>) -> Result<(), OperatorError> {
         let accounts: Vec<_> = self
             .store

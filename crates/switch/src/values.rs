@@ -1,5 +1,5 @@
-//! The forms of values in messages: amounts, times, identifiers. Reading a value and writing it yields the
-//! same text.
+//! Formats of values in messages: amounts, times, identifiers. Parsing a value and formatting it again yields
+//! the same text.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ const UNIT: u128 = 10_u128.pow(SCALE);
 /// The most digits before the point.
 const INTEGER_DIGITS_MAX: usize = 18;
 
-/// Reads an amount into ten-thousandths: up to 18 digits without leading zeros, optionally a point and up to
-/// four decimals without trailing zeros. `None` for every other text.
+/// Parses an amount into ten-thousandths: up to 18 digits without leading zeros, optionally a point and up to
+/// four decimals without trailing zeros. `None` for any other text.
 #[must_use]
 pub fn parse_amount(text: &str) -> Option<u128> {
     let (integer, decimals) = match text.split_once('.') {
@@ -33,7 +33,7 @@ pub fn parse_amount(text: &str) -> Option<u128> {
     Some(number(integer) * UNIT + number(decimals) * 10_u128.pow(missing))
 }
 
-/// Writes an amount of ten-thousandths.
+/// Formats an amount of ten-thousandths.
 #[must_use]
 pub fn format_amount(amount: u128) -> String {
     let mut text = (amount / UNIT).to_string();
@@ -45,14 +45,14 @@ pub fn format_amount(amount: u128) -> String {
     text
 }
 
-/// Writes a signed amount of ten-thousandths.
+/// Formats a signed amount of ten-thousandths.
 #[must_use]
 pub fn format_signed(amount: i128) -> String {
     let sign = if amount < 0 { "-" } else { "" };
     format!("{sign}{}", format_amount(amount.unsigned_abs()))
 }
 
-/// Reads a UUID in lower case (versions 1 to 8 of RFC 9562).
+/// Parses a UUID in lower case (versions 1 to 8 of RFC 9562).
 #[must_use]
 pub fn parse_uuid(text: &str) -> Option<u128> {
     let bytes: &[u8; 36] = text.as_bytes().try_into().ok()?;
@@ -71,7 +71,7 @@ pub fn parse_uuid(text: &str) -> Option<u128> {
     ((1..=8).contains(&version) && variant == 0b10).then_some(id)
 }
 
-/// Writes a UUID.
+/// Formats a UUID.
 #[must_use]
 pub fn format_uuid(id: u128) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -85,8 +85,8 @@ pub fn format_uuid(id: u128) -> String {
     text
 }
 
-/// Reads 32 bytes of base64url without padding: 43 characters, the two spare bits of the last one zero, so
-/// that each value has one spelling.
+/// Parses 32 bytes of base64url without padding: 43 characters, with the two spare bits of the last one zero,
+/// so that each value has one spelling.
 #[must_use]
 pub fn parse_hash(text: &str) -> Option<[u8; 32]> {
     let bytes: &[u8; 43] = text.as_bytes().try_into().ok()?;
@@ -104,13 +104,13 @@ pub fn parse_hash(text: &str) -> Option<[u8; 32]> {
     (bits & 0b11 == 0).then_some(out)
 }
 
-/// Whether a text has the form of a hash, perhaps with spare bits.
+/// Whether a text has the format of a hash, possibly with spare bits set.
 #[must_use]
 pub fn is_hash_text(text: &str) -> bool {
     text.len() == 43 && text.bytes().all(|b| sextet(b).is_some())
 }
 
-/// Whether a text is base64url without padding (or with it).
+/// Whether a text is base64url, with or without padding.
 #[must_use]
 pub fn is_base64url(text: &str) -> bool {
     text.trim_end_matches('=').bytes().all(|b| sextet(b).is_some())
@@ -127,7 +127,7 @@ fn sextet(byte: u8) -> Option<u8> {
     }
 }
 
-/// Writes 32 bytes as base64url without padding.
+/// Formats 32 bytes as base64url without padding.
 #[must_use]
 pub fn format_hash(bytes: &[u8; 32]) -> String {
     const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -150,8 +150,8 @@ pub fn format_hash(bytes: &[u8; 32]) -> String {
 const ERA_DAYS: i64 = 146_097;
 const EPOCH_DAYS: i64 = 719_468;
 
-/// Reads an ISO 8601 instant with milliseconds and zone into milliseconds since 1970:
-/// `2026-11-21T15:04:05.678Z` or with `+01:00` instead of `Z`. `None` for every other text, and for times
+/// Parses an ISO 8601 instant with milliseconds and zone into milliseconds since 1970:
+/// `2026-11-21T15:04:05.678Z` or with `+01:00` instead of `Z`. `None` for any other text, and for times
 /// before 1970.
 #[must_use]
 pub fn parse_time(text: &str) -> Option<u64> {
@@ -189,7 +189,7 @@ pub fn parse_time(text: &str) -> Option<u64> {
     u64::try_from((minutes * 60 + second) * 1000 + milli).ok()
 }
 
-/// Writes milliseconds since 1970 as an ISO 8601 instant in UTC.
+/// Formats milliseconds since 1970 as an ISO 8601 instant in UTC.
 #[must_use]
 pub fn format_time(millis: u64) -> String {
     let (seconds, milli) = (millis / 1000, millis % 1000);
@@ -199,7 +199,7 @@ pub fn format_time(millis: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
-/// Writes milliseconds since 1970 as the date of an HTTP header.
+/// Formats milliseconds since 1970 as the date of an HTTP header.
 #[must_use]
 pub fn format_http_date(millis: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
@@ -231,8 +231,8 @@ fn civil_of(days: i64) -> (i64, i64, i64) {
     (year + era * 400 + i64::from(month <= 2), month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }
 
-/// The ledger number of a currency: its three letters as a number, so that it needs no table. `None` for
-/// other texts.
+/// The ledger code of a currency: its three letters encoded as a number, so that no table is needed. `None`
+/// for other texts.
 #[must_use]
 pub fn currency_number(text: &str) -> Option<u32> {
     let letters: &[u8; 3] = text.as_bytes().try_into().ok()?;

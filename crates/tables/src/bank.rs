@@ -46,7 +46,7 @@ const _: () = assert!(ALL_WITH_LEDGER.len() == ALL.len() + crate::ledger::ALL.le
 pub const EQUITY_ACCOUNT: &str = "#signup-bonus";
 
 record! {
-    /// Names the one row of [`BankStates`].
+    /// Identifies the one row of [`BankStates`].
     pub key struct BankStateKey {
         /// Always 0.
         pub id: u8,
@@ -59,7 +59,7 @@ impl BankStateKey {
 }
 
 record! {
-    /// What belongs to the bank as a whole.
+    /// The bank's global data.
     pub struct BankStateRow {
         /// The currency of all accounts, fixed when the store is created.
         pub currency: String,
@@ -86,7 +86,7 @@ impl Table for BankStates {
 }
 
 record! {
-    /// Names an account.
+    /// Identifies an account.
     pub key struct AccountKey {
         /// The name, as in the account's payto URI.
         pub name: String,
@@ -200,11 +200,11 @@ record! {
         pub row_id: u64,
         /// The name of the account that pays.
         pub debit_account: String,
-        /// The name of the account that receives.
+        /// The name of the payee's account.
         pub credit_account: String,
-        /// How much.
+        /// The amount.
         pub amount: Money,
-        /// When.
+        /// The time.
         pub time: Timestamp,
         /// The subject of a transfer towards an exchange.
         pub reserve_pub: Option<EddsaPublicKey>,
@@ -212,7 +212,7 @@ record! {
         pub wtid: Option<Wtid>,
         /// The exchange that ordered a transfer through the wire gateway.
         pub exchange_base_url: Option<String>,
-        /// What the customer wrote on a payment.
+        /// The customer's text of a payment.
         pub text: Option<String>,
     }
 }
@@ -268,7 +268,7 @@ impl Table for BankTransactions {
 }
 
 record! {
-    /// Names a withdrawal operation.
+    /// Identifies a withdrawal operation.
     pub key struct WithdrawalKey {
         /// The operation's id, random; whoever knows it can select a reserve.
         pub wopid: [u8; 32],
@@ -276,11 +276,11 @@ record! {
 }
 
 record! {
-    /// A withdrawal operation: a customer's offer to pay into a reserve that a wallet names.
+    /// A withdrawal operation: a customer's offer to pay into a reserve that a wallet chooses.
     pub struct WithdrawalRow {
         /// The customer's account.
         pub account: String,
-        /// How much.
+        /// The amount.
         pub amount: Money,
         /// When it was created.
         pub created: Timestamp,
@@ -314,7 +314,7 @@ record! {
         pub debit_account: String,
         /// The name of the account that receives.
         pub credit_account: String,
-        /// How much.
+        /// The amount.
         pub amount: Money,
         /// See [`TransactionRow`].
         pub reserve_pub: Option<EddsaPublicKey>,
@@ -324,9 +324,9 @@ record! {
         pub exchange_base_url: Option<String>,
         /// See [`TransactionRow`].
         pub text: Option<String>,
-        /// How often the ledger has refused it before: ids of refused transfers are used up.
+        /// How often the ledger has refused it so far. The ids of refused transfers are used up.
         pub attempt: u32,
-        /// Whether a withdrawal's money is reserved already, so that the ledger posts the reservation.
+        /// Whether a withdrawal's money is already reserved, so that the ledger posts the reservation.
         pub is_reserved: bool,
         /// Whether the ledger's answer is still to be booked.
         pub is_open: bool,
@@ -362,17 +362,17 @@ impl Table for BankIntents {
 record! {
     /// See [`OldBankStates`].
     pub struct OldBankStateRow {
-        /// As it was.
+        /// Same as in the old format.
         pub currency: String,
-        /// As it was.
+        /// Same as in the old format.
         pub next_row_id: u64,
-        /// As it was.
+        /// Same as in the old format.
         pub password_salt: [u8; 16],
     }
 }
 
-/// The state of a bank that kept balances itself. Never written; a store that has it must not be mistaken for
-/// an empty one.
+/// The state of a bank that kept balances itself. Never written; a store that contains it must not be
+/// mistaken for an empty one.
 pub struct OldBankStates;
 
 impl Table for OldBankStates {

@@ -13,7 +13,7 @@ use batzen_store::{Table, TableDef, record};
 pub const ALL: &[&TableDef] = &[LedgerLog::DEF];
 
 record! {
-    /// Names a row of [`LedgerLog`].
+    /// Identifies a row of [`LedgerLog`].
     pub key struct LedgerLogKey {
         /// The number of its first record: records are numbered from 0 without gaps.
         pub first: u64,

@@ -1,5 +1,4 @@
-//! The switch's tables: participants, transfers, windows, settlements, and messages that are still to be
-//! sent.
+//! The switch's tables: participants, transfers, windows, settlements, and messages still to be sent.
 //!
 //! Amounts are in ten-thousandths of the currency's unit, times in milliseconds since 1970 unless they are
 //! [`Timestamp`]s. The money itself is in the ledger: these tables record what was intended, decided and
@@ -22,7 +21,7 @@
 //! | `switch_settlement_accounts` | settlement, participant, currency | by settlement |
 //! | `switch_movements` | id | those with work at the ledger; by participant |
 //! | `switch_approvals` | number | – |
-//! | `switch_open_approvals` | hash of what the change is about | all |
+//! | `switch_open_approvals` | hash of the change's subject | all |
 //! | `switch_parties` | hash of the party, currency | by party |
 
 use batzen_protocol::Timestamp;
@@ -53,7 +52,7 @@ pub const ALL: &[&TableDef] = &[
 pub const HUB: u32 = 0;
 
 record! {
-    /// Names the one row of [`SwitchStates`].
+    /// Identifies the one row of [`SwitchStates`].
     pub key struct SwitchStateKey {
         /// Always 0.
         pub id: u8,
@@ -66,7 +65,7 @@ impl SwitchStateKey {
 }
 
 record! {
-    /// What belongs to the switch as a whole: the next numbers, and the open window.
+    /// The switch's global data: the next numbers, and the open window.
     pub struct SwitchStateRow {
         /// The next participant, from 1.
         pub next_participant: u32,
@@ -97,9 +96,9 @@ impl Table for SwitchStates {
 }
 
 record! {
-    /// Names a participant.
+    /// Identifies a participant.
     pub key struct ParticipantKey {
-        /// In lower case: names are unique without regard to case.
+        /// In lower case, because names are unique regardless of case.
         pub name: String,
     }
 }
@@ -116,7 +115,7 @@ record! {
     pub struct ParticipantRow {
         /// Its number, from 1.
         pub number: u32,
-        /// Its name as it was given.
+        /// Its name as registered.
         pub name: String,
         /// Whether it takes part.
         pub active: bool,
@@ -134,7 +133,7 @@ impl Table for Participants {
     type Row = ParticipantRow;
 }
 
-/// What an account is for.
+/// The purpose of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum AccountKind {
@@ -142,11 +141,11 @@ pub enum AccountKind {
     Position = 1,
     /// A participant's liquidity at the settlement bank.
     Settlement = 2,
-    /// The hub's: counterpart of liquidity that is paid in and out.
+    /// The hub's account: counterpart of liquidity that is paid in and out.
     HubReconciliation = 3,
-    /// The hub's: counterpart of net settlement; zero after each settlement.
+    /// The hub's account: counterpart of net settlement; zero after each settlement.
     HubMultilateralSettlement = 4,
-    /// The hub's, one for each participant: the headroom granted to it.
+    /// The hub's account, one per participant: the headroom granted to it.
     Grant = 5,
 }
 
@@ -178,7 +177,7 @@ impl AccountKind {
 }
 
 record! {
-    /// Names an account. Its id in the ledger is made of these three.
+    /// Identifies an account. Its id in the ledger is composed of these three.
     pub key struct SwitchAccountKey {
         /// The owner; the hub is 0.
         pub participant: u32,
@@ -213,8 +212,8 @@ record! {
         pub ndc: Option<u128>,
         /// The percentage of the limit at which an alarm is raised. Positions only.
         pub alarm_percentage: u8,
-        /// The error code that new prepares are refused with because the granted headroom could not be taken
-        /// back in full; 0: the participant is within its limit.
+        /// The error code with which new prepares are refused because the granted headroom could not be
+        /// revoked in full; 0: the participant is within its limit.
         pub over_limit: u16,
         /// Whether each transfer of the currency is settled at once by itself. The hub's account for
         /// settlement only.
@@ -232,7 +231,7 @@ impl Table for SwitchAccounts {
 }
 
 record! {
-    /// Names a callback address.
+    /// Identifies a callback address.
     pub key struct EndpointKey {
         /// The participant.
         pub participant: u32,
@@ -268,7 +267,7 @@ impl Table for Endpoints {
 }
 
 record! {
-    /// Names a transfer.
+    /// Identifies a transfer.
     pub key struct TransferKey {
         /// Chosen by the payer; also the id of the pending transfer in the ledger.
         pub id: u128,
@@ -288,9 +287,9 @@ record! {
         pub payee: u32,
         /// The currency.
         pub currency: u32,
-        /// How much.
+        /// The amount.
         pub amount: u128,
-        /// What the fulfilment must hash to.
+        /// The hash that the fulfilment must match.
         pub condition: [u8; 32],
         /// When it expires.
         pub expiration: u64,
@@ -326,9 +325,9 @@ record! {
 pub struct Transfers;
 
 impl Transfers {
-    /// Those with an intent, in the order of the intents.
+    /// Transfers with an intent, in the order of the intents.
     pub const INTENDED: u8 = 1;
-    /// Those that expire, by expiration.
+    /// Transfers that can expire, by expiration.
     pub const BY_DEADLINE: u8 = 2;
     /// Parts of bulk transfers.
     pub const BY_BULK: u8 = 3;
@@ -358,7 +357,7 @@ impl Table for Transfers {
     }
 }
 
-/// Which message a body is.
+/// The kind of message of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum BodyKind {
@@ -375,7 +374,7 @@ pub enum BodyKind {
 }
 
 record! {
-    /// Names a message.
+    /// Identifies a message.
     pub key struct BodyKey {
         /// The transfer or bulk transfer.
         pub id: u128,
@@ -411,20 +410,20 @@ impl Table for Bodies {
 }
 
 record! {
-    /// Names a message that is to be sent.
+    /// Identifies a message to be sent.
     pub key struct OutboxKey {
-        /// To whom.
+        /// The receiver.
         pub participant: u32,
-        /// Its number, in the order of the commands that it comes from: messages about one transfer are sent
-        /// in this order.
+        /// Its number, in the order of the commands that created the messages; messages about one transfer
+        /// are sent in this order.
         pub number: u64,
     }
 }
 
 record! {
-    /// A message that is to be sent. Its text is made at that time, from the rows that it is about.
+    /// A message to be sent. Its text is written at that time, from the rows that it is about.
     pub struct OutboxRow {
-        /// What kind of message, see the switch's outbox.
+        /// The kind of message, see the switch's outbox.
         pub kind: u8,
         /// The transfer or bulk transfer.
         pub id: u128,
@@ -437,7 +436,7 @@ record! {
     }
 }
 
-/// Messages that are still to be sent.
+/// Messages to be sent.
 pub struct Outbox;
 
 impl Outbox {
@@ -458,7 +457,7 @@ impl Table for Outbox {
 }
 
 record! {
-    /// Names a bulk transfer.
+    /// Identifies a bulk transfer.
     pub key struct BulkKey {
         /// Chosen by the payer.
         pub id: u128,
@@ -509,7 +508,7 @@ impl Table for Bulks {
 }
 
 record! {
-    /// Names a settlement window.
+    /// Identifies a settlement window.
     pub key struct WindowKey {
         /// Its number, from 1.
         pub id: u64,
@@ -528,7 +527,7 @@ record! {
         /// When its state last changed.
         pub changed: Timestamp,
         /// Accepted fulfilments of this window that the ledger has not answered. The window is closed only
-        /// after they are.
+        /// once they are answered.
         pub in_flight: u64,
         /// Transfers committed in it.
         pub transfers: u64,
@@ -545,7 +544,7 @@ impl Table for Windows {
 }
 
 record! {
-    /// Names a participant's part of a window.
+    /// Identifies a participant's part of a window.
     pub key struct NetKey {
         /// The window.
         pub window: u64,
@@ -557,7 +556,7 @@ record! {
 }
 
 record! {
-    /// What a participant sent and received in a window.
+    /// The amounts that a participant sent and received in a window.
     pub struct NetRow {
         /// Sum of the amounts sent.
         pub sent: u128,
@@ -574,7 +573,7 @@ record! {
     }
 }
 
-/// What participants sent and received, by window.
+/// The amounts that participants sent and received, by window.
 pub struct Nets;
 
 impl Nets {
@@ -593,7 +592,7 @@ impl Table for Nets {
 }
 
 record! {
-    /// Names a settlement model.
+    /// Identifies a settlement model.
     pub key struct ModelKey {
         /// Its name.
         pub name: String,
@@ -603,15 +602,15 @@ record! {
 record! {
     /// How transfers of a currency are settled.
     pub struct ModelRow {
-        /// The currency; 0: all that have no model of their own.
+        /// The currency; 0: all currencies without their own model.
         pub currency: u32,
         /// Whether each transfer is settled at once by itself; otherwise in net, later.
         pub gross: bool,
-        /// Whether recipients' positions are tested when they are reserved.
+        /// Whether recipients' positions are checked when they are reserved.
         pub require_liquidity_check: bool,
-        /// Whether settlement moves positions; otherwise it only keeps records.
+        /// Whether settlement changes positions; otherwise it only keeps records.
         pub auto_position_reset: bool,
-        /// Whether it is used.
+        /// Whether it is in use.
         pub active: bool,
     }
 }
@@ -626,7 +625,7 @@ impl Table for Models {
 }
 
 record! {
-    /// Names a settlement.
+    /// Identifies a settlement.
     pub key struct SettlementKey {
         /// Its number, from 1.
         pub id: u64,
@@ -661,7 +660,7 @@ impl Table for Settlements {
 }
 
 record! {
-    /// Names an account of a settlement.
+    /// Identifies an account of a settlement.
     pub key struct SettlementAccountKey {
         /// The settlement.
         pub settlement: u64,
@@ -673,13 +672,13 @@ record! {
 }
 
 record! {
-    /// What a participant owes or is owed in a settlement.
+    /// The amount that a participant owes or is owed in a settlement.
     pub struct SettlementAccountRow {
         /// The state, see the switch's rules.
         pub state: u8,
-        /// What it sent: it owes `sent` − `received`.
+        /// The amount it sent: it owes `sent` − `received`.
         pub sent: u128,
-        /// What it received.
+        /// The amount it received.
         pub received: u128,
         /// Why it has this state.
         pub reason: String,
@@ -706,9 +705,9 @@ impl Table for SettlementAccounts {
 }
 
 record! {
-    /// Names a movement.
+    /// Identifies a movement.
     pub key struct MovementKey {
-        /// Chosen by the operator (a UUID), or made from a running number: also the id in the ledger.
+        /// Chosen by the operator (a UUID), or derived from a running number; also the id in the ledger.
         pub id: u128,
     }
 }
@@ -716,7 +715,7 @@ record! {
 record! {
     /// Liquidity paid in or out, and headroom granted or revoked.
     pub struct MovementRow {
-        /// What kind, see the switch's rules.
+        /// The kind, see the switch's rules.
         pub kind: u8,
         /// The state, see the switch's rules.
         pub state: u8,
@@ -724,17 +723,17 @@ record! {
         pub participant: u32,
         /// The currency.
         pub currency: u32,
-        /// How much.
+        /// The amount.
         pub amount: u128,
-        /// How much headroom is revoked in the same step (funds out).
+        /// The headroom that is revoked in the same step (funds out).
         pub headroom: u128,
-        /// Why.
+        /// The reason.
         pub reason: String,
         /// The settlement bank's reference.
         pub reference: String,
         /// The operator who ordered it; empty: the switch itself.
         pub operator: String,
-        /// When.
+        /// The time.
         pub created: Timestamp,
         /// When its state last changed.
         pub changed: Timestamp,
@@ -745,11 +744,11 @@ record! {
 pub struct Movements;
 
 impl Movements {
-    /// Those with an intent.
+    /// Movements with an intent.
     pub const INTENDED: u8 = 1;
     /// By participant, in their order.
     pub const BY_PARTICIPANT: u8 = 2;
-    /// States in which an answer of the ledger is awaited are odd.
+    /// States that await an answer of the ledger are odd.
     #[must_use]
     pub const fn is_intent(state: u8) -> bool {
         state % 2 == 1
@@ -773,7 +772,7 @@ impl Table for Movements {
 }
 
 record! {
-    /// Names an approval.
+    /// Identifies an approval.
     pub key struct ApprovalKey {
         /// Its number, from 1.
         pub id: u64,
@@ -785,16 +784,16 @@ record! {
     pub struct ApprovalRow {
         /// The change as JSON.
         pub change: String,
-        /// Who proposed it.
+        /// The operator who proposed it.
         pub proposed_by: String,
-        /// When.
+        /// The time.
         pub proposed: Timestamp,
         /// 0: open; 1: approved, and done once `result` says so; 2: rejected; 3: approved, but it could not
         /// be done; 4: withdrawn; 5: expired.
         pub state: u8,
-        /// Who decided; empty if nobody did before it expired.
+        /// The operator who decided; empty if it expired undecided.
         pub decided_by: String,
-        /// When.
+        /// The time.
         pub decided: Timestamp,
         /// The result, or the reason of a rejection or withdrawal.
         pub result: String,
@@ -811,7 +810,7 @@ impl Table for Approvals {
 }
 
 record! {
-    /// Names what an open proposal is about: there is at most one at a time.
+    /// Identifies the subject of an open proposal; there is at most one per subject.
     pub key struct OpenApprovalKey {
         /// A hash of the transfer, window, settlement or whole change.
         pub subject: [u8; 32],
@@ -823,9 +822,9 @@ record! {
     pub struct OpenApprovalRow {
         /// Its number in [`Approvals`].
         pub approval: u64,
-        /// Who proposed it.
+        /// The operator who proposed it.
         pub proposed_by: String,
-        /// A hash of the change, to know a repetition.
+        /// A hash of the change, to recognise a repetition.
         pub change: [u8; 32],
         /// When it was proposed.
         pub proposed: Timestamp,
@@ -854,17 +853,17 @@ impl Table for OpenApprovals {
 }
 
 record! {
-    /// Names a party in a currency.
+    /// Identifies a party in a currency.
     pub key struct PartyKey {
         /// A hash of type, identifier and sub-identifier.
         pub party: [u8; 32],
-        /// The currency; 0: every one.
+        /// The currency; 0: all currencies.
         pub currency: u32,
     }
 }
 
 record! {
-    /// Whose customer a party is.
+    /// The participant whose customer a party is.
     pub struct PartyRow {
         /// The participant.
         pub participant: u32,

@@ -99,7 +99,7 @@ pub struct WalletOptions {
     pub clock: Arc<dyn Clock>,
     /// Generates secrets.
     pub entropy: Box<dyn Entropy>,
-    /// Attempts for one request before its operation rests.
+    /// Attempts for one request before its operation pauses.
     pub attempts: u32,
     /// Pause after the first failed attempt. It doubles with each further attempt and varies randomly by
     /// half.

@@ -26,7 +26,7 @@ pub struct NetworkError {
     pub server: String,
     /// `exchange` or `bank`.
     pub service: &'static str,
-    /// Why.
+    /// The reason.
     pub problem: NetworkProblem,
     /// The technical cause, for logs.
     pub detail: String,

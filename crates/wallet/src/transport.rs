@@ -1,5 +1,4 @@
-//! Sending requests over HTTP: one connection pool for each face the wallet shows, no cookies, bounded
-//! bodies.
+//! Sends requests over HTTP: a separate connection pool for each context, no cookies, bounded bodies.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -10,22 +9,22 @@ use batzen_http_client::{Client, ClientError, ClientOptions};
 
 use crate::core::http::{Context, HttpRequest, HttpResponse, Method};
 
-/// The largest answer that is read, before and after inflation, in bytes.
+/// The largest answer that is read, in bytes, both before and after decompression.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// How long connecting may take.
+/// Time limit for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an answer may take, without the time for which the server may hold it back.
+/// Time limit for an answer, not counting the time for which the server may hold it back.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Request bodies of at least this size are compressed, if that makes them smaller.
 const COMPRESS_FROM_BYTES: usize = 4096;
 
-/// There is no answer, so the server may or may not have done what was asked. Send the same request again.
+/// There is no answer, so the server may or may not have executed the request. Send the same request again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{url}: {reason}")]
 pub struct TransportError {
-    /// Where the request went.
+    /// The URL of the request.
     pub url: String,
-    /// What happened.
+    /// The reason.
     pub reason: String,
 }
 
@@ -45,7 +44,7 @@ pub struct HttpTransport {
 }
 
 impl HttpTransport {
-    /// A transport with connections of its own. It uses no proxy and sends each request once.
+    /// A transport with its own connections. It uses no proxy and sends each request once.
     ///
     /// # Errors
     /// If TLS cannot be set up.
@@ -81,7 +80,7 @@ impl HttpTransport {
         }
         let reply = call.send().await.map_err(|error| failed(&request.url, error))?;
         let header = |name: &str| reply.header(name).map(str::to_owned);
-        // The client inflates. Any other encoding would reach the core as garbage.
+        // The client decompresses bodies. Any other encoding would reach the core as garbage.
         if let Some(encoding) = header("content-encoding").map(|text| text.to_ascii_lowercase())
             && !matches!(encoding.as_str(), "identity" | "deflate")
         {

@@ -149,7 +149,7 @@ impl Service {
     }
 }
 
-/// The URI that tells a wallet where to find a withdrawal operation.
+/// The URI that leads a wallet to a withdrawal operation.
 pub(super) fn withdraw_uri(base_url: &str, withdrawal_id: &str) -> String {
     let (scheme, rest) = match base_url.strip_prefix("https://") {
         Some(rest) => ("taler", rest),

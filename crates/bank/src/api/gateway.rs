@@ -122,7 +122,7 @@ impl<'a> TransferBody<'a> {
     }
 }
 
-/// The account that a base URL names.
+/// The account named in a base URL.
 fn gateway_account(name: &str) -> Result<String, Response> {
     if names::is_account_name(name) { Ok(name.to_owned()) } else { Err(unknown_account(name)) }
 }

@@ -214,7 +214,7 @@ pub(crate) struct Service {
     /// Counters of requests.
     operations_run: Operations,
     sums: Arc<MoneySums>,
-    /// What browsers are shown at the root.
+    /// The page shown to browsers at the root.
     page: StaticPage,
 }
 
@@ -509,7 +509,7 @@ impl Service {
         self.operations_run.write(page);
         self.executor.lane.metrics().write(page);
         let open = self.executor.settler.open() as u64;
-        page.gauge("batzen_bank_intents_open", "Movements of money that wait for the ledger", open);
+        page.gauge("batzen_bank_intents_open", "Movements of money waiting for the ledger", open);
         self.sums.write(page);
         self.store.write_metrics(page, batzen_tables::bank::ALL);
         self.http_stats.write(page);

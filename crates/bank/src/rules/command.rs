@@ -9,11 +9,11 @@ use batzen_tables::bank::BankStateRow;
 use super::{Finished, Intent, Selection};
 use crate::chart::Verdict;
 
-/// What can be asked of the bank. Names of accounts have been checked before, and amounts are in its
-/// currency.
+/// A command to the bank. Account names have been checked before, and amounts are in its currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// First of all: creates the bank in an empty store, or checks that this is the bank that is there.
+    /// Creates the bank in an empty store, or checks that the store holds this bank. Always the first
+    /// command.
     Open(Open),
     /// Registers a customer, who receives the sign-up bonus. Idempotent.
     Register(Register),
@@ -33,18 +33,18 @@ pub enum Command {
     ConfirmWithdrawal(ConfirmWithdrawal),
     /// The customer gives up. Idempotent.
     AbortWithdrawal(AbortWithdrawal),
-    /// Books what the ledger has answered to open intents. Each is booked by itself.
+    /// Books the ledger's answers to open intents. Each is booked by itself.
     Finish(Finish),
 }
 
-/// First of all: creates the bank in an empty store, or checks that this is the bank that is there.
+/// Creates the bank in an empty store, or checks that the store holds this bank. Always the first command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Open {
     /// The currency of all accounts.
     pub currency: Currency,
-    /// Random; counts only for a new bank.
+    /// Random; used only for a new bank.
     pub password_salt: [u8; 16],
-    /// Random; counts only for a new bank.
+    /// Random; used only for a new bank.
     pub identity: [u8; 16],
 }
 
@@ -62,8 +62,7 @@ pub struct Register {
 pub struct SetPassword {
     /// The account.
     pub name: String,
-    /// The hash that is to be replaced: if there is another one meanwhile, that stays. None: whatever there
-    /// is.
+    /// The hash to replace: if the account has a different one by now, that one stays. `None`: replace any.
     pub replaces: Option<ShortHash>,
     /// The hash of the password.
     pub password_hash: ShortHash,
@@ -72,13 +71,13 @@ pub struct SetPassword {
 /// Moves money with a reserve key as subject. Not idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddIncoming {
-    /// Random, names the transaction.
+    /// Random; identifies the transaction.
     pub id: [u8; 32],
-    /// Who pays.
+    /// The payer.
     pub debit_account: String,
-    /// Who receives: the exchange.
+    /// The payee, which is the exchange.
     pub credit_account: String,
-    /// How much.
+    /// The amount.
     pub amount: Money,
     /// The subject.
     pub reserve_pub: EddsaPublicKey,
@@ -89,11 +88,11 @@ pub struct AddIncoming {
 pub struct Transfer {
     /// Chosen by the client when it prepared the transfer.
     pub request_uid: HashCode,
-    /// Who pays: the exchange.
+    /// The payer, which is the exchange.
     pub debit_account: String,
-    /// Who receives.
+    /// The payee.
     pub credit_account: String,
-    /// How much.
+    /// The amount.
     pub amount: Money,
     /// The subject.
     pub wtid: Wtid,
@@ -104,15 +103,15 @@ pub struct Transfer {
 /// A customer pays another account. Idempotent by `id`, without time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pay {
-    /// Chosen by the customer's page; the ledger shows it whole.
+    /// Chosen by the customer's page; the ledger shows all of it.
     pub id: [u8; 16],
-    /// Who pays.
+    /// The payer.
     pub debit_account: String,
-    /// Who receives; it has to exist.
+    /// The payee, which must exist.
     pub credit_account: String,
-    /// How much.
+    /// The amount.
     pub amount: Money,
-    /// What the customer wrote.
+    /// The customer's text.
     pub text: String,
     /// The reserve key in the text, if there is one.
     pub reserve_pub: Option<EddsaPublicKey>,
@@ -121,11 +120,11 @@ pub struct Pay {
 /// Creates a withdrawal operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateWithdrawal {
-    /// Random, names the operation.
+    /// Random; identifies the operation.
     pub wopid: [u8; 32],
-    /// Who will pay.
+    /// The account that will pay.
     pub account: String,
-    /// How much.
+    /// The amount.
     pub amount: Money,
 }
 
@@ -160,7 +159,7 @@ pub struct AbortWithdrawal {
     pub account: String,
 }
 
-/// Books what the ledger has answered to open intents. Each is booked by itself.
+/// Books the ledger's answers to open intents. Each is booked by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finish(pub Arc<[(Intent, Verdict)]>);
 
@@ -175,18 +174,18 @@ pub enum Outcome {
     Finished(Vec<Finished>),
     /// The account is registered.
     Registered,
-    /// The account has a password: this one, or one that came before.
+    /// The account has a password: this one, or one set earlier.
     PasswordSet,
     /// The money has moved.
     Booked {
         /// The transaction's row id.
         row_id: u64,
-        /// When, in whole seconds.
+        /// The time, in whole seconds.
         time: Timestamp,
     },
     /// The operation exists.
     WithdrawalCreated,
-    /// The selection stands.
+    /// The selection is recorded.
     WithdrawalSelected {
         /// Whether the customer has confirmed.
         transfer_done: bool,
@@ -200,15 +199,15 @@ pub enum Outcome {
     WithdrawalAborted,
 }
 
-/// A command together with the type of its outcome, so that a caller gets that outcome and no other.
+/// A command together with the type of its outcome, so that a caller gets exactly that outcome.
 pub trait TypedCommand: Into<Command> {
-    /// What a client learns from it.
+    /// The result for the client.
     type Outcome;
 
-    /// Takes the outcome out of the rules' answer.
+    /// Extracts the outcome from the rules' answer.
     ///
     /// # Panics
-    /// If it is the answer to another command: the rules are wrong then.
+    /// If it is the answer to another command, which is a bug in the rules.
     fn outcome(answer: Outcome) -> Self::Outcome;
 }
 
@@ -217,11 +216,11 @@ pub trait TypedCommand: Into<Command> {
 pub struct Booking {
     /// The transaction's row id.
     pub row_id: u64,
-    /// When, in whole seconds.
+    /// The time, in whole seconds.
     pub time: Timestamp,
 }
 
-/// The selection of a withdrawal operation stands.
+/// The selection of a withdrawal operation is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelectionStands {
     /// Whether the customer has confirmed.

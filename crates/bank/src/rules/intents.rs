@@ -38,7 +38,7 @@ pub(super) fn in_flight(key: &TransactionKey) -> Refusal {
     Refusal::InFlight { key: key.clone(), command: Box::new(Command::Finish(Finish([].into()))) }
 }
 
-/// Refuses while the intent is open.
+/// Refuses the command while the intent is open.
 pub(super) fn require_decided(rows: &WorkingSet, key: &TransactionKey) -> Result<(), Refusal> {
     match rows.get::<BankIntents>(key) {
         Some(row) if row.is_open => Err(in_flight(key)),
@@ -76,7 +76,7 @@ pub(super) fn write(
 }
 
 impl Intent {
-    /// Left open by an earlier process: unknown how far the ledger executed it.
+    /// An intent left open by an earlier process; it is unknown how far the ledger executed it.
     pub(crate) fn left_open(key: TransactionKey, row: IntentRow) -> Self {
         let (opens_debit, opens_credit) = match key.origin() {
             Origin::Bonus => (false, true),

@@ -202,7 +202,7 @@ impl Refusal {
 /// The rules under a policy.
 #[derive(Clone, Debug, Default)]
 pub struct BankRules {
-    /// What the bank permits.
+    /// The bank's policy.
     pub policy: Policy,
 }
 

@@ -85,7 +85,7 @@ impl BankRules {
         }
         require_account(rows, exchange_account)?;
         self.require_fresh(rows, &reserve_pub)?;
-        // Nothing to reserve if nothing will move.
+        // There is nothing to reserve if no money will move.
         if !operation.aborted && operation.account != exchange_account {
             let mut draft = intents::draft(&operation.account, exchange_account, operation.amount);
             draft.reserve_pub = Some(reserve_pub);

@@ -1,4 +1,4 @@
-//! Many requests on one connection need the password that each request needs alone.
+//! Requests that share a connection are each checked for a password, as they are when sent alone.
 use crate::common;
 
 use batzen_bank::BankConfig;

@@ -131,7 +131,7 @@ fn fault() -> impl Strategy<Value = Fault> {
 
 const NAMES: [&str; 3] = ["joe", "ann", "exchange"];
 
-/// An answer of a bank that cannot write any more means nothing: the client waits for the next process.
+/// An answer from a bank that can no longer write means nothing: the client waits for the next process.
 async fn answered(reply: Reply) -> common::Answer {
     if reply.status >= 500 { std::future::pending().await } else { common::Answer::of(reply) }
 }
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// One process of the bank: its clients repeat the requests without a final answer. True: all have one,
-    /// and the bank ended in order.
+    /// and the bank ended cleanly.
     fn live(&self, kill: Option<KillAt>) -> bool {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -286,7 +286,7 @@ impl World {
                     let from = if from_joe { "joe" } else { "exchange" };
                     match end {
                         (200, _) => {
-                            // Of the requests under one uid only equal ones succeed, and they move money
+                            // Among requests under one uid, only equal ones succeed, and they move money
                             // once.
                             let first = paid.insert(id, request);
                             assert!(first.is_none_or(|first| first == request));

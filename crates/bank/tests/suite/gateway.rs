@@ -1,4 +1,4 @@
-//! The wire gateway over HTTP: every answer of its endpoints, long polling, what survives a restart.
+//! The wire gateway over HTTP: every answer of its endpoints, long polling, and the state after a restart.
 use crate::common;
 
 use std::sync::Arc;

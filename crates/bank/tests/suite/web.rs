@@ -6,7 +6,7 @@ use batzen_http_client::{Client, Method, Reply};
 use common::*;
 use serde_json::{Value, json};
 
-/// A browser, as far as the bank sees it.
+/// A browser as the bank sees it.
 struct Visitor<'a> {
     f: &'a Fixture,
     client: Client,
@@ -37,7 +37,7 @@ impl<'a> Visitor<'a> {
         Answer::of(self.send(Method::POST, path, Some(body), "same-origin").await)
     }
 
-    /// Opens the door: the cookie's attributes.
+    /// Logs in or registers; checks the cookie's attributes.
     async fn enter(&mut self, path: &str, name: &str, password: &str) -> Result<String, (u16, u64)> {
         let body = json!({"username": name, "password": password});
         let reply = self.send(Method::POST, path, Some(body), "same-origin").await;

@@ -1,4 +1,4 @@
-//! `batzen bank`: run a bank, look into its books, speak to a wire gateway.
+//! `batzen bank`: run a bank, inspect its books, query a wire gateway.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -65,14 +65,14 @@ struct ServeArgs {
     /// Currency of all accounts [default: from the configuration, else KUDOS]
     #[arg(long)]
     currency: Option<Currency>,
-    /// What a newly registered account receives
+    /// Amount that a newly registered account receives
     #[arg(long, value_name = "AMOUNT")]
     signup_bonus: Option<String>,
-    /// Base URL of the exchange that wallets are told to use
+    /// Base URL of the exchange that the bank suggests to wallets
     #[arg(long, value_name = "URL")]
     exchange: Option<String>,
-    /// Where the money is: embedded (in this process, kept with the store), tcp://HOST:PORT, unix:///PATH or
-    /// tigerbeetle://ADDRESS,ADDRESS [default: embedded]
+    /// Where the money is held: embedded (in this process, kept with the store), tcp://HOST:PORT,
+    /// unix:///PATH or tigerbeetle://ADDRESS,ADDRESS [default: embedded]
     #[arg(long, value_name = "LEDGER")]
     ledger: Option<LedgerAddress>,
     /// How far any account may be overdrawn [default: without limit]
@@ -90,7 +90,7 @@ struct TotalsArgs {
     /// PostgreSQL database of the bank, instead of a directory
     #[arg(long, value_name = "URL", conflicts_with = "data")]
     database: Option<String>,
-    /// Where the bank's money is [default: from the configuration, or embedded with STORE or --database]
+    /// Where the bank's money is held [default: from the configuration, or embedded with STORE or --database]
     #[arg(long, value_name = "LEDGER")]
     ledger: Option<LedgerAddress>,
     /// Print JSON
@@ -104,7 +104,7 @@ struct GatewayArgs {
     /// Base URL of the account's wire gateway, e.g. http://localhost:8082/taler-wire-gateway/exchange/
     #[arg(long, value_name = "URL")]
     url: String,
-    /// User name, if the gateway wants one
+    /// User name, if the gateway requires one
     #[arg(long, value_name = "NAME", requires = "password_file")]
     user: Option<String>,
     /// File with the password
@@ -128,9 +128,9 @@ enum GatewayVerb {
         #[arg(long, value_name = "ROW")]
         start: Option<u64>,
     },
-    /// Send money from the account. Running it again sends the money again
+    /// Send money from the account. Running the command again sends the money again
     Transfer {
-        /// How much
+        /// Amount
         amount: Amount,
         /// payto URI of the receiver
         credit_account: String,
@@ -138,9 +138,9 @@ enum GatewayVerb {
         #[arg(long)]
         wtid: Option<Wtid>,
     },
-    /// Move money to the account, at banks that let everybody do so
+    /// Move money to the account, at banks that allow anybody to do so
     AddIncoming {
-        /// How much
+        /// Amount
         amount: Amount,
         /// payto URI of the sender
         debit_account: String,
@@ -153,7 +153,7 @@ enum GatewayVerb {
 /// Runs a `batzen bank` command.
 ///
 /// # Errors
-/// Whatever keeps it from its work, as one line.
+/// Any failure, as one line.
 pub fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BankCommand::Serve(args) => services::block_on(serve(args)),

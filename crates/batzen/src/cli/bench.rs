@@ -1,4 +1,4 @@
-//! `batzen bench`: measure this machine, this program, and compare.
+//! `batzen bench`: measure this machine and this program, and compare results.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,15 +32,15 @@ enum BenchCommand {
     Limits(batzen_bench::scenarios::limits::LimitsArgs),
     /// Withdraw coins from funded reserves
     Withdraw(withdraw::WithdrawArgs),
-    /// Pay merchants, one coin a request
+    /// Pay merchants, one coin per request
     Deposit(deposit::DepositArgs),
-    /// Pay merchants, several coins a request
+    /// Pay merchants, several coins per request
     BatchDeposit(deposit::BatchDepositArgs),
     /// Change coins into fresh ones: melt and reveal
     Refresh(wallets::RefreshArgs),
-    /// Withdraw, pay and take change: the experiment that GNU Taler has published
+    /// Withdraw, pay and take change: the published experiment of GNU Taler
     Mixed(wallets::MixedArgs),
-    /// Withdraw coins and deposit them, as the benchmark of GNU Taler's exchange does it
+    /// Withdraw coins and deposit them, as in the benchmark of GNU Taler's exchange
     Cycle(wallets::CycleArgs),
     /// Import credits from a bank
     Wirewatch(wirewatch::WirewatchArgs),
@@ -48,21 +48,21 @@ enum BenchCommand {
     Aggregator(aggregator::AggregatorArgs),
     /// Have a bank execute prepared transfers
     Transfer(transfer::TransferArgs),
-    /// Pay merchants on PostgreSQL with more and more partitions, beside the embedded store and pgbench
+    /// Pay merchants on PostgreSQL with a growing number of partitions, beside the embedded store and pgbench
     Partitions(partitions::PartitionsArgs),
-    /// Pay merchants beside attacks: slow uploads, unread answers, long polls, floods
+    /// Pay merchants during attacks: slow uploads, unread answers, long polls, floods
     Hostile(hostile::HostileArgs),
     /// Run PostgreSQL's own benchmark on a server like that of --store postgres
     Pgbench(pgbench::PgbenchArgs),
-    /// Read and write rows of deposits, without rules, lane and HTTP
+    /// Read and write rows of deposits, without rules, lane or HTTP
     Store(store::StoreArgs),
     /// Make one HTML file with plots and tables of some results
     Report(batzen_bench::results::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
     Table(batzen_bench::results::table::TableArgs),
-    /// Put two results beside each other: ratios, better, worse
+    /// Compare two results: ratios, better, worse
     Compare(batzen_bench::results::compare::CompareArgs),
-    /// Measure the mandatory cryptography of operations alone (scenarios do this by themselves)
+    /// Measure the cryptography that operations require, alone (scenarios do this by themselves)
     #[command(hide = true)]
     Ceiling(batzen_bench::scenarios::ceiling::CeilingArgs),
 }
@@ -70,7 +70,7 @@ enum BenchCommand {
 /// Runs a `batzen bench` command. Exit code 3: the measurement was made, but requests failed.
 ///
 /// # Errors
-/// Whatever keeps it from measuring, as one line.
+/// Any failure of the measurement, as one line.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Limits(args) => {
@@ -99,16 +99,16 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 /// Runs `batzen ledger bench`, a scenario like the others.
 ///
 /// # Errors
-/// Whatever keeps it from measuring, as one line.
+/// Any failure of the measurement, as one line.
 pub fn run_ledger(args: &batzen_bench::scenarios::ledger::LedgerArgs) -> anyhow::Result<ExitCode> {
     show(&args.run, batzen_bench::scenarios::ledger::run(args, &context()?))
 }
 
-/// What scenarios need to know about this program. From here on signals end a measurement in order: its
-/// services, too.
+/// What scenarios need to know about this program. From here on a signal ends the measurement cleanly,
+/// including its services.
 ///
 /// # Errors
-/// When signals cannot be watched, or this program is not found.
+/// When signals cannot be watched, or the path of this program is unknown.
 pub fn context() -> anyhow::Result<Context> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
@@ -116,7 +116,7 @@ pub fn context() -> anyhow::Result<Context> {
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let watched = services::block_on(async {
             let stop = services::stop_signal()?;
-            // The receiver waits for this and nothing else.
+            // The receiver may have stopped waiting.
             let _ = sender.send(());
             stop.await;
             Ok(())
@@ -137,12 +137,12 @@ pub fn context() -> anyhow::Result<Context> {
     })
 }
 
-/// The commit that this program was built from, as `make build` says it.
+/// The commit that this program was built from, as set by `make build`.
 fn commit() -> &'static str {
     option_env!("BATZEN_COMMIT").filter(|commit| !commit.is_empty()).unwrap_or("unknown")
 }
 
-/// The command line as a shell would read it.
+/// The command line, quoted for a shell.
 fn command_line() -> String {
     let quoted = |word: String| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=%,:+".contains(c);
@@ -159,7 +159,7 @@ fn command_line() -> String {
 /// Writes and shows the result of a measurement.
 ///
 /// # Errors
-/// Whatever kept it from a result, or from writing it.
+/// The reason why there is no result, or why it could not be written.
 pub fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
     let run = match outcome {
         Err(error) => return not_measured(error),
@@ -194,7 +194,7 @@ fn show_partitions(
     Ok(if has_errors { ExitCode::from(EXIT_ERRORS) } else { ExitCode::SUCCESS })
 }
 
-/// The exit code where there is no result, if it is not an error to be explained.
+/// The exit code when there is no result, unless an error must be reported.
 fn not_measured(error: BenchError) -> anyhow::Result<ExitCode> {
     match error {
         BenchError::Interrupted => Ok(ExitCode::from(130)),

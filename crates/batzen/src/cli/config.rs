@@ -11,15 +11,13 @@ use serde_json::{Map, Value, json};
 
 /// Arguments of `batzen config`.
 #[derive(Args)]
-#[command(
-    after_help = "Without --section: every option, its value and where it comes from; secrets are not shown.
+#[command(after_help = "Without --section: every option, its value and its source; secrets are not shown.
 
 Examples:
   batzen config --list-sections
   batzen config -s exchange -o BASE_URL
   batzen config -s taler-exchange-secmod-rsa -o KEY_DIR -f
-  batzen config -c taler.conf -s exchange -o PORT -V 8181"
-)]
+  batzen config -c taler.conf -s exchange -o PORT -V 8181")]
 pub struct ConfigArgs {
     #[command(flatten)]
     common: Common,
@@ -29,13 +27,13 @@ pub struct ConfigArgs {
     /// The section; without --option, all its options are listed
     #[arg(short, long, value_name = "NAME")]
     section: Option<String>,
-    /// The option whose value is wanted
+    /// The option to print
     #[arg(short, long, value_name = "NAME", requires = "section")]
     option: Option<String>,
-    /// Expand variables in the value, as in the name of a file
+    /// Expand variables in the value, as in a file name
     #[arg(short, long, requires = "option", conflicts_with = "value")]
     filename: bool,
-    /// Write this value to the configuration file; its comments are not kept
+    /// Write this value to the configuration file; comments in the file are lost
     #[arg(short = 'V', long, value_name = "TEXT", requires = "option")]
     value: Option<String>,
     /// Print the answer as JSON
@@ -46,7 +44,7 @@ pub struct ConfigArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// A configuration that cannot be read or written; a section or option that it does not have.
+/// A configuration that cannot be read or written; a section or option that does not exist.
 pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     if let (Some(section), Some(option), Some(value)) = (&args.section, &args.option, &args.value) {
         set(&args.common, section, option, value)?;
@@ -74,7 +72,7 @@ pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes one option to the file, which is created if it is named and missing.
+/// Writes one option to the file, which is created if it is named but missing.
 fn set(common: &Common, section: &str, option: &str, value: &str) -> anyhow::Result<()> {
     let Some(file) = common.file() else {
         bail!("no configuration file is named and none exists: name the one to write with --config FILE");

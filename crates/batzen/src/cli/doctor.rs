@@ -1,4 +1,4 @@
-//! `batzen doctor`: look at a live PostgreSQL server, say what is wrong and what to type.
+//! `batzen doctor`: examine a live PostgreSQL server, and print problems and the commands that fix them.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use batzen_doctor::watch::{View, WatchError};
 use batzen_doctor::{Options, report, tuning};
 use clap::{Args, Subcommand};
 
-/// The exit code of a doctor who could not look.
+/// The exit code when the doctor could not examine the server.
 const COULD_NOT_LOOK: u8 = 3;
 
 /// Diagnose a live PostgreSQL server, and print the commands that fix it.
@@ -34,10 +34,10 @@ pub struct DoctorArgs {
     /// Print everything as JSON: severity, findings, tuning, facts
     #[arg(long)]
     json: bool,
-    /// Write a tuned postgresql.conf fragment to this file (`-`: print it, and nothing else)
+    /// Write a tuned postgresql.conf fragment to this file (`-`: print only the fragment)
     #[arg(long, value_name = "FILE")]
     fragment: Option<PathBuf>,
-    /// Seconds between the two samples from which rates are computed
+    /// Seconds between the two samples that rates are computed from
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     sample: Duration,
 }
@@ -58,29 +58,29 @@ struct WatchArgs {
     /// Stop after this many samples
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Print one JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 struct Target {
-    /// Where the database is, such as postgres:///exchange or postgres://user@host:5432/exchange
+    /// The database, such as postgres:///exchange or postgres://user@host:5432/exchange
     #[arg(long, value_name = "URL", required = true)]
     database: Option<String>,
-    /// Memory that the server may use, such as 64GB [default: that of this machine, if the server runs on it]
+    /// Memory that the server may use, such as 64GB [default: this machine's, if the server runs on it]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<u64>,
     /// Cores that the server may use [default: as for --memory]
     #[arg(long, value_name = "N")]
     cores: Option<u32>,
-    /// Measure the syncs of the disk that holds this directory [default: the server's, if permitted]
+    /// Measure disk syncs in this directory [default: the server's data directory, if permitted]
     #[arg(long, value_name = "DIR")]
     fsync_dir: Option<PathBuf>,
     /// Seconds after which a transaction counts as long, and an idle one as forgotten
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     long: Duration,
-    /// Seconds that one examination of the server may take
+    /// Time limit for one examination of the server, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "8", value_parser = seconds)]
     timeout: Duration,
 }
@@ -94,7 +94,7 @@ impl Target {
             cores: self.cores,
             fsync_dir: self.fsync_dir,
             timeout: self.timeout,
-            // Who is stricter about transactions is stricter about waits.
+            // A stricter limit for transactions also applies to lock waits.
             limits: Limits { long, lock_wait: usual.lock_wait.min(long) },
             ..Options::new(self.database.unwrap_or_default())
         }
@@ -106,7 +106,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
-/// A size as `postgresql.conf` has it: `512MB`, `64GB`, or bytes.
+/// A size in the notation of `postgresql.conf`: `512MB`, `64GB`, or bytes.
 fn size(text: &str) -> Result<u64, String> {
     let hint = || "a size such as 512MB or 64GB".to_owned();
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());

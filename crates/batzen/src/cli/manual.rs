@@ -1,4 +1,4 @@
-//! Man pages and shell completions, made from the same definitions as `--help`.
+//! Man pages and shell completions, generated from the same definitions as `--help`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ pub struct CompletionsArgs {
 #[derive(Args)]
 #[command(after_help = "Example:\n  batzen man --out ./man && man ./man/batzen-exchange.1")]
 pub struct ManArgs {
-    /// Directory for the pages, one for each command; created if it is missing
+    /// Directory for the pages, one per command; created if missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The commands: arguments in, services and libraries called, results printed.
+//! The commands: they parse arguments, call services and libraries, and print results.
 
 mod bank;
 mod bench;
@@ -20,7 +20,7 @@ use clap::Subcommand;
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Play a round of digital cash on this machine, and prove that every balance adds up
+    /// Play a round of digital cash on this machine, and prove that every balance is right
     Demo(demo::DemoArgs),
     /// Run the bank
     Bank(bank::BankArgs),
@@ -51,7 +51,7 @@ pub enum Command {
 /// Runs a command.
 ///
 /// # Errors
-/// Whatever keeps it from its work, as one line.
+/// Any failure, as one line.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => demo::run(args),

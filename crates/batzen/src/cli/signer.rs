@@ -1,4 +1,4 @@
-//! `batzen signer`: keep an exchange's private keys in a process of their own.
+//! `batzen signer`: keep an exchange's private keys in a separate process.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ use clap::{Args, Subcommand};
 use super::sample;
 use serde_json::json;
 
-/// How long a signer may take to answer an operator.
+/// How long a signer may take to answer an operator's request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Keep an exchange's private keys in a separate process.
@@ -40,15 +40,15 @@ pub struct SignerArgs {
 enum SignerCommand {
     /// Hold the private keys, and sign for the nodes of the exchange
     Serve(ServeArgs),
-    /// Make the static key of a signer or node, and print its public key for the other side's configuration
+    /// Create the static key of a signer or node, and print its public key for the other side's configuration
     Keygen(KeygenArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
-    /// Show the state of this signer and its peers. Exit code 1 if one does not answer or has other keys
+    /// Show the state of this signer and its peers. Exit code 1 if one does not answer or has different keys
     Status(StatusArgs),
-    /// Make this signer the one that creates keys: the others follow it
+    /// Make this signer the one that creates keys; the others follow it
     Promote(PromoteArgs),
-    /// What runs under the names of the key helpers
+    /// Stand in for the key helper programs
     #[command(hide = true)]
     Helper(Common),
 }
@@ -67,7 +67,7 @@ struct ServeArgs {
 
 #[derive(Args)]
 struct KeygenArgs {
-    /// The file of the private key, for its owner alone; one that is there already is kept
+    /// File of the private key, readable only by its owner; an existing file is kept
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -90,7 +90,7 @@ struct PromoteArgs {
 /// Runs a `batzen signer` command.
 ///
 /// # Errors
-/// Whatever keeps it from its work, as one line.
+/// Any failure, as one line.
 pub fn run(args: SignerArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SignerCommand::Serve(args) => services::block_on(serve(args)),
@@ -131,7 +131,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         let page = Arc::new(Api::new(Arc::clone(&signer)));
         let serving = server.serve(page, ServerOptions::default(), signer.drain.clone());
         tasks.push(tokio::spawn(async move {
-            // How it ended is in its log.
+            // Its log says how it ended.
             let _ = serving.await;
         }));
     }
@@ -172,7 +172,7 @@ fn keygen(file: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A signer by its name, and what it says.
+/// A signer's name and address, and its answer.
 type Answer = (String, Address, Result<StatusReport, LinkError>);
 
 async fn ask(connect: &Connect, address: &Address) -> Result<StatusReport, LinkError> {
@@ -258,8 +258,8 @@ async fn promote(args: PromoteArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Stands in for a key helper: the keys are in the exchange's service or in a signer, and whoever supervises
-/// helpers sees one that runs.
+/// Stands in for a key helper: the keys are in the exchange's service or in a signer, but a supervisor of key
+/// helpers expects a running program.
 async fn helper(common: Common) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let ini = common.load()?;

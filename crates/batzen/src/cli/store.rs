@@ -1,4 +1,4 @@
-//! `batzen store`: look into an embedded store that no process has open.
+//! `batzen store`: inspect an embedded store that no process has open.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ pub struct StoreArgs {
 
 #[derive(Subcommand)]
 enum StoreCommand {
-    /// Read every byte, and check that the store would open with everything that was durable. Changes
-    /// nothing. Exit code 1 if it would not
+    /// Read every byte, and check that the store can be opened and contains all durable data. Changes
+    /// nothing. Exit code 1 if a check fails
     Verify(Target),
-    /// Show what the journal holds: segments, frames, records and their bytes by table
+    /// Show the contents of the journal: segments, frames, and records with their bytes by table
     Inspect {
         #[command(flatten)]
         target: Target,
@@ -32,8 +32,8 @@ enum StoreCommand {
         #[arg(long)]
         frames: bool,
     },
-    /// Cut off the damaged end of a journal that does not open. Commits that were answered may be lost:
-    /// restore a backup if there is one, and audit afterwards. The bytes and the reason stay in DIR, as
+    /// Cut off the damaged end of a journal that does not open. Acknowledged commits may be lost: restore a
+    /// backup if there is one, and audit afterwards. The removed bytes and the reason stay in DIR, as
     /// cut-N.bin and cut-N.txt
     Cut(Cut),
 }
@@ -42,7 +42,7 @@ enum StoreCommand {
 struct Cut {
     /// Directory of the store
     dir: PathBuf,
-    /// Why the end is cut off; kept for auditors
+    /// Reason for the cut, kept for auditors
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     reason: String,
 }
@@ -134,7 +134,7 @@ fn cut(args: &Cut) -> anyhow::Result<ExitCode> {
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The name of a table by its number, as far as this program's services know it.
+/// The name of a table by its number, if one of this program's services defines it.
 fn table_name(number: u16) -> String {
     let known = batzen_tables::exchange::ALL.iter().chain(batzen_tables::bank::ALL);
     known
@@ -143,7 +143,7 @@ fn table_name(number: u16) -> String {
         .map_or_else(|| format!("table {number}"), |table| table.name.to_owned())
 }
 
-/// What the journal holds of a table.
+/// A table's share of the journal.
 #[derive(Default)]
 struct Share {
     written: u64,
@@ -167,7 +167,7 @@ fn inspect(target: &Target, show_frames: bool) -> anyhow::Result<ExitCode> {
     })
     .with_context(|| at(&target.dir))?;
     let in_all: u64 = report.segments.iter().map(|segment| segment.used_bytes).sum();
-    // Headers of segments and frames, and what fills frames up.
+    // Headers of segments and frames, and padding of frames.
     let frame_bytes = in_all.saturating_sub(tables.values().map(|share| share.bytes).sum());
     if target.json {
         let segments: Vec<_> = report

@@ -1,4 +1,5 @@
-//! The code map of ARCHITECTURE.md: which crate may use which, compared with the manifests, and its length.
+//! The code map of ARCHITECTURE.md: compares the allowed dependencies of each crate with the manifests, and
+//! checks the document's length.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,10 +7,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// How the table begins.
+/// The header of the table.
 const HEADER: &str = "| crate | may use |";
 
-/// Words that the document may have. Mechanisms are explained in `docs/internals`.
+/// The most words in the document. Mechanisms are explained in `docs/internals`.
 const WORDS_MAX: usize = 1_800;
 
 fn root() -> PathBuf {
@@ -21,7 +22,7 @@ fn document() -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The rows of the table, from the top: a crate, and what it may use.
+/// The rows of the table, from the top: a crate, and the crates that it may use.
 fn rows() -> Vec<(String, String)> {
     let document = document();
     let tables = document.lines().filter(|line| *line == HEADER).count();
@@ -38,13 +39,13 @@ fn rows() -> Vec<(String, String)> {
     rows
 }
 
-/// The directory below `crates/` that has a package's manifest.
+/// The directory below `crates/` that contains a package's manifest.
 fn directory(package: &Value) -> String {
     let manifest = Path::new(package["manifest_path"].as_str().unwrap());
     manifest.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned()
 }
 
-/// The crates of the workspace, each with those that its manifest names as normal dependencies.
+/// The crates of the workspace, each with the normal dependencies in its manifest.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
     let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
@@ -61,7 +62,7 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
         let mut uses = BTreeSet::new();
         for dependency in package["dependencies"].as_array().unwrap() {
             let name = name_of(dependency);
-            // Those of tests and build scripts say their kind.
+            // Dependencies of tests and build scripts have a kind.
             if dependency["kind"].is_null() && name.starts_with("batzen-") {
                 let found = directories.get(&name);
                 let found = found.unwrap_or_else(|| panic!("{name} is not in the workspace"));

@@ -1,4 +1,4 @@
-//! The bank's page in a browser, as a customer uses it on a telephone.
+//! The bank's page in a browser, as a customer uses it on a phone.
 
 use crate::common;
 
@@ -43,7 +43,7 @@ impl Bank {
         assert!((200..300).contains(&reply.status), "{path}: {}", reply.status);
     }
 
-    /// What a wallet does with the URI of a withdrawal.
+    /// Selects an exchange and a reserve, as a wallet does with the URI of a withdrawal.
     fn select(&self, uri: &str, reserve: u8) {
         let wopid = uri.rsplit('/').next().unwrap();
         let reserve_pub = batzen_crypto::EddsaPublicKey::from_bytes([reserve; 32]);
@@ -53,7 +53,7 @@ impl Bank {
     }
 }
 
-/// Fills a form in, and sends it.
+/// Fills in a form and submits it.
 fn send(browser: &Browser, form: &str, fields: &[(&str, &str)]) {
     for (name, value) in fields {
         let value = json!(value);
@@ -63,7 +63,7 @@ fn send(browser: &Browser, form: &str, fields: &[(&str, &str)]) {
 }
 
 fn click(browser: &Browser, selector: &str) {
-    // A page that is busy takes no click.
+    // A busy page ignores clicks.
     browser.until(&format!("!document.querySelector('{selector}').hasAttribute('aria-disabled')"));
     browser.run(&format!("document.querySelector('{selector}').click()"));
 }
@@ -76,7 +76,7 @@ fn until_shown(browser: &Browser, id: &str) {
     browser.until(&format!("document.getElementById('{id}').offsetParent"));
 }
 
-/// The error stands beside its field, the field says so to screen readers, and has the focus.
+/// The error is shown beside its field, which is marked for screen readers and has the focus.
 fn until_error(browser: &Browser, field: &str, text: &str) {
     until_text(browser, &format!("{field}-error"), text);
     let input = format!("document.getElementById('{field}')");
@@ -109,7 +109,7 @@ fn a_customer_signs_up_pays_and_withdraws() {
     browser.open(&bank.base);
     until_shown(&browser, "door");
     browser.until("document.getElementById('balance').closest('section').hidden");
-    // Refusals are answers, which the console notes; nothing else is.
+    // The console logs refused requests; it must not log anything else.
     let is_refusal = |line: &String| line.contains("responded with a status of 4");
     let said: Vec<String> = browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
     assert!(said.is_empty(), "the console says {said:?}");
@@ -134,7 +134,7 @@ fn sign_up(bank: &Bank, browser: &Browser, pictures: &Path) {
     until_text(browser, "lines", "Welcome bonus");
     // No script can read who is logged in.
     assert_eq!(browser.run("return document.cookie"), json!(""));
-    // Without the permission to write to the clipboard the address is selected.
+    // Without permission to write to the clipboard, the address is selected instead.
     click(browser, "[data-copy=payto]");
     browser.until("/Copied|Selected/.test(document.getElementById('message').innerText)");
     let selected =
@@ -157,7 +157,7 @@ fn pay(browser: &Browser, pictures: &Path) {
         until_text(browser, id, wanted);
     }
     browser.audit(pictures, "bank-review");
-    // Nothing has moved yet.
+    // No money has moved yet.
     until_text(browser, "balance", "100.00 KUDOS");
     click(browser, "#change");
     until_shown(browser, "pay");
@@ -204,7 +204,7 @@ fn withdraw(bank: &Bank, browser: &Browser, pictures: &Path) {
     until_text(browser, "balance", "49.50 KUDOS");
     until_text(browser, "lines", "E-cash withdrawal at exchange");
     begin("9", 2, false);
-    // The wallet's choice sets the money aside.
+    // When the wallet selects the exchange, the money is set aside.
     browser.open(&bank.base);
     until_text(browser, "reserved", "9.00 KUDOS of this is set aside");
     send(browser, "pay", &[("to", "ann"), ("amount", "41")]);

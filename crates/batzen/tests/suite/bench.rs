@@ -1,4 +1,4 @@
-//! `batzen bench`: short runs of every scenario against real processes.
+//! `batzen bench`: short runs of every scenario with real processes.
 
 use crate::common;
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, batzen, run, stderr, stdout};
 use serde_json::Value;
 
-/// Runs a scenario and checks what every result must have; returns it.
+/// Runs a scenario, checks the fields that every result must have, and returns the result.
 fn measured(dir: &Path, words: &[&str]) -> Value {
     let out = dir.join("result");
     let mut arguments = vec!["bench"];
@@ -59,7 +59,7 @@ fn measured(dir: &Path, words: &[&str]) -> Value {
     for file in ["latency.hgrm", "server-metrics-before.prom", "server-metrics-after.prom"] {
         assert!(std::fs::metadata(out.join(file)).unwrap().len() > 0, "{file}");
     }
-    // The money in the exchange adds up.
+    // The exchange's books balance.
     let config = out.join("world/taler.conf");
     let totals = run(&["exchange", "totals", "--json", "-c", config.to_str().unwrap()]);
     assert!(totals.status.success(), "{words:?}: {}", stderr(&totals));
@@ -93,7 +93,7 @@ scenarios! {
     cycle_in_batches: "cycle" "--rsa" "1024" "--batch" "8" "--clients" "2" "--supply" "300";
 }
 
-/// The scenarios without requests: small runs, whose results are written as they are printed.
+/// Small runs of the scenarios without requests. The results on disk must equal the printed ones.
 #[test]
 fn workers_and_store() {
     for words in [
@@ -121,7 +121,7 @@ fn workers_and_store() {
     }
 }
 
-/// Every attack is made once, and what the honest client got beside it is in the result.
+/// Each attack is made once, and the result shows what the honest client got during it.
 #[test]
 fn hostile() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn the_peak_is_found_and_a_share_of_it_kept() {
     let peak = result["extra"]["probed_peak_ops_per_s"].as_f64().unwrap();
     let target = result["load"]["target_ops_per_s"].as_f64().unwrap();
     assert!((target - 0.4 * peak).abs() < 1e-6 * peak, "{target} of {peak}");
-    // Jobs begin when they should; how soon they are answered is a matter of the machine.
+    // Jobs begin on time; how soon they are answered depends on the machine.
     assert!(result["ops"].as_f64().unwrap() <= target * 2.1 + 10.0, "{result}");
     assert_eq!(result["parameters"]["seed"], 7);
     assert!(result["command"].as_str().unwrap().starts_with("batzen bench withdraw --rsa 1024"));
@@ -184,14 +184,14 @@ fn wrong_arguments_are_exit_2() {
         (&["deposit", "--server-cores", "1023"], "core 1023"),
         (&["deposit", "--batch", "3"], "--batch"),
         (&["mixed", "--supply", "0"], "supply"),
-        // Nothing would be measured.
+        // There would be nothing to measure.
         (&["withdraw", "--duration", "0"], "500ms"),
         (&["pgbench", "--duration", "0s"], "500ms"),
         (&["aggregator", "--deposits", "0"], "deposits"),
         (&["wirewatch", "--credits", "0"], "credits"),
         (&["transfer", "--transfers", "0"], "transfers"),
         (&["store", "--deposits", "0"], "deposits"),
-        // Nothing would come of the option.
+        // The option would have no effect.
         (&["deposit", "--partitions", "8"], "--store postgres"),
         (&["aggregator", "--postgres-set", "jit=off"], "--store postgres"),
         (&["wirewatch", "--store", "embedded", "--database", "postgres://localhost/x"], "--store embedded"),
@@ -228,10 +228,10 @@ fn results_are_not_overwritten() {
     }
 }
 
-/// A result of another machine, which the reports read.
+/// A result of another machine, for the reports to read.
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/");
 
-/// Copies a kept result.
+/// Copies a stored result.
 fn copy(name: &str, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(Path::new(KEPT).join(name)).unwrap() {
@@ -249,7 +249,7 @@ fn directories_of_results_are_read_and_damage_is_reported() {
     for (name, to) in [("deposit", "a"), ("store", "b"), ("withdraw", "partitions/00")] {
         copy(name, &dir.path().join("results").join(to));
     }
-    // As a shell writes results/*.
+    // As a shell expands results/*.
     let output = report(&["results/a", "results/b", "results/partitions"]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(["deposit", "store", "withdraw"].iter().all(|name| stdout(&output).contains(name)));

@@ -1,4 +1,4 @@
-//! The command line: help, exit codes, one clear line for every mistake.
+//! The command line: help, exit codes, and one clear line for every mistake.
 
 use crate::common;
 
@@ -7,7 +7,8 @@ use std::path::Path;
 
 use common::{run, stderr, stdout};
 
-/// Help texts are part of the interface: a change must be seen. `BATZEN_BLESS=1` writes them again.
+/// Help texts are part of the interface, so every change must show up here. `BATZEN_BLESS=1` rewrites the
+/// snapshots.
 #[test]
 fn help_texts() {
     for command in [
@@ -81,11 +82,11 @@ fn wrong_usage_is_exit_2_with_a_hint() {
         assert!(stderr(&output).contains(hint), "{words:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty(), "{words:?}");
     }
-    // Options are glued, too.
+    // An option's value may follow without a space.
     assert!(run(&["-LDEBUG", "--version"]).status.success());
 }
 
-/// The sample configuration of an exchange, and a bank, below one directory.
+/// The sample configurations of an exchange and a bank, below one directory.
 fn store_options(home: &Path) -> String {
     let sample = stdout(&run(&["exchange", "sample-config"]));
     let home = home.display();
@@ -145,7 +146,7 @@ fn failures_are_one_line_and_exit_1() {
         assert_eq!(said.trim_end().lines().count(), 1, "{words:?}: {said}");
         assert!(output.stdout.is_empty(), "{words:?}");
     }
-    // Commands that read create nothing.
+    // Commands that only read create nothing.
     assert!(!Path::new(to).exists() && std::fs::read_dir(empty).unwrap().next().is_none());
     assert!(!dir.path().join("home").exists());
 }
@@ -187,7 +188,7 @@ fn samples_can_be_used() {
         let output = run(&[component, "sample-config"]);
         assert!(output.status.success());
         let text = stdout(&output);
-        // Every option of the sample is one that exists.
+        // Every option in the sample must exist.
         let config = batzen_config::Config::parse(&text).unwrap();
         assert!(config.has_section("paths"));
     }

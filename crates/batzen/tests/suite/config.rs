@@ -1,4 +1,4 @@
-//! `batzen config`: what harnesses and operators ask of `taler-config`.
+//! `batzen config`: the requests that test harnesses and operators make of `taler-config`.
 
 use crate::common;
 
@@ -7,7 +7,7 @@ use std::process::Output;
 
 use common::{stderr, stdout};
 
-/// Runs the command with the defaults that `make install` installs, and no configuration of the user.
+/// Runs the command with the defaults that `make install` installs, without the user's configuration.
 fn config(dir: &Path, arguments: &[&str]) -> Output {
     let defaults = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config.d");
     let mut command = common::batzen();
@@ -30,7 +30,7 @@ fn options_are_read_and_changed() {
     std::fs::write(file, "[exchange]\nport = 8181\n[exchange-accountcredentials-1]\npassword = geheim\n")
         .unwrap();
 
-    // The file before the defaults, and the defaults for what it does not name.
+    // The file comes before the defaults; the defaults apply to options that the file does not set.
     assert_eq!(answer(home, &["-c", file, "-s", "exchange", "-o", "port"]), "8181\n");
     assert_eq!(answer(home, &["-c", file, "-s", "EXCHANGE", "-o", "BASE_URL"]), "http://localhost:8081/\n");
     let key_dir = ["-s", "taler-exchange-secmod-rsa", "-o", "KEY_DIR"];
@@ -38,7 +38,7 @@ fn options_are_read_and_changed() {
     let expanded = answer(home, &[&key_dir[..], &["-f"]].concat());
     assert_eq!(expanded, format!("{}/.local/share/taler/exchange-secmod-rsa/keys\n", home.display()));
 
-    // Lists leave secrets out; an option that is named is printed.
+    // Lists omit secrets; a secret is printed only when named.
     for list in [&["-c", file][..], &["-c", file, "-s", "exchange-accountcredentials-1"]] {
         let text = answer(home, list);
         assert!(text.contains("(not shown)") && !text.contains("geheim"), "{text}");
@@ -50,7 +50,7 @@ fn options_are_read_and_changed() {
     let sections = answer(home, &["-c", file, "-S"]);
     assert!(sections.lines().any(|name| name == "EXCHANGE"), "{sections}");
 
-    // A change is in the file, which does not take over the defaults.
+    // A change is written to the file, but the defaults are not.
     let change = ["-c", file, "-s", "exchange", "-o", "base_url", "-V", "https://exchange.example/"];
     assert_eq!(answer(home, &change), "");
     assert_eq!(

@@ -1,16 +1,15 @@
-//! `kill -9` on the ledger under load, again and again, and the proof that it forgets nothing.
+//! `kill -9` on the ledger under load, again and again, and a proof that it loses nothing.
 //!
-//! The ledger is a real process of the real program. This process is its clients: each keeps sending until it
-//! is answered, and writes down every answer. The ledger is killed at random moments and started again. Then
+//! The ledger is a real process of the real program. This process plays its clients: each repeats a request
+//! until it is answered, and records every answer. The ledger is killed at random moments and restarted. Then
 //! it is proven that
 //!
-//! 1. every transfer that was acknowledged is in the event stream exactly once, and what was refused is not
-//!    there;
-//! 2. timestamps only grow, no limit was ever broken, the balances are those of the last events, debits equal
-//!    credits;
-//! 3. `batzen ledger verify` re-executes the whole log without a difference, `backup` and `restore` give the
-//!    same digest;
-//! 4. the proof can fail: an invented transfer, and a stream without its last event are found.
+//! 1. every acknowledged transfer is in the event stream exactly once, and no refused transfer is there;
+//! 2. timestamps only grow, no limit was ever broken, the balances equal those of the last events, and debits
+//!    equal credits;
+//! 3. `batzen ledger verify` re-executes the whole log without a difference, and `backup` and `restore`
+//!    produce the same digest;
+//! 4. the proof can fail: an invented transfer and a stream without its last event are found.
 //!
 //! `BATZEN_SOAK_CYCLES` sets the number of kills (default 5; `make soak` does 50).
 
@@ -61,7 +60,7 @@ async fn crash_of_the_ledger_under_load_forgets_nothing() {
     for cycle in 1..=cycles {
         let before = answers.load(Ordering::Relaxed);
         let deadline = Instant::now() + PATIENCE;
-        // A ledger that comes up slowly is killed only once it works again.
+        // A ledger that starts slowly is killed only once it works again.
         while answers.load(Ordering::Relaxed) == before {
             service.assert_runs();
             assert!(Instant::now() < deadline, "the ledger does not answer");

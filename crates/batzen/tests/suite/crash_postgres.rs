@@ -1,10 +1,10 @@
-//! The proof of `crash_exchange.rs` with the rows of exchange and bank in PostgreSQL, and with kills to
-//! PostgreSQL itself.
+//! The proof of `crash_exchange.rs` with the rows of exchange and bank in PostgreSQL, where PostgreSQL itself
+//! is killed, too.
 //!
-//! 1. Services are killed, and PostgreSQL with all its processes, under load. What was acknowledged is there,
-//!    once; the services go on by themselves when PostgreSQL is back.
-//! 2. The primary is killed for good and its synchronous standby promoted: nothing that was acknowledged is
-//!    lost, and the services find the new primary by themselves.
+//! 1. Services are killed under load, and PostgreSQL with all its processes. Everything acknowledged is there
+//!    exactly once, and the services continue by themselves when PostgreSQL is back.
+//! 2. The primary is killed for good and its synchronous standby promoted. Nothing acknowledged is lost, and
+//!    the services find the new primary by themselves.
 
 use crate::crash::{deployment, run};
 
@@ -12,11 +12,11 @@ use batzen_pg_cluster::{Cluster, ClusterOptions};
 use deployment::Deployment;
 use run::{Kill, cycles, play};
 
-/// One after the other: each has a machine of two cores in mind.
+/// The tests run one at a time, since each is sized for a machine with two cores.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn cluster() -> Cluster {
-    // The server is killed, not the machine: what the kernel has is safe.
+    // The server is killed, not the machine, so the kernel's buffers are safe.
     let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
     tokio::task::block_in_place(|| Cluster::start(&options).unwrap_or_else(|error| panic!("{error}")))
 }

@@ -1,18 +1,18 @@
-//! `kill -9` on the switch (with its ledger) under load, again and again, and the proof that no transfer is
+//! `kill -9` on the switch (with its ledger) under load, again and again, and a proof that no transfer is
 //! lost, doubled or reported differently to payer and payee.
 //!
 //! The switch is a real process of the real program. This process plays its participants: they send
-//! transfers, answer them in several ways, repeat what went unanswered, and record the notices they receive.
+//! transfers, answer them in several ways, repeat unanswered requests, and record the notices they receive.
 //! Then it is proven that
 //!
 //! 1. every transfer has ended, and its payer has a final notice;
 //! 2. no participant received contradictory notices, and payer and payee received the same;
-//! 3. the switch has committed exactly the transfers whose payers have a notice of it, and nothing is
+//! 3. the switch has committed exactly the transfers whose payers were notified of a commit, and nothing is
 //!    pending;
-//! 4. the ledger's debits and credits are equal, and every position is what its participant has sent less
+//! 4. the ledger's debits and credits are equal, and every position equals what its participant has sent less
 //!    what it has received;
-//! 5. all of that is the same after one more restart;
-//! 6. the proof can fail: a transfer that never was, and one that ended differently, are found.
+//! 5. all of this still holds after one more restart;
+//! 6. the proof can fail: a transfer that never existed, and one that ended differently, are found.
 //!
 //! `BATZEN_SOAK_CYCLES` sets the number of kills (default 4; `make soak` does 50).
 
@@ -42,7 +42,7 @@ fn a_killed_switch_gives_all_participants_the_same_answer() {
         println!("cycle {cycle}: killed after {pause:?}, {} committed so far", fsps.committed());
         switch.start();
     }
-    // The last life of the switch commits something, too.
+    // The switch's last run commits transfers, too.
     let (before, deadline) = (fsps.committed(), Instant::now() + PATIENCE);
     while fsps.committed() < before + 20 {
         switch.watch(Duration::from_millis(20));
@@ -58,7 +58,7 @@ fn a_killed_switch_gives_all_participants_the_same_answer() {
     let found = problems(&at_end, &outcomes);
     assert!(found.is_empty(), "{} problems, the first: {:#?}", found.len(), found.first());
 
-    // The proof finds an injected error.
+    // The proof finds planted errors.
     let committed =
         outcomes.iter().position(|outcome| outcome.payer_notice == Some(Notice::Committed)).unwrap();
     let mut planted = outcomes.clone();

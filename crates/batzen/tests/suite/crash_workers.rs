@@ -1,5 +1,5 @@
-//! Worker programs killed with `kill -9`: at any moment, and at chosen ones. Nothing is lost, nothing comes
-//! twice, nothing has to be unlocked.
+//! Worker programs killed with `kill -9` at random and at chosen moments. Nothing is lost, nothing is done
+//! twice, and nothing has to be unlocked.
 
 use crate::common;
 
@@ -14,8 +14,8 @@ use std::time::Duration;
 use common::setup::{config, config_with, credit, wait_for};
 use common::{PATIENCE, Service, run, stderr, stdout};
 
-/// Worker programs are killed at any moment, also in the middle of a page, and started again: nothing is
-/// lost, nothing comes twice, and nothing is left that keeps the next one waiting.
+/// Worker programs are killed at random moments, also in the middle of a page, and restarted: nothing is
+/// lost, nothing is done twice, and nothing is left behind that delays the next one.
 #[test]
 fn killed_worker_programs_resume_their_work() {
     let dir = tempfile::tempdir().unwrap();
@@ -23,7 +23,7 @@ fn killed_worker_programs_resume_their_work() {
     let config = config(dir.path(), bank_port, exchange_port);
     let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
     wait_for(bank_port, "/taler-bank-integration/config");
-    // The exchange makes its keys, and ends.
+    // The exchange creates its keys, and ends.
     let exchange =
         Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config, "--no-workers"]);
     wait_for(exchange_port, "/wire");
@@ -35,13 +35,13 @@ fn killed_worker_programs_resume_their_work() {
         for worker in ["wirewatch", "aggregator", "transfer", "closer"] {
             let mut args = vec!["exchange", worker, "-c", &config, "-t"];
             if ["wirewatch", "transfer"].contains(&worker) {
-                // As the harnesses of the protocol call them.
+                // As the protocol's test harnesses call them.
                 args.extend(["-S", "1", "-w", "0"]);
             }
             let mut program = Service::start(dir.path(), worker, &args);
             std::thread::sleep(Duration::from_millis(pause_ms));
             program.kill_9();
-            // From before the store is open to after the end of the work, whatever the machine.
+            // Covers the time from before the store opens until after the work ends, on any machine.
             pause_ms = pause_ms * (13 + round) / 10 % 1_500;
         }
     }
@@ -58,8 +58,8 @@ fn killed_worker_programs_resume_their_work() {
     assert!(bank.terminate().0.success());
 }
 
-/// A point at which a program is killed: the bank has given so many answers of a kind, and the last one is
-/// held back.
+/// A point at which a program is killed: after a number of the bank's answers of one kind, the last of which
+/// is held back.
 struct Point {
     path: &'static str,
     answers: usize,
@@ -82,7 +82,7 @@ impl Gate {
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (gate, client) = (passing.clone(), client.unwrap());
-                // Killed programs end their connections.
+                // Killed programs close their connections.
                 std::thread::spawn(move || gate.pass(client, bank_port));
             }
         });
@@ -95,7 +95,7 @@ impl Gate {
         client.set_nodelay(true)?;
         loop {
             let request = message(&mut client)?;
-            // Like any proxy it speaks for itself when asked for another protocol.
+            // Like any proxy, it answers `OPTIONS *` itself.
             if request.starts_with(b"OPTIONS *") {
                 client.write_all(b"HTTP/1.1 204 No Content\r\n\r\n")?;
                 continue;
@@ -110,8 +110,8 @@ impl Gate {
         }
     }
 
-    /// Whether this is the answer at which the program is killed: then it has been. Meanwhile no other answer
-    /// passes, so that the program does not go on with what it has under way beside.
+    /// Whether this is the answer at which the program is to be killed; if so, it has been killed on return.
+    /// No other answer passes meanwhile, so that the program makes no progress on its other work.
     fn holds(&self, line: &str) -> bool {
         let mut planted = self.point.lock().unwrap();
         let Some(point) = planted.as_mut().filter(|point| line.contains(point.path)) else { return false };
@@ -125,8 +125,8 @@ impl Gate {
         true
     }
 
-    /// Starts a program and kills it when the bank has given so many answers; `before` happens when the point
-    /// is reached.
+    /// Starts a program, and kills it after a number of the bank's answers; `before` runs when that point is
+    /// reached.
     fn kill_at(&self, dir: &Path, args: &[&str], path: &'static str, answers: usize, before: impl FnOnce()) {
         let (reached, is_reached) = channel();
         let (is_killed, killed) = channel();
@@ -139,7 +139,7 @@ impl Gate {
     }
 }
 
-/// A whole request or answer.
+/// Reads a whole request or answer.
 fn message(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut part = [0; 16_384];
@@ -165,7 +165,7 @@ fn totals(config: &str) -> serde_json::Value {
     serde_json::from_str(&stdout(&totals)).unwrap()
 }
 
-/// The transfers that the bank has executed: their identifiers, each once.
+/// The identifiers of the transfers that the bank has executed, each once.
 fn executed(bank_port: u16) -> HashSet<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", bank_port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -202,7 +202,7 @@ fn worker_programs_are_killed_at_chosen_points_inside_a_page() {
     credit(bank_port, 0, CREDITS);
     let all = (u32::from(CREDITS) * 5 / 4).to_string();
 
-    // The page that the bank gives is fetched while the one before is booked.
+    // The next page is fetched while the previous one is booked.
     let wirewatch = ["exchange", "wirewatch", "-c", &config, "-t", "-S", "50"];
     for (pages, most) in [(1, "0"), (2, "62.5"), (3, "187.5")] {
         gate.kill_at(dir.path(), &wirewatch, "history/incoming", pages, || {});
@@ -214,7 +214,7 @@ fn worker_programs_are_killed_at_chosen_points_inside_a_page() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(totals(&config)["wired_in"], all.as_str());
 
-    // All reserves go back to where they came from: a transfer each.
+    // All reserves are closed, with one transfer each.
     std::thread::sleep(Duration::from_millis(1_100));
     let output = run(&["exchange", "closer", "-c", &config, "-t"]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -225,7 +225,7 @@ fn worker_programs_are_killed_at_chosen_points_inside_a_page() {
         assert!(!before.is_empty(), "the bank has executed transfers that the exchange has not recorded");
         assert!(executed(bank_port).is_superset(&before));
     }
-    // In a service: the killed program's worker ends, and its claims with it.
+    // In a service, the killed program's worker ends, and its claims with it.
     let exchange = Service::start(dir.path(), "exchange", &serve);
     wait_for(exchange_port, "/wire");
     gate.kill_at(dir.path(), &transfer, "/transfer", 20, || {});

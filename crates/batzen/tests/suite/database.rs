@@ -19,7 +19,7 @@ fn dbinit_creates_once_and_resets_on_demand() {
     assert_eq!((&first["partitions"], first["from_version"].is_null()), (&2.into(), true));
     let second = json(&dbinit);
     assert_eq!((&second["actions"], &second["partitions"]), (&serde_json::json!([]), &2.into()));
-    // Another number of parts is refused, in one line that says what to do.
+    // A different number of partitions is refused, in one line that says what to do.
     let output = run(&[&dbinit[..], &["-P", "4"]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(
@@ -50,7 +50,7 @@ fn the_old_name_and_the_configuration_open_the_same_tables() {
     let shown = "SELECT currency, exchange.bz_amount(1, 50000000) FROM exchange.meta";
     assert_eq!(shared().sql(database, shown).unwrap().trim(), "KUDOS|1.5");
     let config = config.to_str().unwrap();
-    // Nothing is left to do but the day that may have begun meanwhile.
+    // Nothing is left to do except for a day that may have begun meanwhile.
     let report = json(&["exchange", "maintain", "-c", config, "--json"]);
     assert!(report["created"].as_array().unwrap().len() <= 1, "{report}");
     let status = run(&["exchange", "replication", "--status", "-c", config]);
@@ -79,7 +79,7 @@ fn errors_are_one_line() {
     {
         assert_eq!(run(words).status.code(), Some(2), "{words:?}");
     }
-    // An embedded store needs nothing.
+    // An embedded store needs no preparation.
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("exchange.conf");
     std::fs::write(&config, "[taler]\ncurrency = KUDOS\n").unwrap();

@@ -1,4 +1,4 @@
-//! The demo, as scripts run it: every number of its results.
+//! The demo, as scripts run it: checks every number in its results.
 
 use crate::common;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use batzen_protocol::{Amount, Money};
 use serde_json::Value;
 
-/// The steps in their order, and whether each does something every time.
+/// The steps in order, and whether each one always does something.
 const STEPS: [(&str, bool); 14] = [
     ("start", true),
     ("resume", false),
@@ -65,7 +65,7 @@ fn term(results: &Value, name: &str) -> Money {
     amount.money
 }
 
-/// Checks the results of a run: every step succeeded and did something, every term occurs, both sides are
+/// Checks the results of a run: every step succeeded and did something, every term occurs, and both sides are
 /// equal.
 fn check(results: &Value) {
     let steps = results["steps"].as_array().unwrap();
@@ -99,16 +99,16 @@ fn demo_once_conserves_every_unit() {
     check(&play(None));
 }
 
-/// With Clause Schnorr coins beside those of RSA.
+/// With Clause Schnorr coins in addition to RSA coins.
 #[test]
 fn demo_with_both_ciphers_conserves_every_unit() {
     let results = play_with(&["--cs"], None);
     check(&results);
-    // Each value in RSA and in Clause Schnorr.
+    // Each value exists in RSA and in Clause Schnorr.
     assert_eq!(results["steps"][0]["count"], 2 * play(None)["steps"][0]["count"].as_u64().unwrap());
 }
 
-/// In a PostgreSQL server that the demonstration starts and ends.
+/// On a PostgreSQL server that the demo starts and ends.
 #[test]
 fn demo_on_postgresql_conserves_every_unit() {
     let results = play_on("postgres", None);
@@ -148,7 +148,7 @@ fn demo_continues_its_books() {
 
     let second = play(Some(&data));
     check(&second);
-    // What the first run left unrevealed is completed by the second.
+    // The second run completes what the first left unrevealed.
     assert!(second["steps"][1]["count"].as_u64().unwrap() > 0);
     assert_eq!(first["exchange"], second["exchange"]);
     for name in ["bank_in", "bank_out", "reserves", "issued", "redeemed", "outstanding", "pending", "fees"] {

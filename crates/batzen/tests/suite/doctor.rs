@@ -28,7 +28,7 @@ fn a_sound_server_is_exit_0_and_its_fragment_is_a_file_it_takes() {
     let url = cluster.url("postgres");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tuned.conf");
-    // A machine for which the cluster's cache is right.
+    // A machine that suits the cluster's cache size.
     let machine = ["--memory", "256MB", "--cores", "2", "--sample", "0.1"];
     let mut words = vec!["doctor", "--database", &url, "--fragment", file.to_str().unwrap()];
     words.extend(machine);
@@ -36,7 +36,7 @@ fn a_sound_server_is_exit_0_and_its_fragment_is_a_file_it_takes() {
     let fragment = std::fs::read_to_string(&file).unwrap();
     assert!(fragment.contains("shared_buffers = 64MB"), "{fragment}");
     assert!(stderr(&output).contains("tuned.conf"));
-    // What the disk of the machine is like is not the test's business.
+    // This test does not judge the speed of the machine's disk.
     let code = output.status.code();
     assert!(code == Some(0) || stdout(&output).contains("disk"), "{code:?}: {}", stdout(&output));
     words[4] = "-";
@@ -77,7 +77,7 @@ fn a_schema_of_another_version_is_named_until_dbinit_was_typed() {
     assert_eq!(finding(), None);
 
     set("schema_version = schema_version - 1");
-    // What the doctor says the services do, they do.
+    // The services behave as the doctor says.
     assert!(
         batzen_storage::StoreConfig::Postgres { url: url.clone() }
             .open(&batzen_storage::EXCHANGE, 1)

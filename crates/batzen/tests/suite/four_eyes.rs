@@ -1,4 +1,4 @@
-//! A switch as operators start it: one of them alone changes nothing, two of them do.
+//! A switch as operators start it: one operator alone changes nothing, two together do.
 
 use std::time::Instant;
 
@@ -46,8 +46,8 @@ impl Scene {
         }
     }
 
-    /// Has the first operator try it alone in every way, and then the second approve it. Returns the
-    /// approval's answer.
+    /// Has the first operator try the change alone in every way, and then the second approve it. Returns the
+    /// answer to the approval.
     fn change(&self, method: &str, path: &str, body: &Value) -> Value {
         let before = self.books();
         let (status, answer) = self.hub.call(0, method, path, Some(body)).unwrap();
@@ -124,7 +124,7 @@ fn every_change_takes_two_operators() {
     scene.change("PUT", &format!("/participants/alpha/accounts/{account}"), &json!({"isActive": false}));
     assert_eq!(post("/settlementWindows/1", json!({"state": "CLOSED", "reason": "day"}))["state"], "CLOSED");
 
-    // A proposal outlives a kill, and so does what was decided.
+    // A proposal survives a kill, and so do decisions.
     let (path, funds_in) = scene.hub.funds_request("alpha", "EUR", "recordFundsIn", "7", "deposit").unwrap();
     let (status, answer) = scene.hub.call(0, "POST", &path, Some(&funds_in)).unwrap();
     assert_eq!(status, 202, "{answer}");

@@ -1,18 +1,18 @@
-//! The campaign of kills: exchange, bank, ledger and switch are killed (`kill -9`) again and again, at random
-//! moments from the first milliseconds of their lives to a second under load, and nothing that was
-//! acknowledged is lost or done twice.
+//! The kill campaign: exchange, bank, ledger and switch are killed (`kill -9`) again and again, at random
+//! moments from the first milliseconds after the start to a second under load. Nothing acknowledged is lost
+//! or done twice.
 //!
-//! Each service is a real process of the real program, started again at once after each kill. Clients keep a
-//! log of what was acknowledged. While the load goes on, an auditor looks for every operation that was
-//! acknowledged before the last kill, with requests that change nothing, and then repeats it: the answer must
-//! be the same. After each round of kills come the complete proof (every row, every sum, the books at rest)
-//! and a new service, so that stores stay small and recovery is quick.
+//! Each service is a real process of the real program, restarted at once after each kill. Clients keep a log
+//! of what was acknowledged. While the load goes on, an auditor looks for every operation acknowledged before
+//! the last kill, first with requests that change nothing, and then repeats it: the answer must be the same.
+//! Each round of kills ends with the complete proof (every row, every sum, the books at rest) and a new
+//! service, so that stores stay small and recovery is quick.
 //!
-//! A third of the kills come within 50 ms of the start: while the store is opened, replayed and synced. A
-//! third come as soon as a thread is inside of `fsync` or `fdatasync`. In the first round of each service
-//! planted losses must be found.
+//! A third of the kills come within 50 ms of the start: while the store is opened, replayed and synced.
+//! Another third come as soon as a thread is inside `fsync` or `fdatasync`. In the first round of each
+//! service, planted losses must be found.
 //!
-//! `BATZEN_KILLS_CYCLES` sets the number of kills in all (default 28; `make kills` does 10,000),
+//! `BATZEN_KILLS_CYCLES` sets the total number of kills (default 28; `make kills` does 10,000),
 //! `BATZEN_KILLS_SEED` repeats the choices of an earlier run (not its timing), `BATZEN_KILLS_SERVICES` names
 //! the services (default: all, separated by commas).
 
@@ -34,7 +34,7 @@ use score::{Score, table};
 use tokio::task::JoinHandle;
 
 const SERVICES: [&str; 4] = ["exchange", "bank", "ledger", "switch"];
-/// Between two lines of progress.
+/// The interval between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(15);
 
 fn campaign(service: &str, score: Arc<Score>, dice: Dice) -> JoinHandle<()> {

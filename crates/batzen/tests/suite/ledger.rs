@@ -1,4 +1,4 @@
-//! `batzen ledger` as people use it: serve, client, repl, files, a short measurement.
+//! `batzen ledger` as people use it: serve, client, repl, file commands, a short measurement.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use common::damage::{assert_damage_is_refused, last_frame};
 use common::{PATIENCE, Service, batzen, run, stderr, stdout};
 use serde_json::Value;
 
-/// Starts a ledger on free ports; its addresses are what it says.
+/// Starts a ledger on free ports, and reads its addresses from its output.
 fn serve(dir: &Path, words: &[&str]) -> (Service, Vec<String>) {
     let mut arguments = vec!["ledger", "serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"];
     arguments.extend(words);
@@ -57,14 +57,14 @@ async fn a_ledger_is_served_queried_and_inspected() {
     );
     assert!(output.status.success(), "{}", stderr(&output));
     assert_eq!(stdout(&output).matches("status=created").count(), 2);
-    // The same again, from standard input and over the local socket, is success.
+    // Repeating it, from standard input and over the local socket, also succeeds.
     let accounts = "{\"id\":1,\"ledger\":700,\"code\":10}\n{\"id\":\"2\",\"ledger\":700,\"code\":10}\n";
     let output = client(unix, &["create-accounts", "-", "--json"], accounts);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(lines(&output).iter().all(|line| line["status"] == "exists"));
     let transfer = "id=1 debit_account_id=1 credit_account_id=2 amount=10 ledger=700 code=1";
     assert!(client(tcp, &["create-transfers", transfer], "").status.success());
-    // A refusal is exit code 1, a mistake exit code 2 with a hint.
+    // A refusal gives exit code 1; a mistake gives exit code 2 and a hint.
     let output = client(
         tcp,
         &["create-transfers", "id=2 debit_account_id=9 credit_account_id=2 amount=1 ledger=700 code=1"],
@@ -114,8 +114,8 @@ async fn a_ledger_is_served_queried_and_inspected() {
     assert_eq!((output.status.code(), stderr(&output).contains("not empty")), (Some(1), true));
 }
 
-/// A flipped bit in the last acknowledged commit is not dropped as a commit that was interrupted: the ledger
-/// does not start.
+/// A flipped bit in the last acknowledged commit is not treated as an interrupted commit: the ledger does not
+/// start.
 #[test]
 fn damage_to_the_last_commit_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn damage_to_the_last_commit_is_refused() {
     service.kill_9();
     let words = ["ledger", "serve", "--data", data, "--tcp", "127.0.0.1:0"];
     assert_damage_is_refused(dir.path(), &store, &words);
-    // The ledger's own verification finds it, too.
+    // The ledger's own verification also finds it.
     let (file, frame) = last_frame(&store);
     let sound = std::fs::read(&file).unwrap();
     let mut flipped = sound.clone();

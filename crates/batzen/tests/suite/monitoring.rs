@@ -1,5 +1,5 @@
-//! What operators watch: the metrics by Prometheus' own tools, the files in `deploy/`, and the dashboard in a
-//! browser.
+//! What operators watch: the metrics, checked with Prometheus' own tools, the files in `deploy/`, and the
+//! dashboard in a browser.
 
 pub mod clearing;
 
@@ -32,7 +32,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Runs one of Prometheus' programs to its end, with this on its standard input.
+/// Runs one of Prometheus' programs to completion, with this standard input.
 fn tool(program: &str, arguments: &[&str], input: &str) -> Output {
     let child = Command::new(program)
         .args(arguments)
@@ -140,7 +140,7 @@ fn families(page: &str) -> BTreeMap<&str, &str> {
     types.map(|line| line.split_once(' ').unwrap()).collect()
 }
 
-/// Every name in a text that could be a metric of ours.
+/// Every name in a text that could be one of our metrics.
 fn names_in(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words
@@ -150,7 +150,7 @@ fn names_in(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The family that a sample's name belongs to.
+/// The family of a sample, by the sample's name.
 fn family_of<'a>(name: &'a str, families: &BTreeMap<&str, &str>) -> &'a str {
     let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
     of_histogram.filter(|base| families.get(base) == Some(&"histogram")).unwrap_or(name)
@@ -183,7 +183,7 @@ fn alerts_and_configuration_are_sound() {
         let output = output.unwrap_or_else(|error| missing("promtool", &error));
         assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
     }
-    // Each alert is tested, and says what to do.
+    // Each alert has a test and says what to do.
     let (alerts, tests) = (read("prometheus/alerts.yml"), read("prometheus/alerts.test.yml"));
     let names: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(names.len() >= 10, "{names:?}");
@@ -215,7 +215,7 @@ fn units_start_existing_commands() {
     assert!(units >= 5);
 }
 
-/// What a database with a subscriber shows beside.
+/// A page with the additional metrics of a database with a subscriber.
 fn replication_page() -> String {
     let (lag, mut page) = (LagMetrics::default(), Page::new());
     lag.set(vec![SlotLag { slot: "exchange_audit".into(), active: true, bytes: 1, millis: Some(1) }]);
@@ -223,7 +223,7 @@ fn replication_page() -> String {
     page.finish()
 }
 
-/// What an exchange with signers shows beside.
+/// A page with the additional metrics of an exchange with signers.
 fn signer_client_page() -> String {
     let mut page = Page::new();
     ClientMetrics::default().write(&mut page, 0);
@@ -239,7 +239,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     clearing.clear();
     let deployment = Deployment::new();
     let _signers = [deployment.start_signer(0), deployment.start_signer(1)];
-    // A follower says how late it is once it has followed.
+    // A follower reports its lag only after it has followed.
     deployment.wait_same_keys(0);
     let [primary, follower] = deployment.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
     let services = [&demo.exchange, &demo.bank, &clearing.ledger, &clearing.switch, &primary, &follower];
@@ -277,12 +277,12 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     scraped(&http, demo.dir.path(), &targets, &all_queries);
 }
 
-/// The naming rules, as `promtool` knows them, and ours: few labels, and none that names anybody.
+/// Checks the naming rules of `promtool` and ours: few labels, and none that identify anybody.
 fn naming(page: &str) {
     let output = tool("promtool", &["check", "metrics"], page);
     let complaints = stdout(&output) + &stderr(&output);
     for line in complaints.lines().filter(|line| !line.is_empty()) {
-        // Names that existing dashboards know, and that are as they are.
+        // Names that existing dashboards use, so they stay as they are.
         let is_inherited = line.starts_with("taler_exchange_") && line.contains("_total");
         assert!(is_inherited, "promtool: {line}");
     }
@@ -329,14 +329,14 @@ impl Drop for Prometheus {
 }
 
 /// A real Prometheus scrapes all services with our configuration and answers every query of the dashboards.
-/// The targets of the configuration stand for those beside them.
+/// The given addresses replace the targets in the configuration.
 fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[String]) {
     let dir = dir.join("prometheus");
     std::fs::create_dir(&dir).unwrap();
     let address =
         |url: &str| url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
     let mut config = read("prometheus/prometheus.yml").replace("15s", "3s");
-    // Marks first, addresses after: a service may listen where another one's target points.
+    // Placeholders first, addresses second, since one service may listen on another one's target address.
     for (index, (target, _)) in targets.iter().enumerate() {
         let quoted = format!("\"{target}\"");
         assert!(config.contains(&quoted), "{target} is not scraped");
@@ -369,7 +369,7 @@ fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[Stri
     let deadline = Instant::now() + PATIENCE;
     let has_all = || {
         let up = query("up == 1")?.len() == targets.len();
-        // Three scrapes at least, so that rates exist.
+        // At least three scrapes, so that rates exist.
         let scrapes = query("min(count_over_time(up[1h]))")?;
         Some(up && scrapes.first()?["value"][1].as_str()?.parse::<f64>().ok()? >= 3.0)
     };
@@ -415,7 +415,7 @@ fn the_dashboard_shows_live_numbers() {
     let browser = Browser::start();
     let pictures = demo.dir.path().to_owned();
     browser.resize(1280, 900, false);
-    // The service has kept its history while nobody looked.
+    // The service has kept its history while nobody was looking.
     wait_for_readings(&demo.exchange, 3);
     browser.open(&format!("{}dashboard", demo.exchange));
     browser.until(
@@ -436,7 +436,7 @@ fn the_dashboard_shows_live_numbers() {
             browser.number(&format!("document.querySelectorAll('#section-{section} .card').length")) >= 3.0
         );
     }
-    // Something was done, so the curves are not all flat.
+    // Something was done, so that the curves are not all flat.
     browser.until("Number(document.querySelector('#chart-operations').dataset.max) > 0");
     browser.until("document.querySelector('#chart-operations canvas')?.width > 100");
     assert!(
@@ -455,7 +455,7 @@ fn the_dashboard_shows_live_numbers() {
     browser.open(&format!("{}dashboard/", demo.bank));
     browser.until("document.querySelector('#state.live') && document.querySelector('#chart-fsync')");
     assert_eq!(browser.run("return document.querySelector('#section-money')"), Value::Null);
-    // The exchange's account, and those of the demonstration's customers.
+    // The exchange's account, and those of the demo's customers.
     browser.until("Number(document.querySelector('#tile-bank-accounts')?.dataset.value) >= 2");
     browser.until("Number(document.querySelector('#tile-bank-total').dataset.value) > 0");
     assert!(browser.number("document.querySelector('#tile-bank-set-aside').dataset.value") >= 0.0);
@@ -473,7 +473,7 @@ fn the_dashboard_shows_live_numbers() {
     keep_pictures(&pictures);
 }
 
-/// Waits until a service has so many readings of its own metrics.
+/// Waits until a service has this many readings of its own metrics.
 fn wait_for_readings(base: &str, count: usize) {
     let (http, deadline) = (Http::new(), Instant::now() + PATIENCE);
     loop {
@@ -487,8 +487,8 @@ fn wait_for_readings(base: &str, count: usize) {
     }
 }
 
-/// The pointer shows the values of a moment; folded sections and the range are remembered; the list of
-/// sections leads to them.
+/// The pointer shows the values at one moment; folded sections and the range are remembered; the list of
+/// sections links to them.
 fn hover_fold_and_range(browser: &Browser, base: &str) {
     let head = "document.querySelector('#chart-memory .head span').innerText";
     assert_eq!(browser.run(&format!("return {head}")), "now");
@@ -527,7 +527,7 @@ fn ledger_and_switch_show_live_numbers() {
         }
         assert_eq!(browser.overflow(), 0.0, "a phone would have to scroll sideways");
         assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
-        // What has nothing to show is left out.
+        // Sections with nothing to show are omitted.
         for other in ["money", "coins", "workers", "batches", "now"] {
             let node = browser.run(&format!("return document.querySelector('#section-{other}')"));
             assert_eq!(node, Value::Null, "{other}");
@@ -580,7 +580,7 @@ fn a_signer_shows_its_keys() {
     browser.until("document.querySelector('#state.live') && document.querySelector('#section-signer')");
     browser.until("Number(document.querySelector('#tile-keys').dataset.value) >= 3");
     assert_eq!(browser.number("document.querySelector('#tile-primary').dataset.value"), 1.0);
-    // Strangers are counted while one looks.
+    // Clients without credentials are counted while the page is open.
     assert_eq!(browser.number("document.querySelector('#tile-strangers').dataset.value"), 0.0);
     let mut stranger = std::net::TcpStream::connect(("127.0.0.1", deployment.ports[0])).unwrap();
     stranger.write_all(&[0x55; 512]).unwrap();

@@ -1,21 +1,21 @@
-//! Mutated requests to real processes: every endpoint of every service, from valid requests that are a
-//! little, or very, wrong.
+//! Mutated requests to real processes: every endpoint of every service, with valid requests changed slightly
+//! or badly.
 //!
-//! A service is started, ordinary clients use it through a proxy that notes their requests, and then changed
-//! ones are sent: members of JSON removed, doubled, of other types, numbers at and beyond all edges, base32
-//! with flipped characters, keys and signatures of other requests, paths, methods, queries, headers, damaged
-//! compression, frames whose lengths are wrong; to ledger and signer the same with frames of their binary
-//! protocols. It is shown that
+//! A service is started, and ordinary clients use it through a proxy that records their requests. Then
+//! mutated requests are sent: JSON members removed, doubled, or with other types, numbers at and beyond all
+//! limits, base32 with flipped characters, keys and signatures of other requests, changed paths, methods,
+//! queries and headers, damaged compression, and framing with wrong lengths. Ledger and signer also get
+//! mutated frames of their binary protocols. It is shown that
 //!
-//! 1. the process goes on, and nothing in it panics;
-//! 2. every answer is well-formed, errors say their code, and no status is above 499 but 503;
+//! 1. the process keeps running, and nothing in it panics;
+//! 2. every answer is well-formed, errors have a code, and no status is above 499 except for 503;
 //! 3. the memory of the process does not grow with the number of requests;
-//! 4. honest clients are served afterwards, and the books add up.
+//! 4. honest clients are served afterwards, and the books balance.
 //!
-//! `BATZEN_MUTATE_REQUESTS` sets the number of requests to all services together (`make mutate
-//! REQUESTS=10000000`), which `campaign::SHARES` divides, and `BATZEN_MUTATE_SEED` the choices. A failure
-//! writes the bytes to `target/mutate/` and prints the commands that send them again (`BATZEN_MUTATE_REPLAY`)
-//! and that repeat the run.
+//! `BATZEN_MUTATE_REQUESTS` sets the number of requests to all services together
+//! (`make mutate REQUESTS=10000000`), which `campaign::SHARES` divides, and `BATZEN_MUTATE_SEED` sets the
+//! choices. A failure writes the bytes to `target/mutate/` and prints the commands that send them again
+//! (`BATZEN_MUTATE_REPLAY`) and that repeat the run.
 
 mod answer;
 mod campaign;

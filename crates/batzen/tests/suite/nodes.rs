@@ -1,4 +1,4 @@
-//! Several exchange services and worker programs as processes on one PostgreSQL database: what happens at one
+//! Several exchange services and worker programs as processes on one PostgreSQL database. A change at one
 //! shows at the others, any of them may be killed at any moment, and a new one takes over from an old one
 //! without a failed request.
 
@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 
 const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "closer"];
 
-/// A configuration for a new database, which is prepared.
+/// Writes a configuration for a new database, and creates its tables.
 fn prepare(dir: &Path, bank_port: u16, port: u16, more: &str) -> (String, String) {
     let url = batzen_pg_cluster::fresh_database();
     (prepare_at(&url, dir, bank_port, port, more), url)
@@ -43,7 +43,7 @@ fn prepare_at(url: &str, dir: &Path, bank_port: u16, port: u16, more: &str) -> S
          [exchangedb-postgres]\nCONFIG = {url}\n{more}"
     );
     let config = config_with(dir, (bank_port, bank_port), port, &more);
-    // Later options win.
+    // The last value of an option wins.
     let mut text = std::fs::read_to_string(&config).unwrap();
     for name in ["one", "two"] {
         for fee in ["WITHDRAW", "DEPOSIT", "REFRESH", "REFUND"] {
@@ -55,7 +55,8 @@ fn prepare_at(url: &str, dir: &Path, bank_port: u16, port: u16, more: &str) -> S
     config
 }
 
-/// Starts a service, and waits until it says that it is ready: another one may answer at its port.
+/// Starts a service, and waits for its own message that it is ready, since another one may answer at its
+/// port.
 fn start_node(dir: &Path, name: &str, config: &str, more: &[&str]) -> Service {
     let log = dir.join(format!("{name}.log"));
     let said = || std::fs::read_to_string(&log).unwrap_or_default().matches("exchange ready").count();
@@ -111,8 +112,8 @@ fn a_credit_wakes_waiting_clients_on_every_node() {
     assert_eq!(totals(&config)["wired_in"], "1.25");
 }
 
-/// As any HTTP client: keeps its connection while the server does, and makes a new one when it finds the old
-/// one closed before it has sent anything. Everything else is a failure.
+/// Behaves like any HTTP client: keeps its connection while the server does, and makes a new one if it finds
+/// the old one closed before sending. Everything else is a failure.
 fn keep_asking(port: u16, is_over: &AtomicBool, answered: &AtomicU64) {
     let unknown = format!("/reserves/{}", batzen_crypto::base32::encode(&[5; 32]));
     let mut kept: Option<TcpStream> = None;
@@ -124,7 +125,7 @@ fn keep_asking(port: u16, is_over: &AtomicBool, answered: &AtomicU64) {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         number += 1;
-        // One answer comes from memory, the other one from the database.
+        // One answer comes from memory, the other from the database.
         let (path, expected) =
             if number.is_multiple_of(2) { ("/", "200") } else { (unknown.as_str(), "404") };
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -201,7 +202,7 @@ fn services_take_over_from_each_other_without_a_failed_request() {
     }
 }
 
-/// Coins with fees, which the customers reckon with.
+/// Coins with the fees that the customers expect.
 const COINS: &str = "[exchange-standalone]\nWIRE_FEE = KUDOS:0.01\nCLOSING_FEE = KUDOS:0.01\n\
     [coin_some]\nVALUE = KUDOS:0.5\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\nDURATION_LEGAL = 3 years\n\
     FEE_WITHDRAW = KUDOS:0.01\nFEE_DEPOSIT = KUDOS:0.01\nFEE_REFRESH = KUDOS:0.01\nFEE_REFUND = KUDOS:0.01\nCIPHER = CS\n\
@@ -249,7 +250,7 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
     let mut dice = Dice::new(u64::from_le_bytes(bytes));
     let client =
         Client::new(&ClientOptions { timeout: Duration::from_secs(10), ..ClientOptions::default() }).unwrap();
-    // Its bank, not its exchange.
+    // Uses its bank, but not its exchange.
     let mut deployment = Deployment::new(client.clone());
     deployment.start_bank().await;
     let bank_port = deployment.bank_url().trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
@@ -275,7 +276,7 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
         if let Some(ended) = customers.try_join_next() {
             ended.unwrap();
         }
-        // Every other time a service, else any.
+        // Every second kill hits a service, the others any process.
         let number = if cycle % 2 == 0 { dice.below(2) } else { dice.below(processes.running.len() as u64) };
         let before = load.log.acknowledged();
         let kind = processes.kill_and_restart(usize::try_from(number).unwrap());
@@ -301,7 +302,7 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
         shops: &load.shops,
     };
     processes.stop();
-    // What is due is paid, by whomever.
+    // All due deposits are paid, by any of the workers.
     let deadline = Instant::now() + PATIENCE;
     let findings = loop {
         for worker in WORKERS {

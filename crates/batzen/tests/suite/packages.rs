@@ -1,5 +1,5 @@
-//! What `make deb` and `make image` build, from the program of the tests: unpacked, started, and asked
-//! whether it is ready.
+//! The output of `make deb` and `make image`, built from the program of the tests: unpacked, started, and
+//! checked for readiness.
 
 use crate::common;
 
@@ -28,7 +28,7 @@ fn must(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A bank that this program serves in a directory, until it answers `/ready`.
+/// Serves a bank with this program in a directory, and waits until it answers `/ready`.
 fn serve(mut program: Command, config: &[&str]) -> Service {
     let port = free_port();
     let child = program
@@ -111,7 +111,7 @@ fn the_image_is_small_and_serves_without_the_rest_of_a_system() {
             .arg("-C")
             .arg(&root),
     );
-    // In a root of its own, where only the image's files are. The user namespace lets any user do this.
+    // In a separate root that contains only the image's files. The user namespace lets any user do this.
     let mut program = Command::new("unshare");
     program.args(["--map-root-user", "chroot"]).arg(&root).arg("/usr/bin/batzen");
     let bank = serve(program, &["--currency", "KUDOS", "--data", "/data/bank"]);

@@ -29,7 +29,7 @@ impl Http {
         (reply.status, serde_json::from_slice(&reply.body).unwrap())
     }
 
-    /// Asserts that a service answers `/health`, and gives the checks of `/ready` with its status.
+    /// Asserts that a service answers `/health`; returns the status and the checks of `/ready`.
     fn checks(&self, base: &str) -> (u16, Vec<(String, bool, String)>) {
         assert_eq!(self.get(&format!("{base}/health")), (200, serde_json::json!({ "status": "ok" })));
         let (status, body) = self.get(&format!("{base}/ready"));
@@ -49,7 +49,7 @@ impl Http {
         assert_eq!(found, names, "{base}");
     }
 
-    /// Waits until exactly these checks fail, and gives their hints.
+    /// Waits until exactly these checks fail, and returns their hints.
     fn wait_failed(&self, base: &str, names: &[&str]) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -125,7 +125,7 @@ fn a_service_without_its_database_is_not_ready() {
     http.wait_failed(&base(port), &[]);
 }
 
-/// An exchange that an operator signs for, not started.
+/// An exchange that an operator signs for, not yet started.
 struct Operated {
     dir: tempfile::TempDir,
     config: String,
@@ -163,7 +163,7 @@ fn master_key(setup: &Value) -> String {
     words.find(|word| word.len() == 52).unwrap().to_owned()
 }
 
-/// Runs the offline tool, which must succeed, and gives its standard output.
+/// Runs the offline tool, which must succeed, and returns its standard output.
 fn offline(config: &str, steps: &[&str]) -> String {
     let output = run(&[&["exchange", "offline", "-c", config][..], steps].concat());
     assert!(output.status.success(), "{steps:?}: {}", stderr(&output));
@@ -190,7 +190,7 @@ fn an_exchange_is_ready_when_the_offline_key_has_signed() {
     }
     assert!(!operated.log().contains("ERROR"), "{}", operated.log());
 
-    // What must be signed now, of the documents.
+    // What must be signed now, according to the documents.
     let request = offline(&operated.config, &["download"]);
     assert!(request.contains("exchange-input-keys-0"));
     let calendar = offline(&operated.config, &["download", "calendar", "--json"]);
@@ -208,7 +208,7 @@ fn an_exchange_is_ready_when_the_offline_key_has_signed() {
     offline(&operated.config, &global);
     http.wait_failed(&base(operated.port), &[]);
 
-    // What ends when, of the exchange.
+    // When each thing ends, according to the exchange.
     let calendar: Value = serde_json::from_str(&offline(&operated.config, &["calendar", "--json"])).unwrap();
     for kind in ["denomination", "signing_key", "wire_fee", "global_fee"] {
         let rows = coverage(&calendar, kind);

@@ -1,4 +1,4 @@
-//! What the README and the demo tell people to type, against a running demo.
+//! The commands that the README and the demo tell people to type, against a running demo.
 
 use crate::common;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, Service, run, stderr, stdout};
 use serde_json::Value;
 
-/// Starts the demo and waits for its results, after which it keeps serving.
+/// Starts the demo and waits for its results; it keeps serving afterwards.
 fn demo(dir: &Path, data: &str) -> (Service, Value) {
     let mut demo = Service::start(
         dir,
@@ -41,7 +41,7 @@ fn the_wallet_against_a_running_demo() {
     assert_eq!(results["balance"]["conserved"], true);
     let (bank, exchange) = (results["bank"].as_str().unwrap(), results["exchange"].as_str().unwrap());
 
-    // A second demo on the same directory says that it cannot.
+    // A second demo on the same directory is refused.
     let second = run(&["demo", "--once", "--data", data]);
     assert_eq!(second.status.code(), Some(1));
     assert!(stderr(&second).contains("in use"), "{}", stderr(&second));

@@ -1,4 +1,4 @@
-//! Bank and exchange as services: readiness, worker programs, the end.
+//! Bank and exchange as services: readiness, worker programs, termination.
 
 use crate::common;
 
@@ -22,7 +22,7 @@ fn services_start_work_and_end() {
     wait_for(exchange_port, "/keys");
     wait_for(exchange_port, "/wire");
 
-    // A second one on the same store says so.
+    // A second service on the same store is refused.
     let other_port = common::free_port().to_string();
     let second = run(&["exchange", "serve", "-c", &config, "--port", &other_port]);
     assert_eq!(second.status.code(), Some(1));
@@ -30,13 +30,13 @@ fn services_start_work_and_end() {
     let totals = run(&["exchange", "totals", "-c", &config]);
     assert!(!totals.status.success() && stderr(&totals).contains("in use"), "{}", stderr(&totals));
 
-    // Worker programs hand their work to the service.
+    // Worker programs pass their work to the service.
     for worker in ["wirewatch", "aggregator", "transfer", "closer", "drain"] {
         let output = run(&["exchange", worker, "-c", &config, "-t"]);
         assert!(output.status.success(), "{worker}: {}", stderr(&output));
         assert!(output.stdout.is_empty());
     }
-    // What a worker takes at once is said where it means something.
+    // The size of a claim is logged only where it has an effect.
     for worker in ["wirewatch", "transfer"] {
         let output = run(&["exchange", worker, "-c", &config, "-t", "-S", "7", "-w", "3"]);
         assert!(output.status.success(), "{worker}: {}", stderr(&output));
@@ -50,7 +50,7 @@ fn services_start_work_and_end() {
     }
     let staying = Service::start(dir.path(), "worker", &["exchange", "transfer", "-c", &config]);
 
-    // Long polls do not delay the end.
+    // Long polls do not delay termination.
     let reserve = "A".repeat(52);
     let mut polling = TcpStream::connect(("127.0.0.1", exchange_port)).unwrap();
     write!(polling, "GET /reserves/{reserve}?timeout_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -58,11 +58,11 @@ fn services_start_work_and_end() {
     for (name, service) in [("exchange", exchange), ("bank", bank), ("worker", staying)] {
         let (status, time) = service.terminate();
         assert!(status.success(), "{name} ended with {status}");
-        // A second is promised on an idle machine; this one may be busy.
+        // The documentation promises a second on an idle machine; this one may be busy.
         assert!(time < Duration::from_secs(20), "{name} took {time:?} to end");
     }
 
-    // The ports are free at once, and everything is still there.
+    // The ports are free at once, and all data is still there.
     let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
     wait_for(bank_port, "/taler-bank-integration/config");
     let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
@@ -84,7 +84,7 @@ fn services_start_work_and_end() {
     assert!(verify.status.success() && stdout(&verify).contains("sound"), "{}", stdout(&verify));
     let inspect = run(&["store", "inspect", store.to_str().unwrap()]);
     assert!(stdout(&inspect).contains("denominations"), "{}", stdout(&inspect));
-    // All bytes of the journal are in one of the lines.
+    // Every byte of the journal is counted in one of the lines.
     let inspect = run(&["store", "inspect", store.to_str().unwrap(), "--json", "--frames"]);
     let facts: serde_json::Value = serde_json::from_str(&stdout(&inspect)).unwrap();
     let sum = |values: &mut dyn Iterator<Item = &serde_json::Value>| -> u64 {
@@ -100,8 +100,8 @@ fn services_start_work_and_end() {
     assert!(facts["tables"]["denominations"]["bytes"].as_u64() > Some(256), "{facts:#}");
 }
 
-/// A flipped bit in the last acknowledged commit is not dropped as a commit that was interrupted: the service
-/// refuses to start.
+/// A flipped bit in the last acknowledged commit is not treated as an interrupted commit: the service refuses
+/// to start.
 #[test]
 fn damage_to_the_last_commit_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,13 +124,13 @@ fn damage_to_the_last_commit_is_refused() {
         }
     }
     assert!(stores >= 2, "{stores} stores");
-    // Nothing was damaged after all: everything is there.
+    // Nothing was actually damaged: all data is there.
     let bank = Service::start(dir.path(), "bank", &words("bank"));
     wait_for(bank_port, "/taler-bank-integration/config");
     let exchange = Service::start(dir.path(), "exchange", &words("exchange"));
     wait_for(exchange_port, "/keys");
     assert!(bank.terminate().0.success() && exchange.terminate().0.success());
-    // Without a backup, an operator decides to go on without the last commit.
+    // Without a backup, an operator decides to continue without the last commit.
     cut_last(&home.join("exchange/store"));
     let bank = Service::start(dir.path(), "bank", &words("bank"));
     wait_for(bank_port, "/taler-bank-integration/config");
@@ -155,8 +155,8 @@ fn ask(port: u16, request: &str, body: &str) -> String {
     answer
 }
 
-/// A receiver that the bank does not know: the operator sees the refused transfer, opens the account, and has
-/// it retried.
+/// A receiver that the bank does not know: the operator sees the refused transfer, opens the account, and
+/// retries the transfer.
 #[test]
 fn a_refused_transfer_is_listed_and_retried() {
     let dir = tempfile::tempdir().unwrap();

@@ -35,14 +35,14 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     }
     go_on(&done, 20, &mut load).await;
 
-    // The primary dies, payments go on with the follower.
+    // The primary dies; payments continue with the follower.
     signers[0].take().unwrap().kill_9();
     go_on(&done, 40, &mut load).await;
     let status = deployment.status(1);
     assert_eq!(status["signers"][0]["status"]["role"], "follower");
     assert!(status["signers"][1]["error"].is_string(), "{status:#}");
 
-    // It is promoted; the other one comes back, sees that, and follows.
+    // The follower is promoted; the old primary comes back, notices that, and follows.
     let config = deployment.text("signer-1.conf");
     assert!(must(&["signer", "promote", "-c", &config]).contains("primary now"));
     signers[0] = Some(deployment.start_signer(0));
@@ -53,14 +53,14 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     }
     deployment.wait_same_keys(0);
 
-    // The one in use ends as an operator ends it; no request fails.
+    // The active one is stopped as an operator would; no request fails.
     let (status, _) = signers[1].take().unwrap().terminate();
     assert!(status.success(), "{status}");
     go_on(&done, 40, &mut load).await;
     signers[1] = Some(deployment.start_signer(1));
     deployment.wait_same_keys(1);
 
-    // The exchange shows what it went through.
+    // The exchange's metrics show what happened.
     let page = deployment.client.get(deployment.url("metrics")).send().await.unwrap();
     let page = String::from_utf8(page.body.to_vec()).unwrap();
     for name in ["batzen_signer_client_connected 1", "batzen_signer_client_items_total{kind=\"rsa\"}"] {
@@ -79,13 +79,13 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     }
     assert_no_private_keys(&deployment, "node-0", &exchange);
 
-    // A revoked key is destroyed by all signers, and another is made.
+    // All signers destroy a revoked key, and create another.
     let denoms = Denom::offered(&deployment.client, &deployment.url("")).await;
     let revoked = denoms.iter().find(|denom| !denom.is_cs()).unwrap();
     deployment.offline(&["revoke-denomination", &revoked.hash.to_string(), "upload"]);
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // While the new key is being made there is nothing to download.
+        // While the new key is being created there is nothing to download.
         let _ = run(&[
             "exchange",
             "offline",
@@ -109,7 +109,7 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
         deployment.withdraw_and_pay(&reserve, denom, &Shop::new("bakery")).await;
     }
 
-    // No signer: what needs one is refused with 503, and works again when one is back.
+    // Without a signer, requests that need one are refused with 503; they work again once one is back.
     for signer in &mut signers {
         signer.take().unwrap().kill_9();
     }
@@ -129,7 +129,7 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     }
 }
 
-/// A signer that is not the expected one is not spoken to, and a node that is not listed gets nothing.
+/// The exchange does not talk to an unexpected signer, and a signer gives nothing to an unlisted node.
 #[test]
 fn wrong_keys_are_refused_on_both_sides() {
     let deployment = Deployment::new();
@@ -161,7 +161,7 @@ fn wrong_keys_are_refused_on_both_sides() {
     let exchange = deployment.start_exchange(0);
     wait_for(deployment.exchange_ports[0], "/management/keys");
 
-    // A stand-alone exchange has its master key at hand: that and signers exclude each other.
+    // A stand-alone exchange has its own master key, so it cannot use signers.
     let config =
         deployment.node_config(0, &deployment.signer_keys[0]) + "[exchange-standalone]\nENABLED = YES\n";
     std::fs::write(deployment.path("both.conf"), config).unwrap();
@@ -184,7 +184,7 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Supervisors start key helpers by their names, and expect programs that run until a signal.
+/// Supervisors start key helpers by name, and expect programs that run until a signal.
 #[test]
 fn key_helpers_name_the_key_directory_and_stop_on_request() {
     let deployment = Deployment::new();

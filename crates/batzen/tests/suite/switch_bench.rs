@@ -1,5 +1,5 @@
-//! A short measurement of the switch through the real program: the result says what it must, and reads like
-//! any other.
+//! A short measurement of the switch with the real program: the result is complete, and can be read like any
+//! other.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ fn measure(arguments: &[&str]) -> Value {
     let output = common::run(&words);
     let (text, err) = (common::stdout(&output), common::stderr(&output));
     assert!(output.status.success(), "{}\n{text}\n{err}", output.status);
-    // Tables and comparisons read it.
+    // Tables and comparisons can read it.
     let table = common::run(&["bench", "table", out]);
     assert!(table.status.success(), "{}", common::stderr(&table));
     assert!(common::stdout(&table).contains("switch"), "{}", common::stdout(&table));

@@ -1,4 +1,4 @@
-//! The demonstration of the switch, as scripts run it: every step, every report, every number of its books.
+//! The demo of the switch, as scripts run it: every step, every report, every number of its books.
 
 use crate::common;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, Service};
 use serde_json::Value;
 
-/// The steps in their order.
+/// The steps in order.
 const STEPS: [&str; 11] = [
     "four eyes",
     "onboard",
@@ -23,7 +23,7 @@ const STEPS: [&str; 11] = [
     "balance",
 ];
 
-/// What the participants have at the settlement bank before, in whole units of the currency.
+/// The participants' initial funds at the settlement bank, in whole units of the currency.
 const BROUGHT: [(&str, i128); 4] = [("alpha", 10_000), ("beta", 10_000), ("gamma", 10_000), ("delta", 50)];
 
 fn play(data: &Path, more: &[&str]) -> Value {
@@ -58,7 +58,7 @@ fn every_amount_is_where_it_belongs() {
     assert_eq!(amount(&balance["debits"]), amount(&balance["credits"]));
     assert!(amount(&balance["debits"]) > 0);
     assert_eq!((amount(&balance["pending"]), amount(&balance["hub_settlement"])), (0, 0));
-    // 40 that simply succeed, a repeated one, and one with a changed repetition.
+    // 40 plain transfers, a repeated one, and one with a changed repetition.
     assert_eq!((&balance["committed"], &balance["callbacks"]), (&42.into(), &42.into()));
     assert_eq!((&balance["unfinished"], &balance["contradictory"]), (&0.into(), &0.into()));
     assert_eq!(balance["conserved"], true);
@@ -79,7 +79,7 @@ fn every_amount_is_where_it_belongs() {
     assert_eq!((nets.len(), nets.iter().sum::<i64>()), (4, 0), "{text}");
     let paid: i64 = nets.iter().filter(|net| **net > 0).sum();
     assert!(paid > 0);
-    // The settlement has moved the funds that everybody brought by exactly the nets.
+    // The settlement has changed everybody's funds by exactly the net amounts.
     assert_eq!(balance["settlement"], "1");
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
@@ -97,7 +97,7 @@ fn every_amount_is_where_it_belongs() {
         assert_eq!(total.replace('.', "").parse::<i64>().unwrap(), paid, "{message}");
     }
 
-    // A second demonstration in the same place would mix two days.
+    // A second demo in the same place would mix two days.
     let again = common::run(&["switch", "demo", "--once", "--data", data.to_str().unwrap()]);
     assert_eq!(again.status.code(), Some(1));
     assert!(common::stderr(&again).contains("already"), "{}", common::stderr(&again));
@@ -130,7 +130,7 @@ fn the_money_can_be_in_a_ledger_elsewhere() {
     );
     ledger.assert_runs();
 
-    // The switch remembers what the ledger does, or does not start.
+    // The switch refuses to start if it would forget what the ledger remembers.
     let output = common::run(&["switch", "serve", "--in-memory", "--ledger", &url]);
     assert_eq!(output.status.code(), Some(1));
     assert!(common::stderr(&output).contains("--data"), "{}", common::stderr(&output));

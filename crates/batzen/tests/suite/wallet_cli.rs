@@ -1,7 +1,7 @@
-//! `batzen wallet` as people and scripts see it: help texts and JSON shapes against snapshots, and whole
-//! lives against a real bank and a real exchange, with the wallet killed in the middle of what it does.
+//! `batzen wallet` as people and scripts see it: help texts and JSON shapes against snapshots, and complete
+//! sessions with a real bank and a real exchange, in which the wallet is killed at random moments.
 //!
-//! `BATZEN_BLESS=1 cargo test -p batzen --test suite wallet_cli` writes the snapshots again.
+//! `BATZEN_BLESS=1 cargo test -p batzen --test suite wallet_cli` rewrites the snapshots.
 
 mod input;
 
@@ -67,7 +67,7 @@ fn help_texts() {
     check_snapshot("wallet-help.txt", &text);
 }
 
-/// The shape of a JSON value: member names and types, of lists the first element.
+/// The shape of a JSON value: member names and types; for lists, that of the first element.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Null => "null".into(),
@@ -89,7 +89,7 @@ fn shape(value: &Value) -> Value {
     }
 }
 
-/// A bank and an exchange of its own for a test.
+/// A bank and an exchange used by one test.
 struct World {
     directory: tempfile::TempDir,
     bank_url: String,
@@ -208,7 +208,7 @@ fn units(text: &str) -> i128 {
     sign * (value.parse::<i128>().unwrap() * 100_000_000 + fraction)
 }
 
-/// What the wallet holds: available and dust. Nothing may be pending.
+/// The wallet's money: available and dust. Nothing may be pending.
 fn holdings(balances: &Value) -> i128 {
     let balance = &balances["balances"][0];
     assert_eq!(balance["pending_incoming"], "KUDOS:0", "{balances}");
@@ -216,13 +216,14 @@ fn holdings(balances: &Value) -> i128 {
     units(balance["available"].as_str().unwrap()) + units(balance["dust"].as_str().unwrap())
 }
 
-/// The history explains the balance, to the last unit.
+/// The sum of the history's effects, in the smallest units.
 fn effects(transactions: &Value) -> i128 {
     let lines = transactions["transactions"].as_array().unwrap();
     lines.iter().map(|line| units(line["effect"].as_str().unwrap())).sum()
 }
 
-/// The effects of the history sum to the balance, with and without rows for refreshes. Returns the sum.
+/// Checks that the effects of the history sum to the balance, with and without rows for refreshes. Returns
+/// the sum.
 fn check_history(world: &World, name: &str) -> i128 {
     let balances = world.ok(name, &["balance"]);
     let total = &balances["balances"][0]["total"];
@@ -234,7 +235,7 @@ fn check_history(world: &World, name: &str) -> i128 {
     units(total.as_str().unwrap())
 }
 
-/// Standard output of a command for people.
+/// The standard output of a command without `--json`.
 fn text(world: &World, name: &str, args: &[&str]) -> String {
     let output = batzen().args(["wallet", "--wallet"]).arg(world.file(name)).args(args).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -292,7 +293,7 @@ fn a_wallet_works_with_a_real_exchange() {
     let (code, _) = world.run("w.db", &["deposit", "KUDOS:1", PAYTO]);
     assert_eq!(code, 1, "nobody agreed");
 
-    // A backup, encrypted, into another file, which then spends everything.
+    // An encrypted backup, restored into another file, which then spends everything.
     let (secret, backup) = (world.file("passphrase"), world.file("backup"));
     std::fs::write(&secret, "correct horse battery\n").unwrap();
     let paths = [secret.to_str().unwrap(), backup.to_str().unwrap()];
@@ -332,9 +333,9 @@ fn a_wallet_works_with_a_real_exchange() {
     assert_eq!(units(totals["outstanding"].as_str().unwrap()), holdings(&balances), "{totals}");
 }
 
-/// Goal: `kill -9` at any moment loses nothing. Method: begin withdrawals and deposits, kill each after a
-/// while that grows from a millisecond to longer than it takes, then let `run` finish; in the end the
-/// wallet's coins are all that the exchange has outstanding.
+/// `kill -9` at any moment loses nothing. The test begins withdrawals and deposits, kills each after a delay
+/// that grows from a millisecond to longer than the operation takes, then lets `run` finish. In the end the
+/// wallet's coins are exactly those that the exchange has outstanding.
 #[test]
 fn killed_in_the_middle() {
     let mut world = World::start();
@@ -347,7 +348,7 @@ fn killed_in_the_middle() {
         let mut child =
             world.wallet("w.db", &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(1 + round * 7));
-        // Dead, whatever it was about to do. It may have been faster.
+        // It is dead, whatever it was doing. It may already have finished.
         let _ = child.kill();
         child.wait().unwrap();
         let (code, report) = world.run("w.db", &["run", "--timeout", "60"]);
@@ -366,8 +367,8 @@ fn killed_in_the_middle() {
     assert_eq!(totals["conserved"], true);
 }
 
-/// Stands between a wallet and an exchange. While `lies` is set, it refuses every deposit itself, with the
-/// wallet's own new signature as the proof that the coin was spent.
+/// A relay between a wallet and an exchange. While `lies` is set, it refuses every deposit itself, and uses
+/// the wallet's own new signature as proof that the coin was spent.
 struct Relay {
     url: String,
     lies: std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -444,7 +445,7 @@ fn relay(
     let _ = client.write_all(&answer);
 }
 
-/// The refusal of a deposit that proves nothing.
+/// A refusal of a deposit whose proof proves nothing.
 fn own_signature_as_proof(path: &str, request: &Value, coins: &Value) -> Value {
     let coin = request.get("coins").map_or(request, |coins| &coins[0]);
     let coin_pub = coin.get("coin_pub").cloned().unwrap_or_else(|| path.split('/').nth(2).unwrap().into());
@@ -465,7 +466,7 @@ fn own_signature_as_proof(path: &str, request: &Value, coins: &Value) -> Value {
     })
 }
 
-/// An exchange that takes the wallet's new signature for a proof that the coin is spent gets nothing, and
+/// An exchange that presents the wallet's new signature as proof that the coin is spent gains nothing, and
 /// leaves evidence.
 #[test]
 fn a_false_proof_is_shown_and_costs_nothing() {

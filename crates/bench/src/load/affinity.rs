@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::BenchError;
 
-/// Cores by their numbers, ascending. Empty: all that there are, without pinning.
+/// Cores by number, ascending. An empty list means all cores, without pinning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores(pub Vec<usize>);
 
@@ -53,16 +53,16 @@ pub fn allowed() -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Who runs where.
+/// Which cores server and load generator run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// Cores of the server; empty: not pinned.
     pub server: Vec<usize>,
     /// Cores of the load generator; empty: not pinned.
     pub client: Vec<usize>,
-    /// All cores that there are.
+    /// All cores of this process.
     pub all: Vec<usize>,
-    /// What a reader of the result must know.
+    /// A remark for the result.
     pub remark: Option<String>,
 }
 
@@ -129,11 +129,11 @@ impl Placement {
     }
 }
 
-/// Runs `action` with this thread on `cores`, and returns to where it was. Threads and processes that start
-/// meanwhile stay on those cores.
+/// Runs `action` with this thread pinned to `cores`, then restores the old pinning. Threads and processes
+/// started meanwhile stay on those cores.
 ///
 /// # Errors
-/// When the system refuses; the action has not run then.
+/// When the system refuses; `action` has not run then.
 pub fn on_cores<T>(cores: &[usize], action: impl FnOnce() -> T) -> Result<T, BenchError> {
     if cores.is_empty() {
         return Ok(action());

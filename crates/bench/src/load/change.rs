@@ -1,4 +1,4 @@
-//! Changing a coin into fresh ones: everything but the choice in the answer is prepared in advance.
+//! Refreshing a coin: everything that does not depend on the exchange's choice is prepared in advance.
 
 use batzen_crypto::refresh::{self, Candidate, FreshDenom, KAPPA, RefreshCommitment};
 use batzen_crypto::{
@@ -17,12 +17,12 @@ use crate::load::coins::{self, Planchet, wrong};
 use crate::load::wire;
 use crate::scenarios::world::Denom;
 
-/// What a change is made of.
+/// The terms of a change.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// From what its secrets derive.
+    /// The seed of its secrets.
     pub seed: [u8; 32],
-    /// What is taken from the old coin: the value of the fresh coins.
+    /// The amount taken from the old coin, which is the value of the fresh coins.
     pub amount: Amount,
     /// Denominations of the fresh coins.
     pub fresh: Vec<Denom>,
@@ -61,14 +61,14 @@ impl Terms {
         Ok(answer.ewvs.into_iter().map(|values| values.ewv).collect())
     }
 
-    /// The R values where none are needed.
+    /// The R values for denominations that need none.
     #[must_use]
     pub fn no_values(&self) -> Vec<ExchangeWithdrawValues> {
         vec![ExchangeWithdrawValues::Rsa; self.fresh.len()]
     }
 }
 
-/// A change, ready to be asked for.
+/// A prepared change.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The commitment.
@@ -155,7 +155,7 @@ impl Change {
         })
     }
 
-    /// The HTTP request that melts the old coin, whose signature by the exchange this is.
+    /// The HTTP request that melts the old coin; `signature` is the exchange's signature on it.
     #[must_use]
     pub fn melt(&self, signature: &DenomSignature) -> Vec<u8> {
         let body = MeltRequest {
@@ -209,7 +209,7 @@ impl Change {
     }
 }
 
-/// A coin that waits for its signature, or has it in blind form.
+/// A coin without its signature, or with the blind signature only.
 #[derive(Clone, Debug)]
 pub struct Unfinished {
     /// The coin.

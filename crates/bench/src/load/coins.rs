@@ -1,5 +1,4 @@
-//! Reserves, coins and payments in bulk: everything that is costly is made before the load begins, on all
-//! cores.
+//! Reserves, coins and payments in bulk. Everything costly is computed on all cores before the load begins.
 
 use std::sync::Arc;
 
@@ -24,15 +23,15 @@ use crate::scenarios::world::{self, Denom, World};
 
 /// Coins of one request of the set-up.
 const SET_UP_BATCH: usize = 64;
-/// Coins that the set-up works on at a time: enough for all cores, and not too much memory.
+/// Coins that the set-up handles at a time: enough for all cores, without using too much memory.
 const SET_UP_CHUNK: usize = 128 * SET_UP_BATCH;
 
-/// The threads that prepare, one a core.
+/// A pool of one thread per core that prepares the load.
 #[derive(Clone)]
 pub struct PrepPool(Arc<rayon::ThreadPool>);
 
 impl PrepPool {
-    /// One thread a core, wherever the caller is pinned.
+    /// Starts one thread per core, wherever the caller is pinned.
     ///
     /// # Errors
     /// When the system refuses threads.
@@ -58,7 +57,7 @@ impl PrepPool {
         self.0.install(|| (0..count).into_par_iter().map(make).collect())
     }
 
-    /// As [`PrepPool::make`], and shows how far it is.
+    /// As [`PrepPool::make`], with a progress bar.
     ///
     /// # Errors
     /// The first failure.
@@ -76,12 +75,12 @@ impl PrepPool {
     }
 }
 
-/// What went wrong with a coin: never, unless the exchange under test is wrong.
+/// An error of a coin's cryptography. It occurs only if the exchange under test is wrong.
 pub fn wrong(what: &str) -> impl Fn(batzen_crypto::CryptoError) -> BenchError {
     move |error| BenchError::WrongAnswer(format!("{what}: {error}"))
 }
 
-/// What a JSON answer of the exchange says.
+/// Parses a JSON answer of the exchange.
 ///
 /// # Errors
 /// [`BenchError::WrongAnswer`].
@@ -97,7 +96,7 @@ pub struct Reserves {
 }
 
 impl Reserves {
-    /// Each reserve gets so many units: more than any run takes.
+    /// The balance of each reserve in units: more than any run takes.
     const UNITS: u64 = 1_000_000_000;
 
     /// Opens `count` reserves with more money than a run needs.
@@ -113,7 +112,7 @@ impl Reserves {
         Self::open_with(count, Self::UNITS, seed, world, progress)
     }
 
-    /// Opens so many reserves with so much money each.
+    /// Opens `count` reserves with the given balance each.
     ///
     /// # Errors
     /// As [`World::fund`].
@@ -132,7 +131,7 @@ impl Reserves {
         Ok(Self { signers: Arc::new(signers), keys: Arc::new(keys) })
     }
 
-    /// The public key of reserve `index`, counted around.
+    /// The public key of reserve `index`, modulo their number.
     #[must_use]
     pub fn key(&self, index: usize) -> &EddsaPublicKey {
         &self.keys[index % self.keys.len()]
@@ -163,7 +162,7 @@ impl Reserves {
         wire::post(&format!("/reserves/{}/status", self.key(index)), &body)
     }
 
-    /// The HTTP request that withdraws these coins from one reserve: with several as a batch.
+    /// The HTTP request that withdraws these coins from one reserve; several coins make a batch.
     #[must_use]
     pub fn withdraw(&self, index: usize, coins: &[(&Denom, &Planchet)]) -> Vec<u8> {
         let reserve = self.key(index);
@@ -190,7 +189,7 @@ pub struct Planchet {
     pub coin_priv: EddsaPrivateKey,
     /// Its public key.
     pub coin_pub: EddsaPublicKey,
-    /// What is sent.
+    /// The blinded planchet to send.
     pub blinded: BlindedPlanchet,
     blinding: BlindingSecret,
     unblind: Option<UnblindState>,
@@ -256,12 +255,12 @@ impl Planchet {
         let (blinded, state) =
             denom::prepare_planchet(&denom.key, values, nonce, &coin_pub, &secrets.blinding, None)
                 .map_err(wrong("a key of the exchange"))?;
-        // RSA can do without, which saves memory.
+        // RSA does not need it; omitting it saves memory.
         let unblind = nonce.map(|_| state);
         Ok(Self { coin_priv: secrets.coin_priv, coin_pub, blinded, blinding: secrets.blinding, unblind })
     }
 
-    /// Takes the blinding off. The result is not verified: the recipient of the coin does that.
+    /// Unblinds the signature. The result is not verified: the recipient of the coin does that.
     ///
     /// # Errors
     /// When the signature is of another cipher or size.
@@ -306,16 +305,16 @@ pub struct Coin {
 pub struct Mint<'a> {
     /// The bank and the exchange.
     pub world: &'a World,
-    /// The threads that prepare.
+    /// The threads that prepare the load.
     pub prep_pool: &'a PrepPool,
-    /// Where the money comes from.
+    /// The reserves that pay for the coins.
     pub reserves: &'a Reserves,
-    /// From what the coins derive.
+    /// The seed of the coins.
     pub seed: &'a Seed,
 }
 
 impl Mint<'_> {
-    /// Withdraws coins, numbers `first` and on; `denom_of` tells the denomination of each.
+    /// Withdraws coins with numbers from `first` on; `denom_of` gives the denomination of each.
     ///
     /// # Errors
     /// When the exchange refuses or answers wrongly.
@@ -393,7 +392,7 @@ impl Mint<'_> {
 
 impl From<FreshCoin> for Planchet {
     fn from(coin: FreshCoin) -> Self {
-        // RSA can do without, which saves memory.
+        // RSA does not need it; omitting it saves memory.
         let unblind = matches!(coin.planchet, BlindedPlanchet::Cs { .. }).then_some(coin.unblind);
         Self {
             coin_priv: coin.secrets.coin_priv,

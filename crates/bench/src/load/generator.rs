@@ -1,12 +1,12 @@
-//! The load generator: few threads, many connections, requests that were prepared in advance.
+//! The load generator: few threads, many connections, requests prepared in advance.
 //!
 //! A *script* defines the requests. A client (a connection) takes a job from its thread's script, sends its
-//! first request, shows the answer to the script, and sends what comes next, until the job is done. In a
-//! *closed* loop a client takes the next job then. In an *open* loop jobs begin at planned times, whatever
-//! the server does, and the latency of a job's first request counts from its planned time: a server that
-//! stalls cannot hide the requests that would have been sent meanwhile (coordinated omission). Only where the
-//! generator itself was held up for milliseconds are jobs left out, and counted: that says nothing about the
-//! server.
+//! first request, passes the answer to the script, and sends what the script returns next, until the job is
+//! done. In a *closed* loop the client then takes the next job. In an *open* loop jobs begin at planned
+//! times, whatever the server does, and the latency of a job's first request counts from its planned time, so
+//! a server that stalls cannot hide the requests that would have been sent meanwhile (coordinated omission).
+//! Jobs are skipped, and counted, only when the generator itself was held up for milliseconds, since their
+//! latency would say nothing about the server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,21 +22,21 @@ use crate::load::moments::Moment;
 
 mod client;
 
-/// Latencies are counted up to this, in microseconds; what takes longer counts as this.
+/// The largest latency recorded, in microseconds; longer ones count as this.
 const LATENCY_MAX_US: u64 = 600_000_000;
-/// How long answers are waited for when the load is over.
+/// How long to wait for answers after the load ends.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
-/// A request on its way.
+/// A request to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// All its bytes.
     pub bytes: Vec<u8>,
-    /// What kind it is: an index into [`Plan::kinds`].
+    /// Its kind: an index into [`Plan::kinds`].
     pub kind: usize,
 }
 
-/// What follows from an answer.
+/// What to do after an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The job goes on with this request.
@@ -47,13 +47,13 @@ pub enum Next {
     Failed(String),
 }
 
-/// Tells what is sent, for one thread of the generator.
+/// Decides what one thread of the generator sends.
 pub trait Script: Send {
-    /// Begins the next job, on connection `slot` of the thread. None: nothing is left.
+    /// Begins the next job on connection `slot` of the thread. `None`: no jobs are left.
     fn begin(&mut self, slot: usize) -> Option<Outgoing>;
 
-    /// Takes the answer to the last request of `slot`; returns how many things of its kind it completes, and
-    /// what comes next.
+    /// Handles the answer to the last request of `slot`. Returns how many items of its kind it completes, and
+    /// what to do next.
     fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next);
 }
 
@@ -74,7 +74,7 @@ pub enum Schedule {
 pub struct Kind {
     /// Its name.
     pub name: &'static str,
-    /// Whether what these requests complete are the operations of the run.
+    /// Whether these requests complete the operations of the run.
     pub is_counted: bool,
 }
 
@@ -85,7 +85,7 @@ impl Kind {
         Self { name, is_counted: true }
     }
 
-    /// A kind of requests on the way there.
+    /// A kind whose requests only lead up to an operation.
     #[must_use]
     pub const fn uncounted(name: &'static str) -> Self {
         Self { name, is_counted: false }
@@ -95,15 +95,15 @@ impl Kind {
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the servers listen; connections are spread over them. Not empty.
+    /// Addresses of the servers; connections are spread over them. Not empty.
     pub servers: Vec<SocketAddr>,
-    /// Connections, of all threads together.
+    /// Connections in all threads together.
     pub clients: usize,
     /// When jobs begin.
     pub schedule: Schedule,
-    /// Load before the measured part.
+    /// Length of the warm-up.
     pub warmup: Duration,
-    /// The measured part; none: until the scripts have nothing left.
+    /// Length of the measured part; `None`: until the scripts have nothing left.
     pub duration: Option<Duration>,
     /// The kinds of requests.
     pub kinds: Vec<Kind>,
@@ -114,7 +114,7 @@ pub struct Plan {
 /// What happened in the measured part, or in an interval of it.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// Operations completed; of one kind of requests: things of that kind.
+    /// Operations completed; for one kind of request, items of that kind.
     pub ops: u64,
     /// Correct answers.
     pub requests: u64,
@@ -129,7 +129,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Nothing yet; latencies keep this many significant digits.
+    /// Empty counts whose latencies keep this many significant digits.
     ///
     /// # Panics
     /// Unless there are 0 to 5 digits.
@@ -162,28 +162,28 @@ pub struct Outcome {
     pub kinds: Vec<Counts>,
     /// The measured part by second.
     pub seconds: Vec<Counts>,
-    /// The measured part, of long runs its beginning, by [moment](crate::load::moments).
+    /// The measured part by [moment](crate::load::moments); of long runs only the beginning.
     pub moments: Vec<Moment>,
     /// Jobs that failed at any time, by reason.
     pub errors: BTreeMap<String, u64>,
-    /// Whether the scripts had nothing left before the time was over.
+    /// Whether the scripts ran out of jobs before the time was up.
     pub is_exhausted: bool,
-    /// Operations completed at any time, warm-up and end included.
+    /// Operations completed at any time, warm-up and drain included.
     pub ops_in_all: u64,
-    /// How late jobs of an open loop began because the generator itself was busy, µs: 99th percentile. Time
-    /// in which no client was free does not count.
+    /// The 99th percentile, in µs, of how late jobs of an open loop began because the generator itself was
+    /// busy. Time without a free client does not count.
     pub late_p99_us: u64,
-    /// The longest such time.
+    /// The longest such delay.
     pub late_max_us: u64,
     /// Jobs of an open loop that began late because no client was free.
     pub waited_for_client: u64,
-    /// Jobs of an open loop that never began because the generator itself was held up past their time.
+    /// Jobs of an open loop that were skipped because the generator itself was held up past their time.
     pub missed: u64,
-    /// Clients that were ever in use at the same time.
+    /// The largest number of clients in use at the same time.
     pub clients_used: usize,
 }
 
-/// Shared by the threads of a run and its observer.
+/// State shared by the threads of a run and its observer.
 #[derive(Debug)]
 pub struct Watch {
     start: Instant,
@@ -208,11 +208,11 @@ impl Watch {
     }
 }
 
-/// Is called while a run is under way.
+/// Called while a run is under way.
 pub trait Observer {
-    /// The measured part begins now.
+    /// The measured part begins.
     fn begins(&mut self) {}
-    /// A second of the measured part is over; `elapsed` since its beginning.
+    /// A second of the measured part has passed; `elapsed` counts from its beginning.
     fn second(&mut self, _elapsed: Duration, _watch: &Watch) {}
     /// Some time has passed, warm-up included.
     fn ticks(&mut self, _watch: &Watch) {}
@@ -220,14 +220,13 @@ pub trait Observer {
     fn ends(&mut self) {}
 }
 
-/// Looks away.
+/// Observes nothing.
 impl Observer for () {}
 
-/// How often the observer may look.
+/// Interval between calls of the observer.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Counts a thread that has nothing left to do when it is dropped: a thread that panics has nothing left
-/// either.
+/// Counts a thread as finished when dropped, so that a thread that panics counts too.
 struct Done<'a>(&'a AtomicUsize);
 
 impl Drop for Done<'_> {
@@ -236,20 +235,20 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Releases the threads when it is dropped, also if the observer panics.
+/// Releases the threads when dropped, even if the observer panics.
 struct ReleaseOnDrop<'a>(&'a OnceLock<()>);
 
 impl Drop for ReleaseOnDrop<'_> {
     fn drop(&mut self) {
-        // Nobody else lets them go.
+        // This is the only place that releases them.
         let _ = self.0.set(());
     }
 }
 
-/// Puts load on a server: one thread a script. Returns the scripts, with whatever they have kept.
+/// Puts load on a server, with one thread per script. Returns the scripts with the data they have kept.
 ///
-/// The threads live until the observer has seen the end, so that it can ask the operating system what they
-/// have used.
+/// The threads stay alive until the observer has seen the end, so that it can still read their CPU time from
+/// the operating system.
 ///
 /// # Errors
 /// When the server cannot be reached, or `interrupted` becomes true. Requests that fail are counted instead.
@@ -292,7 +291,7 @@ pub fn run<S: Script>(
                         may_go.wait();
                         finished
                     };
-                    // Nobody can go on without them.
+                    // The run cannot go on without these threads.
                     std::thread::Builder::new()
                         .name(format!("load-{index}"))
                         .spawn_scoped(scope, work)
@@ -315,7 +314,7 @@ pub fn run<S: Script>(
     Ok(merge(plan, &watch, finished))
 }
 
-/// Looks on until the load is over.
+/// Runs the observer until the load is over.
 fn observe(plan: &Plan, watch: &Watch, observer: &mut dyn Observer, is_finished: impl Fn() -> bool) {
     let mut begun = None;
     let mut seconds = 0;

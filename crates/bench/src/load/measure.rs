@@ -25,18 +25,18 @@ mod recorder;
 
 use recorder::{Recorded, Recorder, series};
 
-/// What a scenario is called, and what it counts.
+/// A scenario's name, and what it counts.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// Its name on the command line.
     pub scenario: &'static str,
-    /// What distinguishes this run from others.
+    /// A title that tells this run from others.
     pub title: String,
-    /// What an operation is, in the plural.
+    /// The unit of operations, in the plural.
     pub unit: &'static str,
     /// Kinds of requests.
     pub kinds: Vec<Kind>,
-    /// What was chosen beyond the options of all scenarios.
+    /// Parameters beyond the options shared by all scenarios.
     pub parameters: BTreeMap<String, Value>,
     /// The cipher of the coins.
     pub cipher: Cipher,
@@ -44,17 +44,17 @@ pub struct Description {
     pub coins: Vec<CoinKind>,
     /// Operations of a job, on average.
     pub ops_per_job: f64,
-    /// What a reader must know about the unit.
+    /// Remarks about the unit.
     pub remarks: Vec<String>,
 }
 
-/// What a scenario prepares from.
+/// The environment in which a scenario prepares its load.
 pub struct Stage<'a> {
     /// The bank and the exchange.
     pub world: &'a mut World,
-    /// The threads that prepare.
+    /// The threads that prepare the load.
     pub prep_pool: &'a PrepPool,
-    /// Shows how far it is.
+    /// Shows progress.
     pub progress: Progress,
     /// Threads of the load generator.
     pub threads: usize,
@@ -62,34 +62,33 @@ pub struct Stage<'a> {
     pub clients: usize,
 }
 
-/// What a scenario does.
+/// A scenario.
 pub trait Workload {
-    /// What it sends.
+    /// The script that it sends.
     type Script: Script;
 
-    /// What it is called.
+    /// The description of this run.
     fn describe(&self) -> Description;
 
-    /// Makes what all loads need: reserves with money.
+    /// Prepares what all loads need, such as funded reserves.
     ///
     /// # Errors
     /// When the bank or the exchange refuses.
     fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError>;
 
-    /// Makes the next `ops` operations, other ones than before: a script a thread.
+    /// Prepares the next `ops` operations, none of them used before, as one script per thread.
     ///
     /// # Errors
     /// When the exchange refuses.
     fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Self::Script>, BenchError>;
 
-    /// Checks the answers that were kept; returns how many.
+    /// Checks the answers that were kept, and returns their number.
     ///
     /// # Errors
-    /// What is wrong with one.
+    /// The first wrong answer.
     fn check(&mut self, scripts: Vec<Self::Script>, stage: &mut Stage<'_>) -> Result<u64, BenchError>;
 
-    /// The operations of the exchange that one operation of the scenario is made of: as planned, or as they
-    /// came.
+    /// The exchange operations in one operation of the scenario: as planned, or as counted in `outcome`.
     fn shares(&self, outcome: Option<&Outcome>) -> Vec<Share>;
 
     /// Further figures.
@@ -98,26 +97,26 @@ pub trait Workload {
     }
 }
 
-/// The first peak probe: its longest duration, and how many seconds' worth of the cryptography alone it
-/// prepares. Its result shows how much the next step has to prepare.
+/// The first peak probe: its longest duration, and how many seconds of load to prepare for it at the rate of
+/// the cryptography alone. Its result determines how much the next step prepares.
 const FIRST_PROBE: (Duration, f64) = (Duration::from_secs(1), 0.15);
-/// The fewest turns of each client in the first peak probe.
+/// The least number of requests per client in the first peak probe.
 const FIRST_PROBE_TURNS: f64 = 20.0;
-/// The second peak probe, for rates that follow from the peak: load before the measurement, and its duration.
+/// The second peak probe, for rates given as a share of the peak: its warm-up and its duration.
 const SECOND_PROBE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(2_000));
-/// The same beside workers: what can be kept up while they do their part, not while they have hardly begun.
+/// The same with workers: long enough that they reach their steady state.
 const SECOND_PROBE_WITH_WORKERS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
-/// How much more is prepared than a peak probe found: servers get faster when they are warm.
+/// How much more to prepare than a peak probe suggests, since servers get faster once warm.
 const RESERVE_FACTOR: f64 = 1.5;
-/// Fewer operations make no measurement.
+/// A measurement needs at least this many operations.
 const OPS_MIN: f64 = 200.0;
-/// Foreign work on the server's cores beyond this share is remarked.
+/// The result carries a remark if other programs use more than this share of the server's cores.
 const FOREIGN_SHARE: f64 = 0.05;
-/// Time of a run's cores that a hypervisor gives to others beyond this share is remarked: late answers come
-/// of it.
+/// The result carries a remark if a hypervisor takes more than this share of the run's cores, because that
+/// causes late answers.
 const STOLEN_SHARE: f64 = 0.01;
-/// A peak that is so much another one after the run is remarked: the rate was not the wanted share of what
-/// the machine could do.
+/// The result carries a remark if the peak after the run differs this much from the one before: the rate was
+/// not the intended share of the machine's peak.
 const PEAK_DRIFT: f64 = 0.15;
 
 /// Runs a scenario.
@@ -131,7 +130,7 @@ pub fn measure<W: Workload>(
     context: &Context,
 ) -> Result<Run, BenchError> {
     let described = workload.describe();
-    // Before anything is made: a mistake leaves nothing behind.
+    // Before anything is created, so that a usage error leaves nothing behind.
     load.store.check()?;
     options::check_cipher(described.cipher)?;
     let placement = Placement::choose(run.server_cores.as_ref(), run.client_cores.as_ref())?;
@@ -164,7 +163,7 @@ pub fn measure<W: Workload>(
     let mut stage = Stage { world: &mut world, prep_pool: &prep_pool, progress, threads, clients };
     workload.set_up(&mut stage)?;
 
-    // How much is needed?
+    // How many operations to prepare.
     let shape = Shape { described: &described, load, placement: &placement };
     let peak = match (load.supply, load.rate) {
         (Some(_), None | Some(Rate::PerSecond(_))) | (None, Some(Rate::PerSecond(_))) => None,
@@ -178,7 +177,7 @@ pub fn measure<W: Workload>(
     let seconds = (load.warmup + load.duration).as_secs_f64();
     let needed = match (load.supply, target, peak) {
         (Some(supply), ..) => supply as f64,
-        // Clients that wait hold jobs, too.
+        // Waiting clients hold jobs, too.
         (None, Some(target), _) => {
             target * seconds + f64::from(load.measured_clients()) * described.ops_per_job
         }
@@ -187,7 +186,6 @@ pub fn measure<W: Workload>(
     let scripts = workload.prepare(whole(needed.max(OPS_MIN)), &mut stage)?;
     database.as_deref().map_or(Ok(()), Database::settle)?;
 
-    // Load.
     let schedule =
         target.map_or(Schedule::Closed, |rate| Schedule::Open { jobs_per_s: rate / described.ops_per_job });
     let plan = shape.plan(stage.world, schedule, load.warmup, load.duration);
@@ -198,18 +196,17 @@ pub fn measure<W: Workload>(
     let ran = affinity::on_cores(&placement.client, || {
         generator::run(&plan, scripts, &mut recorder, &interrupted)
     })?;
-    // A server that has ended explains everything else.
+    // If the server has ended, that explains every other error.
     stage.world.still_runs()?;
     let (outcome, scripts) = ran?;
     let recorded = recorder.finish()?;
 
-    // Checks.
     let checked = workload.check(scripts, &mut stage)?;
     let peak_after = match (load.rate, peak) {
         (Some(Rate::OfPeak(_)), Some(before)) => {
             match second_probe(workload, &shape, before, &mut stage) {
                 Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
-                // The run itself was measured, and stays, with the error.
+                // The run itself was measured, so its result is kept and the error added.
                 probed => Some(probed),
             }
         }
@@ -248,7 +245,7 @@ pub fn measure<W: Workload>(
     }
     result.extra.extend(workload.extra(&outcome));
     if let (Some(us), Some(cores)) = (result.cpu_us_per_op, Some(placement.server_count() as f64)) {
-        // On a machine that does other things, too, this says more than the time on the clock.
+        // On a machine with other work, CPU time is more reliable than wall time.
         let cpu_ceiling_us = cores * 1e6 / ceiling.ops_per_s;
         result.extra.insert("efficiency_by_cpu_time".into(), cpu_ceiling_us / us);
     }
@@ -273,14 +270,14 @@ pub fn measure<W: Workload>(
     Ok(run)
 }
 
-/// A positive number without its fraction.
+/// Rounds a positive number down.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and below 2^53")]
 fn whole(number: f64) -> u64 {
     number.ceil() as u64
 }
 
-/// A short load that shows what the server can do; operations per second. To be precise enough for a rate,
-/// another one.
+/// Runs a short load to find the server's peak, in operations per second. Rates need the more precise second
+/// probe.
 fn probe<W: Workload>(
     workload: &mut W,
     shape: &Shape<'_>,
@@ -288,8 +285,8 @@ fn probe<W: Workload>(
     ceiling_ops_per_s: f64,
     stage: &mut Stage<'_>,
 ) -> Result<f64, BenchError> {
-    // To prepare what the ceiling would need takes many times longer than the probe itself where the server
-    // is far below it.
+    // Where the server is far below the ceiling, preparing for the ceiling would take many times longer than
+    // the probe itself.
     let (time, ceiling_s) = FIRST_PROBE;
     let turns = f64::from(shape.load.closed_clients()) * shape.described.ops_per_job * FIRST_PROBE_TURNS;
     let first =
@@ -312,7 +309,7 @@ fn second_probe<W: Workload>(
     probe_peak(workload, shape, warmup, duration, needed, stage)
 }
 
-/// What to say when the peak was another one after the run than before.
+/// A remark for when the peak after the run differs from the one before.
 fn drift(target: f64, before: f64, after: f64) -> Option<String> {
     ((after / before - 1.0).abs() > PEAK_DRIFT).then(|| {
         let (of_before, of_after) = (100.0 * target / before, 100.0 * target / after);
@@ -323,7 +320,7 @@ fn drift(target: f64, before: f64, after: f64) -> Option<String> {
     })
 }
 
-/// Measures the peak for a while, or until what is prepared is used up.
+/// Measures the peak for a while, or until the prepared operations are used up.
 fn probe_peak<W: Workload>(
     workload: &mut W,
     shape: &Shape<'_>,
@@ -347,13 +344,14 @@ fn probe_peak<W: Workload>(
     }
     let seconds = outcome.measured.as_secs_f64();
     if outcome.all.ops == 0 || seconds <= 0.0 {
-        // So few that all were done before the measured part began, or so slow that none was done in it.
+        // Either there were so few operations that all ended before the measured part, or they were so slow
+        // that none ended in it.
         return Ok(outcome.ops_in_all as f64 / (warmup.as_secs_f64() + seconds).max(1e-3));
     }
     Ok(outcome.all.ops as f64 / seconds)
 }
 
-/// What is known before the load.
+/// What is known before the load starts.
 struct Shape<'a> {
     described: &'a Description,
     load: &'a LoadOptions,

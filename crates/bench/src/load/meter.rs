@@ -1,9 +1,9 @@
-//! Measuring pieces of code on one core: CPU time of the thread, the best of several rounds, rivals
+//! Measures pieces of code on one core: CPU time of the thread, the best of several rounds, rivals
 //! interleaved.
 //!
-//! CPU time instead of wall time, because other work on the machine takes time from us, but no CPU time; the
-//! best round instead of the mean, because everything that disturbs makes slower; interleaved, because a
-//! processor's clock drifts.
+//! It uses CPU time rather than wall time, because other work on the machine takes wall time from us but no
+//! CPU time. It takes the best round rather than the mean, because every disturbance makes code slower.
+//! Rivals are interleaved, because a processor's clock drifts.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ pub fn thread_cpu_time() -> Duration {
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// How often every rival has its turn.
+    /// The number of turns of each rival.
     pub rounds: u32,
     /// CPU time of a turn.
     pub turn: Duration,
 }
 
 impl Effort {
-    /// For figures that are published.
+    /// For published figures.
     pub const FULL: Self = Self { rounds: 7, turn: Duration::from_millis(60) };
     /// For a first impression, and for the ceilings of a run.
     pub const QUICK: Self = Self { rounds: 3, turn: Duration::from_millis(30) };
@@ -58,13 +58,13 @@ impl<'a> Rival<'a> {
             if spent >= turn {
                 return spent.as_secs_f64() * 1e6 / (f64::from(calls) * self.items);
             }
-            // Asking for the time costs as much as the quickest things we measure, so the steps grow.
+            // Reading the clock costs as much as the fastest code measured here, so the steps grow.
             next = calls.min(1 << 16);
         }
     }
 }
 
-/// CPU time per item of each rival, µs: the best of the rounds, in each of which every rival has its turn.
+/// CPU time per item of each rival, in µs: the best of the rounds. Every rival has one turn in each round.
 pub fn best_us(effort: Effort, rivals: &mut [Rival<'_>]) -> Vec<f64> {
     let mut best = vec![f64::INFINITY; rivals.len()];
     for _ in 0..effort.rounds.max(1) {
@@ -93,7 +93,7 @@ mod tests {
             effort,
             &mut [Rival::new(1, work(1_000)), Rival::new(1, work(100_000)), Rival::new(100, work(100_000))],
         );
-        // A factor of a hundred, of which half is enough to see that the right things were compared.
+        // The true factor is a hundred; half of it is enough to see that the right code was compared.
         assert!(best[1] > 50.0 * best[0], "{best:?}");
         assert!(best[2] < best[1] / 50.0, "{best:?}");
     }

@@ -1,14 +1,15 @@
-//! Latency by the hundredth of a second: short enough to show a stall, and what else happened then.
+//! Latency in intervals of a hundredth of a second, short enough to show a stall and what else happened at
+//! that time.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 /// How long a [`Moment`] is.
 pub const MOMENT: Duration = Duration::from_millis(10);
-/// So many are kept at most: ten minutes.
+/// The most moments kept: ten minutes.
 const MOMENTS_MAX: usize = 60_000;
 
-/// The answers of [`MOMENT`].
+/// The answers received within one [`MOMENT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// Correct answers.
@@ -17,12 +18,12 @@ pub struct Moment {
     pub latency_sum_us: u64,
     /// The longest, µs.
     pub latency_max_us: u64,
-    /// How late the generator itself was with a request of an open loop, the latest, µs.
+    /// The longest delay, in µs, that the generator itself added to a request of an open loop.
     pub late_max_us: u64,
 }
 
 impl Moment {
-    /// Takes in what another thread counted in the same moment.
+    /// Adds another thread's counts for the same moment.
     pub(crate) fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.latency_sum_us += other.latency_sum_us;
@@ -38,7 +39,7 @@ pub(crate) fn count(moments: &mut Vec<Moment>, at_ns: u64, latency_us: u64) {
     add(moments, at_ns, &answer);
 }
 
-/// Counts a request that was sent so late, so many nanoseconds after the begin of the measured part.
+/// Records the delay of a request; `at_ns` counts from the beginning of the measured part.
 pub(crate) fn late(moments: &mut Vec<Moment>, at_ns: u64, late_us: u64) {
     add(moments, at_ns, &Moment { late_max_us: late_us, ..Moment::default() });
 }
@@ -80,7 +81,7 @@ mod tests {
             count(&mut moments, at_ms * 1_000_000, latency_us);
         }
         late(&mut moments, 26_000_000, 7);
-        // Of a long run the begin is kept.
+        // Of a long run, only the beginning is kept.
         count(&mut moments, MOMENTS_MAX as u64 * 10_000_000, 1);
         assert_eq!(
             to_csv(&moments),

@@ -10,7 +10,7 @@ use crate::load::random::{Chooser, Merchants, Seed};
 use crate::load::wire;
 use crate::scenarios::world::{self, Denom};
 
-/// Merchants among whom payments choose.
+/// The number of merchants that payments choose from.
 pub const MERCHANTS: usize = 1_000;
 /// No extension policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
@@ -31,7 +31,7 @@ pub struct Merchant {
 }
 
 impl Merchant {
-    /// So many of them.
+    /// Makes `count` merchants.
     #[must_use]
     pub fn several(count: usize, seed: &Seed) -> Vec<Self> {
         (0..count)
@@ -61,7 +61,7 @@ pub struct Payments {
     with_workers: bool,
 }
 
-/// A payment: what is the same for all its coins.
+/// A payment: the fields that all its coins share.
 #[derive(Clone, Debug)]
 pub struct Payment {
     merchant: usize,
@@ -71,8 +71,8 @@ pub struct Payment {
 }
 
 impl Payments {
-    /// Chooses merchants in this way. With workers, deposits are due at once; else in an hour, when the run
-    /// is over.
+    /// Merchants are chosen as `merchants` says. With workers, deposits are due at once; otherwise in an
+    /// hour, after the run.
     #[must_use]
     pub fn new(merchants: Merchants, with_workers: bool, seed: &Seed) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Payments {
         }
     }
 
-    /// The next one.
+    /// The next payment.
     pub fn next_payment(&mut self) -> Payment {
         let timestamp = world::now();
         let hour = Duration::from_secs(3_600);
@@ -141,7 +141,7 @@ impl Payments {
         }
     }
 
-    /// The HTTP request of a payment: with one coin a single deposit, else a batch.
+    /// The HTTP request of a payment: a single deposit for one coin, otherwise a batch.
     #[must_use]
     pub fn request(&self, payment: &Payment, mut parts: Vec<BatchDepositCoin>) -> Vec<u8> {
         if parts.len() != 1 {
@@ -184,7 +184,7 @@ impl Payments {
         wire::post("/batch-deposit", &body)
     }
 
-    /// What the exchange confirms for a coin.
+    /// The exchange's confirmation for one coin.
     #[must_use]
     pub fn confirmation(
         &self,

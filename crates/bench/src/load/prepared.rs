@@ -6,10 +6,10 @@ use crate::load::generator::{Next, Outgoing, Script};
 
 /// One in this many jobs has its answer kept and checked after the run.
 pub const SAMPLE_EVERY: u64 = 128;
-/// No more answers are kept than this, of one thread.
+/// The most answers kept per thread.
 const SAMPLES_MAX: usize = 1_000;
 
-/// Requests that are sent one after the other.
+/// Requests to send one after the other.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Its number, from which its secrets follow.
@@ -21,7 +21,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// One request.
+    /// A job of one request.
     #[must_use]
     pub fn single(number: u64, ops: u64, bytes: Vec<u8>) -> Self {
         Self { number, ops, requests: VecDeque::from([Outgoing { bytes, kind: 0 }]) }
@@ -47,7 +47,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Shares jobs among threads, each with up to `clients` connections.
+    /// Divides jobs among threads, each with up to `clients` connections.
     #[must_use]
     pub fn share(jobs: Vec<Job>, threads: usize, clients: usize) -> Vec<Self> {
         let mut scripts: Vec<Self> = (0..threads)
@@ -64,7 +64,7 @@ impl Prepared {
     }
 }
 
-/// Why an answer is none that counts.
+/// Why an answer does not count.
 #[must_use]
 pub fn refusal(status: u16, body: &[u8]) -> String {
     #[derive(serde::Deserialize)]

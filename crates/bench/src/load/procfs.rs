@@ -1,4 +1,4 @@
-//! What a process uses, as the kernel counts it.
+//! The resources that a process uses, as the kernel counts them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Of the threads that the process has now. Those that have ended do not count any more.
+    /// CPU time of the current threads of a process. Threads that have ended are not included.
     #[must_use]
     pub fn of(pid: u32) -> Self {
         let mut by_role_ns = BTreeMap::new();
@@ -21,7 +21,7 @@ impl CpuTime {
         Self { by_role_ns }
     }
 
-    /// Of several processes together.
+    /// CPU time of several processes together.
     #[must_use]
     pub fn of_all(pids: &[u32]) -> Self {
         let mut all = Self::default();
@@ -31,13 +31,13 @@ impl CpuTime {
         all
     }
 
-    /// All of it.
+    /// The sum over all roles.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.by_role_ns.values().sum()
     }
 
-    /// What came since `earlier`, by role.
+    /// The difference to `earlier`, by role.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |role| earlier.by_role_ns.get(role).copied().unwrap_or(0);
@@ -47,7 +47,7 @@ impl CpuTime {
     }
 }
 
-/// What a thread does, by its name.
+/// The role of a thread, from its name.
 #[must_use]
 pub fn role(thread: &str) -> &'static str {
     const ROLES: [(&str, &str); 9] = [
@@ -82,13 +82,13 @@ fn thread_ns(task: &Path) -> Option<u64> {
         return text.split_whitespace().next()?.parse().ok();
     }
     let stat = std::fs::read_to_string(task.join("stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain any character.
     let after_name = &stat[stat.rfind(')')? + 1..];
     let ticks = |index: usize| after_name.split_whitespace().nth(index)?.parse::<u64>().ok();
     Some((ticks(11)? + ticks(12)?) * 10_000_000)
 }
 
-/// CPU time in nanoseconds of the threads of this process whose names begin with `prefix`, each.
+/// CPU time, in nanoseconds, of each thread of this process whose name begins with `prefix`.
 #[must_use]
 pub fn own_threads_ns(prefix: &str) -> BTreeMap<String, u64> {
     threads(std::process::id()).into_iter().filter(|(name, _)| name.starts_with(prefix)).collect()
@@ -103,7 +103,7 @@ pub struct CoreTime {
 }
 
 impl CoreTime {
-    /// Of these cores together; of all if none is named.
+    /// The time of these cores together; of all cores if the list is empty.
     #[must_use]
     pub fn of(cores: &[usize]) -> Self {
         Self::from_stat(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), cores)
@@ -119,7 +119,8 @@ impl CoreTime {
             if !cores.is_empty() && !cores.contains(&core) {
                 continue;
             }
-            // user, nice, system, idle, iowait, irq, softirq, steal; what guests use is part of user.
+            // user, nice, system, idle, iowait, irq, softirq, steal. User time already includes the time of
+            // guests.
             let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
             time.total += ticks.iter().sum::<u64>();
             time.idle += ticks.iter().skip(3).take(2).sum::<u64>();
@@ -128,13 +129,13 @@ impl CoreTime {
         time
     }
 
-    /// Share of the time since `earlier` in which the cores had nothing to do.
+    /// Share of the time since `earlier` in which the cores were idle.
     #[must_use]
     pub fn idle_share_since(&self, earlier: &Self) -> f64 {
         self.share_since(earlier, |time| time.idle)
     }
 
-    /// Share of the time since `earlier` in which the cores had something to do and a hypervisor gave them to
+    /// Share of the time since `earlier` in which the cores had work but a hypervisor had given them to
     /// others.
     #[must_use]
     pub fn stolen_share_since(&self, earlier: &Self) -> f64 {
@@ -158,8 +159,8 @@ pub fn resident_bytes(pid: u32) -> u64 {
         .map_or(0, |kb| kb * 1024)
 }
 
-/// Bytes that a process has caused to be written to storage, as the kernel counts it; none if that cannot be
-/// seen.
+/// Bytes that the process has caused to be written to storage, as the kernel counts them; `None` if the
+/// kernel does not show them.
 #[must_use]
 pub fn written_bytes(pid: u32) -> Option<u64> {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
@@ -220,7 +221,7 @@ mod tests {
             std::thread::Builder::new().name("cpu-busy".into()).spawn_scoped(scope, worker).unwrap();
             begun.wait();
             let cpu = CpuTime::of(std::process::id());
-            // A busy machine may have given it a part of the time only.
+            // On a busy machine the thread may have run for only part of the time.
             assert!(cpu.by_role_ns["cpu"] > 1_000_000, "{cpu:?}");
             assert_eq!(own_threads_ns("cpu-busy").len(), 1);
             assert!(cpu.total_ns() >= cpu.by_role_ns["cpu"]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shows what is going on.
+/// Shows progress on standard error.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     is_shown: bool,
@@ -15,7 +15,7 @@ pub struct Progress {
 pub struct Bar(ProgressBar);
 
 impl Progress {
-    /// Shows, or keeps silent.
+    /// Progress that is shown, or silent.
     #[must_use]
     pub fn new(is_shown: bool) -> Self {
         Self { is_shown }
@@ -45,7 +45,7 @@ impl Progress {
         self.start("{msg} {wide_bar} {pos}/{len} {eta}", message, Some(total))
     }
 
-    /// A load that takes a known time: milliseconds are the steps.
+    /// A bar for a load of known duration; the steps are milliseconds.
     #[must_use]
     pub fn timed(self, message: &str, time: Duration) -> Bar {
         let total = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -54,23 +54,23 @@ impl Progress {
 }
 
 impl Bar {
-    /// So many steps are done.
+    /// Sets the number of steps done.
     pub fn set(&self, done: u64) {
         self.0.set_position(done);
     }
 
-    /// One step more is done.
+    /// Adds one step.
     pub fn step(&self) {
         self.0.inc(1);
     }
 
-    /// How many steps are done.
+    /// The number of steps done.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.0.position()
     }
 
-    /// Says something else.
+    /// Changes the message.
     pub fn say(&self, message: String) {
         self.0.set_message(message);
     }

@@ -1,8 +1,8 @@
-//! Choices and secrets that follow from a number, so that a run can be repeated.
+//! Choices and secrets derived from a number, so that a run can be repeated.
 
 use batzen_crypto::kdf::kdf_array;
 
-/// Where everything that is chosen comes from.
+/// The source of all random choices of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed([u8; 32]);
 
@@ -13,7 +13,7 @@ impl Seed {
         Self(kdf_array(b"batzen-bench", &number.to_be_bytes(), &[b"seed"]))
     }
 
-    /// The seed of a part of it.
+    /// The seed of a part of the run.
     #[must_use]
     pub fn part(&self, name: &str) -> Self {
         Self(self.bytes(name, 0))
@@ -31,7 +31,7 @@ impl Seed {
         &self.0
     }
 
-    /// Numbers that follow from it.
+    /// A stream of numbers derived from the seed.
     #[must_use]
     pub fn numbers(&self, name: &str) -> Numbers {
         Numbers(u64::from_be_bytes(self.bytes(name, 0)))
@@ -53,12 +53,12 @@ impl Numbers {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is far below 2⁶⁴: the bias does not show.
+    /// A number below `limit`. `limit` must be far below 2⁶⁴, which keeps the bias negligible.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.draw() % limit.max(1)
     }
 
-    /// A number from 0 to below 1.
+    /// A number from 0 up to, but not including, 1.
     #[allow(clippy::cast_precision_loss, reason = "53 bits are what a float holds")]
     pub fn unit(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
@@ -68,11 +68,11 @@ impl Numbers {
 /// How payments choose their merchant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Merchants {
-    /// Each as often as the others
+    /// Each equally often
     Uniform,
-    /// All pay the same one
+    /// Everybody pays the same one
     One,
-    /// The n-th most popular gets 1/n of what the most popular gets
+    /// The n-th most popular gets 1/n of the share of the most popular
     Zipf,
 }
 
@@ -91,7 +91,7 @@ impl Merchants {
 /// Draws merchants.
 #[derive(Clone, Debug)]
 pub struct Chooser {
-    /// Share of the draws that fall on this merchant or one before it.
+    /// Share of the draws that fall on this merchant or an earlier one.
     cumulative: Vec<f64>,
     numbers: Numbers,
 }

@@ -7,16 +7,16 @@ use crate::BenchError;
 use crate::load::wire;
 use crate::results::result::{BatchBucket, BatchSizes};
 
-/// What a service's `/metrics` said.
+/// The content of a service's `/metrics`.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// The text as it came.
+    /// The text as received.
     pub text: String,
     values: BTreeMap<String, f64>,
 }
 
 impl Page {
-    /// Asks the service.
+    /// Fetches the page of one service.
     ///
     /// # Errors
     /// When it does not answer with 200.
@@ -29,7 +29,7 @@ impl Page {
         Ok(Self::parse(String::from_utf8_lossy(&answer.body).into_owned()))
     }
 
-    /// Asks several processes of a service: the sums of their series.
+    /// Fetches the pages of several processes of a service, and adds up their series.
     ///
     /// # Errors
     /// When one of them does not answer with 200.
@@ -45,12 +45,12 @@ impl Page {
         Ok(all)
     }
 
-    /// Reads Prometheus' text format. Lines that it does not understand are passed over.
+    /// Parses Prometheus' text format. Lines that it does not recognise are skipped.
     #[must_use]
     pub fn parse(text: String) -> Self {
         let mut values = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            // Values of labels may hold blanks.
+            // Label values may contain spaces.
             let split = line.rfind('}').map_or_else(|| line.find(' '), |brace| Some(brace + 1));
             let Some((name, rest)) = split.and_then(|at| line.split_at_checked(at)) else { continue };
             if let Some(value) = rest.split_whitespace().next().and_then(|text| text.parse().ok()) {
@@ -60,7 +60,7 @@ impl Page {
         Self { text, values }
     }
 
-    /// The value of a series, named as in the text, labels included.
+    /// The value of a series; its name is written as in the text, with labels.
     #[must_use]
     pub fn value(&self, series: &str) -> Option<f64> {
         self.values.get(series).copied()
@@ -72,8 +72,8 @@ impl Page {
         Some(self.value(series)? - earlier.value(series).unwrap_or(0.0))
     }
 
-    /// What a backend that speaks to a database counted since `earlier`; nothing of an embedded store. A race
-    /// is a commit that another one came before: it was repeated with what that one had written.
+    /// The database figures of a backend since `earlier`; empty for the embedded store. A race is a commit
+    /// that lost to another: it was repeated on top of the other's rows.
     #[must_use]
     pub fn database_figures(&self, earlier: &Self, ops: u64) -> BTreeMap<String, f64> {
         let growth = |series: &str| self.growth(earlier, series);
@@ -92,8 +92,7 @@ impl Page {
         figures
     }
 
-    /// How a histogram of sizes has grown since `earlier`, by the values of its labels (empty without
-    /// labels).
+    /// The growth of a histogram of sizes since `earlier`, by label values (an empty string without labels).
     #[must_use]
     pub fn sizes(&self, earlier: &Self, family: &str) -> BTreeMap<String, BatchSizes> {
         let mut found: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -124,8 +123,8 @@ impl Page {
             .collect()
     }
 
-    /// Mean of what a histogram took since `earlier`, of the series whose only label besides `le` has this
-    /// value.
+    /// Mean of a histogram's observations since `earlier`, over the series whose only label besides `le` has
+    /// this value.
     fn mean(&self, earlier: &Self, family: &str, label: &str) -> f64 {
         let find = |what: &str| {
             let name = format!("{family}_{what}");

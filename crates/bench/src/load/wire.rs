@@ -1,5 +1,5 @@
-//! HTTP/1.1 as a load generator needs it: requests as bytes that are prepared in advance, answers read as far
-//! as needed.
+//! HTTP/1.1 as a load generator needs it: requests are bytes prepared in advance, and answers are parsed no
+//! further than necessary.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 pub use batzen_http_codec::Response as Framed;
 
-/// The largest answer that is accepted.
+/// The largest accepted answer.
 const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 64 << 10, body_bytes_max: 64 << 20 };
 
 /// The bytes of a POST with a JSON body.
@@ -39,7 +39,7 @@ pub fn get(path: &str) -> Vec<u8> {
 /// Finds a complete answer at the beginning of `received`. `None`: it is incomplete.
 ///
 /// # Errors
-/// What our servers never send: no HTTP, or an answer without a certain length.
+/// When the bytes are not HTTP, or an answer has no definite length. Our servers never send that.
 pub fn frame(received: &[u8]) -> Result<Option<Framed>, FramingError> {
     let Some(framed) = frame_response(received, &LIMITS)? else { return Ok(None) };
     if framed.has_length { Ok(Some(framed)) } else { Err(FramingError::NoLength) }
@@ -54,10 +54,10 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// One request on a connection of its own, for the set-up.
+/// Sends one request on its own connection, for the set-up.
 ///
 /// # Errors
-/// When the server cannot be reached, does not answer within half a minute, or not in HTTP.
+/// When the server cannot be reached, does not answer within half a minute, or does not answer in HTTP.
 pub fn call(server: SocketAddr, request: &[u8]) -> io::Result<Answer> {
     const PATIENCE: Duration = Duration::from_secs(30);
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;

@@ -1,4 +1,4 @@
-//! `batzen bench compare A B`: what has become better, what worse.
+//! `batzen bench compare A B`: which figures are better, and which are worse.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ pub struct CompareArgs {
     /// The result to judge
     #[arg(value_name = "B")]
     after: PathBuf,
-    /// Call differences up to so many percent the same
+    /// Treat differences up to this many percent as equal
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     noise: f64,
     /// Print JSON
@@ -33,7 +33,7 @@ pub struct CompareArgs {
     json: bool,
 }
 
-/// How B stands to A in one figure.
+/// How B compares with A in one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -56,14 +56,14 @@ pub struct Figure {
     pub b: f64,
     /// B ÷ A; none if A is zero.
     pub ratio: Option<f64>,
-    /// What that means.
+    /// The verdict on the ratio.
     pub verdict: Verdict,
 }
 
-/// Something that must be the same for the figures to be comparable, and is not.
+/// A property that must be equal for the figures to be comparable, but is not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// What.
+    /// Its name.
     pub name: String,
     /// In A; none if absent.
     pub a: Option<String>,
@@ -71,20 +71,20 @@ pub struct Difference {
     pub b: Option<String>,
 }
 
-/// Two runs beside each other.
+/// Two runs compared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Title of A.
     pub a: String,
     /// Title of B.
     pub b: String,
-    /// What differs besides the figures: scenario, parameters, machine.
+    /// Differences other than the figures: scenario, parameters, machine.
     pub differences: Vec<Difference>,
     /// The figures that both runs have.
     pub figures: Vec<Figure>,
 }
 
-/// The figures of a run by name, and whether more is better.
+/// The figures of a run: name, value, and whether more is better.
 fn figures(result: &RunResult) -> Vec<(String, Option<f64>, bool)> {
     let latency = result.latency;
     let us = |pick: fn(crate::results::result::Latency) -> u64| latency.map(|latency| pick(latency) as f64);
@@ -144,8 +144,7 @@ fn differences(a: &RunResult, b: &RunResult) -> Vec<Difference> {
     all
 }
 
-/// Puts two runs beside each other; `noise` is the share by which figures may differ without meaning
-/// anything.
+/// Compares two runs; `noise` is the share by which figures may differ without significance.
 #[must_use]
 pub fn compare(a: &RunResult, b: &RunResult, noise: f64) -> Comparison {
     let of_b = figures(b);

@@ -1,4 +1,4 @@
-//! What a measurement was made on.
+//! The machine that a measurement ran on.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub struct Machine {
     pub model: String,
     /// Processors that this process may use.
     pub cores: usize,
-    /// Instruction sets that change the speed of what we do, of those that the processor has.
+    /// The processor's instruction sets that affect the speed of our code.
     pub flags: Vec<String>,
     /// Operating system kernel and its release.
     pub kernel: String,
@@ -17,12 +17,12 @@ pub struct Machine {
     pub memory_bytes: u64,
 }
 
-/// The instruction sets that select a faster path somewhere in Batzen or in what it links.
+/// The instruction sets that select a faster path somewhere in Batzen or in a library it links.
 const FLAGS: [&str; 9] =
     ["aes", "avx2", "bmi2", "sha_ni", "vaes", "avx512f", "avx512_vbmi2", "avx512ifma", "asimd"];
 
 impl Machine {
-    /// Looks at the machine this process runs on. What cannot be found out is "unknown" or zero.
+    /// Examines the machine this process runs on. Unknown values are "unknown" or zero.
     #[must_use]
     pub fn detect() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -53,14 +53,14 @@ impl Machine {
         }
     }
 
-    /// Whether eight-lane multiplication is there.
+    /// Whether the processor supports eight-lane multiplication.
     #[must_use]
     pub fn has_ifma(&self) -> bool {
         self.flags.iter().any(|flag| flag == "avx512ifma")
     }
 }
 
-/// Virtual machines often give a bare brand name: family and model then say more.
+/// Virtual machines often report a bare brand name; family and model then say more.
 fn processor_name(name: Option<String>, value: &dyn Fn(&str) -> Option<String>) -> String {
     match (name, value("cpu family"), value("model")) {
         (Some(name), Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),

@@ -1,4 +1,4 @@
-//! Results: the files of a run, and what is made of them.
+//! Results: the files of a run, and reports, comparisons and tables of them.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Standard output: data, and nothing else.
+//! Writes data to standard output and to files.
 
 use std::io::Write;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub fn print(text: &str) -> Result<(), BenchError> {
     }
 }
 
-/// Writes a file as a whole: readers see the old or the new one.
+/// Replaces a file atomically: readers see either the old or the new one.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -36,7 +36,7 @@ pub fn replace_file(path: &Path, text: &str) -> Result<(), BenchError> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = Path::new(&temporary);
-    // The reader of the error knows the file, not the temporary one.
+    // The error names the file that the user knows, not the temporary one.
     std::fs::write(temporary, text)
         .and_then(|()| std::fs::rename(temporary, path))
         .inspect_err(|_| drop(std::fs::remove_file(temporary)))

@@ -1,5 +1,5 @@
-//! `batzen bench report`: one HTML file with everything that runs say, for readers without network, on paper
-//! of either colour and of any width.
+//! `batzen bench report`: one HTML file with all results of some runs. It needs no network, and works in
+//! light and dark mode and at any width.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ use crate::scenarios::limits::Limits;
     after_help = "Examples:\n  batzen bench report docs/results/deposit docs/results/withdraw -o report.html\n  batzen bench report before after --title \"Before and after\""
 )]
 pub struct ReportArgs {
-    /// Result directories, shown in this order, or directories of such; that of `bench limits --out` too
+    /// Result directories, shown in this order, or directories that contain some; also that of
+    /// `bench limits --out`
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Where to write the report; - for standard output
@@ -48,11 +49,11 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, BenchError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A run with the name and the colour it has in the whole report.
+/// A run, with its name and its colour in the whole report.
 struct Shown<'a> {
     run: &'a Run,
     name: String,
-    /// Within its group.
+    /// The colour within its group.
     colour: usize,
 }
 
@@ -76,7 +77,7 @@ fn groups(runs: &[Run]) -> Vec<Group<'_>> {
     groups
 }
 
-/// The title, with the directory if others have the same title.
+/// The title, followed by the directory if other runs have the same title.
 pub(crate) fn name(run: &Run, among: &[Run]) -> String {
     let title = &run.result.title;
     if among.iter().filter(|other| other.result.title == *title).count() < 2 {
@@ -174,7 +175,7 @@ fn cell(out: &mut String, text: Option<String>) {
     let _ = write!(out, "<td>{}</td>", text.map_or_else(|| "–".to_owned(), |text| escape(&text)));
 }
 
-/// How load was offered, in a few words.
+/// A short description of how load was offered.
 pub(crate) fn load(load: &Load) -> String {
     match load {
         Load::Closed { clients } => format!("closed, {clients} clients"),
@@ -315,7 +316,7 @@ fn scenario(out: &mut String, group: &Group<'_>) {
     out.push_str("</section>\n");
 }
 
-/// Round numbers of seconds.
+/// Ticks at round numbers of seconds.
 fn time_ticks(longest_s: f64) -> Vec<(f64, String)> {
     ticks(longest_s)
         .into_iter()
@@ -345,9 +346,9 @@ fn over_time(group: &Group<'_>, what: &str, value: impl Fn(&Sample) -> Option<f6
     .svg()
 }
 
-/// Where a percentile stands: 0 for none, 1 for 90 %, 2 for 99 %, and so on.
+/// The position of a percentile on the axis: 0 for 0 %, 1 for 90 %, 2 for 99 %, and so on.
 fn nines(point: &PercentilePoint) -> f64 {
-    // The last request has no place on this axis; it stands where the one before it would.
+    // The slowest request has no position on this axis; it is drawn at that of the one before it.
     let largest = (point.count.max(1) as f64).log10();
     if point.quantile >= 1.0 { largest } else { (-(1.0 - point.quantile).log10()).min(largest) }
 }
@@ -380,7 +381,7 @@ fn latency(group: &Group<'_>) -> Option<String> {
     .svg()
 }
 
-/// Shares of the batches between common boundaries.
+/// Shares of the batches between boundaries that all runs use.
 fn shares(buckets: &[BatchBucket], boundaries: &[Option<u64>]) -> Vec<f64> {
     let total: u64 = buckets.iter().map(|bucket| bucket.batches).sum();
     boundaries
@@ -411,7 +412,7 @@ fn batch_histograms(out: &mut String, group: &Group<'_>) {
             .filter(|bucket| bucket.batches > 0)
             .map(|bucket| bucket.up_to)
             .collect();
-        // No boundary means all above.
+        // `None` stands for everything above.
         boundaries.sort_unstable_by_key(|boundary| boundary.unwrap_or(u64::MAX));
         boundaries.dedup();
         let groups = boundaries.iter().map(|boundary| {

@@ -1,4 +1,4 @@
-//! The one form of a result: what scenarios write, and what report, comparison and tables read.
+//! The common format of results, written by scenarios and read by reports, comparisons and tables.
 //!
 //! A run is a directory:
 //!
@@ -10,7 +10,7 @@
 //! | `latency.hgrm` | [`PercentilePoint`]: latency by percentile, in the text form that HdrHistogram's tools read and plot |
 //! | `server-metrics-before.prom`, `server-metrics-after.prom` | what the server's `/metrics` said |
 //!
-//! Only `result.json` must be there; a report needs the series and the latencies of runs that have them, too.
+//! Only `result.json` is required; a report also needs the series and latencies of the runs that have them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) use directories::{claim_directory, results_of};
 pub use files::percentile_points;
 use files::{latency_hgrm, parse_latency, parse_series, series_csv};
 
-/// Version of the form. It grows when a reader of the older form would misunderstand the newer one.
+/// Version of the format. It grows when a reader of the older format would misunderstand the newer one.
 pub const SCHEMA: u32 = 1;
 
 /// Name of the file with the [`RunResult`].
@@ -45,7 +45,7 @@ pub const METRICS_AFTER_FILE: &str = "server-metrics-after.prom";
 
 /// Scenarios that record no series.
 const WITHOUT_SERIES: [&str; 2] = ["store", "pgbench"];
-/// Runs of this length, in seconds, have a series whatever the moments at which samples are taken.
+/// Runs of at least this length, in seconds, always have a series, whenever samples are taken.
 const SERIES_FROM_S: f64 = 2.0;
 
 /// Why results cannot be read or written.
@@ -59,7 +59,7 @@ pub enum ResultError {
         /// The operating system's reason.
         source: std::io::Error,
     },
-    /// The directory holds no result.
+    /// The directory contains no result.
     #[error(
         "{path}: there is no result.json here, so it is no result of `batzen bench`{}",
         directories::named(below),
@@ -71,7 +71,7 @@ pub enum ResultError {
         /// Results below it.
         below: Vec<PathBuf>,
     },
-    /// A file beside `result.json` is missing.
+    /// A file that belongs to `result.json` is missing.
     #[error(
         "{path}: it is missing or empty, although result.json tells of what belongs in it (measure again, or leave the \
          directory out)",
@@ -103,7 +103,7 @@ pub enum ResultError {
         path: PathBuf,
         /// The version in the file.
         found: u64,
-        /// The version that we read.
+        /// The version that this program reads.
         known: u64,
     },
     /// A line of a series or of a histogram is not of the expected form.
@@ -118,15 +118,15 @@ pub enum ResultError {
     },
 }
 
-/// What held the run back.
+/// What limited the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitedBy {
     /// The server was busy all the time: the figures are its limit.
     Server,
-    /// The load generator was: the server can do more than the figures say.
+    /// The load generator was busy all the time: the server can do more than the figures say.
     Client,
-    /// Neither was: an open loop below the peak, or latency.
+    /// Neither was busy all the time: an open loop below the peak, or a limit set by latency.
     Neither,
 }
 
@@ -177,7 +177,7 @@ impl Latency {
     }
 }
 
-/// What one operation leaves behind.
+/// The space that one operation takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BytesPerOp {
     /// Bytes written to the journal.
@@ -186,7 +186,7 @@ pub struct BytesPerOp {
     pub ram: f64,
 }
 
-/// How many items went through together, as a histogram.
+/// How many items were handled together, as a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BatchSizes {
     /// Number of batches.
@@ -200,7 +200,7 @@ pub struct BatchSizes {
 /// Batches of similar size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchBucket {
-    /// The largest size that counts here; none: all that are larger than the bucket before.
+    /// The largest size in this bucket; `None`: all sizes above the bucket before.
     pub up_to: Option<u64>,
     /// Number of batches (of this bucket alone).
     pub batches: u64,
@@ -261,29 +261,29 @@ pub struct RunResult {
     pub duration_s: f64,
     /// How load was offered.
     pub load: Load,
-    /// What one operation is, in the plural: `coins`, `deposits`, `credits`.
+    /// The unit of operations, in the plural: `coins`, `deposits`, `credits`.
     pub unit: String,
     /// Operations done.
     pub ops: u64,
     /// Operations per second.
     pub ops_per_s: f64,
-    /// Requests done; less than operations if a request carries several.
+    /// Requests done; fewer than operations if one request carries several.
     pub requests: u64,
-    /// Requests that failed, by reason; none in a run that counts.
+    /// Requests that failed, by reason; empty in a valid run.
     pub errors: BTreeMap<String, u64>,
     /// Operations per second of the mandatory cryptography alone, in the same run on the server's cores.
     pub ceiling_ops_per_s: Option<f64>,
     /// `ops_per_s` ÷ `ceiling_ops_per_s`.
     pub efficiency: Option<f64>,
-    /// What the ceiling is made of.
+    /// The steps that the ceiling consists of.
     #[serde(default)]
     pub ceiling_parts: Vec<CeilingPart>,
-    /// What held the run back.
+    /// What limited the run.
     pub limited_by: LimitedBy,
     /// Latency of requests, from the planned start in an open loop. None where there are no requests.
     #[serde(flatten)]
     pub latency: Option<Latency>,
-    /// What an operation leaves behind.
+    /// The space that one operation takes.
     pub bytes_per_op: Option<BytesPerOp>,
     /// The server's CPU time per operation, µs.
     pub cpu_us_per_op: Option<f64>,
@@ -293,22 +293,21 @@ pub struct RunResult {
     /// The load generator's CPU time per operation, µs.
     #[serde(default)]
     pub client_cpu_us_per_op: Option<f64>,
-    /// Batch sizes by what is batched: `commit`, `verify`, `sign`, …
+    /// Batch sizes by kind of batch: `commit`, `verify`, `sign`, …
     #[serde(default)]
     pub batch_sizes: BTreeMap<String, BatchSizes>,
     /// Figures by kind of request, where a run mixes several.
     #[serde(default)]
     pub kinds: BTreeMap<String, KindResult>,
-    /// Further figures that only this scenario has, by name with the unit last.
+    /// Further figures that only this scenario has; each name ends in its unit.
     #[serde(default)]
     pub extra: BTreeMap<String, f64>,
-    /// What a reader must know to judge the figures, one sentence each: not pinned, limited by the client, a
-    /// debug build.
+    /// Remarks for judging the figures, one sentence each: not pinned, limited by the client, a debug build.
     #[serde(default)]
     pub remarks: Vec<String>,
 }
 
-/// What happened in one interval of the run, usually a second. What was not measured is none.
+/// What happened in one interval of the run, usually a second. Values that were not measured are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// End of the interval, seconds from the start.
@@ -359,14 +358,13 @@ impl Run {
     /// Reads a result directory.
     ///
     /// # Errors
-    /// When `result.json` is missing, when a file is not of the expected form, and when another
-    /// version wrote it.
+    /// When `result.json` is missing, when a file is malformed, and when another version wrote it.
     pub fn read(directory: &Path) -> Result<Self, ResultError> {
         let path = directory.join(RESULT_FILE);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(source) if is_absent(&source) => {
-                // A directory that is not there at all is the commoner mistake.
+                // A missing directory is the more common mistake.
                 std::fs::metadata(directory)
                     .map_err(|source| ResultError::Io { path: directory.to_owned(), source })?;
                 let below = directories::below(directory)?;
@@ -382,10 +380,10 @@ impl Run {
         Ok(Self { path: directory.to_owned(), result, series, latency })
     }
 
-    /// Whether everything is there that plots are made of. What was too short for a series has none.
+    /// Checks that all the data for plots is present. Runs too short for a series have none.
     ///
     /// # Errors
-    /// What is missing.
+    /// The file that is missing.
     pub fn check_whole(&self) -> Result<(), ResultError> {
         let missing = |name: &str| Err(ResultError::Missing { path: self.path.join(name) });
         let result = &self.result;
@@ -400,7 +398,7 @@ impl Run {
         Ok(())
     }
 
-    /// Writes the directory, creating it if need be.
+    /// Writes the directory, creating it if necessary.
     ///
     /// # Errors
     /// When a file cannot be written.
@@ -417,7 +415,7 @@ impl Run {
         if !self.latency.is_empty() {
             write(LATENCY_FILE, &latency_hgrm(&self.latency))?;
         }
-        // Last: who finds it finds a whole result.
+        // Written last: if it exists, the result is complete.
         write(RESULT_FILE, &self.result.to_json())
     }
 }
@@ -462,7 +460,7 @@ fn parse_result(path: &Path, text: &str) -> Result<RunResult, ResultError> {
     parse_json(path, text, u64::from(SCHEMA))
 }
 
-/// Reads a file of ours that begins with the version of its form.
+/// Reads one of our files that begins with its format version.
 pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, schema: u64) -> Result<T, ResultError> {
     let io = |source| ResultError::Io { path: path.to_owned(), source };
     parse_json(path, &std::fs::read_to_string(path).map_err(io)?, schema)
@@ -490,7 +488,7 @@ fn parse_json<T: serde::de::DeserializeOwned>(
 pub fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     // Howard Hinnant, "chrono-compatible low-level date algorithms": years begin in March, so that leap days
-    // are last.
+    // come last.
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

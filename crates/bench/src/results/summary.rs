@@ -6,13 +6,12 @@ use batzen_cli_support::numbers::{milliseconds, number, ratio};
 
 use super::result::Run;
 
-/// What a run says to a reader in a few lines.
+/// Summarises a run in a few lines.
 #[must_use]
 pub fn summary(run: &Run) -> String {
     let result = &run.result;
     let mut text = format!("{}\n", result.title);
     let mut line = |name: &str, value: String| {
-        // Writing to a string cannot fail.
         let _ = writeln!(text, "  {name:<22} {value}");
     };
     line(&format!("{}/s", result.unit), number(result.ops_per_s));

@@ -1,6 +1,6 @@
-//! Plots as SVG text: lines, grouped columns, stacked rows. Plain, for people who read figures.
+//! Plots as SVG text: lines, grouped columns, stacked rows.
 //!
-//! Colours come from the page (`var(--c0)` to `var(--c7)`), so that a plot is right on light and dark paper.
+//! Colours come from the page (`var(--c0)` to `var(--c7)`), so that a plot suits light and dark backgrounds.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ pub fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // What XML cannot hold.
+            // Characters that XML does not allow.
             c if c.is_control() && !matches!(c, '\n' | '\t') => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -36,7 +36,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Round values from zero that cover up to `max`: four to seven, the last not below `max`.
+/// Round values from zero that span up to `max`: four to seven of them, the last not below `max`.
 #[must_use]
 pub fn ticks(max: f64) -> Vec<f64> {
     if !max.is_finite() || max <= 0.0 {
@@ -58,22 +58,22 @@ pub fn ticks(max: f64) -> Vec<f64> {
 /// A line of a plot.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What the reader sees when the pointer rests on it.
+    /// The text shown when the pointer rests on the line.
     pub name: String,
-    /// Which colour.
+    /// Index of the colour.
     pub colour: usize,
-    /// Positions in the units of the axes.
+    /// Points in the units of the axes.
     pub points: Vec<(f64, f64)>,
 }
 
 /// A plot with lines. The y axis begins at zero.
 #[derive(Clone, Debug, Default)]
 pub struct LinePlot {
-    /// What the plot shows, for those who cannot see it.
+    /// A description for readers who cannot see the plot.
     pub title: String,
-    /// Below the x axis.
+    /// The label below the x axis.
     pub x_label: String,
-    /// Positions and labels on the x axis; its range is that of all lines and ticks.
+    /// Positions and labels on the x axis, whose range covers all lines and ticks.
     pub x_ticks: Vec<(f64, String)>,
     /// The lines.
     pub lines: Vec<Line>,
@@ -101,7 +101,7 @@ fn y_axis(out: &mut String, values: &[f64], label: fn(f64) -> String) -> impl Fn
 }
 
 impl LinePlot {
-    /// The plot as an `<svg>` element; nothing if there is nothing to show.
+    /// The plot as an `<svg>` element; `None` if there is nothing to show.
     #[must_use]
     pub fn svg(&self) -> Option<String> {
         let points = || self.lines.iter().flat_map(|line| &line.points);
@@ -124,7 +124,7 @@ impl LinePlot {
             for (index, (px, py)) in line.points.iter().enumerate() {
                 let _ = write!(path, "{}{:.1} {:.1}", if index == 0 { 'M' } else { 'L' }, x(*px), y(*py));
             }
-            // A single point is a path of no length, which round caps make visible.
+            // A single point is a path of zero length; round caps make it visible.
             if line.points.len() == 1 {
                 path.push_str("h0");
             }
@@ -141,21 +141,21 @@ impl LinePlot {
     }
 }
 
-/// Groups of columns, one column a run.
+/// Groups of columns, with one column per run.
 #[derive(Clone, Debug, Default)]
 pub struct ColumnPlot {
-    /// What the plot shows, for those who cannot see it.
+    /// A description for readers who cannot see the plot.
     pub title: String,
-    /// Below the x axis.
+    /// The label below the x axis.
     pub x_label: String,
     /// Name of each group.
     pub groups: Vec<String>,
-    /// Name, colour, and the share (0 to 1) in each group.
+    /// Name, colour, and share (0 to 1) in each group.
     pub series: Vec<(String, usize, Vec<f64>)>,
 }
 
 impl ColumnPlot {
-    /// The plot as an `<svg>` element; nothing if there is nothing to show.
+    /// The plot as an `<svg>` element; `None` if there is nothing to show.
     #[must_use]
     pub fn svg(&self) -> Option<String> {
         if self.groups.is_empty() || self.series.is_empty() {
@@ -195,13 +195,13 @@ impl ColumnPlot {
 /// A row of a [`RowPlot`].
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Above the row.
+    /// The text above the row.
     pub label: String,
-    /// At the right of the label.
+    /// The text to the right of the label.
     pub value: String,
     /// Name, colour and length of each part, from the left.
     pub parts: Vec<(String, usize, f64)>,
-    /// Where to draw a mark across the row.
+    /// The position of a mark across the row.
     pub mark: Option<f64>,
 }
 
@@ -212,16 +212,16 @@ pub struct RowPlot {
     pub unit: String,
     /// The rows.
     pub rows: Vec<Row>,
-    /// The value at the right end, or the largest row.
+    /// The value at the right end; `None`: the largest row's.
     pub max: Option<f64>,
 }
 
 impl RowPlot {
-    /// The plot: for every row a line of text and a bar that is as wide as the page allows. Nothing if there
-    /// is nothing to show.
+    /// The plot: for each row a line of text and a bar as wide as the page allows. `None` if there is nothing
+    /// to show.
     #[must_use]
     pub fn html(&self) -> Option<String> {
-        /// Width of a bar in user units; they stretch.
+        /// Width of a bar in user units; bars stretch.
         const BAR: f64 = 1_000.0;
         if self.rows.is_empty() {
             return None;

@@ -1,8 +1,8 @@
-//! `batzen bench table`: results as Markdown, printed or put between the marks of a document, so that no
+//! `batzen bench table`: results as Markdown, printed or inserted between marks in a document, so that no
 //! figure in it is typed by hand.
 //!
-//! A mark is a comment line of its own, `<!-- bench: NAME -->`; what follows up to `<!-- bench: end -->` is
-//! replaced.
+//! A mark is a comment on its own line, `<!-- bench: NAME -->`; the text from there to `<!-- bench: end -->`
+//! is replaced.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,8 @@ use postgres::{is_postgres, postgres};
     after_help = "Examples:\n  batzen bench table docs/results/limits docs/results/deposit\n  batzen bench table before after --into notes.md"
 )]
 pub struct TableArgs {
-    /// Result directories, shown in this order, or directories of such; those of `bench limits --out` too
+    /// Result directories, shown in this order, or directories that contain some; also those of `bench limits
+    /// --out`
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
     /// Renew the tables between `<!-- bench: NAME -->` and `<!-- bench: end -->` in this document
@@ -34,7 +35,7 @@ pub struct TableArgs {
     into: Option<PathBuf>,
 }
 
-/// What some directories hold.
+/// The results in some directories.
 pub(crate) struct Results {
     pub runs: Vec<Run>,
     pub limits: Option<Limits>,
@@ -75,7 +76,7 @@ const TABLES: [(&str, Table); 10] = [
 /// Runs `batzen bench table`.
 ///
 /// # Errors
-/// When a result or the document cannot be read, and when the document asks for a table that there is not.
+/// When a result or the document cannot be read, and when the document names an unknown table.
 pub fn run(args: &TableArgs) -> Result<ExitCode, BenchError> {
     let results = Results::read(&args.directories)?;
     if let Some(path) = &args.into {
@@ -181,7 +182,7 @@ fn machine(results: &Results) -> String {
             lines.push(line);
         }
     }
-    // Results of before did not say it.
+    // Older results lack this figure.
     if let Some(limits) = results.limits.as_ref().filter(|limits| limits.commit != "unknown") {
         lines.push(format!(
             "* The limits of a core: Batzen {}, commit {}, on core {}.",
@@ -410,11 +411,11 @@ fn stages(results: &Results) -> String {
     markdown(&head, &rows)
 }
 
-/// CPU time that the reference implementation's server takes to let a coin of RSA-2048 be withdrawn and
-/// deposited: 5.8 ms, by its own benchmark, which handles one coin at a time.
+/// The reference implementation's server takes 5.8 ms of CPU time for one RSA-2048 coin to be withdrawn and
+/// deposited, according to its own benchmark, which handles one coin at a time.
 const REFERENCE_COINS_PER_S: f64 = 172.0;
 
-/// Coins withdrawn and deposited per second and core, one or several in a request.
+/// Coins withdrawn and deposited per second and core, with one or several coins per request.
 fn reference(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .runs
@@ -441,7 +442,7 @@ fn commands(results: &Results) -> String {
     let limits = results.limits.iter().map(|_| "batzen bench limits");
     let mut lines: Vec<&str> = Vec::new();
     for line in limits.chain(results.runs.iter().map(|run| run.result.command.as_str())) {
-        // One command may make several results.
+        // One command may produce several results.
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -449,7 +450,7 @@ fn commands(results: &Results) -> String {
     lines.iter().fold("```sh\n".to_owned(), |text, line| text + line + "\n") + "```\n"
 }
 
-/// Whether a document's tables are those of its results, for tests of the documentation.
+/// Whether a document's tables match its results, for tests of the documentation.
 ///
 /// # Errors
 /// As for `batzen bench table`.

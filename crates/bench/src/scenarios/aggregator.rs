@@ -1,4 +1,4 @@
-//! aggregator: deposits per second into prepared transfers.
+//! aggregator: how many deposits per second become prepared transfers.
 
 use std::collections::BTreeMap;
 
@@ -16,27 +16,27 @@ use crate::scenarios::options::RunOptions;
 /// Turn due deposits into transfers to merchants
 #[derive(Args, Clone, Debug)]
 pub struct AggregatorArgs {
-    /// Deposits that are due
+    /// Number of due deposits
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub deposits: u64,
-    /// Merchants, who have the deposits in turn
+    /// Number of merchants, who receive the deposits in turn
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub merchants: u64,
-    /// What is made up follows from this number
+    /// Seed of all generated data
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Where the exchange keeps its rows.
     #[command(flatten)]
     pub store: StoreOptions,
-    /// Where it runs, and where the result goes
+    /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Errors
-/// Whatever keeps it from a result.
+/// When it cannot produce a result.
 pub fn run(args: &AggregatorArgs, context: &Context) -> Result<Run, BenchError> {
     args.store.check()?;
     let run_dir = RunDirectory::new("aggregator", &args.run)?;

@@ -1,4 +1,4 @@
-//! What a core could do if there were nothing but the cryptography that the protocol demands.
+//! The throughput of one core if it computed nothing but the cryptography that the protocol requires.
 //!
 //! | operation | mandatory steps |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | deposit, a coin | Ed25519 verification (coin), denomination signature, Ed25519 signature (confirmation) |
 //! | refresh to n coins | melt as a deposit; n Ed25519 verifications (links); for both opened candidates a key exchange and n planchets derived; n blind signatures; Clause Schnorr: n times the R values |
 //!
-//! The steps are measured by the best path this processor has, 64 at a time, each alone and undisturbed.
-//! Hashes, parsing and everything else that an exchange does too are not part of it.
+//! Each step is measured alone, 64 items at a time, on the fastest path this processor has. Hashes, parsing
+//! and all other work of an exchange are excluded.
 
 use std::fmt::{self, Write as _};
 use std::hint::black_box;
@@ -38,7 +38,7 @@ mod equation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cipher {
-    /// Blind RSA with so many bits.
+    /// Blind RSA with keys of this many bits.
     Rsa(u32),
     /// Clause Blind Schnorr.
     Cs,
@@ -58,7 +58,7 @@ impl fmt::Display for Cipher {
 pub struct Share {
     /// The operation.
     pub operation: CoinOperation,
-    /// How many of it.
+    /// How many of it per operation of the scenario.
     pub times: f64,
 }
 
@@ -69,7 +69,7 @@ pub enum CoinOperation {
     Withdraw,
     /// A coin deposited.
     Deposit,
-    /// A coin changed into fresh coins, so many on average.
+    /// A coin changed into this many fresh coins on average.
     Refresh(f64),
 }
 
@@ -102,12 +102,12 @@ impl fmt::Display for Share {
     }
 }
 
-/// A mandatory step.
+/// A required step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// Verifying an Ed25519 signature.
     EddsaVerify,
-    /// Making an Ed25519 signature with a key at hand.
+    /// Making an Ed25519 signature with a cached key.
     EddsaSign,
     /// Making a blind signature.
     BlindSign,
@@ -115,9 +115,9 @@ pub enum Step {
     DenomVerify,
     /// The two R values of Clause Blind Schnorr.
     RValues,
-    /// A transfer public key and the key exchange with the old coin.
+    /// Generating a transfer public key, and the key exchange with the old coin.
     KeyExchange,
-    /// A fresh coin's key and planchet from a transfer secret.
+    /// Deriving a fresh coin's key and planchet from a transfer secret.
     Planchet,
 }
 
@@ -139,11 +139,11 @@ impl Step {
         self != Self::RValues || cipher == Cipher::Cs
     }
 
-    /// Whether there is an implementation in lanes.
+    /// Whether the step has an implementation in lanes.
     #[must_use]
     pub fn has_lanes(self, cipher: Cipher) -> bool {
         match self {
-            // A Clause Schnorr signature is a hash and a multiplication of numbers.
+            // A Clause Schnorr signature is only a hash and an integer multiplication.
             Self::BlindSign => cipher != Cipher::Cs,
             Self::EddsaVerify
             | Self::EddsaSign
@@ -170,7 +170,7 @@ impl Step {
 }
 
 impl CoinOperation {
-    /// The steps of one operation, and how often.
+    /// The steps of one operation, and how often each is needed.
     #[must_use]
     pub fn steps(self, cipher: Cipher) -> Vec<(Step, f64)> {
         let spend = [(Step::EddsaVerify, 1.0), (Step::DenomVerify, 1.0), (Step::EddsaSign, 1.0)];
@@ -194,7 +194,7 @@ impl CoinOperation {
     }
 }
 
-/// The steps of one operation of a scenario, and how often, in the order of [`Step::ALL`].
+/// The steps of one operation of a scenario, and how often each is needed, in the order of [`Step::ALL`].
 #[must_use]
 pub fn steps_of(cipher: Cipher, shares: &[Share]) -> Vec<(Step, f64)> {
     let all: Vec<(Step, f64)> = shares
@@ -212,12 +212,12 @@ pub fn steps_of(cipher: Cipher, shares: &[Share]) -> Vec<(Step, f64)> {
 
 /// Items per call: enough to fill all lanes of any path eight times.
 const BATCH: usize = 64;
-/// Denominations among the coins of a batch: an exchange has neighbours of different value.
+/// Number of denominations in a batch: coins of different values are mixed at a real exchange.
 const DENOMINATIONS: usize = 4;
-/// Size of the messages that are signed: between the 160 bytes of a withdrawal and the 432 of a deposit.
+/// Size of the signed messages: between the 160 bytes of a withdrawal and the 432 of a deposit.
 const MESSAGE_BYTES: usize = 256;
 
-/// What the steps work on: keys, coins and signatures of one cipher.
+/// The data that the steps work on: keys, coins and signatures of one cipher.
 pub struct Material {
     cipher: Cipher,
     keys: Vec<DenomPrivateKey>,
@@ -243,7 +243,7 @@ impl Material {
     /// Makes keys and coins.
     ///
     /// # Errors
-    /// When there is no RSA of this size.
+    /// When RSA keys of this size are not supported.
     pub fn new(cipher: Cipher) -> Result<Self, CryptoError> {
         let generate = |_| match cipher {
             Cipher::Rsa(bits) => DenomPrivateKey::generate_rsa(bits),
@@ -257,8 +257,8 @@ impl Material {
         Ok(Self { cipher, keys, publics, coins, signer })
     }
 
-    /// The code of a step, over one batch, by one of the implementations. What it computes is right: where
-    /// there is a verdict, one look is enough. Steps that have but one implementation ignore `path`.
+    /// The code of a step, for one batch, with one of the implementations. Verdicts are checked once, so the
+    /// results are known to be right. Steps with a single implementation ignore `path`.
     #[must_use]
     pub fn rival(&self, step: Step, path: Path) -> Rival<'_> {
         let batch = u32::try_from(BATCH).expect("a small number");
@@ -424,28 +424,28 @@ impl Coin {
 pub struct Ceiling {
     /// Operations of the scenario per second on all the cores together.
     pub ops_per_s: f64,
-    /// What it is made of; times are the mean over the cores.
+    /// The steps that it consists of; times are the mean over the cores.
     pub parts: Vec<CeilingPart>,
-    /// The cores it was measured on, all at the same time; empty: one, not pinned.
+    /// The cores it was measured on, all at the same time; empty: one core, not pinned.
     pub cores: Vec<usize>,
 }
 
-/// What the steps take on each of some cores while all of these are busy.
+/// The CPU time of each step on each of some cores while all of these are busy.
 #[derive(Clone, Debug)]
 pub struct StepTimes {
     cipher: Cipher,
     cores: Vec<usize>,
     steps: Vec<Step>,
-    /// For each core the CPU time of each of the steps, µs.
+    /// For each core, the CPU time of each step in µs.
     by_core: Vec<Vec<f64>>,
 }
 
 impl StepTimes {
-    /// Measures every step of a cipher, on all these cores at the same time (or on one that the system
+    /// Measures every step of a cipher, on all these cores at the same time (or on one core that the system
     /// chooses).
     ///
     /// # Errors
-    /// [`BenchError::Usage`] when there is no RSA of this size, or a core may not be used.
+    /// [`BenchError::Usage`] when RSA keys of this size are not supported, or a core may not be used.
     pub fn measure(cipher: Cipher, cores: &[usize], effort: Effort) -> Result<Self, BenchError> {
         let steps = Step::ALL.into_iter().filter(|step| step.exists(cipher)).collect();
         Self::measure_steps(cipher, steps, cores, effort)
@@ -482,8 +482,8 @@ impl StepTimes {
         Ok(Self { cipher, cores: cores.to_vec(), steps, by_core })
     }
 
-    /// The ceiling of a scenario, one operation of which is made up of these. Zero operations need no time:
-    /// then the ceiling is zero, as there is none.
+    /// The ceiling of a scenario whose operation consists of these shares. With no operations the ceiling is
+    /// zero, meaning that there is none.
     ///
     /// # Panics
     /// If a step is needed that was not measured.
@@ -510,12 +510,12 @@ impl StepTimes {
     }
 }
 
-/// Measures the ceiling of a scenario, on all these cores at the same time (or on one that the system
+/// Measures the ceiling of a scenario, on all these cores at the same time (or on one core that the system
 /// chooses).
 ///
 /// # Errors
-/// [`BenchError::Usage`] when there is no RSA of this size, nothing to measure, or a core that may
-/// not be used.
+/// [`BenchError::Usage`] when RSA keys of this size are not supported, there is nothing to measure, or a core
+/// may not be used.
 pub fn measure(
     cipher: Cipher,
     shares: &[Share],
@@ -529,19 +529,19 @@ pub fn measure(
     Ok(StepTimes::measure_steps(cipher, steps, cores, effort)?.ceiling(shares))
 }
 
-/// The cipher of a command line.
+/// The cipher options of a command line.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct CipherArgs {
     /// Size of RSA denominations
     #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
     pub rsa: u32,
-    /// Clause Blind Schnorr denominations instead of RSA
+    /// Use Clause Blind Schnorr denominations instead of RSA
     #[arg(long, conflicts_with = "rsa")]
     pub cs: bool,
 }
 
 impl CipherArgs {
-    /// What was chosen.
+    /// The chosen cipher.
     #[must_use]
     pub fn cipher(self) -> Cipher {
         if self.cs { Cipher::Cs } else { Cipher::Rsa(self.rsa) }

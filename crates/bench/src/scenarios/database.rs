@@ -1,5 +1,5 @@
-//! PostgreSQL under the exchange: a throw-away server on the same cores, or one that is there already; and
-//! what it did for an operation: statements, commits, journal, processor time.
+//! PostgreSQL under the exchange: a throw-away server on the same cores, or an existing one. Also measures
+//! what it did per operation: statements, commits, journal, processor time.
 
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ use crate::results::result::{BytesPerOp, RunResult};
 /// The database of the exchange in a throw-away server.
 const DATABASE: &str = "exchange";
 
-/// Settings that a reader must know to judge the figures.
+/// Settings that are shown with the result, because the figures depend on them.
 const SHOWN: [&str; 21] = [
     "server_version",
     "shared_buffers",
@@ -44,7 +44,7 @@ const SHOWN: [&str; 21] = [
     "shared_preload_libraries",
 ];
 
-/// What keeps rows.
+/// The storage of the exchange's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreKind {
     /// Batzen's own journal and indexes
@@ -57,7 +57,7 @@ pub enum StoreKind {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
 pub struct StoreOptions {
-    /// What keeps the exchange's rows [default: embedded; with --database postgres]
+    /// Storage of the exchange's rows [default: embedded; with --database postgres]
     #[arg(long, value_enum)]
     pub store: Option<StoreKind>,
     /// An empty PostgreSQL database to use instead of a throw-away server's
@@ -72,17 +72,17 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// Whether it is PostgreSQL.
+    /// Whether the storage is PostgreSQL.
     #[must_use]
     pub fn is_postgres(&self) -> bool {
         self.store == Some(StoreKind::Postgres) || self.database.is_some()
     }
 
-    /// Whether the options fit together: one that nothing would come of is refused, for the figures would be
-    /// taken for those of what was asked for.
+    /// Checks that the options are consistent. An option without effect is refused; otherwise the figures
+    /// would seem to be those of the option.
     ///
     /// # Errors
-    /// What does not fit, and what to do.
+    /// The inconsistency, and how to resolve it.
     pub fn check(&self) -> Result<(), BenchError> {
         let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
         if self.store == Some(StoreKind::Embedded) && self.database.is_some() {
@@ -104,7 +104,7 @@ impl StoreOptions {
         self.postgres_set.iter().try_for_each(|setting| name_and_value(setting).map(drop))
     }
 
-    /// What distinguishes a run from others, for its title.
+    /// The part of a run's title that names the storage.
     #[must_use]
     pub fn title(&self) -> String {
         match (self.is_postgres(), self.partitions) {
@@ -120,15 +120,15 @@ pub struct Database {
     cluster: Option<Cluster>,
     url: String,
     options: StoreOptions,
-    /// Its first process, if it runs on this machine.
+    /// The postmaster's process id, if it runs on this machine.
     postmaster: Option<u32>,
     has_statements: bool,
 }
 
-/// What a database has counted until a moment.
+/// The counters of a database up to one moment.
 #[derive(Clone, Debug, Default)]
 struct Counters {
-    /// None without `pg_stat_statements`.
+    /// `None` without `pg_stat_statements`.
     statements: Option<f64>,
     commits: f64,
     rollbacks: f64,
@@ -139,10 +139,10 @@ struct Counters {
     bytes: f64,
 }
 
-/// What a database has used until a moment.
+/// What a database has used up to one moment.
 pub struct Snapshot {
     cpu_ns: u64,
-    /// Queried while the load runs, which must not wait for it.
+    /// The query runs on its own thread, because the load must not wait for it.
     counters: JoinHandle<Result<Counters, String>>,
     serialization_failures: u64,
 }
@@ -152,8 +152,8 @@ fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> BenchError + '_ {
 }
 
 impl Database {
-    /// Starts a throw-away server on the server's cores, or connects to the one that was named. None: the
-    /// store is embedded.
+    /// Starts a throw-away server on the server's cores, or connects to the given database. `None`: the store
+    /// is embedded.
     ///
     /// # Errors
     /// When PostgreSQL is not installed, or does not start or answer.
@@ -189,25 +189,25 @@ impl Database {
         Ok(Some(database))
     }
 
-    /// Where it is.
+    /// The URL of the database.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// What distinguishes a run on it from others, for its title.
+    /// The part of a run's title that names the database.
     #[must_use]
     pub fn title(&self) -> String {
         self.options.title()
     }
 
-    /// What the configuration of an exchange says of it.
+    /// The database section of an exchange's configuration.
     #[must_use]
     pub fn configuration(&self) -> String {
         format!("\n[exchange]\nDB = postgres\n\n[exchangedb-postgres]\nCONFIG = {}\n", self.url)
     }
 
-    /// Makes the tables of an exchange.
+    /// Creates the tables of an exchange.
     ///
     /// # Errors
     /// When the database refuses.
@@ -224,7 +224,7 @@ impl Database {
         ask(&self.url, text).map_err(failed("cannot ask PostgreSQL"))
     }
 
-    /// Brings statistics up to date, as the server's own upkeep does after a while.
+    /// Updates the planner's statistics, as the server's own upkeep does after a while.
     ///
     /// # Errors
     /// When the database does not answer.
@@ -233,7 +233,7 @@ impl Database {
         self.sql("CHECKPOINT").map(drop)
     }
 
-    /// What was chosen, for the result.
+    /// The chosen settings, for the result.
     ///
     /// # Errors
     /// When the database does not answer.
@@ -252,7 +252,7 @@ impl Database {
         ]))
     }
 
-    /// What it has used until now.
+    /// What it has used up to now.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let url = self.url.clone();
@@ -275,7 +275,8 @@ impl Database {
         }
     }
 
-    /// CPU time of all its processes. Those that have ended count by the kernel's sum of them.
+    /// CPU time of all its processes. Processes that have ended are included through the kernel's sum over
+    /// children.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         let Some(postmaster) = self.postmaster else { return 0 };
@@ -284,7 +285,7 @@ impl Database {
         children.chain([postmaster]).map(|pid| CpuTime::of(pid).total_ns()).sum::<u64>() + ended
     }
 
-    /// Transactions that the server has refused because of others, by its log.
+    /// Transactions that the server refused because of concurrent ones, according to its log.
     fn serialization_failures(&self) -> u64 {
         let Some(cluster) = &self.cluster else { return 0 };
         let log = cluster.log();
@@ -321,7 +322,7 @@ pub struct Used {
 }
 
 impl Used {
-    /// Between two snapshots.
+    /// The difference between two snapshots.
     ///
     /// # Errors
     /// When the database did not answer.
@@ -354,7 +355,7 @@ impl Used {
         Ok(Self { cpu_ns, figures, wal_bytes })
     }
 
-    /// Writes it into a result whose operations are known.
+    /// Adds the figures to a result whose operations are known.
     pub fn show(&self, result: &mut RunResult) {
         let ops = (result.ops as f64).max(1.0);
         for (name, value, is_per_op) in &self.figures {
@@ -370,8 +371,8 @@ impl Used {
     }
 }
 
-/// The settings of a throw-away server: what the doctor would say of this machine, everything durable, and
-/// statistics of statements.
+/// The settings of a throw-away server: those that `batzen doctor` would recommend for this machine, with
+/// full durability and statement statistics.
 fn settings(options: &StoreOptions) -> Result<ClusterOptions, BenchError> {
     let memory_mb = Machine::detect().memory_bytes >> 20;
     let buffers_mb = (memory_mb / 4).clamp(64, 8 << 10);
@@ -405,7 +406,7 @@ fn connect(url: &str) -> Result<Connection, PgError> {
     Connection::open(&Target::parse(url)?.application("batzen-bench"))
 }
 
-/// The rows of an answer, one a line, columns with `|` between them.
+/// The rows of an answer, one per line, with `|` between columns.
 fn ask(url: &str, text: &str) -> Result<String, PgError> {
     let rows = connect(url)?.query_text(text)?;
     let line = |row: Vec<Option<String>>| {
@@ -427,7 +428,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain any character.
     let (open, close) = (text.find('(')?, text.rfind(')')?);
     let fields: Vec<&str> = text[close + 1..].split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -438,7 +439,7 @@ fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
-/// The process above one of PostgreSQL's, if this is the machine on which it runs.
+/// The parent of one of PostgreSQL's processes, if it runs on this machine.
 fn parent_of_postgres(pid: u32) -> Option<u32> {
     let stat = stat(pid).filter(|stat| stat.name.starts_with("postgres"))?;
     Some(stat.parent)

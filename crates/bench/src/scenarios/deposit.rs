@@ -45,10 +45,10 @@ pub struct DepositArgs {
 /// Arguments of `batzen bench batch-deposit`.
 #[derive(Args, Clone, Debug)]
 pub struct BatchDepositArgs {
-    /// Coins in a request
+    /// Coins per request
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub batch: u32,
-    /// What both have.
+    /// The options that both commands share.
     #[command(flatten)]
     pub deposit: DepositArgs,
 }
@@ -73,17 +73,17 @@ fn go(args: &DepositArgs, batch: Option<usize>, context: &Context) -> Result<Run
     measure(&mut DepositLoad::new(args, batch), &args.load, &args.run, context)
 }
 
-/// Payments, and the coins for them.
+/// The load of payments and the coins for them.
 pub(super) struct DepositLoad {
     args: DepositArgs,
-    /// Coins of a batch; none: single deposits.
+    /// Coins per batch; `None`: single deposits.
     batch: Option<usize>,
     seed: Seed,
     payments: Payments,
     reserves: Option<Reserves>,
     /// Jobs prepared so far.
     prepared: u32,
-    /// What is needed to check the answers that are kept, by the job's number.
+    /// The data for checking the answers that are kept, by job number.
     kept: BTreeMap<u64, (Payment, Vec<EddsaPublicKey>)>,
 }
 

@@ -1,5 +1,5 @@
-//! Made-up rows in bulk, through the rules: deposits and prepared transfers at an exchange, credits at a
-//! bank. The rules do not look at signatures, so none are made.
+//! Generated rows in bulk, inserted through the rules: deposits and prepared transfers at an exchange,
+//! credits at a bank. The rules do not look at signatures, so none are made.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ use batzen_tables::exchange::{AccountId, DenomSerial, DepositTarget};
 use super::workers::{InProcessExchange, PseudoRandom, clock, currency, money, payto};
 use crate::BenchError;
 
-/// A little longer than a tick of the aggregator's clock.
+/// Slightly longer than a tick of the aggregator's clock.
 const TICK: std::time::Duration = std::time::Duration::from_millis(1_100);
 /// Commands in one commit of the set-up.
 const BATCH: usize = 256;
 /// Coins in one deposit of the set-up.
 const COINS: usize = 8;
 
-/// Merchants whose deposits are due: `deposits` in all, in turn, with RSA-2048 signatures of coins.
+/// Fills in `deposits` due deposits for merchants in turn, with RSA-2048 signatures of coins.
 ///
 /// # Errors
 /// When a rule refuses.
@@ -61,7 +61,7 @@ pub fn deposits(
         }
         decide(&filler, &commands)?;
     }
-    // They count as due from the next tick of the aggregator's clock on.
+    // They count as due from the aggregator's next clock tick on.
     std::thread::sleep(TICK);
     Ok(())
 }
@@ -92,7 +92,7 @@ fn decide(
         .collect()
 }
 
-/// Transfers that are decided and not sent, each to a merchant of its own.
+/// Fills in transfers that are decided but not sent, each to its own merchant.
 ///
 /// # Errors
 /// When a rule refuses.
@@ -128,10 +128,10 @@ pub fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> R
     }
 }
 
-/// A bank with so many credits of the exchange's account, each with a reserve key of its own.
+/// Creates a bank with `credits` credits to the exchange's account, each with its own reserve key.
 ///
 /// # Errors
-/// When store or ledger cannot be made, or a rule refuses.
+/// When the store or the ledger cannot be created, or a rule refuses.
 pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
     let failed = |error| BenchError::set_up("the bank cannot be filled", error);
     let mut random = PseudoRandom::new(seed);

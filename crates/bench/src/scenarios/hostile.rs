@@ -1,8 +1,8 @@
 //! `batzen bench hostile`: attacks beside an honest load.
 //!
-//! An exchange serves payments at a steady rate, first alone, then beside one attack after the other. What
-//! counts is what the honest client gets, and how much memory the exchange needs. Attacks come from addresses
-//! of their own on this machine, go to this machine alone, and are bounded in number and time.
+//! An exchange serves payments at a steady rate, first alone, then beside one attack after another. The
+//! result shows what the honest client gets, and how much memory the exchange needs. Attacks come from
+//! separate addresses on this machine, target only this machine, and are bounded in number and time.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -41,38 +41,38 @@ use attacks::{ATTACKS, Attack, BODY_BYTES, Stretched, Target};
 const RATE: f64 = 200.0;
 /// Connections of the honest client by default.
 const CLIENTS: u32 = 32;
-/// Withdrawals that make the long history of a reserve, which is empty then.
+/// Withdrawals that give a reserve its long history; they leave it empty.
 const HISTORY: u32 = 6_000;
 /// Copies of one valid signature in a request about keys: some 15 MB.
 const COPIES: usize = 60_000;
-/// What the honest client shall have of its rate beside an attack.
+/// The share of its rate that the honest client should keep during an attack.
 const SHARE_GOAL: f64 = 0.8;
-/// What the exchange may need beside an attack, in bytes.
+/// The memory that the exchange may use during an attack, in bytes.
 const MEMORY_GOAL: u64 = 1 << 30;
 
 /// Arguments of `batzen bench hostile`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Attacks:
-  slow-uploads       large bodies that begin fast and then drip, a byte a second
-  slow-headers       requests whose headers drip
-  long-polls         polls for a reserve that nobody will fund
-  unread-histories   32 requests for a long history at a time, and no answer read
-  unread-keys        500 requests for /keys at a time, and no answer read
-  refused-histories  withdrawals from an empty reserve with a long history, which proves each refusal
+  slow-uploads       large bodies that start fast and then drip, one byte per second
+  slow-headers       requests whose headers drip in
+  long-polls         polls for a reserve that is never funded
+  unread-histories   32 requests at a time for a long history, with no answer read
+  unread-keys        500 requests at a time for /keys, with no answer read
+  refused-histories  withdrawals from an empty reserve whose long history proves each refusal
   large-bodies       bodies of 15 MB
-  large-accounts     unsigned deposits to payto URIs of 15 MB, each another
+  large-accounts     unsigned deposits to payto URIs of 15 MB, each one different
   copied-signatures  60,000 copies of one valid signature of the master key
-  junk-connections   connections that speak no HTTP, one after the other
+  junk-connections   connections that do not speak HTTP, one after another
 
-Goals beside each: the honest client has 0.8 of its rate, the exchange needs 1 GiB at most.")]
+Goals during each attack: the honest client keeps 0.8 of its rate, and the exchange uses at most 1 GiB.")]
 pub struct HostileArgs {
     /// Make only this attack (may be repeated)
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ATTACKS))]
     pub attack: Vec<String>,
-    /// Addresses that attack, from 127.0.0.2
+    /// Number of attacking addresses, from 127.0.0.2 on
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub addresses: u8,
-    /// Connections that attack
+    /// Number of attacking connections
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub connections: u32,
     /// The program whose exchange is attacked [default: this one]
@@ -83,7 +83,7 @@ pub struct HostileArgs {
     pub deposit: DepositArgs,
 }
 
-/// Looks at the memory of the exchange.
+/// Watches the memory of the exchange.
 struct Memory {
     pid: u32,
     peak_bytes: u64,
@@ -95,10 +95,10 @@ impl Observer for Memory {
     }
 }
 
-/// Runs the honest load alone and beside each attack.
+/// Runs the honest load alone, and then beside each attack.
 ///
 /// # Errors
-/// Whatever keeps it from a result. Payments that fail beside an attack are part of the result.
+/// When it cannot produce a result. Payments that fail during an attack are part of the result.
 pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
     let options = &args.deposit.load;
     options.store.check()?;
@@ -182,7 +182,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
                 outcome
             }
             Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
-            // The honest client finds no connection: it got nothing.
+            // The honest client cannot connect, so it got nothing.
             Err(error) => {
                 extra.insert(format!("{name}_failed"), 1.0);
                 eprintln!("beside {name}: {error}");
@@ -204,7 +204,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
         extra.insert(format!("{name}_goals_met"), f64::from(u8::from(is_met)));
         kinds
             .insert(format!("beside {name}"), KindResult { ops: outcome.all.ops, ops_per_s: per_s, latency });
-        // What is left of the attack times out.
+        // Gives the rest of the attack time to time out.
         std::thread::sleep(Duration::from_secs(1));
     }
     if !world.finish(&progress)? {
@@ -235,7 +235,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
     Ok(Run { path: run_dir.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
 }
 
-/// What the attacks send: a reserve is emptied for them, so that its history is long and proves refusals.
+/// What the attacks send. A reserve is emptied first, so that it has a long history that proves refusals.
 fn target(seed: &Seed, stage: &mut Stage<'_>) -> Result<Target, BenchError> {
     let reserves = Reserves::open_with(1, u64::from(HISTORY), seed, stage.world, stage.progress)?;
     let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves: &reserves, seed };

@@ -1,4 +1,4 @@
-//! ledger: transfers of many clients against a ledger server, each durable before it is answered.
+//! ledger: transfers from many clients to a ledger server. Each is durable before it is answered.
 
 mod client;
 mod server;
@@ -25,17 +25,17 @@ use crate::scenarios::options::RunOptions;
 use client::{Choice, Client, Outcome, Tally};
 use server::LedgerServer;
 
-/// The ledger number of all accounts.
+/// The ledger code of all accounts.
 const LEDGER: u32 = 700;
-/// How often the series gets a sample.
+/// Interval between samples of the series.
 const TICK: Duration = Duration::from_secs(1);
-/// A run in which one side was busy for more than this share of its cores was held back by it.
+/// A side that was busy for more than this share of its cores limited the run.
 const BUSY: f64 = 0.9;
 
 /// How transfers choose their accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Choosing {
-    /// Each as often as the others
+    /// Each equally often
     Uniform,
     /// The n-th most popular is chosen 1/n as often as the most popular
     Zipf,
@@ -46,7 +46,7 @@ pub enum Choosing {
 /// How clients reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Transport {
-    /// TCP on the loopback interface
+    /// TCP over the loopback interface
     Tcp,
     /// A local socket
     Unix,
@@ -55,28 +55,28 @@ pub enum Transport {
 /// Measure a ledger
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
-  batzen ledger bench                                     8,189 transfers a request, 4 clients
-  batzen ledger bench --batch 1 --clients 1000            one transfer a request
+  batzen ledger bench                                     8,189 transfers per request, 4 clients
+  batzen ledger bench --batch 1 --clients 1000            one transfer per request
   batzen ledger bench --pending 100                       pairs: every transfer is reserved, then posted
   batzen ledger bench --accounts-by two                   two hot accounts
-  batzen ledger bench --ledger tigerbeetle://3000         another ledger (where it is built in)")]
+  batzen ledger bench --ledger tigerbeetle://3000         another ledger (if support is built in)")]
 pub struct LedgerArgs {
-    /// Transfers in a request
+    /// Transfers per request
     #[arg(long, value_name = "N", default_value_t = 8189, value_parser = clap::value_parser!(u32).range(1..=8189))]
     pub batch: u32,
-    /// Clients, each with a connection of its own and one request under way
+    /// Clients, each with its own connection and one request under way
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4000))]
     pub clients: u32,
-    /// Transfers in all, posts apart
+    /// Number of transfers, not counting posts
     #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub transfers: u64,
-    /// Accounts
+    /// Number of accounts
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(2..=10_000_000))]
     pub accounts: u64,
-    /// How transfers choose their accounts
+    /// Distribution of transfers over accounts
     #[arg(long, value_name = "HOW", value_enum, default_value = "uniform")]
     pub accounts_by: Choosing,
-    /// Share of the transfers that are reserved first and posted by the next request, in percent
+    /// Percentage of transfers that are reserved first and posted by the next request
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub pending: u32,
     /// Keep the history of balances of every account
@@ -85,21 +85,21 @@ pub struct LedgerArgs {
     /// How clients reach the server
     #[arg(long, value_name = "HOW", value_enum, default_value = "tcp")]
     pub transport: Transport,
-    /// Measure this ledger instead of one that is started for it: tcp://.., unix://.., tigerbeetle://..
+    /// Measure this ledger instead of starting one: tcp://.., unix://.., tigerbeetle://..
     #[arg(long, value_name = "URL")]
     pub ledger: Option<String>,
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Where it runs, and where the result goes
+    /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,
 }
 
-/// Runs it. An operation is a transfer, and a post is one, too.
+/// Runs the scenario. Each transfer counts as an operation, and so does each post.
 ///
 /// # Errors
-/// Whatever keeps it from a result.
+/// When it cannot produce a result.
 pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
     let run_dir = RunDirectory::new("ledger", &args.run)?;
     let progress = Progress::new(context.shows_progress);
@@ -112,7 +112,7 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
         (None, Some(server)) => server.url.clone(),
         (None, None) => unreachable!("one of them is there"),
     };
-    // Ids of an earlier run against the same ledger are not used again.
+    // Ids from an earlier run against the same ledger must not be reused.
     let base = match &args.ledger {
         None => 1,
         Some(_) => u128::from(crate::scenarios::world::now().as_micros()) << 64,
@@ -126,7 +126,7 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
     result(args, context, &run_dir, measured)
 }
 
-/// What was seen.
+/// What was measured.
 struct Measured {
     tally: Tally,
     seconds: f64,
@@ -144,7 +144,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
     built.map_err(|error| BenchError::set_up("no runtime", error))
 }
 
-/// Creates the accounts: each has an id from `base` on.
+/// Creates the accounts, with consecutive ids from `base` on.
 async fn create_accounts(
     ledger: &dyn Ledger,
     args: &LedgerArgs,
@@ -241,7 +241,7 @@ fn measure(
     let server_cpu = pid.map(CpuTime::of).zip(server_before).map(|(now, before)| now.since(&before));
     let mut tally = Tally::default();
     let mut longest = 0.0_f64;
-    // The threads' own CPU time was part of the process's while they ran: they tell what it was.
+    // While the threads ran, their CPU time was part of the process's, so they report it.
     let mut client_ns = 0;
     for handle in handles {
         let outcome = handle.join().map_err(|_| BenchError::SetUp("a client broke down".to_owned()))?;
@@ -279,7 +279,8 @@ fn measure(
     })
 }
 
-/// Reads every account: debits equal credits, and the sum moved is the sum confirmed to clients.
+/// Reads every account and checks that debits equal credits, and that the sum moved equals the sum confirmed
+/// to clients.
 async fn check(
     ledger: &dyn Ledger,
     args: &LedgerArgs,

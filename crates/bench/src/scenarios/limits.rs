@@ -1,5 +1,5 @@
-//! `batzen bench limits`: what one core of this machine can do, one implementation beside the other in the
-//! same run.
+//! `batzen bench limits`: what one core of this machine can do. Implementations are compared within the same
+//! run.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ mod http;
 pub use disk::{StoreLimit, SyncLimit};
 pub use http::HttpLimit;
 
-/// Version of the form of [`Limits`].
+/// Version of the format of [`Limits`].
 pub const SCHEMA: u32 = 1;
 /// Name of the file in a result directory.
 pub const LIMITS_FILE: &str = "limits.json";
@@ -39,7 +39,7 @@ pub struct LimitsArgs {
     /// The core to measure on [default: the first]
     #[arg(long, value_name = "CORE")]
     core: Option<usize>,
-    /// Where to measure the disk: a directory on it
+    /// The disk to measure: a directory on it
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
     /// Measure for a shorter time
@@ -53,12 +53,12 @@ pub struct LimitsArgs {
     json: bool,
 }
 
-/// How fast one implementation does one thing.
+/// The speed of one implementation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speed {
-    /// CPU time of one, µs.
+    /// CPU time per item, µs.
     pub us: f64,
-    /// How many a second one core does.
+    /// Items per second on one core.
     pub per_s: f64,
 }
 
@@ -68,33 +68,34 @@ impl Speed {
     }
 }
 
-/// One thing that was measured.
+/// One measured item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// What it belongs to: `RSA-2048`, `Ed25519`, `text`.
+    /// Its group: `RSA-2048`, `Ed25519`, `text`.
     pub group: String,
     /// What was measured.
     pub name: String,
-    /// By a library, one after the other.
+    /// Done by a library, one item after another.
     pub library: Speed,
-    /// Eight at a time; none where there is no such implementation or the processor cannot.
+    /// Done eight items at a time; `None` if there is no such implementation or the processor lacks the
+    /// instructions.
     pub lanes: Option<Speed>,
     /// `lanes.per_s` ÷ `library.per_s`.
     pub ratio: Option<f64>,
 }
 
-/// What follows for an operation of the exchange on one core.
+/// The resulting speed of an exchange operation on one core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Derived {
     /// The operation.
     pub operation: String,
-    /// How many operations travel in one request.
+    /// Operations per request.
     pub per_request: f64,
-    /// Operations per second with the mandatory cryptography alone, by the library.
+    /// Operations per second if only the required cryptography is computed, with the library.
     pub cryptography_library_per_s: f64,
     /// The same in lanes.
     pub cryptography_lanes_per_s: Option<f64>,
-    /// Operations per second with HTTP, JSON and the journal too, by the best implementation.
+    /// Operations per second including HTTP, JSON and the journal, with the best implementation.
     pub whole_per_s: f64,
 }
 
@@ -112,7 +113,7 @@ pub struct Limits {
     /// The commit it was built from, or `unknown`.
     #[serde(default = "unknown")]
     pub commit: String,
-    /// When, RFC 3339 in UTC.
+    /// The time of the measurement, RFC 3339 in UTC.
     pub started: String,
     /// Cryptography, hashes, text.
     pub limits: Vec<Limit>,
@@ -122,9 +123,9 @@ pub struct Limits {
     pub store: Vec<StoreLimit>,
     /// Making written bytes durable.
     pub sync: Vec<SyncLimit>,
-    /// What follows.
+    /// The resulting speeds of operations.
     pub derived: Vec<Derived>,
-    /// What a reader must know to judge the figures.
+    /// Remarks for judging the figures.
     #[serde(default)]
     pub remarks: Vec<String>,
 }
@@ -143,14 +144,15 @@ impl Limits {
     }
 }
 
-/// Rows that an operation writes, on average over the operations: the changed row of the reserve or the coin,
-/// and that of what happened.
+/// Rows that an operation writes on average: the changed row of the reserve or the coin, and the row of the
+/// event.
 const ROWS_PER_OPERATION: f64 = 2.0;
 
-/// Runs `batzen bench limits` of a program that was built from `commit`.
+/// Runs `batzen bench limits` for a program built from `commit`.
 ///
 /// # Errors
-/// When the core may not be used, the disk cannot be written, or the output directory holds a result already.
+/// When the core may not be used, the disk cannot be written, or the output directory already contains a
+/// result.
 pub fn run(args: &LimitsArgs, commit: &str) -> Result<ExitCode, BenchError> {
     let limits = Limits { commit: commit.to_owned(), ..measure(args)? };
     let json = output::json(&limits);
@@ -168,7 +170,7 @@ fn measure(args: &LimitsArgs) -> Result<Limits, BenchError> {
         let all = Cores(allowed);
         return Err(BenchError::Usage(format!("--core: core {core} cannot be used here, only {all}")));
     }
-    // Before, not after minutes of measuring.
+    // Checked now rather than after minutes of measuring.
     args.out.as_deref().map_or(Ok(()), result::claim_directory)?;
     let other = allowed.iter().copied().find(|other| *other != core);
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
@@ -226,7 +228,7 @@ fn measure_here(
     })
 }
 
-/// Says on a terminal what is being measured.
+/// Shows on a terminal what is being measured.
 fn progress(what: &str) {
     use std::io::IsTerminal as _;
     if std::io::stderr().is_terminal() {
@@ -237,11 +239,11 @@ fn progress(what: &str) {
     }
 }
 
-/// The steps of one cipher by both implementations, µs.
+/// The times of one cipher's steps with both implementations, µs.
 struct Sheet {
     cipher: Cipher,
     steps: Vec<(Step, f64, Option<f64>)>,
-    /// Ed25519 verification by one equation for the batch.
+    /// Ed25519 verification of the batch by one equation.
     one_equation_us: f64,
 }
 
@@ -269,7 +271,7 @@ impl Sheet {
         Ok(Self { cipher, steps, one_equation_us: next() })
     }
 
-    /// The rows of the table; the steps that are the same for all ciphers only once.
+    /// The rows of the table; steps that all ciphers share appear only once.
     fn limits(&self, with_common: bool) -> Vec<Limit> {
         let group = |step: Step| match step {
             Step::EddsaVerify | Step::EddsaSign => "Ed25519".to_owned(),
@@ -295,7 +297,7 @@ impl Sheet {
         rows
     }
 
-    /// CPU time of one operation, µs; in lanes where a step has them, if wanted.
+    /// CPU time of one operation, µs; if `in_lanes`, in lanes where a step supports them.
     fn us(&self, share: Share, in_lanes: bool) -> f64 {
         let time = |step: Step| {
             self.steps
@@ -319,7 +321,7 @@ fn derive(sheets: &[Sheet], request_us: f64, store_us: f64) -> Vec<Derived> {
         ] {
             let share: Share = share.parse().expect("a share");
             let has_lanes = sheet.steps.iter().any(|(.., lanes)| lanes.is_some());
-            // Clause Schnorr asks for R values in a request of its own.
+            // Clause Schnorr needs a separate request for R values.
             let requests = 1.0 / per_request
                 * if sheet.cipher == Cipher::Cs && name != "deposit" && name != "batch-deposit" {
                     2.0
@@ -339,7 +341,7 @@ fn derive(sheets: &[Sheet], request_us: f64, store_us: f64) -> Vec<Derived> {
     derived
 }
 
-/// Hashes, base32 and JSON; returns what reading the body of a deposit takes, µs.
+/// Measures hashes, base32 and JSON. Returns the time to parse the body of a deposit, µs.
 fn text(effort: Effort, limits: &mut Vec<Limit>) -> f64 {
     use std::hint::black_box;
     let binary = [0xa5_u8; 64];

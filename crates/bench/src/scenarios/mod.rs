@@ -1,4 +1,4 @@
-//! What is measured. A scenario is a module with its arguments and a function from them to a
+//! The scenarios. Each is a module with its arguments and a function from them to a
 //! [`Run`](crate::results::result::Run).
 //!
 //! What scenarios share:
@@ -39,10 +39,10 @@ pub mod withdraw;
 mod workers;
 pub mod world;
 
-/// What every scenario needs to know about the program it is part of.
+/// What every scenario needs to know about its program.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The program: the server under test is started from it.
+    /// The program, which also provides the server under test.
     pub program: PathBuf,
     /// The version of the program.
     pub version: String,
@@ -50,13 +50,13 @@ pub struct Context {
     pub commit: String,
     /// Becomes true when the user interrupts the run.
     pub interrupted: Arc<AtomicBool>,
-    /// The command line, as a shell would read it.
+    /// The command line, quoted for a shell.
     pub command: String,
     /// Whether standard error is a terminal.
     pub shows_progress: bool,
 }
 
-/// Where a run goes unless the user says otherwise: `bench-results/SCENARIO-TIME`.
+/// The default directory of a run: `bench-results/SCENARIO-TIME`.
 #[must_use]
 pub fn default_directory(scenario: &str) -> PathBuf {
     let time = utc_now().replace([':', '-'], "").replace('T', "-").replace('Z', "");

@@ -12,34 +12,34 @@ use crate::load::affinity::Cores;
 use crate::scenarios::ceiling::Cipher;
 use crate::scenarios::database::StoreOptions;
 
-/// Options of every scenario that puts load on a server.
+/// Options of every scenario that loads a server.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
 pub struct LoadOptions {
-    /// Connections, each with one request under way at a time [default: 64; with --rate 128, of which as many
-    /// are used as the answers make necessary, and 64 to find the peak]
+    /// Connections, each with one request under way [default: 64; with --rate up to 128, as many as the
+    /// answers require, and 64 to find the peak]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub clients: Option<u32>,
     /// Start operations at this rate, whatever the server does: per second, or in percent of the peak, which
-    /// a short run finds first, and another one at the end [default: as fast as the answers come]
+    /// a short run finds first and another checks at the end [default: as fast as answers arrive]
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// Length of the measured part: seconds, or with unit (500ms, 2m)
+    /// Length of the measured part: seconds, or with a unit (500ms, 2m)
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = measured_duration)]
     pub duration: Duration,
-    /// Length of the load before it
+    /// Length of the warm-up before it
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration)]
     pub warmup: Duration,
-    /// Let aggregation and transfers run meanwhile
+    /// Run aggregation and transfers during the load
     #[arg(long)]
     pub with_workers: bool,
-    /// Prepare so many operations instead of finding out how many are needed
+    /// Prepare this many operations instead of estimating how many are needed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub supply: Option<u64>,
-    /// Secrets, amounts and choices follow from this number
+    /// Seed of secrets, amounts and choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Processes of the exchange on one database; clients are spread over them
+    /// Number of exchange processes on one database; clients are spread over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub nodes: u32,
     /// Where the exchange keeps its rows.
@@ -70,8 +70,8 @@ pub struct RunOptions {
 
 /// Connections of a closed loop by default.
 const CLOSED_CLIENTS: u32 = 64;
-/// Connections of an open loop: more than of a closed one, since its requests do not wait for each other. A
-/// server that has been held up is to find at once what came meanwhile.
+/// Connections of an open loop. It needs more than a closed loop, because its requests do not wait for one
+/// another: after a stall, a server should see at once all requests that became due meanwhile.
 const OPEN_CLIENTS: u32 = 128;
 
 impl LoadOptions {
@@ -124,10 +124,10 @@ impl std::fmt::Display for Rate {
     }
 }
 
-/// A length of time on the command line.
+/// Parses a duration on the command line.
 ///
 /// # Errors
-/// Text that is none, or nothing that anybody wants to wait for.
+/// Text that is not a duration, or a duration that is too long.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a time such as 10, 0.5, 500ms, 10s or 2m, at most 24h".to_owned();
     let split = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
@@ -147,10 +147,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Sizes of RSA keys are multiples of this.
 const RSA_STEP: u32 = 128;
 
-/// Whether there are keys of a cipher: those of RSA come in steps.
+/// Checks that keys of a cipher are supported: RSA keys come in steps.
 ///
 /// # Errors
-/// What is wrong with its size, and which ones are right.
+/// What is wrong with the size, and which sizes are supported.
 pub fn check_cipher(cipher: Cipher) -> Result<(), BenchError> {
     match cipher {
         Cipher::Rsa(bits) if !bits.is_multiple_of(RSA_STEP) => {
@@ -165,7 +165,7 @@ pub fn check_cipher(cipher: Cipher) -> Result<(), BenchError> {
     }
 }
 
-/// Length of a measured part on the command line: nothing can be said of none.
+/// Parses the duration of a measured part on the command line, which must not be zero.
 ///
 /// # Errors
 /// As [`duration`], and zero.

@@ -1,5 +1,5 @@
-//! `batzen bench partitions`: the same payments on the embedded store and on PostgreSQL with more and more
-//! partitions, and pgbench on such a server, one after the other.
+//! `batzen bench partitions`: the same payments on the embedded store and on PostgreSQL with a growing number
+//! of partitions, then pgbench on the same kind of server.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub struct PartitionsArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0,1,2,4,8,16,32,64",
         value_parser = clap::value_parser!(u32).range(0..=64))]
     pub counts: Vec<u32>,
-    /// Leave the embedded store and pgbench out
+    /// Leave out the embedded store and pgbench
     #[arg(long)]
     pub postgres_only: bool,
     /// The payments.
@@ -28,10 +28,10 @@ pub struct PartitionsArgs {
     pub deposit: deposit::BatchDepositArgs,
 }
 
-/// Runs all; each has a directory below that of the whole.
+/// Runs all of them; each run gets its own directory below the common one.
 ///
 /// # Errors
-/// Whatever keeps one of them from a result.
+/// When one of them cannot produce a result.
 pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>, BenchError> {
     let options = &args.deposit.deposit.run;
     check(&args.deposit.deposit.load.store)?;
@@ -64,7 +64,7 @@ pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>, BenchEr
     Ok(runs)
 }
 
-/// Which stores are measured is the scenario's own affair: what would choose another one is refused.
+/// This scenario chooses its stores itself, so options that choose another one are refused.
 fn check(store: &StoreOptions) -> Result<(), BenchError> {
     let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
     if store.partitions > 0 {
@@ -91,7 +91,7 @@ fn pay(
     if args.batch > 1 { deposit::run_batch(&args, context) } else { deposit::run(&args.deposit, context) }
 }
 
-/// What all runs say, in a table; ratios are to the run without partitions.
+/// All runs in a table; ratios are relative to the run without partitions.
 #[must_use]
 pub fn summary(runs: &[Run]) -> String {
     let is_whole = |run: &&Run| run.result.parameters.get("partitions") == Some(&serde_json::json!(0));
@@ -105,7 +105,6 @@ pub fn summary(runs: &[Run]) -> String {
         let figure = |name: &str| result.extra.get(name).copied();
         let ratio = whole.filter(|_| result.scenario != "pgbench");
         let ratio = ratio.map(|whole| result.ops_per_s / whole.result.ops_per_s);
-        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "{:<48} {:>10} {:>6} {:>9} {:>9} {:>10}",

@@ -1,5 +1,5 @@
-//! `batzen bench pgbench`: PostgreSQL's own benchmark on a server like that of the other scenarios, as a
-//! measure of the server.
+//! `batzen bench pgbench`: PostgreSQL's own benchmark on a server like that of the other scenarios, to
+//! measure the server itself.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ use crate::scenarios::options::{self, RunOptions};
 pub enum Script {
     /// Three updates, a read and an insert
     TpcbLike,
-    /// An update, a read and an insert, without the rows that everybody wants
+    /// An update, a read and an insert, without the rows that all clients update
     SimpleUpdate,
     /// One read by key
     SelectOnly,
@@ -47,7 +47,7 @@ pub struct PgbenchArgs {
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=150))]
     pub clients: u32,
-    /// pgbench's scale factor: 100,000 rows each
+    /// pgbench's scale factor: 100,000 rows per unit
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub scale: u32,
     /// Length of the measured part
@@ -59,15 +59,15 @@ pub struct PgbenchArgs {
     /// A setting of the throw-away server (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
     pub postgres_set: Vec<String>,
-    /// Where it runs, and where the result goes.
+    /// Where to run, and where to put the result.
     #[command(flatten)]
     pub run: RunOptions,
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Errors
-/// Whatever keeps it from a result.
+/// When it cannot produce a result.
 pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
     let store = StoreOptions {
         store: Some(StoreKind::Postgres),

@@ -1,9 +1,9 @@
 //! Wallets as scripts: withdraw, pay, take change, one step after the other.
 //!
-//! What does not depend on answers is prepared in advance: keys and planchets of coins, their signatures for
-//! payments (the exchange's signature of a coin is not part of what the coin signs), the candidates of
-//! changes. What is left while the load runs: taking off the blinding, the signatures of fresh coins, the
-//! text of the requests.
+//! Everything that does not depend on answers is prepared in advance: keys and planchets of coins, their
+//! signatures for payments (what a coin signs does not include the exchange's signature of it), and the
+//! candidates of changes. Only the rest happens during the load: unblinding, the signatures of fresh coins,
+//! and writing the requests.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use crate::scenarios::world::{self, Denom, World};
 
 /// One in this many sessions has all its answers kept and checked after the run.
 const SAMPLE_EVERY: u64 = 16;
-/// No more facts are kept than this, of one thread.
+/// The most facts kept per thread.
 const FACTS_MAX: usize = 4_000;
 
 /// Withdrawals.
@@ -37,10 +37,10 @@ pub const DEPOSIT: usize = 1;
 pub const MELT: usize = 2;
 /// Reveals.
 pub const REVEAL: usize = 3;
-/// Questions for R values.
+/// Requests for R values.
 pub const CSR: usize = 4;
 
-/// The kinds of requests of a session; what those of kind `counted` complete are the operations.
+/// The kinds of requests of a session; those of kind `counted` complete the operations.
 #[must_use]
 pub fn kinds(counted: usize) -> Vec<Kind> {
     ["withdraw", "deposit", "melt", "reveal", "csr"]
@@ -50,25 +50,25 @@ pub fn kinds(counted: usize) -> Vec<Kind> {
         .collect()
 }
 
-/// A step of a wallet. Coins are named by their numbers in the session.
+/// A step of a wallet. Coins are identified by their numbers in the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Withdraws these coins.
     Withdraw(Range<usize>),
-    /// Pays with each of these coins: coin and units.
+    /// Pays with each of these coins: coin number and units.
     Pay(Vec<(usize, u64)>),
-    /// Changes what is left of a coin into fresh ones.
+    /// Changes the rest of a coin into fresh coins.
     Change {
         /// The coin.
         old: usize,
-        /// What is left of it, in units.
+        /// The rest of it, in units.
         units: u64,
         /// The fresh coins.
         fresh: Range<usize>,
     },
 }
 
-/// What a wallet will do.
+/// The steps of a wallet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionPlan {
     /// The denomination of each coin: an index into [`World::denoms`].
@@ -92,7 +92,7 @@ impl SessionPlan {
         self.steps.iter().map(coins).sum()
     }
 
-    /// Changes, and fresh coins in all of them.
+    /// The number of changes, and of fresh coins in all of them.
     #[must_use]
     pub fn changes(&self) -> (usize, usize) {
         self.steps.iter().fold((0, 0), |(changes, coins), step| match step {
@@ -105,11 +105,11 @@ impl SessionPlan {
 /// The state of a coin of a session.
 #[derive(Clone, Debug)]
 pub enum CoinState {
-    /// Nothing is known of it yet: it will come out of a change.
+    /// Unknown so far: it will come out of a change.
     Unknown,
     /// Ready to be withdrawn.
     Planchet(Planchet),
-    /// Signed, with the blinding still on.
+    /// Signed, but not yet unblinded.
     Unfinished(Unfinished),
     /// Ready to be spent.
     Coin(Coin),
@@ -120,26 +120,26 @@ pub enum CoinState {
 pub struct Session {
     /// Its number.
     pub number: u64,
-    /// What it does.
+    /// Its steps.
     pub session_plan: Arc<SessionPlan>,
     /// Its coins.
     pub coins: Vec<CoinState>,
     /// The request that withdraws its coins.
     pub withdrawal: Vec<u8>,
-    /// Requests for R values before it.
+    /// The requests for R values that precede it.
     pub questions: VecDeque<Vec<u8>>,
     /// Its payments, in order.
     pub payments: VecDeque<Payment>,
-    /// Signatures of its coins for its payments, in the order of their parts; none where the coin was not
-    /// known.
+    /// Signatures of its coins for its payments, in the order of their parts; `None` where the coin was not
+    /// known in advance.
     pub signatures: VecDeque<Option<EddsaSignature>>,
-    /// Its changes, in order; none where the old coin was not known.
+    /// Its changes, in order; `None` where the old coin was not known in advance.
     pub changes: VecDeque<(Terms, Option<Change>)>,
     step: usize,
     phase: Phase,
 }
 
-/// What the last request of a step was.
+/// The last request of the current step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Begin,
@@ -148,7 +148,7 @@ enum Phase {
     Revealing(usize),
 }
 
-/// Something that the exchange has signed, to be checked after the run.
+/// A signature of the exchange, to be checked after the run.
 #[derive(Clone, Debug)]
 pub enum Fact {
     /// A confirmation of a deposit.
@@ -160,7 +160,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// Whether the signature is right.
+    /// Whether the signature is valid.
     #[must_use]
     pub fn holds(&self, world: &World) -> bool {
         match self {
@@ -181,10 +181,10 @@ impl Fact {
     }
 }
 
-/// Checks what was kept; returns how much.
+/// Checks the facts that were kept; returns their number.
 ///
 /// # Errors
-/// The first signature that is wrong.
+/// The first invalid signature.
 pub fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64, BenchError> {
     let mut checked = 0;
     for fact in scripts.into_iter().flat_map(|script| script.facts) {
@@ -202,12 +202,12 @@ pub struct Sessions {
     under_way: Vec<Option<Session>>,
     denoms: Arc<Vec<Denom>>,
     payments: Arc<Payments>,
-    /// What the exchange has signed.
+    /// The exchange's signatures that were kept.
     pub facts: Vec<Fact>,
 }
 
 impl Session {
-    /// A session that has not begun. Its parts must fit its course.
+    /// A session that has not begun. Its parts must match its plan.
     #[must_use]
     pub fn new(number: u64, session_plan: Arc<SessionPlan>, coins: Vec<CoinState>) -> Self {
         Self {
@@ -268,7 +268,7 @@ impl Session {
 }
 
 impl CoinState {
-    /// Private and public key, if they are known.
+    /// The private and public key, if known.
     fn keys(&self) -> Option<(&batzen_crypto::EddsaPrivateKey, &EddsaPublicKey)> {
         match self {
             Self::Unknown => None,
@@ -281,7 +281,7 @@ impl CoinState {
 }
 
 impl Sessions {
-    /// Shares sessions among threads, each with up to `clients` connections.
+    /// Divides sessions among threads, each with up to `clients` connections.
     #[must_use]
     pub fn share(
         sessions: Vec<Session>,
@@ -306,7 +306,7 @@ impl Sessions {
         scripts
     }
 
-    /// The next request of a session; none: it has come to its end.
+    /// The next request of a session; `None` if the session is finished.
     fn request(&mut self, session: &mut Session) -> Result<Option<Outgoing>, BenchError> {
         let session_plan = Arc::clone(&session.session_plan);
         let Some(step) = session_plan.steps.get(session.step) else { return Ok(None) };
@@ -410,7 +410,7 @@ impl Sessions {
         Ok(change.melt(&coin.signature))
     }
 
-    /// Takes an answer; returns how many of its kind it completes.
+    /// Handles an answer; returns how many items of its kind it completes.
     fn take(&mut self, session: &mut Session, body: &[u8]) -> Result<u64, BenchError> {
         let session_plan = Arc::clone(&session.session_plan);
         let step = session_plan.steps.get(session.step).expect("an answer belongs to a step");
@@ -443,7 +443,7 @@ impl Sessions {
                 Ok(parts.len() as u64)
             }
             (Step::Change { old, .. }, Phase::Asked) => {
-                // Those of changes that were prepared in advance are known.
+                // Changes that were prepared in advance are complete already.
                 if let Some((terms, change @ None)) = session.changes.front_mut()
                     && let Some((coin_priv, coin_pub)) = session.coins[*old].keys()
                 {
@@ -531,7 +531,7 @@ impl Session {
 impl Script for Sessions {
     fn begin(&mut self, slot: usize) -> Option<Outgoing> {
         let mut session = self.waiting.pop_front()?;
-        // The first request was prepared in advance or is of a known coin: it cannot fail.
+        // It cannot fail: the first request was prepared in advance, or is about a known coin.
         let request = self.request(&mut session).ok().flatten();
         self.under_way[slot] = Some(session);
         request

@@ -1,4 +1,4 @@
-//! store: what a row costs in the patterns of payments and of aggregation, without rules and lane.
+//! store: what a row costs in the access patterns of payments and of aggregation, without rules or lane.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -29,21 +29,21 @@ pub struct StoreArgs {
     /// Deposits, each with a coin
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub deposits: u64,
-    /// Merchants, who have the deposits in turn
+    /// Number of merchants, who receive the deposits in turn
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub merchants: u64,
-    /// Deposits in one commit
+    /// Deposits per commit
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub batch: u64,
-    /// What is made up follows from this number
+    /// Seed of all generated data
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Where it runs, and where the result goes
+    /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,
 }
 
-/// What one part of the run took.
+/// The cost of one part of the run.
 struct Phase {
     name: &'static str,
     rows: u64,
@@ -52,16 +52,16 @@ struct Phase {
     written: u64,
 }
 
-/// Runs it. An operation is a row that is written: of the deposits' and coins' inserts, and of the deposits'
-/// updates.
+/// Runs the scenario. An operation is a row written: an insert of a deposit or a coin, or an update of a
+/// deposit.
 ///
 /// # Errors
-/// Whatever keeps it from a result.
+/// When it cannot produce a result.
 pub fn run(args: &StoreArgs, context: &Context) -> Result<Run, BenchError> {
     let run_dir = RunDirectory::new("store", &args.run)?;
     let cores = run_dir.placement.server.clone();
     let (phases, index_bytes) = on_cores(&cores, || {
-        // A thread of its own has CPU time of its own.
+        // A separate thread has its own CPU time.
         let work = || phases(args, &run_dir).map_err(|error| BenchError::set_up("store", error));
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("bench-store".to_owned()).spawn_scoped(scope, work);

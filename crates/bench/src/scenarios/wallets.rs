@@ -1,10 +1,9 @@
 //! `batzen bench refresh`, `mixed` and `cycle`: wallets that go through several steps.
 //!
-//! * `refresh`: a coin of 8 is changed into fresh coins, melt and reveal.
-//! * `mixed`: the experiment that GNU Taler has published. A wallet withdraws (d + 1) · 10 in coins of 1, 4
-//!   and 8, then makes d payments of 10 and takes change, d uniform in 1 to 20.
-//! * `cycle`: a coin is withdrawn and deposited, as the benchmark of GNU Taler's exchange does it, one at a
-//!   time.
+//! * `refresh`: a coin of 8 is changed into fresh coins by melt and reveal.
+//! * `mixed`: the published experiment of GNU Taler. A wallet withdraws (d + 1) · 10 in coins of 1, 4 and 8,
+//!   then makes d payments of 10 and takes change; d is uniform in 1 to 20.
+//! * `cycle`: a coin is withdrawn and deposited, one at a time, as in the benchmark of GNU Taler's exchange.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,11 +30,11 @@ use crate::scenarios::world::{self, CoinKind, Denom, World, send_all};
 
 /// Values of the coins, largest first.
 const VALUES: [u64; 3] = [8, 4, 1];
-/// What a payment of the mixed scenario is.
+/// The amount of a payment in the mixed scenario.
 const PAYMENT: u64 = 10;
 /// The largest number of payments of one wallet.
 const PAYMENTS_MAX: u64 = 20;
-/// Reserves that are withdrawn from.
+/// Number of reserves to withdraw from.
 const RESERVES: usize = 256;
 
 /// Arguments of `batzen bench refresh`.
@@ -43,7 +42,7 @@ const RESERVES: usize = 256;
 pub struct RefreshArgs {
     #[command(flatten)]
     cipher: CipherArgs,
-    /// Fresh coins
+    /// Number of fresh coins
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=8))]
     fresh: u64,
     #[command(flatten)]
@@ -73,7 +72,7 @@ pub struct MixedArgs {
 pub struct CycleArgs {
     #[command(flatten)]
     cipher: CipherArgs,
-    /// Coins in a request; more than one: batch-withdraw and batch-deposit
+    /// Coins per request; more than one: batch-withdraw and batch-deposit
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     batch: u32,
     #[command(flatten)]
@@ -151,8 +150,8 @@ pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run, BenchError>
     go(described, cipher, vec![session_plan], Merchants::Uniform, &args.load, &args.run, context)
 }
 
-/// What a wallet of the mixed scenario does that makes `payments` payments: it pays with the largest coins
-/// that fit, and the rest out of the smallest coin that is larger, whose change it takes at once.
+/// The plan of a wallet in the mixed scenario with `payments` payments. It pays with the largest coins that
+/// fit, and pays the rest with the smallest larger coin, whose change it takes at once.
 fn mixed_course(payments: u64) -> SessionPlan {
     let mut session_plan = SessionPlan { denoms: Vec::new(), steps: Vec::new() };
     let denoms = split((payments + 1) * PAYMENT);
@@ -189,7 +188,7 @@ fn mixed_course(payments: u64) -> SessionPlan {
     session_plan
 }
 
-/// Denominations, largest first, that make up so many units.
+/// Denominations, largest first, that add up to this many units.
 fn split(mut units: u64) -> Vec<usize> {
     let mut denoms = Vec::new();
     for (denom, value) in VALUES.iter().enumerate() {
@@ -237,7 +236,7 @@ fn go(
 struct Wallets {
     described: Described,
     cipher: Cipher,
-    /// What wallets do, each as likely as the others.
+    /// The wallets' plans, all equally likely.
     session_plans: Vec<Arc<SessionPlan>>,
     choices: Numbers,
     seed: Seed,
@@ -249,7 +248,7 @@ struct Wallets {
     coins: u32,
 }
 
-/// A session before its costly parts are made.
+/// A session before its costly parts are computed.
 struct Draft {
     session: Session,
     /// Number of its first coin.
@@ -260,7 +259,7 @@ struct Draft {
 }
 
 impl Wallets {
-    /// What a session makes up in operations, on average.
+    /// The average number of operations in a session.
     fn ops_per_session(&self) -> f64 {
         let ops = |session_plan: &Arc<SessionPlan>| match self.described.counted {
             MELT => session_plan.changes().0,
@@ -269,7 +268,7 @@ impl Wallets {
         self.session_plans.iter().map(ops).sum::<usize>() as f64 / self.session_plans.len() as f64
     }
 
-    /// A session with its choices made.
+    /// A session whose choices are made.
     fn draft(&mut self, denoms: &[Denom]) -> Result<Draft, BenchError> {
         let session_plan =
             Arc::clone(&self.session_plans[self.choices.below(self.session_plans.len() as u64) as usize]);
@@ -311,8 +310,8 @@ impl Wallets {
         Ok(Draft { session, first_coin, values, terms })
     }
 
-    /// Asks for all R values that can be requested in advance. The exchange keeps nothing of the question,
-    /// and answers it in the same way when it is asked again under load.
+    /// Asks for all R values that can be requested in advance. The exchange stores nothing about such a
+    /// request, and gives the same answer again under load.
     fn ask(
         &self,
         drafts: &mut [Draft],
@@ -353,7 +352,7 @@ impl Wallets {
         Ok(())
     }
 
-    /// Coins that sessions have from the beginning, where they do not withdraw.
+    /// The coins that sessions start with if they do not withdraw.
     fn initial_coins(&self, drafts: &mut [Draft], stage: &Stage<'_>) -> Result<(), BenchError> {
         if drafts.iter().any(|draft| draft.session.session_plan.withdrawals() > 0) {
             return Ok(());
@@ -374,7 +373,7 @@ impl Wallets {
         Ok(())
     }
 
-    /// Makes everything of a session that does not depend on answers.
+    /// Prepares everything of a session that does not depend on answers.
     fn complete(&self, draft: &Draft, denoms: &[Denom]) -> Result<Session, BenchError> {
         let mut session = draft.session.clone();
         let session_plan = Arc::clone(&session.session_plan);
@@ -476,7 +475,7 @@ impl Workload for Wallets {
         add(CoinOperation::Deposit, deposited);
         add(CoinOperation::Refresh(fresh / changes.max(1.0)), changes);
         if shares.is_empty() {
-            // Nothing was done; what was planned is as good as anything.
+            // No operations were done, so the planned shares serve as well.
             return self.shares(None);
         }
         shares
@@ -499,8 +498,8 @@ impl Workload for Wallets {
 mod tests {
     use super::*;
 
-    /// Plays a course: no coin gives more than it is worth, none is used before it is there; returns what is
-    /// left.
+    /// Simulates a plan: no coin gives more than its value, and none is used before it exists. Returns what
+    /// is left.
     fn play(session_plan: &SessionPlan) -> u64 {
         let mut left = vec![0; session_plan.denoms.len()];
         let mut paid = Vec::new();

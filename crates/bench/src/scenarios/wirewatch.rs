@@ -16,24 +16,24 @@ use crate::scenarios::options::RunOptions;
 /// Import credits from a bank
 #[derive(Args, Clone, Debug)]
 pub struct WirewatchArgs {
-    /// Credits that the bank has
+    /// Number of credits at the bank
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub credits: u64,
-    /// What is made up follows from this number
+    /// Seed of all generated data
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Where the exchange keeps its rows.
     #[command(flatten)]
     pub store: StoreOptions,
-    /// Where it runs, and where the result goes
+    /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Errors
-/// Whatever keeps it from a result.
+/// When it cannot produce a result.
 pub fn run(args: &WirewatchArgs, context: &Context) -> Result<Run, BenchError> {
     args.store.check()?;
     let run_dir = RunDirectory::new("wirewatch", &args.run)?;

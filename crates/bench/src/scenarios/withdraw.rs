@@ -31,10 +31,10 @@ const CSR: usize = 1;
 pub struct WithdrawArgs {
     #[command(flatten)]
     cipher: CipherArgs,
-    /// Coins in a request; more than one: batch-withdraw
+    /// Coins per request; more than one: batch-withdraw
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     batch: u32,
-    /// Reserves that are funded and withdrawn from
+    /// Number of funded reserves to withdraw from
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     reserves: u32,
     #[command(flatten)]
@@ -58,7 +58,7 @@ struct Withdraw {
     args: WithdrawArgs,
     seed: Seed,
     reserves: Option<Reserves>,
-    /// Coins prepared so far: numbers are never used twice.
+    /// Coins prepared so far; no number is used twice.
     prepared: u32,
 }
 
@@ -67,8 +67,8 @@ impl Withdraw {
         self.args.cipher.cipher()
     }
 
-    /// R values of the coins, where the cipher has them. The exchange keeps nothing of the question, and
-    /// answers it in the same way when it is asked again under load.
+    /// R values of the coins, if the cipher has them. The exchange stores nothing about such a request, and
+    /// gives the same answer again under load.
     fn values(
         &self,
         indices: Vec<u32>,
@@ -167,7 +167,7 @@ impl Workload for Withdraw {
             let first = u32::try_from(sample.number * batch).expect("it was prepared");
             signed.extend((first..).zip(signatures));
         }
-        // All at once: asking for the values of one sample after the other takes minutes.
+        // In one go: asking for the values of one sample after another takes minutes.
         let indices = signed.iter().map(|(index, _)| *index).collect();
         let values = self.values(indices, Progress::new(false), stage.world)?;
         for ((index, signature), values) in signed.iter().zip(&values) {

@@ -1,5 +1,4 @@
-//! What the workers' scenarios share: an exchange in this process, on the server's cores, and a bank beside
-//! it.
+//! Shared by the workers' scenarios: an exchange in this process, on the server's cores, and a bank process.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -34,9 +33,9 @@ use crate::scenarios::options::RunOptions;
 const CURRENCY: &str = "EUR";
 /// The exchange's account at the bank.
 const OUR_PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
-/// How long a bank may take to be ready.
+/// How long a bank may take to start.
 const READY: Duration = Duration::from_secs(60);
-/// How often the figures of the series are taken.
+/// Interval between samples of the series.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Pseudo-random bytes for rows that must differ but need not be secret (SplitMix64, Steele, Lea and Flood).
@@ -77,10 +76,10 @@ pub fn currency() -> Currency {
     CURRENCY.parse().expect("a currency")
 }
 
-/// An amount of it.
+/// An amount in that currency.
 ///
 /// # Panics
-/// When the text is no amount: a programming error.
+/// When `text` is not an amount, which is a programming error.
 #[must_use]
 pub fn money(text: &str) -> Money {
     text.parse().expect("an amount")
@@ -96,7 +95,7 @@ pub fn payto(account: &str) -> String {
 pub struct RunDirectory {
     /// The result directory.
     pub directory: PathBuf,
-    /// For stores.
+    /// The directory for stores.
     pub world: PathBuf,
     keep_world: bool,
     /// Which cores the processes run on.
@@ -104,10 +103,10 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes the directory.
+    /// Creates the directory.
     ///
     /// # Errors
-    /// When it cannot be made or holds a result, or the cores cannot be used.
+    /// When it cannot be created or contains a result, or the cores cannot be used.
     pub fn new(scenario: &str, options: &RunOptions) -> Result<Self, BenchError> {
         let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
         let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
@@ -121,23 +120,23 @@ impl RunDirectory {
 impl Drop for RunDirectory {
     fn drop(&mut self) {
         if !self.keep_world {
-            // Only frees the space.
+            // This only frees the space.
             let _ = std::fs::remove_dir_all(&self.world);
         }
     }
 }
 
-/// A bank in a process of its own. It ends with this.
+/// A bank in a separate process. It ends when this is dropped.
 pub struct BankProcess {
     child: Child,
     port: u16,
 }
 
 impl BankProcess {
-    /// Starts a bank on the client's cores, with the store in `data`.
+    /// Starts a bank on the client's cores, with its store in `data`.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not start.
     pub fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self, BenchError> {
         let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let port = free.map_err(|error| BenchError::set_up("no free port for the bank", error))?.port();
@@ -168,7 +167,7 @@ impl BankProcess {
         Ok(bank)
     }
 
-    /// Its process.
+    /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -183,27 +182,27 @@ impl BankProcess {
 
 impl Drop for BankProcess {
     fn drop(&mut self) {
-        // What it has acknowledged is durable.
+        // Everything it has acknowledged is durable.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// An exchange in this process whose threads run on the server's cores. No worker runs by itself.
+/// An exchange in this process whose threads run on the server's cores. Workers run only on request.
 pub struct InProcessExchange {
     runtime: Runtime,
     exchange: Option<RunningExchange>,
     cores: Vec<usize>,
-    /// Ends after the exchange.
+    /// Dropped after the exchange.
     database: Option<Database>,
 }
 
 impl InProcessExchange {
-    /// Starts it on a database, or else on the embedded store. Its only denomination, number 1, is worth 10
-    /// with a deposit fee of 0.01.
+    /// Starts it on a database, or on the embedded store. Its only denomination, number 1, is worth 10 and
+    /// has a deposit fee of 0.01.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not start.
     pub fn start(
         run_dir: &RunDirectory,
         gateway: String,
@@ -246,22 +245,22 @@ impl InProcessExchange {
     /// The exchange.
     ///
     /// # Panics
-    /// Never: it is there until this is dropped.
+    /// Never: it exists until this is dropped.
     #[must_use]
     pub fn app(&self) -> &Arc<Exchange> {
         self.exchange.as_ref().expect("it ends with this").app()
     }
 
-    /// A pipeline beside the lane, which is idle while the set-up fills the store.
+    /// A batcher in addition to the lane, which is idle while the set-up fills the store.
     #[must_use]
     pub fn filler(&self) -> Batcher<ExchangeRules> {
         Batcher::new(Arc::clone(&self.app().core.rules), self.app().core.store.clone())
     }
 
-    /// Has a worker run until it is idle.
+    /// Runs a worker until it is idle.
     ///
     /// # Errors
-    /// What kept it from that.
+    /// The worker's error.
     pub fn run<F>(&self, work: impl FnOnce(Arc<Exchange>) -> F) -> Result<F::Output, BenchError>
     where
         F: Future + Send + 'static,
@@ -271,8 +270,8 @@ impl InProcessExchange {
         self.runtime.block_on(task).map_err(|error| BenchError::set_up("the worker broke down", error))
     }
 
-    /// Writes the indexes down now, or has the database look at its tables, so that the measured part does
-    /// not.
+    /// Writes a checkpoint of the indexes, or updates the database's statistics, so that this does not happen
+    /// during the measured part.
     ///
     /// # Errors
     /// When the disk fails.
@@ -293,21 +292,21 @@ impl Drop for InProcessExchange {
     }
 }
 
-/// What is known of a scenario before it runs.
+/// What is known about a scenario before it runs.
 pub struct Shape {
     /// Its name.
     pub scenario: &'static str,
-    /// What distinguishes this run from others.
+    /// A title that tells this run from others.
     pub title: String,
-    /// What an operation is, in the plural.
+    /// The unit of operations, in the plural.
     pub unit: &'static str,
-    /// What was chosen.
+    /// The chosen parameters.
     pub parameters: BTreeMap<String, Value>,
-    /// What a reader must know.
+    /// Remarks on the result.
     pub remarks: Vec<String>,
 }
 
-/// Measures one run of a worker. `count` says how many operations are done; `work` does them all.
+/// Measures one run of a worker. `count` returns the number of operations done; `work` does all of them.
 ///
 /// # Errors
 /// When the worker fails.
@@ -334,7 +333,7 @@ where
         let (app, stop) = (Arc::clone(&app), Arc::clone(&stop));
         let bank = bank.map(BankProcess::pid);
         let cores = run_dir.placement.client.clone();
-        // Looking must not take time from what is looked at.
+        // The sampling must not take time from the code it observes.
         std::thread::spawn(move || on_cores(&cores, || sample(&app, &stop, bank, count)))
     };
     let begin = Instant::now();
@@ -395,7 +394,7 @@ where
     Ok((Run { path: run_dir.directory.clone(), result, series, latency: Vec::new() }, output))
 }
 
-/// A result with what is known in any case.
+/// A result filled with everything that is already known.
 pub fn blank(context: &Context, run_dir: &RunDirectory, shape: Shape, ops: u64, seconds: f64) -> RunResult {
     let mut remarks = shape.remarks;
     remarks.extend(run_dir.placement.remark.clone());
@@ -437,7 +436,7 @@ pub fn blank(context: &Context, run_dir: &RunDirectory, shape: Shape, ops: u64, 
     }
 }
 
-/// Watches until it is stopped.
+/// Takes samples until it is stopped.
 fn sample(app: &Exchange, stop: &AtomicBool, bank: Option<u32>, count: fn(&Exchange) -> u64) -> Vec<Sample> {
     let begin = Instant::now();
     let busy = |pid| CpuTime::of(pid).total_ns() as f64 / 1e9;

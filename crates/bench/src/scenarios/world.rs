@@ -28,14 +28,14 @@ use service::Service;
 const ACCOUNT: &str = "exchange";
 /// The currency.
 const CURRENCY: &str = "KUDOS";
-/// How long a service may take to be ready. Large RSA keys take their time.
+/// How long a service may take to start. Generating large RSA keys takes time.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Connections for the set-up.
 const SET_UP_CLIENTS: usize = 16;
 
-/// A denomination that the world shall have.
+/// A denomination that the world needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoinKind {
     /// Value of a coin in whole units.
@@ -49,7 +49,7 @@ pub struct CoinKind {
 pub struct Denom {
     /// Value of a coin in whole units.
     pub value: u64,
-    /// The same as an amount.
+    /// The same value as an amount.
     pub amount: Amount,
     /// Its key.
     pub key: DenomPublicKey,
@@ -64,17 +64,17 @@ pub struct WorldPlan {
     pub program: PathBuf,
     /// An empty directory for everything.
     pub dir: PathBuf,
-    /// Who runs where.
+    /// Which cores server and load generator run on.
     pub placement: Placement,
     /// The denominations.
     pub coins: Vec<CoinKind>,
     /// Whether the exchange's workers run all the time.
     pub with_workers: bool,
-    /// Where the exchange keeps its rows; none: embedded.
+    /// The database for the exchange's rows; `None`: the embedded store.
     pub database: Option<Arc<Database>>,
     /// Processes of the exchange.
     pub nodes: u32,
-    /// Whether the directory stays.
+    /// Whether the directory is kept.
     pub is_kept: bool,
     /// Becomes true when the user interrupts the run.
     pub interrupted: Arc<AtomicBool>,
@@ -85,18 +85,18 @@ pub struct World {
     plan: WorldPlan,
     config: PathBuf,
     bank: Service,
-    /// The first has the workers, if they run.
+    /// The first runs the workers, if any.
     exchanges: Vec<Service>,
     bank_address: SocketAddr,
-    /// Where the exchange listens: its first process.
+    /// The address of the exchange's first process.
     pub exchange_address: SocketAddr,
-    /// Where all its processes listen.
+    /// The addresses of all its processes.
     pub exchange_addresses: Vec<SocketAddr>,
     /// The denominations, in the order of the plan.
     pub denoms: Vec<Denom>,
     /// Keys with which the exchange signs its confirmations.
     pub signing_keys: Vec<EddsaPublicKey>,
-    /// Last, so that it is dropped last.
+    /// Declared last, so that it is dropped last.
     _place: TemporaryDirs,
 }
 
@@ -109,7 +109,7 @@ pub fn currency() -> Currency {
     CURRENCY.parse().expect("a constant currency")
 }
 
-/// So many whole units of the currency.
+/// An amount of this many whole units of the currency.
 #[must_use]
 pub fn units(value: u64) -> Amount {
     Money::new(value, 0).unwrap_or(Money::MAX).of(currency())
@@ -122,7 +122,7 @@ pub fn now() -> Timestamp {
 }
 
 impl World {
-    /// Starts bank and exchange, and waits until the exchange can be used.
+    /// Starts bank and exchange, and waits until the exchange is usable.
     ///
     /// # Errors
     /// When a service does not start, or ends.
@@ -212,11 +212,10 @@ impl World {
         self.plan.database.as_ref()
     }
 
-    /// Waits until all denominations are offered.
-    /// What the exchange says at `/keys`.
+    /// The answer of the exchange at `/keys`.
     ///
     /// # Errors
-    /// When it says nothing, or something else.
+    /// When the exchange does not answer, or the answer is malformed.
     pub fn keys(&self) -> Result<KeysResponse, BenchError> {
         let answer = call(self.exchange_address, "read /keys", &wire::get("/keys"))?;
         serde_json::from_slice(&answer.body)
@@ -274,7 +273,7 @@ impl World {
         if !self.plan.with_workers {
             self.run_worker("wirewatch")?;
         }
-        // Imported in the order of the bank: with the last, all are there.
+        // Credits are imported in the bank's order, so once the last has arrived, all have.
         let deadline = Instant::now() + PATIENCE;
         for reserve in reserves.iter().rev().take(1).chain(reserves) {
             while self.balance(reserve)? != Some(amount) {
@@ -302,7 +301,7 @@ impl World {
         Ok(Some(found.balance))
     }
 
-    /// Has a worker of the exchange do everything that there is to do.
+    /// Runs a worker of the exchange until it has nothing left to do.
     ///
     /// # Errors
     /// When it fails.
@@ -312,7 +311,7 @@ impl World {
             .map(|_| ())
     }
 
-    /// A run of the load generator for the set-up, until nothing is left to do.
+    /// A plan for load that belongs to the set-up; it runs until nothing is left to do.
     #[must_use]
     pub fn set_up_plan(&self, server: SocketAddr) -> Plan {
         Plan {
@@ -326,7 +325,7 @@ impl World {
         }
     }
 
-    /// Who runs where.
+    /// Which cores server and load generator run on.
     #[must_use]
     pub fn placement(&self) -> &Placement {
         &self.plan.placement
@@ -341,7 +340,7 @@ impl World {
     /// Fails if a service has exited or the user interrupts the run.
     ///
     /// # Errors
-    /// [`BenchError::Ended`] with its last words, [`BenchError::Interrupted`].
+    /// [`BenchError::Ended`] with the end of its output, [`BenchError::Interrupted`].
     pub fn still_runs(&mut self) -> Result<(), BenchError> {
         if self.plan.interrupted.load(Relaxed) {
             return Err(BenchError::Interrupted);
@@ -350,10 +349,10 @@ impl World {
         self.exchanges.iter_mut().try_for_each(Service::still_runs)
     }
 
-    /// Ends the services and has the exchange draw up its balance sheet. Returns whether the books add up.
+    /// Ends the services and has the exchange draw up its balance sheet. Returns whether the books balance.
     ///
     /// # Errors
-    /// When a service does not end in order.
+    /// When a service does not end cleanly.
     pub fn finish(mut self, progress: &Progress) -> Result<bool, BenchError> {
         self.still_runs()?;
         let spinner = progress.waiting("ending the services and drawing up the balance sheet");
@@ -373,7 +372,7 @@ impl World {
     }
 }
 
-/// The directories of a world. Dropping this removes them, which happens after the services have ended.
+/// The directories of a world. Dropping this removes them, after the services have ended.
 struct TemporaryDirs {
     dirs: Vec<PathBuf>,
 }
@@ -381,13 +380,13 @@ struct TemporaryDirs {
 impl Drop for TemporaryDirs {
     fn drop(&mut self) {
         for dir in &self.dirs {
-            // What cannot be removed is no reason to hide the result.
+            // A directory that cannot be removed is no reason to withhold the result.
             let _ = std::fs::remove_dir_all(dir);
         }
     }
 }
 
-/// The denomination of a kind that coins are issued in now.
+/// The denomination of this kind in which coins are issued now.
 fn find(keys: &KeysResponse, kind: CoinKind) -> Option<Denom> {
     let now = now();
     keys.denoms
@@ -411,7 +410,7 @@ fn find(keys: &KeysResponse, kind: CoinKind) -> Option<Denom> {
         })
 }
 
-/// A request that must succeed.
+/// Sends a request that must succeed.
 fn call(server: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer, BenchError> {
     let answer = wire::call(server, request).map_err(|error| BenchError::set_up(what, error))?;
     if (200..300).contains(&answer.status) {
@@ -422,10 +421,10 @@ fn call(server: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer, 
     }
 }
 
-/// Sends requests that must all succeed; returns the bodies of the answers in the order of the requests.
+/// Sends requests that must all succeed. Returns the bodies of the answers in the order of the requests.
 ///
 /// # Errors
-/// The first one that fails, with what the server said.
+/// The first request that fails, with the server's answer.
 pub fn send_all(
     plan: &Plan,
     requests: Vec<Vec<u8>>,
@@ -473,7 +472,7 @@ pub fn send_all(
     }
 }
 
-/// A port that is free now, below those that the system gives to clients.
+/// A free port below the range that the system gives to clients.
 fn free_port() -> Result<u16, BenchError> {
     const FIRST: u16 = 10_240;
     const COUNT: u16 = 20_000;

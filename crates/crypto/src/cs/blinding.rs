@@ -15,7 +15,7 @@ pub(crate) fn blind(choice: Choice, items: &[CsBlindRequest<'_>]) -> Vec<Result<
         let forced = choice != Choice::Fastest;
         let mut chosen: Vec<usize> =
             (0..items.len()).filter(|&index| forced || items[index].key.blinds_often()).collect();
-        // Neighbours with one key share the scan of its table.
+        // Neighbours with the same key share the scan of its table.
         chosen.sort_by_key(|&index| Arc::as_ptr(&items[index].key.0));
         in_lanes::blind(choice, items, &chosen, &mut results);
     }
@@ -59,12 +59,12 @@ mod in_lanes {
             .collect();
         let bytes = kdf_each::<128>(choice, &derivations);
         let factors: Vec<_> = bytes.0.iter().map(Factors::from_bytes).collect();
-        // Items that are refused without computing take no lane.
+        // Items that are refused without computation take no lane.
         let usable: Vec<_> = (0..places.len())
             .filter(|&of| items[places[of]].r_pubs.iter().all(|r_pub| may_be_point(r_pub.as_bytes())))
             .collect();
         let clauses = || usable.iter().flat_map(|&of| [(of, 0), (of, 1)]);
-        // Multiples of points whose order is L: here the integer and its remainder give the same.
+        // Multiples of points whose order is L: the integer and its remainder give the same point.
         let reduced = |integer: &[u8; 32]| Scalar::from_bytes_mod_order(*integer).to_bytes();
         let (mut alphas, mut betas) =
             (Wiped(Vec::with_capacity(2 * usable.len())), Wiped(Vec::with_capacity(2 * usable.len())));

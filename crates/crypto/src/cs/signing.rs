@@ -1,7 +1,7 @@
 //! Signing blinded challenges, and the check that withholds faulty signatures.
 //!
 //! A signature s = r + c·x with a wrong r or x can reveal the private key. So each one is verified against
-//! the public key, computed when the key was loaded, and against R, which is derived a second time.
+//! the public key, which was computed when the key was loaded, and against R, which is derived a second time.
 
 use curve25519_dalek::edwards::CompressedEdwardsY;
 use curve25519_dalek::{EdwardsPoint, Scalar};
@@ -141,7 +141,7 @@ fn withhold_faults(
     items: &[CsSignRequest<'_>],
     results: &mut [Result<CsBlindSignature, CryptoError>],
 ) {
-    // Derive everything again, so that an error while signing does not affect the check.
+    // Everything is derived again, so that an error during signing does not affect the check.
     let (mut for_choices, mut for_nonces) = (None, None);
     let mut signed = Vec::with_capacity(items.len());
     let mut nonces = Zeroizing::new(Vec::with_capacity(items.len()));
@@ -260,7 +260,7 @@ mod tests {
         (0..challenges.len()).map(request).collect()
     }
 
-    /// Every kind of wrong signature is found in every place of a batch, and the other signatures of the
+    /// Every kind of wrong signature is detected at every place of a batch, and the other signatures of the
     /// batch are released.
     #[test]
     fn faulty_signatures_are_withheld() {

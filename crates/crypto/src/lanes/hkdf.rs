@@ -1,7 +1,7 @@
 //! Key derivation side by side: HKDF that extracts with HMAC-SHA-512, eight at once, and expands with
-//! HMAC-SHA-256 (FIPS 180-4), sixteen 32-bit lanes in a register. No instruction and no address depends on
-//! what is derived, but for how often a value is too large, and whether its first 32 bits are those of the
-//! integer that it must be below, as with the library.
+//! HMAC-SHA-256 (FIPS 180-4), with sixteen 32-bit lanes in a register. Instructions and addresses do not
+//! depend on the derived values, except for how often a value is too large and whether its first 32 bits
+//! equal those of the integer that it must be below. The library has the same exceptions.
 
 #![allow(unsafe_code)]
 
@@ -37,8 +37,8 @@ const ROUND_CONSTANTS: [u32; 64] = [
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 ];
 
-/// The salt of an extraction with HMAC-SHA-512 as the two blocks that the inner and the outer hash begin
-/// with.
+/// The salt of an extraction with HMAC-SHA-512, as the two blocks with which the inner and the outer hash
+/// begin.
 pub(crate) struct Salt {
     inner: [u8; 128],
     outer: [u8; 128],
@@ -56,7 +56,7 @@ impl Salt {
     }
 }
 
-/// One word of sixteen hashes, as it lies in memory.
+/// One word of sixteen hashes in its memory layout.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 struct Words([u32; HASHES]);
@@ -66,14 +66,14 @@ type State = [__m512i; 8];
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn load(words: &Words) -> __m512i {
-    // SAFETY: there are the 64 bytes that are read, aligned so.
+    // SAFETY: the array has the 64 bytes that are read, with the required alignment.
     unsafe { _mm512_load_si512((&raw const words.0).cast()) }
 }
 
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn store(words: &mut Words, vector: __m512i) {
-    // SAFETY: there are the 64 bytes that are written, aligned so.
+    // SAFETY: the array has the 64 bytes that are written, with the required alignment.
     unsafe { _mm512_store_si512((&raw mut words.0).cast(), vector) }
 }
 
@@ -141,7 +141,7 @@ fn wipe_vectors(vectors: &mut [__m512i]) {
 }
 
 /// Sixteen HMAC-SHA-256 keys of 64 bytes: the states after the first block of the inner and the outer hash.
-/// As good as the keys themselves: wipe them.
+/// They are as sensitive as the keys themselves: wipe them.
 struct Hmac {
     inner: State,
     outer: State,
@@ -197,7 +197,7 @@ impl Hmac {
         let place = &mut words[start + tails.info_bytes / 4];
         *place = _mm512_or_si512(*place, same(u32::from(number) << (24 - 8 * (tails.info_bytes % 4))));
         let bytes = 4 * start + tails.info_bytes + 1;
-        // The length takes eight bytes behind the bit that begins the padding.
+        // After the bit that begins the padding, the length takes eight bytes.
         let blocks = (bytes + 9).div_ceil(64);
         words[16 * blocks - 1] = same(8 * (64 + bytes) as u32);
         let mut digest = compress(&self.inner, &message[0]);
@@ -219,8 +219,8 @@ impl Hmac {
 /// Bytes of the longest end of a message, in whole words.
 const TAIL_BYTES: usize = (INFO_BYTES + 2).next_multiple_of(4);
 
-/// The ends of sixteen messages with infos of one length: info, a place for the number of the block, and the
-/// bit that begins the padding.
+/// The ends of sixteen messages with infos of one length: the info, a place for the block number, and the bit
+/// that begins the padding.
 struct Tails {
     words: [Words; TAIL_BYTES / 4],
     info_bytes: usize,
@@ -260,14 +260,14 @@ fn words(state: &State) -> [Words; 8] {
     words
 }
 
-/// The item for each lane; lanes left over repeat the first.
+/// The item for each lane; unused lanes repeat the first item.
 fn lanes_of<T: Copy>(items: &[T]) -> [T; HASHES] {
     assert!((1..=HASHES).contains(&items.len()), "one to sixteen items");
     std::array::from_fn(|lane| *items.get(lane).unwrap_or(&items[0]))
 }
 
-/// The pseudorandom keys of input key material that may be secret; the processor must have what
-/// [`super::ifma`] finds.
+/// The pseudorandom keys of input key material that may be secret. The processor must have the instructions
+/// that [`super::ifma`] checks for.
 pub(crate) fn extract_each<'a>(items: impl Iterator<Item = (&'a Salt, &'a [u8])> + Clone) -> Wiped<64> {
     let inner: Vec<_> = items.clone().map(|(salt, ikm)| [&salt.inner[..], ikm, &[]]).collect();
     let inner = Wiped(sha512_each(&inner, true));
@@ -276,8 +276,8 @@ pub(crate) fn extract_each<'a>(items: impl Iterator<Item = (&'a Salt, &'a [u8])>
     Wiped(sha512_each(&outer, true))
 }
 
-/// `N` bytes for each of one to sixteen pseudorandom keys, with infos of one length; the processor must have
-/// what [`super::ifma`] finds.
+/// `N` bytes for each of one to sixteen pseudorandom keys, with infos of one length. The processor must have
+/// the instructions that [`super::ifma`] checks for.
 pub(crate) fn expand_each<const N: usize>(prks: &[[u8; 64]], infos: &[&[u8]]) -> Wiped<N> {
     assert!(super::ifma(), "callers ask first");
     assert_eq!(prks.len(), infos.len());
@@ -314,13 +314,13 @@ fn expand<const N: usize>(prks: &[[u8; 64]], tails: &Tails, out: &mut [[u8; N]])
     hmac.wipe();
 }
 
-/// For each of one to sixteen pseudorandom keys the first derived value below an integer, as
-/// [`crate::kdf::Prk::expand_mod`] has it: big endian, one after the other into `out`. The integers are big
-/// endian without leading zeros, have as many bytes each, and that is a multiple of 32.
+/// For each of one to sixteen pseudorandom keys, writes the first derived value below an integer, as
+/// [`crate::kdf::Prk::expand_mod`] does: big endian, one after another into `out`. The integers are big
+/// endian without leading zeros, and all have the same number of bytes, which is a multiple of 32.
 ///
-/// Returns the lanes that are undecided, as bits: where the first 256 bits are those of the integer, which
-/// never happens by chance. The caller decides those alone. The processor must have what [`super::ifma`]
-/// finds.
+/// Returns the undecided lanes as bits: those where the first 256 bits equal those of the integer, which
+/// never happens by chance. The caller decides those alone. The processor must have the instructions that
+/// [`super::ifma`] checks for.
 pub(crate) fn expand_below_each(
     prks: &[[u8; 64]],
     integers: &[&[u8]],
@@ -342,7 +342,7 @@ fn expand_below(prks: &[[u8; 64]], integers: &[&[u8]], context: &[u8], out: &mut
     let masks: Vec<u32> = integers.iter().map(|n| u32::MAX >> n[0].leading_zeros()).collect();
     let mut hmac = Hmac::new(&lanes_of(&prks.iter().collect::<Vec<_>>()));
 
-    // The first blocks, again for those that come out too large, until there is one for each.
+    // The first blocks, repeated for those that are too large, until each is small enough.
     let mut tries = [0u16; HASHES];
     let mut undecided = 0u16;
     let mut infos = [[0; INFO_BYTES]; HASHES];

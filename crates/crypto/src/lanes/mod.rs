@@ -1,11 +1,10 @@
 //! Eight independent operations side by side, one in each 64-bit lane of an AVX-512 register.
 //!
-//! The multiplications are those of the IFMA instructions: 52 by 52 bits, low or high half, added to 64 bits.
-//! Without them, callers use the library, with the same results.
+//! The multiplications use the IFMA instructions: 52 by 52 bits, low or high half, added to 64 bits. Without
+//! them, callers use the library, with the same results.
 //!
-//! Scalars, digits, exponents, hashes and states that hold secrets are wiped where they lie in arrays and
-//! buffers. Copies in registers or spilled by the compiler are not wiped, nor are intermediate coordinates of
-//! points.
+//! Scalars, digits, exponents, hashes and states that contain secrets are wiped in arrays and buffers. Copies
+//! in registers or spilled by the compiler are not wiped, nor are intermediate coordinates of points.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod curve;
@@ -19,12 +18,12 @@ mod testing;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
-/// Which implementation does the work of a batch. Both give the same results.
+/// The implementation that processes a batch. Both give the same results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// A library, one operation after the other.
+    /// A library, one operation after another.
     Library,
-    /// Eight operations at once; also the library where the processor cannot.
+    /// Eight operations at once, or the library if the processor has no lanes.
     Lanes,
 }
 
@@ -41,12 +40,13 @@ impl Path {
 pub(crate) enum Choice {
     /// The faster one for this number of items.
     Fastest,
-    /// This one, if the processor can.
+    /// This one, if the processor supports it.
     Only(Path),
 }
 
 impl Choice {
-    /// Whether to use lanes for this number of items, if they are faster than the library from `fewest` on.
+    /// Whether to use lanes for this number of items, given that they are faster than the library from
+    /// `fewest` on.
     pub(crate) fn takes_lanes(self, items: usize, fewest: usize) -> bool {
         let wants = match self {
             Self::Fastest => items >= fewest,
@@ -70,8 +70,8 @@ impl<const N: usize> Drop for Wiped<N> {
     }
 }
 
-/// Overwrites secrets. One barrier for all keeps the writes: volatile writes, one for each byte, would take a
-/// tenth of the time of a signature.
+/// Overwrites secrets. A single barrier for all of them keeps the compiler from removing the writes: volatile
+/// writes, one per byte, would take a tenth of the time of a signature.
 pub(crate) fn wipe<T: Copy + Default>(values: &mut [T]) {
     values.fill(T::default());
     zeroize::optimization_barrier(values);
@@ -90,8 +90,8 @@ pub(crate) fn ifma() -> bool {
     static IFMA: OnceLock<bool> = OnceLock::new();
     *IFMA.get_or_init(|| {
         let allowed = std::env::var_os("BATZEN_NO_IFMA").is_none_or(|value| value != "1");
-        // All of these came with or before IFMA. The standard library also checks that the operating system
-        // saves the wide registers.
+        // All of these were introduced with or before IFMA. The standard library also checks that the
+        // operating system saves the wide registers.
         allowed
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -101,7 +101,7 @@ pub(crate) fn ifma() -> bool {
     })
 }
 
-/// Whether the processor multiplies in eight lanes: never on this architecture.
+/// Whether the processor multiplies in eight lanes; never on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn ifma() -> bool {
     false

@@ -51,16 +51,16 @@ pub(super) fn verify(choice: Choice, items: &[(&RsaPublicKey, &HashCode, &[u8])]
     verdicts
 }
 
-/// signature^e = hash modulo n, true or not.
+/// The equation signature^e = hash modulo n, which may or may not hold.
 struct Equation<'a> {
     key: &'a RsaPublicKey,
     /// In the size of the modulus.
     hash: Vec<u8>,
-    /// Without leading zeros, perhaps not below n.
+    /// Without leading zeros, possibly not below n.
     signature: &'a [u8],
 }
 
-/// Makes verdicts false where the hash has a common factor with the modulus.
+/// Sets verdicts to false where the hash has a common factor with the modulus.
 fn refuse_malicious_keys(equations: &[Option<Equation<'_>>], verdicts: &mut [bool]) {
     // Places and hashes of the last few items that have the same key.
     let mut neighbours: Vec<(usize, &[u8])> = Vec::new();
@@ -87,22 +87,22 @@ fn refuse_malicious_keys(equations: &[Option<Equation<'_>>], verdicts: &mut [boo
     }
 }
 
-/// Blinds in lanes. Each function leaves nothing where the library is to do it.
+/// Blinds in lanes. Each function leaves no result where the library must do the work.
 #[cfg(target_arch = "x86_64")]
 mod in_lanes {
     use super::{Choice, Equation, RsaPrivateKey, RsaPublicKey};
     use crate::{CryptoError, HashCode, lanes};
 
-    /// The fewest items that are signed faster in the lanes than one after the other, as measured: eight
-    /// lanes take as long as 1.2 (1024 bits), 2.6 and 2.8 items by the library.
+    /// The fewest items that lanes sign faster than the library, as measured: eight lanes take as long as 1.2
+    /// (1024 bits), 2.6 and 2.8 items with the library.
     fn fewest_to_sign(size: lanes::rsa::Size) -> usize {
         if size == lanes::rsa::Size::Bits1024 { 2 } else { 3 }
     }
 
-    /// The fewest items that are verified faster in the lanes, measured with all sizes.
+    /// The fewest items that lanes verify faster, measured with all sizes.
     const FEWEST_TO_VERIFY: usize = 2;
 
-    /// The fewest full-domain hashes that are faster in the lanes, measured with all sizes.
+    /// The fewest full-domain hashes for which lanes are faster, measured with all sizes.
     const FEWEST_TO_HASH: usize = 4;
 
     /// Signs the items that are faster in lanes, and leaves the rest.
@@ -201,7 +201,7 @@ mod in_lanes {
     }
 }
 
-/// There are none on this architecture.
+/// There are no lanes on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 mod in_lanes {
     use super::{Choice, Equation, RsaPrivateKey, RsaPublicKey};
@@ -235,7 +235,7 @@ mod tests {
     use crate::{Path, lc};
     use num_bigint::BigUint;
 
-    /// How often the random checks run: more with BATZEN_SOAK_FACTOR, as `make soak` does.
+    /// The number of rounds of the random checks: more with BATZEN_SOAK_FACTOR, as in `make soak`.
     fn rounds(normal: usize) -> usize {
         let factor = std::env::var("BATZEN_SOAK_FACTOR").ok().and_then(|factor| factor.parse().ok());
         normal * factor.unwrap_or(1)
@@ -247,11 +247,11 @@ mod tests {
         BigUint::from_bytes_be(&bytes) % n
     }
 
-    /// Keys of one size, of which the last have other exponents than 65537.
+    /// Keys of one size, the last of which have exponents other than 65537.
     fn keys(bits: u32, count: usize) -> Vec<RsaPrivateKey> {
         let mut keys: Vec<_> = (1..count).map(|_| RsaPrivateKey::generate(bits).unwrap()).collect();
         let parts = lc::Rsa::generate(bits).unwrap().crt_parts().unwrap();
-        // At least one of so many primes does not divide p − 1 or q − 1.
+        // At least one of this many primes does not divide p − 1 or q − 1.
         let exponents: [u32; 6] = [4_294_967_291, 3, 5, 17, 257, 2_147_483_647];
         for exponent in exponents {
             let bytes = exponent.to_be_bytes();
@@ -279,7 +279,7 @@ mod tests {
         assert!(library == sign(Choice::Fastest, &items), "the mixture differs from the library");
     }
 
-    /// Random values, with keys, numbers of items and sizes mixed.
+    /// Random values with a mix of keys, numbers of items and sizes.
     #[test]
     fn lanes_sign_like_the_library() {
         lanes();
@@ -393,7 +393,7 @@ mod tests {
                 let expected = sign(Choice::Only(Path::Library), &[(&good, &value[..])]);
                 assert!(expected[0].is_ok());
                 let mut damaged = RsaPrivateKey::from_der(&der).unwrap();
-                // Right before the damage.
+                // Correct before the damage.
                 assert_eq!(sign(Choice::Only(Path::Lanes), &[(&damaged, &value[..])]), expected);
                 damaged.damage(lane % crate::lanes::rsa::PrivateKey::DAMAGES);
                 let items: Vec<_> = (0..8)
@@ -502,7 +502,7 @@ mod tests {
         assert!(valid > done / 4 && valid < done / 2, "{valid} of {done}");
     }
 
-    /// The same hashes by both, also with moduli for which many tries are needed.
+    /// Both compute the same hashes, also with moduli that need many tries.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn lanes_hash_like_the_library() {

@@ -4,7 +4,7 @@ use super::RsaPublicKey;
 use crate::lanes::Choice;
 use crate::{BlindingSecret, CryptoError, HashCode};
 
-/// Key, message and what blinds it.
+/// Key, message and blinding secret.
 type Item<'a> = (&'a RsaPublicKey, &'a HashCode, &'a BlindingSecret);
 
 /// Blinds; see [`super::blind_batch`].
@@ -21,7 +21,7 @@ pub(crate) fn blind(choice: Choice, items: &[Item<'_>]) -> Vec<Result<Vec<u8>, C
         .collect()
 }
 
-/// There are none on this architecture.
+/// There are no lanes on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 fn in_lanes(_: Choice, _: &[Item<'_>], _: &mut [Option<Vec<u8>>]) {}
 
@@ -30,7 +30,7 @@ fn in_lanes(_: Choice, _: &[Item<'_>], _: &mut [Option<Vec<u8>>]) {}
 fn in_lanes(choice: Choice, items: &[Item<'_>], results: &mut [Option<Vec<u8>>]) {
     use crate::lanes::rsa::{BlindItem, HASHES, Size, blind_each};
 
-    /// The fewest messages that are blinded faster in the lanes, measured with all sizes.
+    /// The fewest messages that lanes blind faster, measured with all sizes.
     const FEWEST: usize = 3;
 
     if !choice.may_take_lanes() {
@@ -42,7 +42,7 @@ fn in_lanes(choice: Choice, items: &[Item<'_>], results: &mut [Option<Vec<u8>>])
             Some((index, BlindItem { key, public, message, secret }))
         });
         let mut of_size: Vec<_> = of_size.collect();
-        // Neighbours with one key share a gcd.
+        // Neighbours with the same key share a gcd.
         of_size.sort_by_key(|(_, item)| item.public.encode().as_ptr());
         let (places, of_size): (Vec<_>, Vec<_>) = of_size.into_iter().unzip();
         for (places, group) in places.chunks(HASHES).zip(of_size.chunks(HASHES)) {
@@ -55,9 +55,9 @@ fn in_lanes(choice: Choice, items: &[Item<'_>], results: &mut [Option<Vec<u8>>])
     }
 }
 
-/// Whether hashes and blinding factors have no common factor with the modulus, by one gcd for all; `false`
-/// also if that cannot be found out. As [`super::blind`], the gcd sees the secret factors times a random unit
-/// only.
+/// Whether hashes and blinding factors have no common factor with the modulus, with a single gcd for all;
+/// also `false` if that cannot be determined. As in [`super::blind`], the gcd sees the secret factors only
+/// multiplied by a random unit.
 #[cfg(target_arch = "x86_64")]
 fn all_coprime(key: &RsaPublicKey, hashes: &[&[u8]], factors: &[&[u8]]) -> bool {
     if key.is_own() {

@@ -24,7 +24,7 @@ struct Inner {
     n_len: usize,
     e_len: usize,
     arithmetic: lc::Modulus,
-    /// For the lanes; computed at first use. `None` inside if there are no lanes for its size.
+    /// For the lanes; computed at first use. The inner `None` means that the lanes do not support its size.
     #[cfg(target_arch = "x86_64")]
     lanes: OnceLock<Option<lanes::rsa::PublicKey>>,
     odd: OddModulus,
@@ -57,10 +57,11 @@ impl RsaPublicKey {
         Self::from_parts(n, e)
     }
 
-    /// Parses a key whose private key belongs to the caller (as those of the exchange to all its processes).
+    /// Parses a key whose private key belongs to the caller (such as the exchange's keys in all its
+    /// processes).
     ///
-    /// Such a key is known to be a product of two large primes, so it is never searched for common factors
-    /// with a hash: that saves a third of the time of a verification.
+    /// Such a key is known to be a product of two large primes, so it is never checked for common factors
+    /// with a hash, which saves a third of the time of a verification.
     ///
     /// # Errors
     ///
@@ -145,7 +146,7 @@ impl RsaPublicKey {
         &self.inner.arithmetic
     }
 
-    /// The key for the lanes, if they have its size.
+    /// The key for the lanes, if they support its size.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn lanes(&self) -> Option<&lanes::rsa::PublicKey> {
         let prepare = || lanes::rsa::PublicKey::new(self);
@@ -238,7 +239,8 @@ impl RsaPrivateKey {
     ///
     /// # Errors
     ///
-    /// [`CryptoError::MalformedKey`] if the numbers make no key that [`RsaPublicKey::decode`] would accept.
+    /// [`CryptoError::MalformedKey`] if the numbers do not form a key that [`RsaPublicKey::decode`] would
+    /// accept.
     pub fn from_primes(p: &[u8], q: &[u8], e: &[u8]) -> Result<Self, CryptoError> {
         Self::new(lc::Rsa::from_primes(p, q, e)?)
     }
@@ -283,13 +285,13 @@ impl RsaPrivateKey {
         &self.public
     }
 
-    /// The key for the lanes, if they are used and have its size.
+    /// The key for the lanes, if they are used and support its size.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn lanes(&self) -> Option<&lanes::rsa::PrivateKey> {
         self.lanes.as_deref()
     }
 
-    /// As a fault of the hardware would: see [`lanes::rsa::PrivateKey::damage`].
+    /// Damages the key as a hardware fault would: see [`lanes::rsa::PrivateKey::damage`].
     #[cfg(all(test, target_arch = "x86_64"))]
     pub(super) fn damage(&mut self, which: usize) {
         let key = self.lanes.as_mut().and_then(Arc::get_mut).expect("lanes, and no clone of the key");
@@ -307,7 +309,7 @@ impl std::fmt::Debug for RsaPrivateKey {
     }
 }
 
-/// Number of bits of a big endian number without leading zeros; nothing for zero or a number with leading
+/// Number of bits of a big endian number without leading zeros; `None` for zero or a number with leading
 /// zeros.
 fn bit_length(number: &[u8]) -> Option<u32> {
     let first = number.first().filter(|&&first| first != 0)?;
@@ -322,9 +324,9 @@ mod tests {
     use crate::rsa::{blind, full_domain_hash, verify, verify_batch};
     use num_bigint::BigUint;
 
-    /// A modulus with many small factors, which would allow to recognise coins, is refused by blinding and
-    /// verification, alone and in batches, although the equation holds: with known factors, signatures are
-    /// easily made, also of hashes that share a factor with the modulus.
+    /// Blinding and verification refuse a modulus with many small factors, which would allow the exchange to
+    /// recognise coins, alone and in batches. They refuse it even though the equation holds: with known
+    /// factors, it is easy to make signatures, also of hashes that share a factor with the modulus.
     #[test]
     fn moduli_with_small_factors_are_refused() {
         let (mut n, mut phi) = (BigUint::from(1u8), BigUint::from(1u8));

@@ -1,7 +1,7 @@
 //! Blind RSA signatures with a full-domain hash (Chaum 1983), as the Taler exchange API defines them.
 //!
 //! Integers are big endian bytes without leading zeros, so they are sometimes a byte shorter than the
-//! modulus. Leading zeros are accepted in input.
+//! modulus. Input may have leading zeros.
 
 mod batch;
 mod blinding;
@@ -17,9 +17,9 @@ use crate::lanes::Choice;
 use crate::random::fill_random;
 use crate::{BlindingSecret, CryptoError, HashCode, Path};
 
-/// Number of random factors to try when a secret is hidden from the variable-time gcd. A random number has a
-/// common factor with an honest modulus never, with the worst modulus of the largest size with a probability
-/// of about 0.9.
+/// Number of random factors to try when hiding a secret from the variable-time gcd. A random number never has
+/// a common factor with an honest modulus; with the worst modulus of the largest size, the probability is
+/// about 0.9.
 const BLINDING_ATTEMPTS: usize = 1000;
 
 /// The message hash f for `message`, in the size of the modulus.
@@ -78,7 +78,7 @@ pub(crate) fn random_blinding(key: &RsaPublicKey) -> Result<[Zeroizing<Vec<u8>>;
     Ok([power, invert_hidden(key, &factor)?])
 }
 
-/// 1 / `secret` modulo n, without showing `secret` to the variable-time algorithm.
+/// 1 / `secret` modulo n, without exposing `secret` to the variable-time algorithm.
 fn invert_hidden(key: &RsaPublicKey, secret: &[u8]) -> Result<Zeroizing<Vec<u8>>, CryptoError> {
     let (t, hidden) = hide(key, secret)?;
     // 1/(secret·t) · t = 1/secret.
@@ -102,8 +102,8 @@ pub fn blind(
     let hash = full_domain_hash(key, message);
     let factor = blinding_factor(key, secret);
     if !key.is_own() {
-        // r must stay secret, and the gcd takes variable time, so it sees r times a random unit: same common
-        // factors.
+        // r must stay secret, but the gcd takes variable time, so it gets r times a random unit, which has
+        // the same common factors.
         let (_, hidden) = hide(key, &factor)?;
         if !key.is_coprime(&hash) || !key.is_coprime(&hidden) {
             return Err(CryptoError::MaliciousKey);
@@ -116,8 +116,8 @@ pub fn blind(
 
 /// Blinds many messages; the results are in the order of the arguments and equal those of [`blind`].
 ///
-/// Eight at once where the processor can, in time that does not depend on the secrets. Messages with the same
-/// foreign key share one gcd. Only if that finds a common factor, each is checked alone.
+/// Computes eight at once if the processor can, in time that does not depend on the secrets. Messages with
+/// the same foreign key share one gcd; each is checked alone only if that finds a common factor.
 #[must_use]
 pub fn blind_batch(
     items: &[(&RsaPublicKey, &HashCode, &BlindingSecret)],
@@ -160,16 +160,16 @@ pub fn unblind(
 ///
 /// Constant time, blinded, and checked against faults before anything is released. Per item, the result is
 /// [`CryptoError::OutOfRange`] if the blinded message is not below n, is longer than n by more than one
-/// leading zero, or is one of 0, 1 and n − 1, which blinding never gives and whose signatures are well known;
-/// [`CryptoError::Fault`] if the computation failed its check.
+/// leading zero, or is one of 0, 1 and n − 1, which blinding never produces and whose signatures are well
+/// known; [`CryptoError::Fault`] if the computation failed its check.
 #[must_use]
 pub fn sign_batch(items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
     batch::sign(Choice::Fastest, items)
 }
 
-/// As [`sign_batch`], by a given implementation: for measurements and tests. [`Path::Lanes`] takes the lanes
-/// for any number of items, also where the library would be faster; sizes of keys for which there are no
-/// lanes always take the library.
+/// As [`sign_batch`], with a given implementation: for measurements and tests. [`Path::Lanes`] uses the lanes
+/// for any number of items, even if the library would be faster; key sizes that the lanes do not support
+/// always use the library.
 #[must_use]
 pub fn sign_batch_with(path: Path, items: &[(&RsaPrivateKey, &[u8])]) -> Vec<Result<Vec<u8>, CryptoError>> {
     batch::sign(Choice::Only(path), items)
@@ -185,7 +185,7 @@ fn checked_message(key: &RsaPublicKey, blinded: &[u8]) -> Result<Vec<u8>, Crypto
     let value = key.reduced(blinded)?;
     let (last, front) = value.split_last().expect("a modulus has bytes");
     let (n_last, n_front) = n.split_last().expect("a modulus has bytes");
-    // n is odd, so n − 1 differs from it in the last bit alone.
+    // n is odd, so n − 1 differs from it only in the last bit.
     let tiny = *last <= 1 && front.iter().all(|&byte| byte == 0);
     if tiny || (front == n_front && *last == *n_last - 1) {
         return Err(CryptoError::OutOfRange);
@@ -193,20 +193,20 @@ fn checked_message(key: &RsaPublicKey, blinded: &[u8]) -> Result<Vec<u8>, Crypto
     Ok(value)
 }
 
-/// The signature without leading zeros, unless it is too long. A signature from n on verifies like its
-/// remainder, but none is longer than twice the modulus.
+/// The signature without leading zeros, unless it is too long. A signature of n or above verifies like its
+/// remainder, but none may be longer than twice the modulus.
 fn checked_signature<'a>(key: &RsaPublicKey, signature: &'a [u8]) -> Option<&'a [u8]> {
     let signature = trim_leading_zeros(signature);
     (!signature.is_empty() && signature.len() <= 2 * key.modulus().len()).then_some(signature)
 }
 
-/// Whether the equation s^e = f mod n holds, by the library.
+/// Whether the equation s^e = f mod n holds, computed with the library.
 fn equation_holds(key: &RsaPublicKey, hash: &[u8], signature: &[u8]) -> bool {
     let mut power = vec![0; hash.len()];
     key.arithmetic().public_power(signature, &mut power).is_ok() && power == hash
 }
 
-/// Whether `signature` is a valid signature of `message`, and the key not a malicious one.
+/// Whether `signature` is a valid signature of `message`, and the key is not malicious.
 #[must_use]
 pub fn verify(key: &RsaPublicKey, message: &HashCode, signature: &[u8]) -> bool {
     checked_signature(key, signature).is_some_and(|signature| {
@@ -217,8 +217,8 @@ pub fn verify(key: &RsaPublicKey, message: &HashCode, signature: &[u8]) -> bool 
 
 /// Verifies many signatures; the verdicts are in the order of the arguments and equal those of [`verify`].
 ///
-/// Eight at once where the processor can. Neighbours with the same key share one gcd, of the product of their
-/// hashes. Only if that finds a common factor, each is checked alone.
+/// Computes eight at once if the processor can. Neighbours with the same key share one gcd, of the product of
+/// their hashes; each is checked alone only if that finds a common factor.
 #[must_use]
 pub fn verify_batch(items: &[(&RsaPublicKey, &HashCode, &[u8])]) -> Vec<bool> {
     batch::verify(Choice::Fastest, items)

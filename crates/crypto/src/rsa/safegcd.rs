@@ -1,11 +1,11 @@
 //! Greatest common divisors and inverses modulo an odd number, fast and in variable time.
 //!
 //! This is the algorithm of Bernstein and Yang, "Fast constant-time gcd computation and modular inversion"
-//! (2019), in the variant of Pieter Wuille that runs in variable time and takes 62 division steps at once on
-//! the low words, then applies them to the whole numbers as one 2×2 matrix. A gcd of 2048-bit numbers takes
-//! about ten microseconds; the constant-time gcd of cryptographic libraries takes five hundred.
+//! (2019), in the variable-time variant of Pieter Wuille, which computes 62 division steps at once on the low
+//! words, then applies them to the whole numbers as one 2×2 matrix. A gcd of 2048-bit numbers takes about ten
+//! microseconds; the constant-time gcd of cryptographic libraries takes five hundred.
 //!
-//! Time depends on the arguments: give it public or freshly blinded values only.
+//! Time depends on the arguments: pass only public or freshly blinded values.
 
 /// Bits in a limb. Numbers are sums of `limb[i] << (62 * i)`; all limbs but the last are in 0..2^62, the last
 /// is signed.
@@ -34,7 +34,7 @@ fn divsteps(eta: &mut i64, f: i64, g: i64) -> Transition {
     let (mut f, mut g) = (f as u64, g as u64);
     let mut left = LIMB_BITS;
     loop {
-        // A sentinel bit at position `left`, so that never more zeros are counted than steps are left.
+        // A sentinel bit at position `left`, so that the count of zeros never exceeds the steps left.
         let zeros = (g | (u64::MAX << left)).trailing_zeros();
         g >>= zeros;
         u <<= zeros;
@@ -68,8 +68,8 @@ fn divsteps(eta: &mut i64, f: i64, g: i64) -> Transition {
     Transition { u: u as i64, v: v as i64, q: q as i64, r: r as i64 }
 }
 
-/// a · b. The factors are below 2^62 in magnitude, as the paper shows for matrices and limbs, so that the
-/// sums of three such products and a carry fit as well; `wrapping` only spares the inner loops the checks.
+/// a · b. The factors are below 2^62 in magnitude, as the paper shows for matrices and limbs, so the sums of
+/// three such products and a carry fit as well; `wrapping` only avoids overflow checks in the inner loops.
 fn wide(a: i64, b: i64) -> i128 {
     i128::from(a).wrapping_mul(i128::from(b))
 }
@@ -99,7 +99,7 @@ fn update_fg(f: &mut [i64], g: &mut [i64], t: &Transition) {
     g[len - 1] = carry_g as i64;
 }
 
-/// Drops top limbs that carry nothing but the sign of both numbers.
+/// Drops top limbs that contain only the sign of both numbers.
 fn shrink(f: &mut [i64], g: &mut [i64], len: &mut usize) {
     while *len > 1 {
         let (top_f, top_g) = (f[*len - 1], g[*len - 1]);
@@ -144,8 +144,8 @@ impl OddModulus {
         }
     }
 
-    /// The inverse of `value` (big endian, below the modulus) modulo the modulus, big endian in as many bytes
-    /// as the modulus has, if there is one.
+    /// The inverse of `value` (big endian, below the modulus) modulo the modulus, if there is one; big
+    /// endian, in as many bytes as the modulus has.
     pub(crate) fn invert(&self, value: &[u8]) -> Option<Vec<u8>> {
         let size = self.limbs.len();
         let mut f = self.limbs.clone();
@@ -205,7 +205,8 @@ impl OddModulus {
         e[len - 1] = carry_e as i64;
     }
 
-    /// Brings `d`, which is between −2 and 1 times the modulus, into 0..modulus, negated first if asked for.
+    /// Brings `d`, which is between −2 and 1 times the modulus, into 0..modulus; negates it first if `negate`
+    /// is set.
     fn normalize(&self, d: &mut [i64], negate: bool) {
         let add_modulus_if_negative = |d: &mut [i64], negate: bool| {
             let add = d[d.len() - 1] < 0;
@@ -326,7 +327,7 @@ mod tests {
             modulus[0] |= 1;
             let value = BigUint::from_bytes_be(&value);
             check(&modulus, &value);
-            // A value with a common factor is met more often this way.
+            // This makes values with a common factor more frequent.
             check(&(BigUint::from_bytes_be(&modulus) * (2 * factor + 1)).to_bytes_be(), &(value * (2 * factor + 1)));
         }
     }

@@ -1,5 +1,5 @@
-//! Clause Blind Schnorr in batches: both implementations against single operations, with valid and invalid
-//! input.
+//! Clause Blind Schnorr in batches: compares both implementations with single operations, for valid and
+//! invalid input.
 use batzen_crypto::cs::{self, CsOperation, CsRequest, CsSignRequest};
 use batzen_crypto::{
     BlindingSecret, CsPrivateKey, CsPublicKey, CsRPub, CsScalar, CsSignature, CsSigningKey, CsVerifyingKey,
@@ -32,7 +32,7 @@ fn r_values_in_batches_equal_single_ones() {
     }
 }
 
-/// A signature by the protocol.
+/// A signature made by the protocol.
 fn signature(key: &CsPrivateKey, public: &CsVerifyingKey, message: &HashCode, number: u8) -> CsSignature {
     let nonce = PlanchetMasterSecret::from_bytes([number; 32]).cs_nonce();
     let operation = CsOperation::Withdraw;
@@ -79,7 +79,7 @@ fn verdicts_in_batches_are_those_of_single_verification() {
             carry >>= 8;
         }
         cases.push((i, message, CsSignature { r: good.r, s: CsScalar::from_bytes(sum) }));
-        // R' with components of small order, or neutral, or in no canonical form.
+        // R' with components of small order, or neutral, or not in canonical form.
         let r = curve25519_dalek::edwards::CompressedEdwardsY(*good.r.as_bytes()).decompress().unwrap();
         for point in EIGHT_TORSION.iter().flat_map(|&torsion| [torsion, r + torsion]) {
             let r = CsRPub::from_bytes(point.compress().to_bytes());
@@ -95,7 +95,7 @@ fn verdicts_in_batches_are_those_of_single_verification() {
     assert_eq!(expected.iter().filter(|&&valid| valid).count(), 40 + 40, "the good ones, and R' itself");
     for size in [1, 2, 7, 8, 9, 64, 65, 200, items.len()] {
         for (items, expected) in items.chunks(size).zip(expected.chunks(size)) {
-            // From library to lanes when a key has been used often.
+            // From library to lanes once a key has been used often.
             assert_eq!(cs::verify_batch(items), expected);
             for path in [Path::Library, Path::Lanes] {
                 assert_eq!(cs::verify_batch_with(path, items), expected);
@@ -114,7 +114,7 @@ fn neutral_r_is_verified_like_any_other() {
     let hash = batzen_crypto::hash::sha512_parts(&[&neutral, message.as_bytes()]);
     let mut order = L;
     order.reverse();
-    // As the wallet computes c'.
+    // Computes c' as the wallet does.
     let mut c: [u8; 32] =
         batzen_crypto::kdf::kdf_mod(&order, secret.public().as_bytes(), hash.as_bytes(), b"Curve25519FDH")
             .try_into()

@@ -19,7 +19,7 @@ static KEYS: LazyLock<[DenomPrivateKey; 4]> = LazyLock::new(|| {
     [rsa(), DenomPrivateKey::generate_cs(), rsa(), DenomPrivateKey::generate_cs()]
 });
 
-/// The public key as others read it from the key listing.
+/// The public key as others parse it from the key listing.
 fn foreign(public: &DenomPublicKey) -> DenomPublicKey {
     let key = match &public.key {
         DenomKey::Rsa(key) => DenomKey::Rsa(RsaPublicKey::decode(key.encode()).unwrap()),
@@ -28,7 +28,7 @@ fn foreign(public: &DenomPublicKey) -> DenomPublicKey {
     DenomPublicKey { age_mask: public.age_mask, key }
 }
 
-/// Withdraws the coin of a master secret: what wallet and exchange do.
+/// Withdraws the coin of a master secret: the steps of wallet and exchange.
 fn withdraw(
     key: &DenomPrivateKey,
     master: &PlanchetMasterSecret,
@@ -109,7 +109,7 @@ proptest! {
             let coins = refresh::derive_candidate(&secret, &fresh, Some(&rms), public_age).unwrap();
             let planchets: Vec<_> = coins.iter().map(|coin| coin.planchet.clone()).collect();
             if k == gamma {
-                // Only the planchets of this candidate are shown; link recomputes it from the old coin.
+                // Only the planchets of this candidate are revealed; link recomputes it from the old coin.
                 let linked = refresh::link_transfer_secret(&old, &transfer.public_key());
                 prop_assert_eq!(&linked, &secret);
                 let again = refresh::derive_candidate(&linked, &fresh, Some(&rms), public_age).unwrap();
@@ -186,8 +186,8 @@ fn rsa_refuses_what_is_out_of_range() {
     *below.last_mut().unwrap() -= 1;
     let mut too_long = n.clone();
     too_long.push(0);
-    // Leading zeros up to the size of the modulus and the one that some encoders add; a planchet is hashed as
-    // it is, so that more of them would only be more bytes to keep.
+    // Leading zeros are allowed up to the size of the modulus, and one more that some encoders add. A
+    // planchet is hashed unchanged, so more zeros would only be more bytes to store.
     let padded = |bytes: usize| [vec![0; bytes - 1], vec![2]].concat();
     for bytes in [1, n.len(), n.len() + 1] {
         assert_eq!(rsa::sign_batch(&[(key, &padded(bytes))]), rsa::sign_batch(&[(key, &[2][..])]));
@@ -200,8 +200,7 @@ fn rsa_refuses_what_is_out_of_range() {
     }
     let secret = batzen_crypto::BlindingSecret::generate();
     assert_eq!(rsa::unblind(key.public(), &n, &secret), Err(CryptoError::OutOfRange));
-    // Two is as good as any other number: the square of... two to the power of d to the power of e is two
-    // again.
+    // Two is as good as any other number: two to the power of d, to the power of e, is two again.
     let signature = rsa::sign_batch(&[(key, &[2][..])]).remove(0).unwrap();
     let power = num_bigint::BigUint::from_bytes_be(&signature)
         .modpow(&num_bigint::BigUint::from(65537u32), &num_bigint::BigUint::from_bytes_be(&n));

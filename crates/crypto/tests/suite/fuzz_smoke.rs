@@ -1,5 +1,5 @@
 //! Feeds the seeds of the fuzz target and mutations of them to it: a short version of fuzzing.
-//! `BATZEN_FUZZ_ITERATIONS` sets how many mutations there are.
+//! `BATZEN_FUZZ_ITERATIONS` sets the number of mutations.
 
 use std::path::Path;
 

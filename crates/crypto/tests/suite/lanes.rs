@@ -1,4 +1,4 @@
-//! Batches of what a refresh needs, by every implementation, against the single functions.
+//! The batch operations of a refresh: compares every implementation with the single functions.
 use std::sync::LazyLock;
 
 use batzen_crypto::age::{AgeCommitmentProof, AgeMask};
@@ -16,7 +16,7 @@ use num_bigint::BigUint;
 
 const PATHS: [Path; 2] = [Path::Library, Path::Lanes];
 
-/// How often the random checks run: more with `BATZEN_SOAK_FACTOR`, as `make soak` does.
+/// The number of rounds of the random checks: more with `BATZEN_SOAK_FACTOR`, as in `make soak`.
 fn rounds(normal: usize) -> usize {
     let factor = std::env::var("BATZEN_SOAK_FACTOR").ok().and_then(|factor| factor.parse().ok());
     normal * factor.unwrap_or(1)
@@ -38,7 +38,7 @@ fn foreign(key: &RsaPublicKey) -> RsaPublicKey {
     RsaPublicKey::decode(key.encode()).unwrap()
 }
 
-/// Own and foreign keys of all sizes with lanes, and of one without.
+/// Own and foreign keys of all sizes that the lanes support, and of one that they do not.
 static RSA_KEYS: LazyLock<Vec<RsaPublicKey>> = LazyLock::new(|| {
     let sizes = [1024, 2048, 3072, 1152, 1024, 2048];
     let own: Vec<_> =
@@ -57,7 +57,7 @@ fn check_blinding(items: &[(&RsaPublicKey, HashCode, BlindingSecret)]) -> Vec<Re
     expected
 }
 
-/// Random messages with keys of all sizes and numbers of items mixed; neighbours often have the same key.
+/// Random messages with a mix of key sizes and numbers of items; neighbours often have the same key.
 #[test]
 fn lanes_blind_like_the_library() {
     let mut done = 0;
@@ -91,7 +91,7 @@ fn lanes_blind_with_extreme_keys_like_the_library() {
                 keys.extend([RsaPublicKey::decode_own(key.encode()).unwrap(), key]);
             }
         }
-        // Odd numbers up to somewhere, and a large rest.
+        // Odd numbers up to some limit, and a large cofactor.
         let small = (1..60u32).fold(one.clone(), |product, i| product * (2 * i + 1));
         let n = &small * (&low / &small + 1u8) + &small * ((&low / &small) % 2u8);
         let n = if n.bit(0) { n } else { n + &small };
@@ -215,7 +215,7 @@ fn lanes_exchange_keys_like_the_library() {
     assert!(zeros > done / 50, "{zeros} of {done} are of small order");
 }
 
-/// EdDSA public keys of every kind, most of which are none.
+/// EdDSA public keys of every kind, most of which are invalid.
 fn eddsa_public() -> EddsaPublicKey {
     let mut key = EddsaPrivateKey::generate().public_key();
     match below(6) {
@@ -310,7 +310,7 @@ fn lanes_blind_clause_schnorr_like_the_library() {
     assert!(refused > done / 100, "{refused} of {done}");
 }
 
-/// Coins blinded in lanes can be signed and unblinded, so the state is right, too.
+/// Coins blinded in lanes can be signed and unblinded, so the state is correct, too.
 #[test]
 fn coins_blinded_in_lanes_verify() {
     let key = CsPrivateKey::generate();
@@ -352,7 +352,7 @@ static DENOMS: LazyLock<Denoms> = LazyLock::new(|| {
     Denoms { denoms, age: AgeCommitmentProof::from_wallet_seed(mask, 14, &[7; 32]) }
 });
 
-/// The coins as they follow from the single functions, one after the other.
+/// The coins computed with the single functions, one after another.
 fn expected_coins(
     candidate: &Candidate<'_>,
 ) -> Result<Vec<(CoinSecrets, EddsaPublicKey, denom::BlindedPlanchet, HashCode)>, CryptoError> {
@@ -373,7 +373,7 @@ fn expected_coins(
     (0u32..).zip(candidate.fresh).map(coin).collect()
 }
 
-/// Candidates with coins of all kinds: those of one refresh, and those of several, good ones and bad ones.
+/// Candidates with coins of all kinds, of one refresh and of several, valid and invalid.
 #[test]
 fn lanes_derive_candidates_like_the_library() {
     let rms = RefreshMasterSecret::generate();
@@ -390,7 +390,7 @@ fn lanes_derive_candidates_like_the_library() {
                             let [r0, r1] = cs::r_pubs(key, &rms.cs_nonce(index), CsOperation::Melt);
                             values = ExchangeWithdrawValues::Cs { r0, r1 };
                         }
-                        // Of the other cipher.
+                        // Values of the other cipher.
                         if below(60) == 0 {
                             let [r0, r1] = r_pub(&CsPrivateKey::generate(), false);
                             values = ExchangeWithdrawValues::Cs { r0, r1 };
@@ -462,7 +462,7 @@ fn lanes_derive_candidates_like_the_library() {
     }
 }
 
-/// The largest refresh, as all candidates of it at once.
+/// The largest refresh, with all its candidates at once.
 #[test]
 fn lanes_derive_the_largest_refresh() {
     let (denom, _) = &DENOMS.denoms[0];

@@ -1,4 +1,4 @@
-//! Where the books of a demonstration are.
+//! The location of a demo's books.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,19 +8,19 @@ use batzen_cli_support::store_args::StoreKind;
 use batzen_pg_cluster::{Cluster, ClusterOptions};
 use batzen_storage::StoreConfig;
 
-/// The database in a cluster of our own.
+/// The database in our own cluster.
 const DATABASE: &str = "batzen";
 
 /// Directories, or schemas of a database.
 pub struct Books {
     url: Option<String>,
-    /// The database's server, if it is ours: it ends with this.
+    /// The database's server, if it is ours; it ends when this is dropped.
     _cluster: Option<Cluster>,
 }
 
 impl Books {
-    /// Starts a PostgreSQL server if one is wanted and none is named: in the directory if that is to stay,
-    /// else somewhere for the time being.
+    /// Starts a PostgreSQL server if `kind` requires one and no URL is given. Its data is in the kept
+    /// directory, or else in a temporary one.
     ///
     /// # Errors
     /// When PostgreSQL is missing or does not start.
@@ -30,7 +30,8 @@ impl Books {
             return Ok(Self { url, _cluster: None });
         }
         if let Some(dir) = kept {
-            // The server runs as another user if we are root: it passes through here, and reads nothing.
+            // If we are root, the server runs as another user, who must be able to traverse this directory
+            // but not to list it.
             std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711))
                 .with_context(|| dir.display().to_string())?;
         }
@@ -44,7 +45,7 @@ impl Books {
         Ok(Self { url: Some(cluster.url(DATABASE)), _cluster: Some(cluster) })
     }
 
-    /// Where one of the services keeps its rows: in this directory, unless all are in the database.
+    /// The storage of one service: in this directory, or in the database if there is one.
     pub fn store_config(&self, dir: &Path) -> StoreConfig {
         match &self.url {
             Some(url) => StoreConfig::Postgres { url: url.clone() },

@@ -1,4 +1,4 @@
-//! The round, step by step. Each step is real HTTP between wallet, merchant, exchange and bank.
+//! The round, step by step. Each step uses real HTTP between wallet, merchant, exchange and bank.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,11 +29,11 @@ use super::report::{Failed, Report, StepSummary};
 use super::world::{EXCHANGE_ACCOUNT, HOSTNAME, Options, World};
 use crate::sheet::BalanceSheet;
 
-/// How long anything may take that should be quick.
+/// Time limit for anything that should be quick.
 const PATIENCE: StdDuration = StdDuration::from_secs(120);
 /// How often the bank is asked for new money while the round is played.
 const WATCH_PAUSE: StdDuration = StdDuration::from_millis(30);
-/// The refund deadline of the round's sales: soon, so that the transfers come soon.
+/// The refund period of the round's sales, short so that the transfers come soon.
 const REFUNDABLE: Duration = Duration::from_secs(1);
 /// The same for the sale that stays unpaid.
 const REFUNDABLE_LONG: Duration = Duration::from_secs(3_600);
@@ -42,14 +42,15 @@ const REFUNDABLE_LONG: Duration = Duration::from_secs(3_600);
 struct Person {
     name: &'static str,
     wallet: Wallet,
-    /// What to withdraw, and in which kind of coins.
+    /// The amounts to withdraw, and the kind of coins.
     withdrawals: Withdrawals,
 }
 
-/// What one person withdraws, each time in coins of one cipher.
+/// The withdrawals of one person, each in coins of one cipher.
 type Withdrawals = &'static [(&'static str, CipherChoice)];
 
-/// Name, withdrawals from an exchange with RSA coins only, and from one with Clause Schnorr coins too.
+/// Name, withdrawals from an exchange with RSA coins only, and from one that also offers Clause Schnorr
+/// coins.
 const PEOPLE: [(&str, Withdrawals, Withdrawals); 3] = [
     ("alice", &[("20", CipherChoice::Rsa)], &[("20", CipherChoice::Rsa)]),
     ("bob", &[("20", CipherChoice::Rsa)], &[("20", CipherChoice::Cs)]),
@@ -63,7 +64,7 @@ const PEOPLE: [(&str, Withdrawals, Withdrawals); 3] = [
 /// Starts bank and exchange as the first step.
 ///
 /// # Errors
-/// When they do not start; without them there is nothing to report.
+/// When they do not start. Without them there is nothing to report.
 pub async fn start(
     report: &mut Report,
     dir: &Path,
@@ -95,14 +96,15 @@ pub async fn start(
     result.map_err(|Failed| reason.unwrap_or_else(|| anyhow::anyhow!("the start failed")))
 }
 
-/// Plays the round and draws up the balance sheet, also when a step failed: the books must add up regardless.
+/// Plays the round and draws up the balance sheet, even after a failed step, because the books must always
+/// balance.
 ///
 /// # Errors
 /// When there is no balance sheet. The report prints failed steps.
 pub async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceSheet> {
     let watch = Watch::start(world);
     let round = Round { world, exchange_url: world.exchange.base_url() };
-    // The failure is printed already; later steps would fail for the same reason.
+    // The failure has been printed; later steps would fail for the same reason.
     let _ = round.steps(report).await;
     watch.stop().await;
     let result = report
@@ -128,7 +130,7 @@ pub async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceS
     }
 }
 
-/// Looks for incoming transfers while the round is played.
+/// Checks for incoming transfers while the round is played.
 struct Watch {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
@@ -211,14 +213,14 @@ impl Round<'_> {
             .await
     }
 
-    /// Opens the wallets, and completes what an earlier run left unfinished.
+    /// Opens the wallets, and completes work left over from an earlier run.
     async fn resume(&self) -> anyhow::Result<(Vec<Person>, StepSummary)> {
         let mut people = Vec::new();
         let mut count = 0;
         for (name, rsa_only, with_cs) in PEOPLE {
             let withdrawals = if self.world.cs { with_cs } else { rsa_only };
             let wallet = self.world.wallet(name)?;
-            // A withdrawal may still wait for the bank.
+            // A withdrawal may still be waiting for the bank.
             let finished = wallet.run(RunUntil::Finished(Some(PATIENCE))).await?;
             ensure!(
                 finished.pending.is_empty(),
@@ -229,7 +231,8 @@ impl Round<'_> {
             people.push(Person { name, wallet, withdrawals });
         }
         if self.world.follows_interruption {
-            // Pay what the earlier round left, so that this round's transfer has this round's sales alone.
+            // Pays the sales of the earlier round, so that this round's transfer covers only this round's
+            // sales.
             self.pay_due(deadline(self.now(), REFUNDABLE)).await?;
             transfer::run_until_idle(&self.world.app().core).await?;
         }
@@ -241,7 +244,7 @@ impl Round<'_> {
         Ok((people, StepSummary { count, summary }))
     }
 
-    /// Everybody reads and checks what the exchange publishes, and accepts its terms.
+    /// Everybody fetches and checks the exchange's published data, and accepts its terms.
     async fn meet(&self, people: &[Person]) -> anyhow::Result<(Exchange, StepSummary)> {
         let mut known = None;
         for person in people {
@@ -290,7 +293,7 @@ impl Round<'_> {
         Ok(((), StepSummary { count, summary }))
     }
 
-    /// Money for a reserve from which nothing is withdrawn. Its key is kept.
+    /// Sends money to a reserve from which nothing is withdrawn. Its key is kept.
     async fn leave_reserve(&self) -> anyhow::Result<((), StepSummary)> {
         let key = EddsaPrivateKey::generate();
         let reserve_pub = key.public_key();
@@ -299,7 +302,7 @@ impl Round<'_> {
         let amount = self.amount("3.5")?;
         let debit_account = format!("payto://x-taler-bank/{HOSTNAME}/dora?receiver-name=dora");
         self.gateway().add_incoming(&AddIncomingRequest { amount, reserve_pub, debit_account }).await?;
-        // The answer waits until the money is there.
+        // The answer waits until the money has arrived.
         let url = format!("{}reserves/{reserve_pub}", self.exchange_url);
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -332,7 +335,7 @@ impl Round<'_> {
         self.world.merchant.check(sale, receipt, exchange, self.now()).context(person.name)
     }
 
-    /// Everybody buys something whose price needs change.
+    /// Everybody buys something whose price requires change.
     async fn pay(&self, people: &[Person], exchange: &Exchange) -> anyhow::Result<(Vec<Paid>, StepSummary)> {
         let mut sales = Vec::new();
         for (person, amount, what) in
@@ -348,7 +351,7 @@ impl Round<'_> {
         Ok((sales, StepSummary { count, summary }))
     }
 
-    /// What is left on the coins that paid becomes fresh coins, which nobody can link to the old ones.
+    /// The rest on the coins that paid is turned into fresh coins, which nobody can link to the old ones.
     async fn change(&self, people: &[Person]) -> anyhow::Result<((), StepSummary)> {
         let mut count = 0;
         for person in people {
@@ -359,7 +362,7 @@ impl Round<'_> {
         Ok(((), StepSummary { count, summary }))
     }
 
-    /// One payment is given back completely, one in part, before the merchant is paid for them.
+    /// One payment is refunded completely and one in part, before the merchant is paid for them.
     async fn refund(
         &self,
         people: &[Person],
@@ -387,7 +390,7 @@ impl Round<'_> {
         Ok(((), StepSummary { count, summary }))
     }
 
-    /// Spends a coin again that is spent already. The exchange must refuse and prove why.
+    /// Spends a coin a second time. The exchange must refuse and prove why.
     async fn double_spend(
         &self,
         people: &[Person],
@@ -451,7 +454,7 @@ impl Round<'_> {
         Ok(((), StepSummary { count, summary }))
     }
 
-    /// Waits until the sales cannot be given back any more, and combines what the merchant is owed.
+    /// Waits until the sales can no longer be refunded, and aggregates the merchant's deposits.
     async fn aggregate(&self, sales: &[Paid]) -> anyhow::Result<(Option<u64>, StepSummary)> {
         let before = self.outgoing().await?.iter().map(|row| row.row_id).max();
         let until =
@@ -465,7 +468,7 @@ impl Round<'_> {
         Ok((before, StepSummary { count, summary }))
     }
 
-    /// Combines all deposits whose deadlines are over at some time, once it has come.
+    /// Waits until the given time, and then aggregates all deposits that are due by then.
     async fn pay_due(&self, until: Timestamp) -> anyhow::Result<()> {
         // The aggregator works in whole seconds, and a little after the deadline.
         let until = until.saturating_add(Duration::from_secs(2));
@@ -493,7 +496,7 @@ impl Round<'_> {
         }
     }
 
-    /// Has the bank pay, and follows every sale to the merchant's account.
+    /// Has the bank execute the transfer, and traces every sale to the merchant's account.
     async fn transfer(
         &self,
         exchange: &Exchange,
@@ -516,7 +519,7 @@ impl Round<'_> {
         Ok(((), StepSummary { count, summary }))
     }
 
-    /// A sale that can be given back for an hour: the merchant has to wait for it.
+    /// A sale that can be refunded for an hour, so the merchant has to wait for its money.
     async fn pay_later(&self, person: &Person, exchange: &Exchange) -> anyhow::Result<((), StepSummary)> {
         let sale = self.sale("1.15", "shoes on approval", REFUNDABLE_LONG)?;
         let paid = self.buy(person, exchange, sale).await?;
@@ -552,7 +555,7 @@ impl Round<'_> {
         bail!("no payment needed change")
     }
 
-    /// The balance sheet once nothing is on its way any more.
+    /// The balance sheet once no money is in transit.
     async fn settled_sheet(&self) -> anyhow::Result<BalanceSheet> {
         wirewatch::run_until_idle(&self.world.app().core).await?;
         transfer::run_until_idle(&self.world.app().core).await?;
@@ -560,7 +563,7 @@ impl Round<'_> {
     }
 }
 
-/// How many coins a withdrawal brought; all must be of the cipher that was asked for.
+/// The number of coins from a withdrawal; all must be of the requested cipher.
 fn coins_of(wallet: &Wallet, id: OpId, cipher: CipherChoice) -> anyhow::Result<usize> {
     let coins: Vec<_> = wallet
         .coins()
@@ -573,7 +576,7 @@ fn coins_of(wallet: &Wallet, id: OpId, cipher: CipherChoice) -> anyhow::Result<u
     Ok(coins.len())
 }
 
-/// Refreshes whatever there is to refresh. Returns how many fresh coins came.
+/// Refreshes everything that is due. Returns the number of fresh coins.
 async fn make_change(person: &Person) -> anyhow::Result<usize> {
     let fresh = || -> BTreeSet<_> {
         let coins = person.wallet.coins();
@@ -588,7 +591,7 @@ async fn make_change(person: &Person) -> anyhow::Result<usize> {
     Ok(fresh().difference(&before).count())
 }
 
-/// A network that breaks whenever a wallet wants to reveal.
+/// A network that breaks on every reveal.
 struct WithoutReveals(HttpTransport);
 
 impl Transport for WithoutReveals {

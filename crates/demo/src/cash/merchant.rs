@@ -1,5 +1,5 @@
 //! A merchant: a key pair, a bank account and a salt. It makes contracts, checks receipts, refunds, and
-//! tracks its money.
+//! traces its money.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub struct Merchant {
 /// A sale.
 #[derive(Clone, Debug)]
 pub struct Sale {
-    /// What the wallet is asked for.
+    /// The payment request for the wallet.
     pub request: PaymentRequest,
 }
 
@@ -44,7 +44,7 @@ pub struct Paid {
     pub sale: Sale,
     /// The exchange's confirmations.
     pub receipt: PaymentReceipt,
-    /// What was given back of each coin, refund fee included.
+    /// The refunded amount of each coin, refund fee included.
     pub refunded: BTreeMap<EddsaPublicKey, Money>,
 }
 
@@ -66,7 +66,7 @@ impl Merchant {
         h_wire(&self.payto, &self.wire_salt)
     }
 
-    /// Offers something. Until `refundable_until` it may be given back; then, or soon after, the exchange
+    /// Makes an offer. It can be refunded until `refundable_until`; at that time, or soon after, the exchange
     /// pays.
     ///
     /// # Errors
@@ -145,10 +145,10 @@ impl Merchant {
         Ok(Paid { sale, receipt, refunded: BTreeMap::new() })
     }
 
-    /// Gives back up to `amount` (all of it without), and remembers it.
+    /// Refunds up to `amount` (everything if `None`), and records it.
     ///
     /// # Errors
-    /// When it cannot be given back in pieces above the refund fee.
+    /// When it cannot be refunded in parts above the refund fee.
     pub fn refund(
         &self,
         paid: &mut Paid,
@@ -183,7 +183,7 @@ impl Merchant {
         Ok(permissions)
     }
 
-    /// Asks the exchange which transfer paid a coin. None if it is not paid yet.
+    /// Asks the exchange which transfer paid for a coin. `None` if it is not paid yet.
     async fn track(
         &self,
         client: &Client,
@@ -218,7 +218,7 @@ impl Merchant {
         Ok(Some(answer))
     }
 
-    /// Asks the exchange what a transfer pays.
+    /// Asks the exchange which deposits a transfer pays.
     async fn transfer(
         &self,
         client: &Client,
@@ -255,12 +255,12 @@ impl Merchant {
         Ok(answer)
     }
 
-    /// Follows every sale to the bank: the exchange says which transfer paid it, what that transfer pays, and
-    /// the bank has a transfer of just that amount to the merchant's account. Returns the transfers with
-    /// their amounts.
+    /// Traces every sale to the bank: the exchange names the transfer that paid it and the deposits which
+    /// that transfer pays, and the bank has a transfer of exactly that amount to the merchant's account.
+    /// Returns the transfers with their amounts.
     ///
     /// # Errors
-    /// What does not fit.
+    /// The contradiction.
     pub async fn reconcile(
         &self,
         client: &Client,
@@ -296,7 +296,7 @@ impl Merchant {
             for deposit in &details.deposits {
                 let key = (deposit.h_contract_terms, deposit.coin_pub);
                 let back = refunded.get(&key).copied().unwrap_or(Money::ZERO);
-                // What was given back completely costs no deposit fee either.
+                // A complete refund also waives the deposit fee.
                 if back < deposit.deposit_value.money {
                     let net = deposit.deposit_value.money.checked_sub(back)?;
                     sum = sum.checked_add(net)?.checked_sub(deposit.deposit_fee.money)?;
@@ -322,7 +322,7 @@ impl Merchant {
     }
 }
 
-/// A deadline in whole seconds, so far from now.
+/// A deadline in whole seconds, this long from now.
 pub fn deadline(now: Timestamp, after: Duration) -> Timestamp {
     let seconds = now.saturating_add(after).as_secs().unwrap_or(u64::MAX / 2_000_000);
     Timestamp::from_secs(seconds)

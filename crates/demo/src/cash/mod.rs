@@ -1,5 +1,5 @@
-//! `batzen demo`: a whole round of digital cash in one process, with real HTTP between the parts, and the
-//! proof that every balance adds up.
+//! `batzen demo`: a whole round of digital cash in one process, with real HTTP between the parts, and a proof
+//! that every balance is right.
 //!
 //! | module | contents |
 //! |---|---|
@@ -30,18 +30,18 @@ use crate::sheet::BalanceSheet;
 use books::Books;
 use report::Report;
 
-/// Play a round of digital cash on this machine, and prove that every balance adds up.
+/// Play a round of digital cash on this machine, and prove that every balance is right.
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen demo                          play, then serve until Ctrl-C
   batzen demo --once --json            for scripts
-  batzen demo --store postgres         the books in a PostgreSQL server that is started for it
+  batzen demo --store postgres         the books in a PostgreSQL server started for the demo
   batzen demo --data ./demo-data       keep everything; the next run continues the books
 
-Exit code 0 only if every step succeeded and every balance adds up.")]
+Exit code 0 only if every step succeeded and every balance is right.")]
 pub struct DemoArgs {
-    /// Keep keys, books and wallets in this directory and continue those that are there [default: a temporary
-    /// one]
+    /// Keep keys, books and wallets in this directory, and continue with existing ones [default: a temporary
+    /// directory]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Exit after the round instead of serving until Ctrl-C
@@ -50,33 +50,35 @@ pub struct DemoArgs {
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// TCP port of the bank [default: 8082 if it is free, with --once any free one; with --data that of the
+    /// TCP port of the bank [default: 8082 if it is free, with --once any free port; with --data that of the
     /// last run]
     #[arg(long, value_name = "PORT")]
     bank_port: Option<u16>,
-    /// TCP port of the exchange [default: 8081 if it is free, with --once any free one; with --data that of
+    /// TCP port of the exchange [default: 8081 if it is free, with --once any free port; with --data that of
     /// the first run]
     #[arg(long, value_name = "PORT")]
     exchange_port: Option<u16>,
-    /// Where the bank's money is: embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS
+    /// Where the bank's money is held: embedded, tcp://HOST:PORT, unix:///PATH or
+    /// tigerbeetle://ADDRESS,ADDRESS
     #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded)]
     ledger: LedgerAddress,
-    /// Where the books are: embedded (in the directory) or postgres
+    /// Where the books are kept: embedded (in the directory) or postgres
     #[arg(long, value_name = "STORE", default_value = "embedded", hide_possible_values = true)]
     store: StoreKind,
-    /// With --store postgres: an empty database, or that of --data [default: in a server of its own]
+    /// With --store postgres: an empty database, or the one used with --data before [default: in its own
+    /// server]
     #[arg(long, value_name = "URL")]
     database: Option<String>,
-    /// Bits of RSA denominations
+    /// Key size of RSA denominations in bits
     #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
     rsa_bits: u32,
-    /// Offer and withdraw Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw
+    /// Also offer and withdraw Clause Schnorr coins; the GNU Taler wallet of December 2022 cannot withdraw
     /// from such an exchange
     #[arg(long)]
     cs: bool,
 }
 
-/// Where everything is: in a directory that stays, or in one that goes with the process.
+/// The directory of all data: a permanent one, or one that is removed at the end.
 enum DataDir {
     Kept(PathBuf),
     Temporary(tempfile::TempDir),

@@ -1,4 +1,4 @@
-//! The proof by which an exchange refuses a double spend: everything that the coin did, signed by its owner.
+//! The proof with which an exchange refuses a double spend: all operations of the coin, signed by its owner.
 
 use anyhow::{bail, ensure};
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash};
@@ -10,12 +10,12 @@ use batzen_protocol::{Money, Timestamp};
 const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 
-/// Checks every signature in a proof about a coin of `value` and sums it up. Returns what is left on the
+/// Checks every signature in a proof about a coin of `value`, and sums it up. Returns the amount left on the
 /// coin.
 ///
 /// # Errors
-/// A signature that does not verify, a proof about another coin, sums that cannot be, or an event
-/// that does not occur here.
+/// A signature that does not verify, a proof about another coin, impossible sums, or an event that does not
+/// occur here.
 pub fn remaining(conflict: &CoinConflict, coin_pub: &EddsaPublicKey, value: Money) -> anyhow::Result<Money> {
     ensure!(conflict.coin_pub == *coin_pub, "the proof is about another coin");
     ensure!(!conflict.history.is_empty(), "the proof is empty");

@@ -12,9 +12,9 @@ use serde_json::json;
 use super::world::World;
 use crate::sheet::BalanceSheet;
 
-/// What a step did.
+/// The result of a successful step.
 pub struct StepSummary {
-    /// How many of the things that the step is about.
+    /// The number of items in the step.
     pub count: usize,
     /// One line for people.
     pub summary: String,
@@ -54,17 +54,17 @@ impl Report {
         self.steps.iter().all(|step| step.ok)
     }
 
-    /// Takes a step: shows its name, waits, prints its result.
+    /// Runs a step: shows its name, waits, prints its result.
     ///
     /// # Errors
-    /// The step failed; its error is printed already.
+    /// The step failed; its error has been printed.
     pub async fn step<T>(
         &mut self,
         name: &'static str,
         doing: &str,
         work: impl Future<Output = anyhow::Result<(T, StepSummary)>>,
     ) -> Result<T, Failed> {
-        // The first step has a bar of its own: keys are created.
+        // The first step has its own progress bar, because keys are created.
         let spins = self.is_interactive && !self.steps.is_empty();
         let spinner = spins.then(|| {
             let style = ProgressStyle::with_template("{spinner} {msg} …")
@@ -94,7 +94,8 @@ impl Report {
         }
     }
 
-    /// Prints a line for people. A closed standard output must not keep the books from being closed.
+    /// Prints a line for people. A closed standard output must not stop the round before the books are
+    /// closed.
     fn print_line(&self, text: &str) {
         if !self.json {
             let _ = writeln!(std::io::stdout(), "{text}");
@@ -106,7 +107,7 @@ impl Report {
         eprintln!("batzen: {text}");
     }
 
-    /// The results: all at once for programs, the balance sheet for people.
+    /// Prints the results: all of them for programs, the balance sheet for people.
     ///
     /// # Errors
     /// When standard output fails.
@@ -169,7 +170,7 @@ and in another terminal:
     }
 }
 
-/// Where people can look at exchange and bank.
+/// The dashboards of exchange and bank.
 fn dashboards(world: &World) -> [String; 2] {
     [world.exchange.base_url(), &world.bank.base_url].map(|base| format!("{base}dashboard"))
 }
@@ -180,6 +181,6 @@ fn quoted(text: &str) -> String {
     if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// A step failed; the report has printed why.
+/// A step failed; the report has printed the reason.
 #[derive(Debug)]
 pub struct Failed;

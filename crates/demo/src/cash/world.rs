@@ -32,52 +32,52 @@ pub const EXCHANGE_ACCOUNT: &str = "exchange";
 pub const HOSTNAME: &str = "localhost";
 /// The currency.
 const CURRENCY: &str = "KUDOS";
-/// What people get when they open an account.
+/// The sign-up bonus of new accounts.
 const SIGNUP_BONUS: &str = "100";
 
 /// Options of the world.
 pub struct Options {
-    /// The bank's port; none: that of the last run, or the documented one, or a free one.
+    /// The bank's port; `None`: that of the last run, or the documented one, or a free one.
     pub bank_port: Option<u16>,
-    /// The exchange's port; none: that of the first run, or the documented one, or a free one.
+    /// The exchange's port; `None`: that of the first run, or the documented one, or a free one.
     pub exchange_port: Option<u16>,
-    /// Bits of RSA denominations.
+    /// Key size of RSA denominations in bits.
     pub rsa_bits: u32,
-    /// Whether coins are offered in Clause Blind Schnorr too.
+    /// Whether to offer coins in Clause Blind Schnorr, too.
     pub cs: bool,
-    /// Whether the services go on after the round. Only then people come to them, and expect the documented
-    /// ports.
+    /// Whether the services keep running after the round. Only then do people use them, and expect the
+    /// documented ports.
     pub keeps_serving: bool,
-    /// Where the bank's money is.
+    /// Where the bank's money is held.
     pub ledger: LedgerAddress,
 }
 
-/// The ports that the documents name.
+/// The documented ports.
 const BANK_PORT: u16 = 8082;
 const EXCHANGE_PORT: u16 = 8081;
 
-/// The name of its file.
+/// The name of the state file.
 const STATE_FILE: &str = "demo.json";
 
-/// The state that is saved beside stores, keys and wallets.
+/// The state that is saved in addition to stores, keys and wallets.
 #[derive(Serialize, Deserialize)]
 struct SavedState {
-    /// How many rounds were begun.
+    /// The number of rounds begun.
     runs: u64,
-    /// Whether the last one came to its end.
+    /// Whether the last one was completed.
     is_finished: bool,
     bank_port: u16,
-    /// Wallets know the exchange by its URL, so it keeps its port.
+    /// Wallets identify the exchange by its URL, so it keeps its port.
     exchange_port: u16,
     merchant_priv: EddsaPrivateKey,
     wire_salt: WireSalt,
 }
 
-/// Everything that takes part.
+/// All participants of the demo.
 pub struct World {
-    /// Where everything is kept.
+    /// The directory of all data.
     pub dir: PathBuf,
-    /// Where the books are, if not in the directory.
+    /// The URL of the books' database, if they are not in the directory.
     pub database: Option<String>,
     /// The currency.
     pub currency: Currency,
@@ -89,11 +89,11 @@ pub struct World {
     pub exchange: RunningExchange,
     /// The merchant.
     pub merchant: Merchant,
-    /// For calls that neither wallet nor merchant makes.
+    /// For calls made by neither wallet nor merchant.
     pub client: Client,
     /// Whether the previous round was interrupted.
     pub follows_interruption: bool,
-    /// Whether coins are offered in Clause Blind Schnorr too.
+    /// Whether coins are also offered in Clause Blind Schnorr.
     pub cs: bool,
     saved: SavedState,
 }
@@ -102,7 +102,7 @@ impl World {
     /// Starts bank and exchange, opens their accounts, and waits until wallets can use them.
     ///
     /// # Errors
-    /// Ports that are taken, directories that another demo uses, stores that are damaged.
+    /// Ports in use, directories used by another demo, damaged stores.
     pub async fn start(
         dir: &Path,
         books: &Books,
@@ -172,7 +172,7 @@ impl World {
         }
         let start = StartOptions {
             clock: TimeShift::default().clock(),
-            // The round runs them itself, so that refunds come before the aggregation whatever the machine's
+            // The round runs them itself, so that refunds come before the aggregation on machines of any
             // speed.
             workers: false,
             progress: progress::of_keys(shows_progress),
@@ -203,7 +203,7 @@ impl World {
         })
     }
 
-    /// Notes that the round came to its end.
+    /// Records that the round was completed.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -222,7 +222,7 @@ impl World {
         self.dir.join("wallets").join(format!("{name}.db"))
     }
 
-    /// Which services have other ports than the documents name, in words; nothing if none has.
+    /// A sentence about services on other ports than the documented ones; empty if there are none.
     pub fn other_ports(&self) -> String {
         let ports = [
             ("bank", self.saved.bank_port, BANK_PORT),
@@ -244,7 +244,7 @@ impl World {
         Wallet::open(&self.wallet_file(name)).with_context(|| format!("wallet of {name}"))
     }
 
-    /// Both sides of the books. Call it when nothing moves.
+    /// Both sides of the books. Call it only while no money moves.
     ///
     /// # Errors
     /// When a store cannot be read, or rows contradict each other.
@@ -254,7 +254,7 @@ impl World {
         let app = Arc::clone(self.app());
         let read = move || {
             let (store, rules) = (&app.core.store, &app.core.rules);
-            // On a database the running sums are those of the last reading: read now.
+            // On a database the running sums are as old as the last reading, so read them now.
             if !rules.flow.follows_commits() {
                 let rows = MoneyFlow::freeze(store)?;
                 rules.flow.recompute(&rules.denoms, store, &*rows)?;
@@ -272,9 +272,9 @@ impl World {
         })
     }
 
-    /// The running sums that the metrics tell must be those of the rows.
+    /// Checks that the running sums in the metrics equal those of the rows.
     fn check_flow(&self, totals: &Totals) -> anyhow::Result<()> {
-        // None while a long history is still being added up.
+        // `None` while a long history is still being added up.
         let Some(sums) = self.app().core.rules.flow.sums() else { return Ok(()) };
         let is_same = [
             (sums.wired_in, totals.wired_in),
@@ -294,10 +294,10 @@ impl World {
         self.exchange.start_workers();
     }
 
-    /// Ends exchange and bank; everything answered is durable.
+    /// Shuts down exchange and bank; everything answered is durable.
     ///
     /// # Errors
-    /// When a store cannot be closed in order.
+    /// When a store cannot be closed cleanly.
     pub async fn shutdown(self) -> anyhow::Result<()> {
         let exchange = self.exchange.shutdown().await.context("close the exchange's store");
         self.bank.shutdown().await.context("close the bank's store")?;
@@ -333,7 +333,7 @@ impl SavedState {
         }
     }
 
-    /// All or nothing: the merchant's key is in it.
+    /// Atomically, because the file contains the merchant's key.
     fn write(&self, file: &Path) -> anyhow::Result<()> {
         let fresh = file.with_extension("json.new");
         let mut out = std::fs::OpenOptions::new()
@@ -350,7 +350,7 @@ impl SavedState {
     }
 }
 
-/// The wanted port if it is free, else another.
+/// The wanted port if it is free, otherwise another one.
 fn port_like(wanted: Option<u16>) -> anyhow::Result<u16> {
     match wanted {
         Some(port) if TcpListener::bind(("127.0.0.1", port)).is_ok() => Ok(port),
@@ -358,8 +358,8 @@ fn port_like(wanted: Option<u16>) -> anyhow::Result<u16> {
     }
 }
 
-/// A port that is free now. It is kept for later runs, so it is below those that the system gives to
-/// clients: any of them could have it by then.
+/// A port that is free now. It is kept for later runs, so it must be below the range that the system gives to
+/// clients; any of them might use it by then.
 fn free_port() -> anyhow::Result<u16> {
     const FIRST: u16 = 10_240;
     const COUNT: u16 = 20_000;

@@ -1,4 +1,4 @@
-//! The books at the end: the switch's figures beside the participants' own.
+//! The final books: the switch's figures beside those of the participants.
 
 use std::fmt::Write as _;
 
@@ -17,9 +17,9 @@ pub struct Sheet {
     hub_settlement: i128,
     /// The settlement of the day.
     settlement: String,
-    /// What each participant has at the settlement bank.
+    /// Each participant's funds at the settlement bank.
     liquidity: Vec<(String, i128)>,
-    /// What all had brought there before.
+    /// The sum of all initial funds.
     brought: i128,
     /// Transfers that the switch has committed.
     committed: u64,
@@ -27,17 +27,17 @@ pub struct Sheet {
     unfinished: u64,
     /// Transfers by state.
     states: Value,
-    /// Transfers that were COMMITTED by the notice to the payer.
+    /// Transfers whose payer was notified of COMMITTED.
     callbacks: u64,
     /// Transfers with contradictory notices.
     contradictory: u64,
 }
 
 impl Sheet {
-    /// Asks the switch and the participants.
+    /// Queries the switch and the participants.
     ///
     /// # Errors
-    /// When the switch does not answer, or not with balances.
+    /// When the switch does not answer, or its answer contains no balances.
     pub fn read(hub: &Hub, fsps: &Fsps, settled: &play::Settled) -> anyhow::Result<Self> {
         let answer = hub.get("/balances")?;
         let currencies = answer["currencies"].as_array().context("currencies of /balances")?;
@@ -70,7 +70,7 @@ impl Sheet {
         })
     }
 
-    /// What does not add up; nothing, if all is well.
+    /// All contradictions; empty if there are none.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut check = |is_right: bool, what: &str| {
@@ -99,7 +99,7 @@ impl Sheet {
         ]
     }
 
-    /// For programs.
+    /// The sheet for programs.
     pub fn json(&self) -> Value {
         let liquidity: serde_json::Map<String, Value> =
             self.liquidity.iter().map(|(name, amount)| (name.clone(), decimal(*amount).into())).collect();
@@ -120,7 +120,7 @@ impl Sheet {
         })
     }
 
-    /// For people.
+    /// The sheet for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.

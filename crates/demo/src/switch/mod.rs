@@ -1,5 +1,5 @@
 //! `batzen switch demo`: a ledger, a switch and four simulated participants in one process, with real HTTP
-//! between them, and the proof that every amount is where it belongs.
+//! between them, and a proof that no money is lost.
 //!
 //! | module | contents |
 //! |---|---|
@@ -30,39 +30,39 @@ use serde_json::json;
 use batzen_storage::StoreConfig;
 use steps::Steps;
 
-/// The currency of the demonstration.
+/// The currency of the demo.
 const CURRENCY: &str = "USD";
 /// The participants.
 const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 
-/// Clear between four simulated participants on this machine, and prove that every amount is where it belongs
+/// Clear transfers between four simulated participants on this machine, and prove that no money is lost
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen switch demo                     play, then serve until Ctrl-C
   batzen switch demo --once --json       for scripts
-  batzen switch demo --data ./day        keep stores and reports (in a directory without an earlier demonstration)
+  batzen switch demo --data ./day        keep stores and reports (in a directory without an earlier demo)
 
-Exit code 0 only if every step succeeded and the books add up.")]
+Exit code 0 only if every step succeeded and the books balance.")]
 pub struct DemoArgs {
     /// Keep stores and reports in this directory [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Exit after the demonstration instead of serving until Ctrl-C
+    /// Exit after the demo instead of serving until Ctrl-C
     #[arg(long)]
     once: bool,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// Where the money is: embedded (in this process), tcp://HOST:PORT, unix:///PATH or
-    /// tigerbeetle://ADDRESS,ADDRESS (a ledger that holds nothing yet)
+    /// Where the money is held: embedded (in this process), tcp://HOST:PORT, unix:///PATH or
+    /// tigerbeetle://ADDRESS,ADDRESS (a ledger that is still empty)
     #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded)]
     ledger: LedgerAddress,
 }
 
-/// Where everything is.
+/// The directory of all data.
 pub struct DataDir {
     path: PathBuf,
-    /// Removed with everything in it when this is dropped; none: the directory stays.
+    /// Removed with its contents when this is dropped; `None`: the directory stays.
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -78,7 +78,7 @@ impl DataDir {
         Ok(Self { path: dir.path().to_owned(), _temporary: Some(dir) })
     }
 
-    /// Where the reports go.
+    /// The directory of the reports.
     pub fn reports(&self) -> PathBuf {
         self.path.join("reports")
     }
@@ -104,7 +104,7 @@ impl Deployment {
     async fn start(data_dir: &DataDir, address: &LedgerAddress) -> anyhow::Result<Self> {
         let ledger =
             SwitchLedger::open(address, &StoreConfig::Embedded { dir: data_dir.path.join("ledger") }).await?;
-        // Random tokens suffice: the switch listens on this machine only.
+        // Random tokens suffice, since the switch listens only on this machine.
         let tokens = ["one", "two"].map(|name| {
             let mut random = [0; 16];
             batzen_crypto::fill_random(&mut random);
@@ -148,7 +148,7 @@ async fn demonstrate(args: &DemoArgs, data_dir: DataDir) -> anyhow::Result<ExitC
         biased;
         () = &mut stop => {
             eprintln!("batzen: interrupted");
-            // A step of the demonstration may still be waiting for something; it is no longer needed.
+            // A step of the demo may still be waiting for something that is no longer needed.
             std::process::exit(130);
         }
         played = playing => played.context("the demonstration has panicked")?,
@@ -163,7 +163,7 @@ async fn demonstrate(args: &DemoArgs, data_dir: DataDir) -> anyhow::Result<ExitC
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The results: all at once for programs, the balance sheet for people.
+/// Prints the results: all of them for programs, the balance sheet for people.
 fn print_results(
     is_json: bool,
     steps: &Steps,

@@ -1,4 +1,4 @@
-//! The demonstration, step by step.
+//! The demo, step by step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,28 +17,28 @@ use super::{CURRENCY, DataDir};
 const MODEL: &str = "deferred-net";
 /// How long a participant waits for a callback.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long transfers may take, and those that are to expire.
+/// How long transfers may take; the second value is for those that must expire.
 const EXPIRATION: Duration = Duration::from_secs(60);
 const SHORT_EXPIRATION: Duration = Duration::from_secs(1);
-/// What each participant may owe, in hundredths.
+/// Each participant's net debit cap, in hundredths.
 const CAP_CENTS: u64 = 100_000;
-/// What the participants have at the settlement bank, in hundredths. The last one has less than its cap.
+/// The participants' funds at the settlement bank, in hundredths. The last one has less than its cap.
 pub const FUNDS_CENTS: [u64; 4] = [1_000_000, 1_000_000, 1_000_000, 5_000];
-/// Transfers that simply succeed.
+/// The number of plain transfers that succeed.
 const TRANSFERS: u64 = 40;
 
-/// What the demonstration produced.
+/// The results of the demo.
 pub struct Results {
     /// The books at the end.
     pub sheet: Sheet,
-    /// The files that were written.
+    /// The files written.
     pub reports: Vec<std::path::PathBuf>,
 }
 
-/// Plays everything.
+/// Plays the whole demo.
 ///
 /// # Errors
-/// The first thing that did not go as it should.
+/// The first unexpected result.
 pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, data_dir: &DataDir) -> anyhow::Result<Results> {
     steps.step("four eyes", || four_eyes(hub))?;
     steps.step("onboard", || onboard(hub, fsps))?;
@@ -69,7 +69,7 @@ pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, data_dir: &DataDir) -> an
 pub struct Closed {
     /// Its number.
     pub window: u64,
-    /// What the switch says that each participant has sent and received, in the order of the participants.
+    /// The switch's sent and received amounts of each participant, in the order of the participants.
     pub totals: Vec<WindowTotals>,
 }
 
@@ -141,7 +141,7 @@ fn onboard(hub: &Hub, fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
     Ok(((), StepSummary { count: fsps.names().len(), summary }))
 }
 
-/// One operator alone cannot bring funds.
+/// One operator alone cannot add funds.
 fn funds_alone(hub: &Hub, name: &str) -> anyhow::Result<()> {
     let before = hub.liquidity(name, CURRENCY)?;
     let (path, body) = hub.funds_request(name, CURRENCY, "recordFundsIn", "1", "by one operator alone")?;
@@ -151,7 +151,7 @@ fn funds_alone(hub: &Hub, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends and waits for the end.
+/// Sends a transfer and waits for its outcome.
 fn send(
     fsps: &Fsps,
     payer: usize,
@@ -180,7 +180,7 @@ fn transfer(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
     let participants = fsps.names().len() - 1;
     let ids: Vec<_> = (0..TRANSFERS)
         .map(|number| {
-            // The last participant has little: it only receives here.
+            // The last participant has few funds, so here it only receives.
             let payer = usize::try_from(number).unwrap_or(0) % participants;
             let payee =
                 (payer + 1 + usize::try_from(number / 3).unwrap_or(0) % participants) % (participants + 1);
@@ -204,7 +204,7 @@ fn transfer(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
 
 fn limits(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
     let last = fsps.names().len() - 1;
-    // The cap is below what the first participant has; the last one has less than its cap.
+    // The first participant's funds exceed the cap; the last one's are below it.
     let over_cap = send(fsps, 0, 1, CAP_CENTS + 50_000, Behaviour::Accept)?;
     expect(&over_cap, Notice::Error(4200))?;
     let over_funds = send(fsps, last, 0, FUNDS_CENTS[last] + 60_000, Behaviour::Accept)?;
@@ -245,7 +245,7 @@ fn expire(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
     Ok(((), StepSummary { count: 2, summary }))
 }
 
-/// Closes the window and compares its totals with what the participants know of what they sent and received.
+/// Closes the window and compares its totals with the participants' own records.
 fn close(hub: &Hub, fsps: &Fsps) -> anyhow::Result<(Closed, StepSummary)> {
     let window = hub.close_window("end of the day")?;
     ensure!(hub.open_window()? != window, "the window is still open");
@@ -273,11 +273,11 @@ fn close(hub: &Hub, fsps: &Fsps) -> anyhow::Result<(Closed, StepSummary)> {
 pub struct Settled {
     /// Its number.
     pub id: String,
-    /// What each participant has at the settlement bank afterwards, in the order of the participants.
+    /// Each participant's funds at the settlement bank afterwards, in the order of the participants.
     pub liquidity: Vec<i128>,
 }
 
-/// Settles the window step by step and books what the settlement bank has moved. Afterwards no participant
+/// Settles the window step by step, and books what the settlement bank has moved. Afterwards no participant
 /// owes anything.
 fn settle(hub: &Hub, closed: &Closed) -> anyhow::Result<(Settled, StepSummary)> {
     let id = hub.begin_settlement(MODEL, &closed.window.into())?;
@@ -313,7 +313,7 @@ fn settle(hub: &Hub, closed: &Closed) -> anyhow::Result<(Settled, StepSummary)> 
     Ok((Settled { id: id.to_string(), liquidity }, StepSummary { count: nets.len(), summary }))
 }
 
-/// What each participant knows of what it has sent and received, in the order of the participants.
+/// Each participant's own record of sent and received amounts, in the order of the participants.
 fn own_totals(fsps: &Fsps) -> Vec<WindowTotals> {
     let total = |name: &String| WindowTotals {
         name: name.clone(),

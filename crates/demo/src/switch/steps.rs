@@ -1,13 +1,13 @@
-//! The steps of the demonstration: printed line by line for people, or kept for programs.
+//! The steps of the demo: printed line by line for people, or kept for programs.
 
 use std::io::Write as _;
 use std::time::Instant;
 
 use serde::Serialize;
 
-/// What a step did.
+/// The result of a successful step.
 pub struct StepSummary {
-    /// How many of the things that the step is about.
+    /// The number of items in the step.
     pub count: usize,
     /// One line for people.
     pub summary: String,
@@ -36,10 +36,10 @@ impl Steps {
         Self { is_silent, steps: Vec::new() }
     }
 
-    /// Takes a step and prints its result.
+    /// Runs a step and prints its result.
     ///
     /// # Errors
-    /// The step's own.
+    /// The step's own error.
     pub fn step<T>(
         &mut self,
         name: &'static str,
@@ -56,14 +56,14 @@ impl Steps {
             }
         };
         if !self.is_silent {
-            // A closed standard output must not keep the books from being closed.
+            // A closed standard output must not stop the demo before the books are closed.
             let _ = writeln!(std::io::stdout(), "{name:<12}{milliseconds:>7} ms  {summary}");
         }
         self.steps.push(Step { name, ok, count, milliseconds, error });
         result
     }
 
-    /// For programs.
+    /// The steps for programs.
     ///
     /// # Errors
     /// Never: names and numbers have a JSON form.

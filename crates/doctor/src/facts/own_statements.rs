@@ -14,7 +14,7 @@ use super::plans::{self, Plan};
 pub struct Measured {
     /// The table that it is about.
     pub table: String,
-    /// What it does.
+    /// Its operation.
     pub what: String,
     /// Number of partitions of the table; 0: not partitioned.
     pub parts: u16,

@@ -1,4 +1,4 @@
-//! What a synced write costs.
+//! The time of a synced write.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;

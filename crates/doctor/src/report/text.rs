@@ -11,13 +11,13 @@ use crate::findings::tables::by_root;
 use crate::findings::{Finding, Severity};
 use crate::words;
 
-/// The largest number of rows of a table.
+/// The most rows of a table.
 const ROWS: usize = 10;
 
 /// Whether the output supports colours.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
-    /// Whether it does.
+    /// True if it does.
     pub colours: bool,
 }
 

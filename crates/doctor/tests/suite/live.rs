@@ -1,4 +1,4 @@
-//! The doctor on real servers: it reports problems, and nothing else.
+//! The doctor on real servers: it reports the problems, and nothing else.
 
 use std::process::Child;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn options(url: &str) -> Options {
     Options { sample: Duration::from_millis(300), ..Options::new(url) }
 }
 
-/// Options by which everything counts as long at once.
+/// Options with which everything counts as long at once.
 fn strict(url: &str) -> Options {
     Options { limits: Limits { long: 0.0, lock_wait: 0.0 }, ..options(url) }
 }

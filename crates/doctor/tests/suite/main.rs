@@ -1,4 +1,5 @@
-//! The tests of this crate, as one program: linking one is much quicker than linking one a file.
+//! The tests of this crate in one program, because linking one program is much quicker than linking one per
+//! file.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

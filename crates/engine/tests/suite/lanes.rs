@@ -19,7 +19,7 @@ use batzen_store::{
 };
 
 record! {
-    /// Names an account.
+    /// The key of an account.
     pub key struct AccountKey {
         /// Its number.
         pub id: u32,
@@ -41,7 +41,7 @@ impl Table for Accounts {
     type Row = AccountRow;
 }
 
-/// Touches an account. The same number again changes nothing.
+/// Touches an account. Repeating a number changes nothing.
 #[derive(Clone, Debug)]
 struct Touch {
     owner: [u8; 4],
@@ -116,10 +116,10 @@ fn clock() -> Timestamp {
     Timestamp::from_secs(1)
 }
 
-/// Decides how a commit ends. None: as the store below ends it.
+/// Decides how a commit ends. None: the store below decides.
 type OnCommit = dyn Fn(&MemoryBackend, &ChangeSet) -> Option<Result<CommitOutcome>> + Send + Sync;
 
-/// A database whose commits end as a test wants.
+/// A database whose commits end as a test decides.
 struct Willful {
     inner: MemoryBackend,
     on_commit: Box<OnCommit>,
@@ -233,7 +233,7 @@ fn a_batch_that_keeps_losing_is_halved_until_it_wins() {
     let verdicts = batcher.run(&commands, &clock).unwrap();
     assert!(verdicts.iter().all(|verdict| *verdict == Ok(1)));
     assert_eq!(store.count::<Accounts>().unwrap(), 20);
-    // 20, 10 twice, 5 four times: each lost three times.
+    // A batch of 20, 2 of 10 and 4 of 5 each lost three times.
     assert_eq!(batcher.metrics().snapshot().conflicts, 3 * (1 + 2 + 4));
 }
 
@@ -272,7 +272,7 @@ async fn a_repetition_finds_out_an_outcome_that_was_unknown() {
     let store = scripted(move |inner, changes| {
         let away = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).ok()?;
         if away == 1 {
-            // It took effect, but the answer was lost.
+            // The commit took effect, but the answer was lost.
             assert_eq!(inner.commit(changes).unwrap(), CommitOutcome::Committed);
         }
         Some(Err(StoreError::Unavailable("test".into())))
@@ -283,7 +283,11 @@ async fn a_repetition_finds_out_an_outcome_that_was_unknown() {
         let error = lanes.submit(touch(1, 5)).await.unwrap_err();
         assert!(matches!(error, SubmitError::Store(error) if matches!(*error, StoreError::Unavailable(_))));
     }
-    assert_eq!(lanes.submit(touch(1, 5)).await.unwrap(), Ok(1), "once, however often it was asked for");
+    assert_eq!(
+        lanes.submit(touch(1, 5)).await.unwrap(),
+        Ok(1),
+        "it took effect once, however often it was submitted"
+    );
     lanes.close();
 }
 

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use batzen_engine::{LaneMachine, MachineLane, MachineLaneOptions, SubmitError};
 
-/// The world outside of the machine: its log, and the faults of the log.
+/// The world outside the machine: its log, and the log's faults.
 #[derive(Default)]
 struct Outside {
     durable: Mutex<Vec<u64>>,
     is_full: AtomicBool,
-    /// While it is locked, commits wait.
+    /// Commits wait while it is locked.
     gate: Mutex<()>,
     now: AtomicU64,
 }
 
-/// Adds numbers up. Every hundred ticks it adds 1000 by itself.
+/// Adds up numbers. Every hundred ticks, it adds 1000 by itself.
 struct Sum {
     outside: Arc<Outside>,
     log: Vec<u64>,
@@ -109,7 +109,7 @@ async fn waiting_requests_share_a_batch_and_the_queue_is_limited() {
     let gate = outside.gate.lock().unwrap();
     let mut answers = Vec::new();
     let mut refused = 0;
-    // One batch of three at most is at the gate, four wait.
+    // One batch of at most three is at the gate, and four wait.
     for n in 0..20 {
         match lane.enqueue(n) {
             Ok(answer) => answers.push(answer),

@@ -1,7 +1,7 @@
 //! The pipeline with a toy service: accounts that pay each other and never go below zero.
 //!
-//! For all batch sizes, the outcome is that of one command after the other; refused commands leave no trace;
-//! conflicts, overtaken refusals, full queues and failing stores end as documented.
+//! For all batch sizes, the outcome equals that of executing the commands one by one. Refused commands leave
+//! no trace. Conflicts, overtaken refusals, full queues and failing stores end as documented.
 
 #![allow(clippy::type_complexity, missing_docs)]
 
@@ -19,7 +19,7 @@ use batzen_store::{
 use proptest::prelude::*;
 
 record! {
-    /// Names an account.
+    /// The key of an account.
     pub key struct AccountKey {
         /// Its number.
         pub id: u64,
@@ -28,7 +28,7 @@ record! {
 record! {
     /// An account.
     pub struct AccountRow {
-        /// What it holds.
+        /// The balance.
         pub balance: u64,
     }
 }
@@ -40,11 +40,11 @@ impl Table for Accounts {
 }
 
 record! {
-    /// Names a payment.
+    /// The key of a payment.
     pub key struct PaymentKey {
         /// The payer.
         pub from: u64,
-        /// The payer's number for it.
+        /// The payer's number for the payment.
         pub id: u64,
     }
 }
@@ -114,7 +114,7 @@ impl Rules for Toy {
                 if let Some(row) = rows.get::<Payments>(&payment) {
                     return if row.amount == *amount { Ok(row.amount) } else { Err(Refusal::Conflict) };
                 }
-                // Changes before the check, so that the rollback has something to undo.
+                // Changes rows before the check, so that the rollback has something to undo.
                 rows.insert::<Payments>(&payment, PaymentRow { amount: *amount });
                 let from_key = AccountKey { id: *from };
                 let before = rows.get::<Accounts>(&from_key).map_or(0, |row| row.balance);
@@ -177,7 +177,7 @@ fn state(store: &Store) -> (Vec<(u64, u64)>, Vec<(u64, u64, u64)>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Money is conserved in batches of any size, and each accepted payment is there exactly once.
+    /// Money is conserved in batches of any size, and each accepted payment exists exactly once.
     #[test]
     fn batches_conserve_money(commands in commands(), size in 1..12_usize) {
         let store = Store::new(MemoryBackend::new());
@@ -247,13 +247,13 @@ fn a_refusal_that_was_overtaken_runs_again() {
             &clock,
         )
         .unwrap();
-    // Refused at first, funded by the next command of the batch: the insufficient balance cannot be proved
-    // any more.
+    // Refused at first and then funded by the next command of the batch, so the insufficient balance can no
+    // longer be proved.
     assert_eq!(verdicts, [Ok(5), Ok(5)]);
     assert_eq!(state(&store).0, [(1, 0), (2, 5)]);
 }
 
-/// A store that shows each batch a competing insert before its first commit attempts, or fails.
+/// A store that presents each batch with a competing insert before its first commit attempts, or fails.
 struct Rival {
     inner: MemoryBackend,
     rival_commits: AtomicU64,
@@ -312,7 +312,7 @@ impl Backend for Rival {
         }
         let step = self.rival_commits.fetch_add(1, Ordering::Relaxed);
         if step < 3 {
-            // Another node funds the same account first: first a race of inserts, then changed rows.
+            // Another node funds the same account first: at first a race of inserts, then changed rows.
             let key = AccountKey { id: 7 };
             let mut rival = ChangeSet::new();
             let store_row =
@@ -345,7 +345,7 @@ fn a_batch_that_another_node_overtook_runs_again() {
         Store::new(Rival { inner: MemoryBackend::new(), rival_commits: AtomicU64::new(0), full: false });
     let batcher = Batcher::new(Arc::new(Toy), store.clone());
     let verdicts = batcher.run(&[Command::Fund { account: 7, amount: 1 }], &clock).unwrap();
-    assert_eq!(verdicts, [Ok(301)], "all three of the rival's credits and ours are kept");
+    assert_eq!(verdicts, [Ok(301)], "the rival's three credits and ours are all kept");
 }
 
 #[tokio::test]
@@ -398,7 +398,7 @@ async fn giving_up_the_first_command_of_a_turn_does_not_affect_the_others() {
     assert_eq!(state(&store).0.iter().map(|(_, balance)| balance).sum::<u64>(), 3);
 }
 
-/// A worker may have begun a command and use the lane for something else before it polls the first one again.
+/// A worker may start a command and use the lane for something else before it polls the first one again.
 async fn an_unpolled_command_holds_nothing_up() {
     let store = Store::new(MemoryBackend::new());
     let lane = Lane::start(Arc::new(Toy), store.clone(), Arc::new(clock), LaneOptions::default());
@@ -481,7 +481,7 @@ fn an_unplanned_row_is_a_broken_assertion() {
     let _ = Batcher::new(Arc::new(Careless), Store::new(MemoryBackend::new())).run(&[()], &clock);
 }
 
-/// Rules that refuse odd numbers, and whose evidence is what the test sends, when it sends it.
+/// Rules that refuse odd numbers. Their evidence is whatever the test sends, when it sends it.
 struct Doubtful {
     evidence: std::sync::Mutex<std::sync::mpsc::Receiver<Evidence>>,
     executed: std::sync::atomic::AtomicU32,
@@ -533,7 +533,7 @@ async fn a_slow_history_does_not_delay_others() {
     lane.close();
 }
 
-/// A refusal that is proved by a history of `events` events. Reading each of them takes a permit.
+/// A refusal that is proved by a history of `events` events. Reading each event takes a permit.
 struct Readers {
     permits: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
 }
@@ -586,9 +586,9 @@ async fn a_long_history_does_not_delay_short_ones() {
     tokio::task::yield_now().await;
     for _ in 0..100 {
         let answer = tokio::time::timeout(std::time::Duration::from_secs(60), lane.submit(short));
-        assert_eq!(answer.await.expect("it overtakes the long ones").unwrap(), Err(short.events));
+        assert_eq!(answer.await.expect("the short one overtakes the long ones").unwrap(), Err(short.events));
     }
-    // Only a few of them may wait: the others have to try again later.
+    // Only a few of them may wait; the others must try again later.
     (0..64 * long.events).for_each(|_| permit.send(()).unwrap());
     let (mut proved, mut rejected) = (0, 0);
     for task in waiting {
@@ -598,11 +598,14 @@ async fn a_long_history_does_not_delay_short_ones() {
             Err(other) => panic!("{other}"),
         }
     }
-    assert!((8..=9).contains(&proved), "eight wait, one is read; {proved} were proved, {rejected} rejected");
+    assert!(
+        (8..=9).contains(&proved),
+        "eight wait and one is being read; {proved} were proved, {rejected} rejected"
+    );
     lane.close();
 }
 
-/// Clients that cause refusals with slow histories and then give up cannot fill the memory.
+/// Clients that provoke refusals with slow histories and then give up cannot fill the memory.
 #[tokio::test]
 async fn too_many_waiting_histories_are_rejected() {
     const LIMIT: usize = 2;
@@ -640,7 +643,7 @@ async fn too_many_waiting_histories_are_rejected() {
 #[tokio::test]
 async fn evidence_that_was_overtaken_again_and_again_is_read_between_two_batches() {
     let (rules, lane, evidence) = doubtful();
-    // Three times on the thread for evidence, then on the lane's own thread, where torn evidence counts as
+    // Three times on the evidence thread, then on the lane's own thread, where torn evidence counts as
     // complete.
     for read in [Evidence::Rerun, Evidence::Torn, Evidence::Rerun, Evidence::Rerun, Evidence::Torn] {
         evidence.send(read).unwrap();
@@ -653,7 +656,7 @@ async fn evidence_that_was_overtaken_again_and_again_is_read_between_two_batches
 }
 
 record! {
-    /// Names a ticket.
+    /// The key of a ticket.
     pub key struct TicketKey {
         /// Its number.
         pub id: u64,
@@ -696,7 +699,7 @@ fn a_planned_range_has_stored_rows_with_the_changes_of_the_batch() {
     let load = |limit| {
         let mut plan = Plan::default();
         plan.range::<Tickets>(Tickets::WAITING, vec![4], vec![6], limit);
-        // Asking twice for the same range makes one range.
+        // Requesting the same range twice gives one range.
         plan.range::<Tickets>(Tickets::WAITING, vec![4], vec![5], 1);
         plan.row::<Tickets>(TicketKey { id: 2 });
         plan.row::<Tickets>(TicketKey { id: 6 });
@@ -714,16 +717,12 @@ fn a_planned_range_has_stored_rows_with_the_changes_of_the_batch() {
     rows.update::<Tickets>(&TicketKey { id: 3 }, TicketRow { urgency: None });
     rows.insert::<Tickets>(&TicketKey { id: 6 }, TicketRow { urgency: Some(5) });
     rows.insert::<Tickets>(&TicketKey { id: 7 }, TicketRow { urgency: Some(6) });
-    assert_eq!(
-        ids(&rows),
-        [(5, Some(4)), (3, None), (6, Some(5))],
-        "rows outside of the range are not in it"
-    );
+    assert_eq!(ids(&rows), [(5, Some(4)), (3, None), (6, Some(5))], "the range has no rows from outside");
     rows.rollback();
     assert_eq!(ids(&rows), [(5, Some(4)), (1, Some(5)), (3, Some(5))]);
     rows.begin();
     rows.insert::<Tickets>(&TicketKey { id: 6 }, TicketRow { urgency: Some(4) });
-    assert_eq!(ids(&rows).len(), 4, "it is there once, although its first insert was rolled back");
+    assert_eq!(ids(&rows).len(), 4, "it exists once, although its first insert was rolled back");
     let mut full = load(2);
     assert_eq!(ids(&full), [(5, Some(4)), (1, Some(5))]);
     full.begin();
@@ -757,12 +756,12 @@ fn a_batch_depends_on_a_row_that_it_changed_and_changed_back() {
     }
     rows.begin();
     rows.insert::<Tickets>(&TicketKey { id: 2 }, ticket(5));
-    // Meanwhile another node changes the row.
+    // Another node changes the row meanwhile.
     let mut other = ChangeSet::new();
     other.update::<Tickets>(&TicketKey { id: 1 }, &ticket(5), &ticket(9));
     assert_eq!(store.commit(&other).unwrap(), CommitOutcome::Committed);
     assert!(matches!(store.commit(&rows.changes()), Err(StoreError::Stale { .. })));
-    // The changes of a refused command are not part of it.
+    // The changes of a refused command are not included.
     let mut plan = Plan::default();
     plan.row::<Tickets>(TicketKey { id: 1 });
     let mut rows = WorkingSet::load(plan, &store).unwrap();

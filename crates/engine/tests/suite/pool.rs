@@ -1,5 +1,5 @@
-//! The CPU pool: which items share a batch, in which order, and how requests end that are too many, given up
-//! or panic.
+//! The CPU pool: which items share a batch, in which order, and what happens to requests that are too many,
+//! are given up or panic.
 
 use std::future::poll_fn;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -99,7 +99,7 @@ async fn items_of_many_requests_share_a_batch_while_the_thread_is_busy() {
     for (item, ticket) in tickets.into_iter().enumerate() {
         assert_eq!(ticket.await, [item as u32 * 2]);
     }
-    // The rows are full; the rest forms a batch of its own (nothing arrived in the meantime).
+    // The rows are full, so the rest forms its own batch (nothing arrived in the meantime).
     let first = told.recv().unwrap();
     assert_eq!((first.len() % 8, first[0]), (0, 0));
     let all: Vec<u32> = first.into_iter().chain(told.try_iter().flatten()).collect();
@@ -128,7 +128,7 @@ async fn items_submitted_in_one_turn_of_the_runtime_share_a_batch() {
         let request = |item| {
             let collector = collector.clone();
             tokio::spawn(async move {
-                // Long enough for a notified thread to take what is there.
+                // Long enough for a notified thread to take the waiting items.
                 std::thread::sleep(Duration::from_millis(5));
                 collector.run_one(item).await
             })
@@ -159,8 +159,8 @@ async fn giving_up_the_first_request_of_a_turn_does_not_affect_the_others() {
     assert_eq!(answer.unwrap(), Ok(4));
 }
 
-/// Futures that were begun and are not polled hold up neither others of the same turn nor others of the same
-/// batch.
+/// Futures that were started but are not polled hold up neither others of the same turn nor others of the
+/// same batch.
 async fn unpolled_futures_hold_nothing_up() {
     let (pool, release) = held_pool().await;
     let (collector, _told) = reporting(&pool, OPTIONS);
@@ -212,7 +212,7 @@ async fn a_large_request_shares_every_batch_with_small_ones() {
     }
     let order: Vec<u32> = told.try_iter().flatten().collect();
     let last_small = order.iter().rposition(|item| *item < 1_000).unwrap();
-    // Eight of the large one, all the small ones: at most one more row of the large one is before them.
+    // Eight of the large one and all the small ones: at most one more row of the large one is before them.
     assert!(last_small < 8 + 20 + 8, "{order:?}");
 }
 
@@ -243,7 +243,7 @@ async fn a_turn_ends_in_time_for_other_kinds() {
     slow_items.await;
     let order = order.lock().unwrap();
     let place = order.iter().position(|item| *item == 100).unwrap();
-    assert!(place <= 2, "one slow turn of one item at most stands before the quick one: {order:?}");
+    assert!(place <= 2, "at most one slow item runs before the quick one: {order:?}");
 }
 
 #[tokio::test]
@@ -290,13 +290,13 @@ async fn a_panic_affects_only_the_request_that_causes_it() {
         outcomes.push(tokio::spawn(ticket).await.ok());
     }
     assert_eq!(outcomes, [Some(vec![1, 2]), None, Some(vec![4])]);
-    // A wrong number of results is a broken assertion as well.
+    // A wrong number of results is a failed assertion as well.
     let short = pool.collector("short", OPTIONS, |_: &[u32]| Vec::<u32>::new());
     assert!(tokio::spawn(short.submit(vec![1]).unwrap()).await.unwrap_err().is_panic());
     assert_eq!(collector.run_one(9).await, Ok(9));
 }
 
-/// Many requests of random sizes from many tasks over several threads: each gets its own results, in order.
+/// Many requests of random sizes from many tasks on several threads: each gets its own results, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn results_never_get_mixed_up() {
     let pool = CpuPool::new(3, 8);

@@ -54,7 +54,8 @@ pub async fn find_denomination<'a>(
     }
 }
 
-/// The error code if the denomination is not valid at this time. The deadline is checked before the start.
+/// The error code if the denomination is not valid at this time. An expired deadline is reported before a
+/// start in the future.
 pub fn time_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
     let deadline = match window {
         Window::Withdraw => denom.expire_withdraw,
@@ -118,7 +119,7 @@ pub async fn find_usable_denomination<'a>(
 /// Checks that a planchet or signature has the denomination's cipher.
 ///
 /// # Errors
-/// 400 when the cipher of a planchet or signature is not the denomination's.
+/// 400 if it has another cipher.
 pub fn check_cipher(denom: &Denom, cipher: Cipher) -> Checked<()> {
     if denom.public.cipher() == cipher {
         Ok(())

@@ -1,6 +1,6 @@
 //! `POST /csr-withdraw` and `/csr-melt`: the exchange's first message for Clause Blind Schnorr coins.
 //!
-//! Deterministic in private key, nonce and context; nothing is written.
+//! The values follow from private key, nonce and context; nothing is written.
 
 use batzen_crypto::{Cipher, CsNonce, CsOperation, ExchangeWithdrawValues, HashCode};
 use batzen_http::{Request, Response};

@@ -22,9 +22,9 @@ use crate::crypto::Check;
 use crate::metrics::RequestClass;
 use crate::rules::{Deposit, DepositCoin, Deposited};
 
-/// No extension policy.
+/// The hash of "no extension policy".
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
-/// No age commitment.
+/// The hash of "no age commitment".
 const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 
 pub(super) fn routes(table: Table) -> Table {
@@ -33,7 +33,7 @@ pub(super) fn routes(table: Table) -> Table {
         .post_as(RequestClass::Deposit, "/batch-deposit", BATCH_BODY_BYTES_MAX, endpoint!(batch))
 }
 
-/// What is the same for all coins of a deposit.
+/// The part of a deposit that all its coins share.
 struct Contract {
     merchant_payto_uri: String,
     wire_salt: WireSalt,
@@ -183,7 +183,7 @@ async fn deposit(
     confirm(app, deposited, &coin_pubs, h_wire, &contract).await
 }
 
-/// What a coin contributes; `index` is its place in a batch.
+/// The contribution of a coin; `index` is its place in a batch.
 fn contribution(app: &Exchange, amount: &Amount, index: Option<usize>) -> Checked<Money> {
     let Some(index) = index else { return money::<DepositRequest>(app, amount, "contribution") };
     in_currency(app, amount).map_err(|error| {

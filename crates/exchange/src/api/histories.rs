@@ -23,9 +23,8 @@ use crate::app::Exchange;
 use crate::keys::KeyState;
 use crate::rules::{CoinHistory, CoinHistoryItem, HISTORY_EVENTS_LONG, ReserveHistoryItem};
 
-/// Supplies the signatures of a history's items. Items that are signed are built twice: the first pass
-/// collects the messages, which are then signed together on the CPU pool; the second pass inserts the
-/// signatures.
+/// Supplies the signatures of a history's items. Signed items are built twice: the first pass collects the
+/// messages, which are then signed together on the CPU pool; the second pass inserts the signatures.
 #[derive(Default)]
 pub struct Proofs {
     exchange_pub: Option<EddsaPublicKey>,
@@ -95,7 +94,7 @@ pub async fn with_history(
     run_if_long(app, owner, events, move || build(&mut proofs)).await?
 }
 
-/// Runs a computation over `events` events: off the threads that serve requests if they are many.
+/// Runs a computation over `events` events, off the threads that serve requests if there are many.
 ///
 /// # Errors
 /// When too much is waiting.
@@ -130,7 +129,7 @@ pub async fn read<T: Send + 'static>(
     reading.await.map_err(busy)?.map_err(response::store)
 }
 
-/// A coin's history as answers carry it.
+/// A coin's history in the form that answers contain.
 pub fn coin_items(
     currency: Currency,
     history: &CoinHistory,
@@ -228,7 +227,7 @@ pub fn coin_items(
     items
 }
 
-/// A reserve's history as answers carry it.
+/// A reserve's history in the form that answers contain.
 ///
 /// # Errors
 /// When a denomination is unknown.

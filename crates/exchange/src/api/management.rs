@@ -74,7 +74,7 @@ async fn apply(app: &Exchange, command: Command, refused: fn(Refusal) -> Respons
     apply_locked(app, command, refused).await
 }
 
-/// As [`apply`], for callers that hold the management lock.
+/// [`apply`] for callers that hold the management lock.
 pub(super) async fn apply_locked(
     app: &Exchange,
     command: Command,
@@ -115,7 +115,7 @@ async fn revoke_denomination(app: &Exchange, request: &Request) -> Checked<Respo
     if let Some(denom) = state.find_denomination(&h_denom_pub) {
         let command = Command::RevokeDenomination { serial: denom.serial, master_sig };
         let response = apply_locked(app, command, never).await;
-        // The key state refuses the key from now on; the keeper destroys it and makes another.
+        // The key state refuses the key from now on; the keeper destroys it and makes a new one.
         app.keeper().request_round();
         return response;
     }

@@ -1,7 +1,7 @@
 //! The HTTP interface: one file per family of endpoints, each of which adds its own rows to the table below.
 //!
-//! A handler is `async fn name(app: &Exchange, request: &Request) -> Response` (or with `&mut Request`, to
-//! give up its slot while it waits; with `&Arc<Exchange>`, to have a part of it done on another thread). Path
+//! A handler is `async fn name(app: &Exchange, request: &Request) -> Response`. It may take `&mut Request` to
+//! give up its slot while it waits, and `&Arc<Exchange>` to run part of its work on another thread. Path
 //! parameters are read with [`Request::segment`](batzen_http::Head::segment): segment 0 is the family.
 
 use std::future::Future;
@@ -48,13 +48,13 @@ pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
 
 /// Bodies up to this size are decoded on the thread that serves the request.
 const INLINE_BODY_BYTES_MAX: usize = 32 << 10;
-/// Larger bodies that are decoded at the same time.
+/// How many larger bodies may be decoded at the same time.
 const LARGE_BODY_READERS: usize = 2;
 
 /// The answer of a handler, boxed.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
-/// A handler as the table holds it.
+/// A handler in the form that the table stores.
 pub type Endpoint = for<'a> fn(&'a Arc<Exchange>, &'a mut Request) -> Answer<'a>;
 
 /// One row of the table: handler, body limit, and the name under which requests are counted.
@@ -87,7 +87,7 @@ impl Table {
         self.post_as(RequestClass::Other, pattern, body_bytes_max, endpoint)
     }
 
-    /// Adds a `POST` endpoint that is counted under a name of its own.
+    /// Adds a `POST` endpoint that is counted under its own name.
     #[must_use]
     pub fn post_as(
         self,
@@ -238,7 +238,7 @@ pub fn error(code: ErrorCode, detail: &str) -> Response {
     Response::error(code, detail)
 }
 
-/// An error answer with another status than the code's own.
+/// An error answer with a status other than the code's own.
 pub fn error_status(code: ErrorCode, status: u16, detail: &str) -> Response {
     Response::error_status(code, status, detail)
 }
@@ -251,8 +251,8 @@ pub fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
     parse_body(&request.body).map_err(|error| malformed(&error))
 }
 
-/// Reads the body of an endpoint of many elements. A large one takes milliseconds to decode, so it is decoded
-/// off the threads that serve requests, few at a time.
+/// Reads a body that may have many elements. A large one takes milliseconds to decode, so it is decoded off
+/// the threads that serve requests, and only a few at a time.
 ///
 /// # Errors
 /// As [`body`].
@@ -280,8 +280,8 @@ pub fn money<T: DeserializeOwned>(app: &Exchange, amount: &Amount, field: &str) 
     in_currency(app, amount).map_err(|error| malformed(&field_error::<T>(field, error.to_string())))
 }
 
-/// The quantity of an amount in the exchange's currency, exactly as configured: the bytes of its name are
-/// signed, but only the quantity is stored, so that a history could not repeat another spelling.
+/// The quantity of an amount in the exchange's currency, spelt exactly as configured. The bytes of the name
+/// are signed, but only the quantity is stored, so a history could not repeat another spelling.
 ///
 /// # Errors
 /// Another currency, or another spelling of ours.
@@ -302,7 +302,7 @@ pub fn path_value<T: FromStr>(request: &Request, index: usize, code: ErrorCode) 
     text.parse().map_err(|_| error(code, text))
 }
 
-/// The answer when a command was not decided.
+/// The answer when no decision was made on a command.
 pub fn submit_error(failure: &SubmitError) -> Response {
     match failure {
         SubmitError::Overloaded => overloaded(),
@@ -316,7 +316,7 @@ pub fn submit_error(failure: &SubmitError) -> Response {
 pub fn store_error(failure: &StoreError) -> Response {
     tracing::error!(error = %failure, "store failed");
     match failure {
-        // A retry may succeed, and finds out whether this attempt took effect.
+        // A retry may succeed, and will find out whether this attempt took effect.
         StoreError::Unavailable(_) | StoreError::Stale { .. } => {
             error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, "unavailable")
                 .with_header(header::RETRY_AFTER, "1")

@@ -27,7 +27,7 @@ pub(super) fn routes(table: Table) -> Table {
     )
 }
 
-/// What differs between the two.
+/// What differs between recoup and recoup-refresh.
 struct Kind {
     operation: DenomOperation,
     not_eligible: ErrorCode,
@@ -92,7 +92,7 @@ async fn recoup_refresh(app: &Exchange, request: &mut Request) -> Checked<Respon
     Ok(Response::json(200, &RecoupRefreshResponse { old_coin_pub: done.old_coin_pub }))
 }
 
-/// A request whose signatures are right, with the planchet that the coin came from.
+/// A request with valid signatures, and the planchet that the coin came from.
 struct Claim {
     coin: Presented,
     coin_blind: [u8; 32],

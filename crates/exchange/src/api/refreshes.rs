@@ -1,5 +1,5 @@
 //! `POST /refreshes/$RCH/reveal` and `GET /coins/$COIN_PUB/link`: the second half of changing a coin, and its
-//! public trace.
+//! public record.
 
 use std::sync::Arc;
 
@@ -78,8 +78,7 @@ async fn reveal_coins(
         .zip(&body.new_denoms_h)
         .map(|(planchet, h_denom)| planchet.hash(h_denom))
         .collect();
-    // A repetition is answered from what is stored, before the checks: fresh denominations may have expired
-    // since.
+    // Answer a repetition from what is stored, before the checks: fresh denominations may have expired since.
     let key = MeltKey { coin_pub: old_coin_pub, rc };
     let stored = app.core.read(move |store| store.get::<Reveals>(&key)).await.map_err(response::store)?;
     if let Some(stored) = stored
@@ -173,10 +172,10 @@ async fn reveal_coins(
 
 /// Checks that the planchets to be signed use the nonces derived from the refresh master secret.
 ///
-/// The commitment binds the planchets of the candidate that stays secret only as the client made them up.
-/// With a nonce of its own choice a client would get two signatures under one nonce by two melts, and with
-/// them the private key: nonces that follow from the refresh master secret are used for one commitment only,
-/// as the rules lock that secret.
+/// The commitment binds the planchets of the candidate that stays secret only to what the client made up.
+/// With a nonce of its own choice, a client could get two signatures under one nonce by two melts, and from
+/// them the private key. Nonces that follow from the refresh master secret are used for one commitment only,
+/// because the rules lock that secret.
 fn check_nonces(denoms: &[&Denom], body: &RevealRequest) -> Checked<()> {
     let items = denoms.iter().zip(&body.coin_evs).zip(0..);
     for ((denom, planchet), index) in items {
@@ -199,8 +198,8 @@ async fn melted(app: &Exchange, rc: HashCode) -> Checked<(EddsaPublicKey, CoinRo
     Ok((coin_pub, coin, melt))
 }
 
-/// The old coin's age commitment, which must be given exactly when the coin has one, and hash to what was
-/// melted.
+/// The old coin's age commitment. The request must contain it exactly if the coin has one, and its hash must
+/// equal the one that was melted.
 fn old_age_commitment(
     coin: &CoinRow,
     old_denom: &Denom,
@@ -237,14 +236,14 @@ async fn withdraw_values(
     signing::withdraw_values(app, keys, items, CsOperation::Melt).await
 }
 
-/// Melt fee, values and withdraw fees; `None` above the largest amount.
+/// The sum of the melt fee, the values and the withdraw fees; `None` above the largest amount.
 fn cost(old_denom: &Denom, denoms: &[&Denom]) -> Option<batzen_protocol::Money> {
     denoms.iter().try_fold(old_denom.fee_refresh, |sum, denom| {
         sum.checked_add(denom.value).and_then(|sum| sum.checked_add(denom.fee_withdraw)).ok()
     })
 }
 
-/// Checks of whether the old coin signed for each fresh one.
+/// Checks of whether the old coin signed each fresh one.
 fn link_checks(opening: &Opening, h_coin_evs: &[HashCode]) -> Vec<Check> {
     let body = &opening.body;
     let planchets = h_coin_evs.iter().zip(&body.new_denoms_h).zip(&body.link_sigs);
@@ -260,7 +259,7 @@ fn link_checks(opening: &Opening, h_coin_evs: &[HashCode]) -> Vec<Check> {
     checks.collect()
 }
 
-/// Cut and choose: recomputes the commitment from what was revealed, and compares.
+/// Cut and choose: recomputes the commitment from what was revealed, and compares it.
 async fn check_commitment(app: &Exchange, rc: HashCode, opening: &Arc<Opening>) -> Checked<()> {
     let mut pairs = opening.denoms.iter().zip(&opening.body.coin_evs);
     if pairs.any(|(denom, planchet)| denom.cipher() != planchet.cipher()) {

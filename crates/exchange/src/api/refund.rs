@@ -1,4 +1,4 @@
-//! `POST /coins/$COIN_PUB/refund`: a merchant gives money of a deposit back to its coin.
+//! `POST /coins/$COIN_PUB/refund`: a merchant returns money of a deposit to the coin.
 
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;

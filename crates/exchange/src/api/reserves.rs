@@ -20,11 +20,11 @@ use crate::reads::read;
 use crate::rules::history::balance_of;
 use crate::rules::{ReserveHistory, ReserveHistoryItem};
 
-/// A long poll ends after this time at the latest.
+/// The longest time that a long poll waits.
 const LONG_POLL_MAX: StdDuration = StdDuration::from_secs(120);
-/// How far a request's time may be from ours.
+/// How far a request's time may differ from ours.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
-/// What the free status shows.
+/// How far back the free status goes.
 const RECENT: Duration = Duration::from_days(5 * 7);
 
 pub(super) fn routes(table: Table) -> Table {
@@ -42,7 +42,7 @@ async fn balance(app: &Exchange, request: &mut Request) -> Checked<Response> {
     if timeout_ms == 0 {
         return answer_balance(app, found().await?);
     }
-    // Registered before the look-up, so that no credit falls in between.
+    // Registered before the look-up, so that no credit is missed in between.
     let waiter = app.core.notices.wait_for(&reserve_pub);
     let mut known = found().await?;
     if let (Some(mut waiter), None) = (waiter, &known) {
@@ -116,11 +116,11 @@ async fn history(app: &Exchange, request: &mut Request) -> Checked<Response> {
     statement(app, reserve_pub, None).await
 }
 
-/// How often a statement is read again because something happened in between.
+/// How often a statement is read again because something changed in between.
 const READS_MAX: u32 = 16;
 
-/// Balance and history. A whole history adds up to the balance; it is read again when something happened
-/// meanwhile.
+/// Balance and history. A whole history adds up to the balance; both are read again when something changed in
+/// between.
 async fn statement(
     app: &Exchange,
     reserve_pub: batzen_tables::exchange::ReservePub,

@@ -216,7 +216,7 @@ async fn refused(
         Refusal::NonceReuse { .. } => {
             error_status(Code::EXCHANGE_WITHDRAW_NONCE_REUSE, if batch { 400 } else { 409 }, "")
         }
-        // The API looked them up before; a serial that is gone since belongs to no denomination any more.
+        // The API looked them up before; a serial that has gone since belongs to no denomination any more.
         Refusal::DenominationUnknown { .. } => plain(Code::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN),
         Refusal::DenominationUnusable { denom, problem, .. } => {
             let code = match (problem, operation) {

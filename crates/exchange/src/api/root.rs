@@ -21,7 +21,7 @@ pub(super) fn routes(table: Table) -> Table {
         .get("/ready", endpoint!(ready))
 }
 
-/// The page for people, where the configuration wants it.
+/// Adds the page for people if the configuration enables it.
 pub(super) fn dashboard_route(table: Table) -> Table {
     table.get("/dashboard", endpoint!(dashboard)).get("/dashboard/:part", endpoint!(dashboard))
 }
@@ -30,7 +30,7 @@ async fn dashboard(app: &Exchange, request: &Request) -> Response {
     app.metrics_page.dashboard(&request.head)
 }
 
-/// People get a page, programs the sentence that the protocol has for them.
+/// Browsers get a page; programs get the sentence that the protocol prescribes.
 async fn greeting(app: &Exchange, request: &Request) -> Response {
     if request.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html")) {
         let page = app.welcome.get_or_init(|| welcome(&app.core.config));
@@ -55,7 +55,7 @@ async fn robots(_: &Exchange, _: &Request) -> Response {
     Response::bytes(200, "text/plain", "User-agent: *\nDisallow: /\n")
 }
 
-/// Randomness for wallets that do not trust their own alone. Fresh in every answer, so nothing may cache it.
+/// Randomness for wallets that do not rely on their own alone. Every answer differs, so nothing may cache it.
 async fn seed(_: &Exchange, _: &Request) -> Response {
     let mut seed = vec![0; 32];
     batzen_crypto::fill_random(&mut seed);
@@ -66,8 +66,8 @@ async fn health(_: &Exchange, _: &Request) -> Response {
     batzen_http::health()
 }
 
-/// Whether the exchange can serve wallets: store or database, clock, keys, published accounts, and signers if
-/// they hold the keys.
+/// Whether the exchange can serve wallets. This depends on the store or database, the clock, the keys, the
+/// published accounts, and on the signers if they hold the keys.
 async fn ready(app: &Exchange, _: &Request) -> Response {
     let (core, keys) = (&app.core, app.keys());
     let store = core.store.clone();

@@ -1,8 +1,8 @@
 //! `POST /management/keys`: keys that the offline master key has signed come into use.
 //!
-//! Anybody may send this request, and a master signature on a key in use is public. So the number of keys
-//! bounds the work of a request, not its length: each key is checked once, a signature that is stored already
-//! is not checked, and all others are checked on the CPU pool before any lock is taken.
+//! Anybody may send this request, and a master signature on a key in use is public. So the work of a request
+//! depends on the number of keys and not on its length: each key is checked once, a stored signature is not
+//! checked again, and all others are checked on the CPU pool before any lock is taken.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -24,7 +24,7 @@ use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::rules::management::Command;
 
-/// Signatures that one request has checked at a time, so that requests take turns on the CPU pool.
+/// How many signatures of one request are checked at a time, so that requests take turns on the CPU pool.
 const CHECKS_AT_ONCE: usize = 256;
 
 /// The endpoint.
@@ -32,7 +32,7 @@ pub(super) async fn keys(app: &Exchange, request: &Request) -> Checked<Response>
     let signed = Signed::of(large_body(request).await?)?;
     signed.check(app, &app.keys()).await?;
     let _one_change = app.management.lock().await;
-    // Keys that came into use since the check need no row.
+    // Keys that have come into use since the check need no row.
     let state = app.keys();
     let command = Command::Keys {
         denominations: signed.new_denominations(app, &state)?,
@@ -174,7 +174,7 @@ impl Signed {
         if let Some(gone) = waiting.keys().next() {
             return Err(denomination_unknown(gone));
         }
-        // Numbers in the order of time: older keys have lower ones, whatever the order of the request.
+        // Numbers follow the order of time: older keys get lower ones, whatever the order of the request.
         rows.sort_by_key(|(_, row)| (row.start, row.h_denom_pub));
         let first = u32::try_from(state.denoms().len()).expect("serials are 32 bits wide") + 1;
         for (serial, (slot, _)) in (first..).zip(&mut rows) {

@@ -107,7 +107,7 @@ pub async fn blind_sign(
     results.into_iter().map(|result| result.map_err(not_signed)).collect()
 }
 
-/// The values that wallets need before they can blind coins, each for a denomination and a nonce.
+/// The values that wallets need before they can blind coins, one for each denomination and nonce.
 ///
 /// # Errors
 /// When a private key is not there, or too much is waiting.
@@ -123,7 +123,7 @@ pub async fn withdraw_values(
     values.into_iter().map(|value| value.map_err(not_signed)).collect()
 }
 
-/// The answer when a private key is missing or what was to be signed is no planchet.
+/// The answer when a private key is missing or the planchet is invalid.
 pub fn not_signed(fault: NotSigned) -> Response {
     let code = match fault {
         NotSigned::KeyUnavailable => ErrorCode::EXCHANGE_DENOMINATION_HELPER_UNAVAILABLE,
@@ -137,7 +137,7 @@ fn no_signing_key(fault: NoSigningKey) -> Response {
     error(fault.code(), "")
 }
 
-/// Signs confirmations with the present online key, all with the same key.
+/// Signs all confirmations with the current online key.
 ///
 /// # Errors
 /// When there is no usable signing key, or too much is waiting.

@@ -46,7 +46,7 @@ fn serve(app: &Exchange, documents: &Documents, request: &Request) -> Response {
     Response::bytes(200, document.mime, document.body.clone())
         .with_header(header::ETAG, etag)
         .with_header(header::EXPIRES, &expires)
-        // Without comma: what clients have always been sent.
+        // Without a comma, as clients have always received it.
         .with_header(header::CACHE_CONTROL, "public max-age=864000")
         .with_header(header::VARY, "Accept-Language,Accept,Accept-Encoding")
         .with_header(header::HeaderName::from_static("acceptable-languages"), &languages)

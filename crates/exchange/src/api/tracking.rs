@@ -58,10 +58,10 @@ async fn transfer(app: &Exchange, request: &mut Request) -> Checked<Response> {
     .await
 }
 
-/// What the exchange confirms of a transfer, when it took place, and the deposits in it.
+/// What the exchange confirms about a transfer, when it took place, and the deposits in it.
 ///
 /// # Errors
-/// The deposits do not pay the fee.
+/// When the deposits do not pay the fee.
 fn confirmation(
     currency: Currency,
     transfer: &Transfer,
@@ -105,7 +105,7 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Checked<Response> {
         .parse()
         .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_COIN_PUB, ""))?;
     let merchant_sig: EddsaSignature = request.query_required("merchant_sig")?;
-    // Wallets of protocol 12 sign the merchant's key as well; both forms say the same.
+    // Wallets of protocol 12 sign the merchant's key as well; both forms mean the same.
     let plain = MerchantTrackTransaction { h_contract_terms, h_wire: h_wire_asked, coin_pub };
     let wallet =
         MerchantTrackTransactionWallet { h_contract_terms, h_wire: h_wire_asked, merchant_pub, coin_pub };

@@ -136,8 +136,8 @@ async fn withdraw(
         batch,
     };
     if reserve.balance < requested {
-        // Usually a refusal, proven by the reserve's history. If money has arrived since, only the signatures
-        // are missing.
+        // Usually this is a refusal, with the reserve's history as proof. If money has arrived since, only
+        // the signatures are missing.
         match app.core.submit(command.clone()).await {
             Ok(Err(Refusal::SignatureMissing)) => {}
             verdict => return signatures_or_response(app, &keys, verdict, batch).await,

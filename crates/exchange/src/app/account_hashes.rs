@@ -9,9 +9,9 @@ use batzen_crypto::{HashCode, WireSalt};
 use batzen_protocol::payto::PaytoUri;
 use batzen_tables::exchange::PaytoHash;
 
-/// Memory that remembered accounts take, in bytes.
+/// How much memory the remembered accounts may take, in bytes.
 const ACCOUNTS_BYTES_MAX: usize = 16 << 20;
-/// What an account takes beside its URI, in bytes: salt, hashes, their place in the map.
+/// What an account takes besides its URI, in bytes: the salt, the hashes and the map entry.
 const ACCOUNT_BYTES: usize = 256;
 
 /// The two hashes of an account.
@@ -25,7 +25,7 @@ pub struct AccountHash {
 
 type Key = (WireSalt, String);
 
-/// The hashes of the accounts that were paid to lately.
+/// The hashes of accounts that were paid recently.
 ///
 /// Only accounts of deposits with valid signatures are cached, so filling the cache costs coins. The cache
 /// has two generations: when the young one holds half of the bytes, it replaces the old one.
@@ -67,7 +67,7 @@ impl AccountHashes {
         accounts.young_bytes += bytes;
     }
 
-    /// Memory that is taken, in bytes.
+    /// The memory in use, in bytes.
     pub fn bytes(&self) -> usize {
         let accounts = self.lock();
         accounts.young_bytes + accounts.old_bytes
@@ -116,7 +116,7 @@ mod tests {
             let accounts = hashes.lock();
             assert_eq!((accounts.young.len() + accounts.old.len()) * each, hashes_bytes(&accounts));
         }
-        assert!(hashes.bytes() >= ACCOUNTS_BYTES_MAX / 2 - each, "half is kept at least");
+        assert!(hashes.bytes() >= ACCOUNTS_BYTES_MAX / 2 - each, "at least half is kept");
     }
 
     fn hashes_bytes(accounts: &Generations) -> usize {

@@ -17,7 +17,7 @@ const TYPES: [(&str, &str, u8); 10] = [
     ("gif", "image/gif", 0),
 ];
 
-/// Documents above this size are not loaded: they are kept in memory and sent to anybody.
+/// Larger documents are not loaded, because documents stay in memory and anybody may fetch them.
 const DOCUMENT_SIZE_MAX: u64 = 16 * 1024 * 1024;
 
 /// One document in one language and one format.
@@ -45,8 +45,8 @@ struct Range<'a> {
     quality: u16,
 }
 
-/// Splits `a;q=0.5, b` into ranges, most wanted first as far as qualities tell. Ranges with quality zero are
-/// kept: they exclude.
+/// Splits `a;q=0.5, b` into ranges, with the highest quality first. Ranges of quality zero are kept because
+/// they exclude types.
 fn ranges(header: &str) -> Vec<Range<'_>> {
     header
         .split(',')
@@ -86,8 +86,7 @@ fn mime_quality(accept: &[Range<'_>], mime: &str) -> u16 {
     best.1
 }
 
-/// How well a language fits, 0 for not at all. `de` fits `de-CH` and the other way round; the exact tag fits
-/// better.
+/// How well a language fits, 0 for not at all. `de` fits `de-CH` and vice versa; the exact tag fits better.
 fn language_quality(wanted: &[Range<'_>], language: &str) -> u32 {
     let primary = |tag: &str| tag.split(['-', '_']).next().unwrap_or_default().to_ascii_lowercase();
     wanted
@@ -110,8 +109,8 @@ fn language_quality(wanted: &[Range<'_>], language: &str) -> u32 {
 }
 
 impl Documents {
-    /// A single built-in text, for exchanges without configured documents: wallets insist on an answer with a
-    /// tag.
+    /// A single built-in text, for exchanges without configured documents, since wallets insist on an answer
+    /// with a tag.
     pub fn built_in(etag: &str, text: &str) -> Self {
         let document = Document {
             language: "en".into(),
@@ -122,7 +121,7 @@ impl Documents {
         Self { etag: etag.into(), documents: vec![document] }
     }
 
-    /// Loads every `DIRECTORY/LANGUAGE/ETAG.EXTENSION`. Without any the built-in `text` is served.
+    /// Loads every `DIRECTORY/LANGUAGE/ETAG.EXTENSION`. If there is none, serves the built-in `text`.
     ///
     /// # Errors
     /// When a file that has the right name cannot be read; a missing directory is not an error.
@@ -161,12 +160,12 @@ impl Documents {
         if documents.is_empty() {
             return Ok(Self::built_in(etag, text));
         }
-        // The order of directory entries is accidental; answers should not be.
+        // The order of directory entries is arbitrary; the order of answers should not be.
         documents.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.language.cmp(&b.language)));
         Ok(Self { etag: etag.into(), documents })
     }
 
-    /// The version tag, as it goes into the unquoted `ETag` header.
+    /// The version tag, for the unquoted `ETag` header.
     pub fn etag(&self) -> &str {
         &self.etag
     }

@@ -1,18 +1,18 @@
-//! Requests for `/keys` that came before the first keys.
+//! Requests for `/keys` that arrived before the first keys existed.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Requests that may wait for the first keys. One more ends the wait of the oldest.
+/// How many requests may wait for the first keys. One more ends the wait of the oldest.
 const WAITING_MAX: usize = 32;
 /// The requests that wait for keys, oldest first.
 #[derive(Debug, Default)]
 pub struct KeyQueue(Mutex<VecDeque<oneshot::Sender<()>>>);
 
 impl KeyQueue {
-    /// Joins the queue. The receiver fires when a younger request takes the place.
+    /// Joins the queue. The receiver fires when a newer request takes the place.
     pub(crate) fn join(&self) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);

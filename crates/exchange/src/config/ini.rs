@@ -1,4 +1,4 @@
-//! Reading the configuration dialect.
+//! Reading configuration files.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ impl Reader<'_> {
         Ok(self.ini.get_or(section, option, default)?)
     }
 
-    /// A path; the default is expanded just as a configured one.
+    /// A path. The default is expanded like a configured one.
     fn path_or(&self, section: &str, option: &str, default: &str) -> Result<PathBuf> {
         if let Some(path) = self.ini.get(section, option)? {
             return Ok(path);
@@ -350,8 +350,8 @@ const COIN: &[&str] = &[
 const MODULE: &[&str] =
     &["OVERLAP_DURATION", "LOOKAHEAD_SIGN", "KEY_DIR", "SM_PRIV_KEY", "UNIXPATH", "CLIENT_DIR"];
 
-/// Options in the exchange's sections that no program reads. Most are misspelt, so they are reported; they
-/// are never fatal.
+/// Options in the exchange's sections that no program reads. Most are misspelt, so they are reported, but
+/// never fatal.
 pub fn unknown_options(ini: &Config) -> Vec<batzen_config::UnknownOption> {
     ini.unknown_options(KNOWN)
 }

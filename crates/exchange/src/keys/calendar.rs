@@ -13,7 +13,7 @@ use crate::rules::transfers::payto_method;
 /// The longest label value, in characters.
 const LABEL_CHARS_MAX: usize = 32;
 
-/// The item of a denomination: its value, and its cipher unless that is RSA.
+/// The item of a denomination: its value, and its cipher if that is not RSA.
 pub(crate) fn denomination_item(value: Amount, cipher: Cipher) -> String {
     match cipher {
         Cipher::Rsa => value.to_string(),

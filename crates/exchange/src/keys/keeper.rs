@@ -14,7 +14,7 @@ use crate::service::SetupError;
 /// The reasons why a round of key maintenance fails. Every caller that waits for the round gets a copy.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum KeyRoundError {
-    /// The exchange ends.
+    /// The exchange is ending.
     #[error("the exchange is ending")]
     Stopping,
     /// A private key cannot be loaded, created or erased.
@@ -26,7 +26,7 @@ pub enum KeyRoundError {
     /// The stand-alone set-up failed.
     #[error(transparent)]
     Setup(Arc<SetupError>),
-    /// No signer answers.
+    /// No signer answered.
     #[error("no signer answers: {0}")]
     NoSigner(String),
     /// The signers have not created all keys yet.
@@ -59,7 +59,7 @@ pub struct Keeper {
     pub(crate) round_requested: Notify,
     /// Callers that wait for the end of a round that has not begun.
     pub(crate) waiting: Mutex<Vec<oneshot::Sender<Result<(), KeyRoundError>>>>,
-    /// With signers: the revoked keys that all of them have confirmed as destroyed, and whether any is left.
+    /// With signers: the revoked keys that every signer has destroyed, and whether any is left.
     confirmed: Mutex<Confirmed>,
 }
 

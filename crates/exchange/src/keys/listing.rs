@@ -21,7 +21,7 @@ use batzen_tables::exchange::{DenomSerial, ExtensionsRow, WireAccountRow, WireFe
 use super::state::{Denom, KeyState, extension_manifests};
 use crate::config::ExchangeConfig;
 
-/// The protocol version that is announced, libtool style.
+/// The published protocol version, in libtool style.
 pub const PROTOCOL_VERSION: &str = "14:0:2";
 
 /// A prepared answer to `/keys`.
@@ -33,13 +33,13 @@ pub struct KeysAnswer {
     pub deflated: Bytes,
     /// Base32 of its SHA-512, unquoted.
     pub etag: String,
-    /// When the key state was built, as HTTP date.
+    /// When the key state was built, as an HTTP date.
     pub last_modified: String,
-    /// The time until which it may be kept, as HTTP date; absent for ever.
+    /// The time until which clients may keep it, as an HTTP date; absent if it never expires.
     pub expires: Option<String>,
 }
 
-/// What is common to all answers of one key state, and the answers made so far.
+/// The part that all answers of one key state share, and the answers made so far.
 #[derive(Debug)]
 pub(super) struct KeysListing {
     /// Everything but the denominations and what depends on them.
@@ -47,21 +47,21 @@ pub(super) struct KeysListing {
     last_modified: String,
     expires: Timestamp,
     has_expiry: bool,
-    /// One slot for every start, oldest first (the first is the full answer); filled when it is first asked
-    /// for.
+    /// One slot for every start, oldest first. The first is the full answer. Each is filled when it is first
+    /// asked for.
     slots: BTreeMap<Timestamp, PartialAnswer>,
 }
 
 /// The answer for one start.
 #[derive(Debug)]
 struct PartialAnswer {
-    /// Over all its denominations, and over all its groups.
+    /// One over all its denominations, one over all its groups.
     signatures: [EddsaSignature; 2],
     answer: OnceLock<Arc<KeysAnswer>>,
 }
 
 impl KeysListing {
-    /// None while there is no denomination or no usable signing key. All answers are signed here together.
+    /// None if there is no denomination or no usable signing key. All answers are signed together here.
     pub(super) fn new(
         state: &KeyState,
         custody: &Custody,
@@ -117,7 +117,7 @@ impl KeysListing {
         Ok(Some(listing))
     }
 
-    /// The time until which the answers may be kept.
+    /// The time until which clients may keep the answers.
     pub(super) fn expires(&self) -> Timestamp {
         self.expires
     }
@@ -154,13 +154,13 @@ impl KeysListing {
         let body = serde_json::to_vec(&response).expect("key listings can be written as JSON");
         let etag = sha512(&body).to_string();
         let deflated = deflate(&body).into();
-        // An interval of zero, or for ever: nothing useful could be said.
+        // The interval is zero or for ever, so there is no useful date.
         let expires = self.has_expiry.then(|| http_date(self.expires));
         KeysAnswer { body: body.into(), deflated, etag, last_modified: self.last_modified.clone(), expires }
     }
 }
 
-/// The denominations that are listed, newest first: what starts at some time or later stands in front.
+/// The listed denominations, newest first, so that those from any start on form a prefix.
 fn listed(state: &KeyState) -> Vec<&Denom> {
     let mut denoms: Vec<&Denom> = state.denoms().iter().map(AsRef::as_ref).collect();
     denoms.retain(|denom| !denom.revoked);
@@ -168,8 +168,8 @@ fn listed(state: &KeyState) -> Vec<&Denom> {
     denoms
 }
 
-/// Signs the answers for all starts: the hash over the denominations in front of each end, and the sum of
-/// their hashes, which is that of the groups' sums.
+/// Signs the answers for all starts. Each covers the hash over a prefix of the denominations, and the sum of
+/// their hashes, which equals the sum over the groups.
 fn sign_slots(
     denoms: &[&Denom],
     custody: &Custody,
@@ -272,7 +272,7 @@ fn denomination(denom: &Denom, currency: Currency) -> Denomination {
     }
 }
 
-/// The same denominations, those of equal terms together; groups in the order of their newest member.
+/// Groups the denominations by equal terms; groups are in the order of their newest member.
 fn groups(denoms: &[&Denom], currency: Currency) -> Vec<DenominationGroup> {
     let mut groups: Vec<DenominationGroup> = Vec::new();
     let mut places = HashMap::new();
@@ -319,8 +319,8 @@ fn groups(denoms: &[&Denom], currency: Currency) -> Vec<DenominationGroup> {
     groups
 }
 
-/// The shortest lifetime among the active signing keys and the withdraw windows of the denominations to come:
-/// new keys appear about so often.
+/// The shortest lifetime among the active signing keys and the withdraw windows of future denominations: new
+/// keys appear about this often.
 fn rekey_interval(state: &KeyState, now: Timestamp) -> Duration {
     let signing = state.signing_keys().iter().filter(|key| !key.revoked && key.expire > now);
     let signing = signing.map(|key| key.expire.saturating_since(key.start));
@@ -338,7 +338,7 @@ pub struct WireAnswer {
     pub deflated: Bytes,
     /// Base32 of its SHA-512, unquoted.
     pub etag: String,
-    /// The time until which it may be kept, as HTTP date.
+    /// The time until which clients may keep it, as an HTTP date.
     pub expires: String,
 }
 
@@ -348,10 +348,10 @@ pub enum WireMissing {
     /// No bank account is enabled.
     #[error("no bank account is enabled")]
     Accounts,
-    /// An account without recognizable method.
+    /// An account has no recognizable method.
     #[error("{0}: not a payto URI")]
     Payto(String),
-    /// No fees for a method in use.
+    /// There are no fees for a method in use.
     #[error("no fees for method {0}")]
     Fees(String),
 }

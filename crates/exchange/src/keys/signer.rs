@@ -28,8 +28,8 @@ impl Signer {
 
     /// A planchet to be signed with the key of its denomination.
     ///
-    /// The caller has checked windows and revocation, and makes sure (by the rules' nonce locks) that no
-    /// Clause Blind Schnorr signature leaves for a nonce that was signed with other challenges.
+    /// The caller has checked windows and revocation. By the rules' nonce locks, it makes sure that no two
+    /// Clause Blind Schnorr signatures with different challenges are issued for one nonce.
     ///
     /// # Errors
     /// When no process has the private key.
@@ -43,7 +43,7 @@ impl Signer {
     }
 
     /// The values that a wallet needs before it can blind a coin: the R values of a Clause Blind Schnorr
-    /// denomination, nothing for RSA. Changes nothing and can be asked any number of times.
+    /// denomination, nothing for RSA. It has no side effects and can be asked any number of times.
     ///
     /// # Errors
     /// When no process has the private key.

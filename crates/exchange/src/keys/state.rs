@@ -35,9 +35,9 @@ pub struct Denom {
     pub serial: DenomSerial,
     /// The hash that identifies it in the protocol.
     pub h_denom_pub: HashCode,
-    /// Its public key, ready to verify with.
+    /// Its public key, prepared for verification.
     pub public: DenomPublicKey,
-    /// Value, fees and times: a denomination has those of its terms.
+    /// Value, fees and times.
     terms: DenomTerms,
     /// `MASTER_DENOMINATION_KEY_VALIDITY`.
     pub master_sig: EddsaSignature,
@@ -114,7 +114,7 @@ pub struct OnlineKey {
     pub start: Timestamp,
     /// The time until which it signs.
     pub expire: Timestamp,
-    /// The time until which its signatures count.
+    /// The time until which its signatures are valid.
     pub end: Timestamp,
     /// `MASTER_SIGNING_KEY_VALIDITY`.
     pub master_sig: EddsaSignature,
@@ -122,7 +122,7 @@ pub struct OnlineKey {
     pub revoked: bool,
 }
 
-/// Pause before a list of keys that could not be signed is signed again.
+/// Pause before another attempt to sign a list of keys.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// There is no online signing key that is valid now, signed by the master key, and available.
@@ -160,7 +160,7 @@ pub struct KeyState {
     keys: Option<KeysListing>,
     wire: Result<WireAnswer, WireMissing>,
     rebuild_at: Timestamp,
-    /// How many changes of the key set it has seen.
+    /// The number of changes of the key set that it includes.
     version: u64,
     signer: Signer,
 }
@@ -176,7 +176,8 @@ impl KeyState {
         metrics: &Metrics,
     ) -> Result<Self, StoreError> {
         let master_pub = config.master_public_key.expect("the start has settled which master key it is");
-        // Read the version first: a change during the remaining reads then makes this snapshot out of date.
+        // Read the version first, so that a change during the remaining reads makes this snapshot out of
+        // date.
         let version = read::key_set_version(store)?;
         let revoked: HashSet<DenomSerial> =
             store.all::<Revocations>()?.into_iter().map(|found| found.key.serial).collect();
@@ -257,7 +258,7 @@ impl KeyState {
         Ok(state)
     }
 
-    /// The time at which the snapshot must be rebuilt without any change: a signing key begins or ends, or
+    /// The time at which the snapshot must be rebuilt even without a change: a signing key begins or ends, or
     /// the listing expires.
     fn next_change(&self, now: Timestamp) -> Timestamp {
         let after = |time: Timestamp| time.saturating_add(Duration::from_secs(1));
@@ -268,12 +269,12 @@ impl KeyState {
         keys.chain(listing).chain(fees).filter(|time| *time > now).min().unwrap_or(Timestamp::NEVER)
     }
 
-    /// How many changes of the key set it has seen at least ([`read::key_set_version`]).
+    /// The least number of changes of the key set that it includes ([`read::key_set_version`]).
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// When the snapshot has to be built again at the latest.
+    /// When the snapshot must be rebuilt at the latest.
     pub fn rebuild_at(&self) -> Timestamp {
         self.rebuild_at
     }
@@ -288,7 +289,7 @@ impl KeyState {
         self.currency
     }
 
-    /// A denomination by the hash that requests name it with.
+    /// A denomination by the hash that requests use.
     pub fn find_denomination(&self, h_denom_pub: &HashCode) -> Option<&Denom> {
         self.by_hash.get(h_denom_pub).map(|index| self.denoms[*index].as_ref())
     }
@@ -296,7 +297,7 @@ impl KeyState {
     /// A denomination by its number in rows.
     ///
     /// # Panics
-    /// When there is none: rows name only denominations that exist.
+    /// If there is none: rows name only denominations that exist.
     pub fn denomination_by_serial(&self, serial: DenomSerial) -> &Denom {
         self.find_denomination_by_serial(serial).expect("rows name denominations that exist")
     }
@@ -311,7 +312,7 @@ impl KeyState {
         &self.denoms
     }
 
-    /// All online signing keys that ever were in use.
+    /// All online signing keys that were ever in use.
     pub fn signing_keys(&self) -> &[OnlineKey] {
         &self.signing_keys
     }
@@ -321,13 +322,13 @@ impl KeyState {
         &self.accounts
     }
 
-    /// The fees of a wire method at a time.
+    /// The fees of a wire method at a given time.
     pub fn wire_fee(&self, method: &str, time: Timestamp) -> Option<&WireFeeRow> {
         let periods = self.wire_fees.get(method)?;
         periods.iter().find(|(start, fee)| *start <= time && time < fee.end).map(|(_, fee)| fee)
     }
 
-    /// The global fees at a time, with the start of their period.
+    /// The global fees at a given time, with the start of their period.
     pub fn global_fee(&self, time: Timestamp) -> Option<&(Timestamp, GlobalFeeRow)> {
         self.global_fees.iter().find(|(start, fee)| *start <= time && time < fee.end)
     }
@@ -361,12 +362,12 @@ impl KeyState {
         &self.signer
     }
 
-    /// The answer to `/keys`: all keys, or those from a start on. None while there are no usable keys.
+    /// The answer to `/keys`: all keys, or those from a start on. None if there are no usable keys.
     pub fn keys_answer(&self, last_issue_date: Option<Timestamp>) -> Option<Arc<KeysAnswer>> {
         self.keys.as_ref()?.answer(self, last_issue_date)
     }
 
-    /// The answer to `/wire`, or what is missing for it.
+    /// The answer to `/wire`, or what prevents it.
     pub fn wire_answer(&self) -> Result<&WireAnswer, &WireMissing> {
         self.wire.as_ref()
     }
@@ -399,7 +400,7 @@ impl KeyState {
     pub(crate) fn future_denoms(&self, custody: &Custody, config: &ExchangeConfig) -> Vec<FutureDenom> {
         let keys = custody.denominations().into_iter();
         let keys = keys.filter(|key| !self.by_bare.contains_key(&key.info().h_bare));
-        // The section may have been removed; then the coin's value is unknown.
+        // The section may have been removed, and then the coin's value is unknown.
         keys.filter_map(|key| Some(future_denom(key.info(), config.find_coin(key.info())?, config))).collect()
     }
 
@@ -464,7 +465,8 @@ impl OnlineKey {
     }
 }
 
-/// The oldest key that is valid now: cached listings of clients contain it most likely.
+/// The oldest key that is valid now, because it is the most likely to be in the listings that clients have
+/// cached.
 fn usable_key(keys: &[OnlineKey], custody: &Custody, now: Timestamp) -> Option<SigningHandle> {
     let held = custody.signing_keys();
     let usable = keys.iter().filter(|key| !key.revoked && key.start <= now && now <= key.expire);
@@ -493,7 +495,7 @@ fn future_denom(key: &DenomInfo, coin: &CoinConfig, config: &ExchangeConfig) -> 
         expire_withdraw,
         expire_deposit,
         expire_legal: expire_deposit.saturating_add(coin.duration_legal),
-        // Not signed yet: the signature comes with the request.
+        // Not signed yet: the signature arrives with the request.
         master_sig: EddsaSignature::ZERO,
     };
     let amount = |money: Money| -> Amount { money.of(config.currency) };
@@ -514,8 +516,8 @@ fn future_denom(key: &DenomInfo, coin: &CoinConfig, config: &ExchangeConfig) -> 
     FutureDenom { row, announcement }
 }
 
-/// What is published about extensions: the signed manifests if they are stored, else what the configuration
-/// enables.
+/// What is published about extensions: the signed manifests if they are stored, otherwise what the
+/// configuration enables.
 pub(super) fn extension_manifests(
     config: &ExchangeConfig,
     stored: Option<&ExtensionsRow>,

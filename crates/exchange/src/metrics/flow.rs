@@ -3,16 +3,17 @@
 //!
 //! Each row of the money tables determines alone what it adds to each sum (`Sums::of_row`). The rows that
 //! exist at the start are summed once, in the background, from a view of that moment; each commit adds the
-//! difference that its rows make. So the sums are exact at any time, and no scrape reads a row. They follow
-//! from the rows, not from the rules: a rule that creates or loses money shows in [`Sums::difference`].
+//! difference that its rows make. So the sums are exact at any time, and scraping the metrics reads no rows.
+//! They follow from the rows, not from the rules: a rule that creates or loses money shows up in
+//! [`Sums::difference`].
 //!
 //! Fees and unrevealed melts need more than one row: a reveal names its melt, and melts and refunds name a
-//! coin whose denomination sets the fee. Those columns never change once written, so they are read from the
-//! store at any later time (`Related`).
+//! coin whose denomination sets the fee. Those columns never change once written, so they can be read from
+//! the store later (`Related`).
 //!
 //! On a database that several processes change, no process sees every commit. Each process then counts what
-//! its own commits add and take, which can be summed over processes, and computes all sums from a view of the
-//! rows from time to time if it is configured to.
+//! its own commits add and take, and these counts can be summed over processes. If configured to, a process
+//! also recomputes all sums at intervals from a view of the rows.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -49,7 +50,7 @@ const TABLES: [&TableDef; 14] = [
     Drains::DEF,
 ];
 
-/// Rows of a view whose related rows are read together.
+/// How many rows of a view get their related rows read together.
 const RELATED_AT_ONCE: usize = 1_024;
 
 /// Sums over rows, in units of 10⁻⁸. [`crate::reads::totals`] defines each of them.
@@ -63,7 +64,7 @@ pub struct Sums {
     pub reserves: i128,
     /// Values of all coins signed.
     pub issued: i128,
-    /// What is gone from known coins.
+    /// What known coins have spent.
     pub redeemed: i128,
     /// Deposits not aggregated yet, less refunds.
     pub deposits: i128,
@@ -71,9 +72,9 @@ pub struct Sums {
     pub transient: i128,
     /// Transfers decided, but not accepted by the bank yet.
     pub in_flight: i128,
-    /// Melted value that was not revealed, melt fees taken off.
+    /// Melted value that is not revealed, less melt fees.
     pub unrevealed_melts: i128,
-    /// Income of the exchange that was not paid out, rounding included.
+    /// Income of the exchange that is not paid out, including rounding.
     pub fees: i128,
 }
 
@@ -92,8 +93,7 @@ enum RowError {
     Store(StoreError),
 }
 
-/// The rows that another row names, as far as its sums depend on them. The columns that are used never
-/// change.
+/// The rows that another row refers to, as far as its sums depend on them. The columns in use never change.
 trait Related {
     /// The denomination of a coin.
     fn coin_denom(&self, key: &CoinKey) -> Result<DenomSerial, RowError>;
@@ -103,7 +103,7 @@ trait Related {
     fn melt_amount(&self, key: &MeltKey) -> Result<Money, RowError>;
 }
 
-/// Related rows of a commit, which the store has when [`MoneyFlow::committed`] is called.
+/// Related rows of a commit. The store has them when [`MoneyFlow::committed`] is called.
 struct OfStore<'a>(&'a Store);
 
 impl OfStore<'_> {
@@ -232,7 +232,7 @@ impl Sums {
             sums.fees = fee;
             sums.unrevealed_melts = units(melt.amount) - fee;
         } else if table == Reveals::DEF.id {
-            // The fresh coins' withdraw fees are income, and so is what the wallet did not use.
+            // The fresh coins' withdraw fees are income, and so is the value that the wallet did not use.
             let key = MeltKey::decode(key)?;
             let fee = units(terms(related.coin_denom(&CoinKey { coin_pub: key.coin_pub })?)?.fee_refresh);
             let melted = units(related.melt_amount(&key)?) - fee;
@@ -245,7 +245,7 @@ impl Sums {
         Ok(sums)
     }
 
-    /// The same without what depends on related rows.
+    /// The same without the parts that depend on related rows.
     fn of_plain_row(denoms: &DenomTable, table: u16, row: &[u8]) -> Result<Self, RowError> {
         let value = |serial| Ok::<i128, RowError>(units(terms_of(denoms, serial)?.value));
         let mut sums = Self::default();
@@ -268,7 +268,7 @@ impl Sums {
                 return Err(RowError::Coin);
             }
         } else if table == Deposits::DEF.id {
-            // What an aggregation takes in and does not pay out is income: deposit fees, wire fee, rounding.
+            // What an aggregation takes in but does not pay out is income: deposit fees, wire fee, rounding.
             let deposit = <Deposits as Table>::Row::decode(row)?;
             let sum = if deposit.wtid.is_none() { &mut sums.deposits } else { &mut sums.fees };
             *sum = units(deposit.amount) - units(deposit.refunded);
@@ -295,7 +295,7 @@ impl Sums {
         Ok(sums)
     }
 
-    /// What a commit adds to the sums, by what `of_row` says of a table's row.
+    /// What a commit adds to the sums, according to `of_row` for each changed row.
     fn of_changes(
         changes: &ChangeSet,
         of_row: impl Fn(u16, &[u8], &[u8]) -> Result<Self, RowError>,
@@ -316,7 +316,7 @@ impl Sums {
         Ok(sums)
     }
 
-    /// The sums that follow from single rows.
+    /// The sums that depend on single rows only.
     fn named(&self) -> [(&'static str, i128); 8] {
         [
             ("wired_in", self.wired_in),
@@ -371,7 +371,7 @@ struct FlowState {
     store: Option<Store>,
     /// Whether the rows from before the start are in the sums.
     is_complete: bool,
-    /// A row could not be read: the sums are not reported any more.
+    /// A row could not be read, so the sums are no longer reported.
     is_broken: bool,
     /// What commits of this process added to each sum, and what they took from it.
     moved: [Sums; 2],
@@ -411,13 +411,13 @@ impl MoneyFlow {
         Ok(rows)
     }
 
-    /// Whether every commit updates the sums. Otherwise they are those of the last [`MoneyFlow::recompute`].
+    /// Whether every commit updates the sums. Otherwise they come from the last [`MoneyFlow::recompute`].
     #[must_use]
     pub fn follows_commits(&self) -> bool {
         self.state().store.is_some()
     }
 
-    /// Adds the rows of a view, which takes a while if there are many: each is read once.
+    /// Adds the rows of a view, reading each once. This takes a while if there are many.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -430,7 +430,7 @@ impl MoneyFlow {
         Ok(())
     }
 
-    /// Replaces the sums by those of a view: on a database that other processes change as well.
+    /// Replaces the sums by those of a view. For databases that other processes change as well.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -506,7 +506,7 @@ impl MoneyFlow {
                 if store.is_some() {
                     state.sums += sums;
                 }
-                // Only what follows from single rows.
+                // Only the sums that depend on single rows.
                 let plain = Sums { fees: 0, unrevealed_melts: 0, ..sums };
                 state.moved[0] += plain.zip(plain, |a, _| a.max(0));
                 state.moved[1] += plain.zip(plain, |a, _| (-a).max(0));
@@ -523,7 +523,7 @@ impl MoneyFlow {
         }
     }
 
-    /// The sums now; none while the rows from before the start are being added.
+    /// The current sums; none while the rows from before the start are being added.
     #[must_use]
     pub fn sums(&self) -> Option<Sums> {
         let state = self.state();
@@ -537,8 +537,7 @@ impl MoneyFlow {
         self.state().moved
     }
 
-    /// Writes `batzen_money_*`, in the currency: what this process moved; and the sums, unless they are not
-    /// known.
+    /// Writes `batzen_money_*` in the currency: what this process moved, and the sums if they are known.
     pub fn write(&self, page: &mut Page) {
         let [added, taken] = self.moved();
         for (name, help, moved) in [

@@ -345,8 +345,8 @@ impl Metrics {
         }
     }
 
-    /// Writes the counters of the exchange itself: `taler_exchange_*` as existing dashboards know them (their
-    /// names have no `_total`), and its `batzen_*`. `lane_conflicts`: batches that the lane ran again.
+    /// Writes the exchange's own counters: `taler_exchange_*` with the names that existing dashboards know
+    /// (without `_total`), and `batzen_*`. `lane_conflicts` is the number of batches that the lane ran again.
     pub fn write(&self, page: &mut Page, lane_conflicts: u64) {
         self.write_taler(page, lane_conflicts);
         self.operations.write(page);

@@ -7,7 +7,7 @@ use batzen_metrics::{Counter, Gauge};
 pub struct WorkerMetrics {
     /// Credits booked.
     pub credits: Counter,
-    /// Pages of the bank's history imported.
+    /// Imported pages of the bank's history.
     pub credit_pages: Counter,
     /// Rows of the bank's history that cannot be booked: unreadable, or in another currency.
     pub credits_set_aside: Counter,
@@ -29,13 +29,14 @@ pub struct WorkerMetrics {
     pub transfers: Counter,
     /// Transfers that the bank refused for good. An operator must act.
     pub transfers_failed: Counter,
-    /// Transfers refused for good that wait for an operator, also from earlier runs; counted up to 1,000.
+    /// Transfers refused for good that wait for an operator, including those of earlier runs; counted up to
+    /// 1,000.
     pub transfers_refused: Gauge,
     /// Failed attempts at a transfer that will be repeated.
     pub transfer_failures: Counter,
     /// Transfers requested from the bank and not answered yet.
     pub transfers_in_flight: Gauge,
-    /// Transfers of accounts that are not configured.
+    /// Transfers from accounts that are not configured.
     pub transfers_set_aside: Gauge,
     /// The age of the oldest open transfer at the last pass, in seconds.
     pub transfer_lag_s: Gauge,

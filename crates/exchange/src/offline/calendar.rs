@@ -1,4 +1,4 @@
-//! The step `calendar`: what ends when, and what must be signed by when.
+//! The step `calendar`: what ends when, and by when it must be signed again.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use crate::rules::transfers::payto_method;
 
 const SECONDS_PER_DAY: u64 = 86_400;
 
-/// The calendar of the documents: keys to be signed, and fees.
+/// The calendar of the documents: keys that need a signature, and fees.
 pub(super) fn of_documents(operations: &[OfflineOperation]) -> Calendar {
     let mut periods = Vec::new();
     for operation in operations {
@@ -52,7 +52,7 @@ pub(super) async fn of_exchange(client: &Client, base_url: &str) -> Result<Calen
         _ => Vec::new(),
     };
     let mut methods = Vec::new();
-    // Neither is there before the first signatures.
+    // Neither exists before the first signatures.
     let keys = client.get_json(format!("{base_url}keys")).await?;
     if keys.status == 200 {
         periods.extend(published_periods(&keys.json()?));

@@ -6,7 +6,7 @@ use batzen_protocol::{Amount, Duration};
 
 use super::OfflineError;
 
-/// What `help` says.
+/// The text of `help`.
 pub const HELP: &str = "\
 Sub-commands are run in their order; each takes the documents of those before it, or standard input.
 
@@ -35,11 +35,11 @@ YEAR is a number or `now`. The usual start is: download sign upload";
 /// Fees and limits that `global-fee` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlobalFeeTerms {
-    /// Of a full reserve history.
+    /// For a full reserve history.
     pub history_fee: Amount,
-    /// Of an open reserve, a year.
+    /// For an open reserve, a year.
     pub account_fee: Amount,
-    /// Of a purse beyond the free ones.
+    /// For a purse beyond the free ones.
     pub purse_fee: Amount,
     /// How long purses stay open.
     pub purse_timeout: Duration,
@@ -73,14 +73,14 @@ pub enum Step {
     DisableAuditor {
         auditor_pub: EddsaPublicKey,
     },
-    /// No year is this year.
+    /// Without a year, it is the current one.
     WireFee {
         year: Option<u64>,
         method: String,
         wire_fee: Amount,
         closing_fee: Amount,
     },
-    /// No year is this year.
+    /// Without a year, it is the current one.
     GlobalFee {
         year: Option<u64>,
         terms: GlobalFeeTerms,
@@ -103,7 +103,7 @@ pub enum Step {
     },
 }
 
-/// All names, for the hint at a misspelt one.
+/// All names, to suggest one for a misspelt name.
 const NAMES: [&str; 18] = [
     "help",
     "setup",
@@ -140,7 +140,7 @@ impl<'a> Arguments<'a> {
         Ok(text)
     }
 
-    /// Whether an optional flag comes next, which is then taken.
+    /// Consumes an optional flag if it comes next. Returns whether it did.
     fn flag(&mut self, name: &str) -> bool {
         let is_next = self.rest.as_slice().first().is_some_and(|next| next == name);
         if is_next {

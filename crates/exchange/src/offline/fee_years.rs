@@ -1,17 +1,17 @@
-//! Reminds of next year's fees: fees are signed for a calendar year, and a payment needs them on 1 January.
+//! A reminder of next year's fees: fees are signed for a calendar year, and payments need them on 1 January.
 
 use batzen_http::http_date;
 use batzen_protocol::time::{year_of, year_start};
 use batzen_protocol::{Duration, Timestamp};
 
-/// How long before the end of a year the next year's fees should be signed: from 1 November on.
+/// How long before the end of a year the next year's fees should be signed: from 1 November.
 const REMIND_BEFORE: Duration = Duration::from_days(61);
 
-/// Commands that set fees for a year, with the number of their arguments after the year.
+/// Commands that set fees for a year, with the number of arguments after the year.
 const FEE_COMMANDS: [(&str, usize); 2] = [("wire-fee", 3), ("global-fee", 6)];
 
-/// A reminder if a command line sets fees for this year, which ends soon, and not for the next one. It has
-/// the commands for both years.
+/// A reminder if a command line sets fees for this year, which ends soon, but not for the next one. It
+/// contains the commands for both years.
 pub(super) fn reminder(arguments: &[String], now: Timestamp) -> Option<String> {
     let this_year = year_of(now)?;
     let end = year_start(this_year + 1);
@@ -60,12 +60,12 @@ impl<'a> FeeCommand<'a> {
         Some(Self { name, year, rest: words.get(2..2 + count)? })
     }
 
-    /// What the fees are about: a wire method, or nothing for the global fees.
+    /// What the fees belong to: a wire method, or nothing for the global fees.
     fn subject(&self) -> (&str, Option<&String>) {
         (self.name, self.rest.first().filter(|_| self.name == "wire-fee"))
     }
 
-    /// The command for a year, to be typed into a shell.
+    /// The command for a given year, to be typed into a shell.
     fn line(&self, year: u64) -> String {
         let rest = self.rest.iter().map(|word| match word.contains(' ') {
             true => format!("'{word}'"),

@@ -24,10 +24,10 @@ use super::OfflineError;
 use super::commands::GlobalFeeTerms;
 use crate::config::AgeRestrictionConfig;
 
-/// Checks that every announced key comes from its security module, and signs all.
+/// Checks that every announced key comes from its security module, and signs them all.
 ///
 /// # Errors
-/// [`OfflineError::Refused`] for keys of another exchange, or that their module has not signed.
+/// [`OfflineError::Refused`] for keys of another exchange, or keys that their module has not signed.
 pub fn sign_keys(master: &EddsaPrivateKey, keys: &FutureKeys) -> Result<UploadSigs, OfflineError> {
     let master_pub = master.public_key();
     if keys.master_pub != master_pub {
@@ -143,10 +143,10 @@ pub fn disable_auditor(
     OfflineOperation::DisableAuditor(DisableAuditor { auditor_pub, validity_end: now, master_sig })
 }
 
-/// The beginning and the end of a calendar year (UTC); this year if none is named.
+/// The start and the end of a calendar year (UTC); the current year if none is given.
 ///
 /// # Errors
-/// [`OfflineError::Input`] for a year that no time stamp can express.
+/// [`OfflineError::Input`] for a year that no timestamp can express.
 pub fn year(which: Option<u64>, now: Timestamp) -> Result<(Timestamp, Timestamp), OfflineError> {
     let bad = || OfflineError::Input("the year must be between 1970 and 9998".into());
     let year = which.or_else(|| year_of(now)).filter(|year| (1970..9999).contains(year)).ok_or_else(bad)?;
@@ -238,7 +238,7 @@ pub fn revoke_signkey(master: &EddsaPrivateKey, exchange_pub: EddsaPublicKey) ->
 /// Orders a payment of profit.
 ///
 /// # Errors
-/// [`OfflineError::Input`] for another currency or what is no payto URI.
+/// [`OfflineError::Input`] for another currency or an invalid payto URI.
 pub fn drain(
     master: &EddsaPrivateKey,
     currency: Currency,
@@ -329,7 +329,7 @@ pub(super) fn title(operation: &OfflineOperation) -> String {
     }
 }
 
-/// A description of an operation with every key that it concerns.
+/// A description of an operation, with every key that it affects.
 pub(super) fn describe(operation: &OfflineOperation) -> String {
     let mut text = title(operation);
     let OfflineOperation::InputKeys(keys) = operation else { return text };

@@ -8,7 +8,7 @@ use batzen_protocol::api::exchange::FutureKeys;
 use super::{OfflineConfig, OfflineError};
 use batzen_signer::files::{self, KeyFileError};
 
-/// The public keys of the three security modules. All zero: has not announced itself yet.
+/// The public keys of the three security modules. All zero: the module has not announced itself yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleKeys {
     /// Announces RSA denomination keys.
@@ -85,11 +85,11 @@ fn check_one(
     }
 }
 
-/// Checks announced module keys against those seen before (or configured, the first time), and remembers new
-/// ones.
+/// Checks announced module keys against the remembered ones (or, the first time, the configured ones), and
+/// remembers new ones.
 ///
 /// # Errors
-/// [`OfflineError::Refused`] when a key is not the known one.
+/// [`OfflineError::Refused`] when a key has changed.
 pub fn check_modules(config: &OfflineConfig, announced: &ModuleKeys) -> Result<(), OfflineError> {
     let nothing =
         ModuleKeys { rsa: EddsaPublicKey::ZERO, cs: EddsaPublicKey::ZERO, eddsa: EddsaPublicKey::ZERO };

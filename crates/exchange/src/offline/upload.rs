@@ -22,7 +22,7 @@ async fn post(client: &Client, base_url: &str, path: &str, body: &impl Serialize
     reply.expect(&[204]).map(|_| ())
 }
 
-/// Uploads an operation; false if it is not one to be uploaded.
+/// Uploads an operation; false if this kind of operation is not uploaded.
 ///
 /// # Errors
 /// When the exchange cannot be reached or refuses.

@@ -38,7 +38,7 @@ fn required_payto(store: &Store, h_payto: PaytoHash) -> Result<String> {
     Ok(payto(store, h_payto)?.expect("accounts in rows are kept"))
 }
 
-/// The payto URIs of the accounts of a history, all at once: it may be long.
+/// The payto URIs of a history's accounts, read at once, because a history may be long.
 fn required_paytos(
     store: &Store,
     accounts: impl Iterator<Item = PaytoHash>,
@@ -67,7 +67,7 @@ pub fn reserve(store: &Store, reserve_pub: ReservePub) -> Result<Option<ReserveR
     Ok(store.get::<Reserves>(&ReserveKey { reserve_pub })?.map(|found| found.row))
 }
 
-/// A reserve's balance and history: whole, or only what happened at or after `since`. None: unknown reserve.
+/// A reserve's balance and history: all of it, or only events at or after `since`. None: unknown reserve.
 ///
 /// # Errors
 /// See [`payto`].
@@ -77,7 +77,7 @@ pub fn reserve_statement(
     reserve_pub: ReservePub,
     since: Option<Timestamp>,
 ) -> Result<Option<ReserveStatement>> {
-    // One read for all: the rows are then of one moment.
+    // A single read, so that all rows are from the same moment.
     let mut reads = Reads::default();
     let row = reads.get::<Reserves>(&ReserveKey { reserve_pub });
     let credits = reads.lookup::<ReservesIn>(ReservesIn::BY_RESERVE, &reserve_pub);
@@ -150,8 +150,7 @@ pub fn reserve_statement(
     Ok(Some(ReserveStatement { balance: row.balance, items, events }))
 }
 
-/// Which of these planchets the reserve has withdrawn, in their order: a complete repetition is answered from
-/// here.
+/// Which of these planchets the reserve has withdrawn, in their order. It answers a complete repetition.
 ///
 /// # Errors
 /// See [`payto`].
@@ -186,7 +185,7 @@ pub fn coin(store: &Store, coin_pub: CoinPub) -> Result<Option<CoinRow>> {
     Ok(store.get::<Coins>(&CoinKey { coin_pub })?.map(|found| found.row))
 }
 
-/// The history of a coin. None: it was never used.
+/// The history of a coin. None if it was never used.
 ///
 /// # Errors
 /// See [`payto`].
@@ -280,7 +279,7 @@ pub struct FoundMelt {
 /// # Errors
 /// See [`payto`].
 pub fn melt_by_rc(store: &Store, rc: HashCode) -> Result<Option<FoundMelt>> {
-    // These rows are never deleted, and the columns that are used here never change.
+    // These rows are never deleted, and the columns in use here never change.
     let Some(found) = store.get::<MeltByRc>(&RcKey { rc })? else { return Ok(None) };
     let coin_pub = found.row.coin_pub;
     let melt = store.get::<Melts>(&MeltKey { coin_pub, rc })?.map(|found| found.row);
@@ -288,7 +287,7 @@ pub fn melt_by_rc(store: &Store, rc: HashCode) -> Result<Option<FoundMelt>> {
     Ok(melt.zip(coin).map(|(melt, coin)| FoundMelt { coin_pub, coin, melt }))
 }
 
-/// The reveal of a melt, if it was revealed: a repetition is answered from here.
+/// The reveal of a melt, if there is one. It answers a repetition.
 ///
 /// # Errors
 /// See [`payto`].
@@ -296,7 +295,7 @@ pub fn reveal(store: &Store, coin_pub: CoinPub, rc: HashCode) -> Result<Option<R
     Ok(store.get::<Reveals>(&MeltKey { coin_pub, rc })?.map(|found| found.row))
 }
 
-/// Which melt a planchet was revealed in: the earliest. For recoup-refresh.
+/// The earliest melt that revealed a planchet. For recoup-refresh.
 ///
 /// # Errors
 /// See [`payto`].
@@ -305,7 +304,7 @@ pub fn reveal_of(store: &Store, h_coin_ev: HashCode) -> Result<Option<(MeltKey, 
     Ok(found.into_iter().next().map(|found| (found.key, found.row)))
 }
 
-/// All reveals of a coin's melts: link. Empty: none, or unknown coin.
+/// All reveals of a coin's melts, for the link. Empty if there are none, or the coin is unknown.
 ///
 /// # Errors
 /// See [`payto`].
@@ -367,23 +366,23 @@ pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> R
 pub struct Transfer {
     /// The transfer.
     pub wire_out: WireOutRow,
-    /// What it pays, in the order in which it was deposited.
+    /// What it pays, in the order of the deposits.
     pub deposits: Vec<TransferDeposit>,
 }
 
 /// A deposit in a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferDeposit {
-    /// Which.
+    /// The deposit's key.
     pub key: DepositKey,
-    /// The contribution, fee included and refunds not considered.
+    /// The contribution, including the fee and disregarding refunds.
     pub amount: Money,
     /// The deposit fee.
     pub deposit_fee: Money,
 }
 
-/// A transfer to a merchant. None until it is decided (also while its deposits wait in a transient
-/// aggregate).
+/// A transfer to a merchant. None until it is decided, which includes the time while its deposits wait in a
+/// transient aggregate.
 ///
 /// # Errors
 /// See [`payto`].
@@ -402,8 +401,7 @@ pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option
 // --- Workers
 // --------------------------------------------------------------------------------------------------------
 
-/// The transient aggregate of a merchant's account, if there is one: its wtid goes into the next
-/// `Aggregate`.
+/// The transient aggregate of a merchant's account, if there is one. The next `Aggregate` must use its wtid.
 ///
 /// # Errors
 /// See [`payto`].
@@ -412,14 +410,14 @@ pub fn transient(store: &Store, target: DepositTarget, account: AccountId) -> Re
     Ok(store.get::<Aggregates>(&AggregateKey { h_payto, merchant_pub, account })?.map(|found| found.row))
 }
 
-/// The position at which reading the queue of due deposits continues.
+/// Where to continue reading the queue of due deposits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DuePosition(Option<Vec<u8>>);
 
-/// The targets of the next deposits that are due at `now` (from `ExchangeRules::aggregation_time`),
-/// each once, and the position at which to continue (None at the end). At most `deposits` deposits behind
-/// `from` are read, most urgent first. Only the index is read, and one row for each target. Deposits that may
-/// still be refunded after their wire deadline are not filtered here: the rule leaves them out.
+/// The targets of the next deposits that are due at `now` (from `ExchangeRules::aggregation_time`), each
+/// once, and the position at which to continue (None at the end). Reads at most `deposits` deposits after
+/// `from`, most urgent first: only the index, and one row for each target. Deposits that may still be
+/// refunded after their wire deadline are not filtered here: the rule leaves them out.
 ///
 /// # Errors
 /// See [`payto`].
@@ -454,7 +452,7 @@ pub fn due_targets(
     let mut targets = Vec::with_capacity(firsts.len());
     for first in firsts {
         let only = (Bound::Included(first.clone()), Bound::Included(first));
-        // Another aggregator has taken it.
+        // Another aggregator has taken this deposit.
         let found = store.range_positions::<Deposits>(Deposits::BY_READY, only.0, only.1, 1, false)?;
         targets.extend(
             found.into_iter().map(|found| DepositTarget {
@@ -470,8 +468,7 @@ fn decode_error(source: batzen_store::DecodeError) -> StoreError {
     StoreError::Decode { table: Deposits::DEF.name, source }
 }
 
-/// The time at which the next deposit after `after` becomes due; with None, the first of all. Only the index
-/// is read.
+/// When the next deposit after `after` becomes due; with None, the first of all. Reads only the index.
 ///
 /// # Errors
 /// See [`payto`].
@@ -480,7 +477,7 @@ pub fn next_ready(store: &Store, after: Option<Timestamp>) -> Result<Option<Time
     let from = match &from {
         None => Bound::Unbounded,
         Some(Some(from)) => Bound::Included(from.as_slice()),
-        // No time is after never.
+        // There is no time after never.
         Some(None) => return Ok(None),
     };
     let mut first = Ok(None);
@@ -491,8 +488,8 @@ pub fn next_ready(store: &Store, after: Option<Timestamp>) -> Result<Option<Time
     first
 }
 
-/// The number of deposits of a target that an aggregation at `now` would find, counted up to `max`. Only the
-/// index is read.
+/// How many deposits of a target an aggregation at `now` would find, counted up to `max`. Reads only the
+/// index.
 ///
 /// # Errors
 /// See [`payto`].
@@ -506,7 +503,7 @@ pub fn open_deposits(store: &Store, target: &DepositTarget, now: Timestamp, max:
     Ok(count)
 }
 
-/// Reserves that expired by `now`, with money and an origin account, earliest first; at most `limit`.
+/// Reserves that have expired by `now` and have money and an origin account, earliest first; at most `limit`.
 ///
 /// # Errors
 /// See [`payto`].

@@ -1,8 +1,8 @@
 //! The balance sheet, computed from the rows alone.
 //!
-//! Every figure is a sum over tables, not a running counter, so that it checks the rules instead of repeating
-//! them: balances and remaining values come from their columns, everything else from the rows that should
-//! have caused them. If any rule creates or loses money, [`Totals::conserved`] is false.
+//! Every figure is a sum over tables and not a running counter, so that it checks the rules instead of
+//! repeating them. Balances and remaining values come from their columns, everything else from the rows that
+//! should have caused them. If any rule creates or loses money, [`Totals::conserved`] is false.
 //!
 //! # The identity
 //!
@@ -46,7 +46,7 @@ pub struct Totals {
     pub reserves: MoneySum,
     /// Values of all coins signed.
     pub issued: MoneySum,
-    /// What is gone from known coins.
+    /// What known coins have spent.
     pub redeemed: MoneySum,
     /// issued − redeemed.
     pub outstanding: MoneySum,
@@ -58,11 +58,11 @@ pub struct Totals {
     pub in_flight: MoneySum,
     /// deposits + transient + in_flight.
     pub pending: MoneySum,
-    /// Melted value that was not revealed.
+    /// Melted value that is not revealed.
     pub unrevealed_melts: MoneySum,
-    /// Income that was not paid out.
+    /// Income that is not paid out.
     pub fees: MoneySum,
-    /// Income by source, and what was paid out of it.
+    /// Income by source, and what has been paid out of it.
     pub income: Fees,
 }
 
@@ -71,7 +71,7 @@ pub struct Totals {
 pub struct Fees {
     /// Withdraw fees, also of coins obtained by refresh.
     pub withdraw: MoneySum,
-    /// Deposit fees of aggregated deposits that were not completely refunded (less what could not be paid).
+    /// Deposit fees of aggregated deposits that were not completely refunded, less what could not be paid.
     pub deposit: MoneySum,
     /// Melt fees.
     pub refresh: MoneySum,
@@ -87,7 +87,7 @@ pub struct Fees {
     pub rounding: MoneySum,
     /// Melted value beyond the cost of the fresh coins.
     pub surplus: MoneySum,
-    /// Profit paid out (not income: taken off).
+    /// Profit paid out. This is subtracted, since it is not income.
     pub drained: MoneySum,
 }
 
@@ -101,7 +101,7 @@ impl Totals {
     }
 }
 
-/// The reasons why no balance sheet can be drawn up.
+/// The reasons why a balance sheet cannot be drawn up.
 #[derive(Debug, thiserror::Error)]
 pub enum TotalsError {
     /// The store could not be read.
@@ -110,9 +110,9 @@ pub enum TotalsError {
     /// A term is below zero: more was redeemed than issued, or more drained than earned.
     #[error("{term}: {error}")]
     Amount {
-        /// Which term.
+        /// The term.
         term: &'static str,
-        /// What is wrong with it.
+        /// The error in it.
         error: AmountError,
     },
     /// Rows contradict each other.
@@ -136,7 +136,7 @@ fn plus(sum: &mut MoneySum, amount: impl Into<MoneySum>, term: &'static str) -> 
     Ok(())
 }
 
-/// Calls `visit` for every row, until it fails.
+/// Calls `visit` for every row until it fails.
 fn each<T: Table>(
     store: &Store,
     mut visit: impl FnMut(Found<T>) -> Result<(), TotalsError>,
@@ -152,7 +152,7 @@ fn each<T: Table>(
     outcome
 }
 
-/// The value of a transfer's deposits, by their own rows.
+/// The value of a transfer's deposits, from their own rows.
 #[derive(Default, Clone, Copy)]
 struct Taken {
     contributed: MoneySum,
@@ -166,7 +166,7 @@ struct Sheet<'a> {
     coins: HashMap<CoinPub, DenomSerial>,
 }
 
-/// Draws up the balance sheet. It scans every table, one after the other: call it when no commands are
+/// Draws up the balance sheet. It scans the tables one after the other, so call it when no commands are
 /// executed, or accept that it mixes moments. Needs memory for each known coin (about 50 bytes) and each
 /// melt.
 ///
@@ -309,8 +309,8 @@ impl Sheet<'_> {
                 .checked_sub(row.amount)
                 .and_then(|rest| rest.checked_sub(row.wire_fee))
                 .term("transfer")?;
-            // The rest is deposit fees first, then rounding. Fees that the deposits could not pay were
-            // waived.
+            // The rest consists of deposit fees first, and then rounding. Fees that the deposits could not
+            // pay were waived.
             let fees = taken.fees.min(rest);
             plus(&mut totals.income.deposit, fees, "deposit fees")?;
             plus(&mut totals.income.rounding, rest.checked_sub(fees).term("rounding")?, "rounding")

@@ -39,7 +39,7 @@ fn deposit_key(command: &Deposit, coin: &DepositCoin) -> DepositKey {
     }
 }
 
-/// A refusal proven by the coin's history. The history is filled in after the batch.
+/// A refusal with the coin's history as proof. The history is filled in after the batch.
 pub(super) fn conflict(coin: &PresentedCoin, row: &CoinRow, index: usize, reason: ConflictReason) -> Refusal {
     Refusal::CoinConflict {
         index,
@@ -51,7 +51,7 @@ pub(super) fn conflict(coin: &PresentedCoin, row: &CoinRow, index: usize, reason
     }
 }
 
-/// The coin's row, or a new row for its first use (C1, C2). The caller writes it when it changes the coin.
+/// The coin's row, or a new row at its first use (C1, C2). The caller writes it if it changes the coin.
 pub(super) fn known_or_new(
     rows: &WorkingSet,
     coin: &PresentedCoin,
@@ -77,7 +77,7 @@ pub(super) fn known_or_new(
     Ok(row.clone())
 }
 
-/// Takes value from a coin and writes it.
+/// Takes value from a coin and writes its row.
 pub(super) fn debit(
     rows: &mut WorkingSet,
     coin: &PresentedCoin,
@@ -103,8 +103,8 @@ impl ExchangeRules {
         if command.refund_deadline > command.wire_deadline || command.wire_deadline.is_never() {
             return Err(Refusal::DeadlinesImpossible);
         }
-        // A request that contradicts itself is no conflict with the coin's history: the history could not
-        // prove it.
+        // A request that contradicts itself is not a conflict with the coin's history, because the history
+        // could not prove it.
         let mut seen = HashMap::with_capacity(command.coins.len());
         for (index, coin) in command.coins.iter().enumerate() {
             if *seen.entry(coin.coin.coin_pub).or_insert(coin) != coin {
@@ -112,8 +112,8 @@ impl ExchangeRules {
             }
         }
         // All coins of a batch have one timestamp: that of the first acceptance of any of them. If the clock
-        // has stepped back since, the stored time counts, not the earlier of the two, so that a repetition
-        // gets the same confirmation.
+        // has stepped back since, the stored time is used and not the earlier of the two, so that a
+        // repetition gets the same confirmation.
         let exchange_time = command
             .coins
             .iter()
@@ -142,8 +142,8 @@ impl ExchangeRules {
         let row = known_or_new(rows, &coin.coin, &terms, index)?;
         let key = deposit_key(command, coin);
         if let Some(stored) = rows.get::<Deposits>(&key) {
-            // Compare everything that the confirmation covers, not only the coin's signature: a weak key's
-            // signature may be valid for two messages.
+            // Compare everything that the confirmation covers, and not only the coin's signature: a weak
+            // key's signature may be valid for two messages.
             let same = stored.coin_sig == coin.coin_sig
                 && stored.amount == coin.contribution
                 && stored.h_payto == command.h_payto
@@ -165,7 +165,7 @@ impl ExchangeRules {
         if coin.contribution > terms.value {
             return Err(Refusal::ContributionAboveValue { index });
         }
-        // A free deposit of zero would lengthen the coin's history at no cost.
+        // A deposit of zero without a fee would lengthen the coin's history at no cost.
         if coin.contribution.is_zero() {
             return Err(Refusal::ContributionBelowFee { index });
         }
@@ -224,7 +224,8 @@ impl ExchangeRules {
         let remaining = add(coin.remaining, back)?;
         assert!(remaining <= terms.value, "refunds never fill a coin above its value");
         rows.update::<Coins>(&coin_key, CoinRow { remaining, ..coin });
-        // Written to the deposit's own row, so that a refund and an aggregation of it never pass each other.
+        // The deposit's own row is written, so that a refund and an aggregation of it can never miss each
+        // other.
         rows.update::<Deposits>(&deposit_key, DepositRow { refunded, ..deposit });
         rows.insert::<Refunds>(
             &command.key,

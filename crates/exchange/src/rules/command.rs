@@ -1,6 +1,6 @@
 //! Commands to the rules, and their outcomes.
 //!
-//! All amounts are in the exchange's currency. All signatures of a request were verified before.
+//! All amounts are in the exchange's currency. All signatures of a request have been verified.
 
 use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_protocol::{Duration, Money, Timestamp};
@@ -159,15 +159,15 @@ pub struct Planchet {
     pub h_coin_ev: HashCode,
     /// The reserve's signature on it, verified.
     pub reserve_sig: EddsaSignature,
-    /// The blind signature, made before; dropped if the withdrawal is refused or a repetition. Without it, a
-    /// withdrawal that could be paid is refused with [`super::Refusal::SignatureMissing`]. So a request that
-    /// will probably be refused costs no signature.
+    /// The blind signature, made in advance, and dropped if the withdrawal is refused or is a repetition.
+    /// Without it, a withdrawal that could be paid is refused with [`super::Refusal::SignatureMissing`]. So a
+    /// request that will probably be refused costs no signature.
     pub ev_sig: Option<BlindSignature>,
     /// Clause Blind Schnorr only: the planchet's nonce.
     pub nonce: Option<CsNonce>,
 }
 
-/// Withdraws coins: `/withdraw` (one planchet) and `/batch-withdraw` alike. All or nothing; a complete
+/// Withdraws coins, for `/withdraw` (one planchet) and `/batch-withdraw`. All or nothing; a complete
 /// repetition returns the stored signatures and charges nothing.
 #[derive(Debug, Clone)]
 pub struct Withdraw {
@@ -184,16 +184,16 @@ pub struct Withdraw {
 pub struct Withdrawn {
     /// Their signatures as stored, in the order of the request.
     pub ev_sigs: Vec<BlindSignature>,
-    /// Whether all had been withdrawn before.
+    /// Whether all of them had been withdrawn before.
     pub repeated: bool,
 }
 
-/// Charges for a full reserve history. The history itself is read after (`reserve_statement`).
+/// Charges for a full reserve history. The history itself is read afterwards (`reserve_statement`).
 #[derive(Debug, Clone)]
 pub struct ReserveHistory {
-    /// Of which reserve.
+    /// The reserve.
     pub reserve_pub: ReservePub,
-    /// The request's time: one charge for each.
+    /// The request's time. Each time is charged once.
     pub request_time: Timestamp,
     /// The history fee that the request signed (that of the global fee period of `request_time`).
     pub fee: Money,
@@ -204,7 +204,7 @@ pub struct ReserveHistory {
 /// The history fee is paid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistoryPaid {
-    /// Whether the fee was charged now (not if it is zero or was paid before).
+    /// Whether the fee was charged now; false if it is zero or was paid before.
     pub charged: bool,
 }
 
@@ -232,9 +232,9 @@ pub struct Credits {
     pub account: AccountId,
     /// The transfers, in the order of bank rows. May be empty (rows without a reserve in their subject).
     pub credits: Vec<Credit>,
-    /// The last bank row of the page. The cursor never goes back.
+    /// The last bank row of the page. The cursor never moves back.
     pub cursor: u64,
-    /// The progress of the watcher's range of bank rows, if it has leased one. Then the cursor follows the
+    /// The progress of the watcher's range of bank rows, if it has leased one. The cursor then follows the
     /// ranges.
     pub range: Option<RangeProgress>,
 }
@@ -242,7 +242,7 @@ pub struct Credits {
 /// The outcome of [`Credits`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credited {
-    /// The reserves credited now, each once. Their waiters are to be woken.
+    /// The reserves credited now, each once. Their waiters must be woken.
     pub reserves: Vec<ReservePub>,
     /// How many transfers were booked now.
     pub booked: usize,
@@ -250,11 +250,11 @@ pub struct Credited {
     pub range: Option<RangeState>,
 }
 
-/// Closes one expired reserve and prepares the transfer of its money to where it came from. The target is the
-/// reserve's origin, which never changes once set; the caller read it and its payto URI before.
+/// Closes one expired reserve and prepares the transfer of its money back to where it came from. The target
+/// is the reserve's origin, which never changes once set; the caller has read it and its payto URI.
 #[derive(Debug, Clone)]
 pub struct CloseReserve {
-    /// Which reserve.
+    /// The reserve.
     pub reserve_pub: ReservePub,
     /// Its origin account.
     pub h_payto: PaytoHash,
@@ -262,7 +262,8 @@ pub struct CloseReserve {
     pub method: String,
     /// The exchange's account that pays.
     pub account: AccountId,
-    /// 32 random bytes, used from the reserve's second closing on. (The first uses the reserve's public key.)
+    /// 32 random bytes, used from the reserve's second closing on. The first closing uses the reserve's
+    /// public key.
     pub wtid: Wtid,
     /// 64 random bytes: identifies the transfer at the bank.
     pub request_uid: HashCode,
@@ -271,7 +272,7 @@ pub struct CloseReserve {
 /// The outcome of [`CloseReserve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// The reserve is unknown, empty or not expired (any more). Nothing changed.
+    /// The reserve is unknown, empty or not (or no longer) expired. Nothing changed.
     NotDue,
     /// The reserve is closed and empty.
     Closed {
@@ -296,7 +297,7 @@ pub struct PresentedCoin {
     pub coin_pub: CoinPub,
     /// Its denomination.
     pub denom: DenomSerial,
-    /// Hash of its age commitment. All zero counts as none: pass `None` then.
+    /// Hash of its age commitment. Pass `None` if it is all zero, which means that there is none.
     pub h_age: Option<ShortHash>,
     /// The denomination's signature on it.
     pub denom_sig: CoinSignature,
@@ -307,13 +308,13 @@ pub struct PresentedCoin {
 pub struct DepositCoin {
     /// The coin.
     pub coin: PresentedCoin,
-    /// The contribution, deposit fee included.
+    /// The contribution, including the deposit fee.
     pub contribution: Money,
     /// Its signature on the deposit, verified.
     pub coin_sig: EddsaSignature,
 }
 
-/// Pays a contract: `/deposit` (one coin) and `/batch-deposit` alike. All or nothing.
+/// Pays a contract, for `/deposit` (one coin) and `/batch-deposit`. All or nothing.
 #[derive(Debug, Clone)]
 pub struct Deposit {
     /// The merchant.
@@ -328,18 +329,18 @@ pub struct Deposit {
     pub wire_salt: WireSalt,
     /// The wallet's time.
     pub wallet_time: Timestamp,
-    /// The refund deadline, not after the wire deadline. Zero: no refunds.
+    /// The refund deadline, at most the wire deadline. Zero: no refunds.
     pub refund_deadline: Timestamp,
-    /// The wire deadline; not never. A time in the past means as soon as possible.
+    /// The wire deadline; must not be never. A time in the past means as soon as possible.
     pub wire_deadline: Timestamp,
     /// 1 to 256 coins.
     pub coins: Vec<DepositCoin>,
 }
 
-/// An accepted deposit: the values that the confirmations cover beside the request.
+/// An accepted deposit: the values that the confirmations cover besides the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deposited {
-    /// The time at which the exchange accepted any of the coins first: the timestamp of all confirmations.
+    /// When the exchange first accepted any of the coins: the timestamp of all confirmations.
     pub exchange_time: Timestamp,
     /// The coins, in the order of the request.
     pub coins: Vec<DepositedCoin>,
@@ -356,12 +357,12 @@ pub struct DepositedCoin {
     pub repeated: bool,
 }
 
-/// Gives money of a deposit back to its coin.
+/// Returns money of a deposit to its coin.
 #[derive(Debug, Clone)]
 pub struct Refund {
     /// The deposit and the merchant's number of the refund.
     pub key: RefundKey,
-    /// How much, refund fee included.
+    /// How much, including the refund fee.
     pub amount: Money,
     /// The merchant's signature, verified.
     pub merchant_sig: EddsaSignature,
@@ -374,20 +375,20 @@ pub struct Refunded {
     pub repeated: bool,
 }
 
-/// Melts a coin: takes value from it, for fresh coins.
+/// Melts a coin: takes value from it to pay for fresh coins.
 #[derive(Debug, Clone)]
 pub struct Melt {
     /// The old coin.
     pub coin: PresentedCoin,
-    /// The melted amount, melt fee included.
+    /// The melted amount, including the melt fee.
     pub amount: Money,
     /// The refresh commitment.
     pub rc: HashCode,
     /// The coin's signature, verified.
     pub coin_sig: EddsaSignature,
-    /// 0, 1 or 2, drawn uniformly; counts only if the melt is new.
+    /// 0, 1 or 2, drawn uniformly; used only if the melt is new.
     pub noreveal_index: u8,
-    /// The refresh master secret, if fresh coins are Clause Blind Schnorr.
+    /// The refresh master secret, if any fresh coin is Clause Blind Schnorr.
     pub rms: Option<CsNonce>,
 }
 
@@ -400,7 +401,8 @@ pub struct Melted {
     pub repeated: bool,
 }
 
-/// Finishes a refresh. The commitment was recomputed and matches; the link signatures were verified.
+/// Finishes a refresh. The commitment has been recomputed and matches; the link signatures have been
+/// verified.
 #[derive(Debug, Clone)]
 pub struct Reveal {
     /// The old coin: `melt_by_rc` finds it.
@@ -413,7 +415,7 @@ pub struct Reveal {
     pub transfer_privs: [u8; 64],
     /// The refresh master secret; required if a fresh coin is Clause Blind Schnorr.
     pub rms: Option<CsNonce>,
-    /// 1 to 255 fresh coins with their blind signatures, which are dropped if the command is refused or a
+    /// 1 to 255 fresh coins with their blind signatures, which are dropped if the command is refused or is a
     /// repetition.
     pub fresh: Vec<FreshCoin>,
 }
@@ -436,7 +438,7 @@ pub struct Recoup {
     pub coin_blind: [u8; 32],
     /// Its signature, verified.
     pub coin_sig: EddsaSignature,
-    /// Hash of the planchet, recomputed from coin and blinding secret.
+    /// Hash of the planchet, recomputed from the coin and the blinding secret.
     pub h_coin_ev: HashCode,
     /// The reserve that withdrew it: `withdrawal_of` finds it.
     pub reserve_pub: ReservePub,
@@ -447,7 +449,7 @@ pub struct Recoup {
 pub struct Recouped {
     /// The reserve.
     pub reserve_pub: ReservePub,
-    /// How much went back (with a repetition: the last time).
+    /// How much went back. For a repetition: how much went back the last time.
     pub amount: Money,
     /// When.
     pub time: Timestamp,
@@ -464,9 +466,9 @@ pub struct RecoupRefresh {
     pub coin_blind: [u8; 32],
     /// Its signature, verified.
     pub coin_sig: EddsaSignature,
-    /// Hash of the planchet, recomputed from coin and blinding secret.
+    /// Hash of the planchet, recomputed from the coin and the blinding secret.
     pub h_coin_ev: HashCode,
-    /// The coin that it was changed from: `reveal_of` finds it and the commitment.
+    /// The coin that it was changed from: `reveal_of` finds both this coin and the commitment.
     pub old_coin_pub: CoinPub,
     /// The commitment of that melt.
     pub rc: HashCode,
@@ -477,7 +479,7 @@ pub struct RecoupRefresh {
 pub struct RecoupRefreshed {
     /// The old coin.
     pub old_coin_pub: CoinPub,
-    /// How much went back (with a repetition: the last time).
+    /// How much went back. For a repetition: how much went back the last time.
     pub amount: Money,
     /// When.
     pub time: Timestamp,
@@ -493,7 +495,7 @@ pub struct RecoupRefreshed {
 pub enum Trigger {
     /// At least one of the deposits is due. If none is, nothing changes.
     Due,
-    /// The next part of a unit that was begun, or a transient aggregate whose KYC hold may have ended.
+    /// The next part of an interrupted unit, or a transient aggregate whose KYC hold may have ended.
     Continued,
 }
 
@@ -513,10 +515,10 @@ pub struct Aggregate {
     pub deposits_max: usize,
     /// The reason.
     pub trigger: Trigger,
-    /// Whether to pay the transfer although further deposits of the unit are left. Otherwise the sum waits
-    /// for them.
+    /// Whether to pay the transfer although more deposits of the unit are left. Otherwise the sum waits for
+    /// them.
     pub complete: bool,
-    /// The transient aggregate's identifier if there is one (`transient`), else 32 random bytes.
+    /// The transient aggregate's identifier if there is one (`transient`), otherwise 32 random bytes.
     pub wtid: Wtid,
     /// 64 random bytes: identifies the transfer at the bank.
     pub request_uid: HashCode,
@@ -529,7 +531,7 @@ pub struct Aggregate {
 pub enum Aggregated {
     /// Nothing is due.
     Nothing,
-    /// The sum waits: too small, held back, or more to come.
+    /// The sum waits because it is too small, it is held back, or more deposits follow.
     Transient {
         /// The number of deposits aggregated now.
         taken: usize,
@@ -550,14 +552,14 @@ pub enum Aggregated {
 /// Marks transfers as accepted by the bank: all or none.
 #[derive(Debug, Clone)]
 pub struct TransfersDone {
-    /// Which.
+    /// Their identifiers.
     pub wtids: Vec<Wtid>,
 }
 
-/// Marks a transfer as failed. It is not tried again until an operator orders it.
+/// Marks a transfer as failed. It is not retried until an operator orders it.
 #[derive(Debug, Clone)]
 pub struct TransferFailed {
-    /// Which.
+    /// Its identifier.
     pub wtid: Wtid,
     /// The reason, for the operator.
     pub reason: String,
@@ -566,7 +568,7 @@ pub struct TransferFailed {
 /// Puts a failed transfer back into the queue.
 #[derive(Debug, Clone, Copy)]
 pub struct TransferRetry {
-    /// Which.
+    /// Its identifier.
     pub wtid: Wtid,
 }
 
@@ -580,7 +582,7 @@ pub struct TransferMarked {
 /// Prepares the transfer of an order to pay out profit. The order's signature has been verified.
 #[derive(Debug, Clone)]
 pub struct ExecuteDrain {
-    /// Which order.
+    /// The order's identifier.
     pub wtid: Wtid,
     /// Hash of its receiver's payto URI.
     pub h_payto: PaytoHash,
@@ -617,7 +619,7 @@ pub enum Leased {
     Slots(SlotsShare),
 }
 
-/// Claims the first range of an account that no other watcher holds, or a new range behind the others. It
+/// Claims the first range of an account that no other watcher holds, or a new range after the others. It
 /// replaces the watcher's current range.
 #[derive(Debug, Clone, Copy)]
 pub struct RangeClaim {
@@ -625,11 +627,11 @@ pub struct RangeClaim {
     pub account: AccountId,
     /// The watcher.
     pub holder: u64,
-    /// The watcher's time, without a shift of the clock.
+    /// The watcher's time, without any shift of the clock.
     pub now: Timestamp,
     /// The lease's duration. None: the worker leaves.
     pub lease: Option<Duration>,
-    /// How many rows a new range has, by the distance of their ids.
+    /// How many rows a new range has, measured as the distance of their ids.
     pub size: u64,
 }
 
@@ -638,13 +640,13 @@ pub struct RangeClaim {
 pub struct RangeProgress {
     /// The watcher.
     pub holder: u64,
-    /// The watcher's time, without a shift of the clock.
+    /// The watcher's time, without any shift of the clock.
     pub now: Timestamp,
-    /// For how long it keeps holding the range.
+    /// How long it continues to hold the range.
     pub lease: Duration,
-    /// Where the range begins.
+    /// Where the range starts.
     pub start: u64,
-    /// The last row up to which all are imported.
+    /// The last row up to which all rows are imported.
     pub latest: u64,
     /// If the range is complete: the id up to which there are no more rows.
     pub seen_until: Option<u64>,
@@ -653,9 +655,9 @@ pub struct RangeProgress {
 /// A range that is not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RangeState {
-    /// The row after which it begins.
+    /// The row after which it starts.
     pub start: u64,
-    /// The last row that belongs to it.
+    /// The last row that it may contain.
     pub end: u64,
     /// The last row that was imported.
     pub latest: u64,
@@ -683,7 +685,7 @@ pub struct SlotsClaim {
     pub job: LeaseJob,
     /// The worker: any number but 0, below 2^63.
     pub holder: u64,
-    /// The worker's time, without a shift of the clock.
+    /// The worker's time, without any shift of the clock.
     pub now: Timestamp,
     /// The lease's duration. None: the worker leaves.
     pub lease: Option<Duration>,

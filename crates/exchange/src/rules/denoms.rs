@@ -48,7 +48,7 @@ pub enum DenomProblem {
 }
 
 impl DenomTerms {
-    /// The terms in a row.
+    /// The terms contained in a row.
     #[must_use]
     pub fn of(row: &DenomRow) -> Self {
         Self {
@@ -65,28 +65,28 @@ impl DenomTerms {
         }
     }
 
-    /// Whether coins of it may be signed now (withdraw, reveal), revoked or not.
+    /// Whether its coins may be signed now (withdraw, reveal). The caller passes whether it is revoked.
     ///
     /// # Errors
-    /// Why not.
+    /// The problem, if they may not.
     pub fn signable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_withdraw, now)?;
         if revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
     }
 
-    /// Whether coins of it may be deposited now, revoked or not.
+    /// Whether its coins may be deposited now. The caller passes whether it is revoked.
     ///
     /// # Errors
-    /// Why not.
+    /// The problem, if they may not.
     pub fn spendable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_deposit, now)?;
         if revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
     }
 
-    /// Whether coins of it may be recouped now, revoked or not.
+    /// Whether its coins may be recouped now. The caller passes whether it is revoked.
     ///
     /// # Errors
-    /// Why not.
+    /// The problem, if they may not.
     pub fn recoupable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_deposit, now)?;
         if revoked { Ok(()) } else { Err(DenomProblem::NotRevoked) }
@@ -103,9 +103,9 @@ impl DenomTerms {
     }
 }
 
-/// Plans the row that records a denomination's revocation. A batch sees every revocation that was committed
-/// before the batch loaded its rows, from any process. A later one is concurrent with the batch, so both
-/// orders are valid. A recoup after the revocation changes the coin's row, on which the batch depends.
+/// Plans the row that records a denomination's revocation. A batch sees every revocation that any process
+/// committed before the batch loaded its rows. A later one is concurrent with the batch, so both orders are
+/// valid. A recoup after the revocation changes the coin's row, on which the batch depends.
 pub(super) fn plan_revocation(serial: DenomSerial, plan: &mut Plan) {
     plan.row::<Revocations>(DenomKey { serial });
 }
@@ -117,16 +117,16 @@ pub(super) fn is_revoked(rows: &WorkingSet, serial: DenomSerial) -> bool {
 
 /// The terms of all denominations by serial.
 ///
-/// The rules read only this table besides rows. It only grows, and terms never change, so a decision never
-/// depends on the time of the read. Denominations that another process has added may be missing; they are
-/// then read from the store ([`DenomTable::find`]).
+/// Besides rows, this table is the only thing that the rules read. It only grows, and terms never change, so
+/// a decision never depends on the time of the read. Denominations that another process has added may be
+/// missing; they are then read from the store ([`DenomTable::find`]).
 #[derive(Debug, Default)]
 pub struct DenomTable {
     terms: RwLock<Vec<Option<DenomTerms>>>,
 }
 
 impl DenomTable {
-    /// No denominations.
+    /// An empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -142,7 +142,7 @@ impl DenomTable {
         Ok(table)
     }
 
-    /// Adds the denominations that were added to the store since.
+    /// Adds the denominations that the store has gained since.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -153,7 +153,7 @@ impl DenomTable {
         })
     }
 
-    /// The terms of a denomination; they are read from the store if another process has added it.
+    /// The terms of a denomination, read from the store if another process has added it.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -167,7 +167,7 @@ impl DenomTable {
         Ok(self.get(serial))
     }
 
-    /// Adds a denomination. One that is there keeps its terms.
+    /// Adds a denomination. A denomination that exists keeps its terms.
     pub fn insert(&self, serial: DenomSerial, row: &DenomRow) {
         let mut terms = self.terms.write().unwrap_or_else(PoisonError::into_inner);
         let index = serial.0 as usize;

@@ -36,7 +36,7 @@ impl CoinHistory {
 pub enum CoinHistoryItem {
     /// It paid for a contract.
     Deposit {
-        /// What it contributed, fee included. Taken from the coin.
+        /// What it contributed, including the fee. Taken from the coin.
         amount: Money,
         /// The deposit fee.
         deposit_fee: Money,
@@ -57,7 +57,7 @@ pub enum CoinHistoryItem {
     },
     /// It was melted.
     Melt {
-        /// What was melted, fee included. Taken from the coin.
+        /// What was melted, including the fee. Taken from the coin.
         amount: Money,
         /// The melt fee.
         melt_fee: Money,
@@ -68,7 +68,7 @@ pub enum CoinHistoryItem {
     },
     /// A merchant refunded.
     Refund {
-        /// The refund, fee included (as the merchant signed it). The coin got this less the fee.
+        /// The refund, including the fee (as the merchant signed it). The coin got this less the fee.
         amount: Money,
         /// The refund fee.
         refund_fee: Money,
@@ -135,15 +135,15 @@ impl CoinHistoryItem {
     }
 }
 
-/// A reserve's balance with its history: the whole, or the events in a window.
+/// A reserve's balance with its history: all events, or those in a window.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReserveStatement {
-    /// What the reserve holds now.
+    /// The current balance.
     pub balance: Money,
     /// The events, by type in the order of the protocol's table. A whole history adds up to the balance
     /// (R10).
     pub items: Vec<ReserveHistoryItem>,
-    /// The number of all events, also those outside of the window.
+    /// The number of all events, including those outside the window.
     pub events: usize,
 }
 
@@ -195,7 +195,7 @@ pub enum ReserveHistoryItem {
         wtid: Wtid,
         /// The closing fee.
         fee: Money,
-        /// What was taken, fee included.
+        /// What was taken, including the fee.
         amount: Money,
     },
     /// A full history was paid for. Taken.
@@ -238,7 +238,7 @@ fn torn_unless(adds_up: bool) -> Evidence {
     if adds_up { Evidence::Complete } else { Evidence::Torn }
 }
 
-/// Start value + what was given − what was taken, if that is an amount.
+/// The start value plus what was given less what was taken, if that is an amount.
 #[must_use]
 pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)>) -> Option<Money> {
     let (mut taken, mut given) = (Money::ZERO, start);
@@ -249,8 +249,8 @@ pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)
     given.checked_sub(taken).ok()
 }
 
-/// Adds the history that proves a refusal. If it no longer proves it (another command credited the coin or
-/// the reserve), or if something was committed during the read, the command must be executed again.
+/// Adds the history that proves a refusal. The command must be executed again if the history no longer proves
+/// it (another command credited the coin or the reserve), or if something was committed during the read.
 pub(super) fn complete(
     denoms: &DenomTable,
     refusal: &mut Refusal,
@@ -273,7 +273,7 @@ pub(super) fn complete(
             Ok(evidence)
         }
         Refusal::CoinConflict { conflict, .. } => {
-            // A request may exceed the value of a coin that was never used. Then there is no history.
+            // A request may exceed the value of a coin that was never used. There is no history then.
             let mut evidence = Evidence::Complete;
             if let Some(history) = read::coin_history(store, denoms, conflict.coin_pub)? {
                 let terms = denoms

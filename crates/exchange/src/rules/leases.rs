@@ -1,18 +1,17 @@
-//! Leases, by which the workers of one or several processes share a job.
+//! Leases, by which workers in one or several processes share a job.
 //!
-//! A lease decides nothing about money. It expires, so a killed worker blocks others no longer than that. A
-//! worker whose lease has expired may continue: the other rules count an item once even if two workers
-//! process it.
+//! A lease decides nothing about money. It expires, so a killed worker blocks others only that long. A worker
+//! whose lease has expired may continue: the other rules count an item once even if two workers process it.
 //!
-//! * An account's history is cut into *ranges* of bank rows, each imported by the watcher that has leased it.
-//!   The cursor follows the ranges in their order, in the commits that import them: it never passes a row
+//! * An account's history is divided into *ranges* of bank rows, each imported by the watcher that has leased
+//!   it. The cursor follows the ranges in order, in the commits that import them, so it never passes a row
 //!   that was not imported.
-//! * Other queues are cut into [`SLOTS`] *slots* by a part of their items' keys. A worker has a row of its
-//!   own as long as its lease lasts; the slots are spread evenly over the workers that have one.
+//! * Other queues are divided into [`SLOTS`] *slots* by a part of their items' keys. A worker has its own row
+//!   while its lease lasts; the slots are spread evenly over the workers that have one.
 //!
-//! Times are those of the workers' clocks, which may differ: a clock that is ahead takes over early, one that
-//! is behind takes over late. A lease that ends more than ten minutes from now was written by a wrong clock
-//! and counts as expired.
+//! Times come from the workers' clocks, which may differ: a clock that is ahead takes over early, one that is
+//! behind takes over late. A lease that ends more than ten minutes from now was written by a wrong clock and
+//! counts as expired.
 
 use std::collections::BTreeMap;
 
@@ -33,13 +32,13 @@ pub const LEASE_MAX: Duration = Duration::from_secs(300);
 const BELIEVED_MAX: Duration = Duration::from_secs(600);
 /// A holder whose lease ended this recently still counts as live.
 const RECENTLY: Duration = Duration::from_secs(60);
-/// The maximum number of ranges of an account at the same time. Further watchers help with the first range.
+/// The maximum number of concurrent ranges of an account. Further watchers help with the first range.
 pub const RANGES_MAX: usize = 256;
 
-/// The account id for jobs without account.
+/// The account id for jobs without an account.
 const NO_ACCOUNT: AccountId = AccountId([0; 8]);
 
-/// The value under which the leases of a job are found: the first columns of their keys.
+/// The value by which the leases of a job are found: the first columns of their keys.
 fn group(job: LeaseJob, account: AccountId) -> [u8; 9] {
     let mut bytes = [job as u8; 9];
     bytes[1..].copy_from_slice(&account.0);
@@ -74,7 +73,7 @@ fn lasts(until: Timestamp, now: Timestamp) -> bool {
     until > now && until <= now.saturating_add(BELIEVED_MAX)
 }
 
-/// The leases of a job by their starts.
+/// The leases of a job by their start.
 fn leases(rows: &WorkingSet, job: LeaseJob, account: AccountId) -> BTreeMap<u64, LeaseRow> {
     let found = rows.group::<WorkerLeases>(WorkerLeases::BY_JOB, &group(job, account));
     found.into_iter().map(|(key, row)| (key.start, row.clone())).collect()
@@ -87,7 +86,7 @@ fn cursor(rows: &WorkingSet, account: AccountId) -> u64 {
     rows.get::<Cursors>(&AccountKey { account }).map_or(0, |row| row.bank_row)
 }
 
-/// Ranges that are not completely imported, in order. They adjoin.
+/// Ranges that are not completely imported, in order. They adjoin each other.
 fn ranges(rows: &WorkingSet, account: AccountId) -> BTreeMap<u64, LeaseRow> {
     leases(rows, LeaseJob::Wirewatch, account)
 }
@@ -151,7 +150,7 @@ pub(super) fn advance(
     row.latest = row.latest.max(latest);
     if let Some(until) = seen_until {
         row.is_complete = true;
-        // Ids may have large gaps, which the next claim can skip.
+        // Ids may have large gaps, which the next claim may skip.
         if last == Some(start) {
             row.end = row.end.max(until);
         }
@@ -214,7 +213,7 @@ impl Slots {
     /// All of them.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Whether an item is in one of them, by two bytes of its key that vary between items.
+    /// Whether an item is in one of them. Two bytes of its key that vary between items decide.
     #[must_use]
     pub const fn has(self, a: u8, b: u8) -> bool {
         self.0 >> ((a ^ b) as u32 % SLOTS) & 1 == 1

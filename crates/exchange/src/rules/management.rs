@@ -1,5 +1,5 @@
-//! Changes of the key set, the accounts and the fees. All of them are signed by the offline master key (or an
-//! auditor's); the signatures have been checked before a command comes here.
+//! Changes of the key set, the accounts and the fees. All of them are signed by the offline master key or an
+//! auditor's key. The signatures have been checked before a command arrives here.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash, Wtid};
 use batzen_engine::{Plan, WorkingSet};
@@ -17,8 +17,8 @@ use batzen_tables::exchange::{
 pub enum Command {
     /// Puts keys into use, all or nothing.
     Keys {
-        /// Denominations under the serials that they are to have, consecutive from the next free one. Those
-        /// that are active already do not belong here.
+        /// Denominations with the serials that they will have, consecutive from the next free one.
+        /// Denominations that are active already must not be included.
         denominations: Vec<(DenomSerial, DenomRow)>,
         /// Online signing keys.
         signing_keys: Vec<(EddsaPublicKey, SigningKeyRow)>,
@@ -100,7 +100,7 @@ pub enum Command {
     Extensions(ExtensionsRow),
     /// Orders a payment of profit.
     Drain {
-        /// Names the order.
+        /// The order's identifier.
         wtid: Wtid,
         /// The order.
         row: DrainRow,
@@ -112,7 +112,7 @@ pub enum Command {
 pub enum Outcome {
     /// It took effect.
     Changed,
-    /// Nothing changed: the same change was stored before.
+    /// Nothing changed: the same change is already stored.
     Unchanged,
 }
 
@@ -128,8 +128,8 @@ pub enum Refusal {
     /// A change with a later time is stored.
     #[error("a more recent change is stored")]
     MoreRecentPresent,
-    /// The auditor has another name, and the change is not later than that one. Names are not signed, so
-    /// anybody who sees a signed change could otherwise repeat it with another name.
+    /// The auditor has another name, and the change is not later than the stored one. Names are not signed,
+    /// so anybody who sees a signed change could otherwise repeat it with another name.
     #[error("the auditor has another name; sign the change with a later time")]
     AuditorNameDiffers,
     /// The auditor is unknown.
@@ -158,9 +158,9 @@ fn counter(name: &str) -> CounterKey {
 const ALL_GLOBAL_FEES: u8 = 0;
 
 /// Names the rows that a change may touch. Every change increments one row ([`Counters::KEY_SET`]), so that
-/// two nodes never decide two changes at the same time: a fee period depends on all others, an auditor's
-/// signature on whether the auditor is enabled. The counter also shows every node that its key state is out
-/// of date.
+/// two nodes never decide two changes at the same time: a fee period depends on all others, and an auditor's
+/// signature depends on whether the auditor is enabled. The counter also shows every node that its key state
+/// is out of date.
 pub fn plan(command: &Command, plan: &mut Plan) {
     use Command as C;
     plan.row::<Counters>(counter(Counters::KEY_SET));
@@ -318,7 +318,7 @@ fn keys(
     Ok(outcome)
 }
 
-/// Whether a change is not older than the stored one.
+/// Refuses a change that is older than the stored one.
 fn order(old: Timestamp, new: Timestamp) -> Result<(), Refusal> {
     if old > new { Err(Refusal::MoreRecentPresent) } else { Ok(()) }
 }
@@ -359,7 +359,7 @@ fn auditor_signature(
         Some(_) => {}
     }
     let key = AuditorDenomKey { auditor_pub, serial };
-    // Signatures of one message are equal, but an auditor that has changed its URL signs another message.
+    // Two signatures on one message are equal, but an auditor that has changed its URL signs another message.
     let row = AuditorDenomRow { auditor_sig };
     if rows.get::<AuditorDenoms>(&key) == Some(&row) {
         return Ok(Unchanged);
@@ -373,7 +373,7 @@ fn overlaps(a: (Timestamp, Timestamp), b: (Timestamp, Timestamp)) -> bool {
     a.1 > b.0 && a.0 < b.1
 }
 
-/// Decides by the stored periods that overlap a new one, each with whether its fees are equal.
+/// Decides from the stored periods that overlap a new one, each with whether its fees are equal.
 fn compare(overlapping: impl Iterator<Item = bool>) -> Result<Option<Outcome>, Refusal> {
     let mut found = None;
     for is_same in overlapping {

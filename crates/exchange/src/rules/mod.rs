@@ -1,9 +1,10 @@
 //! The money rules: withdrawals, deposits, refreshes, refunds, recoups, closing of reserves, transfers.
 //!
-//! Pure functions over rows: no I/O, no clock, no randomness, no cryptography. A [`Command`] names everything
-//! that was drawn, computed or verified before: signatures are checked by the API *before* a command is
-//! submitted, blind signatures are made before and count only if the debit does. The rules decide on the rows
-//! alone; what an API handler read before (is this a repetition? does the balance suffice?) was only a hint.
+//! Pure functions over rows: no I/O, no clock, no randomness, no cryptography. A [`Command`] contains
+//! everything that was drawn, computed or verified before. The API checks signatures *before* it submits a
+//! command; blind signatures are made before and take effect only if the debit does. The rules decide on the
+//! rows alone; what an API handler read before (is this a repetition? does the balance suffice?) was only a
+//! hint.
 //!
 //! | file | commands |
 //! |---|---|
@@ -15,9 +16,9 @@
 //! | [`leases`] | [`Lease`]: how workers share jobs |
 //! | [`management`] | changes signed by offline keys |
 //!
-//! Reads that need no batch are in [`reads`](crate::reads), with the balance sheet. A refused command changes
-//! nothing; where the protocol demands evidence, it carries the history ([`history`]) that proves the
-//! refusal.
+//! Reads that need no batch are in [`reads`](crate::reads), together with the balance sheet. A refused
+//! command changes nothing; where the protocol demands evidence, it carries the history ([`history`]) that
+//! proves the refusal.
 
 pub mod coins;
 mod command;
@@ -44,22 +45,22 @@ pub use denoms::{DenomProblem, DenomTable, DenomTerms};
 pub use history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
 pub use refusal::*;
 
-/// A history with more events than this is long: it proves a refusal apart from the short ones. Coins have a
-/// handful, a busy reserve some hundreds.
+/// A history with more events than this is long, and is proved separately from the short ones. Coins have a
+/// handful of events, a busy reserve some hundreds.
 pub const HISTORY_EVENTS_LONG: usize = 256;
 
 /// The part of the configuration that the rules depend on.
 #[derive(Debug, Clone)]
 pub struct RulesConfig {
-    /// The time without credit after which a reserve is closed (`IDLE_RESERVE_EXPIRATION_TIME`).
+    /// A reserve is closed after this time without a credit (`IDLE_RESERVE_EXPIRATION_TIME`).
     pub idle_reserve_expiration: Duration,
     /// How long reserves are kept (`LEGAL_RESERVE_EXPIRATION_TIME`).
     pub legal_reserve_expiration: Duration,
-    /// The smallest amount that a bank transfers (`CURRENCY_ROUND_UNIT`); zero: no rounding.
+    /// The smallest amount that a bank transfers (`CURRENCY_ROUND_UNIT`); zero for no rounding.
     pub round_unit: Money,
     /// How coarsely the aggregator reads the clock (`AGGREGATOR_SHIFT`).
     pub aggregator_shift: Duration,
-    /// The exchange's base URL, part of each transfer's subject.
+    /// The exchange's base URL, which is part of each transfer's subject.
     pub exchange_base_url: String,
 }
 
@@ -172,7 +173,7 @@ impl Rules for ExchangeRules {
             Command::Withdraw(command) => &command.reserve_pub,
             Command::ReserveHistory(command) => &command.reserve_pub,
             Command::CloseReserve(command) => &command.reserve_pub,
-            // Coins of one wallet are spent together again if the request is repeated.
+            // If the request is repeated, it contains the same first coin again.
             Command::Deposit(command) => &command.coins.first()?.coin.coin_pub,
             Command::Refund(command) => &command.key.coin_pub,
             Command::Melt(command) => &command.coin.coin_pub,

@@ -1,4 +1,4 @@
-//! Recoups: coins of a revoked denomination give their value back.
+//! Recoups: coins of a revoked denomination return their value.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
@@ -69,7 +69,7 @@ impl ExchangeRules {
         let n = u32::try_from(n).expect("a coin is recouped fewer than 2^32 times");
         let amount = coin.remaining;
         if amount.is_zero() {
-            // Y3: all was recouped before, or all was spent.
+            // Y3: everything was recouped before, or everything was spent.
             let last = n.checked_sub(1).and_then(|n| rows.get::<Recoups>(&RecoupKey { coin_pub, n }));
             return match last {
                 Some(row) => Ok(Recouped {

@@ -76,7 +76,7 @@ impl ExchangeRules {
         Ok(Melted { noreveal_index: command.noreveal_index, repeated: false })
     }
 
-    /// M6, M8: after its denomination expired or was revoked, a coin may be melted only if it is a zombie.
+    /// M6, M8: after its denomination has expired or is revoked, a coin may be melted only if it is a zombie.
     fn meltable(
         &self,
         rows: &WorkingSet,

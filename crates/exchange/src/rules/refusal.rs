@@ -6,8 +6,8 @@ use batzen_tables::exchange::{CoinPub, DenomSerial, ReservePub};
 use super::history::{CoinHistory, ReserveStatement};
 use super::{DenomProblem, management};
 
-/// The reason why a command was refused. It changed nothing. The numbers in brackets are the protocol's error
-/// codes.
+/// The reason why a command was refused. A refused command changes nothing. The numbers in brackets are the
+/// protocol's error codes.
 ///
 /// `index` counts planchets or coins in the order of the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum Refusal {
     /// \[1175\] Some planchets were withdrawn before and some were not.
     #[error("planchet {index} was withdrawn before, others were not")]
     PlanchetsMixed {
-        /// The first that was.
+        /// The first planchet that was withdrawn before.
         index: usize,
     },
     /// \[26\] The same planchet twice in one request.
@@ -40,7 +40,7 @@ pub enum Refusal {
     /// \[1160\] A Clause Blind Schnorr nonce (or refresh master secret) was used for another operation.
     #[error("nonce reuse")]
     NonceReuse {
-        /// Which planchet; 0 in a melt or reveal.
+        /// The planchet; 0 in a melt or reveal.
         index: usize,
     },
 
@@ -48,7 +48,7 @@ pub enum Refusal {
     /// \[1005\] No such denomination.
     #[error("unknown denomination")]
     DenominationUnknown {
-        /// Which planchet, coin or fresh coin.
+        /// The planchet, coin or fresh coin.
         index: usize,
         /// Its number.
         denom: DenomSerial,
@@ -56,7 +56,7 @@ pub enum Refusal {
     /// \[1008, 1009, 1010; 1555, 1580\] The denomination is not usable for this operation now.
     #[error("denomination {denom:?} is not usable: {problem:?}")]
     DenominationUnusable {
-        /// Which planchet, coin or fresh coin.
+        /// The planchet, coin or fresh coin.
         index: usize,
         /// Its denomination.
         denom: DenomSerial,
@@ -69,7 +69,7 @@ pub enum Refusal {
     /// evidence.
     #[error("coin {index}: {:?}", .conflict.reason)]
     CoinConflict {
-        /// Which coin of the request.
+        /// The coin's place in the request.
         index: usize,
         /// The conflict.
         conflict: Box<CoinConflict>,
@@ -83,16 +83,16 @@ pub enum Refusal {
     /// \[1207\] The contribution is zero or below the deposit fee.
     #[error("the contribution of coin {index} is zero or below the deposit fee")]
     ContributionBelowFee {
-        /// Which coin.
+        /// The coin's place in the request.
         index: usize,
     },
     /// \[1021\] The contribution is above the denomination's value.
     #[error("the contribution of coin {index} is above its value")]
     ContributionAboveValue {
-        /// Which coin.
+        /// The coin's place in the request.
         index: usize,
     },
-    /// \[1208, 1209\] The refund deadline is after the wire deadline, or that is never.
+    /// \[1208, 1209\] The refund deadline is after the wire deadline, or the wire deadline is never.
     #[error("impossible deadlines")]
     DeadlinesImpossible,
     /// \[1500\] The refunded coin is unknown.
@@ -112,10 +112,10 @@ pub enum Refusal {
     /// \[1302\] The melted amount is zero or below the melt fee.
     #[error("the melted amount is zero or below the melt fee")]
     MeltBelowFee,
-    /// \[1305\] The coin's time is over and no value came back to it.
+    /// \[1305\] The coin has expired and no value came back to it.
     #[error("the coin has expired and is no zombie")]
     MeltNoZombie,
-    /// Another coin was melted under this commitment. Honest clients never send this, because a commitment
+    /// Another coin was melted under this commitment. Honest clients never cause this, because a commitment
     /// covers its coin.
     #[error("the commitment belongs to another coin")]
     RcTaken,
@@ -146,10 +146,10 @@ pub enum Refusal {
     /// No wire fee is known for the method at that time. Try again when there is one.
     #[error("no wire fee is known")]
     WireFeeMissing,
-    /// The account is unknown, or its method is not the one named.
+    /// The account is unknown, or has a method other than the named one.
     #[error("unknown account or other method")]
     TargetMismatch,
-    /// The transient aggregate has another identifier than the command: read it and try again.
+    /// The transient aggregate's identifier differs from the command's: read it and try again.
     #[error("the transient aggregate has another identifier")]
     TransientOther,
     /// Another transfer has this identifier: draw another one and try again.
@@ -170,11 +170,11 @@ pub enum Refusal {
 /// A reserve that holds too little.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReserveShortage {
-    /// Which reserve.
+    /// The reserve.
     pub reserve_pub: ReservePub,
     /// Its balance.
     pub balance: Money,
-    /// What the request needs in all.
+    /// What the request needs in total.
     pub requested: Money,
     /// Its whole history, which adds up to the balance.
     pub history: ReserveStatement,
@@ -201,7 +201,7 @@ pub enum ConflictReason {
     },
     /// \[1003\] The coin is known under another denomination.
     OtherDenomination,
-    /// \[1015\] The coin is known with another age commitment, or with and without one.
+    /// \[1015\] The coin is known with another age commitment, or only one of the two has one.
     OtherAgeCommitment,
     /// \[1206\] The coin was deposited for this merchant and contract with other data.
     OtherDeposit,

@@ -253,7 +253,7 @@ impl ExchangeRules {
     }
 
     /// Credits a reserve, and creates it if necessary. Both dates only increase. The first account that sent
-    /// money stays the origin.
+    /// money remains the origin.
     pub(super) fn credit_reserve(
         &self,
         rows: &mut WorkingSet,
@@ -296,7 +296,7 @@ impl ExchangeRules {
             return Err(Refusal::TargetMismatch);
         }
         transfers::check_target(rows, command.h_payto, &command.method)?;
-        // The fee is that of the day on which the reserve expired, even if the closer runs later.
+        // The fee of the day on which the reserve expired applies, even if the closer runs later.
         let closing_fee = transfers::wire_fees_at(rows, &command.method, reserve.expiration)?.closing_fee;
 
         let amount = reserve.balance;
@@ -305,7 +305,7 @@ impl ExchangeRules {
         let paid = transfers::round_down(rest, self.config.round_unit);
         let earlier = rows.group::<Closings>(Closings::BY_RESERVE, &reserve_pub).len();
         let first = first_wtid(&reserve_pub);
-        // Anybody can choose a reserve key that equals the identifier of some other transfer.
+        // Anybody can choose a reserve key that equals the identifier of another transfer.
         let wtid = if earlier == 0 && !transfers::wtid_taken(rows, first) { first } else { command.wtid };
         let n = u32::try_from(earlier).expect("a reserve is closed fewer than 2^32 times");
         rows.update::<Reserves>(&key, ReserveRow { balance: Money::ZERO, ..reserve });

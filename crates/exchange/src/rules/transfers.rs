@@ -26,7 +26,7 @@ pub(super) fn plan_aggregate(command: &Aggregate, plan: &mut Plan) {
     plan.row::<WireOut>(WtidKey { wtid: command.wtid });
     plan.row::<Prepared>(WtidKey { wtid: command.wtid });
     let (from, to) = command.target.range(command.until);
-    // One more shows whether there is more.
+    // One more than needed shows whether more are left.
     plan.range::<Deposits>(Deposits::BY_TARGET, from, to, command.deposits_max + 1);
 }
 
@@ -47,7 +47,7 @@ fn aggregate_key(command: &Aggregate) -> AggregateKey {
     AggregateKey { h_payto: target.h_payto, merchant_pub: target.merchant_pub, account: command.account }
 }
 
-/// The method of a payto URI: what stands between `payto://` and the next `/`.
+/// The method of a payto URI: the part between `payto://` and the next `/`.
 #[must_use]
 pub fn payto_method(payto_uri: &str) -> Option<&str> {
     let (scheme, rest) = payto_uri.split_at_checked(8)?;
@@ -57,7 +57,7 @@ pub fn payto_method(payto_uri: &str) -> Option<&str> {
     rest.split(['/', '?']).next().filter(|method| !method.is_empty())
 }
 
-/// The largest multiple of `unit` that is not above `amount`. A zero unit changes nothing.
+/// The largest multiple of `unit` that does not exceed `amount`. A unit of zero changes nothing.
 #[must_use]
 pub fn round_down(amount: Money, unit: Money) -> Money {
     if unit.is_zero() {
@@ -70,12 +70,12 @@ pub fn round_down(amount: Money, unit: Money) -> Money {
 /// Checks that the account is known and has this method.
 pub(super) fn check_target(rows: &WorkingSet, h_payto: PaytoHash, method: &str) -> Result<(), Refusal> {
     let target = rows.get::<WireTargets>(&WireTargetKey { h_payto }).ok_or(Refusal::TargetMismatch)?;
-    // Methods compare without case (RFC 8905).
+    // Methods are compared without case (RFC 8905).
     let is_same = payto_method(&target.payto_uri).is_some_and(|found| found.eq_ignore_ascii_case(method));
     if is_same { Ok(()) } else { Err(Refusal::TargetMismatch) }
 }
 
-/// The fees of a method at a time (F5).
+/// The fees of a method at a given time (F5).
 pub(super) fn wire_fees_at<'a>(
     rows: &'a WorkingSet,
     method: &str,
@@ -163,7 +163,7 @@ impl ExchangeRules {
         let mut unit = Unit::default();
         for (key, deposit) in rows.range::<Deposits>(Deposits::BY_TARGET, &from) {
             let target = DepositTarget { h_payto: deposit.h_payto, merchant_pub: key.merchant_pub };
-            // Aggregated by an earlier command of the batch, or planned by another one.
+            // It was aggregated by an earlier command of the batch, or another command planned it.
             if target != command.target || deposit.wtid.is_some() || deposit.refund_deadline > until {
                 continue;
             }
@@ -219,8 +219,8 @@ impl ExchangeRules {
             rows.update::<Deposits>(&deposit_key, row);
         }
         let before = transient.as_ref().map_or(Money::ZERO, |row| row.total);
-        // A deposit refunded almost completely may owe more fee than is left of it; the others pay for it,
-        // and what even they cannot pay is waived.
+        // A deposit that was almost completely refunded may owe a larger fee than what is left of it. The
+        // others pay the difference, and what even they cannot pay is waived.
         let total = add(before, unit.contributed)?.checked_sub(unit.fees).unwrap_or(Money::ZERO);
         let amount = round_down(total.checked_sub(wire_fee).unwrap_or(Money::ZERO), self.config.round_unit);
         let more = unit.more && !command.complete;
@@ -324,7 +324,7 @@ pub(super) fn done(
 
 pub(super) fn failed(rows: &mut WorkingSet, command: &TransferFailed) -> Result<TransferMarked, Refusal> {
     mark(rows, command.wtid, |row| {
-        // A transfer that the bank accepted cannot fail any more.
+        // A transfer that the bank accepted can no longer fail.
         if row.finished.is_none() {
             row.failed.get_or_insert_with(|| command.reason.clone());
         }

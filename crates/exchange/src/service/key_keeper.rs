@@ -1,7 +1,7 @@
-//! The key keeper: a background task that creates keys ahead, replaces revoked keys, erases keys whose use
-//! has ended, rebuilds the key state when a deadline passes, and (stand-alone) signs new keys. Signers, if
-//! configured, create and erase keys themselves; the task then sends revocations to each signer until it has
-//! confirmed them.
+//! The key keeper: a background task that creates keys ahead of time, replaces revoked keys, erases keys that
+//! are no longer used, rebuilds the key state when a deadline passes, and (stand-alone) signs new keys. If
+//! signers are configured, they create and erase keys themselves; the task then sends revocations to each
+//! signer until the signer has confirmed them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
@@ -20,11 +20,11 @@ use crate::app::Exchange;
 use crate::app::key_destruction::{REVOKE_WAIT, revoke_denomination};
 use crate::keys::KeyRoundError;
 
-/// The longest pause between two rounds: clocks can be shifted.
+/// The longest pause between two rounds, because clocks can be shifted.
 const KEY_REFRESH_INTERVAL_MAX: StdDuration = StdDuration::from_secs(3_600);
 /// The pause after a failed round.
 const RETRY: StdDuration = StdDuration::from_secs(10);
-/// The shortest pause: closer deadlines share a round.
+/// The shortest pause, so that deadlines that are close together share a round.
 const PAUSE_MIN: StdDuration = StdDuration::from_millis(20);
 /// The pause before revocations are sent again to a signer that was unreachable.
 const REVOKE_RETRY: Duration = Duration::from_secs(5);
@@ -122,7 +122,7 @@ async fn round(
     let mut changes = modules.refresh().await?;
     changes += modules.replace_revoked_denominations(|h_bare| keys.is_bare_revoked(h_bare), now).await?;
     changes += modules.replace_revoked_signing_keys(|key| keys.is_signkey_revoked(key), now).await?;
-    // At the start nothing else needs the processors; later, payments do.
+    // At the start, nothing else needs the processors; later, payments do.
     let parallel = if is_first { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
     let generated = modules.generate(now, parallel, progress).await?;
     app.core.metrics.denomination_keys_created.add(generated.denominations as u64);

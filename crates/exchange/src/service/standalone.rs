@@ -1,5 +1,5 @@
-//! An exchange that sets itself up: the offline workflow, step by step over the same HTTP calls, with a
-//! master key on its own machine. For demos, tests and small installations.
+//! An exchange that sets itself up: it runs the offline workflow over the same HTTP calls, with a master key
+//! on its own machine. For demos, tests and small installations.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +17,10 @@ use crate::offline::{self, GlobalFeeTerms, ModuleKeys, OfflineConfig, OfflineErr
 /// The reasons why the set-up failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The master key.
+    /// The master key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A step of the offline workflow.
+    /// A step of the offline workflow failed.
     #[error(transparent)]
     Offline(#[from] OfflineError),
     /// The exchange did not answer the set-up's request.

@@ -1,15 +1,15 @@
 //! aggregator: turns due deposits into prepared transfers to merchants.
 //!
 //! The unit of work is a merchant's account: when one of its deposits is due, all deposits whose refund
-//! period has ended are paid with it. Parts of at most [`AGGREGATE_DEPOSITS_MAX`] deposits are taken in a
-//! command each, by way of the transient aggregate; only the last part pays, under the identifier that the
-//! first one got. An interrupted unit is found again by its transient aggregate.
+//! period has ended are paid with it. Each command aggregates at most [`AGGREGATE_DEPOSITS_MAX`] deposits, by
+//! way of the transient aggregate; only the last part pays, under the identifier that the first one got. An
+//! interrupted unit is found again by its transient aggregate.
 //!
 //! The queue of due deposits is read from the index alone. Parts of many units are in flight at the same
-//! time, so that one commit takes in several units and the next ones are found while it happens; but never
-//! more than `IN_FLIGHT_DEPOSITS` deposits, so that payments behind them in the lane do not wait long.
-//! Several aggregators, in whatever processes, have a share of the targets each (`leases`), so that they do
-//! not change the same rows.
+//! time, so that one commit covers several units and the next ones are found during it. At most
+//! `IN_FLIGHT_DEPOSITS` deposits are in flight, so that payments behind them in the lane do not wait long.
+//! Several aggregators, in one or several processes, each have a share of the targets (`leases`), so that
+//! they do not change the same rows.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -41,20 +41,20 @@ use crate::rules::{Aggregate, Aggregated, Refusal, Trigger};
 /// The maximum number of deposits in one transfer, so that its list stays readable for the merchant. The next
 /// transfer pays the rest.
 const UNIT_DEPOSITS_MAX: usize = 10_000;
-/// Due deposits read at once: the second value by the service, whose clients wait for the processor
-/// meanwhile.
+/// How many due deposits are read at once: the second value applies in the service, whose clients wait for
+/// the processor meanwhile.
 const PAGE_DEPOSITS: usize = 4_096;
 const PAGE_DEPOSITS_BESIDE_CLIENTS: usize = 1_024;
-/// Accounts of targets read at once.
+/// How many targets' accounts are read at once.
 const ACCOUNTS_AT_ONCE: usize = 16;
-/// The longest wire method that is read, in characters. Methods of configured accounts are shorter.
+/// The longest wire method that is read, in characters. Configured accounts have shorter ones.
 const METHOD_CHARS_MAX: usize = 256;
-/// Deposits, and half as many units, that may be on their way through the lane. About two commits of a few
-/// milliseconds: one happens while the other one waits.
+/// How many deposits may be on their way through the lane, and half as many units. This is about two commits
+/// of a few milliseconds: one runs while the other one waits.
 const IN_FLIGHT_DEPOSITS: usize = 3_000;
-/// What a unit costs beside its deposits, in deposits: it writes a transfer and a prepared request.
+/// What a unit costs besides its deposits, in deposits: it writes a transfer and a prepared request.
 const UNIT_WEIGHT: usize = 2;
-/// Attempts at a part that conflicts with another worker.
+/// How often a part that conflicts with another worker is attempted.
 const RACES_MAX: u32 = 8;
 /// The shortest interval between two searches for interrupted units.
 const RESUME_PAUSE: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Aggregates everything that is due.
 ///
 /// # Errors
-/// When the store fails again and again; what was prepared before stays.
+/// When the store fails repeatedly; what was prepared before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     let mut aggregator = Aggregator::new(app, Mode::UntilIdle);
     let mut progress = Progress::default();
@@ -75,12 +75,13 @@ pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
             aggregator.share.leave().await;
             return Ok(progress);
         }
-        // The caller expects that all due deposits are aggregated at the end, also those of other workers.
+        // The caller expects that all due deposits are aggregated in the end, including those of other
+        // workers.
         aggregator.share.wait_for_others(round.others).await?;
     }
 }
 
-/// Aggregates until the service ends, beside the service's own worker.
+/// Aggregates until the service ends, in addition to the service's own worker.
 ///
 /// # Errors
 /// When the store fails.
@@ -124,7 +125,7 @@ struct Unit {
     trigger: Trigger,
     /// Deposits aggregated by completed parts.
     taken: usize,
-    /// An estimate of the deposits left, at most one more than fit into a part.
+    /// An estimate of the deposits left, at most one more than fits into a part.
     left: usize,
 }
 
@@ -153,9 +154,9 @@ struct Transient {
 enum Fate {
     /// The unit has a next part.
     More,
-    /// All of the unit is aggregated.
+    /// The whole unit is aggregated.
     Done,
-    /// Nothing was due any more.
+    /// Nothing was due any longer.
     Nothing,
     /// It cannot be paid now.
     Aside(ItemError),
@@ -176,12 +177,12 @@ impl<'a> Aggregator<'a> {
             let round = self.round().await?;
             let now = app.rules.aggregation_time(app.now());
             let next = read(app, move |store| read::next_ready(store, Some(now))).await?;
-            // It counts as due from the next tick of the aggregator's coarse clock on.
+            // It is due from the next tick of the aggregator's coarse clock.
             let due = next.map(|next| app.rules.aggregation_time(next.saturating_add(shift)));
             let until = due.and_then(|due| due.saturating_since(app.now()).to_std());
             let mut idle = idle_interval(app.config.workers.aggregator_idle_sleep);
             if round.others > 0 {
-                // By then the leases of other workers that were killed have expired.
+                // By then, the leases of killed workers have expired.
                 idle = idle.min(leases::lease(app));
             }
             pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
@@ -247,7 +248,7 @@ impl<'a> Aggregator<'a> {
         }
     }
 
-    /// The time at which the first deposit became due.
+    /// When the first deposit became due.
     async fn measure(&self) -> Result<Option<Timestamp>, WorkerError> {
         let now = self.app.now();
         let first = read(self.app, |store| read::next_ready(store, None)).await?;
@@ -256,8 +257,8 @@ impl<'a> Aggregator<'a> {
         Ok(first)
     }
 
-    /// Whether to search again for interrupted units: when the worker has got slots of others, which may have
-    /// been killed. The search reads all transient aggregates.
+    /// Whether to search again for interrupted units: when the worker has gained slots of others, which may
+    /// have been killed. The search reads all transient aggregates.
     fn is_to_resume(&mut self) -> bool {
         let pause = if self.mode == Mode::UntilIdle { Duration::ZERO } else { RESUME_PAUSE };
         self.resumed.is_none_or(|resumed| resumed.elapsed() >= pause) && self.share.has_gained()
@@ -346,14 +347,14 @@ impl<'a> Aggregator<'a> {
             weight -= unit_weight;
             let (unit, fate) = ended?;
             match fate {
-                // Continue the unit at once, so that it is not incomplete for longer than necessary.
+                // Continue this unit first, so that it is not incomplete for longer than necessary.
                 Fate::More => units.push_front(unit),
                 Fate::Done => {
                     round.progress.done += 1;
                     // One notice for many transfers.
                     self.app.notices.transfers.notify_one();
                 }
-                // Another worker was faster. The next round takes the rest.
+                // Another worker was faster. The next round pays the rest.
                 Fate::Nothing => {}
                 Fate::Aside(reason) => self.set_aside(unit.target, &reason),
             }
@@ -376,7 +377,7 @@ fn look_up(
     accounts: &[(AccountId, String)],
     now: Timestamp,
 ) -> Result<Vec<(DepositTarget, Found)>, StoreError> {
-    // Keep only the wire method of the accounts: payto URIs that earlier builds accepted may have megabytes.
+    // Keep only the accounts' wire methods: payto URIs that earlier builds accepted may have megabytes.
     let mut methods = Vec::with_capacity(targets.len());
     for targets in targets.chunks(ACCOUNTS_AT_ONCE) {
         let keys: Vec<_> = targets.iter().map(|target| WireTargetKey { h_payto: target.h_payto }).collect();

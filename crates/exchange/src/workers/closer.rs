@@ -1,8 +1,8 @@
-//! closer: turns what is left on expired reserves into prepared transfers to where the money came from.
+//! closer: turns what is left in expired reserves into prepared transfers to where the money came from.
 //!
-//! One reserve a command. Several closers have a share of the reserves each (`leases`). Reserves
-//! without origin account are not in the queue; Reserves are skipped if no configured account can pay their
-//! origin, or if no closing fee is known for the day of their expiration.
+//! Each command closes one reserve. Several closers each have a share of the reserves (`leases`). Reserves
+//! without an origin account are not in the queue. Reserves are skipped if no configured account can pay
+//! their origin, or if no closing fee is known for the day of their expiration.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::reads::read;
 use crate::rules::transfers::payto_method;
 use crate::rules::{CloseReserve, Closed, Refusal};
 
-/// Reserves read at once.
+/// How many reserves are read at once.
 const PAGE: usize = 256;
-/// Attempts to close a reserve whose transfer's identifier is taken.
+/// How often a closing is attempted when its transfer's identifier is taken.
 const RACES_MAX: u32 = 8;
 /// The shortest pause between two rounds.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -30,7 +30,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Closes all expired reserves that can be closed.
 ///
 /// # Errors
-/// When the store fails again and again; what was closed before stays.
+/// When the store fails repeatedly; what was closed before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     let mut closer = Closer::new(app, Mode::UntilIdle);
     let mut progress = Progress::default();
@@ -45,7 +45,7 @@ pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     }
 }
 
-/// Closes expired reserves until the service ends, beside the service's own worker.
+/// Closes expired reserves until the service ends, in addition to the service's own worker.
 ///
 /// # Errors
 /// When the store fails.
@@ -125,7 +125,7 @@ impl<'a> Closer<'a> {
         Ok((progress, others))
     }
 
-    /// Closes a reserve. True if it was closed now.
+    /// Closes a reserve. True if this call closed it.
     async fn close(&self, found: &Found<Reserves>) -> Result<Result<bool, ItemError>, WorkerError> {
         let reserve_pub = found.key.reserve_pub;
         let Some(h_payto) = found.row.origin else { return Ok(Ok(false)) };

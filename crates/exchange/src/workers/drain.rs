@@ -1,7 +1,7 @@
 //! drain: turns orders to pay out profit into prepared transfers.
 //!
-//! The master key's signature on an order is the decision. It was checked when the order arrived, and is
-//! checked again here, before money moves.
+//! The master key's signature on an order is the decision. It was checked when the order arrived, and it is
+//! checked again here before money moves.
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::hash_text;
@@ -18,18 +18,18 @@ use crate::core::Core;
 use crate::rules::ExecuteDrain;
 use crate::rules::transfers::payto_method;
 
-/// Orders read at once.
+/// How many orders are read at once.
 const PAGE: usize = 256;
 
 /// Executes all orders that can be executed.
 ///
 /// # Errors
-/// When the store fails again and again; what was executed before stays.
+/// When the store fails repeatedly; what was executed before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     Orders { app, mode: Mode::UntilIdle, aside: Aside::new() }.round().await
 }
 
-/// Executes orders until the service ends, beside the service's own worker.
+/// Executes orders until the service ends, in addition to the service's own worker.
 ///
 /// # Errors
 /// When the store fails.
@@ -95,7 +95,7 @@ impl Orders<'_> {
         let Some(method) = payto_method(&order.payto_uri) else {
             return Ok(Err(ItemError::NoWireMethod(order.payto_uri.clone())));
         };
-        // The account that the order names, if it can pay the receiver; else any account that can.
+        // The account that the order names if it can pay the receiver, otherwise any account that can.
         let named = debit_accounts(app).find(|account| {
             account.config.section.eq_ignore_ascii_case(&order.account_section)
                 && account.method.eq_ignore_ascii_case(method)

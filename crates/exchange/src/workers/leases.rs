@@ -15,10 +15,10 @@ use crate::core::Core;
 use crate::rules::leases::Slots;
 use crate::rules::{Lease, Leased, SlotsClaim, SlotsShare};
 
-/// The part of a lease after which it is renewed, because workers may have started or ended. For the same
-/// time, a worker that waits for the end of all work leaves idle items to the workers that hold them.
+/// A lease is renewed after this part of it, because workers may have started or ended. For the same time, a
+/// worker that waits for the end of all work leaves idle items to the workers that hold them.
 const RENEWALS: u32 = 3;
-/// The interval of its checks.
+/// How often a waiting worker checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The duration of a lease.
@@ -56,9 +56,9 @@ pub(super) struct Share<'a> {
     renews: bool,
     /// Whether it contains slots that are new, or that were lost for a while.
     has_gained: bool,
-    /// The start of the wait for other workers, and the number of their items.
+    /// When the wait for other workers started, and the number of their items.
     waits_for: Option<(usize, Instant)>,
-    /// Whether it takes all items, also those of other workers.
+    /// Whether it takes all items, including those of other workers.
     takes_all: bool,
 }
 
@@ -84,8 +84,8 @@ impl<'a> Share<'a> {
         Self { takes_all: true, ..Self::new(app, mode, job) }
     }
 
-    /// The slots it holds now, claimed again if necessary. Returns slots beyond its share, so no item of them
-    /// may be in progress.
+    /// The slots that it holds now, claimed again if necessary. Returns slots beyond its share, so none of
+    /// their items may be in progress.
     ///
     /// # Errors
     /// When the store fails.
@@ -93,8 +93,7 @@ impl<'a> Share<'a> {
         self.renewed(true).await.map(|share| share.slots)
     }
 
-    /// The same while items are in progress: keeps all slots, and returns whether they are more than its
-    /// share.
+    /// The same while items are in progress: keeps all slots, and returns whether they exceed its share.
     ///
     /// # Errors
     /// When the store fails.

@@ -1,5 +1,5 @@
-//! The link of worker programs to the running service. With the embedded store only the service has the store
-//! open, so a worker program has the service run the worker.
+//! The link from worker programs to the running service. With the embedded store, only the service has the
+//! store open, so a worker program asks the service to run the worker.
 //!
 //! The service listens on a local socket in the runtime directory. A program connects and sends one line:
 //!
@@ -8,7 +8,7 @@
 //! * `serve` with the same words. The service answers `ok` at once. The worker runs until the service ends
 //!   (`end`) or the worker fails (`error REASON`).
 //!
-//! Either way the worker ends when the program disconnects: a killed program leaves no worker and no claim
+//! In both cases the worker ends when the program disconnects: a killed program leaves no worker and no claim
 //! behind.
 
 use std::io;
@@ -63,7 +63,7 @@ impl Worker {
     /// Runs it until there is nothing left to do.
     ///
     /// # Errors
-    /// What keeps it from that.
+    /// The failure that ends it.
     pub fn run_until_idle(
         self,
         app: &Core,
@@ -86,7 +86,7 @@ impl Worker {
     /// Runs it until the process ends.
     ///
     /// # Errors
-    /// What keeps it from that.
+    /// The failure that ends it.
     pub fn serve(self, app: &Core, options: WorkerOptions) -> BoxFuture<'_, Result<(), WorkerError>> {
         Box::pin(self.until_stopped(app, options))
     }
@@ -102,7 +102,7 @@ impl Worker {
     }
 }
 
-/// Where the socket of an exchange is.
+/// The path of an exchange's socket.
 pub fn socket(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join(SOCKET)
 }
@@ -129,12 +129,12 @@ pub enum LinkError {
 /// Listens for worker programs until the exchange ends.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// When the socket cannot be created.
 pub fn serve(app: &Arc<Exchange>) -> io::Result<()> {
     let dir = &app.core.config.runtime_dir;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let path = socket(dir);
-    // One that was left behind: the store's lock says that this process is the only service.
+    // A socket was left behind: the store's lock guarantees that this process is the only service.
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -166,18 +166,18 @@ pub fn serve(app: &Arc<Exchange>) -> io::Result<()> {
                 }
             }
         }
-        // The next start removes it otherwise.
+        // Otherwise the next start removes it.
         let _ = std::fs::remove_file(&path);
     });
     Ok(())
 }
 
-/// What a program asks for.
+/// A program's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Order {
     worker: Worker,
     options: WorkerOptions,
-    /// Until there is nothing left to do; else until the service ends.
+    /// Run until there is nothing left to do; otherwise until the service ends.
     until_idle: bool,
 }
 
@@ -252,16 +252,16 @@ async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
             Err(WorkerError::Stopped) if !until_idle => "end\n".to_owned(),
             Err(error) => format!("error {}\n", error.to_string().replace('\n', " ")),
         },
-        // The program ends, and its worker with it.
+        // When the program ends, so does its worker.
         _ = reader.read_line(&mut rest) => return Ok(()),
     };
     writer.write_all(reply.as_bytes()).await
 }
 
-/// Has the service run a worker until it is idle. None if no service listens.
+/// Runs a worker in the service until it is idle. None if no service listens.
 ///
 /// # Errors
-/// What kept the worker from its work, or a connection that broke.
+/// The worker's failure, or a broken connection.
 pub async fn run_in_service(
     socket: &Path,
     worker: Worker,
@@ -285,10 +285,10 @@ pub async fn run_in_service(
     }
 }
 
-/// Has the service run a worker until either ends. False if no service listens.
+/// Runs a worker in the service until either ends. False if no service listens.
 ///
 /// # Errors
-/// What kept the worker from its work, or a connection that broke.
+/// The worker's failure, or a broken connection.
 pub async fn serve_in_service(
     socket: &Path,
     worker: Worker,

@@ -10,14 +10,14 @@
 //!
 //! They run as tasks of the service ([`start`]), or one after the other until all work is done
 //! (`run_until_idle` of each: tests, the demo, the `-t` mode of programs). [`link`] lets worker programs use
-//! those of the service. Any number of them may process the
-//! same queue at the same time, and each may be killed at any instruction: every decision is an idempotent
-//! command, in one commit, and the bank executes a transfer once even if it is requested again.
+//! those of the service. Any number of them may process the same queue at the same time, and each may be
+//! killed at any instruction: every decision is an idempotent command in one commit, and the bank executes a
+//! transfer only once even if it is requested again.
 //!
 //! An item that cannot be processed (no account for its method, no wire fee, an unreadable row) is set aside:
-//! it is logged and counted, and tried again later; the other items continue. After a failure of bank, disk
-//! or queue, a worker retries for ever with growing random pauses. Once the cause of a failure is removed, no
-//! operator is needed, except for transfers that the bank has refused for good.
+//! it is logged, counted and retried later, while the other items continue. After a failure of bank, disk or
+//! queue, a worker retries for ever with growing random pauses. Once the cause is removed, no operator is
+//! needed, except for transfers that the bank has refused for good.
 
 pub mod aggregator;
 pub mod closer;
@@ -53,13 +53,13 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// The reasons why a worker stops.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The service ends.
+    /// The service is ending.
     #[error("the service ends")]
     Stopped,
     /// The store cannot be read.
     #[error("store: {0}")]
     Store(#[from] StoreError),
-    /// A command was not decided.
+    /// No decision was made on a command.
     #[error(transparent)]
     Submit(SubmitError),
     /// The bank does not answer, or answers with an error.
@@ -75,12 +75,12 @@ pub enum WorkerError {
     Disorder {
         /// The account's configuration section.
         section: String,
-        /// An id.
+        /// The first id.
         before: u64,
         /// The id after it, which is not greater.
         after: u64,
     },
-    /// A rule refused a command that it never refuses.
+    /// A rule refused a command that it should never refuse.
     #[error("unexpected refusal: {0}")]
     Refused(Box<Refusal>),
 }
@@ -125,30 +125,31 @@ impl From<Refusal> for ItemError {
 /// The result of a run until idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Items done: credits booked, units aggregated, transfers executed, reserves closed, orders executed.
+    /// Items completed: credits booked, units aggregated, transfers executed, reserves closed, orders
+    /// executed.
     pub done: u64,
-    /// Items set aside: they need a change of configuration or an operator.
+    /// Items set aside: they need a change of the configuration or an operator.
     pub set_aside: u64,
     /// Items left for later: the bank refuses them now.
     pub deferred: u64,
 }
 
-/// Options of a worker, beside the configuration.
+/// Options of a worker, besides the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerOptions {
-    /// How much a worker takes at once, at least 1: bank rows by the distance of their ids (wirewatch),
+    /// How much a worker takes at once, at least 1: bank rows, as the distance of their ids (wirewatch), or
     /// transfers (transfer). None: the default.
     pub shard_size: Option<u64>,
-    /// How many workers are planned. 0: no leases; workers may process the same items, which then count once.
-    /// None: the default.
+    /// How many workers are planned. 0: no leases; workers may process the same items, which are then counted
+    /// once. None: the default.
     pub workers: Option<u32>,
     /// The account to watch (wirewatch); none: all of them.
     pub account: Option<AccountId>,
     /// How long the bank may wait for a first row (wirewatch), in milliseconds. None: a minute.
     pub long_poll_ms: Option<u64>,
-    /// Whether a failure of the bank ends the watch (wirewatch); else it is asked again.
+    /// Whether a failure of the bank ends the watch (wirewatch). Otherwise the bank is asked again.
     pub exits_on_error: bool,
-    /// Whether an account that the bank does not know is no failure (wirewatch): it has no rows yet.
+    /// Whether to accept an account that the bank does not know (wirewatch): it has no rows yet.
     pub ignores_not_found: bool,
 }
 
@@ -166,7 +167,7 @@ impl Mode {
         self == Self::UntilIdle && attempts >= ATTEMPTS_UNTIL_IDLE
     }
 
-    /// The pause after so many failures of the bank or the store.
+    /// The pause after this number of failures of the bank or the store.
     fn pause(self, attempts: u32) -> Duration {
         let (first, max) = match self {
             Self::UntilIdle => (20, 1_000),
@@ -334,13 +335,13 @@ fn client(section: &str, connections: usize) -> Result<Client, WorkerError> {
         .map_err(|source| WorkerError::Bank { section: section.to_owned(), source: source.into() })
 }
 
-/// The items set aside in the last round, so that each is logged once and not in every round.
+/// The items set aside in the last round, so that each is logged only once.
 struct Aside<K> {
     known: std::collections::HashSet<K>,
     now: std::collections::HashSet<K>,
 }
 
-/// Items logged in one round; more are only counted.
+/// How many items are logged in one round; more are only counted.
 const ALARMS_MAX: usize = 20;
 
 impl<K: Eq + std::hash::Hash + Clone> Aside<K> {
@@ -348,7 +349,7 @@ impl<K: Eq + std::hash::Hash + Clone> Aside<K> {
         Self { known: std::collections::HashSet::new(), now: std::collections::HashSet::new() }
     }
 
-    /// Sets an item aside. True if it is to be logged.
+    /// Sets an item aside. True if it should be logged.
     fn insert(&mut self, item: K) -> bool {
         let is_new = !self.known.contains(&item);
         self.now.insert(item) && is_new && self.now.len() <= ALARMS_MAX

@@ -1,5 +1,5 @@
-//! The workers' queues, read page by page. A page begins after the last row of the page before, so rows that
-//! cannot be processed are skipped. Every pass begins at the front again, so no row is skipped for ever.
+//! The workers' queues, read page by page. A page starts after the last row of the previous page, so rows
+//! that cannot be processed are skipped. Every pass starts at the front again, so no row is skipped for ever.
 
 use std::ops::Bound;
 
@@ -66,7 +66,7 @@ pub(super) fn expiration_position(found: &Found<Reserves>) -> Position {
     position
 }
 
-/// The next moment after `now` at which a reserve expires.
+/// The next time after `now` at which a reserve expires.
 pub(super) fn next_expiration(store: &Store, now: Timestamp) -> Result<Option<Timestamp>> {
     let later = (Bound::Excluded(now), Bound::Unbounded);
     let found = store.range::<Reserves, Timestamp>(Reserves::BY_EXPIRATION, later, 1)?;

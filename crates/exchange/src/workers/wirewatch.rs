@@ -1,12 +1,12 @@
 //! wirewatch: imports incoming transfers from the bank.
 //!
-//! Watchers of an account, in one or several processes, share its history by ranges of row ids
+//! Watchers of an account, in one or several processes, divide its history into ranges of row ids
 //! ([`crate::rules::leases`]). One cursor per account is stored: the row up to which all rows were processed.
 //! Several commands book a page of the bank's history. The last one is sent when all others have taken
-//! effect. It records the progress of the range, and moves the cursor as far as the ranges before permit.
+//! effect. It records the progress of the range, and moves the cursor as far as the earlier ranges permit.
 //! Every row is booked once, even if it is reported again, so the process may end at any time. The cursor
-//! never passes a row that was not processed. (Ids are compared, not counted: gaps are normal.) While a full
-//! page is being booked, the next one is fetched.
+//! never passes a row that was not processed. (Ids are compared, not counted, because gaps are normal.) While
+//! a full page is being booked, the next one is fetched.
 
 mod pages;
 
@@ -29,24 +29,24 @@ use crate::rules::leases::front;
 use crate::rules::{Lease, Leased, RangeClaim, RangeState};
 use pages::Imported;
 
-/// The size of a range that a watcher claims, by the distance of row ids, unless configured otherwise.
+/// The size of a range that a watcher claims, as a distance of row ids, unless configured otherwise.
 pub const SHARD_ROWS: u64 = 65_536;
-/// The interval at which an idle watcher checks the progress of others.
+/// How often an idle watcher checks the progress of others.
 const STANDBY_LOOK: Duration = Duration::from_millis(500);
-/// The interval at which an idle watcher renews its lease.
+/// How often an idle watcher renews its lease.
 const STANDBY_RENEW: Duration = Duration::from_secs(20);
-/// Rows asked for at once.
+/// How many rows are requested at once.
 const PAGE_ROWS: usize = 8_192;
-/// A page of at least this many rows that is as large as the page before counts as full: the bank's limit is
-/// smaller than ours.
+/// A page counts as full if it has at least this many rows and as many as the page before: the bank's limit
+/// is then smaller than ours.
 const BANK_PAGE_ROWS_MIN: usize = 128;
-/// The interval of checks whether other watchers have imported the first range.
+/// How often to check whether other watchers have imported the first range.
 const OTHERS_PAUSE: Duration = Duration::from_millis(50);
 /// The bank's long-poll timeout, unless configured otherwise.
 const LONG_POLL: Duration = Duration::from_secs(60);
-/// The longest value.
+/// The longest value that is configured.
 const LONG_POLL_MAX: Duration = Duration::from_secs(3_600);
-/// The shortest pause after a page that was not full, so that the bank collects the next one.
+/// The shortest pause after a page that was not full, so that the bank can collect more rows.
 const PAGE_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The longest such pause.
 const PAGE_PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -60,12 +60,12 @@ fn is_asked_for(account: &AccountConfig, options: WorkerOptions) -> bool {
     options.account.is_none_or(|id| id == AccountId::of_payto(&account.payto_uri))
 }
 
-/// Imports all rows of the bank on all watched accounts. An account that is unknown to the bank counts as
+/// Imports all rows of the bank on all watched accounts. An account that the bank does not know counts as
 /// empty.
 ///
 /// # Errors
-/// [`WorkerError::Bank`] when it fails again and again, [`WorkerError::Disorder`]; what was imported
-/// before stays.
+/// [`WorkerError::Bank`] when it fails repeatedly, or [`WorkerError::Disorder`]; what was imported before
+/// stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     share_until_idle(app, WorkerOptions::default()).await
 }
@@ -127,7 +127,7 @@ enum Answer {
     NoAccount,
 }
 
-/// An answer fetched ahead, and the row after which it begins.
+/// An answer that was fetched ahead, and the row after which it starts.
 struct Ahead {
     after: u64,
     answer: Result<Answer, ClientError>,
@@ -136,7 +136,7 @@ struct Ahead {
 /// A range that is leased.
 struct Held {
     range: RangeState,
-    /// The time at which others may take it over.
+    /// When others may take it over.
     until: Instant,
 }
 
@@ -203,7 +203,7 @@ impl<'a> Watch<'a> {
         idle_interval(self.app.config.workers.wirewatch_idle_sleep)
     }
 
-    /// The duration of the next lease: random, so that watchers do not act in step.
+    /// The duration of the next lease. It is random, so that watchers do not act in step.
     fn lease(&self) -> Duration {
         if self.options.workers == Some(0) {
             return Duration::ZERO;
@@ -296,7 +296,7 @@ impl<'a> Watch<'a> {
                             Ok(Answer::Rows(rows)) => rows.is_empty(),
                             Ok(Answer::NoAccount) => true,
                             Err(error) if self.exits(&error) => return Err(self.bank_error(error)),
-                            // The other watchers meet the same failure.
+                            // The other watchers will meet the same failure.
                             Err(_) => false,
                         };
                         if nothing {
@@ -374,8 +374,8 @@ impl<'a> Watch<'a> {
                 Ok(_) => (_, held, ahead) = self.import_and_fetch(held, &rows).await?,
                 Err(error) if self.options.exits_on_error => return Err(error),
                 Err(error) => {
-                    // Nothing of such a history is trusted. The import continues when the bank has corrected
-                    // it.
+                    // Nothing in such a history can be trusted. The import continues when the bank has
+                    // corrected it.
                     failures = failures.saturating_add(1);
                     self.app.metrics.workers.history_failures.inc();
                     tracing::error!(%error, failures, "the import is held up");
@@ -386,14 +386,14 @@ impl<'a> Watch<'a> {
             if held.range.latest != before {
                 empty = 0;
                 if matches!(&ahead, Some(Ahead { answer: Ok(Answer::Rows(rows)), .. }) if rows.is_empty()) {
-                    // No row yet: the next request may wait for it.
+                    // There is no row yet: the next request may wait for it.
                     ahead = None;
                 }
                 if let Some(pause_now) = next_pause(&mut page_pause, rows.len(), is_full) {
                     pause(self.app, pause_now.min(idle)).await?;
                 }
             } else {
-                // A bank with long polls has waited already. Other banks are asked at growing intervals.
+                // A bank with long polls has already waited. Other banks are asked at growing intervals.
                 page_pause = PAGE_PAUSE_MIN;
                 let until = asked + idle.saturating_mul(2u32.saturating_pow(empty)).min(long_poll.max(idle));
                 empty = if asked.elapsed() < long_poll / 2 { empty.saturating_add(1) } else { 0 };
@@ -407,7 +407,7 @@ impl<'a> Watch<'a> {
         ahead.take().filter(|ahead| ahead.after == held.range.latest).map(|ahead| ahead.answer)
     }
 
-    /// Rows that fit into a page: no more than the range has.
+    /// How many rows fit into a page: at most as many as the range has.
     fn page_rows(held: &Held) -> usize {
         usize::try_from(held.range.end.saturating_sub(held.range.latest))
             .map_or(PAGE_ROWS, |rows| rows.clamp(1, PAGE_ROWS))
@@ -463,7 +463,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Books the rows of a page that belong to the range. After a full page, the next one is fetched
-    /// meanwhile. When the range is complete or taken over by another watcher, the next one is claimed.
+    /// meanwhile. When the range is complete or another watcher has taken it over, the next one is claimed.
     async fn import_and_fetch(
         &self,
         mut held: Held,
@@ -474,7 +474,7 @@ impl<'a> Watch<'a> {
         let part = self.part(&held, rows)?;
         let left = held.range.end.saturating_sub(part.latest);
         let fetch = async {
-            // The start of the next range is known only when it is claimed.
+            // The start of the next range is known only once it is claimed.
             if !is_full || part.latest == held.range.latest || left == 0 {
                 return None;
             }
@@ -498,9 +498,9 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// The pause after a page with this number of rows. A long poll ends with the first row, so under load asking
-/// again at once would fetch rows one by one, each with a commit of its own: the pause grows while pages come
-/// with several rows and are not full, and shrinks when they come with one.
+/// The pause after a page with this number of rows. A long poll ends with the first row, so under load,
+/// asking again at once would fetch rows one by one, each with its own commit. The pause grows while pages
+/// have several rows but are not full, and shrinks when they have one row.
 fn next_pause(pause: &mut Duration, rows: usize, is_full: bool) -> Option<Duration> {
     if is_full {
         return None;

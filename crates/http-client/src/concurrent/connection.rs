@@ -1,5 +1,5 @@
-//! One connection: writes the requests of its queue and gives the responses, which come in the same order, to
-//! their senders.
+//! One connection: writes the requests from its queue, and returns the responses, which come in the same
+//! order, to the senders.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -19,7 +19,7 @@ use super::{Failure, Limits, Message};
 
 /// How often a connection checks whether a response is late.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How much one read asks for, in bytes.
+/// How much one read requests, in bytes.
 const READ_BYTES: usize = 16 << 10;
 /// No further request is taken from the queue while this many bytes wait to be written.
 const OUTPUT_BYTES_MAX: usize = 256 << 10;
@@ -30,9 +30,9 @@ pub(crate) const SKIPPED_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct Submission {
     /// The request.
     pub message: Message,
-    /// When its sender began.
+    /// When its sender started.
     pub since: Instant,
-    /// Takes the response, or why there is none.
+    /// Receives the response, or the reason why there is none.
     pub outcome: oneshot::Sender<Result<ResponseMessage, Failure>>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Connection<S> {
     output: BytesMut,
     /// Bytes written in total.
     written_total: u64,
-    /// Bytes still to skip of a response that is too large.
+    /// How many bytes of a response that is too large must still be skipped.
     skip_bytes: usize,
     submissions: mpsc::Receiver<Submission>,
     /// In the order of the responses.
@@ -105,7 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Does all that can be done now. Ends with what went wrong, or with nothing.
+    /// Does everything that can be done now. Ends with the failure, or with none.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Failure>> {
         loop {
             // Bytes that were read before a request is sent cannot be its response.
@@ -127,7 +127,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Takes requests from the queue. `Ready(false)`: the queue is closed and empty.
+    /// Takes requests from the queue. `Ready(false)` if the queue is closed and empty.
     fn take(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let mut taken = false;
         while self.unanswered.len() < IN_FLIGHT_MAX && self.output.len() < OUTPUT_BYTES_MAX {
@@ -180,7 +180,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Gives complete responses to the senders of their requests.
+    /// Returns complete responses to the senders of their requests.
     fn deliver(&mut self) -> Result<(), String> {
         while !self.input.is_empty() {
             if self.skip_bytes > 0 {

@@ -24,17 +24,17 @@ mod connection;
 pub(crate) use connection::SKIPPED_BYTES_MAX;
 pub(crate) use connection::{Connection, Submission};
 
-/// Connections to one server.
+/// The maximum number of connections to one server.
 const CONNECTIONS_MAX: usize = 4;
 /// Another connection is opened when each of the others has this many requests under way.
 const LOAD_MAX: usize = 64;
-/// Requests that wait for a connection. Further requests wait for room in the queue.
+/// How many requests may wait for a connection. Further requests wait for room in the queue.
 const QUEUE_MAX: usize = 1_024;
 /// How long a server that does not know the protocol gets ordinary requests before it is asked again.
 const UNSUPPORTED_FOR: Duration = Duration::from_secs(600);
 /// The same for a server that may know it: it is starting or ending, is overloaded, or did not answer.
 const UNCERTAIN_FOR: Duration = Duration::from_secs(10);
-/// How soon another connection is tried after a failure, while there are connections.
+/// How soon another connection is tried after a failure, if there are others.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 /// How many connections may break under a request before it fails.
 const ATTEMPTS_MAX: usize = 3;
@@ -46,7 +46,7 @@ const HANDSHAKE_BYTES_MAX: usize = 4 << 10;
 pub(crate) struct Limits {
     /// How long connecting may take, and changing the protocol.
     pub connect_timeout: Duration,
-    /// How long a response may take. With repetitions it may be about twice as long.
+    /// How long a response may take. With repetitions, it may take about twice as long.
     pub timeout: Duration,
     /// The largest body of a response, in bytes.
     pub reply_bytes_max: usize,
@@ -59,11 +59,11 @@ pub(crate) enum Failure {
     Unsupported,
     /// There is no connection, so the server did not see the request.
     Connect(String),
-    /// The connection broke. The request may or may not have had its effect.
+    /// The connection broke. The request may or may not have taken effect.
     Broken(String),
-    /// Time ran out. The request may or may not have had its effect.
+    /// Time ran out. The request may or may not have taken effect.
     Timeout,
-    /// The response is larger than accepted.
+    /// The response exceeds the limit.
     TooLarge,
 }
 
@@ -90,7 +90,7 @@ struct ClientState {
     failed: Option<(Instant, Failure)>,
 }
 
-/// The way to a connection.
+/// A handle to a connection.
 #[derive(Clone)]
 struct Handle {
     queue: mpsc::Sender<Submission>,
@@ -101,7 +101,7 @@ struct Handle {
 /// A request: a head that is the same for all requests to a URL, and a body. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Message {
-    /// Request line and header fields without the last one, the length of the body.
+    /// The request line and all header fields except the last, the length of the body.
     pub head: Bytes,
     /// The body.
     pub body: Bytes,
@@ -123,7 +123,7 @@ impl ConcurrentClient {
 
     /// Sends an idempotent request and waits for its response.
     pub async fn send(&self, message: Message) -> Result<ResponseMessage, Failure> {
-        // The server would close the connection, and with it fail all other requests.
+        // The server would close the connection, and all other requests would fail with it.
         if message.head.len() + LENGTH_BYTES_MAX > HEAD_BYTES_MAX || message.body.len() > BODY_BYTES_MAX {
             return Err(Failure::Unsupported);
         }
@@ -162,7 +162,8 @@ impl ConcurrentClient {
         let _opening = match self.0.opening.try_lock() {
             Ok(opening) => opening,
             Err(_) => {
-                // Another task is opening a connection. Wait for it only if there is none to use meanwhile.
+                // Another task is opening a connection. Wait for it only if there is no other one to use
+                // meanwhile.
                 if let Some(connection) = self.state().least_loaded().cloned() {
                     return Ok(connection);
                 }
@@ -194,7 +195,7 @@ impl ConcurrentClient {
             }
             Err(error) => {
                 let failure = state.open_failed(error, &self.0.authority);
-                // The connections that exist serve as well.
+                // The existing connections will do.
                 state.least_loaded().cloned().ok_or(failure)
             }
         }
@@ -205,14 +206,14 @@ impl ConcurrentClient {
 enum OpenError {
     /// The server cannot be reached.
     Connect(String),
-    /// The server answers, and does not know the protocol.
+    /// The server answers, but does not know the protocol.
     Unsupported,
     /// The server can be reached, but did not say whether it knows the protocol.
     Uncertain(String),
 }
 
 impl ClientState {
-    /// The connection that has the fewest requests under way. `None`: open another one.
+    /// The connection with the fewest requests under way. `None`: open another one.
     fn usable(&mut self) -> Result<Option<Handle>, Failure> {
         self.connections.retain(|connection| !connection.queue.is_closed());
         let now = Instant::now();
@@ -240,7 +241,7 @@ impl ClientState {
         self.is_unsupported(now) || self.failed.as_ref().is_some_and(is_recent)
     }
 
-    /// Notes that a connection could not be opened.
+    /// Records that a connection could not be opened.
     fn open_failed(&mut self, error: OpenError, authority: &str) -> Failure {
         let now = Instant::now();
         match error {
@@ -278,8 +279,8 @@ impl Drop for LoadGuard<'_> {
     }
 }
 
-/// Connects and changes the protocol, each within `step_timeout`. Returns the bytes that were read beyond
-/// that, too.
+/// Connects and changes the protocol, each within `step_timeout`. Also returns the bytes that were read
+/// beyond that.
 async fn open(
     authority: &str,
     authorization: Option<&HeaderValue>,
@@ -329,7 +330,7 @@ async fn upgrade(
     }
 }
 
-/// The length of the head if the server agrees to change the protocol. `None`: the head is incomplete.
+/// The length of the head if the server agrees to change the protocol. `None` if the head is incomplete.
 fn check_upgrade_response(input: &[u8]) -> Result<Option<usize>, OpenError> {
     let mut fields = [EMPTY_FIELD; FIELDS_MAX];
     let head = match parse_response_head(input, &mut fields, HANDSHAKE_BYTES_MAX) {

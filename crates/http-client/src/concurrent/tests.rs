@@ -117,7 +117,7 @@ async fn attempts_are_limited_and_an_unsupported_protocol_is_remembered() {
     assert!(matches!(client.send(message("{}")).await, Err(Failure::Broken(_))));
     assert!(matches!(client.send(message("{}")).await, Err(Failure::Unsupported)));
     let (_listener, _stranger) = serving.await.unwrap();
-    // Without a connection: nothing would accept it.
+    // Without a connection, because none would be accepted.
     assert!(matches!(client.send(message("{}")).await, Err(Failure::Unsupported)));
 }
 
@@ -212,7 +212,7 @@ async fn the_client_does_not_wait_for_a_response_that_is_far_too_large() {
 #[tokio::test]
 async fn a_stalling_server_times_out() {
     let limits = Limits { timeout: Duration::from_secs(1), ..LIMITS };
-    // It sends nothing; a part of a response; a byte at a time.
+    // It sends nothing, or a part of a response, or one byte at a time.
     let dripping: Box<dyn FnOnce(TcpStream) -> Serve + Send> = Box::new(|mut stream| {
         Box::pin(async move {
             stream.write_all(b"HTTP/1.1 200 OK\r\nx: ").await.unwrap();
@@ -269,7 +269,7 @@ async fn bytes_that_came_before_a_request_was_sent_are_not_its_response() {
     queue.send(first).await.ok().unwrap();
     tokio::spawn(connection_before.run());
     assert!(!matches!(waiting.await, Ok(Ok(_))));
-    // They come while a part of the request is still to be sent.
+    // They arrive while a part of the request has not been sent yet.
     let (queue, mut server, connection_within) = connection(10);
     tokio::spawn(connection_within.run());
     let (first, waiting) = submission(Instant::now());
@@ -359,7 +359,7 @@ async fn an_uncertain_server_is_asked_again_soon() {
                         assert_ne!(stream.read_buf(&mut wish).await.unwrap(), 0);
                     }
                     stream.write_all(text.as_bytes()).await.unwrap();
-                    // Nothing follows for longer than the client waits.
+                    // Sends nothing for longer than the client waits.
                     tokio::time::sleep(Duration::from_millis(400)).await;
                 }
             }
@@ -380,5 +380,5 @@ async fn requests_that_are_too_large_become_ordinary_ones() {
     let head = Bytes::from(format!("POST /x HTTP/1.1\r\nx: {}\r\n", "x".repeat(8 << 10)));
     let large = Message { head, body: Bytes::new() };
     assert!(matches!(client.send(large).await, Err(Failure::Unsupported)));
-    assert!(matches!(client.send(message("")).await, Err(Failure::Connect(_))), "nothing listens there");
+    assert!(matches!(client.send(message("")).await, Err(Failure::Connect(_))), "there is no listener");
 }

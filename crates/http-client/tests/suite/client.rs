@@ -69,7 +69,7 @@ async fn json_goes_both_ways_and_errors_keep_their_status() {
     let body: Vec<u32> = (0..2000).collect();
     let reply = client.post_json(server.url("/echo"), &body).await.unwrap();
     assert_eq!(reply.ok::<Vec<u32>>().unwrap(), body);
-    // Deflated on the way there and back.
+    // Deflated in both directions.
     assert!(server.stats.snapshot().body_bytes_received < 8000);
     assert!(server.stats.snapshot().body_bytes_sent < 8000);
     let reply = client.get_json(server.url("/config")).await.unwrap();

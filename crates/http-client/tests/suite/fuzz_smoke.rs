@@ -1,11 +1,11 @@
-//! The fuzz target on the stable compiler, with mutated seeds of the corpus. `BATZEN_FUZZ_ITERATIONS` makes
-//! it longer.
+//! Runs the fuzz target on the stable compiler, with mutated seeds from the corpus. `BATZEN_FUZZ_ITERATIONS`
+//! makes it run longer.
 
 use std::path::Path;
 
 use batzen_http_client::fuzz_entry::receive_concurrent;
 
-/// Numbers that look random, the same each time (splitmix64).
+/// Pseudo-random numbers, the same in every run (splitmix64).
 struct Dice(u64);
 
 impl Dice {

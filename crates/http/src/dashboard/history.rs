@@ -1,4 +1,4 @@
-//! The last hour of what the dashboard shows, in rings of a fixed size.
+//! The last hour of the dashboard's data, in rings of a fixed size.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, LazyLock};
@@ -15,7 +15,7 @@ use super::reading::{Buckets, Reading};
 /// Seconds between two readings.
 pub(super) const INTERVAL_S: u64 = 3;
 
-/// Readings that a tile's rates and quantiles look back: with one reading they would jump.
+/// How many readings back a tile's rates and quantiles go: with only one they would jump.
 const TILE_READINGS: usize = 5;
 
 /// Lines of one chart; more are left out.
@@ -27,15 +27,14 @@ const ROWS_MAX: usize = 64;
 /// Tiles for metrics that the layout does not name; more are left out.
 const OTHER_TILES_MAX: usize = 16;
 
-/// What may be asked for: seconds shown, and readings a point. Rates and quantiles of a point are those of
-/// its whole time, so that each range has points of its own.
+/// The ranges that a page may request: seconds shown, and readings per point. The rates and quantiles of a
+/// point cover its whole time, so each range has its own points.
 const RANGES: [(u64, u64); 3] = [(300, 1), (900, 3), (3600, 10)];
 
 /// A gauge that must be zero.
 const CONSERVATION: &str = "batzen_money_conservation_difference";
 
-/// The metrics that the dashboard is computed from, beside those that it finds by the beginning of their
-/// names.
+/// The metrics that the dashboard is computed from, besides those that it finds by the start of their names.
 static WANTED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let own = ["batzen_build_info", "batzen_currency_info", "process_start_time_seconds"];
     let own = own.into_iter().map(str::to_owned);
@@ -49,7 +48,8 @@ fn is_wanted(name: &str) -> bool {
     WANTED.contains(name) || name.starts_with("batzen_money_") || name.starts_with("batzen_expiry_")
 }
 
-/// The names of all metrics that the dashboard shows, for a test that compares them with what services have.
+/// The names of all metrics that the dashboard shows, for a test that compares them with those of the
+/// services.
 #[must_use]
 pub fn dashboard_metrics() -> Vec<String> {
     WANTED.iter().cloned().collect()
@@ -64,12 +64,12 @@ struct Line {
 /// The points of one range.
 struct Range {
     seconds: u64,
-    /// Readings to a point.
+    /// Readings per point.
     every: u64,
     points_max: usize,
     /// The reading at the last point.
     last: Option<Arc<Reading>>,
-    /// Moments of the points, in seconds since 1970.
+    /// The times of the points, in seconds since 1970.
     times: VecDeque<f64>,
     /// The lines of each chart, in the layout's order.
     charts: Vec<Vec<Line>>,
@@ -105,7 +105,7 @@ impl Range {
                         lines.last_mut().expect("just pushed")
                     }
                 };
-                // A line that is new has no values before.
+                // A new line has no earlier values.
                 line.points.resize(length - 1, f64::NAN);
                 line.points.push_back(value.unwrap_or(f64::NAN));
             }
@@ -122,7 +122,7 @@ impl Range {
 pub(crate) struct History {
     /// Readings so far.
     count: u64,
-    /// The latest readings, the oldest first.
+    /// The latest readings, oldest first.
     recent: VecDeque<Arc<Reading>>,
     ranges: [Range; 3],
 }
@@ -140,7 +140,7 @@ impl std::fmt::Debug for History {
 }
 
 impl History {
-    /// Adds what a metrics page says.
+    /// Adds the values of a metrics page.
     pub fn add(&mut self, page: &str, at: Instant, unix_s: f64) {
         let now = Arc::new(Reading::parse(page, at, unix_s, is_wanted));
         for range in &mut self.ranges {
@@ -155,7 +155,7 @@ impl History {
         self.recent.push_back(now);
     }
 
-    /// What the page shows for a range: the shortest that has so many seconds.
+    /// What the page shows for a range: the shortest that covers this many seconds.
     pub fn json(&self, seconds: u64) -> Json {
         let range = self.ranges.iter().find(|range| range.seconds >= seconds).unwrap_or(&self.ranges[2]);
         let Some(now) = self.recent.back() else {
@@ -221,7 +221,7 @@ fn section_json(section: &Section, lines: &[&Vec<Line>], now: &Reading, before: 
     json!({ "id": section.id, "title": section.title, "tiles": tiles, "charts": charts, "table": table })
 }
 
-/// Seven digits are more than a curve shows; sums of money stay whole.
+/// A curve shows no more than seven digits; sums of money remain complete.
 fn short(value: f64) -> Option<f64> {
     if !value.is_finite() {
         return None;
@@ -232,7 +232,7 @@ fn short(value: f64) -> Option<f64> {
     format!("{value:.6e}").parse().ok()
 }
 
-/// A tile as the page reads it.
+/// A tile in the form that the page reads.
 #[derive(Serialize)]
 struct TileJson {
     id: String,
@@ -244,7 +244,7 @@ struct TileJson {
     is_known: bool,
 }
 
-/// Gauges of money that the section does not show, labelled by their help.
+/// Gauges of money that the section does not show, labelled with their help.
 fn other_money(section: &Section, now: &Reading) -> Vec<TileJson> {
     let shown = section.metrics();
     let others = now.names("batzen_money_").into_iter().filter(|name| {
@@ -264,7 +264,7 @@ fn other_money(section: &Section, now: &Reading) -> Vec<TileJson> {
     others.take(OTHER_TILES_MAX).map(tile).collect()
 }
 
-/// A metric's help as a label; its name if it has none.
+/// A metric's help as a label, or its name if it has no help.
 fn caption(help: &str, name: &str) -> String {
     let text = if help.is_empty() { name } else { help };
     let text = text.split([';', '.']).next().unwrap_or(text).trim();
@@ -272,7 +272,7 @@ fn caption(help: &str, name: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-/// A table as the page reads it: a title for each column, and the cells; numbers have a unit.
+/// A table in the form that the page reads: a title for each column, and the cells; numbers have a unit.
 fn table(id: &str, title: &str, empty: &str, columns: &[(&str, Option<Unit>)], rows: &[Vec<Json>]) -> Json {
     let columns: Vec<Json> =
         columns.iter().map(|(title, unit)| json!({ "title": title, "unit": unit.map(Unit::name) })).collect();
@@ -300,7 +300,8 @@ fn participants(now: &Reading) -> Json {
     table("positions", "Positions", "There are no participants yet.", &columns, &rows)
 }
 
-/// What expires, the next first. A gauge tells seconds that are left, or a moment in seconds since 1970.
+/// What expires, the next first. A gauge has either the seconds that are left or a time in seconds since
+/// 1970.
 fn expiry(now: &Reading) -> Json {
     let mut rows: Vec<(f64, String)> = Vec::new();
     for name in now.names("batzen_expiry_") {
@@ -320,7 +321,7 @@ fn expiry(now: &Reading) -> Json {
 }
 
 impl Section {
-    /// Whether the service has what it shows.
+    /// Whether the service has the metrics that it shows.
     fn is_of(&self, now: &Reading) -> bool {
         if self.needs.ends_with('_') { !now.names(self.needs).is_empty() } else { now.has(self.needs) }
     }
@@ -343,7 +344,7 @@ impl Tile {
             unit: self.unit.name(),
             value: value.and_then(short),
             bad: value.is_some_and(is_bad),
-            // A rate needs two readings: its tile is there before it has a value.
+            // A rate needs two readings, so its tile appears before it has a value.
             is_known: self.value.metrics().iter().any(|name| now.has(name)),
         }
     }
@@ -380,7 +381,7 @@ impl Lines {
 }
 
 impl Value {
-    /// The value now, of those samples that have this label as well.
+    /// The current value, over those samples that have this label as well.
     fn of(&self, now: &Reading, before: Option<&Reading>, label: Option<(&str, &str)>) -> Option<f64> {
         let with = |wanted: &[(&'static str, &'static str)]| -> Vec<(String, String)> {
             wanted
@@ -488,7 +489,7 @@ mod tests {
         assert_eq!(tile(&json, "money", "issued")["value"], json!(0.0));
         // A rate needs two.
         assert_eq!(tile(&json, "now", "work")["value"], json!(null));
-        // What the service does not have is left out.
+        // Sections that the service has no metrics for are left out.
         assert!(!json["sections"].as_array().unwrap().iter().any(|section| section["id"] == "ledger"));
     }
 

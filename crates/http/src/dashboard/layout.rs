@@ -1,5 +1,5 @@
 //! What the dashboard shows: sections of tiles, charts and tables, each with the metrics that it comes from.
-//! A section that needs a metric the service does not have is left out, so that one layout fits every
+//! A section is left out if it needs a metric that the service does not have, so that one layout fits every
 //! service.
 
 use Bad::{Above, AboveShare, Below, Negative, Never, Positive};
@@ -40,14 +40,14 @@ impl Unit {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Of(pub &'static str, pub &'static [(&'static str, &'static str)]);
 
-/// What is computed from one reading, or from two.
+/// A value that is computed from one reading or from two.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
     /// The sum of the samples.
     Now(Of),
     /// The sum of several metrics.
     Sum(&'static [&'static str]),
-    /// One sum as a part of another.
+    /// One sum as a fraction of another.
     Ratio(&'static str, &'static str),
     /// How fast the sum of the samples grows.
     PerSecond(Of),
@@ -55,9 +55,9 @@ pub(super) enum Value {
     Mean(&'static str),
     /// A quantile of what a histogram recorded.
     Quantile(Of, f64),
-    /// Operations done, a second, without long polls.
+    /// Operations completed per second, without long polls.
     WorkRate,
-    /// A quantile of their answer times.
+    /// A quantile of their response times.
     WorkTime(f64),
     /// How many of them failed since the start.
     WorkFailed,
@@ -89,7 +89,7 @@ pub(super) struct Tile {
 /// The lines of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lines {
-    /// These.
+    /// The named lines.
     Named(&'static [(&'static str, Value)]),
     /// One for each value of a label.
     Each { metric: &'static str, label: &'static str, value: Value, only: Only },
@@ -101,7 +101,7 @@ pub(super) enum Lines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Only {
     All,
-    /// Operations that are work, see [`WORK`].
+    /// Operations that count as work, see [`WORK`].
     Work,
     AllBut(&'static str),
 }
@@ -116,11 +116,11 @@ pub(super) struct Chart {
     pub lines: Lines,
 }
 
-/// What else a section shows.
+/// Other parts of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extra {
     None,
-    /// Tiles for gauges `batzen_money_*` that no tile of the section shows, labelled by their help.
+    /// Tiles for gauges `batzen_money_*` that no tile of the section shows, labelled with their help.
     OtherMoney,
     /// A table of the gauges `batzen_expiry_*`.
     Expiry,
@@ -133,7 +133,7 @@ pub(super) enum Extra {
 pub(super) struct Section {
     pub id: &'static str,
     pub title: &'static str,
-    /// The beginning of the name of a metric without which there is no section.
+    /// The start of a metric's name. Without such a metric, there is no section.
     pub needs: &'static str,
     pub tiles: &'static [Tile],
     pub charts: &'static [Chart],
@@ -208,7 +208,7 @@ const fn each(metric: &'static str, label: &'static str, value: Value) -> Lines 
     Each { metric, label, value, only: Only::All }
 }
 
-/// Half and 99 of 100 of a histogram.
+/// The median and the 99th percentile of a histogram.
 macro_rules! spread {
     ($name:literal) => {
         Named(&[("median", quantile($name, 0.5)), ("99th percentile", quantile($name, 0.99))])
@@ -972,7 +972,7 @@ impl Lines {
 }
 
 impl Section {
-    /// The metrics that it is computed from, as far as they are named here.
+    /// The metrics that it is computed from, as far as their names are given here.
     pub fn metrics(&self) -> Vec<String> {
         let mut names: Vec<String> = self.tiles.iter().flat_map(|tile| tile.value.metrics()).collect();
         for tile in self.tiles {

@@ -1,10 +1,9 @@
-//! The dashboard: a page for people that shows what `/metrics` says, now and over the last hour.
+//! The dashboard: a page for people that shows the values of `/metrics`, now and over the last hour.
 //!
 //! A task of each service reads the service's own metrics every few seconds and adds them to
-//! [`history::History`], which computes rates and quantiles and keeps their last hour in rings of a fixed
-//! size. The page asks for that as JSON and draws it. All files are part of the program; the policy of the
-//! page allows nothing from elsewhere, and no script or style that stands in the page itself. It shows no
-//! more than `/metrics` does.
+//! [`history::History`], which computes rates and quantiles and keeps the last hour in rings of a fixed size.
+//! The page requests that as JSON and draws it. All files are part of the program. The page's policy allows
+//! nothing from elsewhere, and no inline script or style. It shows no more than `/metrics` does.
 //!
 //! [`layout`] defines the content. Charts are drawn by uPlot (`vendor/`).
 
@@ -27,7 +26,7 @@ pub use history::dashboard_metrics;
 /// Time between two readings.
 pub(crate) const INTERVAL: std::time::Duration = std::time::Duration::from_secs(history::INTERVAL_S);
 
-/// The range that is shown unless another is asked for, in seconds.
+/// The range that is shown unless another one is requested, in seconds.
 const RANGE_S: u64 = 300;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
@@ -39,7 +38,7 @@ struct Asset {
     content_type: &'static str,
     body: &'static str,
     deflated: Bytes,
-    /// Changes with the content, so that a browser may keep the file for as long as it likes.
+    /// Changes with the content, so that a browser may keep the file as long as it likes.
     version: String,
 }
 
@@ -67,8 +66,8 @@ static ASSETS: LazyLock<[Asset; 4]> = LazyLock::new(|| {
     ]
 });
 
-/// The page, at `/dashboard` and at `/dashboard/`: it finds its files beside itself, at whatever path a proxy
-/// puts it.
+/// The page, at `/dashboard` and at `/dashboard/`. The links to its files are relative, so a proxy may serve
+/// it at any path.
 static PAGES: LazyLock<[(Bytes, Bytes); 2]> = LazyLock::new(|| {
     ["dashboard/", ""].map(|base| {
         let mut html = include_str!("page.html").replace("{base}", base);
@@ -91,7 +90,7 @@ fn page(has_slash: bool) -> Response {
         .with_deflated(deflated.clone())
 }
 
-/// Answers what is at `/dashboard` and below.
+/// Answers requests for `/dashboard` and everything below it.
 pub(crate) fn answer(head: &Head, history: &std::sync::Mutex<History>) -> Response {
     match head.segment(1) {
         "" => page(head.path.ends_with('/')),
@@ -147,7 +146,7 @@ mod tests {
                 assert_eq!(file.status, 200, "{link}");
                 assert!(file.header(&header::CACHE_CONTROL).unwrap().contains("immutable"));
             }
-            // What the policy would forbid.
+            // Things that the policy would forbid.
             for forbidden in ["<style", "style=\"", "onclick", "<script>", "http://", "https://"] {
                 assert!(!page.contains(forbidden), "{forbidden}");
             }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// Samples kept of one reading; the rest of a larger page is left out.
+/// How many samples of one reading are kept; the rest of a larger page is left out.
 const SAMPLES_MAX: usize = 8192;
 
 /// One sample of a metric.
@@ -23,7 +23,7 @@ impl Sample {
     }
 }
 
-/// A metrics page as of one moment.
+/// A metrics page at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     /// When it was taken, in seconds since 1970.
@@ -34,7 +34,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Reads a page in Prometheus' text format. Of the families, those are kept that `is_wanted`.
+    /// Reads a page in Prometheus' text format. Keeps only the families for which `is_wanted` is true.
     pub fn parse(page: &str, at: Instant, unix_s: f64, is_wanted: impl Fn(&str) -> bool) -> Self {
         let mut reading = Self { unix_s, at, samples: HashMap::new(), helps: HashMap::new() };
         let mut count = 0;
@@ -65,12 +65,12 @@ impl Reading {
         self.samples.contains_key(name)
     }
 
-    /// What the page says about a metric.
+    /// The help text of a metric.
     pub fn help(&self, name: &str) -> &str {
         self.helps.get(name).map_or("", String::as_str)
     }
 
-    /// The names of the metrics with this beginning, in order.
+    /// The names of the metrics that start with this prefix, in order.
     pub fn names(&self, prefix: &str) -> Vec<&str> {
         let mut names: Vec<&str> =
             self.samples.keys().map(String::as_str).filter(|name| name.starts_with(prefix)).collect();
@@ -95,7 +95,7 @@ impl Reading {
         fitting.map(|sample| sample.value).reduce(|one, other| one + other)
     }
 
-    /// How fast a counter grew since `before`, a second. A counter that fell was started again.
+    /// How fast a counter has grown since `before`, per second. If it has fallen, the service was restarted.
     pub fn rate(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
         let before = before?;
         let (end, start) = (self.sum(name, wanted)?, before.sum(name, wanted)?);
@@ -157,8 +157,8 @@ impl Buckets {
         self.0.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
 
-    /// A quantile, linear within its bucket (of numbers of things: the bucket's bound); none if nothing was
-    /// recorded.
+    /// A quantile, interpolated linearly within its bucket (for numbers of things, the bucket's bound); none
+    /// if nothing was recorded.
     pub fn quantile(&self, quantile: f64, is_whole: bool) -> Option<f64> {
         let total: f64 = self.0.iter().map(|(_, count)| count).sum();
         if total <= 0.0 {
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(buckets.quantile(0.5, false), Some(1.5));
         assert_eq!(buckets.quantile(0.5, true), Some(2.0));
         assert_eq!(first.buckets(Some(&first), "h", &[]).quantile(0.5, false), None);
-        // After a restart the counts begin again.
+        // After a restart, the counts start again.
         assert_eq!(reading(&page(4, 4), 6).buckets(Some(&second), "h", &[]).quantile(1.0, false), Some(1.0));
     }
 }

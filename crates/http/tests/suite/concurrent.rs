@@ -82,7 +82,7 @@ async fn requests_are_worked_on_at_once_and_answered_in_order() {
     }
     assert_eq!(got[0], (200, "released".to_owned()));
     assert_eq!((&got[1], &got[3]), (&(200, "one".to_owned()), &(200, "two".to_owned())));
-    assert_eq!(got[2].0, 500, "a panic is its own request's");
+    assert_eq!(got[2].0, 500, "a panic affects only its own request");
     connection
         .send("POST /nowhere HTTP/1.1\r\n\r\nPOST /small HTTP/1.1\r\ncontent-length: 11\r\n\r\n01234567890")
         .await;
@@ -99,7 +99,7 @@ async fn requests_in_flight_on_a_connection_are_limited() {
     server.until(|stats| stats.requests_in_flight == 128).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(server.stats.snapshot().requests_in_flight, 128);
-    // Further requests are taken as responses are sent.
+    // Further requests are accepted as responses are sent.
     for _ in 0..128 {
         server.toy.held.acquire().await.unwrap().forget();
     }
@@ -198,7 +198,7 @@ async fn clients_that_do_not_ask_for_the_protocol_get_ordinary_responses() {
     assert_eq!(status(&server.raw(last).await), 204);
     let closing = start(ServerOptions { close_each: true, ..options() }).await;
     assert_eq!(status(&closing.raw(UPGRADE).await), 204);
-    // A service that does not offer it.
+    // A service that does not offer the protocol.
     let mut stream = start(ServerOptions::default()).await.connect().await;
     stream.write_all(UPGRADE.as_bytes()).await.unwrap();
     assert_eq!(read_answer(&mut stream).await.0, 204);
@@ -242,7 +242,7 @@ async fn a_dripping_request_is_cut_off_even_if_earlier_ones_were_answered() {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("five seconds for one head");
+        panic!("a head took five seconds");
     };
     dripping.await;
     assert_eq!(server.stats.snapshot().timeouts, 1);

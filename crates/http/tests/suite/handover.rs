@@ -1,4 +1,4 @@
-//! One process after the other on one port, under load: no request fails.
+//! Processes take over one port from each other under load: no request fails.
 use crate::common;
 
 use batzen_http::{Drain, Drained, Listen, Server, ServerOptions};
@@ -128,7 +128,7 @@ async fn connections_in_the_queue_of_a_process_that_ends_are_answered() {
     late.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("connection: close"), "{answer}");
     assert_eq!(process.task.await.unwrap().cut_off, 0);
-    // The port is free: only this process used it.
+    // The port is free, because only this process used it.
     let error = TcpStream::connect(("127.0.0.1", process.port)).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
 }

@@ -1,4 +1,4 @@
-//! Limits and deadlines, against clients that mean no good.
+//! Limits and deadlines, against hostile clients.
 use crate::common;
 
 use batzen_http::{ServerOptions, deflate};
@@ -24,7 +24,7 @@ fn patient() -> ServerOptions {
 #[tokio::test]
 async fn slow_headers_are_cut_off() {
     let server = start(ServerOptions { header_timeout: SHORT, ..patient() }).await;
-    // Nothing, a part of a header, and a dripping header: all are cut off although each byte comes soon.
+    // Nothing, a part of a header, and a dripping header: all are cut off, although each byte comes soon.
     let mut silent = server.connect().await;
     assert_eq!(read_to_end(&mut silent).await, "");
     let mut half = server.connect().await;
@@ -107,7 +107,7 @@ async fn slow_readers_are_cut_off() {
 async fn bodies_beyond_the_limit_are_refused() {
     let server = start(patient()).await;
     let limit = 16 << 20;
-    // Announced: refused before any of it is read.
+    // The size is announced: the body is refused before any of it is read.
     let answer =
         server.raw(format!("POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", limit + 1)).await;
     assert_eq!((status(&answer), code(&answer)), (413, 32), "{answer}");
@@ -126,7 +126,7 @@ async fn bodies_beyond_the_limit_are_refused() {
     let mut answer = Vec::new();
     tokio::io::AsyncReadExt::read_to_end(&mut reader, &mut answer).await.unwrap();
     assert_eq!(status(&String::from_utf8_lossy(&answer)), 413);
-    // With `Expect: 100-continue` the refusal comes instead of the interim response.
+    // With `Expect: 100-continue`, the refusal comes instead of the interim response.
     let answer = server
         .raw(format!(
             "POST /echo HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
@@ -134,7 +134,7 @@ async fn bodies_beyond_the_limit_are_refused() {
         ))
         .await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
-    // The endpoint has a limit of its own; a body of exactly that size is accepted.
+    // The endpoint has its own limit; a body of exactly that size is accepted.
     for (body, want) in [("0123456789", 200), ("0123456789a", 413)] {
         let answer = server
             .raw(format!(
@@ -144,7 +144,7 @@ async fn bodies_beyond_the_limit_are_refused() {
             .await;
         assert_eq!(status(&answer), want, "{answer}");
     }
-    // Not announced: closed without a response once it is too large.
+    // The size is not announced: the connection is closed without a response once the body is too large.
     let chunks = "POST /small HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n8\r\n01234567\r\n8\r\n01234567\r\n";
     assert_eq!(server.raw(chunks).await, "");
     // The body of a request to an unknown endpoint is not read, either.
@@ -191,7 +191,7 @@ async fn buffered_bodies_are_bounded_over_all_connections() {
             "POST /echo HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {announced}\r\n\r\n{body}"
         )
     };
-    // A client has its share: its next upload is refused, and that of another client is not.
+    // A client has used up its share: its next upload is refused, while another client's is not.
     let mut first = server.connect_from(2).await;
     first.write_all(upload(800, 700).as_bytes()).await.unwrap();
     server.until(|stats| stats.held[3] == 700).await;
@@ -243,7 +243,7 @@ async fn requests_beyond_the_limit_get_a_503_with_retry_after() {
     for stream in &mut held {
         assert_eq!(read_answer(stream).await.2, b"event");
     }
-    // A client that goes away ends its poll.
+    // A client that disconnects ends its poll.
     held[0].write_all(b"GET /poll/k?timeout_ms=600000 HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     server.until(|stats| stats.requests_in_flight == 1).await;
     held.clear();
@@ -269,7 +269,7 @@ async fn connections_beyond_the_limit_are_refused() {
             "{answer}"
         );
     }
-    // Far more than get a response: the server closes them and keeps running.
+    // Far more connections than get a response: the server closes them and keeps running.
     let mut crowd = Vec::new();
     for _ in 0..200 {
         crowd.push(server.connect().await);

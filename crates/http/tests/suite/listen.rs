@@ -28,14 +28,14 @@ async fn servers_listen_on_local_sockets_shared_ports_and_inherited_ones() {
     // A socket left behind by a process that was killed is replaced.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     Server::bind(listen()).await.unwrap();
-    // Everywhere, then the same port again while it is in use, and shared.
+    // All addresses; then the same port again, first while it is in use, and then shared.
     let all = Server::bind(Listen::tcp(None, 0)).await.unwrap();
     let error = Server::bind(Listen::tcp(None, all.port())).await.err().unwrap();
     assert!(error.to_string().contains("in use by another program"), "{error}");
     let shared = |port| Listen::Tcp { host: Some("localhost".to_owned()), port, share_port: true };
     let one = Server::bind(shared(0)).await.unwrap();
     Server::bind(shared(one.port())).await.unwrap();
-    // A socket handed over.
+    // A socket that was handed over.
     let std_listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = std_listener.local_addr().unwrap().port();
     let handed = Server::bind(Listen::Inherited(std_listener.into())).await.unwrap();

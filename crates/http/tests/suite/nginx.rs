@@ -1,4 +1,4 @@
-//! A server behind nginx with the configuration of `deploy/nginx`. Needs nginx (`make needs-test` installs
+//! A server behind nginx with the configuration in `deploy/nginx`. Needs nginx (`make needs-test` installs
 //! it).
 use crate::common;
 
@@ -20,7 +20,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-/// Responds with the address of the client, and answers transfers that have the password.
+/// Responds with the client's address, and accepts transfers that have the password.
 struct Bank;
 
 impl Handler for Bank {
@@ -74,7 +74,7 @@ impl Drop for Nginx {
 }
 
 fn program() -> PathBuf {
-    // The directory is not on every search path.
+    // Not every search path contains this directory.
     let usual = PathBuf::from("/usr/sbin/nginx");
     if usual.exists() { usual } else { "nginx".into() }
 }
@@ -190,7 +190,7 @@ async fn concurrent_requests_need_the_same_password_as_ordinary_ones() {
     assert_eq!(transfer_with(server.addr, "right").await, Ok(7));
     assert_eq!(server.stats.snapshot().responses[0], 1, "the protocol was changed");
     assert_eq!(transfer_with(server.addr, "wrong").await, Err(401));
-    assert_eq!(server.stats.snapshot().responses[0], 1, "and was not");
+    assert_eq!(server.stats.snapshot().responses[0], 1, "the protocol was not changed");
     let wish = "OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: batzen-concurrent\r\n\r\n";
     let mut stream = TcpStream::connect(server.addr).await.unwrap();
     stream.write_all(wish.as_bytes()).await.unwrap();
@@ -227,7 +227,8 @@ async fn nginx_names_the_client_and_ignores_what_the_client_claims() {
 
 #[tokio::test]
 async fn limits_hold_behind_nginx() {
-    // At the exchange: the requests of one client do not block another's, although both come from nginx.
+    // Limits of the exchange: the requests of one client do not block another's, although both come from
+    // nginx.
     let server = start(ServerOptions { max_in_flight: 4, ..behind_nginx() }).await;
     let nginx = nginx_before(server.addr, ("", "")).await;
     let mut waiting = Vec::new();
@@ -242,7 +243,7 @@ async fn limits_hold_behind_nginx() {
     let mut stream = connect_from(8, nginx.addr).await;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
     assert_eq!(status(&read_to_end(&mut stream).await), 200);
-    // At nginx: bodies, requests and connections of one client.
+    // Limits of nginx: the bodies, requests and connections of one client.
     let mut stream = connect_from(7, nginx.addr).await;
     stream
         .write_all(b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 17000000\r\n\r\n")

@@ -1,4 +1,4 @@
-//! What every answer looks like: errors, CORS, HEAD, OPTIONS, compression, keep-alive, malformed requests.
+//! What all answers have in common: errors, CORS, HEAD, OPTIONS, compression, keep-alive, malformed requests.
 use crate::common;
 
 use std::time::Duration;
@@ -103,7 +103,7 @@ async fn connections_are_kept_and_pipelines_answered_in_order() {
     assert!(answer.contains("connection: close") && answer.ends_with("hello"), "{answer}");
 }
 
-/// A client that sends requests behind a body that is not read must learn that they get no response.
+/// A client that sends requests after a body that is not read must learn that they get no response.
 #[tokio::test]
 async fn a_response_without_reading_the_body_announces_the_close() {
     let server = start(ServerOptions::default()).await;
@@ -232,8 +232,8 @@ async fn malformed_requests_are_refused_and_the_connection_closed() {
     // The response to a valid request before a malformed one still arrives.
     let both = server.raw("GET / HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n").await;
     assert!(both.starts_with("HTTP/1.1 200") && both.contains("helloHTTP/1.1 400"), "{both}");
-    // So does the response before a request with an unknown end, or a body that ends early, even if the
-    // client reads slowly.
+    // So does the response before a request whose end is unknown or whose body ends early, even if the client
+    // reads slowly.
     for wrong in ["content-length: -1\r\n\r\n", "transfer-encoding: chunked\r\n\r\nzz\r\n"] {
         let mut stream = server.connect().await;
         let head =

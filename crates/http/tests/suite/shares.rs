@@ -1,4 +1,4 @@
-//! What one client does to the server does not keep out another. Attackers come from 127.0.0.2 and further,
+//! One client cannot keep another out, whatever it does to the server. Attackers come from 127.0.0.2 and up,
 //! the honest client from 127.0.0.1.
 use crate::common;
 
@@ -43,7 +43,7 @@ async fn send_from(server: &Running, last: u8, request: &str) -> TcpStream {
 async fn slow_uploads_leave_memory_for_others() {
     let limit = 2 << 20;
     let server = start(ServerOptions { max_buffered_bytes: limit, ..patient() }).await;
-    // Seventeen uploads from one address want more than there is, and stop in the middle.
+    // Seventeen uploads from one address need more than there is, and stop in the middle.
     let mut uploads = Vec::new();
     for _ in 0..17 {
         uploads.push(send_from(&server, 2, &upload(1 << 20, 200 << 10)).await);
@@ -54,7 +54,7 @@ async fn slow_uploads_leave_memory_for_others() {
     for (bytes, want) in [(100, 200), (300 << 10, 200)] {
         assert_eq!(status(&server.raw(upload(bytes, bytes)).await), want);
     }
-    // Small bodies have room, no matter how many addresses do so.
+    // Small bodies have room, however many addresses send them.
     for last in 3..120 {
         uploads.push(send_from(&server, last, &upload(1 << 20, 100 << 10)).await);
     }
@@ -66,7 +66,7 @@ async fn slow_uploads_leave_memory_for_others() {
 #[tokio::test]
 async fn one_address_cannot_take_all_connections() {
     let server = start(ServerOptions { max_connections: 40, ..patient() }).await;
-    // Some send nothing, some begin a header, some were served.
+    // Some connections send nothing, some start a header, and some have been served.
     let mut flood = Vec::new();
     for n in 0..60 {
         let begin = ["", "GET / HTTP/1.1\r\nhost:", GET][n % 3];
@@ -119,7 +119,7 @@ async fn the_oldest_unused_connections_make_room() {
 async fn long_polls_leave_connections_for_others() {
     let server = start(ServerOptions { max_connections: 64, ..patient() }).await;
     let poll = "GET /poll/k?timeout_ms=600000 HTTP/1.1\r\nhost: x\r\n\r\n";
-    // One address: half of the long polls, which are half of the connections. The others are answered at
+    // One address gets half of the long polls, which are half of the connections. The others are answered at
     // once.
     let mut polls = Vec::new();
     for _ in 0..30 {
@@ -145,7 +145,7 @@ async fn long_polls_leave_connections_for_others() {
     }
     let stats = server.stats.snapshot();
     assert!(stats.held[2] <= 32, "{stats:?}");
-    // When other connections need the room, polls end early.
+    // Polls end early when other connections need the room.
     let mut held = Vec::new();
     for last in 100..140 {
         held.push(send_from(&server, last, "GET /hold HTTP/1.1\r\nhost: x\r\n\r\n").await);
@@ -207,8 +207,8 @@ async fn clients_that_do_not_read_are_refused_and_cut_off() {
 
 #[tokio::test]
 async fn a_request_behind_an_unread_response_does_not_extend_its_deadline() {
-    // The response is large, and the next request on the connection is a long poll. The unread response has
-    // its deadline.
+    // The response is large, and the next request on the connection is a long poll. The unread response still
+    // has its deadline.
     let server = start(ServerOptions {
         write_timeout: Duration::from_millis(200),
         min_rate_bytes_per_s: 1 << 30,
@@ -229,7 +229,7 @@ async fn a_fast_start_does_not_make_up_for_a_stall() {
         ..patient()
     })
     .await;
-    // At a thousand bytes a second the bytes received so far would last for an hour.
+    // At a thousand bytes per second, the bytes received so far would last for an hour.
     let mut stream = send_from(&server, 2, &upload(5 << 20, 4 << 20)).await;
     assert_eq!(status(&read_to_end(&mut stream).await), 408);
 }
@@ -238,7 +238,7 @@ async fn a_fast_start_does_not_make_up_for_a_stall() {
 async fn clients_behind_a_trusted_proxy_have_shares_of_their_own() {
     let options = || ServerOptions { max_in_flight: 4, max_connections: 12, ..patient() };
     let hold = |client: &str| format!("GET /hold HTTP/1.1\r\nhost: x\r\nx-forwarded-for: {client}\r\n\r\n");
-    // From 127.0.0.2, a proxy.
+    // The proxy at 127.0.0.2.
     let server = start(ServerOptions { trusted_proxies: "127.0.0.2".parse().unwrap(), ..options() }).await;
     let mut held = Vec::new();
     for client in ["203.0.113.1", "203.0.113.1", "203.0.113.1", "198.51.100.9, 203.0.113.1"] {

@@ -84,7 +84,7 @@ impl Active {
 /// Result of [`Queue::pop`].
 enum Next {
     Batch(Batch),
-    /// Look again at this time, or when more has arrived.
+    /// Check again at this time, or when more has arrived.
     NotBefore(Instant),
     Nothing,
 }

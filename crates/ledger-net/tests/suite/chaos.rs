@@ -20,7 +20,7 @@ use common::{Dice, Proxy, Served, account, transfer};
 
 const ACCOUNTS: u128 = 8;
 const CLIENTS: u64 = 6;
-/// Accounts from here on must not be overdrawn.
+/// Accounts with this id or a higher one must not be overdrawn.
 const LIMITED_FROM: u128 = 5;
 
 fn number(name: &str) -> Option<u64> {

@@ -11,14 +11,14 @@ fn round_trip(first: u64, records: &[LogRecord]) -> usize {
     let mut decoded = Vec::new();
     decode(first, &bytes, &identities(), |record| decoded.push(record)).expect("it decodes");
     assert_eq!(decoded, records);
-    // Whatever is missing at the end is noticed, or makes fewer records.
+    // Truncated bytes are rejected, or yield fewer records.
     for end in 0..bytes.len() {
         let mut count = 0;
         if decode(first, &bytes[..end], &identities(), |_| count += 1).is_ok() {
             assert!(count < records.len());
         }
     }
-    // Whatever is changed is refused or decodes: it never panics.
+    // Changed bytes are rejected or decode to something, but never panic.
     for at in 0..bytes.len() {
         for bit in 0..8 {
             let mut damaged = bytes.clone();
@@ -77,7 +77,7 @@ fn movements() -> Vec<LogRecord> {
         movement(pending),
         movement(post(3, 2)),
         movement(post(u128::MAX - 1, 1 << 90)),
-        // No ledger writes this one; the coding does not depend on that.
+        // No ledger writes this record, but the codec does not depend on that.
         movement(post(u128::MAX - 2, 0)),
         movement(Transfer {
             pending_id: 9,

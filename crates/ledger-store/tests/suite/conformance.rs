@@ -1,5 +1,4 @@
-//! The durable ledger conforms to the contract of all backends, and has the same state after it was opened
-//! again.
+//! The durable ledger meets the requirements on every backend, and has the same state after it was reopened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

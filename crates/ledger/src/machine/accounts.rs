@@ -9,7 +9,7 @@ use super::log::{Balances, History, LogRecord, Side};
 use super::{EventTime, Machine, TIMESTAMP_END};
 use crate::{Account, AccountFlags, CreateAccountStatus, CreateAccountStatus as S};
 
-/// Every this many movements of an account, one is marked, so that a point in its history is found without
+/// One movement in this many is marked for each account, so that a point in its history can be found without
 /// walking to it.
 pub(super) const MARK_EVERY: u64 = 64;
 

@@ -1,4 +1,4 @@
-//! Batches: one event after the other; chains of linked events succeed or fail as a whole.
+//! Batches: executes events one after another; chains of linked events succeed or fail as a whole.
 
 use super::log::{History, LogRecord};
 use super::transfers::Prepared;

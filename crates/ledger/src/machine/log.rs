@@ -122,7 +122,7 @@ impl Movement {
     }
 }
 
-/// What kind of movement an accepted transfer makes.
+/// The kind of movement that an accepted transfer makes.
 #[must_use]
 pub const fn kind_of(flags: TransferFlags) -> ChangeKind {
     if flags.contains(TransferFlags::PENDING) {
@@ -148,7 +148,7 @@ pub enum LogRecord {
     Burnt {
         /// The id.
         id: u128,
-        /// The moment of the refusal.
+        /// The time of the refusal.
         timestamp: u64,
     },
 }

@@ -92,7 +92,7 @@ fn compare(event: &Transfer, existing: &Transfer, pending: Option<&Transfer>) ->
     S::Exists
 }
 
-/// The value of an event's field, given the value that it would inherit.
+/// The effective value of an event's field, given the value that it would inherit.
 fn meant<T: PartialEq>(given: T, absent: T, inherited: Option<T>) -> T {
     match inherited {
         Some(inherited) if given == absent => inherited,

@@ -1,15 +1,15 @@
-//! Going through a log again: fast, when a ledger opens, or with all rules, to verify it.
+//! Processing a log again: fast when a ledger opens, or with all rules to verify it.
 
 use super::log::{Balances, History, LogRecord, Movement, kind_of};
 use super::pendings::Pending;
 use super::{Counts, EventTime, Machine, TIMESTAMP_END};
 use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
 
-/// A record that the rules would not have made, or sums that do not add up.
+/// A record that the rules would not have produced, or sums that do not add up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("record {number}: {fault}")]
 pub struct Divergence {
-    /// The record's number; for sums the number of records.
+    /// The record's number; for sums, the number of records.
     pub number: u64,
     /// What is wrong.
     pub fault: Fault,
@@ -21,18 +21,18 @@ pub enum Fault {
     /// The record cannot follow the state before it.
     #[error("{0}")]
     Unfit(&'static str),
-    /// The rules refuse the event that the record is about.
+    /// The rules refuse the event of the record.
     #[error("the rules refuse it: {0}")]
     Refused(String),
-    /// The rules make another record of the event.
+    /// The rules produce a different record for the event.
     #[error("the rules make {decided:?} of {stored:?}")]
     Decided {
-        /// What the rules make.
+        /// The record that the rules produce.
         decided: Box<LogRecord>,
-        /// What is stored.
+        /// The stored record.
         stored: Box<LogRecord>,
     },
-    /// Two accounts have one id.
+    /// Two accounts have the same id.
     #[error("account {0} exists twice")]
     AccountTwice(u128),
     /// The balances of an account are too large.
@@ -41,47 +41,47 @@ pub enum Fault {
     /// An account has exceeded its limit.
     #[error("the limit of account {0} is broken")]
     LimitBroken(u128),
-    /// The running sums of a ledger are not those of its accounts.
+    /// The running sums of a ledger differ from the sums over its accounts.
     #[error("the running sums of ledger {0} are wrong")]
     Sums(u32),
-    /// The debits of a ledger are not its credits.
+    /// The debits and credits of a ledger differ.
     #[error("ledger {0}: debits and credits differ")]
     Unbalanced(u32),
-    /// The pending balances of an account are not the sums of its pending transfers.
+    /// The pending balances of an account differ from the sums of its pending transfers.
     #[error("account {0}: pending balances are not what is reserved")]
     Reserved(u128),
     /// A pending transfer with a timeout is not queued, or a queued one is not pending.
     #[error("the queue of expiries is not complete")]
     ExpiryQueue,
-    /// The counts are not those of the state.
+    /// The counts do not match the state.
     #[error("counts are {stored:?}, not {found:?}")]
     Counts {
-        /// What the machine has counted.
+        /// The machine's counts.
         stored: Counts,
-        /// What there is.
+        /// The counts of the actual objects.
         found: Counts,
     },
-    /// The log leads to another state than the one at hand.
+    /// The log leads to a different state than the current one.
     #[error("the log leads to another digest")]
     Digest,
 }
 
-/// A pending transfer expires, but another one is next: when, and its id.
+/// A pending transfer expires out of order: the time and id of the one that is next.
 #[derive(Debug, thiserror::Error)]
 #[error("it is released out of turn: next is {0:?}")]
 struct OutOfTurn(Option<(u64, u128)>);
 
 impl Machine {
-    /// Prepares for a log of about so many transfers.
+    /// Reserves memory for a log of about this many transfers.
     pub fn reserve(&mut self, transfers: u64) {
         self.ids.reserve(transfers);
     }
 
-    /// Lets a stored record take effect again, trusting that the rules made it; that it fits to the state is
-    /// checked.
+    /// Applies a stored record again, trusting that the rules produced it. Checks only that it fits the
+    /// state.
     ///
     /// # Errors
-    /// When the record does not follow from the state.
+    /// When the record does not fit the state.
     ///
     /// # Panics
     /// When there are records that are not settled.
@@ -94,8 +94,8 @@ impl Machine {
         Ok(())
     }
 
-    /// [`Machine::restore`] for consecutive records: what they need of the indexes and accounts comes into
-    /// the cache together.
+    /// [`Machine::restore`] for consecutive records. The index entries and accounts that they need are loaded
+    /// into the cache together.
     ///
     /// # Errors
     /// As [`Machine::restore`].
@@ -118,10 +118,10 @@ impl Machine {
         records.iter().try_for_each(|record| self.restore(record))
     }
 
-    /// Decides a stored record again, by all rules, and compares.
+    /// Decides a stored record again with all rules, and compares the result.
     ///
     /// # Errors
-    /// When the history cannot be read. Inside: when the rules decide otherwise.
+    /// When the history cannot be read. Inner result: when the rules decide differently.
     pub fn replay<H: History>(
         &mut self,
         history: &H,
@@ -170,7 +170,7 @@ impl Machine {
         Ok(verdict)
     }
 
-    /// The release of what expires next, if it is this one's turn.
+    /// The release of the transfer that expires next, if `movement` is about that one.
     fn expiry_again(&self, movement: &Movement) -> Result<Movement, OutOfTurn> {
         match self.pendings.next_expiry() {
             Some((at, id)) if id == movement.transfer.id && at <= movement.timestamp => {
@@ -182,7 +182,7 @@ impl Machine {
         }
     }
 
-    /// Checks what [`Machine::apply`] would assert, since a record from a disk is no invariant yet.
+    /// Checks the assertions of [`Machine::apply`] first, because a record from a disk may violate them.
     fn check_fits(&self, record: &LogRecord) -> Result<(), &'static str> {
         require(record.timestamp() < TIMESTAMP_END, "its timestamp is out of range")?;
         match record {
@@ -266,10 +266,10 @@ impl Machine {
         Divergence { number: self.counts.records, fault }
     }
 
-    /// Checks the invariants over all state: sums, limits, reserved amounts, the queue, and the counts.
+    /// Checks the invariants over the whole state: sums, limits, reserved amounts, the queue, and the counts.
     ///
     /// # Errors
-    /// The first that is broken.
+    /// The first broken invariant.
     pub fn check(&self) -> Result<(), Divergence> {
         let require =
             |condition: bool, fault: Fault| if condition { Ok(()) } else { Err(self.divergence(fault)) };

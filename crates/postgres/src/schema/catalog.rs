@@ -59,7 +59,7 @@ pub fn has_schema(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> 
     Ok(sql.row(&text)?.is_some())
 }
 
-/// Reads only the columns, which are compared when a store is opened. One query.
+/// Reads only the columns, which are compared when a store is opened. This takes one query.
 ///
 /// # Errors
 /// The server's error.
@@ -90,7 +90,7 @@ pub fn read_columns(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaEr
     Ok(tables)
 }
 
-/// Reads everything.
+/// Reads the whole catalogue of the schema.
 ///
 /// # Errors
 /// The server's error.

@@ -1,4 +1,5 @@
-//! Citus: hot tables distributed by their virtual shard and co-located, the rest copied to every node.
+//! Citus: hot tables are distributed by their virtual shard and co-located; the rest are copied to every
+//! node.
 
 use super::error::SchemaError;
 use super::shape::literal;

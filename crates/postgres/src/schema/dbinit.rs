@@ -1,4 +1,4 @@
-//! Creating, migrating and resetting a schema. Everything can be repeated, also after an interruption: the
+//! Creating, migrating and resetting a schema. Everything can be repeated, even after an interruption: the
 //! existing schema is compared with the wanted one, and the version is written last.
 
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ use crate::layout::{Layout, PARTITIONS_MAX, quoted};
 /// The application name of sessions that change schemas.
 pub const APPLICATION: &str = "batzen-dbinit";
 
-/// The oldest supported server, as in `server_version_num`: publications with column lists and
-/// `NULLS NOT DISTINCT` keys came after 14.
+/// The oldest supported server, in the form of `server_version_num`: publications with column lists and
+/// `NULLS NOT DISTINCT` keys were added after 14.
 const OLDEST_SERVER: i64 = 150_000;
 
 /// How long to wait for another dbinit.
@@ -28,11 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Options for a schema.
 #[derive(Debug, Clone, Default)]
 pub struct DbinitOptions {
-    /// Number of partitions of hot tables; 0: not partitioned. `None`: unchanged, and 0 for a new schema.
+    /// The number of partitions of hot tables; 0 if they are not partitioned. `None`: unchanged, and 0 for a
+    /// new schema.
     pub partitions: Option<u16>,
     /// Drop everything first. All rows are lost.
     pub reset: bool,
-    /// Distribute the tables by Citus.
+    /// Distribute the tables with Citus.
     pub citus: bool,
     /// The currency of amounts in the views.
     pub currency: Option<String>,
@@ -56,8 +57,8 @@ pub struct DbinitReport {
 /// Creates or migrates the schema of a service.
 ///
 /// # Errors
-/// Why it failed, and what to type. Nothing is lost except with [`DbinitOptions::reset`], and earlier changes
-/// remain.
+/// The reason for the failure, and the command that helps. Nothing is lost except with
+/// [`DbinitOptions::reset`], and earlier changes remain.
 pub fn dbinit(
     sql: &mut dyn Sql,
     schema: &str,
@@ -154,7 +155,7 @@ impl Work<'_> {
         let present = catalog::read(self.sql, self.schema)?;
         let mut state = SetupState { has_schema, present, version: None, meta: None };
         if let Some(there) = state.present.get("meta") {
-            // Version 0: creation was interrupted.
+            // Version 0: an earlier creation was interrupted.
             let version = meta::schema_version(self.sql, self.schema, there)?;
             state.version = version.filter(|version| *version > 0);
             let (schema, known) = (self.schema.to_owned(), self.history.version);
@@ -171,7 +172,7 @@ impl Work<'_> {
         if state.version.is_none() {
             self.refuse_others(&state.present)?;
         }
-        // Without the key of their shards the rows cannot be found; a new key would only hide that.
+        // Without the key of their shards, the rows cannot be found; a new key would only hide that.
         if state.version.is_none() && state.meta.is_none() && !self.options.replica {
             for table in state.present.keys().filter(|name| !["meta", "writers"].contains(&name.as_str())) {
                 let filled = format!("SELECT 1 FROM {}.{} LIMIT 1", quoted(self.schema), quoted(table));
@@ -207,7 +208,7 @@ impl Work<'_> {
         )))
     }
 
-    /// The encoding must be able to hold text in any language.
+    /// The encoding must be able to represent text in any language.
     fn encoding(&mut self) -> Result<(), SchemaError> {
         let row = self.sql.row("SHOW server_encoding")?;
         match row.map(|row| row.text(0).to_owned()).filter(|encoding| encoding != "UTF8") {
@@ -254,8 +255,8 @@ impl Work<'_> {
             None => Plan::default(),
         };
         let old_version = state.version.is_some_and(|version| version < self.history.version);
-        // If there are steps, the differences after them cannot be predicted; without steps the comparison is
-        // exact.
+        // If there are steps, the differences after them cannot be predicted. Without steps, the comparison
+        // is exact.
         let additions = if steps.actions.is_empty() {
             let shapes = shapes(&self.layouts(tables, state.meta.as_ref())?);
             let additions =
@@ -271,7 +272,7 @@ impl Work<'_> {
     /// noticing cannot write until it has checked that the schema is still the one that it opened.
     fn lock(&mut self) -> Result<(), SchemaError> {
         if self.locked {
-            // Dropped by the reset of the same run.
+            // It was dropped by the reset of the same run.
             return Ok(());
         }
         let key = meta::lock_key(self.schema);
@@ -325,7 +326,7 @@ impl Work<'_> {
     }
 
     /// Drops everything, table by table: all at once would need more locks than a server has by default.
-    /// `meta` goes first, so that an interrupted reset leaves no store behind.
+    /// `meta` is dropped first, so that an interrupted reset leaves no store behind.
     fn reset(&mut self) -> Result<(), SchemaError> {
         if !catalog::has_schema(self.sql, self.schema)? {
             return Ok(());
@@ -363,8 +364,8 @@ impl Work<'_> {
         self.act("write functions", &[text.trim_end().trim_end_matches(';').to_owned(), comment])
     }
 
-    /// Gives the schema its identity. If its rows came from another cluster, keeps serials growing, since
-    /// transaction ids of this cluster may be lower.
+    /// Gives the schema its identity. If its rows came from another cluster, makes sure that serials keep
+    /// growing, since transaction ids of this cluster may be lower.
     fn identity(&mut self, meta: Option<&Meta>, shapes: &[TableShape]) -> Result<(), SchemaError> {
         let here = meta::cluster_id(self.sql)?;
         let place = format!("{}.meta", quoted(self.schema));
@@ -414,7 +415,7 @@ impl Work<'_> {
         let text = format!("SELECT serial_base + (pg_current_xact_id()::text::bigint << 16) FROM {place}");
         let next = self.sql.row(&text)?.map_or(0, |row| row.number(0));
         let base = if next > highest { meta.serial_base } else { ((highest >> 16) + 1) << 16 };
-        // The writers of the other cluster are gone.
+        // The writers of the other cluster no longer exist.
         let writers = format!("DELETE FROM {}.writers", quoted(self.schema));
         let update = format!("UPDATE {place} SET serial_base = {base}, cluster_id = {here}");
         self.act(
@@ -423,7 +424,7 @@ impl Work<'_> {
         )
     }
 
-    /// Computes the index entries of tables again.
+    /// Recomputes the index entries of tables.
     fn reindex(&mut self, layouts: &[Layout], tables: &[String]) -> Result<(), SchemaError> {
         if tables.is_empty() {
             return Ok(());

@@ -10,10 +10,10 @@ pub enum SchemaError {
     /// The server refused a statement, or cannot be reached.
     #[error("PostgreSQL: {0}")]
     Server(#[from] PgError),
-    /// The server is older than what the statements need.
+    /// The server is older than the statements require.
     #[error("PostgreSQL {found} is too old: 15 or newer is needed")]
     OldServer {
-        /// The server's version, as it says it.
+        /// The server's version, as the server reports it.
         found: String,
     },
     /// The schema has not been created yet.
@@ -55,7 +55,7 @@ pub enum SchemaError {
         schema: String,
         /// One line each.
         differences: Vec<String>,
-        /// What to do.
+        /// The remedy.
         hint: String,
     },
     /// The rows come from another cluster, which has other transaction ids.
@@ -66,7 +66,7 @@ pub enum SchemaError {
         /// The service's schema.
         schema: String,
     },
-    /// Services run on the schema.
+    /// Services are running on the schema.
     #[error("the schema {schema} is in use: stop these first: {}", .sessions.join(", "))]
     InUse {
         /// The service's schema.

@@ -1,7 +1,7 @@
-//! Periodic maintenance outside the data path: creates days of queues ahead and drops past ones, gathers
-//! statistics of partitioned tables (autovacuum only handles partitions), and deletes old writers. Any node
-//! may do it; an advisory lock admits one at a time. Nothing here waits long for a lock, since payments that
-//! queue behind it would wait too.
+//! Periodic maintenance outside the data path: creates days of queues in advance and drops past ones, gathers
+//! statistics of partitioned tables (autovacuum handles only partitions), and deletes old writers. Any node
+//! may do it; an advisory lock admits one at a time. No step waits long for a lock, because payments that
+//! queue behind it would wait, too.
 
 use std::collections::BTreeMap;
 
@@ -30,9 +30,9 @@ const NOT_EMPTY: &str = "BZ003";
 pub struct MaintainOptions {
     /// For how many days from today each queue has a partition per day. Later entries share one partition.
     pub days_ahead: u16,
-    /// For how many days a partition is kept after its day, in case clocks differ.
+    /// How many days after its day a partition is kept, in case clocks differ.
     pub days_kept: u16,
-    /// The current time, in microseconds since 1970; `None`: the server's.
+    /// The current time, in microseconds since 1970; `None` for the server's time.
     pub now_us: Option<i64>,
 }
 
@@ -45,7 +45,7 @@ impl Default for MaintainOptions {
 /// What was done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaintainReport {
-    /// Another node is doing the maintenance; nothing was done here.
+    /// Whether another node is doing the maintenance; nothing was done here then.
     pub elsewhere: bool,
     /// Partitions created.
     pub created: Vec<String>,
@@ -145,7 +145,7 @@ pub(crate) fn days(
     Ok(())
 }
 
-/// The statements that create a day. They lock only the default partition, and move its entries of this day.
+/// The statements that create a day. They lock only the default partition, and move its entries of that day.
 fn create_day(schema: &str, shape: &TableShape, part: &str, day: i64) -> Vec<String> {
     let (from, to) = (day * DAY_US, (day + 1) * DAY_US);
     let place = |name: &str| format!("{}.{}", quoted(schema), quoted(name));
@@ -169,7 +169,7 @@ fn drop_day(schema: &str, shape: &TableShape, part: &str) -> Vec<String> {
     let (parent, part) = (place(&shape.name), place(part));
     let message = literal(&format!("{part} is not empty"));
     vec![
-        // Lock the parent only: locking each partition in turn would make payments wait for each, and all
+        // Lock only the parent: if each partition were locked in turn, payments would wait for each, and all
         // inserts go through the parent anyway.
         format!("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE"),
         format!(
@@ -184,13 +184,13 @@ fn drop_day(schema: &str, shape: &TableShape, part: &str) -> Vec<String> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patient {
     Done,
-    /// A lock was not available, or a partition was filled meanwhile: try again later.
+    /// A lock was not available, or rows were added to a partition meanwhile: try again later.
     Later,
     /// It would have taken too long.
     TooMuch,
 }
 
-/// Runs a transaction that takes strong locks, but gives up soon, since others queue behind it.
+/// Runs a transaction that takes strong locks, but gives up soon, because others queue behind it.
 fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<Patient, SchemaError> {
     let text = format!(
         "BEGIN; SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '2s';\n{};\nCOMMIT",
@@ -250,8 +250,8 @@ fn day_name(table: &str, day: i64) -> String {
     format!("{table}_d{year:04}{month:02}{day:02}")
 }
 
-/// The date of a day counted from 1970-01-01, by counting eras of 400 years that begin with March, where the
-/// odd day of leap years is the last.
+/// The date of a day counted from 1970-01-01, by counting eras of 400 years that start with March, so that
+/// the extra day of leap years is the last.
 fn civil(day: i64) -> (i64, i64, i64) {
     let day = day + 719_468;
     let (era, of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));

@@ -7,20 +7,20 @@ use super::shape::{ColumnShape, Cut, Life, TableShape};
 use super::sql::Sql;
 use crate::layout::quoted;
 
-/// What belongs to a schema as a whole.
+/// The properties of a whole schema.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Meta {
     /// Identifies the store.
     pub store_id: [u8; 16],
     /// The key of the virtual shards and of hash indexes.
     pub sip_key: [u8; 16],
-    /// Number of partitions of hot tables; 0: not partitioned.
+    /// The number of partitions of hot tables; 0 if they are not partitioned.
     pub partitions: u16,
     /// The version of the schema.
     pub schema_version: i32,
-    /// The version of the program that migrated it last.
+    /// The version of the program that last migrated it.
     pub program: String,
-    /// What is added to serials: see `bz_serial`.
+    /// The number that is added to serials: see `bz_serial`.
     pub serial_base: i64,
     /// The cluster that the serials' transaction ids come from.
     pub cluster_id: i64,
@@ -30,7 +30,7 @@ pub struct Meta {
     pub citus: bool,
 }
 
-/// Not shown: who knows the key can direct load at one partition.
+/// Not shown, because somebody who knows the key can direct load at one partition.
 impl std::fmt::Debug for Meta {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Meta")
@@ -48,10 +48,10 @@ fn column(name: &str, sql_type: &'static str) -> ColumnShape {
 }
 
 /// The bits of a writer's epoch that count takeovers after a lost connection. The other bits are random and
-/// constant: they distinguish the writer from one of an earlier schema.
+/// constant: they distinguish the writer from a writer of an earlier schema.
 pub const EPOCH_COUNT: i64 = (1 << 20) - 1;
 
-/// The tables of every schema besides its service's: `meta`, and `writers`, with one row per committing
+/// The tables that every schema has besides its service's: `meta`, and `writers`, with one row per committing
 /// connection.
 #[must_use]
 pub fn own_tables() -> [TableShape; 2] {
@@ -115,13 +115,13 @@ pub fn read_meta(sql: &mut dyn Sql, schema: &str) -> Result<Option<Meta>, Schema
     }))
 }
 
-/// From hexadecimal digits.
+/// Parses hexadecimal digits.
 fn sixteen_bytes(text: &str) -> Option<[u8; 16]> {
     let number = u128::from_str_radix(text, 16).ok()?;
     (text.len() == 32).then(|| number.to_be_bytes())
 }
 
-/// The cluster's identifier. A dump restored elsewhere finds another one.
+/// The cluster's identifier. A dump that is restored elsewhere finds another one.
 pub(crate) fn cluster_id(sql: &mut dyn Sql) -> Result<i64, SchemaError> {
     Ok(sql.row("SELECT system_identifier FROM pg_control_system()")?.map_or(0, |row| row.number(0)))
 }
@@ -139,7 +139,7 @@ pub fn lock_key(schema: &str) -> i64 {
 /// Checks that the schema fits the program, and reads `meta`.
 ///
 /// # Errors
-/// Why it does not fit, and what to type.
+/// The reason why it does not fit, and the command that helps.
 pub fn check(
     sql: &mut dyn Sql,
     schema: &str,

@@ -1,6 +1,6 @@
 //! The schema of a service in the database: its tables, their creation and migration, and their maintenance.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`shape`] | pure: a table as statements |
 //! | [`wanted`] | pure: from layouts to the tables of a database |
@@ -62,13 +62,13 @@ pub(crate) fn layouts(
 /// Checks that the schema fits this program, and reads `meta`, when a store is opened. Two queries.
 ///
 /// # Errors
-/// Why it does not fit, and what to type.
+/// The reason why it does not fit, and the command that helps.
 pub fn check(sql: &mut dyn Sql, schema: &str, tables: &[&'static TableDef]) -> Result<Meta, SchemaError> {
     let wanted = wanted::tables(&layouts(tables, schema, 0)?);
     meta::check(sql, schema, &wanted, &HISTORY)
 }
 
-/// A checksum of a text, to detect changes.
+/// A checksum of a text, used to detect changes.
 fn fingerprint(text: &str) -> String {
     let mut hasher = SipHasher24::new();
     hasher.write(text.as_bytes());

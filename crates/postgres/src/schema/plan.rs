@@ -1,5 +1,5 @@
 //! The difference between the tables that a program wants and those that a database has, and the steps from
-//! one to the other. Pure.
+//! one to the other. Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -22,23 +22,23 @@ pub struct Step {
 pub enum StepChange {
     /// Renames a table.
     RenameTable {
-        /// The old one.
+        /// The old name.
         from: &'static str,
-        /// The new one.
+        /// The new name.
         to: &'static str,
     },
     /// Renames a column. (An amount has two columns.)
     RenameColumn {
         /// The table.
         table: &'static str,
-        /// The old one.
+        /// The old name.
         from: &'static str,
-        /// The new one.
+        /// The new name.
         to: &'static str,
     },
-    /// Drops a table with its rows.
+    /// Drops a table and its rows.
     DropTable(&'static str),
-    /// Drops a column with its values.
+    /// Drops a column and its values.
     DropColumn {
         /// The table.
         table: &'static str,
@@ -54,14 +54,14 @@ pub enum StepChange {
 /// The schema that a program works with.
 #[derive(Debug, Clone, Copy)]
 pub struct History<'a> {
-    /// Its version. Raised by each step, and whenever a table, column or index is added.
+    /// Its version. Each step increases it, and so does each new table, column or index.
     pub version: i32,
     /// The steps that led here.
     pub steps: &'a [Step],
 }
 
-/// The schema of this program. Every change of a [`batzen_store::TableDef`] raises the version; a test
-/// compares the statements that create all tables with those on file.
+/// The schema of this program. Every change of a [`batzen_store::TableDef`] increases the version; a test
+/// compares the statements that create all tables with the stored ones.
 pub const HISTORY: History<'static> = History { version: 1, steps: &[] };
 
 /// A step of a migration.
@@ -69,23 +69,23 @@ pub const HISTORY: History<'static> = History { version: 1, steps: &[] };
 pub struct Action {
     /// What it does, in words.
     pub what: String,
-    /// The statements, one transaction.
+    /// The statements, which form one transaction.
     pub statements: Vec<String>,
 }
 
-/// What a migration has to do.
+/// What a migration must do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The statements in order.
     pub actions: Vec<Action>,
-    /// The tables whose index entries have to be computed from their rows, after that.
+    /// The tables whose index entries must then be computed from their rows.
     pub reindex: Vec<String>,
-    /// The indexes, created last: as long as one is missing, entries may be missing, too.
+    /// The indexes, created last: as long as an index is missing, entries may be missing, too.
     pub indexes: Vec<Action>,
 }
 
-/// The steps that a database of version `from` lacks. Each can be repeated: existing new names are left
-/// alone.
+/// The steps that a database of version `from` lacks. Each can be repeated: new names that exist already are
+/// left unchanged.
 #[must_use]
 pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) -> Plan {
     let mut plan = Plan::default();
@@ -96,8 +96,8 @@ pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) 
         let mut act = |what: String, statement: String| {
             plan.actions.push(Action { what, statements: vec![statement] });
         };
-        // Drop the table's view, which depends on its columns and is created again afterwards. Views of
-        // others still prevent the drop.
+        // Drop the table's view, which depends on its columns and is created again afterwards. Views of other
+        // users still prevent the drop.
         let unseen = |table: &str, statement: String| {
             let view = format!("{}.{}", quoted(&view_schema(schema)), quoted(table));
             format!("DROP VIEW IF EXISTS {view}; {statement}")
@@ -153,8 +153,8 @@ pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) 
     plan
 }
 
-/// What to add so that the database has every wanted table. The error lists the differences that cannot be
-/// fixed this way.
+/// What must be added so that the database has every wanted table. The error lists the differences that
+/// cannot be fixed in this way.
 ///
 /// # Errors
 /// Differences that only a [`Step`] or another program can fix.
@@ -239,7 +239,7 @@ fn extend(
 /// A column that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// In words.
+    /// The difference in words.
     pub what: String,
     /// Whether a migration fixes it without a step.
     pub can_be_added: bool,

@@ -1,5 +1,5 @@
 //! Checks in the server's plans that every statement of a payment touches only the partitions of its own
-//! shards. The same then holds for the shards of a Citus cluster.
+//! shards. This then holds for the shards of a Citus cluster as well.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ fn fill(sql: &mut Connection, layout: &Layout) {
     .unwrap();
 }
 
-/// The types of a statement's parameters: those of arrays stand behind each as a cast, the others are
+/// The types of a statement's parameters: those of arrays follow each parameter as a cast; the others are
 /// numbers.
 fn types(text: &str) -> Vec<String> {
     let mut types = std::collections::BTreeMap::new();
@@ -60,7 +60,7 @@ fn types(text: &str) -> Vec<String> {
     types.into_values().collect()
 }
 
-/// The names that the statement gives to what it unnests.
+/// The names that a statement gives to the arrays that it unnests.
 fn names(text: &str) -> Vec<String> {
     let Some((_, rest)) = text.split_once("AS u(") else { return Vec::new() };
     rest.split_once(')').unwrap().0.split(", ").map(str::to_owned).collect()
@@ -75,7 +75,7 @@ fn parts_touched(sql: &mut Connection, layout: &Layout, text: &str) -> Vec<Strin
         let element = of.trim_end_matches("[]");
         let name = if element == of { None } else { names.next().map(String::as_str) };
         let source = match name {
-            // A bound of the shards; how many rows have to be hit; hashes to look up.
+            // A bound of the shards, how many rows must be affected, or hashes to look up.
             None if of == "smallint" => {
                 arguments.push(SHARD.to_string());
                 continue;
@@ -94,7 +94,7 @@ fn parts_touched(sql: &mut Connection, layout: &Layout, text: &str) -> Vec<Strin
     }
     let part = format!("{}_p", layout.name);
     let parts: BTreeSet<String> = (scanned(sql, text, &arguments).iter())
-        // A part, or an index of it.
+        // A part, or one of its indexes.
         .filter_map(|name| Some(format!("{part}{}", name.strip_prefix(&part)?.get(..2)?)))
         .collect();
     parts.into_iter().collect()
@@ -151,7 +151,7 @@ fn each_statement_of_a_payment_touches_only_partitions_of_its_shards() {
                 }
                 IndexForm::Hash | IndexForm::HashMany => {
                     asked_all.push(format!("{}.{}", layout.name, index.def.name));
-                    // The check must notice it.
+                    // The check must notice this.
                     let text = &statements.lookup(index.def.id).sql;
                     assert_eq!(
                         parts_touched(&mut sql, layout, text).len(),
@@ -159,7 +159,7 @@ fn each_statement_of_a_payment_touches_only_partitions_of_its_shards() {
                         "{text}"
                     );
                 }
-                // Queues of workers.
+                // These are queues of workers.
                 IndexForm::KeyPrefix { .. } | IndexForm::Position | IndexForm::Queue => {}
             }
         }
@@ -176,7 +176,7 @@ fn each_statement_of_a_payment_touches_only_partitions_of_its_shards() {
     assert_eq!(asked_all, ALL_SHARDS, "only lookups that the design allows may visit every shard");
 }
 
-/// The parts of a queue, by the time at which each begins.
+/// The parts of a queue, with the time at which each starts.
 fn days(sql: &mut Connection, queue: &str) -> Vec<(String, i64)> {
     let rows = sql.rows(&format!(
         r"SELECT c.relname, substring(pg_get_expr(c.relpartbound, c.oid) FROM '\d+') FROM pg_inherits i
@@ -191,15 +191,15 @@ fn arguments(text: &str, value: impl Fn(&str, &str) -> String) -> Vec<String> {
     let (types, names) = (types(text), names(text));
     let scalars = types.len() - names.len();
     let of = |(at, of): (usize, &String)| match at.checked_sub(scalars) {
-        // How many rows have to be hit, or where serials begin.
+        // How many rows must be affected, or where serials start.
         None => "1".to_owned(),
         Some(at) => format!("ARRAY[{}]::{of}", value(&names[at], of)),
     };
     types.iter().enumerate().map(of).collect()
 }
 
-/// A queue is partitioned by days. An entry is inserted into and deleted from the partition of its day only,
-/// by its shard, so that in a Citus cluster one node handles it.
+/// A queue is partitioned by days. An entry is inserted into and deleted from only the partition of its day,
+/// by its shard, so that one node handles it in a Citus cluster.
 #[test]
 fn each_statement_of_a_queue_touches_only_the_partition_of_its_day_and_shard() {
     let mut sql = tables();

@@ -1,4 +1,4 @@
-//! Recomputes the index entries of existing rows, which no service changes meanwhile.
+//! Recomputes the index entries of existing rows. No service may change them meanwhile.
 
 use std::hash::Hasher;
 
@@ -13,7 +13,7 @@ use crate::layout::{IndexForm, Layout, SqlColumn, quoted};
 /// How many rows are handled at a time.
 const CHUNK: usize = 1000;
 
-/// Computes the index entries of every row again; returns how many rows there are. One transaction.
+/// Recomputes the index entries of every row in one transaction. Returns the number of rows.
 pub(crate) fn reindex(sql: &mut dyn Sql, layout: &Layout, sip_key: &[u8; 16]) -> Result<u64, SchemaError> {
     sql.script("BEGIN; SET LOCAL bytea_output = hex")?;
     match rows(sql, layout, sip_key) {
@@ -83,20 +83,20 @@ fn rows(sql: &mut dyn Sql, layout: &Layout, sip_key: &[u8; 16]) -> Result<u64, S
     }
 }
 
-/// The columns of indexes that stand in the table itself.
+/// The columns of indexes that are in the table itself.
 fn own_columns(layout: &Layout) -> impl Iterator<Item = &str> {
     let own = |form| matches!(form, IndexForm::Hash | IndexForm::HashMany | IndexForm::Position);
     layout.indexes.iter().filter(move |index| own(index.form)).filter_map(|index| index.column.as_deref())
 }
 
-/// The entries of a row, and what positions are made of.
+/// The entries of a row, and the parts that positions consist of.
 struct Entries {
     values: IndexEntries,
     key: Vec<u8>,
     serial: i64,
 }
 
-/// Before the columns of key and row: where the row is, its shard, its serial.
+/// The columns in front of key and row: the row's location, its shard, its serial.
 const HEAD: usize = 4;
 
 fn entries(layout: &Layout, row: &Row) -> Result<Entries, DecodeError> {
@@ -114,7 +114,7 @@ fn entries(layout: &Layout, row: &Row) -> Result<Entries, DecodeError> {
 }
 
 impl Entries {
-    /// What a row is set to; none if the table has no entries of its own.
+    /// The assignments that update a row; none if the table has no entries of its own.
     fn update(&self, layout: &Layout, row: &Row, sip_key: &[u8; 16]) -> Option<String> {
         let hash = |value: &[u8]| {
             let mut hasher = SipHasher24::new_with_key(sip_key);
@@ -145,7 +145,7 @@ impl Entries {
         (!literals.is_empty()).then(|| format!("({place}, {})", literals.join(", ")))
     }
 
-    /// What stands in the queue for a row; none if it is not in it.
+    /// The row's entry in the queue; none if the row is not in it.
     fn queued(&self, layout: &Layout, row: &Row) -> Option<String> {
         let mut literals = Vec::new();
         let mut due = None;
@@ -166,7 +166,7 @@ impl Entries {
         Some(format!("({due}, {})", literals.join(", ")))
     }
 
-    /// An entry with what follows it.
+    /// The position of an entry: its value and what follows it.
     fn position(&self, kind: IndexKind, value: Option<&[u8]>) -> String {
         let Some(value) = value else { return "NULL::bytea".to_owned() };
         let serial = self.serial.to_be_bytes();
@@ -176,7 +176,7 @@ impl Entries {
     }
 }
 
-/// Appends the bytes of a column, as its record has them, from the text that the database writes.
+/// Appends the bytes of a column in the record's encoding, from the text that the database writes.
 fn encode(column: &ColumnDef, row: &Row, at: &mut usize, out: &mut Vec<u8>) -> Result<(), DecodeError> {
     let bad = || DecodeError::invalid(column.name, "a value that it cannot have");
     let mut next = || {
@@ -218,7 +218,7 @@ fn encode(column: &ColumnDef, row: &Row, at: &mut usize, out: &mut Vec<u8>) -> R
     Ok(())
 }
 
-/// Bytes from PostgreSQL's hexadecimal form.
+/// Parses bytes in PostgreSQL's hexadecimal form.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("\\x")?;
     (0..digits.len() / 2).map(|at| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()).collect()

@@ -12,7 +12,7 @@ use super::sql::Sql;
 use super::views::view_schema;
 use crate::layout::quoted;
 
-/// The largest number of slots shown as metrics.
+/// The maximum number of slots shown as metrics.
 const SLOTS_MAX: usize = 16;
 
 /// The name of the publication of a service's schema; subscriptions and their slots should have the same
@@ -31,15 +31,15 @@ pub struct SetupReport {
     pub publication: String,
     /// Its tables.
     pub tables: Vec<String>,
-    /// What to type on the auditor's server, in order.
+    /// The commands for the auditor's server, in order.
     pub commands: Vec<String>,
 }
 
 /// Publishes these tables, and lets a role read them and their views.
 ///
 /// # Errors
-/// The server's log has too little for logical replication (with the command that helps), or the server's
-/// error.
+/// If the server's log contains too little for logical replication (with the command that helps), or the
+/// server's error.
 pub fn setup(
     sql: &mut dyn Sql,
     schema: &str,
@@ -55,7 +55,7 @@ pub fn setup(
     let name = publication(schema);
     let mut wanted: Vec<String> =
         super::layouts(tables, schema, 0)?.into_iter().map(|layout| layout.name).collect();
-    // Needed to find rows in the copy: it holds the key of the virtual shards.
+    // It is needed to find rows in the copy, because it contains the key of the virtual shards.
     wanted.push("meta".to_owned());
     wanted.sort_unstable();
     let mut report =
@@ -138,12 +138,12 @@ fn grant(
     Ok(())
 }
 
-/// What to type on the auditor's server.
+/// The commands for the auditor's server.
 fn commands(sql: &mut dyn Sql, schema: &str, reader: &str) -> Result<Vec<String>, SchemaError> {
     let row = sql
         .row("SELECT coalesce(host(inet_server_addr()), ''), current_setting('port'), current_database()")?;
     let Some(row) = row else { return Ok(Vec::new()) };
-    // Over a Unix socket, the name by which others reach the server is unknown.
+    // Over a Unix socket, it is unknown by which name others reach the server.
     let host = if row.text(0).is_empty() { "HOST" } else { row.text(0) };
     let connection =
         format!("host={host} port={} dbname={} user={reader} password=…", row.text(1), row.text(2));
@@ -161,10 +161,10 @@ pub struct SlotLag {
     pub slot: String,
     /// Whether the subscriber is connected.
     pub active: bool,
-    /// How much of the log it has not confirmed, in bytes. The server keeps it.
+    /// How much of the log it has not confirmed, in bytes. The server keeps this part.
     pub bytes: u64,
-    /// How long ago what it confirmed last was written, in milliseconds; 0 if it has everything. None: it is
-    /// not connected.
+    /// How long ago the last confirmed data was written, in milliseconds; 0 if the subscriber has everything.
+    /// None if it is not connected.
     pub millis: Option<u64>,
 }
 
@@ -197,7 +197,7 @@ pub fn lag(sql: &mut dyn Sql) -> Result<Vec<SlotLag>, SchemaError> {
 pub struct LagMetrics(Mutex<Vec<SlotLag>>);
 
 impl LagMetrics {
-    /// Replaces what was read before.
+    /// Replaces the previous reading.
     pub fn set(&self, mut slots: Vec<SlotLag>) {
         slots.truncate(SLOTS_MAX);
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = slots;

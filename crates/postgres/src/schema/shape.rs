@@ -1,4 +1,4 @@
-//! The form of a table in the database, and the statements that create it. Pure.
+//! The form of a table in the database, and the statements that create it. Pure functions.
 
 use std::fmt::Write as _;
 
@@ -29,12 +29,12 @@ pub struct ColumnShape {
     pub sql_type: &'static str,
     /// Whether it may be NULL.
     pub nullable: bool,
-    /// Whether the database numbers it.
+    /// Whether the database assigns numbers to it.
     pub generated: bool,
 }
 
 impl ColumnShape {
-    /// Its type as declared. Text is compared byte by byte: a language's collation may change with the
+    /// Its type as declared. Text is compared byte by byte: the collation of a language may change with the
     /// system's library, and an index in the old order would no longer find its rows.
     #[must_use]
     pub fn declared(&self) -> String {
@@ -52,7 +52,7 @@ pub struct IndexShape {
     pub method: &'static str,
     /// Its columns in order.
     pub columns: Vec<String>,
-    /// The column that must be present for a row to be in it.
+    /// The column that must be present for a row to be in the index.
     pub present: Option<String>,
     /// The column that a backend fills with the index's entries, if it has one.
     pub entries: Option<String>,
@@ -76,7 +76,7 @@ pub enum Life {
     Lasting,
     /// Changed in place.
     Changing,
-    /// Deleted again soon.
+    /// Deleted soon after they are written.
     Passing,
     /// Few rows, changed by every commit.
     Busy,
@@ -89,7 +89,7 @@ pub struct TableShape {
     pub name: String,
     /// Its columns in order.
     pub columns: Vec<ColumnShape>,
-    /// The columns of the primary key; none: it has none.
+    /// The columns of the primary key; empty if there is none.
     pub key: Vec<String>,
     /// The secondary indexes.
     pub indexes: Vec<IndexShape>,
@@ -110,7 +110,7 @@ pub struct Partition {
 
 impl TableShape {
     /// Storage parameters of the table, or of each of its partitions. Vacuum starts after a number of rows
-    /// rather than a share: a tenth of a large table is too much at once.
+    /// and not after a share of them: a tenth of a large table is too much at once.
     #[must_use]
     pub fn storage(&self) -> String {
         let fill = match self.life {
@@ -120,7 +120,7 @@ impl TableShape {
             Life::Busy => "fillfactor=10, ",
         };
         let vacuum = match self.life {
-            // Only inserts: vacuum freezes them and makes index-only reads possible.
+            // There are only inserts: vacuum freezes the rows and makes index-only reads possible.
             Life::Lasting => {
                 "autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02"
             }
@@ -137,8 +137,8 @@ impl TableShape {
         format!("{fill}{vacuum}")
     }
 
-    /// The statements that create the table with its partitions and indexes, in order. Maintenance creates
-    /// days.
+    /// The statements that create the table with its partitions and indexes, in order. Days are created by
+    /// maintenance.
     #[must_use]
     pub fn create(&self, schema: &str) -> Vec<String> {
         let (place, schema) = (format!("{}.{}", quoted(schema), quoted(&self.name)), quoted(schema));

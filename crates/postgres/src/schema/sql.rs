@@ -1,23 +1,23 @@
-//! A session for schema work: takes statements and returns text.
+//! A session for work on schemas: it accepts statements and returns text.
 
 use super::error::SchemaError;
 use crate::Connection;
 
 /// A session with a server.
 pub trait Sql {
-    /// Runs statements, separated by semicolons: one transaction, unless they say otherwise.
+    /// Runs statements, separated by semicolons, as one transaction unless they say otherwise.
     ///
     /// # Errors
     /// The server's error.
     fn script(&mut self, sql: &str) -> Result<(), SchemaError>;
 
-    /// The rows that a statement gives, each value as text.
+    /// The rows that a statement returns, each value as text.
     ///
     /// # Errors
     /// The server's error.
     fn rows(&mut self, sql: &str) -> Result<Vec<Row>, SchemaError>;
 
-    /// The only row that a statement gives, if it gives one.
+    /// The only row that a statement returns, if there is one.
     ///
     /// # Errors
     /// The server's error.

@@ -1,4 +1,4 @@
-//! A thread that maintains the tables and reads the replication lag, as long as a service has them open.
+//! A thread that maintains the tables and reads the replication lag as long as a service has them open.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -19,10 +19,10 @@ const LAG_PERIOD: Duration = Duration::from_secs(10);
 /// How often the tables are maintained, by one of the nodes.
 const MAINTAIN_PERIOD: Duration = Duration::from_secs(600);
 
-/// How long shutdown waits for the thread: not until the statistics of a large table are complete.
+/// How long shutdown waits for the thread. It does not wait for the statistics of a large table.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// The thread, which ends with this.
+/// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Upkeep {
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ struct Shared {
 }
 
 impl Upkeep {
-    /// Starts the thread, with a connection of its own.
+    /// Starts the thread, with its own connection.
     ///
     /// # Errors
     /// When the operating system refuses a thread.
@@ -103,7 +103,7 @@ impl Shared {
                 }
                 Err(error) => {
                     self.failures.inc();
-                    // Log once while the server is down, or the role lacks rights.
+                    // Log only once while the server is down or the role lacks rights.
                     if !std::mem::replace(&mut has_failed, true) {
                         tracing::warn!(%error, "the tables of {schema} could not be maintained; trying again later");
                     }

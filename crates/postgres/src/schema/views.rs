@@ -17,8 +17,8 @@ pub fn view_schema(schema: &str) -> String {
     format!("{schema}_view")
 }
 
-/// The columns of a view that show a column, which has this name in the table: SQL expressions with names.
-/// `currency` stands before amounts in text.
+/// The view's columns for a table's column of this name, as SQL expressions with names. Amounts in text start
+/// with `currency`.
 fn columns(schema: &str, name: &str, kind: ColumnKind, currency: Option<&str>) -> Vec<String> {
     let (column, schema) = (quoted(name), quoted(schema));
     let call = |function: &str| format!("{schema}.bz_{function}({column}) AS {column}");
@@ -41,7 +41,7 @@ fn columns(schema: &str, name: &str, kind: ColumnKind, currency: Option<&str>) -
     }]
 }
 
-/// The statement that makes a table's view.
+/// The statement that creates a table's view.
 #[must_use]
 pub fn create_view(layout: &Layout, currency: Option<&str>) -> String {
     let (def, schema) = (layout.def, layout.schema.as_str());
@@ -59,7 +59,7 @@ pub fn create_view(layout: &Layout, currency: Option<&str>) -> String {
     )
 }
 
-/// The roles that may read each view, by its name.
+/// The roles that may read each view, by the view's name.
 pub(crate) type Grants = BTreeMap<String, Vec<String>>;
 
 /// Reads the grants on views, so that they can be restored on a view that is created again.

@@ -1,9 +1,9 @@
-//! From layouts to the tables of a database. Pure.
+//! Derives the tables of a database from layouts. Pure functions.
 
 use super::shape::{ColumnShape, Cut, IndexShape, Life, Partition, TableShape};
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlColumn};
 
-/// The tables of some layouts: one each, and one for each queue.
+/// The tables for some layouts: one for each layout, and one for each queue.
 #[must_use]
 pub fn tables(layouts: &[Layout]) -> Vec<TableShape> {
     layouts.iter().flat_map(|layout| std::iter::once(table(layout)).chain(queue(layout))).collect()
@@ -22,7 +22,7 @@ fn shape(column: &SqlColumn, layout: &Layout) -> ColumnShape {
     }
 }
 
-/// The primary key: the shard first, so that the rows of an owner stand together.
+/// The primary key starts with the shard, so that the rows of an owner are stored together.
 fn primary_key(layout: &Layout) -> impl Iterator<Item = String> {
     std::iter::once("vshard".to_owned()).chain(layout.key.iter().map(|column| column.name.clone()))
 }
@@ -88,6 +88,6 @@ fn queue(layout: &Layout) -> Option<TableShape> {
     columns.push(column("vshard", "smallint", false));
     columns.extend(layout.key.iter().map(|column| shape(column, layout)));
     columns.push(column(layout.serial, "bigint", false));
-    // Entries are found by key; each belongs to one row of its table.
+    // Entries are found by key; each belongs to one row of the table.
     Some(TableShape { name, columns, key: Vec::new(), indexes, cut: Cut::Days, life: Life::Passing })
 }

@@ -1,4 +1,4 @@
-//! Checks that the schema is ready for Citus: by its form and, with `BATZEN_TEST_CITUS_URL`, on a cluster.
+//! Checks that the schema is ready for Citus, by its form and, with `BATZEN_TEST_CITUS_URL`, on a cluster.
 
 use crate::common;
 
@@ -25,7 +25,7 @@ fn made(partitions: u16) -> Connection {
     sql
 }
 
-/// The hot tables of the design: on the path of a payment or a withdrawal.
+/// The hot tables of the design, which are on the path of a payment or a withdrawal.
 const HOT: &[&str] = &[
     "reserves",
     "withdrawals",
@@ -100,7 +100,7 @@ fn sixty_four_parts_share_every_hot_table() {
         let parts = rows.iter().find(|row| row.text(0) == *table).map(|row| row.number(1));
         assert_eq!(parts, Some(64), "{table}");
     }
-    // A row that no part takes would be refused.
+    // A row that no part accepts would be refused.
     sql.script(
         "INSERT INTO exchange.melt_by_rc (vshard, rc, coin_pub, serial, version)
          SELECT n, sha512(n::text::bytea), sha256(n::text::bytea), n, 0 FROM generate_series(0, 1023) AS n",
@@ -152,7 +152,7 @@ fn on_a_citus_cluster_tables_are_distributed() {
     assert_eq!(again.actions, [""; 0]);
 }
 
-/// A store on the Citus cluster; without one, in a database whose hot tables have one part.
+/// A store on the Citus cluster, or, without a cluster, in a database whose hot tables have one part.
 fn fixture() -> Fixture {
     static SAID: Once = Once::new();
     static SCHEMAS: AtomicU32 = AtomicU32::new(0);

@@ -1,5 +1,5 @@
-//! The conformance suite of all stores, on PostgreSQL: without partitions, with a few, and with as many as
-//! there may be.
+//! The conformance suite of all stores on PostgreSQL: without partitions, with a few, and with as many as
+//! possible.
 
 use crate::common;
 

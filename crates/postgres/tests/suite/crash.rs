@@ -1,4 +1,5 @@
-//! Servers are killed and replaced under load. Acknowledged commits must be there, and nothing else.
+//! Servers are killed and replaced under load. Afterwards, the store must contain the acknowledged commits
+//! and nothing else.
 
 use crate::common;
 use batzen_store::conformance::random as model;

@@ -1,4 +1,4 @@
-//! Schemas in a real server: created, repeated, migrated, reset, moved.
+//! Schemas on a real server: created, repeated, migrated, reset, moved.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn interrupted_creation_is_completed() {
     let mut sql = connect(&fresh_database());
     init(&mut sql, &DbinitOptions::default());
     let before = schema::check(&mut sql, "exchange", exchange::ALL).unwrap();
-    // As if interrupted before the identity was written.
+    // The same as if interrupted before the identity was written.
     sql.script(
         "DELETE FROM exchange.meta; DROP TABLE exchange.coins CASCADE; DROP VIEW exchange_view.deposits",
     )
@@ -70,7 +70,7 @@ fn interrupted_creation_is_completed() {
     assert!(report.actions.contains(&"create table coins".to_owned()), "{:?}", report.actions);
     let after = schema::check(&mut sql, "exchange", exchange::ALL).unwrap();
     assert_ne!(before.sip_key, after.sip_key);
-    // As if interrupted after it.
+    // The same as if interrupted after it was written.
     sql.script("UPDATE exchange.meta SET schema_version = 0").unwrap();
     assert!(schema::check(&mut sql, "exchange", exchange::ALL).is_err());
     init(&mut sql, &DbinitOptions::default());
@@ -85,14 +85,14 @@ fn running_service_prevents_changes_and_reset() {
     let mut service = connect(&url);
     service.script("SET application_name = 'batzen-exchange'").unwrap();
     service.rows(&format!("SELECT pg_advisory_lock_shared({})", schema::lock_key("exchange"))).unwrap();
-    // Without changes, the service need not stop.
+    // If nothing changes, the service need not stop.
     assert!(init(&mut sql, &DbinitOptions::default()).actions.is_empty());
     let reset = DbinitOptions { reset: true, partitions: Some(2), ..DbinitOptions::default() };
     let error = dbinit(&mut sql, "exchange", exchange::ALL, &reset, &HISTORY).unwrap_err();
     assert!(matches!(&error, SchemaError::InUse { sessions, .. } if sessions.len() == 1), "{error}");
     assert!(error.to_string().contains("batzen-exchange"), "{error}");
     drop(service);
-    // The server notices a little later.
+    // The server notices this a little later.
     while sql.rows("SELECT 1 FROM pg_stat_activity WHERE application_name = 'batzen-exchange'").unwrap().len()
         == 1
     {
@@ -154,7 +154,7 @@ fn work_on_whole_tables_has_no_time_limit() {
     assert_eq!(Connection::open(&target.patient()).unwrap().query_text(slow).unwrap().len(), 1);
 }
 
-/// A table as the first version of a program had it, and as the second has it.
+/// A table in the first and in the second version of a program.
 mod lives {
     use super::*;
 
@@ -228,7 +228,7 @@ fn differences_are_reported() {
     let mut sql = connect(&fresh_database());
     let options = DbinitOptions::default();
     dbinit(&mut sql, "s", &[lives::Old::DEF], &options, &lives::FIRST).unwrap();
-    // A column added by hand, or by a program whose version was not raised.
+    // A column added by hand, or by a program whose version was not increased.
     sql.script("ALTER TABLE s.things ADD COLUMN extra text; ALTER TABLE s.things DROP COLUMN amount CASCADE")
         .unwrap();
     let error = schema::check(&mut sql, "s", &[lives::Old::DEF]).unwrap_err().to_string();
@@ -280,7 +280,7 @@ fn migration_keeps_rows_and_indexes() {
             assert!(report.actions.contains(&action.to_owned()), "{action}: {:?}", report.actions);
         }
         assert_eq!(migrate(&mut sql).actions, [""; 0]);
-        // Every row is there, with the index entries of the second version.
+        // Every row exists, with the index entries of the second version.
         let meta = schema::meta::read_meta(&mut sql, "s").unwrap().unwrap();
         let rows = sql
             .rows("SELECT n, title, amount, note, paid_val, ix_by_amount, ix_by_title FROM s.things ORDER BY ix_by_amount")

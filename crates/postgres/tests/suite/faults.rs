@@ -1,4 +1,4 @@
-//! Connections cut at any moment, servers that are down, and other processes on the same store.
+//! Connections that are cut at any moment, servers that are down, and other processes on the same store.
 
 use crate::common;
 use batzen_store::conformance::random as model;
@@ -34,7 +34,8 @@ fn metric(store: &Store, name: &str) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Wherever the connection is cut, every commit takes effect exactly once, and the program learns it.
+/// Wherever the connection is cut, every commit takes effect exactly once, and the program learns the
+/// outcome.
 #[test]
 fn commits_take_effect_once_wherever_the_connection_is_cut() {
     let (proxy, options, straight) = behind_proxy();
@@ -104,7 +105,7 @@ fn store_recovers_after_the_server_was_down() {
     assert!(matches!(store.get::<Items>(&key(1, 1)), Err(StoreError::Unavailable(_))));
     assert!(matches!(store.commit(&changes), Err(StoreError::Unavailable(_))));
     proxy.refuse(false);
-    // The outcome is unknown to the store. Here the commit had no effect, since nothing reached the server.
+    // The store does not know the outcome. The commit had no effect, because nothing reached the server.
     assert!(store.get::<Items>(&key(1, 1)).unwrap().is_none());
     assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
     assert!(store.get::<Items>(&key(1, 1)).unwrap().is_some());
@@ -186,7 +187,7 @@ fn an_exclusive_store_has_one_owner() {
         let second = PgOptions { sharing, ..alone(straight.clone()) };
         assert!(matches!(batzen_postgres::open(&second), Err(StoreError::InUse(_))));
     }
-    // The connection is lost, but nobody takes over: the store works on.
+    // The connection is lost, but no other process takes over: the store continues to work.
     proxy.cut_all();
     assert_eq!(insert(&first, 2).unwrap(), CommitOutcome::Committed);
     // The connection is lost and another process takes over: the first can no longer write.
@@ -205,7 +206,8 @@ fn an_exclusive_store_has_one_owner() {
     assert_eq!(insert(&third, 5).unwrap(), CommitOutcome::Committed);
 }
 
-/// The connection is lost in a commit, and again while a new one finds out whether the commit took effect.
+/// The connection is lost during a commit, and again while a new one finds out whether the commit took
+/// effect.
 #[test]
 fn owner_survives_two_lost_connections() {
     let (proxy, through, straight) = behind_proxy();
@@ -228,7 +230,7 @@ fn owner_survives_two_lost_connections() {
     });
     assert_eq!(commit(3).unwrap(), CommitOutcome::Committed);
     assert_eq!(store.count::<Items>().unwrap(), 3);
-    // As the doctor sees it. The second cut may have hit the connection that holds the lock.
+    // The number that the doctor shows. The second cut may have hit the connection that holds the lock.
     let losses = format!("SELECT max(epoch & {EPOCH_COUNT}) FROM exchange.writers");
     let seen = connect(&straight.url).query_text(&losses).unwrap()[0][0].clone();
     assert!(matches!(seen.as_deref(), Some("1" | "2")), "{seen:?}");
@@ -259,7 +261,7 @@ fn commit_of_unknown_outcome_is_not_reported_as_refused() {
     proxy.cut(Moment::CommitSeen, Rest::Lost);
     let told = store.commit(&insert(1));
     assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
-    assert!(open(&straight).get::<Items>(&key(1, 1)).unwrap().is_some(), "it had taken effect");
+    assert!(open(&straight).get::<Items>(&key(1, 1)).unwrap().is_some(), "the commit had taken effect");
 }
 
 #[test]
@@ -293,7 +295,7 @@ fn service_does_not_write_into_a_recreated_schema() {
         assert!(matches!(error, SchemaError::InUse { .. }), "{error}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Another service has a row in `writers` that may have the number of the first one's.
+    // Another service has a row in `writers`, possibly with the number of the first service's row.
     let other = open(&straight);
     let mut changes = ChangeSet::new();
     changes.insert::<Items>(&key(7, 7), &row("x", None));
@@ -323,7 +325,7 @@ fn topics_reach_other_processes() {
     assert_eq!(wait(), "missed");
     there.backend().notify(&["again".to_owned()]);
     assert_eq!(wait(), "again");
-    // A topic that the server refuses does not block others, and the last ones are sent, too.
+    // A topic that the server refuses does not block others, and even the last ones are sent.
     there.backend().notify(&["x".repeat(20_000), "behind".to_owned()]);
     assert_eq!(wait(), "behind");
     there.backend().notify(&["last".to_owned()]);

@@ -1,4 +1,4 @@
-//! The maintenance of the tables, which must not block payments.
+//! The maintenance of the tables must not block payments.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn made() -> (String, Connection) {
     (url, sql)
 }
 
-/// Options for a day counted from 1970, with seven days ahead.
+/// Runs maintenance on a day counted from 1970, with seven days ahead.
 fn run(sql: &mut Connection, day: i64) -> MaintainReport {
     let options =
         MaintainOptions { days_ahead: 7, now_us: Some(day * DAY_US + 5), ..MaintainOptions::default() };
@@ -58,7 +58,7 @@ fn places(sql: &mut Connection) -> Vec<String> {
 #[test]
 fn new_schema_has_partitions_for_coming_days() {
     let (_, mut sql) = made();
-    assert_eq!(parts(&mut sql).len(), 32 + 1, "a month from today, and the rest");
+    assert_eq!(parts(&mut sql).len(), 32 + 1, "a month from today, and the default partition");
     let report = maintain(&mut sql, "exchange", exchange::ALL, &MaintainOptions::default()).unwrap();
     // The day may have changed meanwhile.
     assert!(report.created.len() <= 1 && report.dropped.is_empty(), "{report:?}");
@@ -67,7 +67,7 @@ fn new_schema_has_partitions_for_coming_days() {
 #[test]
 fn days_are_created_ahead_and_dropped_when_empty() {
     let (_, mut sql) = made();
-    // Long ago, so that the days of today do not matter.
+    // Long ago, so that today's days do not interfere.
     let first = run(&mut sql, 10_000);
     assert_eq!(first.created.len(), 8);
     assert_eq!(first.created[0], "deposits_open_d19970519");
@@ -104,7 +104,7 @@ fn days_are_created_ahead_and_dropped_when_empty() {
     );
     sql.script("DELETE FROM exchange.deposits_open WHERE serial = 1").unwrap();
     assert_eq!(run(&mut sql, 10_004).dropped, ["deposits_open_d19970519"]);
-    // Each part has every index.
+    // Every part has every index.
     let lacking = sql
         .rows(
             "SELECT i.inhrelid::regclass FROM pg_inherits i WHERE i.inhparent = 'exchange.deposits_open'::regclass
@@ -127,7 +127,7 @@ fn payments_do_not_wait_for_maintenance() {
     let report = run(&mut sql, 10_003);
     assert!(report.created.is_empty() && report.dropped.is_empty(), "{report:?}");
     assert_eq!(report.postponed.len(), 3 + 2);
-    // Each attempt waits 50 ms at most. The bound leaves room for slow machines.
+    // Each attempt waits for at most 50 ms. The bound leaves room for slow machines.
     assert!(begin.elapsed() < Duration::from_secs(60));
     // No payment waits longer behind it, and no lock is left.
     open_deposit(&mut connect(&url), 3, 10_003 * DAY_US);

@@ -21,7 +21,7 @@ fn random_histories_match_the_model() {
         for _ in 0..120 {
             match random.below(8) {
                 0 => {
-                    // The set does not fit, in one or several ways: both stores report the same.
+                    // The set does not fit, for one or several reasons: both stores report the same.
                     let mut changes = ChangeSet::new();
                     for _ in 0..1 + random.below(5) {
                         let slot = u32::try_from(random.below(24)).unwrap();

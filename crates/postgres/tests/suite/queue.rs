@@ -14,9 +14,9 @@ use batzen_store::{
 use common::{connect, database, open};
 
 record! {
-    /// Names a job.
+    /// The key of a job.
     pub key struct JobKey {
-        /// Who gave it.
+        /// The owner.
         pub owner: [u8; 4],
         /// Its number.
         pub id: u64,
@@ -27,11 +27,11 @@ record! {
     pub struct JobRow {
         /// When it is due.
         pub due: Timestamp,
-        /// Who does it.
+        /// The worker.
         pub worker: u32,
         /// How often it was changed.
         pub changes: u32,
-        /// Whether it is still to be done.
+        /// Whether it still has to be done.
         pub open: bool,
     }
 }
@@ -111,7 +111,7 @@ fn queues_match_the_memory_backend() {
             for _ in 0..1 + random(6) {
                 let id = random(30);
                 let key = JobKey { owner: u32::try_from(id % 5).unwrap().to_be_bytes(), id };
-                // Days apart, long ago, and never.
+                // Days apart, long ago, or never.
                 let due = [0, 1_000_000, 86_400_000_000 * random(40), u64::MAX]
                     [usize::try_from(random(4)).unwrap()];
                 let fresh = JobRow {

@@ -1,4 +1,4 @@
-//! Replication to an auditor's database, and dumps that are restored in another cluster.
+//! Replication to an auditor's database, and dumps that are restored on another cluster.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn an_auditor_gets_every_row() {
     let (from, to) =
         (publisher.create_database("exchange").unwrap(), subscriber.create_database("audit").unwrap());
     let (mut from_sql, mut to_sql) = (connect(&from), connect(&to));
-    // The two may be partitioned differently.
+    // The two databases may be partitioned differently.
     let kudos = |partitions, replica| DbinitOptions {
         partitions: Some(partitions),
         currency: Some("KUDOS".into()),
@@ -63,7 +63,7 @@ fn an_auditor_gets_every_row() {
         [],
         "the identity comes from the publisher"
     );
-    // As in the last command, but with the test's address.
+    // The same as the last command, but with the test's address.
     to_sql
         .script(&format!(
             "CREATE SUBSCRIPTION \"exchange_audit\" CONNECTION '{from}' PUBLICATION \"exchange_audit\""
@@ -147,7 +147,7 @@ fn serials_keep_growing_after_a_dump_is_restored_elsewhere() {
 
     let mut sql = connect(&to);
     let next = |sql: &mut Connection| sql.row("SELECT exchange.bz_serial()").unwrap().unwrap().number(0);
-    assert!(next(&mut sql) < highest, "the test needs a cluster that is behind");
+    assert!(next(&mut sql) < highest, "the test needs a cluster with lower transaction ids");
     let error = schema::check(&mut sql, "exchange", exchange::ALL).unwrap_err();
     assert!(error.to_string().contains("batzen exchange dbinit"), "{error}");
     let report = dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap();

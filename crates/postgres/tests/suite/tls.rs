@@ -1,4 +1,4 @@
-//! Encrypted connections, verified as far as `sslmode` says.
+//! Encrypted connections, verified as far as `sslmode` requires.
 
 use std::path::Path;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn certificate(dir: &Path, name: &str) -> (String, String) {
 fn connect(url: &str, settings: &str) -> Result<String, PgError> {
     let joint = if url.contains('?') { '&' } else { '?' };
     let mut connection = Connection::open(&Target::parse(&format!("{url}{joint}{settings}"))?)?;
-    // Larger than a record of TLS, both ways.
+    // Larger than a TLS record, in both directions.
     let long = "x".repeat(100_000);
     let rows = connection.query_text(&format!("SELECT '{long}'"))?;
     assert_eq!(rows[0][0].as_deref(), Some(long.as_str()));
@@ -66,7 +66,7 @@ fn connections_are_encrypted_and_verified() {
     }
     cluster.set("ssl", "on").unwrap();
     let url = cluster.create_database("tls").unwrap();
-    // The setting takes a moment: each connection asks again.
+    // The setting takes effect after a moment, so each connection asks again.
     let encrypted = |settings: &str| connect(&url, settings);
     let mut version = String::new();
     for _ in 0..100 {
@@ -84,12 +84,12 @@ fn connections_are_encrypted_and_verified() {
         let refused = encrypted(&format!("sslmode={mode}&sslrootcert={other}")).unwrap_err();
         assert!(refused.to_string().contains("certificate"), "{refused}");
     }
-    // Under a name that is not in the certificate.
+    // With a name that is not in the certificate.
     let named = url.replace("127.0.0.1", "localhost");
     assert_ne!(named, url);
     assert_eq!(connect(&named, &format!("sslmode=verify-ca&sslrootcert={cert}")).unwrap(), "TLSv1.3");
     assert!(connect(&named, &format!("sslmode=verify-full&sslrootcert={cert}")).is_err());
-    // A server without TLS, though it is required.
+    // A server without TLS, although it is required.
     let plain = shared().create_database("plain").unwrap();
     assert!(connect(&plain, "sslmode=require").is_err());
 }

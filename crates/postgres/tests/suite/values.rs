@@ -12,9 +12,9 @@ use common::{connect, database, open};
 use proptest::prelude::*;
 
 record! {
-    /// A key with every kind of column that keys may have.
+    /// A key with every kind of column that a key may have.
     pub key struct ZooKey {
-        /// Owns the row.
+        /// The owner of the row.
         pub owner: [u8; 3],
         /// Eight bits.
         pub k_tiny: u8,
@@ -31,7 +31,7 @@ record! {
     }
 }
 record! {
-    /// A row with every kind of column, present and perhaps absent.
+    /// A row with every kind of column, both required and optional.
     pub struct ZooRow {
         /// Eight bits.
         pub tiny: u8,
@@ -47,9 +47,9 @@ record! {
         pub signed: i64,
         /// One bit.
         pub flag: bool,
-        /// So many.
+        /// Bytes of a fixed length.
         pub array: [u8; 5],
-        /// Any number.
+        /// Bytes of any length.
         pub bytes: Vec<u8>,
         /// Text.
         pub text: String,
@@ -57,17 +57,17 @@ record! {
         pub money: Money,
         /// A moment.
         pub time: Timestamp,
-        /// Perhaps 16 bits.
+        /// 16 bits or nothing.
         pub maybe_small: Option<u16>,
-        /// Perhaps 64 bits.
+        /// 64 bits or nothing.
         pub maybe_large: Option<u64>,
-        /// Perhaps bytes.
+        /// Bytes or nothing.
         pub maybe_bytes: Option<Vec<u8>>,
-        /// Perhaps text.
+        /// Text or nothing.
         pub maybe_text: Option<String>,
-        /// Perhaps an amount.
+        /// An amount or nothing.
         pub maybe_money: Option<Money>,
-        /// Perhaps a moment.
+        /// A moment or nothing.
         pub maybe_time: Option<Timestamp>,
         /// Several values.
         pub list: List<u16>,
@@ -203,14 +203,14 @@ fn commit(store: &Store, fill: impl FnOnce(&mut ChangeSet)) {
     assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
 }
 
-/// Every kind of read gives the same in PostgreSQL and in memory.
+/// Every kind of read gives the same result in PostgreSQL and in memory.
 fn agree(postgres: &Store, memory: &Store, keys: &[ZooKey]) {
     let rows = |store: &Store| {
         let found = store.get_many::<Zoo>(keys).expect("it works");
         found.into_iter().map(|found| found.map(|found| found.row)).collect::<Vec<_>>()
     };
     assert_eq!(rows(postgres), rows(memory));
-    // Serials differ, their order does not.
+    // The serials differ, but their order does not.
     let records = |store: &Store, index: u8, values: &[Vec<u8>]| {
         let groups = store.lookup_many_bytes::<Zoo>(index, values).expect("it works");
         let plain = |group: Vec<batzen_store::Found<Zoo>>| {
@@ -240,7 +240,7 @@ fn agree(postgres: &Store, memory: &Store, keys: &[ZooKey]) {
         found.into_iter().map(|found| (found.key, found.row)).collect::<Vec<_>>()
     };
     for (n, place) in places.iter().enumerate() {
-        // Bounds are positions, parts of positions, and a little more than positions.
+        // Bounds are positions, parts of positions, and positions with a byte added.
         let bound = [place.clone(), place[..place.len() / 2].to_vec(), [place.as_slice(), &[0]].concat()]
             [n % 3]
             .clone();
@@ -287,7 +287,7 @@ fn every_value_survives_a_round_trip() {
                     let step = |c: &mut ChangeSet| match kind {
                         0 => c.update::<Zoo>(key, old, new),
                         1 => c.delete::<Zoo>(key, old),
-                        // One column alone.
+                        // A change of a single column.
                         2 => c.update::<Zoo>(key, old, &ZooRow { money: new.money, ..old.clone() }),
                         _ => {
                             c.delete::<Zoo>(key, old);

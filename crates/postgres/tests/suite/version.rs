@@ -1,4 +1,4 @@
-//! A change of a table changes existing databases, so it must raise the version.
+//! A change of a table changes existing databases, so it must increase the version.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use batzen_postgres::Layout;
 use batzen_postgres::schema::{HISTORY, meta, wanted};
 use batzen_tables::{bank, exchange, ledger, switch};
 
-/// The statements that make each table of every service, by its place.
+/// The statements that create each table of every service, by its place.
 fn statements() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for (schema, tables) in
@@ -21,7 +21,7 @@ fn statements() -> BTreeMap<String, String> {
     all
 }
 
-/// `tests/schema.sql` holds the tables of the version in its first line. A new table is only added to
+/// `tests/schema.sql` contains the tables of the version in its first line. A new table is only added to
 /// databases, which needs no new version.
 #[test]
 fn no_table_changes_without_a_new_version() {

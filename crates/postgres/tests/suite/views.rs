@@ -11,7 +11,7 @@ use batzen_protocol::Money;
 use batzen_store::{ColumnDef, ColumnKind, TableDef};
 use batzen_tables::{bank, exchange, ledger, switch};
 
-/// How many different values each column gets: the extremes among them.
+/// How many different values each column gets, including the extremes.
 const VARIANTS: usize = 5;
 
 /// A number that differs by column and by variant, including the extremes of its type.
@@ -173,7 +173,7 @@ fn views_show_readable_amounts_times_and_keys() {
         row.0,
         [some("2023-11-14 22:13:20+00"), some("infinity"), some("18446744073709551615"), some(""), None]
     );
-    // Every length, against the protocol's own.
+    // Every length, compared with the protocol's own encoding.
     for length in 0..70 {
         let bytes: Vec<u8> = (0..length).map(|at: u8| at.wrapping_mul(37) ^ 0xa5).collect();
         let hex = bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));

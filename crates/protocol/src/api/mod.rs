@@ -1,8 +1,7 @@
 //! Bodies of requests and answers.
 //!
-//! Reading ignores unknown members and takes `null` for an absent optional one; writing leaves absent members
-//! out. Members are in the order in which an exchange checks them, which is also the order by which errors
-//! number them.
+//! Reading ignores unknown members and treats `null` as an absent optional member; writing omits absent
+//! members. Members are in the order in which an exchange checks them, which is also how errors number them.
 
 pub mod bank;
 pub mod exchange;

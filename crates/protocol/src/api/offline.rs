@@ -88,7 +88,7 @@ pub struct EnableAuditor {
     pub auditor_name: String,
     /// Its key.
     pub auditor_pub: EddsaPublicKey,
-    /// From when on.
+    /// Start of the validity.
     pub validity_start: Timestamp,
     /// `MASTER_ADD_AUDITOR`.
     pub master_sig: EddsaSignature,
@@ -99,7 +99,7 @@ pub struct EnableAuditor {
 pub struct DisableAuditor {
     /// Its key.
     pub auditor_pub: EddsaPublicKey,
-    /// The end.
+    /// End of the validity.
     pub validity_end: Timestamp,
     /// `MASTER_DEL_AUDITOR`.
     pub master_sig: EddsaSignature,
@@ -110,7 +110,7 @@ pub struct DisableAuditor {
 pub struct EnableWire {
     /// The account.
     pub payto_uri: String,
-    /// From when on.
+    /// Start of the validity.
     pub validity_start: Timestamp,
     /// `MASTER_ADD_WIRE`.
     pub master_sig_add: EddsaSignature,
@@ -123,7 +123,7 @@ pub struct EnableWire {
 pub struct DisableWire {
     /// The account.
     pub payto_uri: String,
-    /// The end.
+    /// End of the validity.
     pub validity_end: Timestamp,
     /// `MASTER_DEL_WIRE`.
     pub master_sig: EddsaSignature,
@@ -134,9 +134,9 @@ pub struct DisableWire {
 pub struct SetWireFee {
     /// The wire method.
     pub wire_method: String,
-    /// From here on …
+    /// Start of the period.
     pub start_time: Timestamp,
-    /// … to here.
+    /// End of the period.
     pub end_time: Timestamp,
     /// Fee for a transfer to a merchant.
     pub wire_fee: Amount,
@@ -149,9 +149,9 @@ pub struct SetWireFee {
 /// Global fees.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SetGlobalFee {
-    /// From here on …
+    /// Start of the period.
     pub start_time: Timestamp,
-    /// … to here.
+    /// End of the period.
     pub end_time: Timestamp,
     /// Fee for a complete reserve history.
     pub history_fee: Amount,
@@ -178,7 +178,7 @@ pub struct DrainProfits {
     pub account_section: String,
     /// The account to credit.
     pub payto_uri: String,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// When to pay.
     pub date: Timestamp,

@@ -1,4 +1,4 @@
-//! Parsing of request bodies, with errors that have a position.
+//! Parsing of request bodies, with errors that include a position.
 
 use std::fmt;
 
@@ -64,14 +64,14 @@ impl ParseError {
     }
 }
 
-/// Reads a body.
+/// Parses a body.
 ///
 /// # Errors
-/// [`ParseError`]. A valid body is read once, without an intermediate form; only an invalid one is read again
-/// to find the error.
+/// [`ParseError`]. A valid body is parsed once, without an intermediate form; only an invalid one is parsed
+/// again to find the error.
 pub fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ParseError> {
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        // serde would also read a structure from an array of its members, which the protocol does not have.
+        // serde would also accept an array of the members, which the protocol does not allow.
         Some(b'{') => serde_json::from_slice(body).map_err(|_| explain::<T>(body)),
         Some(b'[') if fields::<T>().is_none() => serde_json::from_slice(body).map_err(|_| explain::<T>(body)),
         Some(b'[') => match serde_json::from_slice::<IgnoredAny>(body) {
@@ -85,7 +85,7 @@ pub fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, ParseError> {
     }
 }
 
-/// The error for a member that was read but is not acceptable, e.g. an amount in another currency.
+/// The error for a member that was parsed but is not acceptable, e.g. an amount in another currency.
 pub fn field_error<T: DeserializeOwned>(field: &str, message: impl Into<String>) -> ParseError {
     let index = fields::<T>().and_then(|fields| fields.iter().position(|name| *name == field)).unwrap_or(0);
     ParseError {

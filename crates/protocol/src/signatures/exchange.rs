@@ -27,7 +27,7 @@ signed_messages! {
         /// The merchant.
         merchant_pub: EddsaPublicKey,
     }
-    /// Melt confirmation (by the exchange signing key): the melt was accepted and which index need not be
+    /// Melt confirmation (by the exchange signing key): the melt was accepted, and which index need not be
     /// revealed.
     1034 ExchangeConfirmMelt(76) {
         /// The refresh commitment.
@@ -136,7 +136,7 @@ signed_messages! {
     1043 ExchangeAffirmDenomExpired(88) {
         /// When this was confirmed.
         timestamp: Timestamp,
-        /// Which operation was refused.
+        /// The refused operation.
         operation: OperationName,
         /// Hash of the denomination key.
         h_denom_pub: HashCode,

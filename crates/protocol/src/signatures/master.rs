@@ -10,7 +10,7 @@ signed_messages! {
     1025 MasterDenominationKeyValidity(256) {
         /// The master key itself.
         master_pub: EddsaPublicKey,
-        /// From when on the key is used.
+        /// Start of the period in which the key is used.
         start: Timestamp,
         /// The time until which coins can be withdrawn.
         expire_withdraw: Timestamp,
@@ -33,7 +33,7 @@ signed_messages! {
     }
     /// Signing key validity (by the master key): an online signing key of the exchange.
     1024 MasterSigningKeyValidity(64) {
-        /// From when on the key is used.
+        /// Start of the period in which the key is used.
         start: Timestamp,
         /// The time until which the key is used.
         expire: Timestamp,
@@ -54,7 +54,7 @@ signed_messages! {
     }
     /// Auditor add (by the master key): adding an auditor.
     1026 MasterAddAuditor(112) {
-        /// From when on.
+        /// Start of the validity.
         start_date: Timestamp,
         /// The auditor.
         auditor_pub: EddsaPublicKey,
@@ -63,21 +63,21 @@ signed_messages! {
     }
     /// Auditor removal (by the master key): removing an auditor.
     1027 MasterDelAuditor(48) {
-        /// The end.
+        /// End of the validity.
         end_date: Timestamp,
         /// The auditor.
         auditor_pub: EddsaPublicKey,
     }
     /// Wire account add (by the master key): adding a bank account (management request).
     1021 MasterAddWire(48) {
-        /// From when on.
+        /// Start of the validity.
         start_date: Timestamp,
         /// Hash of the account's payto URI.
         h_payto: ShortHash,
     }
     /// Wire account removal (by the master key): removing a bank account.
     1023 MasterDelWire(48) {
-        /// The end.
+        /// End of the validity.
         end_date: Timestamp,
         /// Hash of the account's payto URI.
         h_payto: ShortHash,
@@ -92,9 +92,9 @@ signed_messages! {
     1028 MasterWireFees(136) {
         /// Hash of the name of the wire method.
         h_wire_method: HashCode,
-        /// From when on.
+        /// Start of the validity.
         start_date: Timestamp,
-        /// The end.
+        /// End of the validity.
         end_date: Timestamp,
         /// Fee for a wire transfer.
         wire_fee: Amount,
@@ -103,9 +103,9 @@ signed_messages! {
     }
     /// Global fees (by the master key): global fees and limits for a period.
     1022 MasterGlobalFees(116) {
-        /// From when on.
+        /// Start of the validity.
         start_date: Timestamp,
-        /// The end.
+        /// End of the validity.
         end_date: Timestamp,
         /// How long an expired purse stays readable.
         purse_timeout: Duration,
@@ -129,9 +129,9 @@ signed_messages! {
     1019 MasterPartnerDetails(152) {
         /// Master key of the partner.
         partner_pub: EddsaPublicKey,
-        /// From when on.
+        /// Start of the validity.
         start_date: Timestamp,
-        /// The end.
+        /// End of the validity.
         end_date: Timestamp,
         /// How often transfers are made.
         wad_frequency: Duration,
@@ -146,7 +146,7 @@ signed_messages! {
         wtid: Wtid,
         /// When to pay.
         date: Timestamp,
-        /// How much to pay.
+        /// Amount to pay.
         amount: Amount,
         /// Hash of the name of the account's configuration section.
         h_section: HashCode,
@@ -155,7 +155,7 @@ signed_messages! {
     }
     /// AML officer (by the master key): enabling or disabling an AML officer.
     1017 MasterAmlKey(116) {
-        /// The start.
+        /// Time of the change.
         change_date: Timestamp,
         /// The officer.
         officer_pub: EddsaPublicKey,

@@ -42,7 +42,7 @@ pub trait SignedMessage {
     /// An array of [`SignedMessage::SIZE`] bytes.
     type Message: AsRef<[u8]>;
 
-    /// The bytes that are signed.
+    /// The bytes to sign.
     fn message(&self) -> Self::Message;
 
     /// Signs with a private key. Use [`SignedMessage::sign_with`] for many signatures with one key.
@@ -55,7 +55,7 @@ pub trait SignedMessage {
         signer.sign(self.message().as_ref())
     }
 
-    /// Whether the signature is that of `key` over exactly this message.
+    /// Whether the signature is by `key` over exactly this message.
     #[must_use]
     fn verify(&self, key: &EddsaPublicKey, signature: &EddsaSignature) -> bool {
         eddsa::verify(key, self.message().as_ref(), signature)
@@ -65,7 +65,7 @@ pub trait SignedMessage {
 /// Size of the header of every message: total size and purpose.
 pub const HEADER_SIZE: usize = 8;
 
-/// A value that has a place in signed messages.
+/// A value that can be a field of signed messages.
 pub trait Field {
     /// Its size there, in bytes.
     const SIZE: usize;
@@ -184,7 +184,7 @@ macro_rules! signed_messages {
                 let mut out = [0u8; $size];
                 out[..4].copy_from_slice(&(($size) as u32).to_be_bytes());
                 out[4..8].copy_from_slice(&(($purpose) as u32).to_be_bytes());
-                // Without fields the rest is empty and never taken.
+                // Without fields the rest is empty and not used.
                 #[allow(unused_mut, unused_variables)]
                 let mut rest = &mut out[$crate::signatures::HEADER_SIZE..];
                 $(

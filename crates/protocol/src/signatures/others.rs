@@ -13,9 +13,9 @@ signed_messages! {
         h_rsa: HashCode,
         /// Hash of the name of the configuration section.
         h_section_name: HashCode,
-        /// From when on the key is used.
+        /// Start of the period in which the key is used.
         anchor_time: Timestamp,
-        /// For how long coins can be withdrawn.
+        /// How long coins can be withdrawn.
         duration_withdraw: Duration,
     }
     /// CS key announcement (by the CS security module key): a fresh CS denomination key of a coin section.
@@ -24,18 +24,18 @@ signed_messages! {
         h_cs: HashCode,
         /// Hash of the name of the configuration section.
         h_section_name: HashCode,
-        /// From when on the key is used.
+        /// Start of the period in which the key is used.
         anchor_time: Timestamp,
-        /// For how long coins can be withdrawn.
+        /// How long coins can be withdrawn.
         duration_withdraw: Duration,
     }
     /// Signing key announcement (by the EdDSA security module key): a fresh online signing key.
     1251 SmSigningKey(56) {
         /// The signing key.
         exchange_pub: EddsaPublicKey,
-        /// From when on the key is used.
+        /// Start of the period in which the key is used.
         anchor_time: Timestamp,
-        /// For how long the key is used.
+        /// How long the key is used.
         duration: Duration,
     }
     /// Auditor approval of a denomination (by the auditor key): the auditor audits this denomination.
@@ -44,7 +44,7 @@ signed_messages! {
         h_auditor_url: HashCode,
         /// The master key itself.
         master_pub: EddsaPublicKey,
-        /// From when on the key is used.
+        /// Start of the period in which the key is used.
         start: Timestamp,
         /// The time until which coins can be withdrawn.
         expire_withdraw: Timestamp,

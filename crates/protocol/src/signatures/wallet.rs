@@ -139,7 +139,7 @@ signed_messages! {
     1210 WalletPurseCreate(140) {
         /// When the purse expires.
         purse_expiration: Timestamp,
-        /// What the purse shall hold, after deposit fees.
+        /// Target amount of the purse, after deposit fees.
         purse_amount: Amount,
         /// Hash of the contract.
         h_contract_terms: HashCode,
@@ -181,7 +181,7 @@ signed_messages! {
     1214 WalletAccountMerge(176) {
         /// When the purse expires.
         purse_expiration: Timestamp,
-        /// What the purse shall hold, after deposit fees.
+        /// Target amount of the purse, after deposit fees.
         purse_amount: Amount,
         /// Fee for creating a purse.
         purse_fee: Amount,

@@ -1,12 +1,12 @@
 //! Feeds mutated seeds to every parser: a short version of fuzzing.
 //!
-//! The mutations are the same at every run. `BATZEN_FUZZ_ITERATIONS` sets how many there are for each parser.
+//! The mutations are the same on every run. `BATZEN_FUZZ_ITERATIONS` sets their number per parser.
 
 use std::path::Path;
 
 use batzen_protocol::fuzz_entry::ENTRIES;
 
-/// Numbers that look random and are the same every time (xorshift*, Vigna 2016).
+/// Pseudo-random numbers, the same on every run (xorshift*, Vigna 2016).
 struct Random(u64);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Pieces that parsers care about.
+/// Tokens with a meaning for the parsers.
 const TOKENS: &[&str] = &[
     "{",
     "}",

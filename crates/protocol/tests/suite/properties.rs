@@ -1,4 +1,4 @@
-//! Properties of all values: written values can be read again, and arithmetic is exact.
+//! Properties of all values: formatted values can be parsed again, and arithmetic is exact.
 
 use batzen_crypto::cs::{CsBlindSignature, CsSignature};
 use batzen_crypto::{
@@ -102,7 +102,7 @@ fn json() -> impl Strategy<Value = Value> {
 fn round_trip<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T) {
     let text = serde_json::to_vec(value).unwrap();
     assert_eq!(&parse_body::<T>(&text).unwrap(), value);
-    // Through the pretty form, with members in another order and more of them.
+    // Through the pretty form, with members in another order and additional ones.
     let mut object = serde_json::to_value(value).unwrap();
     object.as_object_mut().unwrap().insert("unknown".into(), serde_json::json!({"a": [1, {"b": null}]}));
     let pretty = serde_json::to_vec_pretty(&object).unwrap();

@@ -1,5 +1,5 @@
-//! The task behind a client: finds a signer, sends queued requests, delivers answers, and requeues what was
-//! not answered.
+//! The task behind a client: finds a signer, sends queued requests, delivers answers, and requeues unanswered
+//! requests.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -20,7 +20,7 @@ use crate::state::lock;
 
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often overdue requests are looked for.
+/// How often to look for overdue requests.
 const TICK: Duration = Duration::from_millis(100);
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
@@ -34,7 +34,7 @@ enum Waiter {
 struct InFlight {
     inner: Arc<Inner>,
     waiting: Mutex<HashMap<u64, Waiter>>,
-    /// The listing has to be requested.
+    /// The listing must be requested.
     ask: tokio::sync::Notify,
     /// Items under way.
     items: AtomicUsize,
@@ -88,13 +88,13 @@ async fn connect(inner: &Inner, address: &Address) -> Result<(Channel, usize), L
     Ok((channel, hello.items_max as usize))
 }
 
-/// Requests whose callers have gone need not be sent.
+/// Drops requests whose callers have gone: they need not be sent.
 fn drop_abandoned(inner: &Inner) {
     lock(&inner.queue).retain(|pending| !pending.reply.is_closed());
 }
 
-/// Uses a connection until it breaks; returns the reason. Unanswered requests are back at the front of the
-/// queue.
+/// Uses a connection until it breaks, and returns the reason. Unanswered requests are back at the front of
+/// the queue.
 async fn use_connection(inner: &Arc<Inner>, channel: Channel, items_max: usize) -> String {
     let (reader, mut writer) = tokio::io::split(channel);
     let in_flight = Arc::new(InFlight {
@@ -113,7 +113,7 @@ async fn use_connection(inner: &Arc<Inner>, channel: Channel, items_max: usize) 
         }
     };
     reading.abort();
-    // It must not answer requests that are about to be sent elsewhere.
+    // The old connection must not answer requests that are about to be sent elsewhere.
     let _ = reading.await;
     requeue(&in_flight, written)
 }
@@ -165,7 +165,7 @@ async fn write(in_flight: &InFlight, writer: &mut WriteHalf<Channel>, items_max:
             let mut waiting = lock(&in_flight.waiting);
             while let Some(front) = queue.front()
                 && in_flight.items.load(Relaxed) + front.count <= items_max
-                // One slot is for the listing.
+                // One slot is reserved for the listing.
                 && waiting.len() + 1 < REQUESTS_MAX
             {
                 let mut pending = queue.pop_front().expect("there is a front");

@@ -1,5 +1,5 @@
-//! Transfer of private keys between signers of one exchange: what the primary exports, what a follower stores
-//! and erases.
+//! Transfer of private keys between signers of one exchange: what the primary exports, and what a follower
+//! stores and erases.
 
 use batzen_crypto::denom::Cipher;
 use batzen_crypto::{CryptoError, ExpandedSigner};
@@ -65,7 +65,7 @@ impl SecurityModules {
             }
             Secret::Denomination(cipher, section, stored) => {
                 let directory = self.directory(*cipher).join(section);
-                // Store nothing that would not load.
+                // Never store a key that would not load.
                 decode(*cipher, &stored.secret)
                     .map_err(|source| KeyError::Crypto { path: directory.clone(), source })?;
                 files::store(&directory, kind_of(*cipher), stored)?;
@@ -78,8 +78,8 @@ impl SecurityModules {
         }
     }
 
-    /// Erases every key for which neither `keeps` nor `keeps_signing` holds: keys that the primary signer no
-    /// longer has.
+    /// Erases every key for which neither `keeps` nor `keeps_signing` holds: keys that the primary no longer
+    /// has.
     ///
     /// # Errors
     /// If a file cannot be erased.

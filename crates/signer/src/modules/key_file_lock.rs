@@ -1,6 +1,6 @@
 //! The lock on the key files, which services on one machine share. Only its holder creates, replaces or
 //! erases keys, and it first loads the keys that other processes have written. So no key is created twice,
-//! and no key is in the memory of one process alone.
+//! and no key is in the memory of only one process.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -21,18 +21,18 @@ const LOAD_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub(super) struct KeyFileLock {
     process: tokio::sync::Mutex<()>,
-    /// Keys taken up since the last [`SecurityModules::refresh`].
+    /// Keys loaded since the last [`SecurityModules::refresh`].
     taken_up: AtomicUsize,
 }
 
-/// Permits its holder to change keys. The lock among processes ends with the file.
+/// Permits its holder to change keys. The lock between processes ends with the file.
 pub(super) struct KeyFileGuard<'a> {
     _process: tokio::sync::MutexGuard<'a, ()>,
     _machine: File,
 }
 
 impl SecurityModules {
-    /// Waits for the lock, possibly while another process creates keys, and takes up the keys of other
+    /// Waits for the lock, possibly while another process creates keys, and loads the keys of other
     /// processes.
     pub(super) async fn lock_key_files(&self) -> Result<KeyFileGuard<'_>, KeyError> {
         let process_guard = self.key_file_lock.process.lock().await;
@@ -48,7 +48,7 @@ impl SecurityModules {
         Ok(KeyFileGuard { _process: process_guard, _machine: file })
     }
 
-    /// Takes up the keys that other processes have created or replaced in these files. Returns their number
+    /// Loads the keys that other processes have created or replaced in these files. Returns their number
     /// since the last call.
     ///
     /// # Errors

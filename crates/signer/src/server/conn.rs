@@ -1,4 +1,4 @@
-//! One connection: frames in, answers out as soon as they are ready, in any order.
+//! One connection: it reads frames and sends answers as soon as they are ready, in any order.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::secrets;
 use crate::server_limits::{LISTING_WAIT, REQUESTS_MAX};
 use crate::state::{Client, ClientKind, Signer};
 
-/// Most items of one connection under way.
+/// The maximum number of items of one connection under way.
 pub(crate) const ITEMS_MAX: usize = 8192;
-/// Most answers that may wait for the network, refusals included. A client that does not read them is
-/// disconnected.
+/// The maximum number of answers that may wait for the network, including refusals. A client that does not
+/// read them is disconnected.
 const ANSWERS_MAX: usize = 2 * REQUESTS_MAX;
-/// A client asks for the listing at least this often. A silent client is disconnected.
+/// A client requests the listing at least this often. A silent client is disconnected.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for the rest of a frame after its first byte, and for the client to read its answers.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most answers written at once.
+/// The maximum number of answers written at once.
 const WRITE_BATCH: usize = 128;
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
@@ -66,7 +66,7 @@ pub(super) async fn serve(signer: &Arc<Signer>, channel: Channel, client: &Clien
             tracing::warn!(client = client.name, "sent a malformed frame");
         }
     }
-    // Pending requests are answered, unless the client has gone.
+    // Pending requests are answered, unless the client has disconnected.
     let finish = async { while tasks.join_next().await.is_some() {} };
     if tokio::time::timeout(TRANSFER_TIMEOUT, finish).await.is_err() {
         tasks.abort_all();
@@ -80,7 +80,7 @@ pub(super) async fn serve(signer: &Arc<Signer>, channel: Channel, client: &Clien
 
 /// Why a connection ends.
 enum Ended {
-    /// The client disconnected, or the process ends.
+    /// The client disconnected, or the process is ending.
     Gone,
     /// A frame was not completed in time.
     Slow,
@@ -110,7 +110,7 @@ async fn read(
             got = idle => got,
         };
         got.map_err(|_| Ended::Gone)?.map_err(|_| Ended::Gone)?;
-        // Bounds the time of a whole frame, however steadily its bytes arrive.
+        // Limits the time of a whole frame, however steadily its bytes arrive.
         let rest = async {
             reader.read_exact(&mut head[1..]).await.map_err(|_| Ended::Gone)?;
             let header = Header::from_bytes(&head, Side::Request)?;
@@ -304,8 +304,8 @@ fn status(signer: &Signer, header: Header) -> Out {
     blob(header, &report)
 }
 
-/// Sends the listing once it differs from the known one, or after a while an empty one, which means no
-/// change.
+/// Sends the listing once it differs from the known one. After a while, sends an empty one, which means that
+/// nothing has changed.
 async fn listing(signer: &Signer, header: Header, known: u64) -> Out {
     let mut changes = signer.snapshot.subscribe();
     let changed = changes.wait_for(|keys| keys.version != known && keys.version != NO_VERSION);
@@ -349,6 +349,6 @@ async fn write(mut writer: WriteHalf<Channel>, mut outgoing: mpsc::Receiver<Out>
             return;
         }
     }
-    // The receiver may have gone.
+    // The receiver may have disconnected.
     let _ = tokio::time::timeout(TRANSFER_TIMEOUT, writer.shutdown()).await;
 }

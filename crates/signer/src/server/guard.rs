@@ -1,5 +1,5 @@
-//! Slows down clients whose handshakes fail. After some failures an address may try only once a second. The
-//! log gets at most one line a second.
+//! Slows down clients whose handshakes fail. After some failures, an address may try only once per second.
+//! The log gets at most one line per second.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use crate::state::lock;
 
-/// Consecutive failures before an address is slowed down.
+/// How many consecutive failures an address may have before it is slowed down.
 const FREE_FAILURES: u32 = 10;
-/// Interval of tries for a slow address. One failure is forgotten per interval.
+/// How often a slow address may try. One failure is forgotten per interval.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Most addresses remembered. If there are more, all are slowed down together.
+/// The maximum number of addresses remembered. If there are more, all are slowed down together.
 const ADDRESSES_MAX: usize = 4096;
 
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ impl Guard {
         state.failed.get(&from).is_none_or(|record| record.present(now) < FREE_FAILURES)
     }
 
-    /// Records a failure. Returns the number of unlogged failures before this one if it is to be logged.
+    /// Records a failure. If it should be logged, returns the number of unlogged failures before it.
     pub fn failed(&self, from: Option<IpAddr>) -> Option<u64> {
         self.failed_at(from, Instant::now())
     }
@@ -88,10 +88,10 @@ mod tests {
             assert!(guard.may_try_at(bad, begin));
             logged += usize::from(guard.failed_at(bad, begin).is_some());
         }
-        assert_eq!(logged, 1, "one line a second");
+        assert_eq!(logged, 1, "one line per second");
         assert!(!guard.may_try_at(bad, begin));
         assert!(guard.may_try_at(good, begin) && guard.may_try_at(None, begin));
-        assert!(guard.may_try_at(bad, begin + PAUSE), "one try a second");
+        assert!(guard.may_try_at(bad, begin + PAUSE), "one try per second");
         assert_eq!(guard.failed_at(bad, begin + PAUSE), Some(u64::from(FREE_FAILURES) - 1));
         assert!(!guard.may_try_at(bad, begin + PAUSE));
         assert!(guard.may_try_at(bad, begin + 30 * PAUSE));

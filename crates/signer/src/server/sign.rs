@@ -1,4 +1,4 @@
-//! From the items of a signing request to its answer.
+//! Turns the items of a signing request into its answer.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::modules::HeldKey;
 use crate::policy;
 use crate::state::{Signer, Snapshot};
 
-/// Items of a request: each has its result already, or a position among the submitted ones.
+/// The items of a request: each has its result already, or a position among the submitted ones.
 type Places = Vec<Result<(), ItemStatus>>;
 
 /// A request whose items are queued on the CPU pool.
@@ -48,14 +48,14 @@ fn blind(keys: &Snapshot, item: Item, now: Timestamp) -> Result<HeldBlind, ItemS
     match item {
         Item::Rsa { key, blinded } => {
             let key = usable(keys, &key, Cipher::Rsa, now)?;
-            // The answer is as large as the frame's header says.
+            // The answer has the size that the frame's header states.
             if key.modulus_bytes() != Some(blinded.len()) {
                 return Err(ItemStatus::Planchet);
             }
             Ok(HeldBlind {
                 key: Arc::clone(key),
                 planchet: BlindedPlanchet::Rsa { blinded },
-                // Matters for Clause Blind Schnorr alone.
+                // Matters only for Clause Blind Schnorr.
                 operation: batzen_crypto::cs::CsOperation::Withdraw,
             })
         }
@@ -95,7 +95,7 @@ fn submit<I: Send + Sync + 'static, O: Send + 'static>(
     Ok((places, collector.submit(accepted)?))
 }
 
-/// Begins a signing request.
+/// Starts a signing request.
 pub(super) fn begin(signer: &Signer, kind: Kind, items: Vec<Item>) -> Result<Making, Status> {
     let (keys, now) = (signer.keys(), signer.clock.now());
     let busy = |PoolBusy| Status::Busy;

@@ -1,4 +1,4 @@
-//! Frames of every kind: what is written can be read, and no input breaks the reader.
+//! Frames of every kind: what is written can be read again, and no input breaks the reader.
 
 use batzen_crypto::cs::{CsBlindSignature, CsOperation};
 use batzen_crypto::{CsNonce, CsRPub, CsScalar, EddsaPublicKey, EddsaSignature};
@@ -52,7 +52,7 @@ proptest! {
         fuzz_entry::frames(&data);
     }
 
-    /// Random bytes rarely resemble a frame, so these are frames with some bytes changed.
+    /// Random bytes rarely resemble a frame, so this changes a few bytes of valid frames.
     #[test]
     fn damaged_frames_of_every_kind_are_read_or_refused(
         kind in prop::sample::select(Kind::ALL.to_vec()),
@@ -83,7 +83,7 @@ proptest! {
             item.push(&mut body);
         }
         let header = Header::request(kind, modulus, items.len(), 7);
-        prop_assert_eq!(header.body, body.len(), "the size follows from the kind alone");
+        prop_assert_eq!(header.body, body.len(), "the size depends only on the kind");
         prop_assert_eq!(Header::from_bytes(&header.to_bytes(), Side::Request), Ok(header));
         let size = kind.request_item(modulus);
         let read: Vec<_> = body.chunks_exact(size).map(|bytes| Item::parse(kind, bytes).unwrap()).collect();

@@ -117,13 +117,13 @@ fn a_nonce() -> CsNonce {
     CsNonce::from_bytes(*EddsaPrivateKey::generate().as_bytes())
 }
 
-/// No server listens there.
+/// An address without a server.
 const NOWHERE: &str = "tcp://127.0.0.1:1";
 
 async fn wait_until(mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + STEP_TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "it does not happen");
+        assert!(Instant::now() < deadline, "the condition is not met");
         tokio::time::sleep(StdDuration::from_millis(10)).await;
     }
 }
@@ -197,7 +197,7 @@ async fn a_node_gets_signatures_but_no_private_keys() {
     let refused = custody.blind_sign(orders.into()).await.unwrap();
     assert!(refused.iter().all(|result| matches!(result, Err(NotSigned::Planchet(_)))), "{refused:?}");
 
-    // A signer signs no other messages, and not with missing keys.
+    // A signer signs no other messages, and cannot sign with missing keys.
     let signers = custody.signers().unwrap();
     let ask = |item: Item| async move { signers.submit(&[item]).unwrap().await.unwrap().remove(0) };
     let message = MasterSigningKeyRevoked { signkey_pub: key.public_key() }.message().as_ref().to_vec();
@@ -251,7 +251,7 @@ async fn a_follower_has_the_primarys_keys_and_loses_what_is_revoked() {
     };
     assert_eq!(files(dirs[0].path()), files(dirs[1].path()));
 
-    // Only the master key revokes, and then at every signer.
+    // Only the master key can revoke, and the revocation reaches every signer.
     let cs = of(&on_both, Cipher::Cs);
     let (h_bare, h_denom_pub) = (cs.info().h_bare, cs.info().public(6).h_denom_pub());
     let message = MasterDenominationKeyRevoked { h_denom_pub };
@@ -271,7 +271,7 @@ async fn a_follower_has_the_primarys_keys_and_loses_what_is_revoked() {
     assert_eq!(on_both.denominations().len(), 2, "another key has taken its place");
     assert_eq!(files(dirs[0].path()), files(dirs[1].path()));
 
-    // Of two primaries the one that was promoted last remains.
+    // Of two primaries, the one that was promoted last remains.
     follower.signer.promote(primary.signer.status().epoch).unwrap();
     assert_eq!((follower.signer.role(), follower.signer.status().epoch), (Role::Primary, 1));
 }
@@ -329,7 +329,7 @@ async fn a_planchet_of_another_size_than_the_keys_is_refused_alone() {
     let custody = custody(&keys, &[&one.url]).await;
     let key = KeyId::of(&of(&custody, Cipher::Rsa).info().h_bare);
     let client = client(&keys, &[&one.url], ClientOptions::default());
-    // The frame says 256 bytes, the key has 128: only the first item has a valid size for its key.
+    // The frame says 256 bytes, but the key has 128: only the first item has a valid size for its key.
     let item = |bytes: usize| {
         let mut blinded = vec![0; bytes];
         *blinded.last_mut().unwrap() = 7;
@@ -345,7 +345,7 @@ async fn requests_to_a_silent_signer_time_out_and_are_bounded() {
     let keys = Keys::new();
     let (listener, bound) = Listener::bind(Listen::localhost(0)).await.unwrap();
     let Bound::Tcp(address) = bound else { unreachable!() };
-    // It sends its hello, and nothing more.
+    // It sends its hello and nothing more.
     let accept = Accept::new(&keys.signers[0], vec![keys.node.public_key()]).unwrap();
     let silent = tokio::spawn(async move {
         let mut open = Vec::new();
@@ -406,7 +406,7 @@ async fn a_client_that_sends_malformed_frames_is_disconnected_alone() {
             }
             channel.write_all(&bytes).await.unwrap();
             channel.flush().await.unwrap();
-            // Disconnected or answered: both are fine.
+            // It may be disconnected or answered.
             let mut answer = [0; HEADER_BYTES];
             let _ = tokio::time::timeout(StdDuration::from_millis(50), channel.read_exact(&mut answer)).await;
             broken += 1;

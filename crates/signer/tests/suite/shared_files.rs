@@ -60,10 +60,10 @@ async fn two_processes_make_each_key_once() {
         modules.refresh().await.unwrap();
     }
     assert_eq!(keys(&one), keys(&two));
-    assert_eq!(keys(&one), keys(&open()), "what is in memory is on disk");
-    assert!(keys(&one).len() >= 9, "three keys of each kind at least");
+    assert_eq!(keys(&one), keys(&open()), "the keys in memory are on disk");
+    assert!(keys(&one).len() >= 9, "at least three keys of each kind");
 
-    // A revoked key is destroyed and replaced once, whichever process learns of it first.
+    // A revoked key is destroyed and replaced only once, whichever process learns of it first.
     let revoked = one.denominations().remove(0).info.h_bare;
     let signing = one.signing_keys().remove(0).info.exchange_pub;
     let before = keys(&one);
@@ -80,7 +80,7 @@ async fn two_processes_make_each_key_once() {
     assert_eq!(keys(&one), keys(&open()));
     assert_eq!(keys(&one).intersection(&before).count(), before.len() - 2);
 
-    // The same later. Expired keys disappear in both.
+    // The same some time later. Expired keys disappear in both.
     let later = START.saturating_add(Duration::from_secs(10 * DAY));
     tokio::join!(generate(&one, later), generate(&two, later));
     let erase = async |modules: &SecurityModules| {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::keys::{Keys, currency};
 use crate::marks::Marks;
 
-/// The data for the answer to a command, besides its outcome.
+/// The data for the answer to a command, in addition to its outcome.
 pub enum Pending {
     /// Coins from a reserve.
     Withdraw {
@@ -52,9 +52,9 @@ pub enum Pending {
     Reveal,
     /// A refund.
     Refund {
-        /// Which.
+        /// The refund's key.
         key: RefundKey,
-        /// How much.
+        /// The amount.
         amount: Amount,
     },
 }
@@ -81,7 +81,7 @@ fn error_with(code: u32, status: Option<u16>, extra: Value) -> HttpResponse {
     HttpResponse { status, ..ok(&body) }
 }
 
-/// The store could not be read or written: it is unknown whether the request took effect.
+/// The store could not be read or written, so it is unknown whether the request took effect.
 #[must_use]
 pub fn store_failed(error: &StoreError) -> HttpResponse {
     HttpResponse { status: 503, body: error.to_string().into_bytes(), ..HttpResponse::default() }
@@ -190,7 +190,7 @@ impl Pending {
     /// The confirmation of a refund.
     ///
     /// # Panics
-    /// If the outcome is no refund.
+    /// If the outcome is not a refund.
     #[must_use]
     pub fn confirm_refund(self) -> HttpResponse {
         let Self::Refund { key, amount } = self else { panic!("a refund") };
@@ -205,7 +205,8 @@ impl Pending {
         ok(&RefundConfirmation { exchange_sig: message.sign(signer), exchange_pub: signer.public_key() })
     }
 
-    /// The answer to a refusal. Conflicts have no history as a proof, since honest wallets never get one.
+    /// The answer to a refusal. Conflicts come without a history as proof, since honest wallets never get
+    /// one.
     #[must_use]
     pub fn refuse(&self, refusal: &Refusal, now: Timestamp, marks: &mut Marks) -> HttpResponse {
         let operation = match self {

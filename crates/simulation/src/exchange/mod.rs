@@ -24,7 +24,7 @@ use answers::Pending;
 pub use answers::{ok as answer_of, store_failed};
 use requests::{Decoded, RequestDecoder};
 
-/// What the rules answer to a command.
+/// The rules' answer to a command.
 type Verdict = Result<Outcome, Refusal>;
 
 struct Running {
@@ -49,9 +49,9 @@ pub struct Exchange {
     /// Successful requests to the bank: URL, request, answer.
     pub acknowledged: Vec<(HttpRequest, HttpResponse)>,
     asked: BTreeMap<u64, HttpRequest>,
-    /// Whether the wirewatch worker sleeps forever, by [`Bug::LostWakeup`].
+    /// Whether the wirewatch worker sleeps for ever, for [`Bug::LostWakeup`].
     sleeps: bool,
-    /// What the bank was last asked to transfer, for [`Bug::PaysAgainAfterCrash`].
+    /// The last transfer requested from the bank, for [`Bug::PaysAgainAfterCrash`].
     last_transfer: Option<HttpRequest>,
     transfers_answered: BTreeMap<Wtid, u32>,
 }
@@ -61,7 +61,7 @@ fn rules_config() -> RulesConfig {
 }
 
 impl Exchange {
-    /// A new exchange; it begins with [`Exchange::start`].
+    /// A new exchange; [`Exchange::start`] starts it.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Exchange {
         self.running.as_ref().map(|running| (&running.store, &*running.rules.denoms))
     }
 
-    /// Begins.
+    /// Starts.
     ///
     /// # Errors
     /// When the store does not open or cannot be read.
@@ -285,7 +285,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Answers a request at once, without network and faults: for the checker.
+    /// Answers a request at once, without network and faults, for the checker.
     ///
     /// # Errors
     /// If a check fails.
@@ -307,7 +307,7 @@ impl Exchange {
     }
 }
 
-/// If a service finds damage in its store, the run fails: an error answer is not enough.
+/// Fails the run if a service found damage in its store: an error answer is not enough.
 pub fn response_without_damage(response: &HttpResponse) -> Step {
     let text = String::from_utf8_lossy(&response.body);
     if response.status == 503 && names_damage(&text) { Err(Stop::wrong(text)) } else { Ok(()) }

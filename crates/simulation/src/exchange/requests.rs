@@ -1,5 +1,5 @@
-//! Turns requests into commands: decode, look up, verify, sign blindly, as the real service's handlers do, in
-//! the same order. Decisions here are provisional, except for signatures.
+//! Turns requests into commands: decodes, looks up, verifies and blindly signs, as the real service's
+//! handlers do and in the same order. Decisions here are provisional, except for signatures.
 
 use batzen_crypto::denom::{blind_sign_batch, h_coin_pub};
 use batzen_crypto::refresh::{FreshDenom, KAPPA, RefreshCommitment, recompute_candidate};
@@ -32,7 +32,7 @@ use crate::keys::{Denom, EXCHANGE_URL, Keys, currency};
 
 /// The result of handling a request.
 pub enum Decoded {
-    /// An answer without the rules.
+    /// An answer that does not need the rules.
     Reply(HttpResponse),
     /// A command for the rules.
     Command(Box<Command>, Pending),

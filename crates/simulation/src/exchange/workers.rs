@@ -1,4 +1,4 @@
-//! The workers, one round at a time: with the same reads and commands as in the service.
+//! The workers, one round at a time, with the same reads and commands as in the service.
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_exchange::reads::read;
@@ -33,7 +33,7 @@ fn gateway(path: &str) -> String {
     format!("{BANK_URL}taler-wire-gateway/{EXCHANGE_ACCOUNT}/{path}")
 }
 
-/// Gives a transfer request another uid: a bug.
+/// Gives a transfer request another uid, which is a bug.
 pub fn with_new_uid(request: &mut HttpRequest, random: &mut Random) {
     let body = request.body.take().unwrap_or_default();
     let mut transfer: TransferRequest = serde_json::from_slice(&body).expect("a transfer");
@@ -79,7 +79,7 @@ impl Exchange {
             context.marks.meet("history.repeated");
             self.sleeps = context.has(Bug::LostWakeup);
         }
-        // After a repeated request, the answer to the first is ignored.
+        // Once a request has been repeated, the answer to the first one is ignored.
         self.questions.retain(|_, question| *question != Question::History);
         let rows = context.swarm.page_rows;
         let url = gateway(&format!("history/incoming?start={cursor}&delta={rows}"));
@@ -224,7 +224,7 @@ impl Exchange {
         })?;
         for (wtid, row, credit_account) in open.into_iter().flatten() {
             if self.questions.values().any(|question| *question == Question::Transfer(wtid)) {
-                // No answer for a whole round: the request or its answer is lost.
+                // There was no answer for a whole round, so the request or its answer is lost.
                 self.questions.retain(|_, question| *question != Question::Transfer(wtid));
                 context.marks.meet("transfer.repeated");
             }

@@ -1,4 +1,4 @@
-//! Random change sets for the tests of a backend, and a check that all ways of reading agree.
+//! Random change sets for tests of a backend, and a check that all ways of reading agree.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// The factor by which long runs exceed usual ones: `BATZEN_SOAK_FACTOR`, or 1.
+/// The factor by which soak tests exceed normal ones: `BATZEN_SOAK_FACTOR`, or 1.
 #[must_use]
 pub fn soak_factor() -> u64 {
     std::env::var("BATZEN_SOAK_FACTOR")
@@ -45,7 +45,7 @@ pub fn random_row(random: &mut Random) -> ItemRow {
     }
 }
 
-/// A random change set that fits `rows`, applied to them.
+/// A random change set that fits `rows`, and is applied to them.
 pub fn random_changes(random: &mut Random, rows: &mut Rows) -> ChangeSet {
     let mut changes = ChangeSet::new();
     for _ in 0..1 + random.below(6) {
@@ -68,7 +68,7 @@ pub fn random_changes(random: &mut Random, rows: &mut Rows) -> ChangeSet {
     changes
 }
 
-/// Reads all items in every possible way; an error if the ways disagree.
+/// Reads all items in every possible way; returns an error if the ways disagree.
 pub fn read_rows(store: &Store) -> std::result::Result<Rows, String> {
     let fail = |e: crate::StoreError| e.to_string();
     let all = store.all::<Items>().map_err(fail)?;

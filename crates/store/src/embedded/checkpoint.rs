@@ -2,8 +2,8 @@
 //!
 //! A checkpoint is taken part by part while commits continue. It mixes states from its start to its end;
 //! replaying the journal from the start makes it consistent, since every record contains a row's whole state.
-//! Two rules ensure that: a table's primary index is copied before its secondary ones (then a stale secondary
-//! entry always belongs to a version that the replay meets and removes), and no segment that the journal had
+//! Two rules ensure this. A table's primary index is copied before its secondary ones, so a stale secondary
+//! entry always belongs to a version that the replay meets and removes. And no segment that the journal had
 //! at the start is removed before the next checkpoint is complete. A journal that ends before the
 //! checkpoint's end has lost acknowledged commits.
 
@@ -20,15 +20,15 @@ use super::{Core, Segment, lock};
 use crate::{Result, StoreError, TableDef};
 
 const MAGIC: &[u8; 8] = b"BATZIDX1";
-/// The format of checkpoints; the manifest has the journal's.
+/// The format of checkpoints. The manifest states the journal's format.
 const CHECKPOINT_VERSION: u32 = 1;
 const END: u8 = 0;
 const PRIMARY: u8 = 1;
 const HASH: u8 = 2;
 const ORDERED: u8 = 3;
 const BUFFER_BYTES: usize = 1 << 20;
-/// The size of a piece that is written and synced at once: commits wait behind a piece, and its memory is
-/// allocated from the system again.
+/// The size of a piece that is written and synced at once: commits wait for one piece, and its memory is
+/// allocated from the system each time.
 const FLUSH_BYTES: usize = 256 << 10;
 /// The pause after a piece, as a multiple of the time it took, unless the next segment is needed soon.
 const PIECE_REST: u32 = 4;
@@ -55,7 +55,7 @@ pub(crate) struct Checkpoint {
 }
 
 /// A hash of the index definitions: kinds, columns, and versions of computed entries. Checkpoints with
-/// another one are not used.
+/// another hash are not used.
 pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
     let describe = |table: &&'static TableDef| {
         let TableDef { id, version, indexes, key_columns, row_columns, .. } = table;
@@ -67,7 +67,7 @@ pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
 }
 
 /// Memory that is kept from one checkpoint to the next, and touched when the store is opened. Allocating it
-/// again, in huge pages that the kernel clears, delayed payments by tens of milliseconds.
+/// each time, in huge pages that the kernel clears, delayed payments by tens of milliseconds.
 pub(crate) struct Buffers {
     out: Vec<u8>,
     piece: Vec<u8>,
@@ -103,7 +103,7 @@ impl Out<'_> {
             .map_err(|source| io_error("write", self.path, source))?;
         self.offset += self.buffer.len() as u64;
         self.buffer.clear();
-        // Piece by piece, so that no commit waits behind all of it.
+        // Piece by piece, so that no commit waits for all of it.
         self.file.sync().map_err(|source| io_error("sync", self.path, source))
     }
 
@@ -215,7 +215,8 @@ impl Core {
         finish
     }
 
-    /// The thread that writes checkpoints also makes the next segment, which must not wait long for it.
+    /// Rests between pieces. The thread that writes checkpoints also makes the next segment, which must not
+    /// be late because of it.
     fn rest_between_pieces(&self) {
         let hurries = self.is_needed_soon(1, 1);
         self.wake.rest(if hurries { 1 } else { PIECE_REST });
@@ -384,7 +385,7 @@ impl In {
 /// Reads the checkpoint of a store, if there is one.
 ///
 /// # Errors
-/// Why it cannot be used. That costs only time, since the journal has everything.
+/// Why it cannot be used. That costs only time, since the journal contains everything.
 pub(crate) fn load(
     disk: &dyn Disk,
     dir: &Path,

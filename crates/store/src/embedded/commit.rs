@@ -23,11 +23,11 @@ use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, Result, StoreError, 
 /// The end of the journal. Its lock is needed for every change.
 pub(crate) struct Writer {
     pub active: Arc<Segment>,
-    /// The place of the next frame.
+    /// Where the next frame starts.
     pub offset: u64,
     /// The next frame's sequence number.
     pub sequence: u64,
-    /// The next inserted row's serial.
+    /// The serial of the next inserted row.
     pub serial_next: u64,
     /// Why the store has stopped, if it has.
     pub stopped: Option<String>,
@@ -46,7 +46,7 @@ impl Writer {
         }
     }
 
-    /// Refuses further writes. Returns false if they were refused already.
+    /// Refuses further writes. Returns false if they are already refused.
     pub fn stop(&mut self, reason: &str) -> bool {
         let running = self.stopped.is_none();
         self.stopped.get_or_insert_with(|| reason.to_owned());
@@ -58,7 +58,7 @@ impl Writer {
 enum Before<'a> {
     /// Read for this commit.
     Read(StoredRecord),
-    /// As in the change: the index still has the version that was read.
+    /// The row in the change, because the index still has the version that was read.
     Known { row: &'a [u8], serial: u64, birth: u32 },
 }
 
@@ -200,7 +200,7 @@ impl Core {
             let serial = match (current, change.old_row()) {
                 (None, None) => take(serial_next),
                 (Some((row, serial)), Some(old)) if row == old => serial,
-                // Apply it anyway: later changes of this set build on it.
+                // Apply it anyway, because later changes of this set build on it.
                 (Some((_, serial)), None) => {
                     conflicts.push((table, key.to_vec()));
                     serial
@@ -218,8 +218,8 @@ impl Core {
         stale.map_or(Ok(Ok(effects)), Err)
     }
 
-    /// The secondary entries to remove and to add. Computed before anything is written, so that rows which do
-    /// not decode are refused.
+    /// The secondary entries to remove and to add. They are computed before anything is written, so that rows
+    /// that do not decode are refused.
     fn secondary_ops(&self, effects: &[Effect]) -> Result<Vec<(u16, SecondaryOp)>> {
         let mut ops = Vec::new();
         let mut scratch = IndexEntries::new();
@@ -252,7 +252,7 @@ impl Core {
         Ok(ops)
     }
 
-    /// Completes the frame in the writer's buffer and makes it durable. Returns its offset. After an error
+    /// Completes the frame in the writer's buffer and makes it durable. Returns its offset. After an error,
     /// nothing of it is valid, and the writer is either unchanged or has stopped.
     pub fn append(
         &self,
@@ -307,8 +307,8 @@ impl Core {
             if !matches!(error, StoreError::Full(_)) {
                 return Err(self.fatal(writer, &active.path, "write", &error));
             }
-            // Only on file systems that cannot reserve space. Truncate the file: the segment ends here. Its
-            // header is changed first, since a file shorter than its segment counts as damage.
+            // This happens only on file systems that cannot reserve space. Truncate the file: the segment
+            // ends here. Its header is changed first, since a file shorter than its segment counts as damage.
             let header = encode_segment_header(&self.identity, active.number, start);
             let cut = || {
                 write_all_at(&*active.file, &header, 0)?;
@@ -361,7 +361,7 @@ impl Core {
 }
 
 impl Writer {
-    /// The buffer for a frame's records, empty but for the header's place.
+    /// The buffer for a frame's records, empty except for the space of the header.
     pub fn begin(&mut self) -> &mut Vec<u8> {
         self.frame.clear();
         self.frame.resize(FRAME_HEADER_BYTES, 0);

@@ -16,11 +16,11 @@ use crate::{Result, StoreError};
 pub struct CutTail {
     /// The file of the journal's last segment after the cut.
     pub segment: PathBuf,
-    /// The offset.
+    /// The offset of the cut.
     pub offset: u64,
     /// The number of the first frame that is lost.
     pub sequence: u64,
-    /// The file that keeps the removed bytes. The reason is in the file of the same name with `.txt`.
+    /// The file that keeps the removed bytes. A file of the same name with `.txt` states the reason.
     pub kept: PathBuf,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn cut_tail(disk: &dyn Disk, dir: &Path, reason: &str) -> Result<CutT
     fill_up(disk, dir, &manifest)?;
     let segments = open_segments(disk, dir, &manifest)?;
 
-    // The end of the genuine frames, and the next one's number.
+    // Where the genuine frames end, and the number of the next one.
     let mut end: Option<(u32, u64)> = None;
     let mut is_damaged = false;
     let mut sequence = 1;
@@ -70,8 +70,8 @@ pub(crate) fn cut_tail(disk: &dyn Disk, dir: &Path, reason: &str) -> Result<CutT
     let segment = &segments[&number];
     segment.used.store(offset, Ordering::Relaxed);
 
-    // First copy the bytes, then remove the mark and checkpoint that refer to them, then overwrite them.
-    // After a crash the cut can be repeated.
+    // First copy the bytes, then remove the mark and the checkpoint that refer to them, and finally overwrite
+    // them. The cut can be repeated after a crash.
     let bytes = read_segment(segment)?;
     let tail = &bytes[usize::try_from(offset).expect("it was found in memory")..];
     let tail = &tail[..tail.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1)];

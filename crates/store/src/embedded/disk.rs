@@ -1,4 +1,4 @@
-//! The few file operations the store needs, behind traits, so that tests can fail any of them.
+//! The few file operations that the store needs, behind traits, so that tests can make any of them fail.
 
 use std::any::Any;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::{Result, StoreError};
 
-/// An open file. Reads and writes may be partial, as the system's are.
+/// An open file. Like those of the system, reads and writes may be partial.
 pub trait DiskFile: Send + Sync {
     /// Reads at an offset; 0 at the end.
     ///
@@ -24,9 +24,9 @@ pub trait DiskFile: Send + Sync {
     /// Returns once everything written is durable, including the size.
     ///
     /// # Errors
-    /// The system's error. Afterwards it is unknown what is durable: never retry.
+    /// The system's error. It is then unknown what is durable: never retry.
     fn sync(&self) -> io::Result<()>;
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     ///
     /// # Errors
     /// The system's error.
@@ -40,7 +40,7 @@ pub trait DiskFile: Send + Sync {
 
 /// A file system.
 pub trait Disk: Send + Sync {
-    /// Creates a directory and its parents, readable by the owner only, if missing.
+    /// Creates a directory and its parents if missing, readable only by the owner.
     ///
     /// # Errors
     /// The system's error. The same holds for all methods below.
@@ -117,7 +117,7 @@ impl Disk for RealDisk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         let existing = path.ancestors().find(|ancestor| ancestor.is_dir()).map(Path::to_owned);
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        // A directory's content is only durable if its own entry is.
+        // A directory's content is durable only if its own entry is.
         for made in path.ancestors().take_while(|ancestor| Some(*ancestor) != existing.as_deref()) {
             let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
             self.sync_dir(parent.unwrap_or(Path::new(".")))?;
@@ -154,7 +154,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// Turns a system error into a store error; a full disk has its own kind.
+/// Turns a system error into a store error; a full disk has its own error.
 pub(crate) fn io_error(action: &'static str, file: &Path, source: io::Error) -> StoreError {
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -164,7 +164,7 @@ pub(crate) fn io_error(action: &'static str, file: &Path, source: io::Error) -> 
     }
 }
 
-/// Writes all of `buf`, also if single writes are partial.
+/// Writes all of `buf`, even if single writes are partial.
 pub(crate) fn write_all_at(file: &dyn DiskFile, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         match file.write_at(buf, offset) {
@@ -180,7 +180,7 @@ pub(crate) fn write_all_at(file: &dyn DiskFile, mut buf: &[u8], mut offset: u64)
     Ok(())
 }
 
-/// Reads until `buf` is full or the file ends; returns how much was read.
+/// Reads until `buf` is full or the file ends. Returns how much was read.
 pub(crate) fn read_full_at(file: &dyn DiskFile, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {
@@ -206,7 +206,7 @@ pub(crate) fn read_file(disk: &dyn Disk, path: &Path) -> Result<Vec<u8>> {
     read().map_err(|source| io_error("read", path, source))
 }
 
-/// Replaces a small file atomically: readers, also after a crash, see the old or the new content.
+/// Replaces a small file atomically: readers see the old or the new content, even after a crash.
 pub(crate) fn replace_file(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let (path, temporary) = (dir.join(name), dir.join(format!("{name}.tmp")));
     let write = || {

@@ -1,18 +1,18 @@
 //! The format of the files.
 //!
-//! A store is a directory: `MANIFEST` (text: version, store id, hash key, which segments there are), `LOCK`,
+//! A store is a directory: `MANIFEST` (text: version, store id, hash key, list of segments), `LOCK`,
 //! `journal-N.seg`, `checkpoint.idx` and `tail.mark`. A segment is a 64-byte header, then frames, then zeros.
 //! A frame is one commit (or one step of compaction): a 48-byte header, records, and a seal. All numbers are
 //! little-endian; everything starts at a multiple of eight.
 //!
-//! Headers carry a tag: SipHash-2-4 under the store's secret random key, over the header and its place. So
+//! Headers carry a tag: SipHash-2-4 under the store's secret random key, over the header and its position. So
 //! bytes that clients store can never pass for a frame, nor can a frame that the disk wrote to the wrong
 //! place.
 //!
-//! The seal is the CRC-32C of what each 512-byte sector of the file has of the records, and an end word that
-//! is never zero. It distinguishes an interrupted write, which leaves sectors unchanged (zeros), from damage,
-//! which changes written data: see `tail.rs` and docs/decisions/0001-damaged-tail.md. Frames of format 1 have
-//! no seal, but one checksum over the records.
+//! The seal consists of the CRC-32C of the records' part in each 512-byte sector of the file, and an end word
+//! that is never zero. It distinguishes an interrupted write, which leaves sectors unchanged (zeros), from
+//! damage, which changes written data: see `tail.rs` and docs/decisions/0001-damaged-tail.md. Frames of
+//! format 1 have no seal, but one checksum over the records.
 
 use std::hash::Hasher;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::{Result, StoreError};
 pub(crate) const FORMAT_VERSION: u32 = 2;
 /// The oldest format that this program reads. Opening such a store converts it.
 const FORMAT_VERSION_MIN: u32 = 1;
-/// The size in bytes that a disk writes as a whole or not at all.
+/// The number of bytes that a disk writes as a whole or not at all.
 pub(crate) const SECTOR_BYTES: usize = 512;
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
 pub(crate) const FRAME_HEADER_BYTES: usize = 48;
@@ -44,7 +44,7 @@ const SEGMENT_MAGIC: &[u8; 8] = b"BATZSEG1";
 pub(crate) const FRAME_MAGIC: &[u8; 4] = b"BZF2";
 pub(crate) const FRAME_MAGIC_1: &[u8; 4] = b"BZF1";
 const FRAME_END_MAGIC: &[u8; 4] = b"BZE2";
-/// The last word of a frame: a constant, and the checksum of the sectors' checksums again.
+/// The last word of a frame: a constant, and the checksum of the sectors' checksums a second time.
 pub(crate) const FRAME_END_BYTES: usize = 8;
 
 /// Identifies the files of this store.
@@ -69,7 +69,7 @@ pub(crate) fn round_up(n: usize) -> usize {
     n.div_ceil(8) * 8
 }
 
-/// The size of a record with a key and a row of so many bytes.
+/// The size of a record with a key and a row of these sizes.
 pub(crate) fn record_bytes(key_bytes: usize, row_bytes: usize) -> usize {
     round_up(RECORD_HEADER_BYTES + key_bytes + row_bytes)
 }
@@ -127,7 +127,7 @@ pub(crate) enum SegmentHeaderError {
     Size,
 }
 
-/// The format of a segment and the size it was made with, in bytes.
+/// The format of a segment and the size with which it was created, in bytes.
 pub(crate) fn decode_segment_header(
     identity: &Identity,
     number: u32,
@@ -159,18 +159,18 @@ pub(crate) fn decode_segment_header(
 pub enum FrameKind {
     /// A commit.
     Commit,
-    /// Live records copied out of a segment that is being compacted.
+    /// Live records copied from a segment that is being compacted.
     Move,
 }
 
-/// The head of a frame.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     pub kind: FrameKind,
     pub payload_bytes: u32,
     /// None in format 1.
     pub seal_bytes: Option<u32>,
-    /// Of the sectors' checksums; in format 1 of the payload.
+    /// The checksum of the sectors' checksums; in format 1, of the payload.
     pub crc: u32,
     pub sequence: u64,
     pub serial_next: u64,
@@ -196,7 +196,7 @@ impl FrameHeader {
         header
     }
 
-    /// The header in these bytes if there is a genuine one.
+    /// The header in these bytes, if it is genuine.
     pub fn decode(identity: &Identity, segment: u32, offset: u64, bytes: &[u8]) -> Option<Self> {
         let header = bytes.get(..FRAME_HEADER_BYTES)?;
         let is_sealed = &header[..4] == FRAME_MAGIC;
@@ -234,25 +234,25 @@ impl FrameHeader {
     }
 }
 
-/// What is left of a sector from a place in a file on, in bytes.
+/// How many bytes are left in a sector from an offset in the file.
 pub(crate) fn sector_rest(place: u64) -> usize {
     SECTOR_BYTES - usize::try_from(place % SECTOR_BYTES as u64).expect("less than a sector")
 }
 
-/// The size of the seal of a frame at an offset.
+/// The size of the seal of a frame at this offset.
 pub(crate) fn seal_bytes(offset: u64, payload_bytes: usize) -> usize {
     let beyond_first = payload_bytes.saturating_sub(sector_rest(offset + FRAME_HEADER_BYTES as u64));
     let sectors = usize::from(payload_bytes > 0) + beyond_first.div_ceil(SECTOR_BYTES);
     round_up(4 * sectors) + FRAME_END_BYTES
 }
 
-/// The largest size of the frame at any offset.
+/// The largest size that the frame can have at any offset.
 pub(crate) fn frame_bytes_max(payload_bytes: usize) -> u64 {
     let seal_bytes_max = round_up(4 * (payload_bytes / SECTOR_BYTES + 2)) + FRAME_END_BYTES;
     (FRAME_HEADER_BYTES + payload_bytes + seal_bytes_max) as u64
 }
 
-/// Appends its seal to a frame that begins at an offset of a segment; returns the checksum for its header.
+/// Appends its seal to a frame that starts at this offset of a segment. Returns the checksum for its header.
 pub(crate) fn seal(frame: &mut Vec<u8>, offset: u64) -> u32 {
     let payload_end = frame.len();
     let mut at = FRAME_HEADER_BYTES;
@@ -278,9 +278,10 @@ pub(crate) fn end_word(crc: u32) -> [u8; FRAME_END_BYTES] {
 
 /// One row's new state.
 ///
-/// `birth` is the oldest segment that may hold a version of the row: a tombstone is needed as long as such a
-/// segment before it exists. A tombstone has the serial of the row that it deletes. So a tombstone that
-/// compaction moves behind a row inserted later under the same key does not delete that one, too.
+/// `birth` is the oldest segment that may hold a version of the row: a tombstone is needed as long as an
+/// earlier segment that may hold a version exists. A tombstone has the serial of the row that it deletes. So
+/// a tombstone that compaction moves behind a row inserted later under the same key does not delete that row,
+/// too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordView<'a> {
     pub table: u16,
@@ -292,7 +293,7 @@ pub(crate) struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    /// Appends the record, and returns its size.
+    /// Appends the record and returns its size.
     pub fn encode(&self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         let row = self.row.unwrap_or_default();
@@ -321,7 +322,7 @@ impl<'a> RecordView<'a> {
         Some(record_bytes(key_bytes, u32_at(header, 8) as usize))
     }
 
-    /// The record at the start of `bytes` and its size, its checksum verified.
+    /// The record at the start of `bytes`, and its size. Verifies its checksum.
     pub fn decode(bytes: &'a [u8]) -> std::result::Result<(Self, usize), &'static str> {
         let size = Self::size_at(bytes).ok_or("a record ends within its header")?;
         let record = bytes.get(..size).ok_or("a record reaches past its end")?;
@@ -359,7 +360,7 @@ pub(crate) fn repair_records(mut bytes: &mut [u8]) {
     }
 }
 
-/// Over the record without its checksum's own four bytes.
+/// The checksum of the record, except for the checksum's own four bytes.
 fn record_crc(record: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&record[..12]), &record[16..])
 }
@@ -370,7 +371,7 @@ pub(crate) struct Manifest {
     /// The format that the file had.
     pub version: u32,
     pub identity: Identity,
-    /// Segments up to this number exist exactly if they are listed; later ones exist without a gap.
+    /// Segments up to this number exist if and only if they are listed; later ones exist without gaps.
     pub segments_upto: u32,
     pub segments: Vec<u32>,
 }

@@ -1,4 +1,5 @@
-//! What the fuzz target `store_loader` runs: opening a store of arbitrary files, on a disk in memory.
+//! The code that the fuzz target `store_loader` runs: it opens a store of arbitrary files on a disk in
+//! memory.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::{Backend, ChangeSet, Result, Table};
 
 const DIR: &str = "/store";
 const IDENTITY: Identity = Identity { id: [42; 16], key: [42; 16] };
-/// The header of each file: which file, whether to fix its checksums, its size in two bytes.
+/// The header of each file: which file, whether to fix its checksums, and its size in two bytes.
 const ENTRY_BYTES: usize = 4;
 
 fn path(file: u8) -> PathBuf {
@@ -42,8 +43,8 @@ fn repair(file: u8, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Reads a segment as a header and, for each frame, its kind, its number of records, its payload's size and
-/// the payload.
+/// Reads a segment as a header and, for each frame, its kind, its number of records, the size of its payload
+/// and the payload.
 fn repair_segment(number: u32, bytes: &mut Vec<u8>) {
     let size = (bytes.len() * 2 + 4096) as u64 / 8 * 8;
     let mut segment = encode_segment_header(&IDENTITY, number, size).to_vec();
@@ -74,7 +75,7 @@ fn repair_segment(number: u32, bytes: &mut Vec<u8>) {
     *bytes = segment;
 }
 
-/// Opens, verifies and uses a store whose files `data` lists.
+/// Opens, verifies and uses a store that consists of the files in `data`.
 pub fn load(data: &[u8]) {
     let disk = SimDisk::new(1);
     let mut segments = Vec::new();

@@ -1,4 +1,4 @@
-//! The indexes in memory: rows are found by fingerprints of their keys, and read from the disk.
+//! The indexes in memory: rows are found by fingerprints of their keys and read from the disk.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use crate::{IndexKind, TableDef};
 
 /// Where a record is: 24 bits of segment, 24 bits of offset and 16 bits of length, both in units of eight
-/// bytes. A length of 0xffff means "that or longer". That is enough to read most records at once; exact
-/// lengths are in the records.
+/// bytes. A length of 0xffff means "at least this long". This suffices to read most records at once; the
+/// exact lengths are in the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Location(pub u64);
 
@@ -27,7 +27,7 @@ impl Location {
     pub fn offset(self) -> u64 {
         (self.0 >> 16 & 0xff_ffff) << 3
     }
-    /// The record's length in bytes, or less than that when [`Location::is_long`].
+    /// The record's length in bytes, or a lower bound if [`Location::is_long`].
     pub fn bytes_min(self) -> u64 {
         (self.0 & 0xffff) << 3
     }
@@ -37,11 +37,12 @@ impl Location {
 }
 
 /// The number of parts of a hash table, so that growing one part delays others only briefly, and a checkpoint
-/// can copy part by part.
+/// can copy one part at a time.
 pub(crate) const PARTS: usize = 64;
 
 fn part_of(fingerprint: u64) -> usize {
-    // The hash table takes its bucket from the low and its tag from the high bits: these are in the middle.
+    // The hash table uses the low bits for the bucket and the high bits for the tag, so take bits in the
+    // middle.
     (fingerprint >> 36) as usize % PARTS
 }
 
@@ -80,14 +81,14 @@ impl PrimaryIndex {
         self.len += 1;
     }
 
-    /// Moves an entry; false if it is not there.
+    /// Moves an entry; false if it does not exist.
     pub fn replace(&mut self, fingerprint: u64, old: Location, new: Location) -> bool {
         let wanted = IndexEntry { fingerprint, value: old.0 };
         let slot = self.parts[part_of(fingerprint)].find_mut(fingerprint, |slot| *slot == wanted);
         slot.map(|slot| slot.value = new.0).is_some()
     }
 
-    /// Removes an entry; false if it is not there.
+    /// Removes an entry; false if it does not exist.
     pub fn remove(&mut self, fingerprint: u64, location: Location) -> bool {
         let wanted = IndexEntry { fingerprint, value: location.0 };
         let Ok(entry) = self.parts[part_of(fingerprint)].find_entry(fingerprint, |slot| *slot == wanted)
@@ -107,7 +108,7 @@ impl PrimaryIndex {
         self.parts[part].iter().map(|slot| (slot.fingerprint, Location(slot.value)))
     }
 
-    /// Fingerprints with locations, in no order.
+    /// Fingerprints with locations, in no particular order.
     pub fn entries(&self) -> impl Iterator<Item = (u64, Location)> {
         self.parts.iter().flatten().map(|slot| (slot.fingerprint, Location(slot.value)))
     }
@@ -117,10 +118,10 @@ impl PrimaryIndex {
     }
 }
 
-/// The rows under one value of a hash index, when there are several.
+/// The rows under one value of a hash index, if there are several.
 #[derive(Debug)]
 enum Group {
-    /// Sorted, while copying them is cheap.
+    /// Sorted, as long as copying them is cheap.
     Few(Vec<u64>),
     Many(BTreeSet<u64>),
 }
@@ -179,8 +180,8 @@ struct HashPart {
     grouped: usize,
 }
 
-/// Fingerprint of the value → fingerprints of the keys. Keys' fingerprints instead of locations, since they
-/// stay the same when a row changes or is moved.
+/// Fingerprint of the value → fingerprints of the keys. These are fingerprints and not locations, because
+/// they stay the same when a row is changed or moved.
 #[derive(Debug)]
 pub(crate) struct HashIndex {
     parts: Vec<HashPart>,
@@ -213,7 +214,7 @@ impl HashIndex {
         }
     }
 
-    /// Removes an entry if it is there.
+    /// Removes an entry, if it exists.
     pub fn remove(&mut self, value: u64, key: u64) {
         let part = &mut self.parts[part_of(value)];
         if let Some(group) = part.groups.get_mut(&value) {
@@ -243,8 +244,8 @@ impl HashIndex {
         singles.chain(part.groups.iter().flat_map(|(value, group)| group.iter().map(|key| (*value, key))))
     }
 
-    /// An estimate: a row in a group takes 8 bytes, and half as much again is empty. Each scrape of the
-    /// metrics calls this, so it must not visit each group.
+    /// An estimate: a row in a group takes 8 bytes, plus half as much empty space. Each scrape of the metrics
+    /// calls this, so it must not visit each group.
     fn bytes(&self) -> usize {
         let part =
             |part: &HashPart| part.single.allocation_size() + part.groups.capacity() * 48 + part.grouped * 12;
@@ -286,7 +287,7 @@ impl TableIndex {
         Self { def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
     }
 
-    /// The locations of rows whose keys have one of these fingerprints, with the fingerprint.
+    /// The locations of rows whose keys have this fingerprint, with the fingerprint.
     pub fn candidates(&self, key: u64) -> impl Iterator<Item = (u64, Location)> {
         self.primary.find(key).map(move |location| (key, location))
     }

@@ -1,4 +1,4 @@
-//! Background work: preparing segments, compaction, and the thread that does it.
+//! Background work: preparing segments and compaction, and the thread that does it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,9 +18,9 @@ use crate::{Result, StoreError};
 /// The segment after the active one.
 pub(crate) struct NextSegment {
     pub number: u32,
-    /// Created ahead, so that no commit waits for it.
+    /// Created in advance, so that no commit waits for it.
     pub ready: Option<Arc<Segment>>,
-    /// When the disk was last found full, since a failed attempt to create a segment takes long, too.
+    /// When the disk was last found to be full, because a failed attempt to create a segment takes long, too.
     pub full_since: Option<Instant>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Maintenance {
     pub buffers: super::checkpoint::Buffers,
 }
 
-/// A new segment is synced each time this much of it is written, so that no commit waits behind all of it.
+/// A new segment is synced whenever this much of it has been written, so that no commit waits for all of it.
 const SYNC_BYTES: u64 = 256 << 10;
 /// The longest pause between two pieces of background work.
 const REST_MAX: Duration = Duration::from_millis(10);
@@ -44,20 +44,20 @@ const SEGMENT_REST: u32 = 3;
 /// The smallest segment that compaction creates when the disk is nearly full, in bytes.
 const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 
-/// A live record that is being copied out of a segment.
+/// A live record that is being copied from a segment.
 struct Moving {
     table: u16,
     fingerprint: u64,
     location: Location,
-    /// Where its bytes are in the buffer.
+    /// The position of its bytes in the buffer.
     at: usize,
-    /// Otherwise a tombstone.
+    /// Whether it is a live row; otherwise it is a tombstone.
     live: bool,
 }
 
 impl Core {
-    /// Returns the next segment; if it was not created ahead, it has room for a frame of `bytes` bytes. When
-    /// the disk is nearly full, compaction, which frees space in the end, gets a small one.
+    /// Returns the next segment. If it was not created in advance, it has room for a frame of `bytes` bytes.
+    /// When the disk is nearly full, compaction gets a small one, since it frees space in the end.
     pub fn take_next(&self, frame_bytes: u64, kind: FrameKind) -> Result<Arc<Segment>> {
         // If it is being created now, finish without pauses.
         self.wake.hurry.fetch_add(1, Ordering::Relaxed);
@@ -114,8 +114,8 @@ impl Core {
         create_segment(&self.dir, &self.options, &self.identity, number, bytes, rest)
     }
 
-    /// Whether the creation of the next segment falls behind: it must be complete when half of the current
-    /// one is used.
+    /// Whether the creation of the next segment is late: it must be complete when half of the current one is
+    /// used.
     pub fn is_needed_soon(&self, made: u64, of: u64) -> bool {
         let state = self.read();
         state.segments.values().next_back().is_some_and(|active| {
@@ -125,7 +125,7 @@ impl Core {
     }
 
     /// One round of maintenance: prepares the next segment, compacts, and writes a checkpoint when one is
-    /// due. A round is bounded and always gets as far as the checkpoint, however much there is to compact.
+    /// due. A round is bounded and always reaches the checkpoint, however much there is to compact.
     pub fn maintain(&self) -> Result<()> {
         let prepared = self.prepare_next();
         let compacted = self.compact_round();
@@ -145,9 +145,9 @@ impl Core {
         prepared.and(compacted)
     }
 
-    /// Compacts mostly dead segments among those that were full when the round began, until as many bytes are
-    /// copied as a checkpoint is due after. Asks for another round if something is left. Ignores what the
-    /// round itself writes, so that it ends.
+    /// Compacts mostly dead segments among those that were full when the round started, until it has copied
+    /// as many bytes as there are between checkpoints. Requests another round if something is left. Ignores
+    /// what the round itself writes, so that it ends.
     fn compact_round(&self) -> Result<()> {
         let before = lock(&self.writer).active.number;
         let mut copied = 0;
@@ -161,8 +161,9 @@ impl Core {
         Ok(())
     }
 
-    /// Compacts the segment with the largest dead share among those below `before`, if that is large enough.
-    /// Returns how many bytes it copied; `None` if there is no such segment, or the store is stopping.
+    /// Compacts the segment with the largest dead share among those below `before`, if the share is large
+    /// enough. Returns how many bytes it copied; `None` if there is no such segment, or the store is
+    /// stopping.
     fn compact_one(&self, before: u32) -> Result<Option<u64>> {
         let mut maintenance = lock(&self.maintenance);
         let Some(victim) = self.pick_victim(before) else { return Ok(None) };
@@ -199,8 +200,8 @@ impl Core {
         (dead >= self.options.compaction_dead_percent).then(|| Arc::clone(victim))
     }
 
-    /// Copies the needed records of a segment to the end of the journal. Returns how many bytes; `None` if
-    /// the store is stopping.
+    /// Copies the records of a segment that are still needed to the end of the journal. Returns the number of
+    /// bytes; `None` if the store is stopping.
     fn compact(&self, victim: &Arc<Segment>) -> Result<Option<u64>> {
         let (mut buffer, mut moving) = (Vec::new(), Vec::new());
         let mut copied = 0;
@@ -282,14 +283,14 @@ impl Core {
         }
     }
 
-    /// Writes records to the end of the journal as one frame; returns its size in bytes.
+    /// Writes records to the end of the journal as one frame. Returns its size in bytes.
     fn move_records(&self, victim: &Segment, buffer: &[u8], moving: &[Moving]) -> Result<u64> {
         if moving.is_empty() {
             return Ok(0);
         }
         let mut writer = lock(&self.writer);
         writer.check_running()?;
-        // Under the writer's lock nothing changes: copy what is live now.
+        // Nothing changes under the writer's lock: copy what is live now.
         let mut moved: Vec<(&Moving, usize)> = Vec::with_capacity(moving.len());
         let frame = writer.begin();
         for step in moving {
@@ -345,8 +346,8 @@ fn is_behind((made, of): (u64, u64), (used, capacity): (u64, u64)) -> bool {
     u128::from(made) * u128::from(capacity) < 2 * u128::from(used) * u128::from(of)
 }
 
-/// Creates a segment; see [`Core::create_segment`]. Calls `rest` between pieces, with the bytes written and
-/// the segment's size.
+/// Creates a segment; see [`Core::create_segment`]. Calls `rest` between pieces, with the number of bytes
+/// written and the segment's size.
 pub(crate) fn create_segment(
     dir: &Path,
     options: &Options,
@@ -415,7 +416,7 @@ pub(crate) struct Wake {
     stopping: AtomicBool,
     /// Commits that wait for the current work.
     hurry: AtomicU64,
-    /// The start of the background thread's work since its last pause; `None` if a caller does the work and
+    /// When the background thread started to work after its last pause; `None` if a caller does the work and
     /// waits for it.
     busy_since: Mutex<Option<Instant>>,
 }
@@ -435,8 +436,8 @@ impl Wake {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Called between pieces of background work: pauses for a multiple of the time that the last piece took,
-    /// so that payments get processor and disk, and never wait for more than a piece.
+    /// Called between pieces of background work. Pauses for a multiple of the time that the last piece took,
+    /// so that payments get processor and disk, and never wait for more than one piece.
     pub fn rest(&self, times: u32) {
         let mut busy_since = lock(&self.busy_since);
         let Some(since) = *busy_since else { return };
@@ -446,7 +447,7 @@ impl Wake {
         *busy_since = Some(Instant::now());
     }
 
-    /// Waits briefly to be woken. Returns whether it was.
+    /// Waits briefly to be woken. Returns whether that happened.
     fn wait(&self, timeout: Duration) -> bool {
         let pending = lock(&self.pending);
         let wait = self.condition.wait_timeout_while(pending, timeout, |pending| !*pending);

@@ -1,17 +1,17 @@
 //! The embedded backend: an append-only journal on disk, compact indexes in memory.
 //!
 //! A commit is one checksummed frame, one write and one `fdatasync`; the segments of the journal are filled
-//! with zeros ahead, so that the sync has no metadata to flush. Rows stay in the journal and are read from
-//! there (mostly from the page cache); memory holds some 20 to 40 bytes a key and index entry.
+//! with zeros in advance, so that the sync has no metadata to flush. Rows stay in the journal and are read
+//! from there (mostly from the page cache); memory holds some 20 to 40 bytes per key and index entry.
 //!
 //! * A torn tail (an interrupted write with nothing genuine after it, and not before the end of a checkpoint
-//!   or tail mark) was never acknowledged and is dropped. Any other damage, also in the last frame, prevents
+//!   or tail mark) was never acknowledged and is dropped. Any other damage, even in the last frame, prevents
 //!   opening with [`StoreError::Corrupt`]: a frame's seal distinguishes the two (`tail.rs`).
-//! * A failed write or sync of a commit ends the process ([`Options::on_fatal`]): what is on the disk is
+//! * A failed write or sync of a commit ends the process ([`Options::on_fatal`]): the content of the disk is
 //!   unknown until the store is opened again. If the disk is full, the commit is only refused.
-//! * Compaction copies the live records out of segments that are mostly dead; a checkpoint of the indexes
-//!   makes opening fast, and is written before a compacted segment is removed. The journal can be replayed at
-//!   any time.
+//! * Compaction copies live records from segments that are mostly dead; a checkpoint of the indexes makes
+//!   opening fast, and is written before a compacted segment is removed. The journal can be replayed at any
+//!   time.
 
 mod checkpoint;
 mod commit;
@@ -54,7 +54,7 @@ use format::{Identity, RECORD_HEADER_BYTES, RecordView};
 use index::{Location, Position, Secondary, SecondaryEntry, TableIndex};
 use maintain::{Maintainer, Maintenance};
 
-/// Bytes that [`Backend::check_writable`] writes: a block of the file system.
+/// How many bytes [`Backend::check_writable`] writes: a block of the file system.
 const PROBE_BYTES: usize = 4096;
 
 /// Called when the store cannot continue; see [`Options::on_fatal`].
@@ -65,26 +65,26 @@ pub type FatalHook = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct Options {
     /// The file system.
     pub disk: Arc<dyn Disk>,
-    /// The size of the first journal segment in bytes; each next one is twice as large.
+    /// The size of the first journal segment in bytes; each one after it is twice as large.
     pub segment_bytes_first: u64,
     /// The size at which segments stop growing, in bytes (at most 128 MiB).
     pub segment_bytes_max: u64,
     /// A segment is compacted once this percentage of it is dead.
     pub compaction_dead_percent: u64,
-    /// The most bytes that one step of compaction copies. Commits wait meanwhile.
+    /// The maximum number of bytes that one step of compaction copies. Commits wait meanwhile.
     pub compaction_step_bytes: usize,
     /// A checkpoint is written after this many bytes of journal.
     pub checkpoint_bytes: u64,
     /// How long commits that need a new segment are refused without another attempt after the disk was found
-    /// full.
+    /// to be full.
     pub full_pause: Duration,
-    /// Whether a background thread does this work. Otherwise [`EmbeddedStore::maintain`] does.
+    /// Whether a background thread does maintenance. Otherwise [`EmbeddedStore::maintain`] does it.
     pub background: bool,
     /// Called with the reason if a commit's write or sync fails. The default logs it and aborts the process.
     /// If it returns (in tests), the store refuses all further commits.
     pub on_fatal: FatalHook,
-    /// Store id and hash key of a new store, for reproducible tests. Random otherwise, which production
-    /// needs.
+    /// The store id and hash key of a new store, for reproducible tests. Otherwise they are random, as
+    /// production requires.
     pub identity: Option<[u8; 32]>,
 }
 
@@ -113,7 +113,7 @@ impl fmt::Debug for Options {
 
 fn abort(reason: &str) {
     tracing::error!(reason, "the store cannot continue: ending the process; the next start recovers");
-    // The log may be off, but the reason must be visible.
+    // The log may be disabled, but the reason must be visible.
     eprintln!("batzen-store: {reason}: ending the process; the next start recovers");
     std::process::abort();
 }
@@ -123,7 +123,7 @@ pub(crate) struct Segment {
     pub number: u32,
     pub path: PathBuf,
     pub file: Arc<dyn DiskFile>,
-    /// The limit of the frames.
+    /// The limit for the frames.
     pub capacity: AtomicU64,
     /// The current end of the frames.
     pub used: AtomicU64,
@@ -261,10 +261,10 @@ pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<Sto
     Ok(StoredRecord { bytes, key_bytes, row_bytes, table, birth, serial })
 }
 
-/// Reads the live record of a table at a location that the index has for a key of that fingerprint.
+/// Reads the live record of a table at a location that the index has for a key with that fingerprint.
 ///
-/// A record's checksum does not cover its place. If the disk has written another sector over it, the row
-/// would seem not to exist, and a payment could happen twice. So a record of another key is damage.
+/// A record's checksum does not cover its position. If the disk has written another sector over it, the row
+/// would seem not to exist, and a payment could happen twice. So a record of another key counts as damage.
 pub(crate) fn read_indexed(
     identity: &Identity,
     segments: &Segments,
@@ -280,7 +280,7 @@ pub(crate) fn read_indexed(
 }
 
 /// The true length of the record at a location, in bytes. Reads the record's header if the location does not
-/// tell.
+/// contain it.
 pub(crate) fn read_record_bytes(segments: &Segments, location: Location) -> Result<u64> {
     let Some(segment) = segments.get(&location.segment()) else {
         let file = PathBuf::from(format::segment_name(location.segment()));
@@ -318,8 +318,8 @@ fn entry_position(kind: IndexKind, value: &[u8], key: &[u8], serial: u64) -> Pos
     position
 }
 
-/// Computes the secondary entries of a record: slot in the table's definition, and entry. Entries derived
-/// from the key alone may be left out.
+/// Computes the secondary entries of a record: the slot in the table's definition, and the entry. Entries
+/// derived from the key alone may be left out.
 pub(crate) fn secondary_entries(
     identity: &Identity,
     def: &TableDef,
@@ -411,7 +411,7 @@ impl Core {
 struct FrozenTable {
     id: u16,
     locations: Vec<Location>,
-    /// The sum of the keys' fingerprints, by which a reader of all rows notices a record that differs from
+    /// The sum of the keys' fingerprints. A reader of all rows uses it to notice a record that differs from
     /// the index.
     fingerprints: u64,
 }
@@ -464,7 +464,7 @@ fn read_record_of(segments: &Segments, table: &TableDef, location: Location) -> 
 }
 
 impl EngineState {
-    /// A table of the store's.
+    /// One of the store's tables.
     pub fn table(&self, table: &TableDef) -> Result<&TableIndex> {
         let index = self.tables.get(&table.id).filter(|index| index.def.is_some());
         index.ok_or_else(|| StoreError::Backend(format!("the store was opened without table {}", table.name)))
@@ -478,8 +478,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in a directory, or creates it. `tables` are all its tables: their definitions are
-    /// needed to rebuild the indexes.
+    /// Opens the store in a directory, or creates it. `tables` must contain all its tables: their definitions
+    /// are needed to rebuild the indexes.
     ///
     /// # Errors
     /// [`StoreError::InUse`] when another process has it open, [`StoreError::Corrupt`] when its data is
@@ -513,8 +513,8 @@ impl EmbeddedStore {
         self.core.identity.key
     }
 
-    /// Whether a directory holds a store: a manifest, or segments of a journal. Opening creates a store
-    /// otherwise.
+    /// Whether a directory holds a store: a manifest, or segments of a journal. If not, opening it creates a
+    /// store.
     #[must_use]
     pub fn exists(path: impl AsRef<Path>) -> bool {
         let is_of_store =
@@ -542,7 +542,7 @@ impl EmbeddedStore {
         cut::cut_tail(disk, path.as_ref(), reason)
     }
 
-    /// As [`EmbeddedStore::verify`], and passes every frame to `visit`.
+    /// Like [`EmbeddedStore::verify`], and passes every frame to `visit`.
     ///
     /// # Errors
     /// As [`EmbeddedStore::verify`].
@@ -755,7 +755,7 @@ impl Backend for EmbeddedStore {
         crate::vshard(&self.core.identity.key, shard_key)
     }
 
-    /// Writes a small file beside the journal and removes it.
+    /// Writes a small file next to the journal and removes it.
     fn check_writable(&self) -> Result<()> {
         lock(&self.core.writer).check_running()?;
         let (disk, dir) = (&self.core.options.disk, &self.core.dir);

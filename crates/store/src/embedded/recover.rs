@@ -46,7 +46,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         segments.insert(1, first);
     }
     if manifest.segments_upto == 0 {
-        // From now on a missing first segment is noticed.
+        // From now on, a missing first segment is noticed.
         manifest.segments_upto = 1;
         manifest.segments = vec![1];
         replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
@@ -84,7 +84,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let ended = last_frame.as_ref().map_or(first, |(number, ..)| *number);
     save_replayed(&segments, first, last_frame)?;
 
-    // The journal continues after its last frame. A segment that was created ahead is kept.
+    // The journal continues after its last frame. A segment that was created in advance is kept.
     let number = last.max(manifest.segments_upto);
     let active = Arc::clone(segments.get(&number).expect("the manifest's segments were checked"));
     let offset = active.used.load(Ordering::Relaxed);
@@ -98,7 +98,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         segments.range(ended..).map(|(_, end)| end).chain(&ready).cloned().collect();
     let marks = TailMarks::open(&*disk, dir, &identity, mark)?;
     if manifest.version < FORMAT_VERSION {
-        // Once it has a frame of this format, older programs must not read the journal.
+        // Once the journal has a frame of this format, older programs must not read it.
         replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
         manifest.version = FORMAT_VERSION;
     }
@@ -122,10 +122,10 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         options,
         _lock: lock,
     };
-    // Do this before writing anything behind the last frame. A misdirected write could overwrite that frame,
+    // Do this before writing anything after the last frame. A misdirected write could overwrite that frame,
     // and the rest would look like a journal that ends before it.
     core.mark_tail();
-    // Only now it is certain that no acknowledged commit is lost by it.
+    // Only now is it certain that no acknowledged commit is lost with it.
     if let Some((segment, offset, what)) = torn {
         drop_tail(&segment, offset, what)?;
     }
@@ -228,7 +228,7 @@ pub(crate) fn open_segment(
             );
             return Err(StoreError::Corrupt { file: path, offset: size, what });
         }
-        // In format 1, a segment was truncated when the disk was full, without a change of its header.
+        // In format 1, a segment was truncated when the disk was full, and its header stayed unchanged.
         Ok((_, capacity)) => capacity.min(size / 8 * 8),
         Err(error) => {
             return Err(StoreError::Corrupt { file: path, offset: 0, what: error.to_string() });
@@ -257,7 +257,7 @@ pub(crate) enum End {
 /// Receives a frame: its offset, header and payload.
 pub(crate) type FrameVisitor<'a> = dyn FnMut(u64, &FrameHeader, &[u8]) -> Result<()> + 'a;
 
-/// Passes the frames of a segment to `visit` with their offsets, until one does not verify.
+/// Passes the frames of a segment to `visit` with their offsets, until one of them fails verification.
 pub(crate) fn scan_frames(
     identity: &Identity,
     number: u32,
@@ -272,7 +272,7 @@ pub(crate) fn scan_frames(
             if rest.iter().all(|&b| b == 0) {
                 return Ok(End::Clean(offset));
             }
-            // A header's tag covers its place, so the frame of this place may be found elsewhere.
+            // A header's tag covers its position, so the frame that belongs here may be found elsewhere.
             let mut behind = (8..rest.len()).step_by(8).map(|at| &rest[at..]);
             if behind.any(|bytes| FrameHeader::decode(identity, number, offset, bytes).is_some()) {
                 let fault =
@@ -321,17 +321,17 @@ pub(crate) fn scan_records(
     })
 }
 
-/// The state that the journal is applied to.
+/// The state to which the journal is applied.
 struct Replay<'a> {
     identity: Identity,
     segments: &'a Segments,
     tables: HashMap<u16, TableIndex>,
-    /// Of the next frame.
+    /// The sequence number of the next frame.
     sequence: u64,
     serial_next: u64,
     /// Segment, offset and bytes of the last frame.
     last_frame: Option<(u32, u64, Vec<u8>)>,
-    /// Where a write was interrupted: segment, offset, and what is missing.
+    /// Where a write was interrupted: the segment, the offset, and what is missing.
     torn: Option<(u32, u64, &'static str)>,
     scratch: IndexEntries,
 }
@@ -351,7 +351,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Loads a checkpoint, and returns where replay starts.
+    /// Loads a checkpoint and returns where replay starts.
     fn start_from(&mut self, loaded: checkpoint::Checkpoint, dir: &Path) -> Result<Position> {
         let position = loaded.position;
         let known = self.segments.get(&position.segment);
@@ -386,7 +386,7 @@ impl<'a> Replay<'a> {
         Ok(position)
     }
 
-    /// Applies the journal from a position, or all of it; returns the last segment with a frame.
+    /// Applies the journal from a position, or all of it. Returns the last segment with a frame.
     fn run(&mut self, position: Option<Position>) -> Result<u32> {
         let (segments, identity) = (self.segments, self.identity);
         let first = position.map_or(0, |position| position.segment);
@@ -463,7 +463,7 @@ impl<'a> Replay<'a> {
         records.map_err(|what| segment.corrupt(offset, what))
     }
 
-    /// Applies one record. The row may be in the state before it or, after a checkpoint, in a later one.
+    /// Applies one record. The row may be in the state before it or, after a checkpoint, in a later state.
     fn apply(&mut self, segment: &Segment, location: Location, record: &RecordView) -> Result<()> {
         let fingerprint = fingerprint(&self.identity, record.key);
         let index = self.tables.entry(record.table).or_insert_with(|| TableIndex::new(None));
@@ -541,12 +541,12 @@ pub(crate) fn drop_tail(segment: &Segment, offset: u64, what: &str) -> Result<()
     overwrite.map_err(|source| io_error("write", &segment.path, source))
 }
 
-/// Makes the replayed journal durable, from segment `first` on, before any answer depends on it.
+/// Makes the replayed journal durable from segment `first` on, before any answer depends on it.
 ///
 /// The previous process may have been killed between a write and the end of its sync: then the page cache has
 /// data that a power loss would destroy. If that sync failed, the kernel may consider the pages clean, and
-/// another sync would not write them. This concerns only the last frame, and the zeros over an interrupted
-/// one after it ([`clear_ends`]), so they are written again.
+/// another sync would not write them. This affects only the last frame, and the zeros over an interrupted one
+/// after it ([`clear_ends`]), so they are written again.
 fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, Vec<u8>)>) -> Result<()> {
     if let Some((number, offset, bytes)) = last_frame {
         write_once_more(&segments[&number], &bytes, offset)?;
@@ -560,7 +560,7 @@ fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, 
 /// How many zeros after the last frame are written again when a store is opened.
 const CLEARED_BYTES: u64 = 1 << 20;
 
-/// Makes the zeros after the last frame durable, and those of the segments behind it.
+/// Makes the zeros after the last frame durable, and those of the segments after it.
 fn clear_ends(ends: &[Arc<Segment>]) -> Result<()> {
     for segment in ends {
         let used = segment.used.load(Ordering::Relaxed);
@@ -576,7 +576,7 @@ fn write_once_more(segment: &Segment, bytes: &[u8], offset: u64) -> Result<()> {
     match write_all_at(&*segment.file, bytes, offset)
         .map_err(|source| io_error("write", &segment.path, source))
     {
-        // On some file systems even overwriting needs space. This was only a precaution.
+        // On some file systems, even overwriting needs space. This was only a precaution.
         Err(StoreError::Full(_)) => Ok(()),
         written => written,
     }

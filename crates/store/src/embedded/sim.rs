@@ -1,7 +1,7 @@
 //! A file system in memory with injected faults, for crash and fault tests.
 //!
 //! It distinguishes between what processes see and what is durable. A power loss keeps what was synced, and
-//! of the rest an arbitrary part: any subset of the written sectors, any prefix of the directory changes. A
+//! an arbitrary part of the rest: any subset of the written sectors, any prefix of the directory changes. A
 //! killed process leaves everything visible, durable or not.
 
 use std::any::Any;
@@ -20,7 +20,7 @@ const PAGE_BYTES: u64 = 4096;
 pub enum Fault {
     /// A write is short; the caller must write the rest.
     ShortWrite,
-    /// The disk is full, after a part of a write.
+    /// The disk is full after a part of a write.
     Full,
     /// The operation fails, after a part of a write. A failed sync loses an arbitrary part of the data, and
     /// the next sync does not save it.
@@ -77,7 +77,7 @@ struct SimState {
     generation: u64,
     crashed: bool,
     calls: u64,
-    /// Bytes given to writes.
+    /// The bytes passed to writes.
     written: u64,
     fault: Option<(u64, Fault)>,
     capacity: Option<u64>,
@@ -156,7 +156,7 @@ impl SimState {
     }
 
     /// Saves a file's pending writes. What a failed sync has lost is no longer pending: it stays visible, as
-    /// in a page cache, but is only saved if it is written again.
+    /// in a page cache, but is saved only if it is written again.
     fn save(&mut self, file: u64) {
         let file = self.files.get_mut(&file).expect("files stay");
         for change in file.pending.drain(..) {
@@ -202,7 +202,7 @@ fn put(data: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 impl SimDisk {
-    /// An empty disk whose arbitrary choices follow a seed.
+    /// An empty disk whose arbitrary choices depend on a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let disk = Self::default();
@@ -214,7 +214,7 @@ impl SimDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An independent copy of the disk as it is.
+    /// An independent copy of the current disk.
     #[must_use]
     pub fn copy(&self) -> Self {
         let mut state = self.lock().clone();
@@ -222,13 +222,13 @@ impl SimDisk {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Makes the `n`-th next call (from 1) that changes something fail.
+    /// Makes the `n`-th call from now (counted from 1) that changes something fail.
     pub fn fail_at(&self, n: u64, fault: Fault) {
         let mut state = self.lock();
         state.fault = Some((state.calls + n, fault));
     }
 
-    /// Whether the fault has not happened yet.
+    /// Whether the fault is still to happen.
     #[must_use]
     pub fn is_fault_pending(&self) -> bool {
         self.lock().fault.is_some()
@@ -240,7 +240,7 @@ impl SimDisk {
         self.lock().calls
     }
 
-    /// How many bytes were written so far.
+    /// How many bytes have been written so far.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.lock().written
@@ -251,13 +251,13 @@ impl SimDisk {
         self.lock().capacity = bytes;
     }
 
-    /// The used space, in bytes.
+    /// The space in use, in bytes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.lock().used()
     }
 
-    /// Plants a bug: from now on syncs save nothing.
+    /// Plants a bug: syncs save nothing from now on.
     pub fn lie_about_syncs(&self) {
         self.lock().lying = true;
     }
@@ -304,7 +304,7 @@ impl SimDisk {
         state.files[&state.names[path]].seen.clone()
     }
 
-    /// Changes a file's content without any handle.
+    /// Changes a file's content without a handle.
     ///
     /// # Panics
     /// When there is no such file.
@@ -359,7 +359,7 @@ impl DiskFile for SimFile {
             Some(Fault::Astray) => offset.checked_sub(SECTOR_BYTES).unwrap_or(offset + SECTOR_BYTES),
             _ => offset,
         };
-        // A failing write writes a part of it: whole pages, so that no sector is incomplete.
+        // A failing write still writes a part: whole pages, so that no sector is incomplete.
         let half = (offset + buf.len() / 2) / SECTOR_BYTES * SECTOR_BYTES;
         let part = match fault {
             None | Some(Fault::Astray) => buf.len(),
@@ -473,7 +473,7 @@ impl Disk for SimDisk {
         let mut state = Self::lock(self);
         state.whole_call()?;
         let file = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
-        // Atomic on a journaling file system: a crash never shows a part of it.
+        // Atomic on a journaling file system: a crash never leaves only a part of it.
         apply(&mut state.names, &NameChange::Remove(from.to_owned()));
         apply(&mut state.names, &NameChange::Set(to.to_owned(), file));
         state.names_pending.push(NameChange::Set(to.to_owned(), file));

@@ -1,9 +1,9 @@
-//! The end of the journal: distinguishing an interrupted write from damage, and the mark of the journal's
+//! The end of the journal: how to distinguish an interrupted write from damage, and the mark of the journal's
 //! end.
 //!
 //! A frame is written over zeros, and a disk writes a sector as a whole or not at all. So an interrupted
 //! write leaves each sector's part of a frame either correct or all zeros, and such a frame was never
-//! acknowledged. A part that is neither was written and then damaged: it may have been acknowledged.
+//! acknowledged. A part that is neither was written and then damaged, and may have been acknowledged.
 //! docs/decisions/0001-damaged-tail.md describes which cases can be distinguished.
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use super::format::{
 use super::{Core, lock};
 use crate::Result;
 
-/// Why there is no whole frame at a place.
+/// Why there is no whole frame at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// An interrupted write: data is missing at this offset in the segment.
@@ -42,7 +42,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Splits bytes that begin at an offset of the file at sector boundaries, with the offset of each part.
+/// Splits bytes that start at an offset of the file at sector boundaries, with the offset of each part.
 fn sector_parts(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let (first, others) = bytes.split_at(bytes.len().min(sector_rest(offset)));
     let others_start = offset + first.len() as u64;
@@ -51,18 +51,18 @@ fn sector_parts(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])>
     std::iter::once((offset, first)).chain(others).filter(|(_, part)| !part.is_empty())
 }
 
-/// Judges a place where a frame should begin, but has no genuine header, although the rest of the segment,
-/// `rest`, is not zeros.
+/// Judges a position where a frame should start, but has no genuine header, although the rest of the segment,
+/// `rest`, is not all zeros.
 pub(crate) fn judge_header(offset: u64, rest: &[u8]) -> Fault {
     let Some(header) = rest.get(..FRAME_HEADER_BYTES) else {
         return Fault::Torn(offset, "the file ends within a frame's header");
     };
-    // Zeros in which one bit has flipped.
+    // Zeros with one flipped bit.
     if rest.iter().map(|byte| byte.count_ones()).sum::<u32>() == 1 {
         return Fault::Torn(offset, "a single bit is set where there should be zeros");
     }
-    // No sector's part of a header is ever all zeros: one has the magic number, the other the tag. Nor is any
-    // sector's part of the frame.
+    // No sector's part of a header is ever all zeros: one contains the magic number, the other the tag. The
+    // same holds for the parts of a frame.
     let header_end = offset + header.len() as u64;
     let is_begun = [FRAME_MAGIC, FRAME_MAGIC_1].iter().any(|magic| header.starts_with(*magic));
     let mut parts = sector_parts(offset, rest).take_while(|(at, _)| *at < header_end);
@@ -73,13 +73,13 @@ pub(crate) fn judge_header(offset: u64, rest: &[u8]) -> Fault {
 }
 
 impl FrameHeader {
-    /// The records' bytes of a frame.
+    /// The bytes of the records in a frame.
     pub fn payload_of<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         &frame[FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + self.payload_bytes as usize]
     }
 }
 
-/// Verifies the frame of a genuine header. `rest` begins with the header, at an offset of the segment.
+/// Verifies the frame of a genuine header. `rest` starts with the header, at an offset of the segment.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -96,7 +96,7 @@ pub(crate) fn check_frame(header: &FrameHeader, offset: u64, rest: &[u8]) -> std
         Some(_) => check_sealed(header, offset, frame),
     };
     match checked {
-        // The next frame is written when this one is durable.
+        // The next frame is written only when this one is durable.
         Err(Fault::Torn(at, _)) if !is_zero(beyond) => {
             Err(Fault::Damaged(at, "a frame is incomplete, and the journal continues after it"))
         }
@@ -104,7 +104,7 @@ pub(crate) fn check_frame(header: &FrameHeader, offset: u64, rest: &[u8]) -> std
     }
 }
 
-/// Format 1. Records may have sectors of zeros, so that damage to such a frame can pass for an interrupted
+/// For format 1. Records may have sectors of zeros, so damage to such a frame can pass for an interrupted
 /// write.
 fn check_unsealed(header: &FrameHeader, offset: u64, frame: &[u8]) -> std::result::Result<(), Fault> {
     if crc32c::crc32c(header.payload_of(frame)) == header.crc {
@@ -154,19 +154,19 @@ fn check_sealed(header: &FrameHeader, offset: u64, frame: &[u8]) -> std::result:
     torn.map_or(Ok(()), Err)
 }
 
-/// A mark that all frames before one are durable.
+/// A mark that states that all frames before this one are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TailMark {
     /// The next frame's number.
     pub sequence: u64,
-    /// Where the journal ended: a segment's number, and an offset in it.
+    /// Where the journal ended: a segment's number and an offset in it.
     pub segment: u32,
     pub offset: u64,
 }
 
 const MARK_MAGIC: &[u8; 8] = b"BATZTAIL";
 const MARK_BYTES: usize = 40;
-/// Marks are written alternately into two slots, in different pages, so that one survives if the other is
+/// Marks are written alternately into two slots in different pages, so that one survives if the other is
 /// damaged or interrupted.
 const SLOT_BYTES: u64 = 4096;
 const SLOTS: u64 = 2;
@@ -258,7 +258,7 @@ impl TailMarks {
     /// Writes a mark and makes it durable.
     fn write(&mut self, identity: &Identity, mark: TailMark) -> Result<()> {
         self.slot = (self.slot + 1) % SLOTS;
-        // Another attempt could find the same state of the disk.
+        // Another attempt could meet the same state of the disk.
         self.sequence = mark.sequence;
         let write = write_all_at(&*self.file, &mark.encode(identity), self.slot * SLOT_BYTES);
         write.and_then(|()| self.file.sync()).map_err(|source| io_error("write", &self.path, source))
@@ -266,8 +266,8 @@ impl TailMarks {
 }
 
 impl Core {
-    /// Marks the current end of the journal, unless it is marked. After a failure the old mark remains, which
-    /// only means that less damage is noticed.
+    /// Marks the current end of the journal, unless it is already marked. After a failure the old mark
+    /// remains, which only means that less damage is noticed.
     pub fn mark_tail(&self) {
         let mut marks = lock(&self.marks);
         let mark = {
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Payloads of a few sectors, also with zeros in them, at offsets of every kind.
+    /// Payloads of a few sectors, some with zeros in them, at offsets of every kind.
     fn frames() -> Vec<(u64, Vec<u8>)> {
         let mut zeros = vec![7; 2600];
         zeros[300..2000].fill(0);
@@ -346,7 +346,7 @@ mod tests {
                         "byte {at} bit {bit} at {offset}: {fault:?}"
                     );
                     let part = fault.at() - offset;
-                    assert!(part <= at as u64, "byte {at} is named as {part}");
+                    assert!(part <= at as u64, "byte {at} is reported as {part}");
                 }
             }
         }
@@ -379,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Systems copy writes in pages, so no write ends within a sector, not even if the process is killed.
+    /// Systems copy writes in pages, so no write ends within a sector, even if the process is killed.
     #[test]
     fn every_early_end_is_recognised() {
         for (offset, frame) in frames() {
@@ -395,7 +395,7 @@ mod tests {
         }
     }
 
-    /// A write begins after the previous one is durable, so a frame with data after it was written
+    /// A write starts after the previous one is durable, so a frame with data after it was written
     /// completely.
     #[test]
     fn frame_with_data_after_it_is_not_torn() {

@@ -1,4 +1,4 @@
-//! Reading a store without opening it, for operators and tests. It judges as opening does, and reads more: a
+//! Reading a store without opening it, for operators and tests. It judges as opening does, but reads more: a
 //! sound store opens, and a store that does not open is not sound.
 
 use std::collections::BTreeMap;
@@ -39,9 +39,9 @@ pub struct RecordInfo {
     pub table: u16,
     /// Its serial.
     pub serial: u64,
-    /// Whether it deletes its row.
+    /// Whether it is a deletion of its row.
     pub is_deletion: bool,
-    /// Its size with what the journal adds to the row, in bytes.
+    /// Its size, including what the journal adds to the row, in bytes.
     pub bytes: u64,
 }
 
@@ -69,9 +69,10 @@ pub struct Report {
     pub segments: Vec<SegmentReport>,
     /// The size of the checkpoint if there is one, in bytes.
     pub checkpoint_bytes: Option<u64>,
-    /// A commit that was interrupted at the end of the journal: the next opening drops it. File and offset.
+    /// A commit that was interrupted at the end of the journal, which the next opening drops. File and
+    /// offset.
     pub torn_tail: Option<(PathBuf, u64)>,
-    /// Everything that is wrong. Empty: the store is sound.
+    /// Everything that is wrong. If it is empty, the store is sound.
     pub problems: Vec<String>,
 }
 
@@ -87,7 +88,8 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
     }
     numbers.retain(|number| *number > manifest.segments_upto || manifest.segments.contains(number));
     let checkpoint = read_checkpoint(disk, dir, &manifest, &names, &mut report)?;
-    // The next frame's number. `None`: unknown, since frames are missing after damage or compaction.
+    // The next frame's number. `None` if it is unknown, because frames are missing after damage or
+    // compaction.
     let mut sequence_next = numbers.first().is_none_or(|&first| first == 1).then_some(1);
     let mut sequence_end = 1;
     let mut previous: Option<u32> = None;
@@ -101,7 +103,8 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                 continue;
             }
         };
-        // Frames of a segment that compaction removed are missing, unless the checkpoint still refers to it.
+        // Frames of a segment that compaction has removed are missing, unless the checkpoint still refers to
+        // it.
         let is_known = checkpoint.as_ref().is_none_or(|known| number <= known.segment);
         if is_known && previous.is_some_and(|previous| previous + 1 != number) {
             sequence_next = None;
@@ -119,7 +122,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
         let known = checkpoint.as_ref().and_then(|known| known.segments.get(&number).copied()).unwrap_or(0);
         let mut problems = Vec::new();
         let mut start = SEGMENT_HEADER_BYTES;
-        // After a bad frame continue with the next genuine one, so that one run shows all damage.
+        // Continue after a bad frame with the next genuine one, so that one run finds all damage.
         loop {
             let end =
                 scan_frames(&manifest.identity, number, &bytes, start, &mut |offset, header, payload| {
@@ -157,7 +160,7 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
                         kind: header.kind,
                         records,
                     });
-                    // Genuine frames follow, so the bad one was no torn tail.
+                    // Genuine frames follow, so the bad one was not a torn tail.
                     let earlier = bad.drain(..).map(|(file, _, fault)| describe(&file, fault));
                     problems.extend(earlier);
                     Ok(())
@@ -227,7 +230,7 @@ fn describe(file: &Path, fault: Fault) -> String {
 
 /// What a checkpoint says about the journal.
 struct Known {
-    /// Where replay goes on: a segment, and the next frame's number.
+    /// Where replay continues: a segment, and the next frame's number.
     segment: u32,
     sequence: u64,
     /// The journal has all frames before this one.
@@ -236,7 +239,8 @@ struct Known {
     segments: BTreeMap<u32, u64>,
 }
 
-/// Reads the checkpoint, if there is one. One that does not verify is reported, but does not prevent opening.
+/// Reads the checkpoint, if there is one. If it fails verification, that is reported, but does not prevent
+/// opening.
 fn read_checkpoint(
     disk: &dyn Disk,
     dir: &Path,

@@ -43,7 +43,7 @@ fn rows_bytes(version: u32) -> u64 {
     (0..ROWS).map(|n| (long_row(n, version).to_bytes().len() + key(1, n).to_bytes().len()) as u64).sum()
 }
 
-/// Rounds of maintenance without work: they write nothing once the last compaction is done.
+/// Runs maintenance without work: it writes nothing once the last compaction is done.
 fn assert_quiet(disk: &SimDisk, store: &EmbeddedStore) {
     for _ in 0..3 {
         store.maintain().expect("there is space");
@@ -75,7 +75,7 @@ fn compaction_of_long_rows_ends() {
         }
         assert_quiet(&disk, &store);
         if version % 2 == 1 {
-            // Commits, the journal and a checkpoint give the same count of live bytes.
+            // Commits, the journal and a checkpoint give the same number of live bytes.
             let live = Backend::stats(&store).live_bytes;
             if version == 3 {
                 store.checkpoint().expect("there is space");
@@ -89,7 +89,8 @@ fn compaction_of_long_rows_ends() {
     let live = Backend::stats(&store).live_bytes;
     assert!((expected..expected + 1000).contains(&live), "{live} bytes are live, not about {expected}");
     assert_quiet(&disk, &store);
-    // Segments are written twice, with zeros ahead; compaction copies no more than what died.
+    // Segments are written twice, because they are first filled with zeros; compaction copies no more than
+    // what is dead.
     let written = disk.written();
     assert!(written < 6 * committed, "{written} bytes were written for {committed} bytes of rows");
     let store = Store::new(store);
@@ -97,7 +98,7 @@ fn compaction_of_long_rows_ends() {
         let found = store.get::<Items>(&key(1, n)).expect("it works").expect("it is there");
         assert!(found.row == long_row(n, VERSIONS - 1));
     }
-    // Long rows also go.
+    // Long rows can be removed as well.
     let mut changes = ChangeSet::new();
     (0..ROWS).for_each(|n| changes.delete::<Items>(&key(1, n), &long_row(n, VERSIONS - 1)));
     assert_eq!(store.commit(&changes).expect("there is space"), CommitOutcome::Committed);
@@ -105,7 +106,7 @@ fn compaction_of_long_rows_ends() {
     assert_eq!(Backend::stats(&open(&disk)).live_bytes, 0);
 }
 
-/// With any amount to compact, a round ends, and includes a checkpoint that is due.
+/// A round ends however much there is to compact, and includes a checkpoint that is due.
 #[test]
 fn round_of_maintenance_is_bounded() {
     let disk = SimDisk::new(2);
@@ -118,7 +119,7 @@ fn round_of_maintenance_is_bounded() {
         tags: List(vec![]),
         body: if label == "short" { Vec::new() } else { body(n) },
     };
-    // Thirty segments, each a bit more than half dead at the end.
+    // Thirty segments, each slightly more than half dead at the end.
     const COUNT: u32 = 5000;
     for n in 0..COUNT {
         commit(&store, |changes| changes.insert::<Items>(&key(1, n), &row(n, "long")));

@@ -1,5 +1,5 @@
-//! Damaged files: a store opens with the state after some commit, or refuses and reports where the damage is.
-//! It never serves anything else.
+//! Damaged files: a store opens with the state after some commit, or refuses to open and reports where the
+//! damage is. It never serves anything else.
 
 use crate::common;
 
@@ -48,7 +48,7 @@ fn segment_path(frame: &FrameInfo) -> PathBuf {
     Path::new(DIR).join(format!("journal-{:08}.seg", frame.segment))
 }
 
-/// Opens a damaged copy: the commit it is as after, or the refusal.
+/// Opens a damaged copy. Returns the commit whose state it has, or the refusal.
 fn reopen(image: &Image, damage: impl FnOnce(&SimDisk)) -> Result<Result<usize, StoreError>, String> {
     let disk = image.disk.copy();
     damage(&disk);
@@ -59,8 +59,8 @@ fn reopen(image: &Image, damage: impl FnOnce(&SimDisk)) -> Result<Result<usize, 
     }
 }
 
-/// As after a power loss within a write: the segment was filled ahead, so that there are zeros instead of an
-/// end.
+/// The same as after a power loss within a write: the segment was filled in advance, so there are zeros and
+/// no end.
 #[test]
 fn unwritten_ends_leave_whole_commits() {
     let image = image(1, 40, false);
@@ -84,7 +84,7 @@ fn unwritten_ends_leave_whole_commits() {
     }
 }
 
-/// A file that is shorter than its segment was made is damaged, though its frames may be whole.
+/// A file that is shorter than its segment was when created is damaged, even if its frames are whole.
 #[test]
 fn short_segments_are_refused() {
     let image = image(1, 40, false);
@@ -123,7 +123,7 @@ fn image_with_large_last(seed: u64) -> Image {
     Image { disk, history, frames }
 }
 
-/// The last acknowledged commit does not vanish: not by any flipped bit in any part of its frame.
+/// The last acknowledged commit never disappears, whichever bit of its frame is flipped.
 #[test]
 fn a_flipped_bit_in_the_last_commit_is_never_dropped() {
     let image = image_with_large_last(11);
@@ -138,7 +138,7 @@ fn a_flipped_bit_in_the_last_commit_is_never_dropped() {
             let Err(StoreError::Corrupt { file, offset, what }) = opened else {
                 panic!("byte {at} bit {bit}: opened or refused for another reason: {opened:?}");
             };
-            assert!(file == path && offset <= at, "the damage at {at} is named at {offset}");
+            assert!(file == path && offset <= at, "the damage at {at} is reported at {offset}");
             assert!(what.contains("restore a backup"), "{what}");
             if bit == at % 8 {
                 let disk = image.disk.copy();
@@ -150,7 +150,7 @@ fn a_flipped_bit_in_the_last_commit_is_never_dropped() {
     }
 }
 
-/// Whichever sectors of the last write are missing, the store opens as before it.
+/// Whichever sectors of the last write are missing, the store opens in the state before that write.
 #[test]
 fn torn_last_commit_is_dropped() {
     let image = image_with_large_last(12);
@@ -183,8 +183,8 @@ fn torn_last_commit_is_dropped() {
 #[test]
 fn loss_of_a_marked_tail_is_noticed() {
     let image = image_with_large_last(13);
-    // Opening marks what it has read; so does maintenance, and the background thread soon after the last
-    // commit.
+    // Opening marks the end that it has read. So does maintenance, and so does the background thread soon
+    // after the last commit.
     drop(open(&image.disk).expect("it opens"));
     let last = image.frames.last().expect("there are frames");
     let path = segment_path(last);
@@ -218,7 +218,7 @@ fn loss_of_a_marked_tail_is_noticed() {
     assert_eq!(opened.expect("right").expect("it opens"), image.history.states.len() - 1);
 }
 
-/// An operator can cut off the damaged last commit, and only that.
+/// An operator can cut off the damaged last commit, and nothing else.
 #[test]
 fn damaged_end_can_be_cut_off() {
     let image = image_with_large_last(14);
@@ -237,7 +237,7 @@ fn damaged_end_can_be_cut_off() {
         assert!(open(&disk).is_err());
         let cut = EmbeddedStore::cut_tail(DIR, &disk, "no backup").expect("it is the end");
         assert_eq!(cut.sequence, last.sequence);
-        // A segment without frames equals one that was created ahead.
+        // A segment without frames looks like one that was created in advance.
         let is_emptied = last.offset == 64 && damaged.iter().all(|&byte| byte == 0);
         assert!((&cut.segment, cut.offset) == (&path, last.offset) || is_emptied, "{cut:?}");
         assert!(damaged.starts_with(&disk.content(&cut.kept)));
@@ -268,7 +268,7 @@ fn damaged_end_can_be_cut_off() {
     assert!(!disk.files().iter().any(|file| file.extension().is_some_and(|e| e == "bin")));
 }
 
-/// For any damage: a store opens exactly if verification calls it sound.
+/// For any damage, a store opens if and only if verification calls it sound.
 #[test]
 fn verification_agrees_with_opening() {
     let images = [image(21, 30, false), image(22, 30, true), image_with_large_last(23)];
@@ -309,7 +309,7 @@ fn verification_agrees_with_opening() {
     assert!(refused > 300 && sound > 100, "{refused} refused, {sound} sound");
 }
 
-/// A store of the previous format opens, works, and has the current format afterwards.
+/// A store in the previous format opens, works, and has the current format afterwards.
 #[test]
 fn stores_of_format_1_are_read() {
     let mut history = History::new();
@@ -339,19 +339,19 @@ fn stores_of_format_1_are_read() {
         assert_eq!((report.problems, frames.len() >= 24), (vec![], true));
         let mut store = open(&disk).expect("it opens");
         let mut history = History { states: history.states.clone(), acknowledged: 24 };
-        common::run(&store, &mut Random(5), &mut history, 40).expect("it goes on");
+        common::run(&store, &mut Random(5), &mut history, 40).expect("the scan continues");
         for _ in 0..2 {
             drop(store);
             disk.restart();
             store = open(&disk).expect("it opens");
         }
-        let at = history.check(&Store::new(store)).expect("all is there");
+        let at = history.check(&Store::new(store)).expect("nothing is lost");
         assert!(history.states[at] == history.states[history.acknowledged]);
         assert!(disk.content(&Path::new(DIR).join("MANIFEST")).starts_with(b"batzen-store 2"));
         let (report, _) = inspect(&disk);
         assert_eq!(report.problems, Vec::<String>::new());
     }
-    // A flipped bit in its last frame is no interrupted write either.
+    // A flipped bit in its last frame is not an interrupted write, either.
     let disk = fixture(true);
     let (_, frames) = inspect(&disk);
     let last = frames.last().expect("there are frames");
@@ -393,7 +393,7 @@ fn every_flipped_bit_is_harmless_or_refused() {
                 }
                 Err(StoreError::Corrupt { file, offset, .. }) => {
                     assert_eq!(file, path);
-                    assert!(offset <= at as u64, "the damage at {at} is named at {offset}");
+                    assert!(offset <= at as u64, "the damage at {at} is reported at {offset}");
                     refused += 1;
                 }
                 Err(error) => panic!("{error}"),
@@ -444,7 +444,7 @@ fn flipped_bits_under_a_checkpoint_are_found_when_read() {
     assert!(found > 200 && unharmed > 50, "{found} found, {unharmed} unharmed");
 }
 
-/// A checkpoint contains the length of the journal, so the loss of the last frame is no torn tail.
+/// A checkpoint contains the length of the journal, so the loss of the last frame is not a torn tail.
 #[test]
 fn checkpoint_reveals_a_lost_tail() {
     let image = image(4, 30, true);
@@ -527,7 +527,7 @@ fn misplaced_data_is_refused() {
 }
 
 /// A genuine record in the place of another one, before a checkpoint, so that opening does not read it. The
-/// lost row must not seem never to have existed.
+/// store must not behave as if the lost row had never existed.
 #[test]
 fn misplaced_record_is_found_when_read() {
     use batzen_store::ChangeSet;
@@ -584,7 +584,7 @@ fn verification_compares_with_the_checkpoint() {
     }
 }
 
-/// Bytes that clients store are never mistaken for frames, not even frames of another store.
+/// Bytes that clients store are never mistaken for frames, even if they are frames of another store.
 #[test]
 fn stored_frames_are_only_data() {
     use batzen_store::conformance::{ItemRow, key};
@@ -592,7 +592,7 @@ fn stored_frames_are_only_data() {
     let image = image(9, 10, false);
     let foreign = image.disk.content(&segment_path(&image.frames[0]));
     let disk = SimDisk::new(9);
-    // Another store, another key.
+    // Another store has another key.
     let options = || batzen_store::embedded::Options {
         identity: Some([7; 32]),
         segment_bytes_max: 1 << 20,
@@ -627,7 +627,7 @@ fn verification_names_all_damage() {
     assert_eq!(report.problems.len(), 3, "{:?}", report.problems);
     assert_eq!(frames.len(), image.frames.len() - 2);
     assert_eq!(report.segments.iter().map(|segment| segment.frames).sum::<u64>(), frames.len() as u64);
-    // Damage to the last frame, and a commit that was interrupted.
+    // Damage to the last frame, followed by an interrupted commit.
     let image = image_with_large_last(10);
     let last = image.frames.last().expect("there are frames");
     let start = usize::try_from(last.offset).expect("small");

@@ -23,7 +23,7 @@ fn session(disk: &SimDisk, history: &mut History, seed: u64) -> Result<EmbeddedS
     Ok(store)
 }
 
-/// How many disk calls the workload takes without a fault.
+/// How many disk calls the workload makes without a fault.
 fn calls_of_a_session(seed: u64) -> u64 {
     let disk = SimDisk::new(seed);
     let mut history = History::new();
@@ -36,7 +36,7 @@ fn calls_of_a_session(seed: u64) -> u64 {
     disk.calls()
 }
 
-/// After a fault at the `n`-th call the machine crashes; the store must recover every acknowledged commit.
+/// The machine crashes after a fault at the `n`-th call; the store must recover every acknowledged commit.
 fn crash_after_fault(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
     let disk = SimDisk::new(seed.wrapping_mul(31).wrapping_add(n));
     disk.fail_at(n, fault);
@@ -95,17 +95,17 @@ fn short_write_at_every_call_is_completed() {
         let disk = SimDisk::new(n);
         disk.fail_at(n, Fault::ShortWrite);
         let mut history = History::new();
-        drop(session(&disk, &mut history, 30).expect("short writes are no errors"));
+        drop(session(&disk, &mut history, 30).expect("short writes are not errors"));
         assert!(!disk.is_fault_pending());
         disk.restart();
-        let at = history.check(&Store::new(open(&disk).expect("it opens"))).expect("all is there");
+        let at = history.check(&Store::new(open(&disk).expect("it opens"))).expect("nothing is lost");
         assert_eq!(history.states[at], history.states[history.acknowledged]);
     }
 }
 
 /// Writes of a killed process are visible to the next one, durable or not. The next process makes them
 /// durable before it answers, so its answers survive a power loss, wherever the first process was killed, and
-/// also if a second one was killed while it opened the store.
+/// even if a second one was killed while it opened the store.
 fn answered_after_kill(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
     let disk = SimDisk::new(seed.wrapping_mul(77).wrapping_add(n));
     disk.fail_at(n, fault);
@@ -143,7 +143,7 @@ fn answered_after_kill(fault: Fault, seed: u64, n: u64) -> Result<(), String> {
 fn sweep_kills(fault: Fault, first: u64) {
     for seed in (0..3 * soak_factor()).map(|n| first + 100 * n) {
         for n in 1..=calls_of_a_session(seed) {
-            answered_after_kill(fault, seed, n).expect("what was answered stays");
+            answered_after_kill(fault, seed, n).expect("answered rows survive");
         }
     }
 }
@@ -153,8 +153,8 @@ fn answers_after_a_kill_survive_a_power_loss() {
     sweep_kills(Fault::Crash, 80);
 }
 
-/// Damage to the last commit that looks like an interrupted write is only noticed by the mark. So a mark that
-/// opening has read must survive a power loss, wherever the process that wrote it was killed.
+/// Damage to the last commit that looks like an interrupted write is noticed only because of the mark. So a
+/// mark that opening has read must survive a power loss, wherever the process that wrote it was killed.
 #[test]
 fn mark_read_at_opening_survives_a_power_loss() {
     let mark = Path::new(DIR).join("tail.mark");
@@ -184,11 +184,11 @@ fn mark_read_at_opening_survives_a_power_loss() {
 }
 
 /// A misdirected write during opening may overwrite the last frame, so that the journal seems to end before
-/// it. It is noticed, also if the process is killed right after.
+/// it. This is noticed even if the process is killed immediately afterwards.
 #[test]
 fn misdirected_write_during_opening_hides_no_commit() {
     let mut noticed = 0;
-    // Rows of all lengths for which the last frame ends within a sector, or reaches over its boundary.
+    // Rows of all lengths for which the last frame ends within a sector or crosses its boundary.
     for (n, bytes) in (1..=20).flat_map(|n| (0..480).step_by(8).map(move |bytes| (n, bytes))) {
         let disk = SimDisk::new(n);
         let commit = |number, text: &str| {
@@ -206,17 +206,20 @@ fn misdirected_write_during_opening_hides_no_commit() {
             Ok(store) => {
                 for number in [1, 2] {
                     let found = store.get::<Items>(&key(1, number)).expect("it can be read");
-                    assert!(found.is_some(), "commit {number} of {bytes} bytes is lost, astray at call {n}");
+                    assert!(
+                        found.is_some(),
+                        "commit {number} of {bytes} bytes is lost, write misdirected at call {n}"
+                    );
                 }
             }
             Err(StoreError::Corrupt { .. }) => noticed += 1,
-            Err(error) => panic!("astray at call {n} of opening, {bytes} bytes: {error}"),
+            Err(error) => panic!("write misdirected at call {n} of opening, {bytes} bytes: {error}"),
         }
     }
-    assert!(noticed > 0, "no write went over a commit");
+    assert!(noticed > 0, "no write overwrote a commit");
 }
 
-/// Zeros in the place of a frame with data behind them look like an interrupted write, unless the data is
+/// Zeros in the place of a frame, with data after them, look like an interrupted write unless the data is
 /// that frame.
 #[test]
 fn misdirected_commit_is_not_an_interrupted_one() {
@@ -249,15 +252,15 @@ enum Damage {
     FlipInLast,
     /// A flipped bit anywhere.
     Flip,
-    /// A write of one sector to the place of another, which may be in another segment.
+    /// A write of one sector to the place of another, possibly in another segment.
     Stray,
     /// The same, and the sector is missing where it belongs.
     Misdirected,
 }
 
-/// A power loss at the `n`-th call, in a commit or in maintenance, and then damage. The store opens with
-/// every acknowledged commit, or refuses: damage is not mistaken for the interrupted commit, nor hidden by
-/// it. Returns whether it refused.
+/// A power loss at the `n`-th call, in a commit or in maintenance, followed by damage. The store opens with
+/// every acknowledged commit, or refuses to open: damage is neither mistaken for the interrupted commit nor
+/// hidden by it. Returns whether it refused.
 fn damaged_after_crash(damage: Damage, seed: u64, n: u64) -> Result<bool, String> {
     let mut random = Random(seed ^ n << 32);
     let disk = SimDisk::new(random.bits());
@@ -301,8 +304,8 @@ fn damaged_after_crash(damage: Damage, seed: u64, n: u64) -> Result<bool, String
                 disk.content(&source)[from..].iter().copied().chain([0; 512]).take(512).collect();
             let (file, at) = any(&mut random);
             let to = at / 512 * 512;
-            // Commits that lost whole sectors before the end of the journal was marked, without a header
-            // after them, are indistinguishable from unwritten ones.
+            // Commits that lost whole sectors before the end of the journal was marked, and that have no
+            // header after them, are indistinguishable from unwritten ones.
             let has_proof = frames.iter().any(|frame| {
                 let start = usize::try_from(frame.offset).expect("small");
                 let is_later = (frame.segment, start) >= (taken.segment, from + 512);
@@ -327,7 +330,7 @@ fn damaged_after_crash(damage: Damage, seed: u64, n: u64) -> Result<bool, String
     };
     match checked {
         Ok(_) => Ok(false),
-        // At opening, or after a checkpoint when the row is read.
+        // At opening, or after a checkpoint, when the row is read.
         Err(error) if error.contains("corrupt data") && !matches!(damage, Damage::Nothing) => Ok(true),
         Err(error) => Err(context(&error)),
     }
@@ -353,7 +356,7 @@ fn damage_after_a_crash_is_not_an_interrupted_commit() {
     }
 }
 
-/// A commit is one write and one sync, anywhere in a segment that was created ahead.
+/// A commit is one write and one sync, anywhere in a segment that was created in advance.
 #[test]
 fn commit_is_one_write_and_one_sync() {
     let disk = SimDisk::new(61);
@@ -370,8 +373,8 @@ fn commit_is_one_write_and_one_sync() {
     }
 }
 
-/// If the disk is full for one call, at most one commit is refused; the store works on in the same process,
-/// and the refused commit has no effect.
+/// If the disk is full for one call, at most one commit is refused; the store continues to work in the same
+/// process, and the refused commit has no effect.
 #[test]
 fn store_works_after_a_full_disk() {
     let mut refused = 0;
@@ -388,8 +391,9 @@ fn store_works_after_a_full_disk() {
                 refused += 1;
                 // The refused commit (maintenance refuses nothing) leaves no trace.
                 history.states.truncate(history.acknowledged + 1);
-                let at =
-                    history.check(&Store::new(open_again(store, &disk))).expect("only what was acknowledged");
+                let at = history
+                    .check(&Store::new(open_again(store, &disk)))
+                    .expect("only acknowledged commits remain");
                 assert_eq!(history.states[at], history.states[history.acknowledged]);
                 continue;
             }
@@ -401,7 +405,7 @@ fn store_works_after_a_full_disk() {
     assert!(refused > 0);
 }
 
-/// Work on in the same process for a while, then reopen.
+/// Continues in the same process for a while, then reopens the store.
 fn open_again(store: EmbeddedStore, disk: &SimDisk) -> EmbeddedStore {
     let mut changes = ChangeSet::new();
     changes.insert::<Items>(&key(98, 98), &row("on", None));
@@ -413,8 +417,8 @@ fn open_again(store: EmbeddedStore, disk: &SimDisk) -> EmbeddedStore {
     open(disk).expect("it opens")
 }
 
-/// Fills the disk repeatedly: commits are refused with the right error, reads still work, and so do commits
-/// once there is space.
+/// Fills the disk repeatedly: commits are refused with the right error, reads still work, and commits work
+/// again once there is space.
 #[test]
 fn full_disk_refuses_commits_until_there_is_space() {
     let disk = SimDisk::new(50);
@@ -432,7 +436,7 @@ fn full_disk_refuses_commits_until_there_is_space() {
             }
             acknowledged += 1;
         }
-        // Refused, and again.
+        // Refused, and refused again.
         assert!(matches!(store.maintain(), Err(StoreError::Full(_))));
         let mut changes = ChangeSet::new();
         changes.insert::<Items>(&key(2, 1), &row("large", None));
@@ -443,7 +447,7 @@ fn full_disk_refuses_commits_until_there_is_space() {
             );
         }
         assert!(matches!(store.commit(&changes), Err(StoreError::Full(_))));
-        assert_eq!(Backend::count(&store, TABLES[0]).expect("reads go on"), u64::from(acknowledged));
+        assert_eq!(Backend::count(&store, TABLES[0]).expect("reads still work"), u64::from(acknowledged));
         if round % 2 == 0 {
             drop(store);
             disk.restart();
@@ -479,7 +483,7 @@ fn compaction_frees_space() {
     store.maintain().expect("it works");
     assert!(disk.used() * 4 < before, "{} bytes before, {} after", before, disk.used());
     drop(store);
-    // Also from the journal alone, without the checkpoint: deleted rows do not reappear.
+    // Even from the journal alone, without the checkpoint: deleted rows do not reappear.
     let other = disk.copy();
     other.tamper(&std::path::Path::new(DIR).join("checkpoint.idx"), Vec::clear);
     for disk in [disk, other] {
@@ -487,7 +491,7 @@ fn compaction_frees_space() {
     }
 }
 
-/// Compaction on a nearly full disk frees space as soon as it can, and loses nothing before.
+/// Compaction on a nearly full disk frees space as soon as it can, and loses nothing before that.
 #[test]
 fn compaction_works_on_a_nearly_full_disk() {
     let mut shrunk = 0;
@@ -519,7 +523,7 @@ fn compaction_works_on_a_nearly_full_disk() {
         disk.restart();
         assert_eq!(&read_rows(&Store::new(open(&disk).expect("it opens"))).expect("consistent"), rows);
     }
-    assert!(shrunk >= 20, "space came back in {shrunk} of 24 runs");
+    assert!(shrunk >= 20, "space was freed in {shrunk} of 24 runs");
 }
 
 /// If a commit's write or sync fails, the hook that ends the process is called, and nothing is written
@@ -543,10 +547,10 @@ fn failed_sync_ends_the_process() {
     let calls = disk.calls();
     assert!(matches!(store.commit(&changes), Err(StoreError::Stopped(_))));
     assert_eq!(disk.calls(), calls, "nothing is tried after a failed sync");
-    assert_eq!(Backend::count(&store, TABLES[0]).expect("reads go on"), 0);
+    assert_eq!(Backend::count(&store, TABLES[0]).expect("reads still work"), 0);
 }
 
-/// Checks the checker: on a disk that lies about syncs it finds lost commits.
+/// Checks the checker: on a disk that lies about syncs, it finds lost commits.
 #[test]
 fn checker_finds_a_planted_bug() {
     let mut found = 0;
@@ -557,7 +561,7 @@ fn checker_finds_a_planted_bug() {
         let mut random = Random(seed);
         run(&store, &mut random, &mut history, 10).expect("no fault");
         disk.lie_about_syncs();
-        run(&store, &mut random, &mut history, 10).expect("a lie is no error");
+        run(&store, &mut random, &mut history, 10).expect("a lying sync reports no error");
         drop(store);
         disk.restart();
         found += usize::from(open(&disk).map_or(true, |store| history.check(&Store::new(store)).is_err()));

@@ -1,5 +1,5 @@
-//! The fuzz target on the stable compiler: seeds of the corpus, mutated. `BATZEN_FUZZ_ITERATIONS` makes it
-//! longer.
+//! Runs the fuzz target on the stable compiler, with mutated seeds from the corpus. `BATZEN_FUZZ_ITERATIONS`
+//! makes it run longer.
 
 use crate::common;
 

@@ -1,8 +1,8 @@
-//! `kill -9` in a loop: a child process commits under load and reports each acknowledgement through a pipe;
-//! the parent kills it at random moments, opens the store, and checks that every acknowledged commit is there
-//! and no incomplete one.
+//! `kill -9` in a loop: a child process commits under load and reports each acknowledgement through a pipe.
+//! The parent kills it at random moments, opens the store, and checks that it contains every acknowledged
+//! commit and no incomplete one.
 //!
-//! `BATZEN_SOAK_CYCLES` sets the number of cycles (25 without it).
+//! `BATZEN_SOAK_CYCLES` sets the number of cycles (25 by default).
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -20,7 +20,7 @@ const WRITERS: u32 = 3;
 const WINDOW: u32 = 40;
 
 fn options() -> Options {
-    // Small enough for many segments, compactions and checkpoints in a second.
+    // Small enough for many segments, compactions and checkpoints per second.
     Options {
         segment_bytes_first: 16 << 10,
         segment_bytes_max: 64 << 10,
@@ -50,7 +50,7 @@ fn count(store: &Store, writer: u32) -> u32 {
     stored.map_or(0, |stored| u32::from_be_bytes(stored.row.body.try_into().expect("a counter")))
 }
 
-/// Commit `n`: inserts item `n`, counts, and deletes what leaves the window.
+/// Commit `n`: inserts item `n`, counts it, and deletes the item that leaves the window.
 fn commit(store: &Store, writer: u32, n: u32) {
     let mut changes = ChangeSet::new();
     changes.insert::<Items>(&key(writer, n), &item(writer, n));
@@ -91,7 +91,7 @@ fn child_commits_until_it_is_killed() {
     });
 }
 
-/// What is wrong with the store, given the last acknowledged commit of each writer.
+/// The problem with the store, if any, given the last acknowledged commit of each writer.
 fn check(store: &Store, acknowledged: &[u32]) -> Result<(), String> {
     for writer in 1..=WRITERS {
         let n = count(store, writer);
@@ -130,7 +130,7 @@ fn check(store: &Store, acknowledged: &[u32]) -> Result<(), String> {
 /// Starts the child, kills it after this many milliseconds of commits, and returns each writer's last
 /// acknowledgement.
 fn run_and_kill(directory: &Path, run_ms: u64) -> Vec<u32> {
-    let mut child = Command::new(std::env::current_exe().expect("a test has a program"))
+    let mut child = Command::new(std::env::current_exe().expect("a test has an executable"))
         .args(["kill::child_commits_until_it_is_killed", "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD_DIRECTORY, directory)
         .stdout(Stdio::piped())
@@ -149,7 +149,7 @@ fn run_and_kill(directory: &Path, run_ms: u64) -> Vec<u32> {
             };
             let writer: usize = writer.parse().expect("a whole line");
             acknowledged[writer - 1] = n.parse().expect("a whole line");
-            // The parent has long stopped listening after the first.
+            // After the first acknowledgement, nobody receives this.
             let _ = started.send(());
         }
         acknowledged
@@ -195,7 +195,7 @@ fn checker_finds_planted_losses() {
     for writer in 1..=WRITERS {
         (1..=60).for_each(|n| commit(&store, writer, n));
     }
-    check(&store, &[60; WRITERS as usize]).expect("all is well");
+    check(&store, &[60; WRITERS as usize]).expect("the store is complete");
     assert!(check(&store, &[60, 61, 60]).expect_err("one is missing").contains("writer 2"));
     let mut changes = ChangeSet::new();
     changes.delete::<Items>(&key(3, 50), &item(3, 50));

@@ -1,5 +1,5 @@
 //! Random histories against a model: commits, conflicts, stale changes, compaction, checkpoints, reopening
-//! and power cuts in any order; and checkpoints taken while other threads commit.
+//! and power cuts in any order; and checkpoints that are taken while other threads commit.
 
 use crate::common;
 
@@ -48,7 +48,7 @@ fn refused_changes(random: &mut Random, rows: &Rows, conflict: bool) -> Option<C
     let mut changes = random_changes(random, &mut Rows::new());
     let mut other = random_row(random);
     other.body.push(1);
-    // The random part may touch the same row: leave only what is sure to be refused.
+    // The random part may touch the same row: keep only what is sure to be refused.
     if conflict
         || changes
             .changes()
@@ -99,7 +99,7 @@ proptest! {
                         prop_assert!(is_stale);
                     }
                 }
-                // Checkpoint and reopen in one go, since a handle to the embedded type is gone.
+                // Checkpoint and reopen in one step, since there is no handle to the embedded type any more.
                 Step::Maintain | Step::Checkpoint => {
                     drop(store);
                     let embedded = open(&disk).expect("it opens");
@@ -137,7 +137,7 @@ proptest! {
         prop_assert_eq!(&read_rows(&store).expect("consistent"), &rows);
     }
 
-    /// The same change sets, serials included, on both backends of this crate.
+    /// The same change sets have the same result on both backends of this crate, including serials.
     #[test]
     fn backends_agree(seeds in prop::collection::vec(any::<u64>(), 1..40)) {
         let disk = SimDisk::new(1);

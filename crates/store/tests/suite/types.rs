@@ -12,29 +12,29 @@ use proptest::prelude::*;
 record! {
     /// One column of each kind.
     pub struct Everything {
-        /// A byte.
+        /// One byte.
         pub a: u8,
-        /// Two.
+        /// Two bytes.
         pub b: u16,
-        /// Four.
+        /// Four bytes.
         pub c: u32,
-        /// Eight.
+        /// Eight bytes.
         pub d: u64,
         /// Signed.
         pub e: i64,
-        /// Sixteen.
+        /// Sixteen bytes.
         pub f: u128,
         /// A bit.
         pub g: bool,
-        /// Fixed.
+        /// Bytes of a fixed length.
         pub h: [u8; 5],
-        /// Any bytes.
+        /// Bytes of any length.
         pub i: Vec<u8>,
         /// Text.
         pub j: String,
-        /// Perhaps text.
+        /// Text or nothing.
         pub k: Option<String>,
-        /// Perhaps a number.
+        /// A number or nothing.
         pub l: Option<u32>,
         /// Several.
         pub m: List<u16>,

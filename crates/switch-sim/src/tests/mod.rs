@@ -110,7 +110,7 @@ fn an_open_loop_keeps_its_rate_and_its_end() {
     fsps.load(Load { schedule, warmup, duration: Some(duration), count: None, ..closed(0, Mix::default()) });
     std::thread::sleep(warmup + duration);
     let report = fsps.end_load(PATIENCE);
-    // The schedule says how many begin, however busy the machine is, unless it sleeps through the end.
+    // The schedule determines how many begin, however busy the machine is, unless it sleeps through the end.
     assert!((1..=400).contains(&report.begun), "{}", report.begun);
     assert_eq!(report.committed_in_all, report.begun);
     assert!(report.committed <= report.committed_in_all);

@@ -1,5 +1,5 @@
-//! A tiny switch for the tests of the simulators: it keeps transfers in a map, checks fulfilments, lets
-//! transfers expire and passes messages on. It forgets everything when it ends, and knows no money.
+//! A tiny switch for testing the simulators: it keeps transfers in a map, checks fulfilments, lets transfers
+//! expire and passes messages on. It keeps nothing when it ends, and has no money.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
@@ -16,10 +16,10 @@ use crate::{MESSAGE_LIMITS, ilp};
 /// How the relay misbehaves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// One in this many requests is refused with 503 and not taken; 0: none.
+    /// One in this many requests is refused with 503 and ignored; 0: none.
     pub overload_every: u64,
-    /// After this many requests a connection is closed after the request was taken, without an answer; 0:
-    /// none.
+    /// After this many requests a connection is closed, once the request was accepted but before the answer;
+    /// 0: never.
     pub cut_every: u64,
     /// Whether callbacks about the end of a transfer are sent twice.
     pub repeats_callbacks: bool,
@@ -32,7 +32,7 @@ struct Transfer {
     body: Vec<u8>,
     expires: Instant,
     state: &'static str,
-    /// What the payee sent.
+    /// The payee's message.
     answer: Option<Vec<u8>>,
     /// The final callbacks to the payer.
     end: Option<(String, Vec<u8>)>,
@@ -59,7 +59,7 @@ impl Relay {
         Self { address: listener.local_addr().unwrap(), listener, state: None, faults }
     }
 
-    /// Begins to serve these participants.
+    /// Starts serving these participants.
     pub fn serve(&mut self, participants: &[(String, String)]) {
         let callbacks = participants.iter().map(|(name, url)| {
             let (sender, receiver) = mpsc::channel();
@@ -96,13 +96,13 @@ impl Relay {
     }
 }
 
-/// Callbacks of one participant, in order over one connection.
+/// Delivers the callbacks of one participant, in order over one connection.
 fn deliver(address: SocketAddr, callbacks: &mpsc::Receiver<Vec<u8>>) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
     while let Ok(mut bytes) = callbacks.recv() {
         let mut count = 1;
-        // What waits goes together, and in pieces that begin anywhere.
+        // Waiting messages are sent together, in pieces with arbitrary boundaries.
         while let Ok(more) = callbacks.try_recv() {
             bytes.extend(more);
             count += 1;
@@ -196,7 +196,7 @@ impl RelayState {
                 return;
             }
             self.call(&prepare["payeeFsp"], "POST", path, &body);
-            // The tests give at most some seconds, and the expiration is of this machine's clock.
+            // The tests allow only some seconds, and the expiration is in this machine's time.
             let expires = Instant::now() + until(prepare["expiration"].as_str().unwrap());
             transfers
                 .insert(id, Transfer { prepare, body, expires, state: "RESERVED", answer: None, end: None });

@@ -1,5 +1,5 @@
-//! The form of bodies that the switch passes on: what the specification demands is there and has its form.
-//! What else they hold is the receiver's business.
+//! The format of bodies that the switch passes on: it checks that the elements required by the specification
+//! are present and well-formed. All other content is the receiver's concern.
 
 use serde_json::Value;
 
@@ -7,18 +7,18 @@ use super::participant::Refuse;
 use crate::errors::ApiError;
 use crate::values::{currency_number, is_base64url, is_hash_text, parse_amount, parse_time, parse_uuid};
 
-/// Items in one bulk quote.
+/// The most items in one bulk quote.
 const ITEMS_MAX: usize = 1000;
 
-/// Types of identifiers of parties.
+/// Types of party identifiers.
 pub(super) const PARTY_ID_TYPES: [&str; 8] =
     ["MSISDN", "EMAIL", "PERSONAL_ID", "BUSINESS", "DEVICE", "ACCOUNT_ID", "IBAN", "ALIAS"];
 
-/// What an element has to be.
+/// The required form of an element.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
     Uuid,
-    /// 1 to so many characters.
+    /// 1 to this many characters.
     Text(usize),
     OneOf(&'static [&'static str]),
     Money,
@@ -27,7 +27,7 @@ pub(super) enum Form {
     Hash,
     /// A party with `partyIdInfo`.
     Party,
-    /// Type, identifier and what may be with them.
+    /// A type, an identifier and optional elements.
     PartyIdInfo,
     /// Scenario, initiator and its type.
     TransactionType,
@@ -36,7 +36,7 @@ pub(super) enum Form {
     Items(&'static [Element]),
 }
 
-/// An element, whether it has to be there, and its form.
+/// An element: its name, whether it is required, and its form.
 pub(super) type Element = (&'static str, bool, Form);
 
 const AMOUNT_TYPES: Form = Form::OneOf(&["SEND", "RECEIVE"]);
@@ -116,14 +116,14 @@ pub(super) const PARTY_RESULT: &[Element] = &[("party", true, Form::Party)];
 pub(super) const PARTICIPANT_RESULT: &[Element] = &[("fspId", true, Form::Text(32))];
 pub(super) const ERROR: &[Element] = &[("errorInformation", true, Form::ErrorInformation)];
 
-/// Reads a body and checks its elements.
+/// Parses a body and checks its elements.
 pub(super) fn check(body: &[u8], elements: &[Element]) -> Result<Value, Refuse> {
     let value: Value = serde_json::from_slice(body).map_err(|error| Refuse::malformed(error.to_string()))?;
     check_all(&value, elements, "the body")?;
     Ok(value)
 }
 
-/// Checks a party of a list: type, identifier and what may be with them.
+/// Checks a party in a list: type, identifier and optional elements.
 pub(super) fn check_party(value: &Value) -> Result<(), Refuse> {
     check_one(value, Form::PartyIdInfo, "partyList")
 }

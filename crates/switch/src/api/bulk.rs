@@ -48,7 +48,7 @@ impl ParticipantApi {
             check_packet(&item.ilp_packet)?;
             check_condition(&item.condition)?;
             check_extensions(item.extension_list.as_ref())?;
-            // Only ever compared with repetitions of the whole, which has a hash of its own.
+            // Used only to detect repetitions of the whole bulk, which has a hash of its own.
             let hash = Sha256::digest(item.transfer_id.as_bytes()).into();
             items.push(Prepare {
                 id: uuid(&item.transfer_id, "transferId")?,

@@ -1,4 +1,5 @@
-//! Account lookups: whose customer a party is. Participants register their customers; everyone may ask.
+//! Account lookups: which participant a party is a customer of. Participants register their customers;
+//! everyone may query them.
 
 use batzen_http::{Request, Response};
 use batzen_tables::switch::{Parties as PartyTable, PartyKey};
@@ -20,7 +21,7 @@ const SPECIAL: &str = "PARTICIPANTS";
 const REGISTRATION: &[Element] = &[("fspId", true, Form::Text(32))];
 const REGISTRATIONS: &[Element] = &[("requestId", true, Form::Uuid)];
 
-/// A party by its identifier.
+/// A party, by the hash of its identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Party([u8; 32]);
 
@@ -39,14 +40,14 @@ impl Party {
     }
 }
 
-/// The currency of a lookup: 0 is every one.
+/// The currency of a lookup; 0 means any.
 fn currency(text: Option<&str>) -> Result<u32, Refuse> {
     let Some(text) = text else { return Ok(0) };
     currency_number(text).ok_or_else(|| Refuse::malformed("the currency is not three capital letters"))
 }
 
 impl ParticipantApi {
-    /// The participant whose customer a party is, in the currency that the request names.
+    /// The participant whose customer a party is, in the currency named in the request.
     pub(super) fn owner(&self, party: &Party, request: &Request) -> Result<Option<u32>, Refuse> {
         let wanted = currency(request.query_text("currency"))?;
         let found = self.service.store().lookup::<PartyTable>(PartyTable::BY_PARTY, &party.0);
@@ -56,7 +57,7 @@ impl ParticipantApi {
         })?;
         let mut fitting: Vec<_> =
             found.into_iter().filter(|one| wanted == 0 || [0, wanted].contains(&one.key.currency)).collect();
-        // One that is registered for the currency comes before one that is for all.
+        // A registration for the currency takes precedence over one for all currencies.
         fitting.sort_by_key(|one| if wanted == 0 { one.key.currency } else { u32::MAX - one.key.currency });
         Ok(fitting.first().map(|one| one.row.participant))
     }
@@ -65,7 +66,7 @@ impl ParticipantApi {
         Sender { number: parties.source.number, path: path.to_owned(), resource: RESOURCE, special: SPECIAL }
     }
 
-    /// Answers by a callback.
+    /// Answers with a callback.
     fn reply(&self, to: &Sender, body: &Value) -> Answer {
         let forwarder = self.service.forwarder();
         let note = forwarder.own_note(to, body.to_string().into_bytes());
@@ -128,7 +129,7 @@ impl ParticipantApi {
         }
     }
 
-    /// Many at once; each is answered by itself.
+    /// Registers many parties at once; each is answered separately.
     pub(super) async fn register_all(&self, request: &Request, parties: &Parties) -> Answer {
         let body = bodies::check(&request.body, REGISTRATIONS)?;
         let list = body["partyList"].as_array().filter(|list| (1..=PARTIES_MAX).contains(&list.len()));
@@ -140,7 +141,7 @@ impl ParticipantApi {
         let currency = currency(currency_text)?;
         let source = &parties.source;
         let mut keys = Vec::new();
-        // Which of them are asked for, and which are refused at once.
+        // Separates those to submit from those refused at once.
         let mut asked = Vec::new();
         for (place, one) in list.iter().enumerate() {
             let text = |name: &str| one[name].as_str();

@@ -1,5 +1,5 @@
-//! The participants' interface: transfers. A request is acknowledged when it is durably queued; its outcome
-//! comes as a callback.
+//! The participants' interface: transfers. A request is acknowledged once it is durably queued; its outcome
+//! follows as a callback.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::values::{
 
 /// The longest ILP packet, in characters.
 pub(super) const PACKET_CHARACTERS_MAX: usize = 32_768;
-/// Header fields that are passed on with a message.
+/// Header fields passed on with a message.
 const PASSED_ON: [&str; 11] = [
     "accept",
     "content-type",
@@ -36,7 +36,7 @@ const PASSED_ON: [&str; 11] = [
     "tracestate",
 ];
 
-/// A refusal that is answered at once.
+/// A refusal sent at once.
 #[derive(Debug)]
 pub(super) struct Refuse {
     status: u16,
@@ -65,7 +65,7 @@ impl Refuse {
     }
 }
 
-/// The versions that are spoken here: major and minor.
+/// The supported versions: major and minor.
 fn supported_versions() -> messages::ExtensionList<'static> {
     let version = |minor: &'static str| messages::Extension { key: "1".into(), value: minor.into() };
     messages::ExtensionList { extension: ["0", "1"].map(version).into() }
@@ -80,11 +80,11 @@ impl From<SubmitError> for Refuse {
     }
 }
 
-/// Reads a body as a message.
+/// Parses a body as a message.
 pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refuse> {
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
-        // Only the text names the cause.
+        // Only the error's text names the cause.
         let kind = if text.starts_with("missing field") {
             ApiError::MissingElement
         } else if text.starts_with("unknown field") {
@@ -96,16 +96,16 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refuse>
     })
 }
 
-/// Who sends a request, and for whom it is.
+/// The sender and the destination of a request.
 pub(super) struct Parties {
     pub source: Arc<Entry>,
     pub destination: Option<Arc<Entry>>,
-    /// Whether the header is there, even if there is no such participant.
+    /// Whether the header is present, even if it names no known participant.
     pub has_destination: bool,
 }
 
 impl Parties {
-    /// The number of the one for whom it is; 0 if there is none.
+    /// The number of the destination; 0 if there is none.
     pub(super) fn destination_number(&self) -> u32 {
         self.destination.as_ref().map_or(0, |entry| entry.number)
     }
@@ -115,8 +115,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Checks a media type and its version: `application/vnd.interoperability.RESOURCE+json;version=1.0` or 1.1;
-/// in Accept also a major version alone, or none.
+/// Checks a media type and its version: `application/vnd.interoperability.RESOURCE+json;version=1.0` or 1.1.
+/// In Accept, a major version alone or no version is allowed, too.
 fn check_media(value: &str, resource: &str, is_accept: bool) -> Result<(), Refuse> {
     let mut parts = value.split(';').map(str::trim);
     let media = parts.next().unwrap_or_default();
@@ -174,7 +174,7 @@ pub(super) fn check_headers(
     })
 }
 
-/// The header lines that are passed on. Accept belongs to requests, not to the callbacks that answer them.
+/// The header lines to pass on. Accept belongs to requests, not to the callbacks that answer them.
 pub(super) fn lines(request: &Request) -> String {
     let is_callback = request.method == Method::PUT;
     let mut lines = String::with_capacity(320);
@@ -188,7 +188,7 @@ pub(super) fn lines(request: &Request) -> String {
     lines
 }
 
-/// A message as it goes into the books.
+/// A message as it is recorded.
 pub(super) fn received(request: &Request) -> Result<Received, Refuse> {
     let hash = canonical::hash(&request.body).ok_or_else(|| Refuse::malformed("the body is not JSON"))?;
     Ok(Received { headers: lines(request), body: request.body.to_vec(), hash })
@@ -389,7 +389,7 @@ impl Handler for ParticipantApi {
     }
 }
 
-/// What requests ask for: the label `operation`.
+/// The operations that requests ask for: the label `operation`.
 pub const OPERATIONS: [&str; 10] = [
     "prepare",
     "fulfil",

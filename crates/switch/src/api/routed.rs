@@ -1,5 +1,5 @@
-//! What prepares a transfer: lookups of parties, quotes, requests to pay. The switch checks the form,
-//! acknowledges, and passes the message on as it came; it keeps no record of it.
+//! Messages that precede a transfer: lookups of parties, quotes, requests to pay. The switch checks the
+//! format, acknowledges, and passes the message on unchanged; it keeps no record of it.
 
 use batzen_http::{Method, Request, Response};
 use serde_json::Value;
@@ -17,11 +17,11 @@ pub(super) struct Resource {
     pub name: &'static str,
     /// The special kind of callback address.
     pub special: &'static str,
-    /// The element of a POST that is its id.
+    /// The element of a POST that contains its id.
     id: &'static str,
-    /// What a POST has to have; none: it cannot be posted.
+    /// The required elements of a POST; `None`: the resource cannot be posted.
     posted: Option<&'static [Element]>,
-    /// What a PUT has to have.
+    /// The required elements of a PUT.
     put: &'static [Element],
 }
 
@@ -71,15 +71,15 @@ const RESOURCES: [Resource; 7] = [
     },
 ];
 
-/// Resources of the interface that this switch does not serve.
+/// Resources of the interface that this switch does not support.
 const UNSUPPORTED: [&str; 7] =
     ["fxQuotes", "fxTransfers", "services", "consents", "consentRequests", "thirdpartyRequests", "linking"];
 
-/// What a path names below its resource.
+/// The part of a path after its resource.
 enum Place {
     /// The resource itself.
     Whole,
-    /// One by its UUID.
+    /// An item, by its UUID.
     One,
     /// A party.
     Party(Party),
@@ -100,7 +100,7 @@ impl Resource {
         matches!(self.name, "parties" | "participants")
     }
 
-    /// What the segments behind the resource name, without `error`.
+    /// Parses the segments after the resource name, without `error`.
     fn place(&self, segments: &[&str]) -> Result<Place, Refuse> {
         let unknown = || Refuse::new(404, ApiError::UnknownUri, "");
         match segments {
@@ -226,7 +226,7 @@ impl ParticipantApi {
         Ok(Response::empty(202))
     }
 
-    /// Passes an answer on to the participant that asked.
+    /// Passes an answer on to the participant that sent the request.
     fn answer_on(&self, request: &Request, resource: Resource, parties: &Parties) -> Answer {
         let Some(to) = &parties.destination else {
             let text = "FSPIOP-Destination is not a participant";
@@ -249,7 +249,7 @@ fn inactive() -> Refuse {
     Refuse::new(403, ApiError::ClientError, "FSPIOP-Source is switched off")
 }
 
-/// Path and query as they came.
+/// Path and query as received.
 fn target(request: &Request) -> String {
     match &request.raw_query {
         Some(query) => format!("{}?{query}", request.path),
@@ -257,7 +257,7 @@ fn target(request: &Request) -> String {
     }
 }
 
-/// The payee of a quote, or the payer of a request to pay: the one whose participant is asked.
+/// The payee of a quote, or the payer of a request to pay: the party whose participant gets the request.
 fn payee(body: &Value) -> Option<Party> {
     let info = match body.get("transactionRequestId").filter(|_| body.get("quoteId").is_none()) {
         Some(_) => &body["payer"],

@@ -11,12 +11,12 @@ use crate::rules::bulks;
 use crate::rules::state::{TransferStage, history};
 use crate::values::{format_hash, format_time, format_uuid, parse_uuid};
 
-/// Header fields that belong to a signature over the body.
+/// Header fields that belong to a signature of the body.
 const SIGNATURE_LINES: [&str; 3] = ["fspiop-signature:", "fspiop-uri:", "fspiop-http-method:"];
 
 impl Renderer<'_> {
-    /// The payer's POST with the items that were reserved: byte for byte if these are all, otherwise without
-    /// its signature, which is over something else.
+    /// The payer's POST with the reserved items: byte for byte if all items were reserved, otherwise without
+    /// its signature, which would no longer match.
     pub(super) fn bulk_prepare(&self, id: u128) -> Option<Ready> {
         let bulk = self.rows.bulks.get(&id)?;
         let received = self.rows.bodies.get(&BodyKey::new(id, BodyKind::BulkPrepare))?;
@@ -42,7 +42,7 @@ impl Renderer<'_> {
         self.forward("POST", special, path, &BodyRow { headers, body })
     }
 
-    /// How a bulk transfer stands, item by item; the payee's error if it was rejected.
+    /// The state of a bulk transfer, item by item; the payee's error if it was rejected.
     pub(super) fn bulk_state(&self, id: u128) -> Option<Ready> {
         let bulk = self.rows.bulks.get(&id)?;
         let path = format!("/bulkTransfers/{}", format_uuid(id));
@@ -83,7 +83,7 @@ impl Renderer<'_> {
     }
 }
 
-/// Writes down what was decided about an item; what is open has neither fulfilment nor error.
+/// Fills in the decision on an item; an open item has neither fulfilment nor error.
 fn decide(result: &mut BulkResult<'_>, row: &TransferRow) {
     match TransferStage::of(row).external() {
         TransferState::Committed => {

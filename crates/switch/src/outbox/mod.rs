@@ -1,10 +1,11 @@
-//! Callbacks: at least once, in the order of a transfer's changes, with patience that has limits.
+//! Callbacks: delivered at least once, in the order of a transfer's changes, with a limited number of
+//! retries.
 //!
-//! The outbox is a table: a message is a row that was committed together with its reason. One task a
-//! participant reads the participant's rows in their order, a window at a time, sends them over a few
-//! connections (many requests at once), and has the rows removed that were acknowledged. What a kill
-//! interrupts is sent again by the next start. A window never holds two messages about one transfer, so that
-//! none overtakes another.
+//! The outbox is a table: a message is a row that was committed together with its reason. One task per
+//! participant reads the participant's rows in order, one window at a time, sends them over a few connections
+//! (many requests at once), and removes the rows that were acknowledged. After a crash, the next start sends
+//! interrupted messages again. A window never contains two messages about one transfer, so that none
+//! overtakes another.
 
 mod bulk;
 pub(crate) mod render;
@@ -28,22 +29,22 @@ use crate::rules::Command;
 use render::{Renderer, Rows};
 use wire::{Link, Reply};
 
-/// How patient the switch is with its participants.
+/// Limits and retries of deliveries to participants.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
     /// Connections to one participant.
     pub connections: usize,
-    /// Messages to one participant that are under way at once.
+    /// The most messages under way to one participant.
     pub window: usize,
-    /// How long connecting, and each answer, may take.
+    /// Time limit for connecting, and for each answer.
     pub timeout: Duration,
     /// The first pause after a failure; it doubles.
     pub pause: Duration,
     /// The longest pause.
     pub pause_max: Duration,
-    /// How old a message may become before it is given up.
+    /// The age at which a message is given up.
     pub give_up: Duration,
-    /// How often a message that a participant refuses (4xx) is sent.
+    /// How often a message is sent that a participant refuses (4xx).
     pub refused_attempts: u32,
 }
 
@@ -68,9 +69,9 @@ pub struct DeliveryCounters {
     pub delivered: Counter,
     /// Attempts that failed.
     pub failed: Counter,
-    /// Messages given up.
+    /// Messages that were given up.
     pub given_up: Counter,
-    /// Messages sent at once.
+    /// Messages sent at the same time.
     pub batch: Histogram,
     /// Time from the message's commit to its acknowledgement.
     pub time: Histogram,
@@ -96,7 +97,7 @@ struct Shared {
     options: Delivery,
     counters: DeliveryCounters,
     drain: Drain,
-    /// Who is woken for which participant.
+    /// The wake-up signal of each participant's task.
     wakes: Mutex<HashMap<u32, Arc<Notify>>>,
 }
 
@@ -118,7 +119,7 @@ impl Senders {
         Self(Arc::new(Shared { store, lane, directory, clock, options, counters, drain, wakes }))
     }
 
-    /// Names the lane that removes what was delivered.
+    /// Sets the lane that removes delivered messages.
     pub fn attach(&self, lane: Lane) {
         assert!(self.0.lane.set(lane).is_ok(), "senders have one lane");
     }
@@ -129,7 +130,7 @@ impl Senders {
         &self.0.counters
     }
 
-    /// Starts a task for each participant that has none. Within a tokio runtime.
+    /// Starts a task for each participant that has none. Must be called within a tokio runtime.
     pub fn serve(&self) {
         let mut wakes = self.0.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in self.0.directory.now().all() {
@@ -160,7 +161,7 @@ impl Senders {
     }
 }
 
-/// A message in the sender's hands.
+/// A message held by the sender.
 struct Item {
     message: Found<Outbox>,
     /// How often the participant has refused it.
@@ -171,15 +172,15 @@ struct Sender {
     shared: Arc<Shared>,
     participant: u32,
     wake: Arc<Notify>,
-    /// The first number that has not been read.
+    /// The first number not yet read.
     cursor: u64,
-    /// What has been read and not been acknowledged, in order.
+    /// Messages that were read but not yet acknowledged, in order.
     waiting: Vec<Item>,
-    /// Connections that were kept, by authority.
+    /// Kept connections, by authority.
     links: HashMap<String, Vec<Link>>,
 }
 
-/// What goes over one connection: the bytes, and whose they are.
+/// The bytes for one connection, and the messages they belong to.
 type Part = (Vec<u8>, Vec<usize>);
 
 /// The outcome of one attempt.
@@ -190,7 +191,7 @@ enum Fate {
     Failed,
 }
 
-/// How sending a window went.
+/// The result of sending a window.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     delivered: bool,
@@ -238,7 +239,7 @@ impl Sender {
         }
     }
 
-    /// Sends a window. None: there was nothing to send.
+    /// Sends a window. `None`: there was nothing to send.
     async fn round(&mut self) -> Result<Option<Round>, StoreError> {
         let window = self.shared.options.window;
         if self.waiting.len() < window {
@@ -262,7 +263,7 @@ impl Sender {
         let mut round = Round { delivered: false, failed: false };
         let mut fates = fates.into_iter();
         self.waiting.retain_mut(|item| {
-            // Messages behind the window have no fate yet.
+            // Messages after the window have no fate yet.
             let Some(fate) = fates.next().flatten() else { return true };
             let age = Duration::from_millis(now_ms.saturating_sub(item.message.row.created));
             let give_up = match fate {
@@ -298,7 +299,7 @@ impl Sender {
         Ok(Some(round))
     }
 
-    /// Sends what waits, but of each transfer only the first message. The fates are in the order of
+    /// Sends the waiting messages, but only the first message of each transfer. The fates are in the order of
     /// `waiting`.
     async fn send(&mut self) -> Result<Vec<Option<Fate>>, StoreError> {
         let mut fates = vec![None; self.waiting.len()];
@@ -369,11 +370,11 @@ struct Exchanged {
     /// The connection, if it can be used again.
     link: Option<Link>,
     places: Vec<usize>,
-    /// One a place; none: unknown.
+    /// One per place; `None`: unknown.
     replies: Vec<Option<Reply>>,
 }
 
-/// Sends requests over a kept connection or a new one. A kept one that turns out to be closed is replaced
+/// Sends requests over a kept connection or a new one. If a kept one turns out to be closed, it is replaced
 /// once.
 async fn exchange(
     kept: Option<Link>,

@@ -1,5 +1,5 @@
-//! Messages of the outbox as HTTP requests, made from the rows that they are about at the moment they are
-//! sent.
+//! Builds HTTP requests for messages of the outbox. They are built at the time of sending, from the rows that
+//! they are about.
 
 use std::collections::HashMap;
 
@@ -20,13 +20,13 @@ use crate::values::{format_hash, format_http_date, format_time, format_uuid};
 /// A message ready to be sent.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    /// Where to: host and port.
+    /// The destination: host and port.
     pub authority: String,
     /// The whole request.
     pub request: Vec<u8>,
 }
 
-/// The rows that a window of messages is about.
+/// The rows needed for a window of messages.
 pub(super) struct Rows {
     pub(super) bulks: HashMap<u128, BulkRow>,
     pub(super) transfers: HashMap<u128, TransferRow>,
@@ -34,7 +34,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Reads them, all of a kind at once.
+    /// Reads them, one query for each kind.
     pub fn read(store: &Store, window: &[Found<Outbox>]) -> Result<Self, StoreError> {
         let (mut bulks, mut transfers, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
         for found in window {
@@ -72,7 +72,7 @@ impl Rows {
     }
 }
 
-/// What is being written for whom.
+/// The state for building one message.
 pub(super) struct Renderer<'a> {
     pub rows: &'a Rows,
     pub directory: &'a Snapshot,
@@ -89,13 +89,13 @@ pub(crate) fn error_information(code: u16, text: &str) -> ErrorInformation<'stat
     }
 }
 
-/// The address that a message goes to: the special one, or the general one.
+/// The address for a message: the special one, or else the general one.
 pub(crate) fn special_or_general<'a>(to: &'a Entry, special: &str) -> Option<&'a str> {
     to.endpoints.get(special).or_else(|| to.endpoints.get("FSPIOP_CALLBACK_URL")).map(String::as_str)
 }
 
 impl Renderer<'_> {
-    /// The request for a message; none if the participant has no address for it.
+    /// The request for a message; `None` if the participant has no address for it.
     pub fn render(&self, message: &Found<Outbox>) -> Option<Ready> {
         let id = message.row.id;
         let body = |kind| self.rows.bodies.get(&BodyKey::new(id, kind));
@@ -108,7 +108,7 @@ impl Renderer<'_> {
                 let path = format!("/transfers/{}", format_uuid(id));
                 let transfer = self.rows.transfers.get(&id)?;
                 match body(BodyKind::Fulfil) {
-                    // The payer's outcome is COMMITTED, whatever the payee wanted to wait for.
+                    // The payer's outcome is COMMITTED, even if the payee asked for confirmation.
                     Some(received) if !transfer.wants_patch => {
                         self.forward("PUT", "TRANSFER_PUT", &path, received)
                     }
@@ -148,7 +148,8 @@ impl Renderer<'_> {
         }
     }
 
-    /// How a transfer stands: with the fulfilment once it is committed; an error once it is aborted for one.
+    /// The state of a transfer: with the fulfilment once committed; an error if it was aborted because of
+    /// one.
     fn state(&self, path: &str, id: u128, transfer: &TransferRow) -> Option<Ready> {
         let state = TransferStage::of(transfer).external();
         if state == TransferState::Aborted && transfer.error_code != 0 {
@@ -184,7 +185,7 @@ impl Renderer<'_> {
         self.request(method, special, path, &received.headers, &received.body)
     }
 
-    /// A message of the switch's own.
+    /// A message written by the switch itself.
     pub(super) fn own(
         &self,
         method: &str,

@@ -1,4 +1,4 @@
-//! Requests to one server, many at once over one connection: written in one go, answered in order.
+//! Requests to one server, many at once over one connection: written together, answered in order.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use batzen_http_codec::{MessageLimits, Response, frame_response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The largest answer. Its body is not used.
+/// The largest answer accepted. Its body is not used.
 const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 16 << 10, body_bytes_max: 64 << 10 };
 
 /// A connection to a server.
 #[derive(Debug)]
 pub(crate) struct Link {
     stream: TcpStream,
-    /// What has been read and not used.
+    /// Bytes that were read but not yet used.
     buffer: Vec<u8>,
 }
 
-/// What the server says to one request.
+/// The server's answer to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub status: u16,
@@ -37,8 +37,8 @@ impl Link {
         }
     }
 
-    /// Sends requests and reads their answers. Fewer answers than requests: the connection has ended (the
-    /// error says how), and the outcome of the others is unknown.
+    /// Sends requests and reads their answers. If there are fewer answers than requests, the connection has
+    /// ended (the error says how), and the outcome of the other requests is unknown.
     pub async fn exchange(
         &mut self,
         requests: &[u8],
@@ -55,7 +55,7 @@ impl Link {
         };
         let reading = async {
             while replies.len() < count {
-                // Each answer has its own patience: a server that works is waited for.
+                // The time limit applies to each answer, so that a server that makes progress is waited for.
                 match tokio::time::timeout(patience, read(&mut reader, buffer)).await {
                     Ok(Ok(reply)) => {
                         replies.push(reply);
@@ -77,7 +77,7 @@ impl Link {
     }
 }
 
-/// Reads one answer off the connection.
+/// Reads one answer from the connection.
 async fn read(
     stream: &mut (impl tokio::io::AsyncRead + Unpin),
     buffer: &mut Vec<u8>,
@@ -104,7 +104,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, String> {
     Ok(framed.map(|Response { status, body, closes, .. }| (Reply { status, closes }, body.end)))
 }
 
-/// Where a URL leads: authority with port, and the path before all others. Plain HTTP only.
+/// Splits a URL into the authority with port, and its base path. Plain HTTP only.
 pub(crate) fn split_url(url: &str) -> Option<(String, String)> {
     let rest = url.strip_prefix("http://")?;
     let (authority, path) = rest.split_once('/').map_or((rest, ""), |(authority, path)| (authority, path));

@@ -1,5 +1,4 @@
-//! Participants, accounts, limits, callback addresses, settlement models; and the changes that operators
-//! make.
+//! Participants, accounts, limits, callback addresses, settlement models, and the operators' changes to them.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
@@ -17,32 +16,33 @@ pub const PARTICIPANTS_MAX: u32 = 4096;
 /// Why an operator's command was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such thing.
+    /// It does not exist.
     #[error("no such {0}")]
     Unknown(&'static str),
-    /// It does not fit the present state.
+    /// It does not fit the current state.
     #[error("{0}")]
     Conflict(String),
-    /// Something came in between: read again and repeat.
+    /// Another change came first: read again and repeat.
     #[error("something else was changed meanwhile")]
     Overtaken,
-    /// It is not allowed to this operator.
+    /// This operator may not do it.
     #[error("{0}")]
     Forbidden(&'static str),
-    /// The approval is in order, but the change that it approves cannot be made.
+    /// The approval is valid, but the change that it approves cannot be made.
     #[error("{0}")]
     NotDone(Box<Refusal>),
 }
 
 /// A change that an operator makes, or that one operator proposes and another approves. Participants' numbers
-/// are filled in when it is made, not when it is proposed. Its JSON is stored: variants and fields are added,
-/// never changed.
+/// are filled in when the change is made, not when it is proposed. Its JSON is stored, so variants and fields
+/// may be added but never changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Change {
-    /// A new participant, or a further currency for one; or (without a name) a new currency for the hub.
+    /// A new participant, an additional currency for an existing one, or (without a name) a new currency for
+    /// the hub.
     Accounts {
-        /// The participant; none: the hub.
+        /// The participant; `None`: the hub.
         name: Option<String>,
         /// The currency.
         currency: u32,
@@ -50,22 +50,22 @@ pub enum Change {
         #[serde(default, skip)]
         number: u32,
     },
-    /// Switches a participant on or off.
+    /// Enables or disables a participant.
     Activate {
         /// The participant.
         name: String,
-        /// On or off.
+        /// Enabled or disabled.
         active: bool,
     },
-    /// Switches an account on or off.
+    /// Enables or disables an account.
     ActivateAccount {
-        /// The participant; none: the hub.
+        /// The participant; `None`: the hub.
         name: Option<String>,
         /// The currency.
         currency: u32,
         /// An [`AccountKind`].
         kind: u8,
-        /// On or off.
+        /// Enabled or disabled.
         active: bool,
         /// The participant's number.
         #[serde(default, skip)]
@@ -77,12 +77,13 @@ pub enum Change {
         name: String,
         /// The currency.
         currency: u32,
-        /// The cap, in ten-thousandths. (A text in JSON: tagged enumerations know no 128-bit numbers.)
+        /// The cap, in ten-thousandths. (A text in JSON, because tagged enums do not support 128-bit
+        /// numbers.)
         #[serde(with = "cap_text")]
         ndc: u128,
-        /// At what part of the limit an alarm goes off, in per cent; none: as before.
+        /// The percentage of the limit that triggers an alarm; `None`: unchanged.
         alarm_percentage: Option<u8>,
-        /// Whether it is the first: it activates the participant.
+        /// Whether it is the first limit, which activates the participant.
         initial: bool,
         /// The participant's number.
         #[serde(default, skip)]
@@ -92,7 +93,7 @@ pub enum Change {
     Endpoint {
         /// The participant.
         name: String,
-        /// For which messages.
+        /// The type of messages sent there.
         endpoint: String,
         /// The URL.
         url: String,
@@ -104,20 +105,20 @@ pub enum Change {
     Model {
         /// Its name.
         name: String,
-        /// The currency, 0: every one without a model of its own.
+        /// The currency; 0: every currency without its own model.
         currency: u32,
-        /// Each transfer by itself, at once.
+        /// Whether each transfer is settled by itself, at once.
         gross: bool,
-        /// Whether recipients' positions are tested.
+        /// Whether recipients' positions are checked.
         require_liquidity_check: bool,
-        /// Whether settlement moves positions.
+        /// Whether settlement changes positions.
         auto_position_reset: bool,
-        /// Whether it is used.
+        /// Whether it is in use.
         active: bool,
     },
-    /// Records that liquidity has come.
+    /// Records incoming liquidity.
     FundsIn(FundsOrder),
-    /// Reserves liquidity that is to go.
+    /// Reserves liquidity for withdrawal.
     FundsOut(FundsOrder),
     /// Posts or voids reserved liquidity.
     EndFundsOut {
@@ -128,60 +129,60 @@ pub enum Change {
         /// The movement.
         #[serde(with = "uuid_text")]
         id: u128,
-        /// How much was reserved.
+        /// The reserved amount.
         #[serde(with = "cap_text")]
         amount: u128,
-        /// Posts; otherwise voids.
+        /// Whether to post; otherwise it is voided.
         commit: bool,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Closes the open window and opens the next.
     CloseWindow {
-        /// The one that is to be closed.
+        /// The window to close.
         id: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Makes a settlement of windows.
+    /// Creates a settlement of windows.
     Settle {
         /// The model.
         model: String,
-        /// Why.
+        /// The reason.
         reason: String,
         /// The windows.
         windows: Vec<u64>,
     },
-    /// Takes accounts of a settlement a step further.
+    /// Advances accounts of a settlement to their next step.
     StepSettlement {
         /// The settlement.
         settlement: u64,
         /// The accounts.
         steps: Vec<AccountStep>,
     },
-    /// Gives a settlement up.
+    /// Abandons a settlement.
     AbortSettlement {
         /// The settlement.
         settlement: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Liquidity that comes or goes.
+/// A deposit or withdrawal of liquidity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FundsOrder {
-    /// Whose.
+    /// The participant.
     pub name: String,
     /// The currency.
     pub currency: u32,
-    /// Chosen by the operator; the same again is the same movement.
+    /// Chosen by the operator; repeating it refers to the same movement.
     #[serde(with = "uuid_text")]
     pub id: u128,
-    /// How much.
+    /// The amount.
     #[serde(with = "cap_text")]
     pub amount: u128,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The settlement bank's reference.
     pub reference: String,
@@ -199,16 +200,16 @@ pub struct AccountStep {
     pub currency: u32,
     /// The account's number at the interface.
     pub account: u32,
-    /// The state that it goes into.
+    /// The state to reach.
     pub state: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The settlement bank's reference.
     pub reference: String,
 }
 
 impl Change {
-    /// What the change is about. While a proposal about it is open, there is no other.
+    /// The subject of the change. There is at most one open proposal per subject.
     #[must_use]
     pub fn subject(&self) -> String {
         match self {
@@ -225,7 +226,7 @@ impl Change {
         }
     }
 
-    /// Whether the books alone change: then it takes effect in the same commit as its approval.
+    /// Whether only the books change; if so, the change takes effect in the same commit as its approval.
     #[must_use]
     pub const fn is_of_books(&self) -> bool {
         !matches!(
@@ -322,7 +323,7 @@ pub(super) fn plan_change(change: &Change, plan: &mut Plan) {
             plan.row::<Models>(ModelKey { name: name.clone() });
             plan.row::<SwitchAccounts>(hub_settlement(*currency));
         }
-        // Commands of their own.
+        // These have commands of their own.
         Change::FundsIn(_)
         | Change::FundsOut(_)
         | Change::EndFundsOut { .. }
@@ -338,7 +339,7 @@ fn participant(rows: &WorkingSet, name: &str, number: u32) -> Result<Participant
     if row.number == number { Ok(row.clone()) } else { Err(Refusal::Overtaken) }
 }
 
-/// Does a change. The number is the participant's.
+/// Executes a change. The number is the participant's.
 pub(super) fn change(rows: &mut WorkingSet, change: &Change, now: Timestamp) -> Result<u64, Refusal> {
     match change {
         Change::Accounts { name, currency, number } => {

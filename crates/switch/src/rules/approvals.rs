@@ -1,9 +1,9 @@
 //! Changes that one operator proposes and another approves.
 //!
 //! A proposal is open until another operator approves or rejects it, the proposer withdraws it, or it
-//! expires. A change of rows alone takes effect in the same commit as its approval. One that needs the ledger
-//! is approved first, then carried out, then finished: what is cut short is carried out again, which is
-//! harmless.
+//! expires. A change of rows alone takes effect in the same commit as its approval. A change that needs the
+//! ledger is approved first, then carried out, then finished; if it is interrupted, it is carried out again,
+//! which is harmless.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
@@ -13,7 +13,7 @@ use batzen_tables::switch::{
 
 use super::{Command, Refusal, change_state, plan_state, state_row, take_u64};
 
-/// The most proposals that are not finished.
+/// The most unfinished proposals.
 pub const OPEN_MAX: usize = 1000;
 /// The result of an approved change that has taken effect.
 pub const DONE: &str = "done";
@@ -22,13 +22,13 @@ pub const DONE: &str = "done";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ApprovalState {
-    /// Waits for a second operator.
+    /// Awaits a second operator.
     Open = 0,
-    /// Approved; done once there is a result.
+    /// Approved; done once it has a result.
     Approved = 1,
     /// Rejected by another operator.
     Rejected = 2,
-    /// Approved, but it could not be done.
+    /// Approved, but the change could not be made.
     Failed = 3,
     /// Withdrawn by the proposer.
     Withdrawn = 4,
@@ -50,7 +50,7 @@ impl ApprovalState {
     /// The state of a stored approval.
     ///
     /// # Panics
-    /// When the row holds none: rows are written by the rules alone.
+    /// When the row contains none; only the rules write rows.
     #[must_use]
     pub fn of(row: &ApprovalRow) -> Self {
         Self::from_number(row.state).expect("rows are written by the rules")
@@ -79,48 +79,48 @@ pub fn is_unfinished(row: &ApprovalRow) -> bool {
 /// An operator's decision.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// Which approval.
+    /// The approval.
     pub id: u64,
-    /// What its change is about.
+    /// The subject of its change.
     pub subject: [u8; 32],
-    /// Who decides.
+    /// The operator who decides.
     pub operator: String,
     /// The new state.
     pub to: ApprovalState,
-    /// The result or the reason; empty for an approved change that is yet to be carried out.
+    /// The result or the reason; empty for an approved change that is not yet carried out.
     pub result: String,
 }
 
-/// What can be asked about approvals.
+/// Commands about approvals.
 #[derive(Clone, Debug)]
 pub enum ApprovalCommand {
-    /// A change is proposed. The same by the same operator while it is open is the same proposal.
+    /// Proposes a change. While it is open, the same change by the same operator is the same proposal.
     Propose {
         /// The next approval's number.
         id: u64,
-        /// What the change is about.
+        /// The subject of the change.
         subject: [u8; 32],
         /// A hash of the change.
         hash: [u8; 32],
         /// The change as JSON.
         change: String,
-        /// Who proposes it.
+        /// The operator who proposes it.
         operator: String,
-        /// How long it waits for a decision, in microseconds.
+        /// How long it stays open, in microseconds.
         patience_micros: u64,
     },
-    /// A decision, with what takes effect in the same step.
+    /// A decision, and the change that takes effect with it.
     Decide {
         /// The decision.
         decision: Decision,
         /// A change of rows, without the ledger.
         effect: Option<Box<Command>>,
     },
-    /// Ends a proposal whose time is over.
+    /// Ends an expired proposal.
     Expire {
-        /// Which.
+        /// The proposal.
         id: u64,
-        /// What its change is about.
+        /// The subject of its change.
         subject: [u8; 32],
     },
 }
@@ -161,7 +161,7 @@ pub(super) fn propose(
             let text = format!("approval {} about the same is open: decide on it first", open.approval);
             return Err(conflict(text));
         }
-        // It is ended first.
+        // It must be ended first.
         return Err(Refusal::Overtaken);
     }
     if state_row(rows).next_approval != *id {
@@ -192,8 +192,8 @@ pub(super) fn propose(
     Ok(*id)
 }
 
-/// Whether a decision is allowed. It is asked before anything is carried out, and again when the decision is
-/// recorded.
+/// Checks whether a decision is allowed. This is checked before anything is carried out, and again when the
+/// decision is recorded.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -255,7 +255,7 @@ pub(super) fn decide(rows: &mut WorkingSet, decision: &Decision, now: Timestamp)
     Ok(())
 }
 
-/// Ends a proposal whose time is over; one that has been decided stays as it is.
+/// Ends an expired proposal; one that has been decided stays as it is.
 pub(super) fn expire(rows: &mut WorkingSet, id: u64, subject: [u8; 32], now: Timestamp) {
     let (key, open_key) = (ApprovalKey { id }, OpenApprovalKey { subject });
     let is_due =

@@ -1,7 +1,7 @@
-//! Bulk transfers (specification, chapter 2.9): many transfers of one payer to one payee, announced,
-//! forwarded and answered together, but each validated, reserved and decided on its own by the rules of
-//! single transfers ([`transfers`]). The bulk's row counts the items that are still open, so that no answer
-//! has to look at all of them.
+//! Bulk transfers (specification, chapter 2.9): many transfers from one payer to one payee. They are
+//! announced, forwarded and answered together, but each is validated, reserved and decided on its own by the
+//! rules of single transfers ([`transfers`]). The bulk's row counts the open items, so that no answer has to
+//! look at all of them.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_tables::switch::{
@@ -14,7 +14,7 @@ use super::{Context, Message, MessageKind, SwitchRules, plan_message, plan_state
 use crate::errors::ApiError;
 use crate::messages::{BulkState, TransferState};
 
-/// Items of one bulk transfer.
+/// The most items in one bulk transfer.
 pub const ITEMS_MAX: usize = 1000;
 
 /// `POST /bulkTransfers`.
@@ -22,24 +22,24 @@ pub const ITEMS_MAX: usize = 1000;
 pub struct BulkPrepare {
     /// The bulk transfer.
     pub id: u128,
-    /// Who sent the message.
+    /// The participant that sent the message.
     pub source: u32,
-    /// Who pays.
+    /// The payer.
     pub payer: Party,
-    /// Who receives.
+    /// The payee.
     pub payee: Party,
     /// When the items expire, in milliseconds since 1970.
     pub expiration: u64,
-    /// The items. Their messages have hashes only: the bulk's is kept.
+    /// The items. They contain only hashes of their messages; the bulk's message is stored whole.
     pub items: Vec<Prepare>,
     /// The message.
     pub message: Received,
 }
 
-/// What the payee says about one item.
+/// The payee's answer about one item.
 #[derive(Clone, Debug)]
 pub enum ItemResult {
-    /// Fulfilled; none: malformed, which does not satisfy any condition.
+    /// Fulfilled; `None`: malformed, so that no condition is satisfied.
     Fulfilled(Option<[u8; 32]>),
     /// Refused, with code and description.
     Refused(u16, String),
@@ -50,9 +50,9 @@ pub enum ItemResult {
 pub struct BulkFulfil {
     /// The bulk transfer.
     pub id: u128,
-    /// Who sent the message.
+    /// The participant that sent the message.
     pub source: u32,
-    /// For whom it is.
+    /// The participant it is for.
     pub destination: u32,
     /// Item by item.
     pub results: Vec<(u128, ItemResult)>,
@@ -63,16 +63,16 @@ pub struct BulkFulfil {
 /// `PUT /bulkTransfers/{id}/error`.
 #[derive(Clone, Debug)]
 pub struct BulkError {
-    /// What it says, with the bulk's id.
+    /// The error, with the bulk's id.
     pub error: transfers::ErrorMessage,
-    /// The items of the bulk, as the store shows them: they never change.
+    /// The items of the bulk, as read from the store; they never change.
     pub items: Vec<u128>,
 }
 
 /// The state of a stored bulk transfer.
 ///
 /// # Panics
-/// When the row holds none: rows are written by the rules alone.
+/// When the row contains none; only the rules write rows.
 #[must_use]
 pub fn state_of(row: &BulkRow) -> BulkState {
     *BulkState::ALL.get(usize::from(row.state)).expect("rows are written by the rules")
@@ -83,7 +83,7 @@ pub fn items(row: &BulkRow) -> impl Iterator<Item = u128> {
     row.items.chunks_exact(16).map(|id| u128::from_be_bytes(id.try_into().expect("sixteen bytes")))
 }
 
-/// Places and codes of the items that were not recorded, in order of place.
+/// Places and codes of the items that were not recorded, in order.
 pub fn failed(row: &BulkRow) -> impl Iterator<Item = (usize, u16)> {
     let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
     row.failed.chunks_exact(4).map(move |part| (usize::from(number(part)), number(&part[2..])))
@@ -140,7 +140,7 @@ impl SwitchRules {
             } else if state_of(known) != BulkState::Pending {
                 cx.tell(rows, Message::new(source, MessageKind::BulkState, id));
             }
-            // Otherwise its callback is on the way.
+            // Otherwise its callback is on its way.
             return;
         }
         let (mut items, mut failed, mut open) = (Vec::new(), Vec::new(), 0);
@@ -180,7 +180,7 @@ impl SwitchRules {
     }
 }
 
-/// The checks of chapter 2.6 steps 1 to 4 for a bulk's answer; the hash is that of the message.
+/// The checks of chapter 2.6, steps 1 to 4, for an answer to a bulk; the hash is that of the message.
 fn known(
     rows: &mut WorkingSet,
     (id, hash, is_error): (u128, [u8; 32], bool),
@@ -199,7 +199,8 @@ fn known(
             match if is_error { row.error_hash } else { row.fulfil_hash } {
                 Some(seen) if seen != hash => (ApiError::ModifiedRequest, ""),
                 Some(_) => {
-                    // The same again: how it ended; otherwise it is being worked on. Errors are not answered.
+                    // For a repetition: the outcome if it has ended; otherwise it is still in progress.
+                    // Errors are not answered.
                     if is_final && !is_error {
                         cx.tell(rows, Message::new(source, MessageKind::BulkState, id));
                     }
@@ -241,7 +242,7 @@ pub(super) fn fulfil(rows: &mut WorkingSet, fulfil: &BulkFulfil, cx: &mut Contex
     (bulk.fulfil_hash, bulk.state) = (Some(hash), BulkState::Processing as u8);
     rows.update::<Bulks>(&BulkKey { id }, bulk);
     for (item, result) in &fulfil.results {
-        // What is due or decided already stays as it is: the payee is told at the end.
+        // Items that are due or already decided stay as they are; the payee is notified at the end.
         let Some(mut row) = reserved(rows, *item) else { continue };
         match result {
             ItemResult::Fulfilled(fulfilment) => {
@@ -297,7 +298,7 @@ pub(super) fn item_answered(
     }
     if state.is_final() {
         bulk.open_items = one_less(bulk.open_items);
-        // What the payee has not said itself it is told.
+        // The payee is notified of outcomes that it did not decide itself.
         bulk.tells_payee |= was != TransferStage::ReceivedPrepare
             && item.error_hash.is_none()
             && state.external() == TransferState::Aborted;

@@ -1,5 +1,5 @@
-//! The switch's rules: what a command does to transfers, windows, settlements and participants. Pure: no I/O,
-//! no clock, no randomness.
+//! The switch's rules: the effect of a command on transfers, windows, settlements and participants. They are
+//! pure: no I/O, no clock, no randomness.
 //!
 //! | module | what |
 //! |---|---|
@@ -8,14 +8,14 @@
 //! | [`bulks`] | bulk transfers: many transfers that are announced and answered together |
 //! | [`admin`] | participants, accounts, limits |
 //! | [`approvals`] | changes that one operator proposes and another approves |
-//! | [`windows`] | settlement windows and what was sent and received in them |
+//! | [`windows`] | settlement windows and the amounts sent and received in them |
 //! | [`settlements`] | net settlement |
-//! | [`parties`] | whose customer a party is |
-//! | [`movements`] | liquidity that comes and goes, headroom granted and taken back |
+//! | [`parties`] | the parties that participants register as customers |
+//! | [`movements`] | deposits and withdrawals of liquidity, grants and revocations of headroom |
 //!
-//! Money moves in the ledger alone. A command that wants it moved records what is *intended*, in the same
-//! commit as the reason; the event is sent afterwards, again and again under the same id until it is
-//! answered; [`Command::Answers`] records the answer.
+//! Money moves only in the ledger. A command that moves money records an *intent* in the same commit as the
+//! reason. The event is sent afterwards, repeatedly under the same id until it is answered;
+//! [`Command::Answers`] records the answer.
 
 pub mod admin;
 pub mod approvals;
@@ -43,10 +43,10 @@ pub use parties::PartyCommand;
 pub use settlements::SettlementCommand;
 pub use transfers::{Answer, AnswerStatus, ErrorMessage, Fulfil, Intent, IntentKind, Prepare};
 
-/// What can be asked of the switch. Texts have been checked for their form before.
+/// A command to the switch. The format of its texts has been checked before.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// First of all: writes the state of a new switch.
+    /// Writes the state of a new switch; always the first command.
     Open,
     /// A payer's transfer.
     Prepare(Box<Prepare>),
@@ -54,11 +54,11 @@ pub enum Command {
     Fulfil(Box<Fulfil>),
     /// A payee's refusal.
     Error(Box<ErrorMessage>),
-    /// A participant asks how a transfer stands.
+    /// A participant asks for the state of a transfer.
     Get {
         /// The transfer.
         id: u128,
-        /// Who asks.
+        /// The participant that asks.
         source: u32,
     },
     /// A payer's bulk transfer.
@@ -67,14 +67,14 @@ pub enum Command {
     BulkFulfil(Box<BulkFulfil>),
     /// A payee rejects a bulk transfer.
     BulkError(Box<BulkError>),
-    /// A participant asks how a bulk transfer stands.
+    /// A participant asks for the state of a bulk transfer.
     BulkGet {
         /// The bulk transfer.
         id: u128,
-        /// Who asks.
+        /// The participant that asks.
         source: u32,
     },
-    /// These transfers are due, unless they have been decided.
+    /// These transfers are due, unless they have already been decided.
     Expire(Vec<u128>),
     /// The ledger has answered these intents.
     Answers(Vec<Answer>),
@@ -88,9 +88,9 @@ pub enum Command {
     Party(Box<PartyCommand>),
     /// Closes the open window and opens the next.
     CloseWindow {
-        /// The one that is believed to be open.
+        /// The window that the caller believes to be open.
         id: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Settlements.
@@ -99,20 +99,20 @@ pub enum Command {
     Movement(Box<MovementCommand>),
 }
 
-/// A command with its place in the outbox.
+/// A command with its numbers in the outbox.
 #[derive(Clone, Debug)]
 pub struct Numbered {
-    /// The number of its first message; it takes up [`Command::numbers`].
+    /// The number of its first message; it uses up [`Command::numbers`].
     pub number: u64,
-    /// When it is decided, in microseconds since 1970: the engine's time counts whole seconds, transfers
-    /// expire by milliseconds.
+    /// The time of the decision, in microseconds since 1970: the engine's time counts whole seconds, but
+    /// transfers expire to the millisecond.
     pub micros: u64,
     /// The command.
     pub command: Command,
 }
 
 impl Command {
-    /// How many numbers in the outbox it may need.
+    /// The most outbox numbers that it may need.
     #[must_use]
     pub fn numbers(&self) -> u64 {
         match self {
@@ -122,18 +122,18 @@ impl Command {
     }
 }
 
-/// What a command that took effect leads to.
+/// The consequences of a command that took effect.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What is to be done at the ledger now.
+    /// Intents for the ledger.
     pub intents: Vec<Intent>,
-    /// Participants who have new messages.
+    /// Participants with new messages.
     pub told: Vec<u32>,
     /// The earliest new deadline, in milliseconds since 1970.
     pub deadline: Option<u64>,
-    /// A number that the command gave (participant, window, settlement, approval, account).
+    /// The number assigned by the command (participant, window, settlement, approval, account).
     pub number: u64,
-    /// The places of the parties that were refused, of a command about several.
+    /// For a command about several parties, the places of those that were refused.
     pub refused: Vec<u16>,
 }
 
@@ -150,23 +150,23 @@ pub struct SwitchRules {
 pub enum MessageKind {
     /// The payer's POST, byte for byte.
     Prepare = 1,
-    /// The payee's PUT, byte for byte, or one that says COMMITTED where it said RESERVED.
+    /// The payee's PUT: byte for byte, or changed to COMMITTED if it was RESERVED.
     Fulfil = 2,
     /// The payee's PUT error, byte for byte.
     Error = 3,
-    /// A PUT error of the switch: code and text.
+    /// The switch's PUT error: code and text.
     SwitchError = 4,
-    /// How the transfer stands.
+    /// The state of the transfer.
     TransferStage = 5,
     /// The outcome of the payee's fulfilment.
     Patch = 6,
     /// The reserved items of a bulk transfer.
     BulkPrepare = 7,
-    /// How the bulk transfer stands.
+    /// The state of the bulk transfer.
     BulkState = 8,
-    /// A PUT error of the switch about a bulk transfer.
+    /// The switch's PUT error about a bulk transfer.
     BulkSwitchError = 9,
-    /// An operator has changed, or an alarm has gone off about, position or limit: the text is JSON.
+    /// An operator has changed a position or limit, or its alarm was raised; the text is JSON.
     Notice = 10,
 }
 
@@ -225,14 +225,14 @@ fn change_state<T>(rows: &mut WorkingSet, change: impl FnOnce(&mut SwitchStateRo
     result
 }
 
-/// Gives out the next of some running numbers.
+/// Takes the next number of a sequence.
 fn take_u64(number: &mut u64) -> u64 {
     let taken = *number;
     *number = taken.checked_add(1).expect("fewer than 2^64");
     taken
 }
 
-/// What a rule works with besides rows.
+/// A rule's input besides rows.
 struct Context {
     /// In whole seconds.
     now: Timestamp,
@@ -249,8 +249,8 @@ impl Context {
         self.micros / 1000
     }
 
-    /// Puts a message into the outbox: at most one to each participant under one number, since the plan named
-    /// just these.
+    /// Puts a message into the outbox. There is at most one per participant under each number, since the plan
+    /// contains only these keys.
     fn tell(&mut self, rows: &mut WorkingSet, message: Message) {
         let Message { to, kind, id, code, text } = message;
         if to == HUB {

@@ -1,5 +1,5 @@
-//! Liquidity that comes and goes, and headroom that is granted and taken back. A movement is recorded before
-//! the ledger is asked, and finished after it has answered.
+//! Deposits and withdrawals of liquidity, and grants and revocations of headroom. A movement is recorded
+//! before the ledger is asked, and finished after it has answered.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_tables::switch::{
@@ -8,18 +8,18 @@ use batzen_tables::switch::{
 
 use super::{Context, Message, MessageKind, Refusal, change_state, plan_message, plan_state, take_u64};
 
-/// What is moved.
+/// The kind of a movement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MovementKind {
-    /// Liquidity comes: HUB_RECONCILIATION to SETTLEMENT.
+    /// Liquidity in: HUB_RECONCILIATION to SETTLEMENT.
     FundsIn = 1,
-    /// Liquidity goes, in two steps: SETTLEMENT to HUB_RECONCILIATION; headroom that it covered is taken back
+    /// Liquidity out, in two steps: SETTLEMENT to HUB_RECONCILIATION. The headroom that it covered is revoked
     /// with it.
     FundsOut = 2,
     /// Headroom is granted.
     Grant = 3,
-    /// Headroom is taken back, as far as there is any.
+    /// Headroom is revoked, as far as it is unused.
     Revoke = 4,
 }
 
@@ -48,7 +48,7 @@ impl MovementKind {
     }
 }
 
-/// The state of a movement; odd ones await the ledger.
+/// The state of a movement; those with odd numbers await the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum MovementState {
@@ -64,7 +64,7 @@ pub enum MovementState {
     Aborting = 5,
     /// Funds out: voided.
     Aborted = 6,
-    /// Refused by the ledger: nothing was moved.
+    /// Refused by the ledger; nothing was moved.
     Refused = 8,
 }
 
@@ -109,54 +109,54 @@ impl MovementState {
     }
 }
 
-/// What can be asked about movements.
+/// Commands about movements.
 #[derive(Clone, Debug)]
 pub enum MovementCommand {
-    /// Gives out a number for a movement of the switch itself.
+    /// Assigns a number to a movement of the switch itself.
     Number,
-    /// Records that something is to be moved. The same again is answered as the first time; something else
-    /// under the same id is refused.
+    /// Records a movement to be made. Repeating it gives the same answer; a different movement under the same
+    /// id is refused.
     Begin {
-        /// Its id, also in the ledger.
+        /// Its id, also used in the ledger.
         id: u128,
-        /// What.
+        /// The kind.
         kind: MovementKind,
-        /// Whose.
+        /// The participant.
         participant: u32,
         /// The currency.
         currency: u32,
-        /// In ten-thousandths.
+        /// The amount in ten-thousandths.
         amount: u128,
-        /// Funds out: how much headroom goes with it.
+        /// Funds out: the headroom that is revoked with it.
         headroom: u128,
-        /// Why.
+        /// The reason.
         reason: String,
         /// The settlement bank's reference.
         reference: String,
-        /// Who orders it.
+        /// The operator who orders it.
         operator: String,
     },
-    /// Moves it on. The same again is harmless.
+    /// Advances a movement. Repeating it is harmless.
     Advance {
-        /// Which.
+        /// The movement.
         id: u128,
-        /// To where.
+        /// The state to reach.
         to: MovementState,
     },
-    /// Whether new prepares of a participant are refused, since more headroom was granted than its limit.
+    /// Sets whether new prepares of a participant are refused because its headroom exceeds its limit.
     OverLimit {
-        /// Whose.
+        /// The participant.
         participant: u32,
         /// The currency.
         currency: u32,
-        /// The code to refuse with, 0: not over its limit.
+        /// The code of the refusals; 0: not over its limit.
         code: u16,
     },
-    /// Tells a participant something about its position or limit.
+    /// Notifies a participant about its position or limit.
     Notify {
-        /// Whom.
+        /// The participant.
         participant: u32,
-        /// JSON.
+        /// The notice as JSON.
         text: String,
     },
 }

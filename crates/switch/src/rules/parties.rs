@@ -1,5 +1,5 @@
-//! Whose customer a party is: what participants register for account lookups. A party (a phone number, an
-//! account) is named by a hash of its identifier, so that the table is not a list of identifiers.
+//! The parties that participants register as their customers for account lookups. A party (a phone number, an
+//! account) is stored as a hash of its identifier, so that the table is not a list of identifiers.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
@@ -10,18 +10,18 @@ use super::Context;
 /// The most parties in one command.
 pub const PARTIES_MAX: usize = 1000;
 
-/// What can be asked about parties. The outcome names the places of those that were refused.
+/// Commands about parties. The outcome gives the places of the refused ones.
 #[derive(Clone, Debug)]
 pub enum PartyCommand {
-    /// These are customers of a participant. One that is another participant's is refused; the same again is
-    /// harmless.
+    /// Registers customers of a participant. A party registered by another participant is refused; repeating
+    /// it is harmless.
     Register {
         /// The parties.
         parties: Vec<PartyKey>,
         /// The participant.
         participant: u32,
     },
-    /// This one is no customer of the participant any more. One that is not its customer is refused.
+    /// Removes a customer of the participant. A party that is not its customer is refused.
     Remove {
         /// The party.
         party: PartyKey,

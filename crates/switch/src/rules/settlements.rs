@@ -1,8 +1,8 @@
-//! Multilateral deferred net settlement: what each participant owes over some windows, step by step until it
-//! is settled.
+//! Multilateral deferred net settlement: the net debts of participants over some windows, settled step by
+//! step.
 //!
-//! The steps' entries in the ledger have ids made from settlement, participant and step, so that a step that
-//! was cut short is simply taken again; it is recorded here once the ledger has answered.
+//! The ids of a step's ledger entries are derived from settlement, participant and step, so an interrupted
+//! step is simply repeated. It is recorded here once the ledger has answered.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ use batzen_tables::switch::{
 use super::windows::WindowState;
 use super::{Refusal, change_state, plan_state, state_row, take_u64};
 
-/// The state of a settlement, and of an account in one (SETTLING and ABORTING are settlements' alone).
+/// The state of a settlement or of an account in one (only settlements can be SETTLING or ABORTING).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum SettlementState {
-    /// The nets stand.
+    /// The nets are final.
     Pending = 1,
     /// The entries are recorded.
     Recorded = 2,
-    /// What recipients are owed has ceased to be headroom.
+    /// Amounts owed to recipients no longer count as headroom.
     Reserved = 3,
-    /// What senders owe has been taken over by the settlement.
+    /// The settlement has taken over the senders' debts.
     Committed = 4,
     /// Some accounts are settled.
     Settling = 5,
     /// Settled at the settlement bank.
     Settled = 6,
-    /// Given up: what was reserved has been reversed.
+    /// Abandoned; everything reserved has been reversed.
     Aborted = 7,
-    /// Being given up.
+    /// Being abandoned.
     Aborting = 8,
 }
 
@@ -78,13 +78,13 @@ impl SettlementState {
         }
     }
 
-    /// Whether an account can be in it: some are settlements' alone.
+    /// Whether an account can be in this state; some are for settlements only.
     #[must_use]
     pub const fn is_of_accounts(self) -> bool {
         !matches!(self, Self::Settling | Self::Aborting)
     }
 
-    /// The step after this one, of an account.
+    /// An account's next state.
     #[must_use]
     pub const fn next(self) -> Option<Self> {
         match self {
@@ -101,44 +101,44 @@ fn of(number: u8) -> SettlementState {
     SettlementState::from_number(number).expect("rows are written by the rules")
 }
 
-/// What can be asked about settlements.
+/// Commands about settlements.
 #[derive(Clone, Debug)]
 pub enum SettlementCommand {
-    /// Makes a settlement of windows.
+    /// Creates a settlement of windows.
     Create {
         /// The next settlement's number.
         id: u64,
         /// The model.
         model: String,
-        /// Why.
+        /// The reason.
         reason: String,
         /// The windows.
         windows: Vec<u64>,
-        /// Currencies that have other models.
+        /// Currencies with their own models.
         others: Vec<u32>,
     },
-    /// Records that an account has taken a step. The same again changes reason and reference alone.
+    /// Records a step of an account. A repetition only changes the reason and the reference.
     Step {
-        /// Whose part of what.
+        /// The account of the settlement.
         key: SettlementAccountKey,
         /// The settlement's windows.
         windows: Vec<u64>,
         /// The step.
         to: SettlementState,
-        /// Why.
+        /// The reason.
         reason: String,
         /// The settlement bank's reference.
         reference: String,
-        /// Whether a recipient's position went beyond its headroom.
+        /// Whether a recipient's position exceeded its headroom.
         beyond_headroom: bool,
     },
-    /// Begins to give a settlement up, or (once what was reserved has been reversed) gives it up.
+    /// Begins to abandon a settlement, or completes that once everything reserved has been reversed.
     Abort {
-        /// Which.
+        /// The settlement.
         id: u64,
         /// The settlement's windows.
         windows: Vec<u64>,
-        /// Why.
+        /// The reason.
         reason: String,
         /// Whether everything has been reversed.
         reversed: bool,
@@ -272,7 +272,7 @@ pub fn windows_of(row: &SettlementRow) -> Vec<u64> {
     parts.iter().map(|part| u64::from_be_bytes(*part)).collect()
 }
 
-/// Windows follow the earliest of their contents; `otherwise` is the state of one without contents.
+/// Windows take the earliest state of their contents; `otherwise` is the state of a window without contents.
 fn follow(rows: &mut WorkingSet, windows: &[u64], otherwise: WindowState, reason: &str, now: Timestamp) {
     for &window in windows {
         let state = nets(rows, window)
@@ -299,10 +299,10 @@ fn states(rows: &WorkingSet, id: u64) -> Vec<SettlementState> {
     group.into_iter().map(|(_, row)| of(row.state)).collect()
 }
 
-/// Whether an account may take a step now; also asked before the ledger is.
+/// Checks whether an account may take a step now; also checked before the ledger is asked.
 ///
 /// # Errors
-/// Why not.
+/// The reason why not.
 pub fn check_step(
     settlement: SettlementState,
     account: SettlementState,
@@ -314,7 +314,7 @@ pub fn check_step(
     if account.next() != Some(to) {
         return Err(conflict(format!("an account in {} cannot go to {}", account.name(), to.name())));
     }
-    // Steps 1 to 3 go in lockstep; accounts are settled one by one when all have taken these.
+    // All accounts take steps 1 to 3 together; after that they are settled one by one.
     let is_allowed = match settlement {
         SettlementState::Aborted | SettlementState::Aborting | SettlementState::Settled => false,
         SettlementState::Settling => to == SettlementState::Settled,

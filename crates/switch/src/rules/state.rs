@@ -18,21 +18,21 @@ pub enum TransferStage {
     Committed = 4,
     /// The payee refuses, or its fulfilment is wrong; the ledger is asked to void.
     ReceivedError = 5,
-    /// Over after an error.
+    /// Ended after an error.
     AbortedError = 6,
     /// The payee rejects without a reason.
     ReceivedReject = 7,
-    /// Over after a reject, or because the payer could not pay.
+    /// Ended after a reject, or because the payer could not pay.
     AbortedRejected = 8,
     /// Due; the ledger is asked to void.
     ReservedTimeout = 9,
-    /// Over, it had been reserved.
+    /// Expired after it was reserved.
     ExpiredReserved = 10,
-    /// Over before it was reserved.
+    /// Expired before it was reserved.
     ExpiredPrepared = 11,
-    /// It did not pass validation.
+    /// It failed validation.
     Invalid = 12,
-    /// The ledger has lost it or holds something else: a human must look.
+    /// The ledger has lost it or contradicts it: an operator must investigate.
     Failed = 13,
     /// Committed and settled.
     Settled = 14,
@@ -60,7 +60,7 @@ impl TransferStage {
     /// The state of a stored transfer.
     ///
     /// # Panics
-    /// When the row holds none: rows are written by the rules alone.
+    /// When the row contains none; only the rules write rows.
     #[must_use]
     pub fn of(row: &TransferRow) -> Self {
         Self::from_number(row.state).expect("rows are written by the rules")
@@ -93,7 +93,7 @@ impl TransferStage {
         }
     }
 
-    /// What participants see.
+    /// The state that participants see.
     #[must_use]
     pub const fn external(self) -> TransferState {
         match self {
@@ -113,15 +113,15 @@ impl TransferStage {
         }
     }
 
-    /// Whether the outcome stands: COMMITTED or ABORTED for ever.
+    /// Whether the outcome is final: COMMITTED or ABORTED.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self.external(), TransferState::Committed | TransferState::Aborted)
     }
 
-    /// Whether a transfer may go from this state to that. Beyond the specification's table: a post that comes
-    /// too late for the ledger expires (RECEIVED_FULFIL to RESERVED_TIMEOUT), and a ledger that does not hold
-    /// what it should fails.
+    /// Whether a transfer may change from this state to `next`. Two moves are not in the specification's
+    /// table: a post that is too late for the ledger expires (RECEIVED_FULFIL to RESERVED_TIMEOUT), and a
+    /// transfer that contradicts the ledger fails.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         matches!(
@@ -144,11 +144,11 @@ impl TransferStage {
 /// One entry of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The state that it went into.
+    /// The new state.
     pub state: TransferStage,
     /// An error code, or 0.
     pub reason: u16,
-    /// When, in microseconds since 1970.
+    /// The time in microseconds since 1970.
     pub micros: u64,
 }
 
@@ -172,10 +172,10 @@ pub(super) fn begin(state: TransferStage, reason: u16, micros: u64) -> Vec<u8> {
     history
 }
 
-/// Moves a transfer on.
+/// Changes the state of a transfer.
 ///
 /// # Panics
-/// When the move is not allowed: a stop is better than a wrong outcome.
+/// When the change is not allowed: stopping is better than a wrong outcome.
 pub(super) fn advance(row: &mut TransferRow, next: TransferStage, reason: u16, micros: u64) {
     let state = TransferStage::of(row);
     assert!(state.may_become(next), "a transfer cannot go from {} to {}", state.name(), next.name());
@@ -186,7 +186,7 @@ pub(super) fn advance(row: &mut TransferRow, next: TransferStage, reason: u16, m
 /// Every state that a transfer was in.
 ///
 /// # Panics
-/// When the row's history is none: rows are written by the rules alone.
+/// When the row contains no valid history; only the rules write rows.
 pub fn history(row: &TransferRow) -> impl Iterator<Item = Step> {
     assert_eq!(row.history.len() % STEP_BYTES, 0, "a history is made of steps");
     row.history.chunks_exact(STEP_BYTES).map(|step| Step {

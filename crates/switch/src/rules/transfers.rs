@@ -14,7 +14,7 @@ use crate::errors::ApiError;
 use crate::fulfilment;
 use crate::messages::TransferState;
 
-/// A message as it came.
+/// A message as received.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     /// The header lines to pass on.
@@ -25,7 +25,7 @@ pub struct Received {
     pub hash: [u8; 32],
 }
 
-/// A participant as a message names it.
+/// A participant as named in a message.
 #[derive(Clone, Debug)]
 pub struct Party {
     /// Its name as given.
@@ -39,17 +39,17 @@ pub struct Party {
 pub struct Prepare {
     /// The transfer.
     pub id: u128,
-    /// Who sent the message.
+    /// The participant that sent the message.
     pub source: u32,
-    /// Who pays.
+    /// The payer.
     pub payer: Party,
-    /// Who receives.
+    /// The payee.
     pub payee: Party,
     /// The currency.
     pub currency: u32,
     /// In ten-thousandths.
     pub amount: u128,
-    /// None: malformed.
+    /// `None`: malformed.
     pub condition: Option<[u8; 32]>,
     /// In milliseconds since 1970.
     pub expiration: u64,
@@ -64,13 +64,13 @@ pub struct Prepare {
 pub struct Fulfil {
     /// The transfer.
     pub id: u128,
-    /// Who sent the message.
+    /// The participant that sent the message.
     pub source: u32,
-    /// For whom it is.
+    /// The participant it is for.
     pub destination: u32,
-    /// None: missing or malformed, which does not satisfy any condition.
+    /// `None`: missing or malformed, so that no condition is satisfied.
     pub fulfilment: Option<[u8; 32]>,
-    /// Whether the payee wants to be told when it is committed.
+    /// Whether the payee wants to be notified when it is committed.
     pub reserved: bool,
     /// The message.
     pub message: Received,
@@ -81,9 +81,9 @@ pub struct Fulfil {
 pub struct ErrorMessage {
     /// The transfer.
     pub id: u128,
-    /// Who sent the message.
+    /// The participant that sent the message.
     pub source: u32,
-    /// For whom it is.
+    /// The participant it is for.
     pub destination: u32,
     /// The code.
     pub code: u16,
@@ -93,7 +93,7 @@ pub struct ErrorMessage {
     pub message: Received,
 }
 
-/// What is to be done at the ledger for a transfer.
+/// The ledger operation needed for a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum IntentKind {
@@ -107,10 +107,10 @@ pub enum IntentKind {
     PostGross = 4,
 }
 
-/// An event that the ledger must be sent until it answers. Made from the transfer's row alone.
+/// An event to be sent to the ledger until it is answered. Built from the transfer's row alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// What.
+    /// The operation.
     pub kind: IntentKind,
     /// The transfer.
     pub id: u128,
@@ -126,7 +126,7 @@ pub struct Intent {
     pub window: u64,
     /// When it expires, in milliseconds since 1970.
     pub expiration: u64,
-    /// How long the ledger holds it, in whole seconds, as a backstop: the switch decides earlier.
+    /// How long the ledger holds it, in whole seconds. Only a backstop: the switch decides earlier.
     pub timeout_s: u32,
     /// The bulk transfer that it is part of.
     pub bulk: Option<u128>,
@@ -159,29 +159,29 @@ impl Intent {
     }
 }
 
-/// What the ledger said.
+/// The ledger's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStatus {
-    /// It is done, now or before.
+    /// It is done, either now or earlier.
     Done,
-    /// It is posted, but the chain that settles it failed: it will be settled in net.
+    /// It is posted, but the chain that settles it failed, so it will be settled in net.
     DoneUnsettled,
     /// The reservation was refused.
     Refused(ApiError),
-    /// The reservation was never sent: it was due before.
+    /// The reservation was never sent, because it was already due.
     TooLate,
-    /// The reservation had expired (post) or was released before (void).
+    /// The reservation had expired (post) or was already released (void).
     Expired,
-    /// The ledger does not hold what it should.
+    /// The ledger contradicts the switch's books.
     Broken(u32),
 }
 
 /// The ledger's answer to an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// To what.
+    /// The intent.
     pub intent: Intent,
-    /// What.
+    /// The answer.
     pub status: AnswerStatus,
 }
 
@@ -235,15 +235,15 @@ pub(super) fn plan_answer(answer: &Answer, number: u64, plan: &mut Plan) {
     }
 }
 
-/// Why a prepare does not pass validation.
+/// Why a prepare fails validation.
 pub(super) type Fault = (ApiError, &'static str);
 
 impl SwitchRules {
     pub(super) fn prepare(&self, rows: &mut WorkingSet, prepare: &Prepare, cx: &mut Context) {
         let key = TransferKey { id: prepare.id };
         if let Some(known) = rows.get::<Transfers>(&key) {
-            // Who only knows the text of another's message learns nothing of its transfer. (One that is
-            // invalid may name anybody.)
+            // A sender that only knows the text of another's message learns nothing about its transfer. (An
+            // invalid message may name anybody.)
             let is_foreign =
                 known.payer != prepare.source && TransferStage::of(known) != TransferStage::Invalid;
             if known.prepare_hash != prepare.message.hash || known.bulk != prepare.bulk || is_foreign {
@@ -252,7 +252,7 @@ impl SwitchRules {
             } else if TransferStage::of(known) != TransferStage::ReceivedPrepare {
                 cx.tell(rows, Message::new(prepare.source, MessageKind::TransferStage, prepare.id));
             }
-            // Otherwise its callback is on the way.
+            // Otherwise its callback is on its way.
             return;
         }
         let fault = self.validate(rows, prepare, cx.millis());
@@ -306,7 +306,7 @@ impl SwitchRules {
         rows.insert::<Transfers>(&key, row);
     }
 
-    /// The checks of chapter 2.5 step 3, in their order.
+    /// The checks of chapter 2.5, step 3, in order.
     pub(super) fn validate(&self, rows: &WorkingSet, prepare: &Prepare, now: u64) -> Option<Fault> {
         let Prepare { payer, payee, currency, .. } = prepare;
         if prepare.source != payer.number || payer.number == 0 {
@@ -375,7 +375,7 @@ fn fail(row: &mut TransferRow, error: ApiError, text: &str, now: u64) {
     row.completed = now;
 }
 
-/// The checks of chapter 2.6 steps 1 and 2. The payer and payee are the transfer's, not the message's.
+/// The checks of chapter 2.6, steps 1 and 2. Payer and payee are those of the transfer, not of the message.
 fn known<'a>(
     rows: &'a mut WorkingSet,
     id: u128,
@@ -400,7 +400,7 @@ fn known<'a>(
     rows.get::<Transfers>(&key)
 }
 
-/// What a payee is answered whose message cannot change the transfer any more.
+/// The answer to a payee whose message can no longer change the transfer.
 fn too_late(
     rows: &mut WorkingSet,
     id: u128,
@@ -450,7 +450,7 @@ pub(super) fn fulfil(rows: &mut WorkingSet, fulfil: &Fulfil, cx: &mut Context) {
     rows.update::<Transfers>(&TransferKey { id }, row);
 }
 
-/// Steps 5 to 7 for a reserved transfer: to be posted, or to be voided.
+/// Steps 5 to 7 for a reserved transfer: it will be posted or voided.
 pub(super) fn accept_fulfilment(
     rows: &mut WorkingSet,
     id: u128,
@@ -489,13 +489,13 @@ fn time_out(row: &mut TransferRow, id: u128, cx: &mut Context) {
     intend(row, id, IntentKind::Void, cx);
 }
 
-/// Tells a payee again what it was told about its message.
+/// Repeats to a payee the answer to its message.
 fn resend(rows: &mut WorkingSet, id: u128, row: &TransferRow, cx: &mut Context) {
     let message = match (row.wants_patch, ApiError::from_code(row.error_code)) {
         (true, _) => Message::new(row.payee, MessageKind::Patch, id),
         (false, Some(error)) => Message::error(row.payee, id, error, &row.error_text),
-        // A committed transfer whose payee did not ask for confirmation: there was no answer, so the state is
-        // one.
+        // A committed transfer whose payee did not ask for confirmation. There was no answer to repeat, so
+        // send the state.
         (false, None) => Message::new(row.payee, MessageKind::TransferStage, id),
     };
     cx.tell(rows, message);
@@ -508,7 +508,7 @@ pub(super) fn error(rows: &mut WorkingSet, error: &ErrorMessage, cx: &mut Contex
         if hash != error.message.hash {
             cx.tell(rows, Message::error(source, id, ApiError::ModifiedRequest, ""));
         }
-        // The same again: a payee gets no answer to its error.
+        // A repetition: a payee gets no answer to its error.
         return;
     }
     if TransferStage::of(row) != TransferStage::Reserved {
@@ -522,7 +522,7 @@ pub(super) fn error(rows: &mut WorkingSet, error: &ErrorMessage, cx: &mut Contex
     rows.update::<Transfers>(&TransferKey { id }, row);
 }
 
-/// The payee refuses a reserved transfer by the message with this hash: to be voided.
+/// The payee refuses a reserved transfer with the message of this hash: it will be voided.
 pub(super) fn accept_error(
     id: u128,
     row: &mut TransferRow,
@@ -532,7 +532,7 @@ pub(super) fn accept_error(
 ) {
     row.error_hash = Some(hash);
     let next = match code {
-        // A rejection without a reason of its own.
+        // A rejection without a specific reason.
         5104 | 5105 => TransferStage::ReceivedReject,
         _ => TransferStage::ReceivedError,
     };
@@ -570,7 +570,7 @@ pub(super) fn answers(rows: &mut WorkingSet, answers: &[Answer], cx: &mut Contex
         cx.number = number;
         let key = TransferKey { id: answer.intent.id };
         let row = rows.get::<Transfers>(&key).expect("an intent is a transfer's").clone();
-        // Sent twice, answered twice: the first answer counts.
+        // An intent sent twice is answered twice; the first answer counts.
         if row.intent == answer.intent.kind as u8 {
             answered(rows, &key, row, answer, cx);
         }
@@ -654,7 +654,7 @@ fn answered(
     rows.update::<Transfers>(key, row);
 }
 
-/// Tells payer and payee the same outcome.
+/// Notifies payer and payee of the same outcome.
 fn tell_outcome(rows: &mut WorkingSet, id: u128, was: TransferStage, row: &TransferRow, cx: &mut Context) {
     let committed = TransferStage::of(row).external() == TransferState::Committed;
     let error = ApiError::from_code(row.error_code);
@@ -666,7 +666,7 @@ fn tell_outcome(rows: &mut WorkingSet, id: u128, was: TransferStage, row: &Trans
         Message::error(row.payer, id, error.unwrap_or(ApiError::ServerError), &row.error_text)
     };
     cx.tell(rows, payer);
-    // A payee that was never asked, or has refused by itself, knows enough.
+    // A payee that was never asked, or that refused itself, needs no notice.
     if row.payer == row.payee || was == TransferStage::ReceivedPrepare || row.error_hash.is_some() {
         return;
     }

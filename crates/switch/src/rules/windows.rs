@@ -1,6 +1,6 @@
-//! Settlement windows, and what was sent and received in them. Exactly one window is open at any time; a
-//! transfer belongs to the one that was open when its fulfilment was accepted. A window that is closed waits
-//! for the transfers that were accepted in it: until then its totals may still grow.
+//! Settlement windows, and the amounts sent and received in them. Exactly one window is open at any time. A
+//! transfer belongs to the window that was open when its fulfilment was accepted. A closed window waits for
+//! the transfers that were accepted in it; until then its totals may still grow.
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
@@ -12,17 +12,17 @@ use super::{Refusal, change_state, plan_state, state_row};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum WindowState {
-    /// Takes up transfers.
+    /// Accepts transfers.
     Open = 1,
     /// No longer open, but the ledger still has to answer for some of its transfers.
     Processing = 2,
-    /// Its totals stand.
+    /// Its totals are final.
     Closed = 3,
     /// In a settlement.
     PendingSettlement = 4,
     /// Settled.
     Settled = 5,
-    /// Its settlement was given up: it may be settled again.
+    /// Its settlement was abandoned; it may be settled again.
     Aborted = 6,
 }
 
@@ -57,7 +57,7 @@ impl WindowState {
     /// The state of a stored window.
     ///
     /// # Panics
-    /// When the row holds none: rows are written by the rules alone.
+    /// When the row contains none; only the rules write rows.
     #[must_use]
     pub fn of(row: &WindowRow) -> Self {
         Self::from_number(row.state).expect("rows are written by the rules")
@@ -82,7 +82,7 @@ pub(super) fn plan_committed(window: u64, payer: u32, payee: u32, currency: u32,
     }
 }
 
-/// Counts a committed transfer; one that is settled already does not count towards the nets.
+/// Counts a committed transfer; one that is already settled does not count towards the nets.
 pub(super) fn committed(rows: &mut WorkingSet, transfer: &TransferRow, settled: bool, now: Timestamp) {
     if !settled {
         let mut count = |participant: u32, change: &dyn Fn(&mut NetRow)| {
@@ -111,7 +111,7 @@ pub(super) fn committed(rows: &mut WorkingSet, transfer: &TransferRow, settled: 
     answered(rows, transfer.window, 1, now);
 }
 
-/// A fulfilment that was accepted in this window came to nothing.
+/// A fulfilment accepted in this window was not committed.
 pub(super) fn released(rows: &mut WorkingSet, window: u64, now: Timestamp) {
     answered(rows, window, 0, now);
 }
@@ -142,8 +142,8 @@ pub(super) fn plan_close(id: u64, plan: &mut Plan) {
     plan.row::<Windows>(WindowKey { id: id.saturating_add(1) });
 }
 
-/// Closes the open window and opens the next in the same step. Repeating it is harmless: a window that is not
-/// open any more is refused.
+/// Closes the open window and opens the next in the same step. Repeating it is harmless: a window that is no
+/// longer open is refused.
 pub(super) fn close(rows: &mut WorkingSet, id: u64, reason: &str, now: Timestamp) -> Result<u64, Refusal> {
     let key = WindowKey { id };
     let mut row = rows.get::<Windows>(&key).cloned().ok_or(Refusal::Unknown("settlement window"))?;

@@ -20,7 +20,7 @@ async fn get(scene: &Scene, path: &str) -> Value {
     answer
 }
 
-/// Path and body of funds for `fsp1`.
+/// Path and body of a movement of funds for `fsp1`.
 async fn funds(scene: &Scene, id: u128, action: &str, text: &str) -> (String, Value) {
     let accounts = get(scene, "participants/fsp1/accounts").await;
     let accounts = accounts.as_array().unwrap();
@@ -51,7 +51,7 @@ async fn nothing_is_changed_by_one_operator_alone() {
     };
     scene.switch.service().apply(&model).await.unwrap();
     scene.transfer(0, 1, "300").await;
-    // What there is to end: reserved funds, a closed window, a settlement.
+    // Things that can be ended: reserved funds, a closed window, a settlement.
     let service = scene.switch.service();
     let reserved = scene.funds(1, "100");
     service.deposit(&scene.funds(1, "100")).await.unwrap();
@@ -166,8 +166,8 @@ async fn a_proposal_says_what_will_change() {
     let approval = propose(&scene, Method::PUT, "participants/fsp1/limits", &limit).await;
     let shown = get(&scene, &approval).await;
     assert_eq!(shown["summary"], "set the net debit cap of fsp1 to 400 EUR (now 1000 EUR)");
-    // The same operator proposes something else about it, and another operator the same: not while this is
-    // open.
+    // While this is open, neither operator can propose anything else about it, nor can the other propose the
+    // same.
     let other = json!({ "currency": "EUR", "limit": { "type": "NET_DEBIT_CAP", "value": "500" } });
     for (token, body) in [("token-a", &other), ("token-b", &limit)] {
         let (status, answer) = scene.admin(Method::PUT, "participants/fsp1/limits", token, body).await;
@@ -192,7 +192,7 @@ async fn both_operators_stand_in_the_records() {
     let movements = statement["movements"].as_array().unwrap();
     let movement = movements.iter().find(|one| one["transferId"] == format_uuid(id)).unwrap();
     assert_eq!(movement["operator"], "alice, bob");
-    // The same approval and the same order again: the same answers, the money moves once.
+    // Repeating the approval and the order gives the same answers, and the money moves once.
     assert_eq!(decide(&scene, &approval, "token-b", "APPROVE").await, (status, answer));
     let (status, answer) = scene.admin(Method::POST, &path, "token-b", &body).await;
     assert_eq!((status, &answer["state"]), (202, &json!("COMMITTED")));
@@ -211,7 +211,7 @@ async fn proposals_are_rejected_with_a_reason_or_withdrawn() {
     let shown = get(&scene, &first).await;
     assert_eq!((&shown["decisionReason"], &shown["decidedBy"]), (&json!("because"), &json!("bob")));
     assert_eq!(decide(&scene, &first, "token-b", "APPROVE").await.0, 409);
-    // The same may be proposed again, and withdrawn.
+    // The same change may be proposed again, and withdrawn.
     let second = propose(&scene, Method::POST, &path, &body).await;
     assert_ne!(first, second);
     let withdrawn = decide(&scene, &second, "token-a", "WITHDRAW").await;
@@ -239,7 +239,7 @@ async fn proposals_expire() {
     let (status, answer) = decide(&scene, &first, "token-b", "APPROVE").await;
     assert_eq!(status, 409);
     assert!(answer["errorInformation"]["errorDescription"].as_str().unwrap().contains("expired"), "{answer}");
-    // Proposed again, whether the switch has tidied up meanwhile or not.
+    // It can be proposed again, whether or not the switch has tidied up meanwhile.
     let second = propose(&scene, Method::POST, &path, &body).await;
     assert_ne!(first, second);
     assert_eq!(decide(&scene, &first, "token-b", "APPROVE").await.0, 409);
@@ -264,7 +264,7 @@ async fn a_proposal_that_no_longer_fits_fails_and_says_why() {
     let shown = get(&scene, &approval).await;
     assert_eq!((&shown["state"], &shown["result"]), (&json!("FAILED"), &json!("the window is not open")));
     assert_eq!(get(&scene, "settlementWindows?state=OPEN").await[0]["id"], 2);
-    // What does not fit already is not proposed.
+    // A change that cannot be made now is not proposed.
     assert_eq!(scene.admin(Method::POST, "settlementWindows/1", "token-a", &close).await.0, 409);
 }
 

@@ -1,4 +1,4 @@
-//! The rules of approvals against a model that is obviously right: random operators who propose, decide and
+//! The rules of approvals against an obviously correct model, with random operators who propose, decide and
 //! let time pass.
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ enum Act {
     Propose { subject: u8, operator: u8, change: u8 },
     /// A decision on one of the proposals so far.
     Decide { pick: u8, operator: u8, to: u8 },
-    /// So many seconds pass.
+    /// This many seconds pass.
     Wait(u64),
-    /// The switch ends what is over.
+    /// The switch ends expired proposals.
     Tidy,
 }
 
@@ -80,7 +80,7 @@ impl Switch {
     }
 }
 
-/// A proposal as the model knows it.
+/// A proposal in the model.
 #[derive(Clone, Debug)]
 struct Known {
     subject: u8,
@@ -135,7 +135,7 @@ fn propose(switch: &mut Switch, known: &mut BTreeMap<u64, Known>, (subject, oper
     }
 }
 
-/// States that are asked for: approved and carried out later, approved with its effect, failed, rejected,
+/// The requested states: approved and carried out later, approved with its effect, failed, rejected,
 /// withdrawn.
 fn decide(switch: &mut Switch, one: &mut Known, id: u64, operator: u8, to: u8) {
     let window = switch.window();

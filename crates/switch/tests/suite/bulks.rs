@@ -62,7 +62,7 @@ async fn each_item_of_a_bulk_is_decided_on_its_own() {
     ];
     let body = scene.bulk(id, items.clone());
     assert_eq!(post(&scene, &body).await, 202);
-    // The payee sees what was reserved, without the signature over something else.
+    // The payee sees the reserved items, without the signature, which would not match.
     let asked = scene.fsps[1].about(id, 1).await.remove(0);
     assert_eq!((asked.method.as_str(), asked.path.as_str()), ("POST", "/bulkTransfers"));
     assert!(asked.headers["content-type"].contains("bulkTransfers+json;version=1."));
@@ -70,14 +70,14 @@ async fn each_item_of_a_bulk_is_decided_on_its_own() {
     let want = [&items[0], &items[1], &items[4], &items[7]].map(Clone::clone);
     assert_eq!(asked.json()["individualTransfers"], json!(want));
     assert_eq!(positions(&scene).await, (1_010_000, -10_000, 1_000_000));
-    // How it stands before the answer.
+    // The state before the answer.
     let path = format!("bulkTransfers/{}", format_uuid(id));
     assert_eq!(scene.send(Method::GET, &path, "fsp1", "", b"").await.status, 202);
     let told = scene.fsps[0].about(id, 1).await.remove(0);
     assert_eq!(told.json()["bulkTransferState"], "ACCEPTED");
     let present = ["open", "open", "3106", "4001", "open", "4300", "3106", "open"];
     assert_eq!(results(&told), present);
-    // An item is not answered by itself, the bulk not by others, and not with foreign items.
+    // An item cannot be answered by itself, nor the bulk by others or with foreign items.
     assert_eq!(scene.fulfil(ids[0], 1, 0, "COMMITTED", &SECRET).await, 200);
     let told = scene.fsps[1].about(ids[0], 2).await;
     assert_eq!(told[1].error_code(), "3100");
@@ -102,7 +102,7 @@ async fn each_item_of_a_bulk_is_decided_on_its_own() {
     assert_eq!(results(&scene.fsps[1].about(id, 3).await[2]), end);
     assert_eq!(positions(&scene).await, (510_000, -510_000, 0));
 
-    // The same again: how it stands. Something else under the same id: refused.
+    // A repetition returns the state. A different request under the same id is refused.
     assert_eq!(post(&scene, &body).await, 202);
     assert_eq!(results(&scene.fsps[0].about(id, 3).await[2]), end);
     assert_eq!(post(&scene, &scene.bulk(id, vec![item(scene.id(), "1")])).await, 202);
@@ -113,7 +113,7 @@ async fn each_item_of_a_bulk_is_decided_on_its_own() {
     assert_eq!(put(&scene, &text, "fsp2", &answer(vec![])).await, 200);
     assert_eq!(scene.fsps[1].about(id, 5).await[4].error_code(), "3106");
     assert_eq!(positions(&scene).await, (510_000, -510_000, 0));
-    // Unknown bulks, and those of others, are unknown.
+    // A participant cannot see unknown bulks or those of others.
     assert_eq!(scene.send(Method::GET, &path, "fsp3", "", b"").await.status, 202);
     assert_eq!(scene.fsps[2].about(id, 2).await[1].error_code(), "3210");
 }
@@ -128,7 +128,7 @@ async fn a_bulk_without_a_reserved_item_is_completed_at_once() {
         (told.json()["bulkTransferState"].clone(), results(&told)),
         ("COMPLETED".into(), vec!["4001".to_owned()])
     );
-    // Nothing of this one even gets to the ledger.
+    // No item of this bulk reaches the ledger.
     let id = scene.id();
     assert_eq!(post(&scene, &scene.bulk(id, vec![item(one, "5000")])).await, 202);
     assert_eq!(results(&scene.fsps[0].about(id, 1).await[0]), ["3106"]);
@@ -185,7 +185,7 @@ async fn what_is_not_answered_in_time_expires() {
         assert_eq!(results(&told), ["ok", "3303"]);
     }
     assert_eq!(positions(&scene).await, (100_000, -100_000, 0));
-    // Nothing is heard at all.
+    // The payee does not answer at all.
     let (id, one) = (scene.id(), scene.id());
     assert_eq!(post(&scene, &scene.bulk(id, vec![item(one, "10")])).await, 202);
     scene.fsps[1].about(id, 1).await;

@@ -1,4 +1,4 @@
-//! Transfers over HTTP: what payer and payee are told, and where the money is.
+//! Transfers over HTTP: the notices to payer and payee, and the money's location.
 use crate::common;
 
 use batzen_http::Method;
@@ -12,7 +12,7 @@ async fn a_transfer_is_forwarded_byte_for_byte_and_committed() {
     let scene = Scene::new(2).await;
     let id = scene.id();
     let body = scene.body(id, 0, 1, "12.5", &SECRET);
-    // Blanks and order that no serializer would keep.
+    // Whitespace and member order that no serializer would preserve.
     let text = format!(" {}\n", serde_json::to_string_pretty(&body).unwrap());
     let reply = scene.send(Method::POST, "transfers", "fsp1", "fsp2", text.as_bytes()).await;
     assert_eq!((reply.status, reply.body.len()), (202, 0));
@@ -39,7 +39,7 @@ async fn a_transfer_is_forwarded_byte_for_byte_and_committed() {
     assert_eq!(scene.balances(2).await.position(), -125_000);
     assert_eq!(scene.balances(1).await.reserved(), 0);
 
-    // The state, for both and for nobody else; unknown transfers are unknown.
+    // Both participants see the state, and nobody else; unknown transfers are not found.
     let path = format!("transfers/{}", format_uuid(id));
     assert_eq!(scene.send(Method::GET, &path, "fsp2", "", b"").await.status, 202);
     let told = scene.fsps[1].about(id, 2).await;
@@ -57,7 +57,7 @@ async fn repetitions_are_answered_and_modifications_refused() {
     let body = scene.body(id, 0, 1, "5", &SECRET);
     assert_eq!(scene.prepare(0, 1, &body).await, 202);
     scene.fsps[1].about(id, 1).await;
-    // The same again: how it stands. Something else: refused, the transfer untouched.
+    // A repetition returns the state. A different request is refused, and the transfer stays as it is.
     assert_eq!(scene.prepare(0, 1, &body).await, 202);
     assert_eq!(scene.fsps[0].about(id, 1).await[0].json()["transferState"], "RESERVED");
     assert_eq!(scene.prepare(0, 1, &scene.body(id, 0, 1, "6", &SECRET)).await, 202);
@@ -66,7 +66,7 @@ async fn repetitions_are_answered_and_modifications_refused() {
     assert_eq!(scene.fsps[0].about(id, 3).await[2].json()["transferState"], "COMMITTED");
     let told = scene.fsps[1].about(id, 2).await;
     assert_eq!((told[1].method.as_str(), &told[1].json()["transferState"]), ("PATCH", &"COMMITTED".into()));
-    // A resend of the fulfilment: the same PATCH. Another one: refused.
+    // Resending the fulfilment gives the same PATCH. A different one is refused.
     assert_eq!(scene.fulfil(id, 1, 0, "RESERVED", &SECRET).await, 200);
     assert_eq!(scene.fsps[1].about(id, 3).await[2].method, "PATCH");
     assert_eq!(scene.fulfil(id, 1, 0, "COMMITTED", &[8; 32]).await, 200);
@@ -83,7 +83,7 @@ async fn the_message_of_another_tells_nothing_about_its_transfer() {
     scene.fsps[1].about(id, 1).await;
     assert_eq!(scene.fulfil(id, 1, 0, "COMMITTED", &SECRET).await, 200);
     assert_eq!(scene.fsps[0].about(id, 1).await[0].json()["transferState"], "COMMITTED");
-    // Word for word, but from somebody else: without state and fulfilment.
+    // The same text from another participant gets neither state nor fulfilment.
     assert_eq!(scene.prepare(2, 1, &body).await, 202);
     let told = scene.fsps[2].about(id, 1).await;
     assert_eq!(told[0].error_code(), "3106");
@@ -105,14 +105,14 @@ async fn refusals_wrong_fulfilments_and_expiry_give_the_money_back() {
     assert_eq!(scene.fsps[2].about(id, 1).await[0].error_code(), "3100");
     assert_eq!(scene.refuse(id, 1, 0, "5103").await, 200);
     assert_eq!(scene.fsps[0].about(id, 1).await[0].error_code(), "5103");
-    // A wrong fulfilment: aborted, both are told.
+    // A wrong fulfilment: aborted, and both are notified.
     let id = scene.id();
     scene.prepare(0, 1, &scene.body(id, 0, 1, "5", &SECRET)).await;
     scene.fsps[1].about(id, 1).await;
     scene.fulfil(id, 1, 0, "RESERVED", &[8; 32]).await;
     assert_eq!(scene.fsps[0].about(id, 1).await[0].error_code(), "3100");
     assert_eq!(scene.fsps[1].about(id, 2).await[1].json()["transferState"], "ABORTED");
-    // Expiry: both are told; a fulfilment comes too late.
+    // Expiry: both are notified, and a fulfilment comes too late.
     let id = scene.id();
     scene.prepare(0, 1, &scene.body(id, 0, 1, "5", &SECRET)).await;
     scene.fsps[1].about(id, 1).await;
@@ -133,7 +133,7 @@ async fn limits_hold_for_what_fits_singly_but_not_together() {
     let scene = Scene::new(2).await;
     let ids = [scene.id(), scene.id()];
     let bodies = ids.map(|id| scene.body(id, 0, 1, "600", &SECRET));
-    // Both at once, so that they may share a batch.
+    // Sent at the same time, so that they may share a batch.
     let (one, two) = tokio::join!(scene.prepare(0, 1, &bodies[0]), scene.prepare(0, 1, &bodies[1]));
     assert_eq!((one, two), (202, 202));
     let mut outcomes = Vec::new();
@@ -147,7 +147,7 @@ async fn limits_hold_for_what_fits_singly_but_not_together() {
     assert_eq!((outcomes.len(), scene.fsps[1].callbacks().len()), (1, 1));
     assert_eq!(outcomes[0].error_code(), "4001", "liquidity is tested first");
     assert_eq!(scene.balances(1).await.position(), 6_000_000);
-    // With more liquidity than cap, the cap refuses.
+    // If liquidity exceeds the cap, the cap refuses.
     scene.funds_in(1, "5000").await;
     assert_eq!(scene.balances(1).await.granted(), 10_000_000);
     let id = scene.id();
@@ -157,7 +157,7 @@ async fn limits_hold_for_what_fits_singly_but_not_together() {
     // A refused id stays refused.
     scene.prepare(0, 1, &body).await;
     assert_eq!(scene.fsps[0].about(id, 2).await[1].error_code(), "4200");
-    // What the payee received is headroom.
+    // The amount that the payee received is headroom.
     scene
         .fulfil(
             ids[usize::from(scene.fsps[1].callbacks()[0].json()["transferId"] != format_uuid(ids[0]))],
@@ -222,7 +222,7 @@ async fn invalid_messages_are_refused_at_once_or_by_callback() {
     let reply = scene.client.post(format!("{}transfers", scene.switch.fsp_url()));
     assert_eq!(reply.header("accept", media).body(media, text).send().await.unwrap().status, 406);
 
-    // By callback: recorded as invalid.
+    // Refused by callback, and recorded as invalid.
     let cases = [
         (scene.body(scene.id(), 1, 0, "5", &SECRET), "3100"),
         (

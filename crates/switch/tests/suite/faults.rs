@@ -1,5 +1,6 @@
-//! What a ledger that fails, and a switch that ends between two steps, cannot change: exactly one outcome a
-//! transfer, payer and payee told the same, and every balance as the history says.
+//! Neither a failing ledger nor a switch that ends between two steps can break these guarantees: each
+//! transfer has exactly one outcome, payer and payee are told the same, and every balance matches the
+//! history.
 use crate::common;
 
 use std::collections::HashMap;
@@ -22,12 +23,12 @@ use common::{Scene, TestClock, config, memory_ledger};
 
 const SECRET: [u8; 32] = [7; 32];
 
-/// A ledger whose answers get lost, before or after it has acted, by a fixed sequence.
+/// A ledger that loses answers, before or after it has acted, in a fixed sequence.
 struct Lossy {
     ledger: Arc<MemoryLedger>,
     turn: AtomicU64,
     failing: AtomicBool,
-    /// Does nothing at all any more.
+    /// Stops responding for good.
     dead: AtomicBool,
     /// The sizes of the requests that it has acted on.
     sizes: Mutex<Vec<usize>>,
@@ -203,7 +204,7 @@ async fn fulfilments_refusals_repetitions_and_expiry_race_to_one_outcome() {
     ledger.failing.store(false, Ordering::SeqCst);
     check_books(&scene, &scene.store).await;
     ledger.ledger.verify().unwrap();
-    // Payer and payee were told the same.
+    // Payer and payee received the same notice.
     for (id, payer, payee, ..) in all {
         let told = scene.fsps[payer].about(id, 1).await;
         let committed = |json: serde_json::Value| json["transferState"] == "COMMITTED";
@@ -247,7 +248,7 @@ async fn what_a_switch_leaves_behind_is_finished_by_the_next() {
     for dies_at_fulfil in [false, true] {
         let id = scene.id();
         let body = scene.body(id, 0, 1, "10", &SECRET);
-        // The ledger dies before, or after it was told to reserve; then the switch ends.
+        // The ledger dies before or after it was asked to reserve; then the switch ends.
         ledger.dead.store(!dies_at_fulfil, Ordering::SeqCst);
         assert_eq!(scene.prepare(0, 1, &body).await, 202);
         if dies_at_fulfil {
@@ -306,7 +307,7 @@ async fn a_bulk_that_is_left_behind_is_finished_and_asked_of_the_ledger_at_once(
     ledger.ledger.verify().unwrap();
 }
 
-/// Ends the switch and starts another on the same store, with a ledger that works again.
+/// Ends the switch and starts another one on the same store, with a ledger that works again.
 async fn restart(scene: Scene, ledger: &Arc<Lossy>) -> Scene {
     let Scene { clock, switch, fsps, client, store, next_id } = scene;
     switch.shutdown().await.unwrap();
@@ -320,7 +321,7 @@ async fn callbacks_are_repeated_until_they_are_taken() {
     let scene = Scene::new(2).await;
     scene.fsps[1].answer_with(&[503, 500, 503]);
     scene.transfer(0, 1, "10").await;
-    // A message that is refused again and again is given up, and does not hold up the next.
+    // A message that is refused repeatedly is given up, and does not delay the next one.
     scene.fsps[1].answer_with(&[400, 400, 400]);
     let id = scene.id();
     scene.prepare(0, 1, &scene.body(id, 0, 1, "10", &SECRET)).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const SECRET: [u8; 32] = [7; 32];
 
-/// What one operator proposes and another approves, with the answer to the approval.
+/// Proposes as one operator and approves as another; returns the answer to the approval.
 async fn decided(scene: &Scene, method: Method, path: &str, body: &Value) -> (u16, Value) {
     let (status, answer) = scene.admin(method, path, "token-a", body).await;
     assert_eq!((status, &answer["state"]), (202, &json!("OPEN")), "{path}: {answer}");
@@ -66,13 +66,13 @@ async fn a_change_takes_two_operators() {
     let body = json!({ "currency": "EUR", "limit": { "type": "NET_DEBIT_CAP", "value": "10" }, "initialPosition": "0" });
     approved(&scene, Method::POST, "participants/fsp3/initialPositionAndLimits", body).await;
     assert_eq!(get(&scene, "participants/FSP3").await["isActive"], true);
-    // What cannot be done fails when it is approved.
+    // A change that cannot be made fails when it is approved.
     let body = json!({ "name": "fsp3", "currency": "EUR" });
     let (_, answer) = scene.admin(Method::POST, "participants", "token-b", &body).await;
     let path = format!("approvals/{}", answer["approvalId"]);
     assert_eq!(scene.admin(Method::POST, &path, "token-a", &approve).await.0, 409);
     assert_eq!(get(&scene, &path).await["state"], "FAILED");
-    // Switched off: no new transfers.
+    // Disabled: no new transfers.
     approved(&scene, Method::PUT, "participants/fsp2", json!({ "isActive": false })).await;
     let id = scene.id();
     scene.prepare(0, 1, &scene.body(id, 0, 1, "5", &SECRET)).await;
@@ -105,7 +105,7 @@ async fn funds_go_only_as_far_as_the_position_allows() {
         (balances.cover(), balances.granted(), balances.position()),
         (6_000_000, 6_000_000, 6_000_000)
     );
-    // The same again is the same; another amount under the id is refused.
+    // A repetition gives the same result; a different amount under the same id is refused.
     let (status, answer) = scene.admin(Method::POST, &path, "token-a", &out(id, "400")).await;
     assert_eq!((status, &answer["state"]), (202, &json!("RESERVED")));
     assert_eq!(scene.admin(Method::POST, &path, "token-a", &out(id, "300")).await.0, 409);
@@ -184,11 +184,11 @@ async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
     assert_eq!(scene.admin(Method::POST, "settlementWindows/1", "token-a", &close).await.0, 409);
     let open = get(&scene, "settlementWindows?state=OPEN").await;
     assert_eq!((open.as_array().unwrap().len(), &open[0]["id"]), (1, &json!(2)));
-    // Of the next window.
+    // These belong to the next window.
     scene.transfer(0, 1, "1").await;
 
     let body = json!({ "settlementModel": "DEFERRED", "reason": "day", "settlementWindows": [{ "id": 1 }] });
-    // Given up once, made again.
+    // Abandoned once, then created again.
     let settlement = approved(&scene, Method::POST, "settlements", body.clone()).await;
     assert_eq!(decided(&scene, Method::POST, "settlements", &body).await.0, 409, "a window is settled once");
     step(&scene, &settlement, "PS_TRANSFERS_RECORDED").await;
@@ -210,7 +210,7 @@ async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
         .collect();
     assert_eq!(nets, ["280", "-179.5", "-100.5"]);
     step(&scene, &settlement, "PS_TRANSFERS_RECORDED").await;
-    // Out of order: refused, account by account.
+    // Steps out of order are refused, account by account.
     let wrong = json!({ "participants": [{ "id": 1, "accounts": [{ "id": settlement["participants"][0]["accounts"][0]["id"], "state": "SETTLED" }] }] });
     let path = format!("settlements/{}", settlement["id"]);
     let (status, answer) = scene.admin(Method::PUT, &path, "token-a", &wrong).await;
@@ -237,7 +237,7 @@ async fn text(scene: &Scene, path: &str) -> (u16, String) {
     (reply.status, String::from_utf8(reply.body.to_vec()).unwrap())
 }
 
-/// Of the settlement above.
+/// Checks the reports about the settlement above.
 async fn reports_tell_the_settlement(scene: &Scene, settlement: &Value) {
     let report = format!("settlements/{}/report", settlement["id"]);
     assert_eq!(get(scene, &report).await["state"], "SETTLED");
@@ -267,7 +267,7 @@ async fn reports_tell_the_settlement(scene: &Scene, settlement: &Value) {
     ] {
         assert_eq!(text(scene, &format!("{report}?{query}")).await.0, expected, "{query}");
     }
-    // The first settlement was given up: nothing is to be paid for it, and nothing was.
+    // The first settlement was abandoned: nothing is to be paid for it, and nothing was.
     for query in ["format=pacs009&leg=payout", "format=camt054&participant=fsp3"] {
         assert_eq!(text(scene, &format!("settlements/1/report?{query}")).await.0, 409, "{query}");
     }
@@ -333,7 +333,7 @@ async fn a_recipient_that_has_spent_its_headroom_goes_over_its_limit() {
     approved(&scene, Method::POST, "settlementModels", model).await;
     scene.transfer(0, 1, "300").await;
     approved(&scene, Method::POST, "settlementWindows/1", json!({ "state": "CLOSED" })).await;
-    // In the next window the recipient spends all it has, and what it received.
+    // In the next window the recipient spends everything it has, including what it received.
     scene.transfer(1, 0, "1250").await;
     let body = json!({ "settlementModel": "NET", "settlementWindows": [{ "id": 1 }] });
     let settlement = approved(&scene, Method::POST, "settlements", body).await;
@@ -361,7 +361,7 @@ async fn a_gross_model_settles_each_transfer_at_once() {
     assert_eq!((one.position(), two.position()), (0, 0));
     assert_eq!((one.cover(), two.cover()), (7_000_000, 13_000_000));
     assert_eq!(get(&scene, &format!("transfers/{}", format_uuid(id))).await["state"], "SETTLED");
-    // Headroom follows liquidity: the payer cannot spend what has gone.
+    // Headroom follows liquidity: the payer cannot spend liquidity that was withdrawn.
     let id = scene.id();
     scene.prepare(0, 1, &scene.body(id, 0, 1, "700.0001", &SECRET)).await;
     assert_eq!(scene.fsps[0].about(id, 1).await[0].error_code(), "4001");
@@ -386,7 +386,7 @@ async fn the_pages_of_figures_need_no_token() {
         "batzen_switch_participants 2\n",
         "batzen_switch_pending_approvals 0\n",
         "batzen_switch_window_open_transfers 1\n",
-        // What the payer owes, the payee is owed.
+        // The payer's debt equals the payee's claim.
         "batzen_switch_position{participant=\"fsp1\",currency=\"EUR\"} 5\n",
         "batzen_switch_position{participant=\"fsp2\",currency=\"EUR\"} -5\n",
         "batzen_switch_net_debit_cap{participant=\"fsp1\",currency=\"EUR\"} ",
@@ -397,12 +397,12 @@ async fn the_pages_of_figures_need_no_token() {
         let metrics = page("metrics").await.unwrap();
         let text = String::from_utf8(metrics.body.to_vec()).unwrap();
         assert_eq!(metrics.status, 200);
-        // Positions are looked at once a second.
+        // Positions are checked once a second.
         let Some(missing) = lines.iter().find(|line| !text.contains(**line)) else { break };
         assert!(Instant::now() < deadline, "{missing} is missing: {text}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Not on the participants' side.
+    // It is not served on the participants' side.
     let url = format!("{}dashboard", scene.switch.fsp_url());
     assert_eq!(scene.client.get(url).send().await.unwrap().status, 404);
 }

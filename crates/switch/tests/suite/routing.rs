@@ -1,5 +1,5 @@
-//! What prepares a transfer goes through the switch: lookups, parties, quotes, requests to pay, and what
-//! cannot be delivered.
+//! Messages that precede a transfer go through the switch: lookups, parties, quotes, requests to pay. Also
+//! tests messages that cannot be delivered.
 use crate::common;
 
 use std::time::Duration;
@@ -10,14 +10,14 @@ use batzen_switch::values::{format_hash, format_uuid};
 use common::{Callback, Fsp, Scene};
 use serde_json::{Value, json};
 
-/// Of a quote that nobody gets.
+/// The id of a quote that is never delivered.
 const ID: u128 = (0xabcd << 112) | (4 << 76) | (0b10 << 62) | 0xffff;
 
 struct Message<'a> {
     method: Method,
     path: &'a str,
     source: &'a str,
-    /// Empty: none.
+    /// Empty: no destination.
     destination: &'a str,
     body: Value,
 }
@@ -55,7 +55,7 @@ async fn request(scene: &Scene, method: Method, path: &str, destination: &str, b
     send(scene, Message { method, path, source: "fsp1", destination, body }).await
 }
 
-/// The callbacks whose path contains this text, once there are so many.
+/// The callbacks whose path contains this text, once there are `count` of them.
 async fn callbacks(fsp: &Fsp, text: &str, count: usize) -> Vec<Callback> {
     for _ in 0..2000 {
         let found: Vec<Callback> =
@@ -90,7 +90,7 @@ async fn lookups_find_the_participant_of_a_party() {
     // Nobody has registered it.
     assert_eq!(request(&scene, Method::GET, party, "", Value::Null).await.status, 202);
     assert_eq!(error_of(&scene, party).await.error_code(), "3204");
-    // Only its own participant registers it.
+    // Only the party's own participant can register it.
     let own = json!({ "fspId": "fsp2", "currency": "EUR" });
     let post = |source, body| {
         send(&scene, Message { method: Method::POST, path: party, source, destination: "", body })
@@ -106,13 +106,13 @@ async fn lookups_find_the_participant_of_a_party() {
         "application/vnd.interoperability.participants+json;version=1.1"
     );
     assert!(!told[0].headers.contains_key("accept"), "callbacks have no Accept");
-    // The same again; and somebody else.
+    // The same participant again; then another one.
     assert_eq!(post("fsp2", own).await.status, 202);
     callbacks(&scene.fsps[1], "/participants/MSISDN/49171", 2).await;
     assert_eq!(post("fsp1", json!({ "fspId": "fsp1", "currency": "EUR" })).await.status, 202);
     let refused = callbacks(&scene.fsps[0], "/participants/MSISDN/49171/error", 3).await;
     assert_eq!(refused[2].error_code(), "3003");
-    // Found, with and without the currency; not in another one.
+    // Found with and without the currency, but not in another currency.
     for (path, found) in [
         (party.to_owned(), true),
         (format!("{party}?currency=EUR"), true),
@@ -124,7 +124,7 @@ async fn lookups_find_the_participant_of_a_party() {
         let last = all.last().unwrap();
         assert_eq!(last.json()["fspId"] == "fsp2", found, "{path}: {last:?}");
     }
-    // Removed by its participant alone.
+    // Only its participant can remove it.
     for (source, place, code) in [("fsp1", 0, "3204"), ("fsp2", 1, ""), ("fsp2", 1, "3204")] {
         let path = format!("{party}?currency=EUR");
         let before = scene.fsps[place].callbacks().len();
@@ -155,11 +155,11 @@ async fn many_parties_are_registered_at_once_and_outlive_the_process() {
         let code = &result["errorInformation"]["errorCode"];
         assert_eq!(*code, if place == 40 { json!("3003") } else { Value::Null }, "{result}");
     }
-    // It is in the store: no identifier, but a hash.
+    // The store contains a hash, not the identifier.
     let rows = scene.store.all::<batzen_tables::switch::Parties>().unwrap();
     assert_eq!(rows.len(), 40);
     assert!(rows.iter().all(|found| found.row.participant == 2));
-    // A quote without destination goes to the participant of the payee.
+    // A quote without a destination goes to the payee's participant.
     let mut quote = quote(scene.id());
     quote["payee"]["partyIdInfo"] = json!({ "partyIdType": "IBAN", "partyIdentifier": "DE7" });
     assert_eq!(request(&scene, Method::POST, "quotes", "", quote.clone()).await.status, 202);
@@ -273,12 +273,12 @@ async fn messages_and_answers_pass_unchanged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_delivered_is_told_to_the_sender() {
     let scene = Scene::new(2).await;
-    // Unknown.
+    // An unknown participant.
     let first = quote(scene.id());
     let path = |quote: &Value| format!("quotes/{}", quote["quoteId"].as_str().unwrap());
     assert_eq!(request(&scene, Method::POST, "quotes", "nobody", first.clone()).await.status, 202);
     assert_eq!(error_of(&scene, &path(&first)).await.error_code(), "3201");
-    // A party that nobody has.
+    // A party that nobody has registered.
     assert_eq!(request(&scene, Method::GET, "parties/MSISDN/1", "", Value::Null).await.status, 202);
     assert_eq!(error_of(&scene, "parties/MSISDN/1").await.error_code(), "3204");
     // Refused by the destination.
@@ -286,7 +286,7 @@ async fn what_cannot_be_delivered_is_told_to_the_sender() {
     scene.fsps[1].answer_with(&[400]);
     request(&scene, Method::POST, "quotes", "fsp2", refused.clone()).await;
     assert_eq!(error_of(&scene, &path(&refused)).await.error_code(), "1001");
-    // Delivered in the end.
+    // Delivered after retries.
     let late = quote(scene.id());
     scene.fsps[1].answer_with(&[503, 500]);
     request(&scene, Method::POST, "quotes", "fsp2", late.clone()).await;
@@ -305,7 +305,7 @@ async fn what_cannot_be_delivered_is_told_to_the_sender() {
     request(&scene, Method::POST, "quotes", "fsp2", lost.clone()).await;
     assert_eq!(error_of(&scene, &path(&lost)).await.error_code(), "1001");
     scene.transfer(0, 1, "5").await;
-    // Switched off.
+    // A disabled participant.
     service.apply(&Change::Activate { name: "fsp2".to_owned(), active: false }).await.unwrap();
     let off = quote(scene.id());
     request(&scene, Method::POST, "quotes", "fsp2", off.clone()).await;
@@ -328,7 +328,7 @@ async fn what_cannot_be_delivered_is_told_to_the_sender() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_is_bounded_and_does_not_hold_up_transfers() {
     let scene = Scene::new(3).await;
-    // A destination that takes connections and never answers.
+    // A destination that accepts connections and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = Change::Endpoint {
         name: "fsp3".to_owned(),
@@ -344,7 +344,7 @@ async fn a_queue_is_bounded_and_does_not_hold_up_transfers() {
     assert!(statuses.contains(&202) && statuses.contains(&503), "{statuses:?}");
     let accepted = statuses.iter().filter(|status| **status == 202).count();
     assert!(accepted <= common::FORWARDING_QUEUE + common::FORWARDING_CONNECTIONS, "{accepted}");
-    // Others are served as ever.
+    // Other destinations are served as usual.
     let other = quote(scene.id());
     assert_eq!(request(&scene, Method::POST, "quotes", "fsp2", other.clone()).await.status, 202);
     assert_eq!(callbacks(&scene.fsps[1], "/quotes", 1).await[0].json(), other);

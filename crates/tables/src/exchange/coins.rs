@@ -1,4 +1,4 @@
-//! Coins that have been used, and what they paid for.
+//! Used coins, and the deposits and refunds made with them.
 
 use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_protocol::{Money, Timestamp};
@@ -7,7 +7,7 @@ use batzen_store::{Column, DecodeError, IndexDef, IndexEntries, IndexKind, Table
 use super::{CoinPub, CoinSignature, DenomSerial, MerchantPub, PaytoHash};
 
 record! {
-    /// Names a coin.
+    /// Identifies a coin.
     pub key struct CoinKey {
         /// Its public key.
         pub coin_pub: CoinPub,
@@ -22,7 +22,7 @@ record! {
         pub h_age: Option<ShortHash>,
         /// The denomination's signature on it.
         pub denom_sig: CoinSignature,
-        /// What is left of it: between zero and the denomination's value.
+        /// Its remaining value: between zero and the denomination's value.
         pub remaining: Money,
         /// Whether value came back to it by recoup-refresh, which allows a melt after its expiry.
         pub zombie: bool,
@@ -37,7 +37,7 @@ impl Table for Coins {
 }
 
 record! {
-    /// Names a deposit. At most one for each coin, merchant and contract.
+    /// Identifies a deposit. At most one for each coin, merchant and contract.
     pub key struct DepositKey {
         /// The coin that paid.
         pub coin_pub: CoinPub,
@@ -52,15 +52,15 @@ record! {
     pub struct DepositRow {
         /// Its coin's denomination, which determines the deposit fee.
         pub denom: DenomSerial,
-        /// What the coin contributed, deposit fee included.
+        /// The coin's contribution, deposit fee included.
         pub amount: Money,
         /// The wallet's time.
         pub wallet_time: Timestamp,
         /// When the exchange accepted it first.
         pub exchange_time: Timestamp,
-        /// The time until which a refund is promised to be possible.
+        /// The time until which refunds are guaranteed to be possible.
         pub refund_deadline: Timestamp,
-        /// The merchant's latest time of payment.
+        /// The latest time at which the merchant must be paid.
         pub wire_deadline: Timestamp,
         /// Salt of the hash of the merchant's account.
         pub wire_salt: WireSalt,
@@ -101,8 +101,8 @@ impl DepositTarget {
         out.extend_from_slice(&self.merchant_pub.as_bytes()[32 - Self::PART_BYTES..]);
     }
 
-    /// The bounds, in [`Deposits::BY_TARGET`], of the target's open deposits whose refund deadline is `until`
-    /// at the latest: from the first included to the second excluded.
+    /// The bounds, in [`Deposits::BY_TARGET`], of the target's open deposits whose refund deadline is at most
+    /// `until`: the first included, the second excluded.
     #[must_use]
     pub fn range(&self, until: Timestamp) -> (Vec<u8>, Vec<u8>) {
         let mut from = Vec::with_capacity(2 * Self::PART_BYTES + 8);
@@ -116,14 +116,14 @@ impl DepositTarget {
     }
 }
 
-/// Names a target in a position of [`Deposits::BY_READY`]: equal for equal targets.
+/// Identifies a target in a position of [`Deposits::BY_READY`]: equal for equal targets.
 pub type TargetTag = [u8; 2 * DepositTarget::PART_BYTES];
 
-/// When a deposit is due and to whom, from its position in [`Deposits::BY_READY`], so that the aggregator can
-/// search its queue without reading rows.
+/// The due time and the target of a deposit, from its position in [`Deposits::BY_READY`], so that the
+/// aggregator can search its queue without reading rows.
 ///
 /// # Errors
-/// If the bytes are no such position.
+/// If the bytes are not such a position.
 pub fn ready_position(mut position: &[u8]) -> Result<(Timestamp, TargetTag), DecodeError> {
     let input = &mut position;
     Ok((Timestamp::decode(input)?, TargetTag::decode(input)?))
@@ -134,11 +134,11 @@ pub struct Deposits;
 impl Deposits {
     /// By coin_pub.
     pub const BY_COIN: u8 = 1;
-    /// Open ones by when they are due, then target.
+    /// Open deposits by due time, then target.
     pub const BY_READY: u8 = 2;
-    /// Open ones by target, then refund deadline.
+    /// Open deposits by target, then refund deadline.
     pub const BY_TARGET: u8 = 3;
-    /// Aggregated ones by the transfer's identifier, in the order of deposits.
+    /// Aggregated deposits by the transfer's identifier, in the order of deposits.
     pub const BY_WTID: u8 = 4;
 }
 impl Table for Deposits {
@@ -172,7 +172,7 @@ impl Table for Deposits {
 }
 
 record! {
-    /// Names a refund.
+    /// Identifies a refund.
     pub key struct RefundKey {
         /// The coin that gets money back.
         pub coin_pub: CoinPub,

@@ -1,5 +1,5 @@
-//! What the offline master key signs: denominations, signing keys, accounts, fees, auditors. Small tables,
-//! copied to every node and cached in memory.
+//! Data signed by the offline master key: denominations, signing keys, accounts, fees, auditors. Small
+//! tables, copied to every node and cached in memory.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Duration, Money, Timestamp};
@@ -8,7 +8,7 @@ use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
 use super::{Cipher, DenomSerial, WireTargetKey};
 
 record! {
-    /// Names a denomination.
+    /// Identifies a denomination.
     pub key struct DenomKey {
         /// Its number.
         pub serial: DenomSerial,
@@ -19,13 +19,13 @@ record! {
     pub struct DenomRow {
         /// Hash of its public key, age mask included.
         pub h_denom_pub: HashCode,
-        /// How it signs.
+        /// Its cipher.
         pub cipher: Cipher,
         /// Its bare public key: the RSA public key encoding, or the 32 bytes of the Clause Blind Schnorr key.
         pub public_key: Vec<u8>,
         /// Its age groups; zero without age restriction.
         pub age_mask: u32,
-        /// What a coin of it is worth.
+        /// Value of a coin.
         pub value: Money,
         /// Fee of a withdrawal, and of each fresh coin in a refresh.
         pub fee_withdraw: Money,
@@ -35,7 +35,7 @@ record! {
         pub fee_refresh: Money,
         /// Fee of a refund.
         pub fee_refund: Money,
-        /// From when it can be withdrawn and spent.
+        /// Start of the period in which it can be withdrawn and spent.
         pub start: Timestamp,
         /// The time until which it can be withdrawn.
         pub expire_withdraw: Timestamp,
@@ -84,7 +84,7 @@ impl Table for Revocations {
 }
 
 record! {
-    /// Names an online signing key.
+    /// Identifies an online signing key.
     pub key struct SigningKeyKey {
         /// The key.
         pub exchange_pub: EddsaPublicKey,
@@ -93,7 +93,7 @@ record! {
 record! {
     /// An online signing key with a master signature.
     pub struct SigningKeyRow {
-        /// From when it signs.
+        /// Start of the period in which it signs.
         pub start: Timestamp,
         /// The time until which it signs.
         pub expire: Timestamp,
@@ -135,9 +135,9 @@ impl Table for WireAccounts {
 }
 
 record! {
-    /// Names a wire fee period.
+    /// Identifies a wire fee period.
     pub key struct WireFeeKey {
-        /// The wire method: what follows `payto://`.
+        /// The wire method: the part after `payto://`.
         pub method: String,
         /// The first moment of the period.
         pub start: Timestamp,
@@ -176,7 +176,7 @@ impl Table for WireFees {
 }
 
 record! {
-    /// Names a global fee period.
+    /// Identifies a global fee period.
     pub key struct GlobalFeeKey {
         /// Its first moment.
         pub start: Timestamp,
@@ -220,7 +220,7 @@ impl Table for GlobalFees {
 }
 
 record! {
-    /// Names an auditor.
+    /// Identifies an auditor.
     pub key struct AuditorKey {
         /// Its public key.
         pub auditor_pub: EddsaPublicKey,
@@ -248,7 +248,7 @@ impl Table for Auditors {
 }
 
 record! {
-    /// Names an auditor's signature on a denomination.
+    /// Identifies an auditor's signature on a denomination.
     pub key struct AuditorDenomKey {
         /// The auditor.
         pub auditor_pub: EddsaPublicKey,
@@ -272,7 +272,7 @@ impl Table for AuditorDenoms {
 }
 
 record! {
-    /// Names the one extensions row.
+    /// Identifies the one extensions row.
     pub key struct ExtensionsKey {
         /// Always 0.
         pub id: u8,
@@ -296,7 +296,7 @@ impl Table for Extensions {
 }
 
 record! {
-    /// Names a counter.
+    /// Identifies a counter.
     pub key struct CounterKey {
         /// Its name.
         pub name: String,

@@ -7,7 +7,7 @@ use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
 use super::{CoinPub, FreshCoins, NonceKind, ReservePub};
 
 record! {
-    /// Names a melt, and the reveal that follows it.
+    /// Identifies a melt, and the reveal that follows it.
     pub key struct MeltKey {
         /// The old coin.
         pub coin_pub: CoinPub,
@@ -18,13 +18,13 @@ record! {
 record! {
     /// A melt.
     pub struct MeltRow {
-        /// What was taken from the old coin, melt fee included.
+        /// The amount taken from the old coin, melt fee included.
         pub amount: Money,
         /// The old coin's signature (`WALLET_COIN_MELT`).
         pub coin_sig: EddsaSignature,
         /// The index that stays secret: 0, 1 or 2.
         pub noreveal_index: u8,
-        /// When.
+        /// The time.
         pub time: Timestamp,
     }
 }
@@ -45,14 +45,14 @@ impl Table for Melts {
 }
 
 record! {
-    /// Names a refresh commitment.
+    /// Identifies a refresh commitment.
     pub key struct RcKey {
         /// The commitment.
         pub rc: HashCode,
     }
 }
 record! {
-    /// Which coin a commitment belongs to.
+    /// The coin that a commitment belongs to.
     pub struct MeltByRcRow {
         /// The first coin that was melted under it.
         pub coin_pub: CoinPub,
@@ -73,11 +73,11 @@ record! {
         pub transfer_pub: EcdhePublicKey,
         /// The revealed transfer private keys in the order of their indexes, 32 bytes each. No longer secret.
         pub transfer_privs: [u8; 64],
-        /// The refresh master secret, if a fresh coin is Clause Blind Schnorr: its nonces follow from it.
+        /// The refresh master secret, if a fresh coin is Clause Blind Schnorr: its nonces derive from it.
         pub rms: Option<[u8; 32]>,
         /// The fresh coins.
         pub fresh: FreshCoins,
-        /// When.
+        /// The time.
         pub time: Timestamp,
     }
 }
@@ -98,7 +98,7 @@ impl Table for Reveals {
     type Row = RevealRow;
     fn index_entries(_: &MeltKey, row: &RevealRow, out: &mut IndexEntries) {
         for (n, coin) in row.fresh.0.iter().enumerate() {
-            // A planchet may stand in one reveal twice; one entry finds it.
+            // The same planchet may occur twice in one reveal; one entry is enough to find it.
             if row.fresh.0[..n].iter().all(|earlier| earlier.h_coin_ev != coin.h_coin_ev) {
                 out.add(Self::BY_COIN_EV, &coin.h_coin_ev);
             }
@@ -107,7 +107,7 @@ impl Table for Reveals {
 }
 
 record! {
-    /// Names a recoup: a refund may refill a recouped coin, which is then recouped again.
+    /// Identifies a recoup: a refund may refill a recouped coin, which is then recouped again.
     pub key struct RecoupKey {
         /// The recouped coin.
         pub coin_pub: CoinPub,
@@ -122,13 +122,13 @@ record! {
         pub reserve_pub: ReservePub,
         /// The planchet that was withdrawn.
         pub h_coin_ev: HashCode,
-        /// How much.
+        /// The amount.
         pub amount: Money,
         /// The blinding secret, no longer secret: it links coin and withdrawal.
         pub coin_blind: [u8; 32],
         /// The coin's signature (`WALLET_COIN_RECOUP`).
         pub coin_sig: EddsaSignature,
-        /// When.
+        /// The time.
         pub time: Timestamp,
     }
 }
@@ -157,13 +157,13 @@ record! {
         pub rc: HashCode,
         /// The planchet that was revealed.
         pub h_coin_ev: HashCode,
-        /// How much.
+        /// The amount.
         pub amount: Money,
         /// The blinding secret, no longer secret.
         pub coin_blind: [u8; 32],
         /// The fresh coin's signature (`WALLET_COIN_RECOUP_REFRESH`).
         pub coin_sig: EddsaSignature,
-        /// When.
+        /// The time.
         pub time: Timestamp,
     }
 }
@@ -182,7 +182,7 @@ impl Table for RecoupRefreshes {
 }
 
 record! {
-    /// Names a credit by recoup-refresh.
+    /// Identifies a credit by recoup-refresh.
     pub key struct RecoupRefreshCreditKey {
         /// The old coin, which got the value back.
         pub old_coin_pub: CoinPub,
@@ -195,9 +195,9 @@ record! {
 record! {
     /// A credit by recoup-refresh.
     pub struct RecoupRefreshCreditRow {
-        /// How much came back.
+        /// The amount returned.
         pub amount: Money,
-        /// When.
+        /// The time.
         pub time: Timestamp,
     }
 }
@@ -216,16 +216,16 @@ impl Table for RecoupRefreshCredits {
 }
 
 record! {
-    /// Names a secret from which Clause Blind Schnorr nonces come.
+    /// Identifies a secret from which Clause Blind Schnorr nonces derive.
     pub key struct CsNonceKey {
-        /// Of which kind it is.
+        /// The kind of secret.
         pub kind: NonceKind,
         /// The nonce, or the refresh master secret (no longer secret).
         pub nonce: CsNonce,
     }
 }
 record! {
-    /// What a nonce has been used for. Nothing else is ever signed under it.
+    /// The use of a nonce. Nothing else is ever signed under it.
     pub struct CsNonceRow {
         /// The withdrawal's h_coin_ev or the melt's commitment.
         pub operation: HashCode,

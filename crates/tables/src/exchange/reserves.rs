@@ -7,7 +7,7 @@ use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, r
 use super::{AccountId, BlindSignature, CoinPub, DenomSerial, PaytoHash, ReservePub};
 
 record! {
-    /// Names a reserve.
+    /// Identifies a reserve.
     pub key struct ReserveKey {
         /// Its public key.
         pub reserve_pub: ReservePub,
@@ -29,7 +29,7 @@ record! {
 /// All reserves.
 pub struct Reserves;
 impl Reserves {
-    /// Those with money and an origin account, by expiration: the closer's queue.
+    /// Reserves with money and an origin account, by expiration: the closer's queue.
     pub const BY_EXPIRATION: u8 = 1;
 }
 impl Table for Reserves {
@@ -47,7 +47,7 @@ impl Table for Reserves {
 }
 
 record! {
-    /// Names an incoming transfer: the same (account, bank row) is booked once.
+    /// Identifies an incoming transfer: the same (account, bank row) is booked once.
     pub key struct ReserveInKey {
         /// The reserve that it credits.
         pub reserve_pub: ReservePub,
@@ -60,7 +60,7 @@ record! {
 record! {
     /// An incoming transfer.
     pub struct ReserveInRow {
-        /// How much.
+        /// The amount.
         pub amount: Money,
         /// The sender's account.
         pub h_payto: PaytoHash,
@@ -92,22 +92,22 @@ impl Table for ReservesIn {
 }
 
 record! {
-    /// Names a withdrawal.
+    /// Identifies a withdrawal.
     pub key struct WithdrawalKey {
-        /// From which reserve.
+        /// The reserve.
         pub reserve_pub: ReservePub,
         /// Hash of the blinded planchet and the denomination.
         pub h_coin_ev: HashCode,
     }
 }
 record! {
-    /// A withdrawal: value and fee are its denomination's.
+    /// A withdrawal. Value and fee are those of its denomination.
     pub struct WithdrawalRow {
-        /// What was withdrawn.
+        /// The denomination of the coin.
         pub denom: DenomSerial,
         /// The reserve's signature on the request (`WALLET_RESERVE_WITHDRAW`).
         pub reserve_sig: EddsaSignature,
-        /// The answer.
+        /// The blind signature in the answer.
         pub ev_sig: BlindSignature,
         /// When it was debited.
         pub time: Timestamp,
@@ -135,7 +135,7 @@ impl Table for Withdrawals {
 }
 
 record! {
-    /// Names a closing.
+    /// Identifies a closing.
     pub key struct ClosingKey {
         /// The reserve.
         pub reserve_pub: ReservePub,
@@ -146,7 +146,7 @@ record! {
 record! {
     /// A closing: the reserve's whole balance left it.
     pub struct ClosingRow {
-        /// When.
+        /// The time.
         pub time: Timestamp,
         /// Identifies the transfer, if money moved.
         pub wtid: Wtid,
@@ -154,11 +154,11 @@ record! {
         pub h_payto: PaytoHash,
         /// The account that pays.
         pub account: AccountId,
-        /// What was taken from the reserve, fee included.
+        /// The amount taken from the reserve, fee included.
         pub amount: Money,
         /// The closing fee (at most the amount).
         pub fee: Money,
-        /// What is wired: amount − fee, rounded down. Zero: no transfer.
+        /// The amount wired: amount − fee, rounded down. Zero: no transfer.
         pub paid: Money,
     }
 }
@@ -179,7 +179,7 @@ impl Table for Closings {
 }
 
 record! {
-    /// Names a credit by recoup.
+    /// Identifies a credit by recoup.
     pub key struct RecoupCreditKey {
         /// The reserve that got the money back.
         pub reserve_pub: ReservePub,
@@ -192,9 +192,9 @@ record! {
 record! {
     /// A credit by recoup.
     pub struct RecoupCreditRow {
-        /// How much came back.
+        /// The amount returned.
         pub amount: Money,
-        /// When.
+        /// The time.
         pub time: Timestamp,
     }
 }
@@ -213,7 +213,7 @@ impl Table for RecoupCredits {
 }
 
 record! {
-    /// Names a paid request for the full history.
+    /// Identifies a paid request for the full history.
     pub key struct HistoryRequestKey {
         /// The reserve.
         pub reserve_pub: ReservePub,
@@ -224,7 +224,7 @@ record! {
 record! {
     /// A paid request for the full history.
     pub struct HistoryRequestRow {
-        /// What it cost, more than zero.
+        /// Its fee, more than zero.
         pub fee: Money,
         /// The reserve's signature (`WALLET_RESERVE_HISTORY`).
         pub reserve_sig: EddsaSignature,

@@ -9,7 +9,7 @@ pub type ReservePub = EddsaPublicKey;
 pub type CoinPub = EddsaPublicKey;
 /// A merchant's public key (32 bytes).
 pub type MerchantPub = EddsaPublicKey;
-/// Hash of a payto URI (32 bytes): names a bank account.
+/// Hash of a payto URI (32 bytes): identifies a bank account.
 pub type PaytoHash = ShortHash;
 
 /// Identifies a denomination in rows: counted from 1 in the order of master signatures. The 64-byte hash is
@@ -27,8 +27,8 @@ impl Column for DenomSerial {
     }
 }
 
-/// Names one of the exchange's own bank accounts: the first 8 bytes of the hash of its payto URI without
-/// query part, so that a renamed configuration section or a new receiver name does not change it.
+/// Identifies one of the exchange's own bank accounts: the first 8 bytes of the hash of its payto URI without
+/// the query part, so that a renamed configuration section or a new receiver name does not change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccountId(pub [u8; 8]);
 
@@ -54,9 +54,9 @@ impl Column for AccountId {
 
 /// The exchange's signature on a planchet, still blinded: the answer to a withdrawal or reveal.
 pub use batzen_crypto::BlindedDenomSignature as BlindSignature;
-/// How a denomination signs.
+/// The cipher of a denomination.
 pub use batzen_crypto::Cipher;
-/// The denomination's signature on a coin, unblinded: what proves the coin's value.
+/// The denomination's unblinded signature on a coin, which proves the coin's value.
 pub use batzen_crypto::DenomSignature as CoinSignature;
 
 /// One fresh coin of a reveal.
@@ -142,7 +142,7 @@ macro_rules! byte_enum {
 }
 
 byte_enum! {
-    /// Why a transfer leaves the exchange.
+    /// The purpose of a transfer.
     TransferKind {
         /// Deposits of a merchant; a wire_out row has the same wtid.
         Aggregate = 1,
@@ -172,7 +172,7 @@ byte_enum! {
     NonceKind {
         /// A planchet's nonce, used at withdrawals.
         Withdraw = 1,
-        /// A refresh master secret, from which a melt's nonces follow.
+        /// A refresh master secret, from which a melt's nonces derive.
         Melt = 2,
     }
 }

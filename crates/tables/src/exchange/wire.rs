@@ -7,7 +7,7 @@ use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, r
 use super::{AccountId, LeaseJob, MerchantPub, PaytoHash, TransferKind};
 
 record! {
-    /// Names a bank account.
+    /// Identifies a bank account.
     pub key struct WireTargetKey {
         /// Hash of its payto URI.
         pub h_payto: PaytoHash,
@@ -29,7 +29,7 @@ impl Table for WireTargets {
 }
 
 record! {
-    /// Names a transient aggregate.
+    /// Identifies a transient aggregate.
     pub key struct AggregateKey {
         /// The merchant's account.
         pub h_payto: PaytoHash,
@@ -40,8 +40,8 @@ record! {
     }
 }
 record! {
-    /// Deposits that were aggregated but not paid yet, because the sum is too small or held back, or more are
-    /// expected.
+    /// Deposits that were aggregated but not paid yet, because the sum is too small or held back, or more
+    /// deposits are expected.
     pub struct AggregateRow {
         /// Contributions − refunds − deposit fees; the wire fee is not yet taken off.
         pub total: Money,
@@ -67,7 +67,7 @@ impl Table for Aggregates {
 }
 
 record! {
-    /// Names a transfer.
+    /// Identifies a transfer.
     pub key struct WtidKey {
         /// Its identifier.
         pub wtid: Wtid,
@@ -84,7 +84,7 @@ record! {
         pub merchant_pub: MerchantPub,
         /// The account that pays.
         pub account: AccountId,
-        /// What is wired: the deposits' total − wire fee, rounded down.
+        /// The amount wired: the deposits' total − wire fee, rounded down.
         pub amount: Money,
         /// The wire fee.
         pub wire_fee: Money,
@@ -116,13 +116,13 @@ record! {
     /// A transfer to be executed by the bank. The commit of this row is the decision to pay. The request
     /// never changes, so it can be repeated safely.
     pub struct PreparedRow {
-        /// What it pays.
+        /// Its purpose.
         pub kind: TransferKind,
         /// The account that pays.
         pub account: AccountId,
         /// Identifies the request at the bank.
         pub request_uid: HashCode,
-        /// How much.
+        /// The amount.
         pub amount: Money,
         /// The receiver: a row in wire_targets.
         pub h_payto: PaytoHash,
@@ -132,16 +132,16 @@ record! {
         pub time: Timestamp,
         /// When the bank accepted it.
         pub finished: Option<Timestamp>,
-        /// Why it failed permanently; an operator has to check.
+        /// Why it failed permanently; an operator has to investigate.
         pub failed: Option<String>,
     }
 }
 /// Transfers for the bank.
 pub struct Prepared;
 impl Prepared {
-    /// Those neither finished nor failed, in commit order (the value is empty).
+    /// Transfers neither finished nor failed, in commit order (the value is empty).
     pub const OPEN: u8 = 1;
-    /// Those failed, in commit order (the value is empty).
+    /// Failed transfers, in commit order (the value is empty).
     pub const FAILED: u8 = 2;
 }
 impl Table for Prepared {
@@ -169,7 +169,7 @@ record! {
         pub payto_uri: String,
         /// The order's date.
         pub date: Timestamp,
-        /// How much.
+        /// The amount.
         pub amount: Money,
         /// The master key's signature (`MASTER_DRAIN_PROFIT`).
         pub master_sig: EddsaSignature,
@@ -180,7 +180,7 @@ record! {
 /// Orders to pay out profit.
 pub struct Drains;
 impl Drains {
-    /// Those not executed, in commit order (the value is empty).
+    /// Orders not yet executed, in commit order (the value is empty).
     pub const OPEN: u8 = 1;
 }
 impl Table for Drains {
@@ -198,7 +198,7 @@ impl Table for Drains {
 record! {
     /// Names one of the exchange's accounts.
     pub key struct AccountKey {
-        /// Which.
+        /// The account.
         pub account: AccountId,
     }
 }
@@ -218,9 +218,9 @@ impl Table for Cursors {
 }
 
 record! {
-    /// Names a KYC requirement.
+    /// Identifies a KYC requirement.
     pub key struct KycRequirementKey {
-        /// The account that is to be identified.
+        /// The account whose owner must be identified.
         pub h_payto: PaytoHash,
         /// The requirement's number.
         pub row: u64,
@@ -229,7 +229,7 @@ record! {
 record! {
     /// A KYC requirement. There are no rules yet, so there are no requirements, and everything is allowed.
     pub struct KycRequirementRow {
-        /// Names of the checks that are missing, separated by blanks.
+        /// The missing checks, separated by blanks.
         pub checks: String,
     }
 }
@@ -242,7 +242,7 @@ impl Table for KycRequirements {
 }
 
 record! {
-    /// Names a lease: a part of a job that several workers share.
+    /// Identifies a lease: a part of a job that several workers share.
     pub key struct LeaseKey {
         /// The job.
         pub job: LeaseJob,
@@ -259,9 +259,9 @@ record! {
     pub struct LeaseRow {
         /// The last bank row of the range.
         pub end: u64,
-        /// The last bank row that is imported.
+        /// The last bank row that was imported.
         pub latest: u64,
-        /// Whether all of the range is imported.
+        /// Whether the whole range has been imported.
         pub is_complete: bool,
         /// The worker; 0: none.
         pub holder: u64,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::encoding::text;
 use super::state::OpId;
 
-/// What may be done with a coin.
+/// The status of a coin, which determines its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoinStatus {

@@ -88,7 +88,7 @@ pub struct Evidence {
     pub settled: Option<Timestamp>,
 }
 
-/// Why an open operation rests.
+/// Why an open operation is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispute {
     /// Number of the evidence.
@@ -215,8 +215,8 @@ pub(crate) fn record(
     Ok(id)
 }
 
-/// The changes that keep a false answer as evidence and make its operation rest. Coins and amounts stay as
-/// they are; the same request is sent again later.
+/// The changes that keep a false answer as evidence and pause its operation. Coins and amounts stay as they
+/// are; the same request is sent again later.
 ///
 /// # Errors
 /// [`CoreError::UnknownOperation`], or if records contradict each other.

@@ -59,9 +59,9 @@ pub struct Denom {
     /// Fee for refunding a coin.
     #[serde(with = "text")]
     pub fee_refund: Money,
-    /// Start of the issue period …
+    /// Start of the issue period.
     pub stamp_start: Timestamp,
-    /// … and its end.
+    /// End of the issue period.
     pub stamp_expire_withdraw: Timestamp,
     /// End of the period in which coins can be spent.
     pub stamp_expire_deposit: Timestamp,

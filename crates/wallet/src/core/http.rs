@@ -26,8 +26,9 @@ impl Method {
     }
 }
 
-/// The purpose of a request. Requests of different contexts must not share a connection: an observer of the
-/// connection could otherwise link a withdrawal to a payment, which blind signatures are there to prevent.
+/// The purpose of a request. Requests of different contexts must not share a connection; otherwise an
+/// observer of the connection could link a withdrawal to a payment, which blind signatures are meant to
+/// prevent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Context {
     /// Public information of an exchange.

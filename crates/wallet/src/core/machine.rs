@@ -15,7 +15,7 @@ use super::{CoreError, payment, recoup, refresh, refund, withdraw};
 /// The next step of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// None: it is finished.
+    /// No request: the operation is finished.
     Done,
     /// Send this request and pass the answer to [`receive`].
     Request(Box<HttpRequest>),

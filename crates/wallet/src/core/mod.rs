@@ -1,7 +1,7 @@
 //! The wallet's core: no I/O, no clock, no randomness of its own.
 //!
 //! A wallet is a `WalletState` with operations. `next` returns the next request of an operation, `receive`
-//! turns the answer into [`Change`]s, [`plan`] begins operations that are due. A driver makes changes
+//! turns the answer into [`Change`]s, and [`plan`] begins operations that are due. A driver makes changes
 //! durable, applies them, and only then sends the next request. Random bytes come from an [`Entropy`]; the
 //! time is an argument.
 //!

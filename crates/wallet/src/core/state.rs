@@ -23,7 +23,7 @@ use super::withdraw::Withdrawal;
 /// Number of an operation, counted from 1.
 pub type OpId = u64;
 
-/// One thing that the wallet does in several steps.
+/// A task that the wallet completes in several steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WalletOperation {
     /// Its number.

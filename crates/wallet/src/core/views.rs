@@ -156,7 +156,7 @@ fn place_of(draft: &Draft<'_>, coin: &Coin, denom: &Denom, now: Timestamp) -> Pl
     }
 }
 
-/// The amount that an open operation holds outside of the wallet's coins.
+/// The amount that an open operation holds outside the wallet's coins.
 fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreError> {
     match &operation.kind {
         OpKind::Withdrawal(record) => {

@@ -620,7 +620,7 @@ fn take_coins(
     Ok(())
 }
 
-/// The changes that give up a withdrawal before any money came, or the part of it that has not come yet.
+/// The changes that give up a withdrawal before any money came, or the part of it that has not arrived yet.
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is not a withdrawal, or past that stage.

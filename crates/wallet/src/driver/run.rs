@@ -1,4 +1,4 @@
-//! Runs operations: request, answer, records, and again.
+//! Runs operations: sends requests, processes answers, stores records, and repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -78,7 +78,7 @@ async fn live(wallet: &Wallet, merchant: &EddsaPrivateKey) -> Result<(), WalletE
     Ok(())
 }
 
-/// Books of exchange and wallet agree coin by coin.
+/// Checks that the books of exchange and wallet agree coin by coin.
 fn check(world: &World, wallet: &Wallet, context: &str) {
     let exchange = world.exchange.lock().unwrap();
     exchange.check_conservation();

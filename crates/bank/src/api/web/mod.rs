@@ -1,9 +1,8 @@
-//! The page for customers: sign up, log in, see the account, pay, withdraw e-cash.
+//! The page for customers: sign up, log in, view the account, pay, withdraw e-cash.
 //!
-//! The page is one static document at `/`; everything that it shows comes as JSON from below `/web/`. Whoever
-//! is logged in has a cookie that scripts cannot read and other sites cannot use (`HttpOnly`,
-//! `SameSite=Strict`), and shows a second secret with every request that changes something. Statements come
-//! from the ledger.
+//! The page is one static document at `/`; all its data comes as JSON from below `/web/`. A logged-in
+//! customer has a cookie that scripts cannot read and other sites cannot use (`HttpOnly`, `SameSite=Strict`),
+//! and sends a second secret with every request that changes something. Statements come from the ledger.
 
 mod sessions;
 
@@ -34,15 +33,15 @@ pub(super) use sessions::{Session, Sessions};
 /// Transfers on one page of a statement.
 const STATEMENT_ROWS: usize = 25;
 
-/// The longest text on a payment, in bytes.
+/// The longest text of a payment, in bytes.
 const TEXT_BYTES_MAX: usize = 200;
 
-/// What the page shows with everything that changes something.
+/// The header that the page sends with every request that changes something.
 const CSRF_HEADER: &str = "x-csrf-token";
 
 const COOKIE: &str = "batzen-bank-session";
 
-/// The page itself, for a bank that is set up so.
+/// The page itself, as configured.
 pub(super) fn page(config: &BankConfig) -> StaticPage {
     let currency = escape_html(&config.currency.to_string());
     let bonus = match config.signup_bonus {
@@ -56,7 +55,7 @@ pub(super) fn page(config: &BankConfig) -> StaticPage {
         }
         false => "",
     };
-    // The name last: nothing in it is taken for a placeholder.
+    // The name comes last, so that nothing in it is taken for a placeholder.
     let html = include_str!("page.html")
         .replace("{BONUS}", &bonus)
         .replace("{NOTICE}", notice)
@@ -66,7 +65,7 @@ pub(super) fn page(config: &BankConfig) -> StaticPage {
     StaticPage::new(&html, include_str!("page.css"), include_str!("page.js"))
 }
 
-/// Which names an account can have, see [`names::is_account_name`].
+/// The rule for account names, see [`names::is_account_name`].
 const NAME_RULE: &str = "Letters, digits and most signs, without spaces.";
 
 /// An amount with at least two decimals.
@@ -93,7 +92,7 @@ struct AccountView {
     is_negative: bool,
     reserved: String,
     transactions: Vec<LineView>,
-    /// Where the next page begins; none after the last.
+    /// The start of the next page; `None` on the last one.
     older: Option<u64>,
 }
 
@@ -111,7 +110,7 @@ struct LineView {
 struct WithdrawalView {
     id: String,
     uri: String,
-    /// A QR code of the URI: modules a side, and one path for all dark ones.
+    /// A QR code of the URI: modules per side, and one path for all dark ones.
     qr_size: usize,
     qr_path: String,
 }
@@ -132,7 +131,7 @@ struct WithdrawalWish {
 
 #[derive(Deserialize)]
 struct PaymentWish {
-    /// 16 random bytes of the page's, so that a payment that is sent again is not made again.
+    /// 16 random bytes from the page, so that a payment sent twice is made once.
     id: String,
     to: String,
     amount: Amount,
@@ -140,7 +139,7 @@ struct PaymentWish {
 }
 
 impl Service {
-    /// What the cookie says, if it still means anything.
+    /// The session of the cookie, if it is still valid.
     fn session(&self, head: &Head) -> Option<(String, Session)> {
         let cookies = head.header(header::COOKIE)?;
         let tokens = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
@@ -154,7 +153,7 @@ impl Service {
         Ok(self.session(head).ok_or_else(nobody)?.1)
     }
 
-    /// The same for what changes something: only our own page knows the second secret.
+    /// The same for requests that change something: only our own page knows the second secret.
     fn acts(&self, head: &Head) -> Result<Session, Response> {
         let session = self.logged_in(head)?;
         let shown = head.header(CSRF_HEADER).unwrap_or_default();
@@ -192,7 +191,7 @@ impl Service {
         if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
             return Err(wrong_member::<RegisterRequest>("password"));
         }
-        // Whoever knows the password of an account is logged in, not refused, and must not get around the
+        // Whoever knows the password of an account is logged in rather than refused, and must not bypass the
         // limit on guesses.
         let is_taken = |row: AccountRow| self.settings.config.check_passwords || row.password_hash.is_some();
         if self.find_account(&name).await?.is_some_and(is_taken) {
@@ -214,7 +213,7 @@ impl Service {
     }
 
     pub(super) async fn web_account(&self, request: &Request) -> Answer {
-        // To ask whether somebody is logged in is no mistake.
+        // Asking whether somebody is logged in is not an error.
         let Some((_, Session { account: name, csrf })) = self.session(request) else {
             return Ok(private(Response::empty(204)));
         };
@@ -245,7 +244,7 @@ impl Service {
         )))
     }
 
-    /// A page of an account's transfers, latest first, before a moment of the ledger's.
+    /// A page of an account's transfers, latest first, before a given ledger timestamp.
     async fn statement(
         &self,
         ledger_id: u128,
@@ -256,7 +255,7 @@ impl Service {
         if before.is_some_and(|before| before <= 1) {
             return Ok((Vec::new(), None));
         }
-        // What was set aside and what was released moves nothing, so that a page may need a second look.
+        // Reservations and releases move no money and are skipped, so a page may need a second query.
         filter.limit = u32::try_from(2 * STATEMENT_ROWS + 1).expect("a small constant");
         let ask = || self.ledger.get_account_transfers(filter);
         let late = |_| try_later("the ledger does not answer");
@@ -359,7 +358,7 @@ impl Service {
         if amount.is_zero() {
             return Err(wrong("amount"));
         }
-        // A name of this bank, or a payto URI as other banks print it.
+        // An account name at this bank, or a payto URI as other banks print it.
         let credit_account = match names::account_of_payto(&to) {
             Some(name) => name.to_owned(),
             None if names::is_account_name(&to) => to,
@@ -368,7 +367,7 @@ impl Service {
         if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
             return Err(wrong("text"));
         }
-        // With a reserve key in the text it is a transfer to an exchange, as wallets ask for it.
+        // A reserve key in the text makes it a transfer to an exchange, in the form that wallets ask for.
         let reserve_pub = text.split_whitespace().find_map(|word| word.parse::<EddsaPublicKey>().ok());
         let command = Pay { id, debit_account, credit_account, amount, text, reserve_pub };
         self.execute(command).await?.map_err(|refusal| refused(&refusal, ""))?;
@@ -384,7 +383,7 @@ fn other_side(transfer: &Transfer, ledger_id: u128) -> u128 {
     }
 }
 
-/// What kind of movement a code of the ledger is, as the page names it.
+/// The kind of movement for a ledger code, as the page names it.
 fn kind(code: u16) -> &'static str {
     let is = |origin: Origin| code == origin as u16;
     match code {
@@ -395,7 +394,7 @@ fn kind(code: u16) -> &'static str {
     }
 }
 
-/// Refuses what another site's page sends with the visitor's browser.
+/// Refuses requests that another site's page sends through the visitor's browser.
 fn own_site(head: &Head) -> Result<(), Response> {
     let is_json = head
         .header(header::CONTENT_TYPE)
@@ -408,7 +407,7 @@ fn foreign() -> Response {
     Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "this has to come from the bank's own page")
 }
 
-/// Nobody keeps a customer's answers.
+/// Forbids caches to keep a customer's answers.
 fn private(response: Response) -> Response {
     response.with_header(header::CACHE_CONTROL, "no-store")
 }
@@ -448,7 +447,7 @@ mod tests {
         assert!(page.contains("Play money") && !page.contains("{N") && !page.contains("{C"));
         config.play_money = false;
         assert!(!std::str::from_utf8(&self::page(&config).response().body).unwrap().contains("Play money"));
-        // What the policy would forbid, and what would make text into markup.
+        // Things that the policy would forbid, or that would turn text into markup.
         for forbidden in ["style=\"", "onclick", "innerHTML", "insertAdjacentHTML"] {
             assert!(!page.contains(forbidden), "{forbidden}");
         }

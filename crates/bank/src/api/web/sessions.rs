@@ -1,4 +1,4 @@
-//! Who is logged in at the page: tokens in memory.
+//! Sessions of customers logged in on the page: tokens in memory.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use batzen_crypto::base32;
 use batzen_crypto::hash::sha512_parts;
 
-/// Sessions at once. The one that was idle longest makes room.
+/// The most sessions. When exceeded, the session idle for longest is removed.
 const SESSIONS_MAX: usize = 65_536;
 
-/// A session ends when it is idle for so long, and in any case when it is so old.
+/// A session ends after this idle time, and in any case at the maximum age.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 const AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 
@@ -19,7 +19,7 @@ const AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 pub(crate) struct Session {
     /// The account.
     pub account: String,
-    /// What the page has to show with everything that changes something; other sites do not know it.
+    /// The secret that the page sends with every request that changes something; other sites do not know it.
     pub csrf: String,
 }
 
@@ -32,7 +32,7 @@ struct Entry {
 /// All sessions. They end with the process.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    /// By the hash of the token: who reads this memory cannot log in.
+    /// Keyed by the hash of the token, so that reading this memory is not enough to log in.
     entries: Mutex<HashMap<[u8; 64], Entry>>,
 }
 
@@ -45,7 +45,7 @@ fn hashed(token: &str) -> [u8; 64] {
 }
 
 impl Sessions {
-    /// Logs a customer in: the token for the cookie, and the session.
+    /// Logs a customer in: returns the token for the cookie, and the session.
     pub(crate) fn create(&self, account: &str, now: Instant) -> (String, Session) {
         let mut random = [[0; 32]; 2];
         random.iter_mut().for_each(|bytes| batzen_crypto::fill_random(bytes));
@@ -64,7 +64,7 @@ impl Sessions {
         (token, session)
     }
 
-    /// The session of a token that is still good.
+    /// The session of a token that is still valid.
     pub(crate) fn find(&self, token: &str, now: Instant) -> Option<Session> {
         let mut entries = lock(&self.entries);
         let key = hashed(token);
@@ -100,7 +100,7 @@ mod tests {
         let (other, _) = sessions.create("joe", start);
         assert_eq!(sessions.find(&token, start), Some(session.clone()));
         assert_eq!(sessions.find("", start), None);
-        // Used every twenty minutes it lasts for half a day.
+        // Used every twenty minutes, it lasts for half a day.
         let step = Duration::from_secs(20 * 60);
         let used = (1..100).take_while(|n| sessions.find(&token, start + step * *n).is_some()).count();
         assert_eq!(used, 35);

@@ -29,7 +29,7 @@ pub struct Fenced {
     pub killed: Arc<Notify>,
 }
 
-/// A thread of a killed process blocks for ever.
+/// A thread of a killed process blocks forever.
 fn dead() -> ! {
     loop {
         std::thread::park();

@@ -18,7 +18,7 @@ use serde_json::json;
 /// The schema of the exchange's tables.
 const SCHEMA: &str = "exchange";
 
-/// Which database.
+/// The database to work on.
 #[derive(Args)]
 pub struct Database {
     #[command(flatten)]
@@ -37,8 +37,8 @@ pub struct Database {
   batzen exchange dbinit -c /etc/taler/taler.conf
   batzen exchange dbinit --database postgres:///exchange --partitions 16
 
-It can be run again at any time: it adds what is missing, and changes nothing otherwise.
-Changes need all services to be stopped.")]
+It can be run again at any time: it adds missing tables, and otherwise changes nothing.
+Stop all services before a change.")]
 pub struct DbinitArgs {
     #[command(flatten)]
     database: Database,
@@ -48,27 +48,27 @@ pub struct DbinitArgs {
     /// With --reset: do not ask on a terminal
     #[arg(short, long, requires = "reset")]
     yes: bool,
-    /// Into how many parts hot tables are cut, 0 to 64; fixed once they are made [default: 0]
+    /// Number of partitions of each hot table, 0 to 64; fixed once the tables exist [default: 0]
     #[arg(short = 'P', long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
     partitions: Option<u16>,
     /// Distribute the tables over the nodes of a Citus cluster
     #[arg(long)]
     citus: bool,
-    /// The tables will receive another database's rows by replication: see `exchange replication`
+    /// Prepare the tables to receive another database's rows by replication: see `exchange replication`
     #[arg(long, conflicts_with = "citus")]
     replica: bool,
-    /// Drop rows that are no longer needed: refused, since this version keeps them all
+    /// Drop rows that are no longer needed: refused, since this version keeps all rows
     #[arg(short, long)]
     gc: bool,
 }
 
 /// Options of `exchange maintain`.
 #[derive(Args)]
-#[command(after_help = "The exchange does the same by itself, every ten minutes.")]
+#[command(after_help = "The exchange itself does the same every ten minutes.")]
 pub struct MaintainArgs {
     #[command(flatten)]
     database: Database,
-    /// For how many days from today queues have a part of their own
+    /// Number of days, from today, for which queues get their own partition
     #[arg(long, value_name = "DAYS", default_value_t = 31)]
     days: u16,
 }
@@ -82,10 +82,10 @@ pub struct MaintainArgs {
 pub struct ReplicationArgs {
     #[command(flatten)]
     database: Database,
-    /// Publish the tables that an auditor needs, and print what to type on the auditor's server
+    /// Publish the tables that an auditor needs, and print the commands for the auditor's server
     #[arg(long)]
     setup: bool,
-    /// Tell how far behind each subscriber is
+    /// Show how far behind each subscriber is
     #[arg(long)]
     status: bool,
     /// With --setup: a database role that may read the tables and views
@@ -94,10 +94,10 @@ pub struct ReplicationArgs {
 }
 
 impl Database {
-    /// The database and the configuration; none if the exchange keeps its rows elsewhere.
+    /// The database and the configuration; `None` if the exchange keeps its rows elsewhere.
     fn url(&self) -> anyhow::Result<(Option<String>, Config)> {
         let ini = match self.common.load() {
-            // The address alone is enough.
+            // The address alone is sufficient.
             Err(_) if self.database.is_some() && self.common.config.is_none() => Config::default(),
             other => other?,
         };
@@ -111,7 +111,7 @@ impl Database {
         Ok((url, ini))
     }
 
-    /// A session.
+    /// Opens a session.
     fn connect(&self, application: &str) -> anyhow::Result<Connection> {
         match self.url()?.0 {
             Some(url) => connect(&url, application),
@@ -173,7 +173,7 @@ pub fn dbinit(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks on a terminal before rows are dropped; scripts confirm by the option.
+/// Asks on a terminal before rows are dropped; scripts confirm with the option.
 fn confirmed(sql: &mut Connection) -> anyhow::Result<bool> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Ok(true);
@@ -186,7 +186,7 @@ fn confirmed(sql: &mut Connection) -> anyhow::Result<bool> {
     Ok(answer.trim() == "yes")
 }
 
-/// Does what is done from time to time, once.
+/// Runs the periodic maintenance once.
 pub fn maintain(args: &MaintainArgs) -> anyhow::Result<ExitCode> {
     let mut sql = args.database.connect("batzen-maintain")?;
     batzen_postgres::schema::check(&mut sql, SCHEMA, exchange::ALL)?;

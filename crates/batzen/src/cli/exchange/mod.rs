@@ -1,4 +1,4 @@
-//! `batzen exchange`: run the exchange, its workers, and the offline key tool; look into its books.
+//! `batzen exchange`: run the exchange, its workers, and the offline key tool; inspect its books.
 
 mod database;
 mod transfers;
@@ -32,7 +32,7 @@ use clap::{Args, Subcommand};
 
 use crate::cli::sample;
 
-/// The pause before something that failed or is not there yet is looked at again.
+/// The pause before retrying something that failed or is not available yet.
 const SETUP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Run the exchange, its workers, and the offline key tool.
@@ -45,18 +45,18 @@ pub struct ExchangeArgs {
 
 #[derive(Subcommand)]
 enum ExchangeCommand {
-    /// Serve the exchange's API, with its workers inside
+    /// Serve the exchange's API, with the workers in the same process
     #[command(alias = "httpd")]
     Serve(ServeArgs),
     /// Sign with the offline master key: keys, accounts, fees
     Offline(OfflineArgs),
     /// Import transfers that the bank received for the exchange
     Wirewatch(WirewatchArgs),
-    /// Combine deposits whose time has come into transfers to merchants
+    /// Combine due deposits into transfers to merchants
     Aggregator(AggregatorArgs),
     /// Have the bank execute transfers
     Transfer(TransferArgs),
-    /// Pay back what is left on expired reserves
+    /// Pay back the rest of expired reserves
     Closer(WorkerArgs),
     /// Pay out profit as ordered by the master key
     Drain(WorkerArgs),
@@ -66,9 +66,9 @@ enum ExchangeCommand {
     Maintain(database::MaintainArgs),
     /// Replicate the tables in PostgreSQL to an auditor
     Replication(database::ReplicationArgs),
-    /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not add up
+    /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not balance
     Totals(TotalsArgs),
-    /// List or retry the transfers that the bank refused for good
+    /// List or retry the transfers that the bank refused permanently
     Transfers(transfers::TransfersArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
@@ -84,10 +84,10 @@ Ready when GET /ready answers 200. Keys can be downloaded for signing when GET /
 struct ServeArgs {
     #[command(flatten)]
     common: Common,
-    /// Directory of store and keys [default: from the configuration]
+    /// Directory of the store and the keys [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// PostgreSQL database of the rows, prepared with dbinit (or here, with --standalone); keys stay in the
+    /// PostgreSQL database for the rows, prepared with dbinit (or here, with --standalone); keys stay in the
     /// directory [default: from the configuration]
     #[arg(long, value_name = "URL")]
     database: Option<String>,
@@ -100,8 +100,8 @@ struct ServeArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Share the port with other services, or take it over from one without a failed request (as `[exchange]
-    /// REUSE_PORT`)
+    /// Share the port with other services, or take it over from a running one without a failed request (as
+    /// `[exchange] REUSE_PORT`)
     #[arg(short = 'r', long)]
     reuse_port: bool,
     /// Do not run the workers in this process
@@ -110,16 +110,16 @@ struct ServeArgs {
     /// With --standalone and without configuration: base URL of the test bank
     #[arg(long, value_name = "URL", requires = "standalone")]
     bank: Option<String>,
-    /// With --bank: the exchange's account there
+    /// With --bank: the exchange's account at the bank
     #[arg(long, value_name = "NAME", requires = "bank", default_value = "exchange")]
     account: String,
     /// With --bank: the currency
     #[arg(long, requires = "bank", default_value = "KUDOS")]
     currency: Currency,
-    /// With --bank: bits of RSA denominations
+    /// With --bank: key size of RSA denominations in bits
     #[arg(long, requires = "bank", default_value_t = 2048, value_name = "BITS")]
     rsa_bits: u32,
-    /// With --bank: offer Clause Schnorr coins too; the GNU Taler wallet of December 2022 cannot withdraw
+    /// With --bank: also offer Clause Schnorr coins; the GNU Taler wallet of December 2022 cannot withdraw
     /// from such an exchange
     #[arg(long, requires = "bank")]
     cs: bool,
@@ -130,14 +130,14 @@ struct ServeArgs {
 struct OfflineArgs {
     #[command(flatten)]
     common: Common,
-    /// Sub-commands with their arguments, one after the other
+    /// Subcommands with their arguments, executed in order
     #[arg(trailing_var_arg = true, required = true, value_name = "SUB-COMMAND")]
     steps: Vec<String>,
 }
 
 /// With `[exchange] DB = postgres` a worker program works on the database by itself, beside any number of
-/// others. With the embedded store the service runs all workers; a worker program has the service run another
-/// one, which ends with the program; without a running service `--test` opens the store itself.
+/// others. With the embedded store the service runs all workers: a worker program asks the service to run an
+/// extra one, which ends with the program. If no service is running, `--test` opens the store itself.
 #[derive(Args)]
 struct WorkerArgs {
     #[command(flatten)]
@@ -145,7 +145,7 @@ struct WorkerArgs {
     /// Run until there is nothing left to do, then exit
     #[arg(short, long)]
     test: bool,
-    /// Directory of store and keys [default: from the configuration]
+    /// Directory of the store and the keys [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
@@ -154,28 +154,29 @@ struct WorkerArgs {
 struct WirewatchArgs {
     #[command(flatten)]
     worker: WorkerArgs,
-    /// Section of the account to watch, such as exchange-account-1 [default: all that are enabled]
+    /// Section of the account to watch, such as exchange-account-1 [default: all enabled accounts]
     #[arg(short, long, value_name = "SECTION")]
     account: Option<String>,
-    /// Bank rows that a watcher claims at once, by the distance of their ids [default: 65536]
+    /// Range of bank row ids that a watcher claims at once [default: 65536]
     #[arg(short = 'S', long = "size", value_name = "ROWS", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
-    /// How many watchers are planned. Leases end within seconds, whatever the number; 0: there are none,
-    /// several watchers may import the same rows, which count once
+    /// Planned number of watchers. Leases end within seconds, whatever the number. 0: no leases; several
+    /// watchers may import the same rows, which count once
     #[arg(short, long, value_name = "N")]
     workers: Option<u32>,
-    /// End, with exit code 1, when a request of the bank's history fails, instead of asking again
+    /// Exit with code 1 when a request for the bank's history fails, instead of retrying
     #[arg(short, long)]
     exit_on_error: bool,
-    /// How long the bank may wait for a first transfer, such as "30 s", up to an hour [default: 60 s]
+    /// How long the bank may hold a request until a transfer arrives, such as "30 s", up to an hour [default:
+    /// 60 s]
     #[arg(short = 'f', long, value_name = "DURATION", value_parser = duration)]
     longpoll_timeout: Option<Duration>,
-    /// With --exit-on-error: an account that the bank does not know has no transfers yet
+    /// With --exit-on-error: treat an account that the bank does not know as one without transfers
     #[arg(short = 'I', long)]
     ignore_not_found: bool,
 }
 
-/// A duration of the configuration dialect.
+/// Parses a duration of the configuration syntax.
 fn duration(text: &str) -> Result<Duration, String> {
     batzen_config::parse_duration(text).ok_or_else(|| "expected a duration such as 30 s".to_owned())
 }
@@ -187,8 +188,8 @@ struct TransferArgs {
     /// Transfers that a worker claims at once, up to 65536 [default: 1024]
     #[arg(short = 'S', long = "size", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     size: Option<u64>,
-    /// How many workers are planned. Leases end within seconds, whatever the number; 0: there are none, and
-    /// the bank may be asked twice for a transfer, which it executes once
+    /// Planned number of workers. Leases end within seconds, whatever the number. 0: no leases; the bank may
+    /// be asked twice for a transfer, which it executes once
     #[arg(short, long, value_name = "N")]
     workers: Option<u32>,
 }
@@ -197,7 +198,7 @@ struct TransferArgs {
 struct AggregatorArgs {
     #[command(flatten)]
     worker: WorkerArgs,
-    /// Do not check whether receivers have identified themselves (they need not in this version)
+    /// Do not check whether receivers have identified themselves (this version never requires it)
     #[arg(short = 'y', long)]
     kyc_off: bool,
 }
@@ -217,7 +218,7 @@ struct TotalsArgs {
 /// Runs a `batzen exchange` command.
 ///
 /// # Errors
-/// Whatever keeps it from its work, as one line.
+/// Any failure, as one line.
 pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ExchangeCommand::Serve(args) => services::block_on(serve(args)),
@@ -261,7 +262,7 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Reads the configuration of the service, whether from a file or from the command line alone.
+/// Reads the configuration of the service, from a file or from the command line alone.
 fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     let mut config = if let (Some(bank), None) = (&args.bank, &args.common.config) {
         let Some(data) = &args.data else {
@@ -308,7 +309,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     Ok(config)
 }
 
-/// Puts everything that is kept below one directory.
+/// Places all data below one directory.
 fn set_data(ini: &mut Config, dir: &Path) -> anyhow::Result<()> {
     let dir = services::directory(dir)?;
     let text = |path: &Path| path.to_str().map(str::to_owned).context("the directory's name is not text");
@@ -333,7 +334,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         clock: args.common.timetravel.clock(),
         workers: false,
         progress: progress::of_keys(progress::is_interactive()),
-        // A socket handed over by the service manager takes precedence over the configuration.
+        // A socket passed by the service manager takes precedence over the configuration.
         listen: batzen_http::inherited_fd(|name| std::env::var(name).ok(), std::process::id())?
             .map(batzen_http::Listen::Inherited),
         ..StartOptions::default()
@@ -352,7 +353,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     }
     tokio::pin!(stop);
     let ready = async {
-        // The reason may pass: the disk may have space again, another process may release a key.
+        // The reason may go away: the disk may get free space, another process may release a key.
         while let Err(error) = exchange.ready().await {
             eprintln!("batzen: {error:#}");
             tokio::time::sleep(SETUP_PAUSE).await;
@@ -383,7 +384,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names one of the watched accounts by its section, with or without what all of them begin with.
+/// Finds a watched account by its section name, with or without the common prefix.
 fn watched(config: &ExchangeConfig, section: &str) -> anyhow::Result<AccountId> {
     let names = |account: &&AccountConfig| {
         let own = account.section.as_str();
@@ -396,7 +397,7 @@ fn watched(config: &ExchangeConfig, section: &str) -> anyhow::Result<AccountId> 
     Ok(AccountId::of_payto(&account.payto_uri))
 }
 
-/// Does a worker's work here, on a database that others have open as well.
+/// Runs a worker in this process, on a database that other processes may use as well.
 async fn work_on_database(
     worker: Worker,
     config: ExchangeConfig,
@@ -420,7 +421,7 @@ async fn work_on_database(
         tokio::pin!(work, stop);
         tokio::select! {
             ended = &mut work => (false, ended),
-            // It gives back what it has leased, so that others go on at once.
+            // It gives its leases back, so that other workers can continue at once.
             () = &mut stop => {
                 drain.trigger();
                 (true, work.await)
@@ -437,7 +438,7 @@ async fn work_on_database(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Does a worker's work: on a shared database, in the service if it runs, else here.
+/// Runs a worker: on the shared database, in the service if it is running, or else in this process.
 async fn work(
     worker: Worker,
     args: WorkerArgs,
@@ -462,7 +463,7 @@ async fn work(
         eprintln!("{name}: working in the exchange's service, beside its own workers, as long as both last");
         loop {
             let serve = async {
-                // Services and workers may be started in any order.
+                // Services and workers may start in any order.
                 while !link::serve_in_service(&socket, worker, options).await? {
                     tokio::time::sleep(SETUP_PAUSE).await;
                 }
@@ -470,10 +471,10 @@ async fn work(
             };
             tokio::select! {
                 () = &mut stop => return Ok(ExitCode::SUCCESS),
-                // A supervisor starts it again.
+                // A supervisor restarts it.
                 ended = serve => ended?,
             }
-            // The service has ended; it may come back.
+            // The service has ended, but may come back.
             tokio::select! {
                 () = &mut stop => return Ok(ExitCode::SUCCESS),
                 () = tokio::time::sleep(SETUP_PAUSE) => {}
@@ -484,7 +485,7 @@ async fn work(
         tracing::info!(?progress, "{name} is idle, in the running service");
         return Ok(ExitCode::SUCCESS);
     }
-    // Nobody needs to reach it: any port will do.
+    // Nobody needs to reach this service, so any port will do.
     let config =
         ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
     let start =
@@ -536,7 +537,7 @@ async fn offline(args: OfflineArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// An exchange's store: the directory as given, or below what is given, else as configured.
+/// An exchange's store: the given directory, or the store below it, or else the configured one.
 fn store_config(store: Option<&Path>, common: &Common) -> anyhow::Result<StoreConfig> {
     match store {
         Some(dir) => {

@@ -1,4 +1,4 @@
-//! `batzen exchange transfers`: those that the bank refused for good.
+//! `batzen exchange transfers`: transfers that the bank refused permanently.
 
 use std::collections::HashSet;
 use std::process::ExitCode;
@@ -20,9 +20,9 @@ use serde_json::json;
 
 use batzen_cli_support::store_args;
 
-/// Transfers shown at once.
+/// The most transfers shown.
 const TRANSFERS_MAX: usize = 10_000;
-/// How much of a payto URI is shown, in characters.
+/// The most characters of a payto URI shown.
 const PAYTO_CHARS_MAX: usize = 200;
 
 #[derive(Args)]
@@ -46,7 +46,7 @@ pub struct TransfersArgs {
     json: bool,
 }
 
-/// Lists the refused transfers, or has the bank asked again for some.
+/// Lists the refused transfers, or asks the bank again to execute some of them.
 ///
 /// # Errors
 /// The store is missing or in use, or a transfer to retry was not refused.
@@ -127,7 +127,7 @@ async fn retry(args: TransfersArgs, config: ExchangeConfig) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says how many.
+/// Returns how many were retried.
 async fn retry_at(core: &Core, args: &TransfersArgs) -> anyhow::Result<usize> {
     let failed = core.read(|store| read::failed_transfers(store, usize::MAX)).await?;
     let failed: HashSet<Wtid> = failed.into_iter().map(|(wtid, _)| wtid).collect();

@@ -1,4 +1,4 @@
-//! `batzen ledger client` and `repl`: ask a ledger, show the answer.
+//! `batzen ledger client` and `repl`: send requests to a ledger and show the answers.
 
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
@@ -14,16 +14,16 @@ use serde_json::Value;
 
 use super::grammar::{self, OPERATIONS, Request};
 
-/// The ledger of `client` and `repl` unless one is named.
+/// The default ledger of `client` and `repl`.
 const DEFAULT_LEDGER: &str = "tcp://127.0.0.1:3001";
 
-/// Which ledger.
+/// The ledger to use.
 #[derive(Args)]
 pub struct Target {
     /// The ledger: tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS
     #[arg(long, value_name = "URL", default_value = DEFAULT_LEDGER)]
     ledger: String,
-    /// Print JSON, one value a line
+    /// Print JSON, one value per line
     #[arg(long)]
     json: bool,
 }
@@ -45,7 +45,7 @@ pub struct ClientArgs {
     /// get-account-balances, query-accounts, query-transfers or get-change-events
     #[arg(value_name = "OPERATION")]
     operation: String,
-    /// Words FIELD=VALUE, a comma ends an event; ids; or - for JSON or NDJSON from standard input
+    /// Words FIELD=VALUE, where a comma ends an event; ids; or - for JSON or NDJSON from standard input
     #[arg(value_name = "WORD", trailing_var_arg = true)]
     words: Vec<String>,
 }
@@ -61,9 +61,9 @@ async fn connect(url: &str) -> anyhow::Result<Arc<dyn Ledger>> {
     batzen_ledger_net::connect(url).await.with_context(|| url.to_owned())
 }
 
-/// One request.
+/// Sends one request.
 pub fn run(mut args: ClientArgs) -> anyhow::Result<ExitCode> {
-    // Options may stand behind the words, too.
+    // Options may also follow the words.
     if let Some(place) = args.words.iter().position(|word| word == "--json") {
         args.words.remove(place);
         args.target.json = true;
@@ -90,7 +90,7 @@ pub fn run(mut args: ClientArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Lines until the end.
+/// Reads requests line by line until the end of input.
 pub fn repl(args: &ReplArgs) -> anyhow::Result<ExitCode> {
     let runtime = services::runtime().context("cannot start the runtime")?;
     let ledger = runtime.block_on(connect(&args.target.ledger))?;
@@ -136,7 +136,7 @@ pub fn repl(args: &ReplArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An answer, ready to be shown.
+/// An answer, formatted for output.
 struct Shown {
     records: Vec<Value>,
     is_success: bool,
@@ -169,7 +169,7 @@ impl Shown {
     }
 }
 
-/// A record as words, as the grammar reads them; what is 0 or empty is left out.
+/// A record as words of the grammar; zero and empty fields are omitted.
 fn words(record: &Value, prefix: &str) -> String {
     let Value::Object(members) = record else { return record.to_string() };
     let mut out = Vec::new();

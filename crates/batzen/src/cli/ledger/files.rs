@@ -27,13 +27,13 @@ pub struct Files {
     json: bool,
 }
 
-/// From one directory into another.
+/// Options of copying from one directory into another.
 #[derive(Args)]
 pub struct CopyArgs {
     /// Directory to copy from
     #[arg(value_name = "FROM")]
     from: PathBuf,
-    /// Directory to copy into: new, or empty
+    /// Directory to copy into; new or empty
     #[arg(value_name = "TO")]
     to: PathBuf,
     /// Print JSON
@@ -161,8 +161,8 @@ pub fn verify(args: &Files) -> anyhow::Result<ExitCode> {
     Ok(report(&args.dir.display().to_string(), outcome, args.json))
 }
 
-/// A backup is a ledger: restoring is the same as backing up, in the other direction. What is copied is
-/// re-executed first.
+/// A backup is a ledger, so restoring is the same operation in the other direction. The source is re-executed
+/// before it is copied.
 pub fn copy(args: &CopyArgs, verb: &str) -> anyhow::Result<ExitCode> {
     if std::fs::read_dir(&args.to).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{}: is not empty; {verb} goes into a new directory", args.to.display());

@@ -8,7 +8,7 @@ use batzen_ledger_net::json::{AccountFilterJson, AccountJson, QueryFilterJson, T
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// What a ledger is asked.
+/// A request to a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     CreateAccounts(Vec<Account>),
@@ -22,7 +22,7 @@ pub enum Request {
     Events(ChangeFilter),
 }
 
-/// Operations and what they take.
+/// The operations and their arguments.
 pub const OPERATIONS: [(&str, &str); 9] = [
     ("create-accounts", "id=1 ledger=700 code=10 [flags=history|linked] [user_data_128=..] [, id=2 ..]"),
     (
@@ -38,7 +38,7 @@ pub const OPERATIONS: [(&str, &str); 9] = [
     ("get-change-events", "[after=TIMESTAMP] [limit=100]"),
 ];
 
-/// A mistake, as a sentence that says what would have been right.
+/// A mistake in the words, as a sentence that says what would be correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake(pub String);
 
@@ -54,7 +54,7 @@ fn mistake<T>(text: impl Into<String>) -> Result<T, Mistake> {
     Err(Mistake(text.into()))
 }
 
-/// Reads an operation and its words.
+/// Parses an operation and its words.
 pub fn parse(operation: &str, words: &[String]) -> Result<Request, Mistake> {
     let name = operation.replace('_', "-");
     let Some((name, takes)) = OPERATIONS.iter().find(|(known, _)| *known == name) else {
@@ -89,8 +89,8 @@ fn request(name: &str, words: &[String]) -> Result<Request, Mistake> {
     })
 }
 
-/// Reads an operation whose events come as JSON: an array, an object with `accounts`, `transfers` or `ids`,
-/// or one JSON value a line.
+/// Parses an operation whose events are given as JSON: an array, an object with `accounts`, `transfers` or
+/// `ids`, or one JSON value per line.
 pub fn parse_json(operation: &str, text: &str) -> Result<Request, Mistake> {
     let name = operation.replace('_', "-");
     let values: Vec<Value> = serde_json::Deserializer::from_str(text)
@@ -127,11 +127,11 @@ fn read<T: DeserializeOwned>(value: Value) -> Result<T, Mistake> {
     serde_json::from_value(value).map_err(|error| Mistake(error.to_string()))
 }
 
-/// Members that are numbers in JSON; all others are strings.
+/// Members that are JSON numbers; all others are strings.
 const NUMBERS: [&str; 5] = ["user_data_32", "timeout", "ledger", "code", "limit"];
 const CHOICES: [&str; 3] = ["debits", "credits", "reversed"];
 
-/// The events of the words: a comma, alone or behind a word, ends one.
+/// Splits the words into events: a comma, alone or at the end of a word, ends one.
 fn groups(words: &[String]) -> Result<Vec<Map<String, Value>>, Mistake> {
     let mut events = vec![Map::new()];
     for word in words.iter().flat_map(|word| word.split_whitespace()) {

@@ -1,4 +1,4 @@
-//! `batzen ledger`: run a ledger, ask one, look after its files, measure it.
+//! `batzen ledger`: run a ledger, query one, maintain its files, measure it.
 
 mod client;
 mod files;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use batzen_bench::scenarios::ledger::LedgerArgs as BenchArgs;
 use clap::{Args, Subcommand};
 
-/// Run a ledger, ask one, look after its files, measure it.
+/// Run a ledger, query one, maintain its files, measure it.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct LedgerArgs {
@@ -26,23 +26,23 @@ enum LedgerCommand {
     Client(client::ClientArgs),
     /// Send requests to a ledger, line by line
     Repl(client::ReplArgs),
-    /// Show what a ledger holds that no process has open
+    /// Show the contents of a ledger that no process has open
     Inspect(files::Files),
     /// Re-execute the whole log of a ledger that no process has open, and check every invariant. Exit code 1
-    /// if it is not sound
+    /// if a check fails
     Verify(files::Files),
     /// Copy a ledger that no process has open into a new directory, and verify the copy
     Backup(files::CopyArgs),
     /// Verify a backup, and copy it into a new directory
     Restore(files::CopyArgs),
-    /// Measure a ledger: transfers per second, latency, bytes and CPU time for each
+    /// Measure a ledger: transfers per second, latency, bytes and CPU time per transfer
     Bench(BenchArgs),
 }
 
 /// Runs a `batzen ledger` command.
 ///
 /// # Errors
-/// Whatever keeps it from its work, as one line.
+/// Any failure, as one line.
 pub fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
     match args.command {
@@ -57,8 +57,8 @@ pub fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Every connection takes a descriptor, and the usual limit is meant for programs that do not know better:
-/// takes what the system grants.
+/// Raises the limit on file descriptors to what the system allows, since every connection needs one and the
+/// default is too low.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! `batzen ledger serve`: the ledger's process.
+//! `batzen ledger serve`: the ledger's server process.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,8 +22,8 @@ use clap::Args;
   batzen ledger serve --store postgres --database postgres:///ledger
   batzen ledger serve --data ./ledger --unix /run/batzen/ledger.sock --no-tcp --http 127.0.0.1:3002
 
-Clients are not authenticated: listen on a local socket, the loopback interface, or a network of your own.
-Ready when GET /ready of --http answers 200, or a connection is taken.")]
+Clients are not authenticated: listen on a local socket, the loopback interface, or a private network.
+Ready when GET /ready of --http answers 200, or a connection is accepted.")]
 pub struct ServeArgs {
     #[command(flatten)]
     store: StoreArgs,
@@ -39,7 +39,7 @@ pub struct ServeArgs {
     /// Address of the HTTP interface with /metrics and /dashboard; port 0 picks a free one [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<String>,
-    /// Connections of the binary protocol at once
+    /// Maximum number of connections of the binary protocol
     #[arg(long, value_name = "N", default_value_t = 4096)]
     connections: usize,
 }
@@ -50,7 +50,7 @@ fn listen(address: &str) -> anyhow::Result<Listen> {
     Ok(Listen::tcp(Some(host.to_owned()), port.parse().with_context(wrong)?))
 }
 
-/// The ledger of this process.
+/// The ledger that this process serves.
 #[derive(Clone)]
 enum Books {
     Durable(Arc<DurableLedger>),
@@ -82,8 +82,8 @@ impl Books {
     }
 }
 
-/// A server of the binary protocol on a thread of its own, with a runtime of its own: its tasks only move
-/// bytes, and stay where they are.
+/// Starts a server of the binary protocol on a separate thread and runtime. Its tasks only move bytes, and
+/// gain nothing from moving between threads.
 fn serve_binary(
     number: usize,
     listen: Listen,
@@ -112,7 +112,7 @@ fn serve_binary(
     Ok((url, stats, thread))
 }
 
-/// Serves until a signal.
+/// Serves until a signal arrives.
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let runtime = services::runtime().context("cannot start the runtime")?;
     let outcome = runtime.block_on(serve(args));
@@ -149,7 +149,8 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         let of_books = books.clone();
         let write_metrics = Arc::new(move |page: &mut Page| {
             of_books.write_metrics(page);
-            // One page has each metric once: the first server is the one that others use.
+            // A page has each metric only once, so it shows the first server, which is the one that remote
+            // clients use.
             if let Some(stats) = stats.first() {
                 stats.write(page);
             }

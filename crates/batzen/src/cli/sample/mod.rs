@@ -1,7 +1,7 @@
 //! The configurations that `sample-config` prints.
 //!
-//! As they are, they keep all files below the user's home directory, so that nobody needs to be root. With
-//! `--system` they have the paths of the systemd units in `deploy/systemd`.
+//! Without options, all files are kept below the user's home directory, so that nobody needs to be root. With
+//! `--system` the paths are those of the systemd units in `deploy/systemd`.
 
 use clap::Args;
 
@@ -21,7 +21,7 @@ pub struct SampleArgs {
     system: bool,
 }
 
-/// Prints the sample of a service.
+/// Prints a service's sample configuration.
 pub fn print(args: &SampleArgs, service: &str, sample: &str) {
     print!("{}", if args.system { with_system_paths(service, sample) } else { sample.to_owned() });
 }
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// The defaults that are installed for harnesses are those that the programs have anyway.
+    /// The defaults installed for test harnesses must equal the programs' own defaults.
     #[test]
     fn installed_defaults_change_nothing() {
         let defaults = include_str!("../../../../../deploy/config.d/exchange.conf");

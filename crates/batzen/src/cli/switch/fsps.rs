@@ -1,4 +1,4 @@
-//! `batzen switch fsps`: simulated participants for a switch that runs already.
+//! `batzen switch fsps`: simulated participants for a switch that is already running.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -17,37 +17,38 @@ use serde_json::{Value, json};
 
 use crate::cli::bench;
 
-/// How long the last transfers may take to end after the load.
+/// How long to wait, after the load, for the last transfers to end.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 /// Play participants of a running switch: send transfers, answer them, and report the results
 #[derive(Args)]
 #[command(after_help = "Examples:
-  batzen switch fsps --tokens operators.txt                     make fsp1 … fsp8, ten seconds of transfers
+  batzen switch fsps --tokens operators.txt                     create fsp1 … fsp8, ten seconds of transfers
   batzen switch fsps --tokens operators.txt --rate 500 --duration 2m --mix accept=98,reject=1,silent=1
 
-The file with the tokens has one on each line; the first operator asks for changes, the second approves.
-Exit code 3 if transfers did not end as they should.")]
+The token file has one token per line; the first operator proposes changes, the second approves them.
+Exit code 3 if a transfer did not end as expected.")]
 pub struct FspsArgs {
-    /// Where the switch takes transfers
+    /// Address of the switch for transfers
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8090")]
     switch: SocketAddr,
-    /// Where it takes administration
+    /// Address of the switch for administration
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8091")]
     admin: SocketAddr,
-    /// A file with the tokens of two operators: makes the participants first
+    /// File with the tokens of two operators, to create the participants first
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// The participants are called like this with a number
+    /// Prefix of the participants' names, which end in a number
     #[arg(long, value_name = "NAME", default_value = "fsp")]
     prefix: String,
-    /// TCP port for callbacks of the first participant; the others have the next ones [default: free ones]
+    /// TCP port for callbacks of the first participant; the others use the following ports [default: free
+    /// ones]
     #[arg(long, value_name = "PORT", required_unless_present = "tokens")]
     callback_port: Option<u16>,
     /// The currency
     #[arg(long, value_name = "CODE", default_value = "USD")]
     currency: String,
-    /// How they behave, with weights: accept, reserve, reject, silent, wrong-fulfilment, late, duplicate,
+    /// Behaviours with weights: accept, reserve, reject, silent, wrong-fulfilment, late, duplicate,
     /// changed-duplicate
     #[arg(long, value_name = "BEHAVIOUR=WEIGHT,…", default_value = "accept=1", value_parser = mix)]
     mix: Mix,
@@ -75,7 +76,7 @@ fn mix(text: &str) -> Result<Mix, String> {
 /// Runs `batzen switch fsps`.
 ///
 /// # Errors
-/// When participants cannot be made, or the switch cannot be reached.
+/// When participants cannot be created, or the switch cannot be reached.
 pub fn run(args: &FspsArgs) -> anyhow::Result<ExitCode> {
     let context = bench::context()?;
     let mut config = args.load.participants(args.switch, &args.currency);
@@ -115,9 +116,9 @@ fn tokens(file: &Path) -> anyhow::Result<[String; 2]> {
 }
 
 fn onboard(hub: &Hub, fsps: &Fsps, currency: &str) -> anyhow::Result<()> {
-    /// So much that no limit is hit, in hundredths.
+    /// Enough that no limit is reached, in hundredths.
     const FUNDS_CENTS: u64 = 1_000_000_000_000;
-    // The hub has accounts in this currency from an earlier time, or the participants cannot be made.
+    // The hub has accounts in this currency already, or the participants cannot be created.
     if let Err(error) = hub.found(currency, "deferred-net") {
         tracing::info!("{error}");
     }
@@ -175,7 +176,6 @@ fn results(report: &Report) -> Value {
 
 fn text(report: &Report) -> String {
     let mut text = String::new();
-    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "{} transfers a second, {} in {} s",

@@ -32,16 +32,15 @@ pub struct SwitchArgs {
 
 #[derive(Subcommand)]
 enum SwitchCommand {
-    /// Serve the participants' and the operators' interfaces
+    /// Serve the interfaces for participants and operators
     Serve(ServeArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
-    /// Clear between four simulated participants on this machine, and prove that every amount is where it
-    /// belongs
+    /// Clear transfers between four simulated participants on this machine, and prove that no money is lost
     Demo(demo::DemoArgs),
     /// Play participants of a running switch: send transfers, answer them, and report the results
     Fsps(fsps::FspsArgs),
-    /// Measure: complete transfers a second, latency of each leg, efficiency
+    /// Measure: complete transfers per second, latency of each leg, efficiency
     Bench(scenario::SwitchArgs),
 }
 
@@ -74,8 +73,8 @@ struct ServeArgs {
     /// Address to listen on [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Where the money is: embedded (in this process, kept with the store), tcp://HOST:PORT, unix:///PATH or
-    /// tigerbeetle://ADDRESS,ADDRESS [default: embedded]
+    /// Where the money is held: embedded (in this process, kept with the store), tcp://HOST:PORT,
+    /// unix:///PATH or tigerbeetle://ADDRESS,ADDRESS [default: embedded]
     #[arg(long, value_name = "LEDGER")]
     ledger: Option<LedgerAddress>,
 }
@@ -83,7 +82,7 @@ struct ServeArgs {
 /// Runs a `batzen switch` command.
 ///
 /// # Errors
-/// Whatever keeps it from its work, as one line.
+/// Any failure, as one line.
 pub fn run(args: SwitchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SwitchCommand::Serve(args) => services::block_on(serve(args)),

@@ -17,7 +17,7 @@ use clap::{Args, Subcommand, ValueEnum};
 Exit codes:
   0  done
   1  error
-  2  wrong usage, or an argument that cannot be used
+  2  wrong usage, or an unusable argument
   3  pending: continue with `batzen wallet run`
   4  not enough money
   5  refused by exchange or bank
@@ -33,18 +33,18 @@ pub struct WalletArgs {
     /// Print results and errors as JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Do not ask: accept terms of service, confirm payments
+    /// Do not ask: accept terms of service and confirm payments
     #[arg(long, short = 'y', global = true)]
     pub yes: bool,
     /// Use no colours, even on a terminal (the same as a non-empty NO_COLOR)
     #[arg(long, global = true)]
     pub no_color: bool,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: WalletCommand,
 }
 
-/// What to do.
+/// The commands of the wallet.
 #[derive(Debug, Subcommand)]
 pub enum WalletCommand {
     /// Get coins for money in a bank account
@@ -69,13 +69,13 @@ pub enum WalletCommand {
 Effects include all fees. They sum to the total that `batzen wallet balance --json` shows."
     )]
     Transactions {
-        /// Also show each refresh: how change was made
+        /// Also show each refresh, which made change
         #[arg(long)]
         all: bool,
         /// Show only the transaction with this number
         id: Option<u64>,
     },
-    /// Continue everything that is not finished
+    /// Continue all unfinished operations
     Run(RunArgs),
     /// Show unfinished operations, their reasons and deadlines
     #[command(after_help = "Examples:
@@ -87,7 +87,7 @@ Effects include all fees. They sum to the total that `batzen wallet balance --js
   batzen wallet coins
   batzen wallet coins --json")]
     Coins,
-    /// Show again where to send the money for a manual withdrawal
+    /// Show again where to send the money of a manual withdrawal
     #[command(after_help = "Examples:
   batzen wallet instructions 3
   batzen wallet instructions 3 --qr")]
@@ -98,7 +98,7 @@ Effects include all fees. They sum to the total that `batzen wallet balance --js
         #[arg(long)]
         qr: bool,
     },
-    /// Give up a withdrawal for which no money was sent, or a disputed payment
+    /// Abandon a withdrawal for which no money was sent, or a disputed payment
     #[command(after_help = "Examples:
   batzen wallet cancel 3")]
     Cancel {
@@ -107,7 +107,7 @@ Effects include all fees. They sum to the total that `batzen wallet balance --js
     },
     /// Show false proofs of exchanges, or write them to a file for an auditor
     Evidence(EvidenceArgs),
-    /// Add, update and list exchanges, read and accept their terms
+    /// Add, update and list exchanges; read and accept their terms
     Exchanges(ExchangesArgs),
     /// Save everything into a file, or restore it
     BackupFile(BackupArgs),
@@ -149,19 +149,19 @@ pub struct WithdrawArgs {
     /// Base URL of the exchange [default: the bank's suggestion]
     #[arg(long, value_name = "URL", required_unless_present = "bank")]
     pub exchange: Option<String>,
-    /// You make the bank transfer yourself (the default without --bank)
+    /// Make the bank transfer yourself (the default without --bank)
     #[arg(long, conflicts_with = "bank")]
     pub manual: bool,
-    /// Base URL of a test bank: begin and confirm the withdrawal there
+    /// Base URL of a test bank, where the wallet begins and confirms the withdrawal
     #[arg(long, value_name = "URL", requires = "user")]
     pub bank: Option<String>,
     /// Account at the test bank
     #[arg(long, value_name = "NAME", requires = "bank")]
     pub user: Option<String>,
-    /// Its password; for play money only, since other users of this machine can see it
+    /// Password of the account; for play money only, since other users of this machine can see it
     #[arg(long, value_name = "PASSWORD", requires = "bank", conflicts_with = "password_file")]
     pub password: Option<String>,
-    /// File with its password
+    /// File with the password
     #[arg(long, value_name = "FILE", requires = "bank")]
     pub password_file: Option<PathBuf>,
     /// Which blind signatures to prefer
@@ -189,7 +189,7 @@ pub struct AcceptArgs {
     /// Which blind signatures to prefer
     #[arg(long, value_enum, default_value_t)]
     pub cipher: Cipher,
-    /// Wait up to this many seconds for your confirmation at the bank and the coins
+    /// Wait up to this many seconds for your confirmation at the bank, and for the coins
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u64,
 }
@@ -221,13 +221,13 @@ pub struct DepositArgs {
   batzen wallet run --once
   batzen wallet run --timeout 60")]
 pub struct RunArgs {
-    /// Do what can be done now, without waiting for banks or people
+    /// Do what is possible now, without waiting for banks or people
     #[arg(long)]
     pub once: bool,
     /// Stop after this many seconds [default: when nothing is pending]
     #[arg(long, value_name = "SECONDS", conflicts_with = "once")]
     pub timeout: Option<u64>,
-    /// Send disputed requests again now, before their time
+    /// Send disputed requests again now, before they are due
     #[arg(long)]
     pub retry_disputed: bool,
 }
@@ -239,11 +239,11 @@ pub struct RunArgs {
   batzen wallet evidence --out evidence.json
   batzen wallet evidence 3 --accept-refused
 
-The file holds requests and answers, but no secret keys. It shows what you paid to whom.")]
+The file contains requests and answers, but no secret keys. It shows whom you paid, and how much.")]
 pub struct EvidenceArgs {
     /// Show only the evidence with this number
     pub id: Option<u64>,
-    /// Write a new JSON file for an auditor
+    /// Write the evidence to a new JSON file for an auditor
     #[arg(long, value_name = "FILE", conflicts_with = "accept_refused")]
     pub out: Option<PathBuf>,
     /// Accept the proof's claim that operations took place which the exchange had refused, and try again
@@ -273,14 +273,14 @@ pub enum ExchangesCommand {
     #[command(after_help = "Example:
   batzen wallet exchanges list")]
     List,
-    /// Add an exchange: fetch and verify what it publishes
+    /// Add an exchange: fetch and verify its published keys and terms
     #[command(after_help = "Example:
   batzen wallet exchanges add https://exchange.example/")]
     Add {
         /// Base URL
         url: String,
     },
-    /// Fetch again what an exchange publishes
+    /// Fetch again the data that an exchange publishes
     #[command(after_help = "Example:
   batzen wallet exchanges update")]
     Update {

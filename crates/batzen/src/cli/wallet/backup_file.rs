@@ -11,7 +11,7 @@ use super::args::{BackupArgs, BackupCommand};
 use super::output::Output;
 use super::{create, look};
 
-/// Shorter passphrases are too easy to guess.
+/// The shortest passphrase accepted; shorter ones are too easy to guess.
 const MIN_PASSPHRASE: usize = 8;
 
 pub fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8> {
@@ -53,7 +53,8 @@ pub fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8
     Ok(0)
 }
 
-/// From the file, or a line from standard input; on a terminal without echo, and twice if it is new.
+/// Reads the passphrase from the file, or a line from standard input. On a terminal it reads without echo,
+/// and asks twice for a new passphrase.
 fn passphrase(file: Option<&Path>, new: bool) -> anyhow::Result<String> {
     if let Some(file) = file {
         let text =

@@ -13,7 +13,7 @@ use super::errors::exit_code;
 use super::inputs;
 use super::output::Output;
 
-/// Most rounds of requests to one exchange. Each round deposits at least one coin.
+/// The most rounds of requests to one exchange. Each round deposits at least one coin.
 const ROUNDS_MAX: usize = 64;
 
 pub async fn deposit(wallet: &Wallet, args: &DepositArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
@@ -79,7 +79,7 @@ fn available(wallet: &Wallet, output: &Output) -> anyhow::Result<String> {
     Ok(balances.iter().map(|balance| format!("\nAvailable: {}", output.bold(balance.available))).collect())
 }
 
-/// What a deposit of everything has done so far.
+/// The deposits made so far by `deposit all`.
 #[derive(Default)]
 struct Deposits {
     transactions: Vec<Transaction>,
@@ -87,7 +87,7 @@ struct Deposits {
     failure: Option<WalletError>,
 }
 
-/// Deposits all coins of the exchange named, or of all exchanges, in as many requests as it takes.
+/// Deposits all coins of the named exchange, or of all exchanges, in as many requests as necessary.
 async fn deposit_all(
     wallet: &Wallet,
     named: Option<&str>,
@@ -141,7 +141,7 @@ async fn deposit_all(
     })
 }
 
-/// The exchanges of the wallet that can pay to the account: the one named, or all.
+/// The exchanges of the wallet that can pay to the account: the named one, or all.
 async fn paying_exchanges(
     wallet: &Wallet,
     named: Option<&str>,
@@ -228,7 +228,7 @@ fn left_words(left: &[Left]) -> String {
     lines.join("\n")
 }
 
-/// The exchange named, the only one, or the first whose coins suffice.
+/// The named exchange, the only one, or the first with enough coins.
 async fn choose_exchange(wallet: &Wallet, named: Option<&str>, amount: Amount) -> anyhow::Result<Exchange> {
     if let Some(url) = named {
         return Ok(wallet.fresh_exchange(url).await?);
@@ -240,7 +240,7 @@ async fn choose_exchange(wallet: &Wallet, named: Option<&str>, amount: Amount) -
     });
     let enough =
         |url: &&String| wallet.with_state(|state| payment::preview_deposit(state, url, exact, now)).is_ok();
-    // Without enough money anywhere, the first exchange's error says how much is missing.
+    // If no exchange has enough money, the first one's error says how much is missing.
     match known.iter().find(enough).or(known.first()) {
         Some(url) => Ok(wallet.fresh_exchange(url).await?),
         None => bail!("the wallet holds no {}; withdraw some first", amount.currency),

@@ -1,4 +1,4 @@
-//! How errors are reported: text, hint, code and exit code.
+//! Error reports: text, hint, code and exit code.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::inputs::InputError;
 
-/// Something else failed.
+/// Any other failure.
 pub const EXIT_ERROR: u8 = 1;
 /// An argument cannot be used.
 pub const EXIT_USAGE: u8 = 2;
@@ -36,10 +36,10 @@ impl std::fmt::Display for MissingWallet {
 
 impl std::error::Error for MissingWallet {}
 
-/// An error for people and scripts.
+/// An error, for people and for scripts.
 #[derive(Debug, Serialize)]
 pub struct ErrorReport {
-    /// What is wrong.
+    /// The problem.
     pub error: String,
     /// What to do next.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// What to do next. Where the error itself says it, there is no hint.
+/// A hint on what to do next; `None` if the error itself says so.
 fn hint(error: &anyhow::Error) -> Option<String> {
     const RUN: &str = "operations that began continue with `batzen wallet run`";
     if error.is::<MissingWallet>() {

@@ -72,12 +72,12 @@ fn list(evidence: &[&Evidence], output: &Output) -> String {
     text
 }
 
-/// How many false proofs are not settled.
+/// The number of false proofs that are not settled.
 pub fn unsettled(wallet: &Wallet) -> usize {
     wallet.with_state(|state| state.evidence.values().filter(|item| item.settled.is_none()).count())
 }
 
-/// What to say about false proofs that are not settled, if there are any.
+/// A notice about false proofs that are not settled, if there are any.
 pub fn notice(wallet: &Wallet, output: &Output) -> String {
     match unsettled(wallet) {
         0 => String::new(),

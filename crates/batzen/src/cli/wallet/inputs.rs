@@ -1,4 +1,4 @@
-//! Checks of amounts and URLs before anything is asked, computed or shown.
+//! Checks amounts and URLs before any request, computation or output.
 
 use batzen_protocol::payto::PaytoUri;
 use batzen_wallet::bank::parse_withdraw_uri;
@@ -49,7 +49,7 @@ pub fn deposit_amount(text: &str) -> Result<DepositAmount, InputError> {
     amount(text).map(DepositAmount::Exact)
 }
 
-/// A bank account. The signature of a deposit covers the text, so it is returned as it is.
+/// A bank account. The signature of a deposit covers the text, so it is returned unchanged.
 pub fn payto(text: &str) -> Result<&str, InputError> {
     let text = text.trim();
     PaytoUri::parse(text).map(|_| text).map_err(|error| InputError {

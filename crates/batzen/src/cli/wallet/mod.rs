@@ -27,7 +27,7 @@ use output::Output;
 /// Runs a `batzen wallet` command.
 ///
 /// # Errors
-/// Only what happens before the command can report it by itself: the runtime or the standard output failing.
+/// Only errors that the command cannot report by itself: those of the runtime or of standard output.
 pub fn run(args: WalletArgs) -> anyhow::Result<ExitCode> {
     let output = Output::new(args.json, args.no_color);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -70,7 +70,7 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
     }
 }
 
-/// Checks amounts and URLs before the wallet is opened, or anybody asked.
+/// Checks amounts and URLs before the wallet is opened and before any request.
 fn check_inputs(command: &WalletCommand) -> Result<(), InputError> {
     match command {
         WalletCommand::Withdraw(args) => {
@@ -108,12 +108,12 @@ fn default_path() -> anyhow::Result<PathBuf> {
     Ok(data.join("batzen").join("wallet.db"))
 }
 
-/// The wallet for changing it. Creates the file if it does not exist.
+/// Opens the wallet for changes. Creates the file if it does not exist.
 fn create(path: &Path) -> anyhow::Result<Wallet> {
     Ok(Wallet::open(path)?)
 }
 
-/// The wallet for changing it. The file must exist.
+/// Opens the wallet for changes. The file must exist.
 fn open(path: &Path) -> anyhow::Result<Wallet> {
     if !path.exists() {
         return Err(MissingWallet(path.to_owned()).into());
@@ -121,7 +121,7 @@ fn open(path: &Path) -> anyhow::Result<Wallet> {
     create(path)
 }
 
-/// The wallet for reading, even while `batzen wallet run` works with it. The file must exist.
+/// Opens the wallet for reading, even while `batzen wallet run` is using it. The file must exist.
 fn look(path: &Path) -> anyhow::Result<Wallet> {
     if !path.exists() {
         return Err(MissingWallet(path.to_owned()).into());

@@ -15,7 +15,7 @@ use super::errors::{EXIT_PENDING, EXIT_REFUSED};
 use super::output::{Output, day};
 use super::{evidence, inputs};
 
-/// Fetches the exchange if needed and has its terms accepted.
+/// Fetches the exchange's data if needed, and has the user accept its terms.
 async fn usable_exchange(wallet: &Wallet, url: &str, yes: bool, output: &Output) -> anyhow::Result<Exchange> {
     let bar = output.progress(format!("Asking {url}"));
     let exchange = wallet.fresh_exchange(url).await;
@@ -32,7 +32,7 @@ async fn usable_exchange(wallet: &Wallet, url: &str, yes: bool, output: &Output)
     Ok(exchange)
 }
 
-/// What a withdrawal will give, in plain words.
+/// A plain description of what a withdrawal will yield.
 fn preview_words(
     wallet: &Wallet,
     exchange: &Exchange,
@@ -206,7 +206,7 @@ pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Re
             output.note(&format!("{} {}: {}", operation.kind, operation.id, pending_words(&operation)));
         }
     }
-    // Keys first: revocations and new signing keys concern what is pending.
+    // Keys first, because revocations and new signing keys affect pending operations.
     let stale: Vec<String> = wallet.with_state(|state| {
         let now = wallet.now();
         state
@@ -229,8 +229,8 @@ pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Re
     Ok(if report.pending.is_empty() { 0 } else { EXIT_PENDING })
 }
 
-/// What a pending operation waits for, and its deadline: `waits for the bank transfer; reserve expires
-/// 2026-12-08`.
+/// The event that a pending operation waits for, and its deadline:
+/// `waits for the bank transfer; reserve expires 2026-12-08`.
 pub fn pending_words(operation: &PendingOperation) -> String {
     let mut words = operation.message.clone().unwrap_or_else(|| operation.waits_for.to_owned());
     if let (Some(until), Some(event)) = (operation.until, operation.until_event) {

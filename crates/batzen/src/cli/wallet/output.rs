@@ -1,4 +1,5 @@
-//! Data to standard output, everything else to standard error; colours and movement only on terminals.
+//! Writes data to standard output and everything else to standard error. Colours and animation appear only on
+//! terminals.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use super::errors::ErrorReport;
 
-/// How to talk to the user.
+/// How output is written.
 pub struct Output {
     json: bool,
     color: bool,
@@ -46,7 +47,7 @@ impl Output {
         if self.color { format!("\x1b[2m{text}\x1b[0m") } else { text.to_string() }
     }
 
-    /// Something for people, not part of the result.
+    /// Prints a note for people that is not part of the result.
     pub fn note(&self, text: &str) {
         if !self.json {
             eprintln!("{text}");
@@ -72,7 +73,7 @@ impl Output {
             return Ok(None);
         }
         let code = QrCode::new(text.as_bytes()).context("the text is too long for a QR code")?;
-        // Swapped: terminals are mostly dark, and a QR code is dark on light.
+        // Inverted, because terminals are mostly dark, and a QR code is dark on light.
         let image = code
             .render::<Dense1x2>()
             .dark_color(Dense1x2::Light)
@@ -82,7 +83,7 @@ impl Output {
         Ok(Some(image))
     }
 
-    /// A moving line on standard error while something takes its time; nothing if that is no terminal.
+    /// A progress line on standard error while an operation takes time; silent if that is not a terminal.
     pub fn progress(&self, text: impl Into<String>) -> ProgressBar {
         if self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
@@ -94,7 +95,7 @@ impl Output {
         bar
     }
 
-    /// Asks for a yes. Without a terminal to ask on, `--yes` is needed.
+    /// Asks for confirmation. Without a terminal, `--yes` is required.
     pub fn confirm(&self, question: &str, yes: bool) -> anyhow::Result<()> {
         if yes {
             return Ok(());
@@ -114,7 +115,7 @@ impl Output {
     }
 }
 
-/// Whether the reader of our output went away.
+/// Whether the reader has closed our output.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
@@ -123,12 +124,12 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// A day for people: `2025-03-01` in UTC.
+/// A day as text: `2025-03-01` in UTC.
 pub fn day(time: batzen_wallet::Timestamp) -> String {
     date(time).split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// A date for people: `2025-03-01 14:05:09` in UTC.
+/// A date and time as text: `2025-03-01 14:05:09` in UTC.
 pub fn date(time: batzen_wallet::Timestamp) -> String {
     time.to_string()
 }

@@ -11,11 +11,11 @@ pub enum Column {
     Right,
     /// Numbers, aligned right and emphasised.
     Bold,
-    /// Text in the background, aligned left.
+    /// Dimmed text, aligned left.
     Dim,
 }
 
-/// Rows under construction. Columns are as wide as their widest cell; the last one is not padded.
+/// A table under construction. Columns are as wide as their widest cell; the last one is not padded.
 pub struct Table {
     columns: Vec<Column>,
     rows: Vec<(Vec<String>, Vec<String>)>,
@@ -30,7 +30,7 @@ impl Table {
         self.rows.push((cells.to_vec(), Vec::new()));
     }
 
-    /// A line below the latest row, indented.
+    /// Adds an indented line below the latest row.
     pub fn note(&mut self, text: impl Into<String>) {
         if let Some((_, notes)) = self.rows.last_mut() {
             notes.push(text.into());

@@ -1,8 +1,7 @@
-//! A headless Chromium, driven by WebDriver: open a page, run script in it, look at its console, take
-//! pictures, look for what keeps people out.
+//! A headless Chromium, driven by WebDriver: opens pages, runs scripts, reads the console, takes screenshots,
+//! and checks accessibility.
 //!
-//! WebDriver is a few JSON requests, so this speaks it with our own HTTP client rather than with a library of
-//! its own.
+//! WebDriver is only a few JSON requests, so this uses our own HTTP client rather than a library.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -19,7 +18,7 @@ use super::PATIENCE;
 /// The version of axe-core that `make needs-test` installs.
 const AXE_VERSION: &str = "4.14.1";
 
-/// Hands what is serious or critical to the driver, a text for each rule that is broken.
+/// Passes serious and critical violations to the driver, one text per rule.
 const AXE_RUN: &str = r#"
     const done = arguments[arguments.length - 1];
     const node = (one) => "  " + one.html.slice(0, 200) + "\n    " + one.failureSummary.replace(/\n/g, " ");
@@ -53,7 +52,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts it. Fails with what to install if it is missing.
+    /// Starts the browser. If it is missing, fails with instructions to install it.
     pub fn start() -> Self {
         let home = tempfile::Builder::new().prefix("batzen-browser-").tempdir().unwrap();
         let log = home.path().join("driver.log");
@@ -93,7 +92,7 @@ impl Browser {
         browser
     }
 
-    /// The port that the driver has taken, as it says in its first lines.
+    /// The port that the driver has chosen, from its first lines of output.
     fn port(&mut self, log: &Path) -> u16 {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -133,21 +132,21 @@ impl Browser {
         self.post("url", &json!({"url": url}));
     }
 
-    /// The size of the page in CSS pixels; a phone's pages are laid out as phones do it.
+    /// Sets the size of the page in CSS pixels. A phone's pages are laid out as on a phone.
     pub fn resize(&self, width: u32, height: u32, is_phone: bool) {
         let parameters =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone});
         self.devtools("Emulation.setDeviceMetricsOverride", parameters);
     }
 
-    /// Whether the reader wants light on dark.
+    /// Sets whether the reader prefers a dark colour scheme.
     pub fn dark(&self, dark: bool) {
         let value = if dark { "dark" } else { "light" };
         let feature = json!({"name": "prefers-color-scheme", "value": value});
         self.devtools("Emulation.setEmulatedMedia", json!({"features": [feature]}));
     }
 
-    /// Runs script in the page: the body of a function.
+    /// Runs a script in the page: the body of a function.
     pub fn run(&self, script: &str) -> Value {
         self.post("execute/sync", &json!({"script": script, "args": []}))
     }
@@ -170,22 +169,21 @@ impl Browser {
         value.as_f64().unwrap_or_else(|| panic!("{expression} is {value}"))
     }
 
-    /// What the console says since the last call: level and message.
+    /// The console's messages since the last call: level and text.
     pub fn console(&self) -> Vec<String> {
         let entries = self.post("se/log", &json!({"type": "browser"}));
         let entry = |entry: &Value| format!("{} {}", entry["level"], entry["message"]);
         entries.as_array().unwrap().iter().map(entry).collect()
     }
 
-    /// How much wider the content is than the page, in pixels: something would have to be scrolled sideways.
+    /// How many pixels wider than the page the content is; more than 0 means that the page scrolls sideways.
     pub fn overflow(&self) -> f64 {
         self.number("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     }
 
-    /// Asserts that nothing on the page keeps people out who use it by keyboard, with a screen reader, or
-    /// with weak eyes, as far as axe-core finds that: on a desktop and on a phone, light and dark. Nothing
-    /// has to be scrolled sideways. Leaves pictures `NAME-….png` in `pictures`, and the page on a light
-    /// desktop.
+    /// Asserts that people can use the page by keyboard, with a screen reader, or with weak eyesight, as far
+    /// as axe-core can check: on a desktop and on a phone, light and dark. The page must not scroll sideways.
+    /// Leaves screenshots `NAME-….png` in `pictures`, and the page on a light desktop.
     pub fn audit(&self, pictures: &Path, name: &str) {
         for (size, is_phone) in [("phone", true), ("desktop", false)] {
             if is_phone {
@@ -204,7 +202,7 @@ impl Browser {
         }
     }
 
-    /// What axe-core finds that is serious or critical.
+    /// The serious and critical violations that axe-core finds.
     fn axe(&self) -> Vec<String> {
         if self.run("return typeof window.axe") == "undefined" {
             self.run(&format!("{}; window.axe = axe;", axe_script()));
@@ -214,7 +212,7 @@ impl Browser {
         found.iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     }
 
-    /// Writes a picture of the whole page as PNG.
+    /// Takes a screenshot of the whole page as PNG.
     pub fn screenshot(&self, file: &Path) {
         let size =
             "({width: document.documentElement.clientWidth, height: document.documentElement.scrollHeight})";
@@ -242,8 +240,8 @@ fn axe_script() -> String {
     })
 }
 
-/// For those who change a page: copies the pictures of a test to the directory that `BATZEN_PICTURES` names,
-/// if it is set.
+/// Copies the screenshots of a test to the directory in `BATZEN_PICTURES`, if set, for developers who change
+/// a page.
 pub fn keep_pictures(from: &Path) {
     let Some(to) = std::env::var_os("BATZEN_PICTURES") else { return };
     for file in std::fs::read_dir(from).unwrap().map(|file| file.unwrap().path()) {
@@ -256,7 +254,8 @@ pub fn keep_pictures(from: &Path) {
 impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() {
-            // The browser's own end, so that it leaves nothing behind; then the driver's whole group.
+            // First the browser's own exit, so that it leaves nothing behind; then the driver's whole process
+            // group.
             let _ = self.runtime.block_on(self.client.call(Method::DELETE, &self.session).send());
         }
         let group = format!("-{}", self.driver.id());

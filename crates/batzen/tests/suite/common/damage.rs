@@ -17,7 +17,7 @@ pub fn stores_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The last frame of a store's journal: its file, and its place there, in bytes.
+/// The last frame of a store's journal: its file, and its byte range in the file.
 pub fn last_frame(store: &Path) -> (PathBuf, std::ops::Range<usize>) {
     let output = run(&["store", "inspect", store.to_str().unwrap(), "--json", "--frames"]);
     let facts: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -27,13 +27,14 @@ pub fn last_frame(store: &Path) -> (PathBuf, std::ops::Range<usize>) {
     (file, number("offset")..number("offset") + number("bytes"))
 }
 
-/// Damages the journal of a store at rest in several ways: a flipped bit in each part of the last commit, and
-/// a file that lacks 100 bytes. Each time `batzen store verify` must find it, and the service that `serve`
-/// starts must refuse and say what to do. Leaves the store as it was, but for what can be rebuilt.
+/// Damages the journal of an idle store in several ways: a flipped bit in each part of the last commit, and a
+/// file that lacks 100 bytes. Each time `batzen store verify` must find the damage, and the service started
+/// with `serve` must refuse to start and say what to do. Restores the store, except for files that can be
+/// rebuilt.
 pub fn assert_damage_is_refused(dir: &Path, store: &Path, serve: &[&str]) {
     let (file, frame) = last_frame(store);
     let sound = std::fs::read(&file).unwrap();
-    // Nothing but the commit itself tells that it was acknowledged.
+    // With these files gone, only the commit itself shows that it was acknowledged.
     for guard in ["checkpoint.idx", "tail.mark"] {
         let _ = std::fs::remove_file(store.join(guard));
     }
@@ -62,7 +63,7 @@ pub fn assert_damage_is_refused(dir: &Path, store: &Path, serve: &[&str]) {
     assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
 }
 
-/// Flips a bit of the last commit, and has that commit cut off.
+/// Flips a bit in the last commit, and cuts that commit off.
 pub fn cut_last(store: &Path) {
     let (file, frame) = last_frame(store);
     let mut bytes = std::fs::read(&file).unwrap();

@@ -13,10 +13,10 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take that should take a second: machines are busy sometimes.
+/// A time limit for anything that should take a second, since machines are sometimes busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program, with nothing of the caller's configuration: the one built beside the test, or the one that
+/// The program, isolated from the caller's configuration: the one built beside the test, or the one that
 /// `BATZEN_PROGRAM` names.
 pub fn batzen() -> Command {
     let program = std::env::var_os("BATZEN_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_batzen").into());
@@ -28,7 +28,7 @@ pub fn batzen() -> Command {
     command
 }
 
-/// Runs the program to its end.
+/// Runs the program to completion.
 pub fn run(arguments: &[&str]) -> Output {
     batzen().args(arguments).output().unwrap()
 }
@@ -41,8 +41,8 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A port that is free now, below those that the system gives to clients: while a service is down, one of
-/// its own clients could be given the service's port otherwise.
+/// A free port below the range that the system gives to clients. Otherwise, while a service is down, one of
+/// its own clients could be given the service's port.
 pub fn free_port() -> u16 {
     loop {
         let mut bytes = [0; 2];
@@ -60,7 +60,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts it; what it says goes to a file in `dir`.
+    /// Starts it, with its output in a file in `dir`.
     pub fn start(dir: &Path, name: &str, arguments: &[&str]) -> Self {
         let log = File::options().create(true).append(true).open(dir.join(format!("{name}.log"))).unwrap();
         let child = batzen()
@@ -86,13 +86,13 @@ impl Service {
         assert!(status.success());
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL, and waits until the process is gone.
     pub fn kill_9(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// SIGTERM, and how it ended and after how long.
+    /// Sends SIGTERM; returns the exit status and the time it took to end.
     pub fn terminate(mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
         self.signal(15);

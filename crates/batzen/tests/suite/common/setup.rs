@@ -1,4 +1,4 @@
-//! Bank and exchange of a test: their configuration, and what tests ask of them.
+//! Bank and exchange of a test: their configuration, and requests to them.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 
-/// The status of a plain HTTP GET; 0 without an answer.
+/// The status of a plain HTTP GET; 0 if there is no answer.
 pub fn get(port: u16, path: &str) -> u16 {
     let attempt = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -30,12 +30,12 @@ pub fn wait_for(port: u16, path: &str) {
     }
 }
 
-/// A configuration of bank and exchange in `dir`: where its file is.
+/// Writes a configuration of bank and exchange in `dir`, and returns the file's path.
 pub fn config(dir: &Path, bank_port: u16, exchange_port: u16) -> String {
     config_with(dir, (bank_port, bank_port), exchange_port, "")
 }
 
-/// The same with a gateway that is reached by another port than the bank, and more options.
+/// The same, with a gateway at another port than the bank's, and further options.
 pub fn config_with(
     dir: &Path,
     (bank_port, gateway_port): (u16, u16),
@@ -70,7 +70,7 @@ pub fn config_with(
     file.to_str().unwrap().to_owned()
 }
 
-/// Sends credits to the exchange's account over one connection, each for a reserve of its own.
+/// Sends credits to the exchange's account over one connection, each for a new reserve.
 pub fn credit(bank_port: u16, first: u16, count: u16) {
     let mut stream = TcpStream::connect(("127.0.0.1", bank_port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -83,7 +83,7 @@ pub fn credit(bank_port: u16, first: u16, count: u16) {
              \"debit_account\":\"payto://x-taler-bank/localhost/c{n}?receiver-name=c{n}\"}}",
             batzen_crypto::base32::encode(&reserve)
         );
-        // One write: parts would wait for each other's acknowledgements.
+        // In one write, because separate parts would wait for each other's acknowledgements.
         let request = format!(
             "POST /taler-wire-gateway/exchange/admin/add-incoming HTTP/1.1\r\nHost: localhost\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",

@@ -1,5 +1,5 @@
-//! Denominations, shops and coins, and the requests about them: made here from the primitives, so that the
-//! proof does not rest on the wallet.
+//! Denominations, shops and coins, and the requests about them. They are built from the primitives, so that
+//! the proof does not depend on the wallet.
 
 use std::sync::Arc;
 
@@ -62,12 +62,12 @@ impl Denom {
         self.key.cipher() == Cipher::Cs
     }
 
-    /// What a coin takes from a reserve.
+    /// The amount that a coin takes from a reserve.
     pub fn cost(&self) -> Money {
         plus(self.value, self.fee_withdraw)
     }
 
-    /// What the exchange offers now.
+    /// The denominations that the exchange offers now.
     pub async fn offered(client: &Client, base_url: &str) -> Vec<Arc<Self>> {
         let reply = client.get_json(format!("{base_url}keys")).await.unwrap();
         let keys: KeysResponse = reply.ok().unwrap();
@@ -143,7 +143,7 @@ impl Shop {
     }
 }
 
-/// What is bought: a contract's hash and its deadlines.
+/// A purchase: a contract's hash and its deadlines.
 pub struct Contract {
     pub hash: HashCode,
     timestamp: Timestamp,
@@ -152,7 +152,7 @@ pub struct Contract {
 }
 
 impl Contract {
-    /// To be paid at once.
+    /// A contract to be paid at once.
     pub fn due() -> Self {
         let timestamp = now();
         Self {
@@ -163,7 +163,7 @@ impl Contract {
         }
     }
 
-    /// To be paid long after the test, so that there is time for refunds.
+    /// A contract to be paid long after the test, so that there is time for refunds.
     pub fn refundable() -> Self {
         let later = now().saturating_add(batzen_protocol::Duration::from_days(1));
         Self { refund_deadline: later, wire_deadline: later, ..Self::due() }
@@ -239,7 +239,7 @@ impl Coin {
         }
     }
 
-    /// What a history leaves on the coin, if every entry is signed by those whom it binds.
+    /// The amount that a history leaves on the coin, provided that the right party has signed every entry.
     pub fn proven_rest(&self, history: &[CoinHistoryItem]) -> Result<Money, String> {
         let (mut debits, mut credits) = (Money::ZERO, self.denom.value);
         for item in history {
@@ -320,7 +320,7 @@ impl Planchet {
         }
     }
 
-    /// Verifies the exchange's signature, too.
+    /// Also verifies the exchange's signature.
     pub fn finish(self, ev_sig: &BlindedDenomSignature) -> Coin {
         finish(self.denom, self.secrets.coin_priv, &self.unblind, ev_sig)
     }
@@ -336,7 +336,7 @@ fn finish(
     Coin { denom, key_pub: key.public_key(), key, sig }
 }
 
-/// Change in the making.
+/// A refresh in progress.
 pub struct Refresh {
     old: Arc<Coin>,
     amount: Money,

@@ -1,8 +1,8 @@
 //! The load: customers who withdraw, pay, change and get refunds, all at the same time, whatever happens to
 //! the exchange.
 //!
-//! A request that got no answer is sent again as it was, or its customer walks away and leaves it open; what
-//! is open at the end is settled by asking again ([`Load::settle`]).
+//! A request that got no answer is either repeated unchanged or abandoned and left open. Open requests are
+//! settled at the end by repeating them ([`Load::settle`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,15 +28,15 @@ use crate::common::PATIENCE;
 use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Refresh, Shop, minus, money, plus};
 use crate::crash::log::{Answer, Kind, Log, Request};
 
-/// What an acknowledged request has done.
+/// The effect of an acknowledged request.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Nothing.
     Nothing,
     /// Took coins out of a reserve: h_coin_ev and denomination of each.
     Withdraw { reserve: EddsaPublicKey, coins: Vec<(HashCode, HashCode)> },
-    /// Paid a shop with coins: what each gave. Contested: the same coins were offered to two shops at the
-    /// same time.
+    /// Paid a shop with coins: the amount from each. Contested: the same coins were offered to two shops at
+    /// the same time.
     Deposit {
         shop: usize,
         contract: HashCode,
@@ -46,13 +46,13 @@ pub enum Effect {
     },
     /// Took value from a coin.
     Melt { coin: EddsaPublicKey, rc: HashCode, amount: Money },
-    /// Made fresh coins of it.
+    /// Created fresh coins from it.
     Reveal { coin: EddsaPublicKey, rc: HashCode, coins: Vec<(HashCode, HashCode)> },
     /// Gave value back to a coin.
     Refund { coin: EddsaPublicKey, shop: usize, contract: HashCode, number: u64, amount: Money },
 }
 
-/// Good enough to choose what to do next (xorshift64).
+/// A generator good enough to choose what to do next (xorshift64).
 #[derive(Clone)]
 pub struct Dice(u64);
 
@@ -65,7 +65,7 @@ impl Dice {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        // The lower bits are the weaker ones.
+        // The lower bits are weaker.
         (self.0 >> 16) % n
     }
 
@@ -91,9 +91,9 @@ impl Dice {
 /// One attempt at a request.
 enum Attempt {
     Answered(Answer),
-    /// It surely had no effect.
+    /// It certainly had no effect.
     Unseen,
-    /// It may have had its effect.
+    /// It may have had an effect.
     Doubtful,
 }
 
@@ -116,7 +116,7 @@ struct Reserve {
     left: Money,
 }
 
-/// A coin and what is left on it.
+/// A coin and the amount left on it.
 type Held = (Arc<Coin>, Money);
 
 impl Load {
@@ -135,7 +135,7 @@ impl Load {
         }
     }
 
-    /// Lets the customers finish what they are at.
+    /// Lets the customers finish their current operation.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Release);
     }
@@ -154,7 +154,7 @@ impl Load {
         }
     }
 
-    /// Asks until there is an answer.
+    /// Retries until there is an answer.
     pub async fn ask(&self, request: &Request) -> Answer {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -166,7 +166,7 @@ impl Load {
         }
     }
 
-    /// Sends a request. None: it was refused as it may be, or its customer walked away from it.
+    /// Sends a request. `None`: it was refused for a valid reason, or its customer abandoned it.
     async fn send<T: DeserializeOwned>(
         &self,
         dice: &mut Dice,
@@ -205,7 +205,7 @@ impl Load {
         }
     }
 
-    /// Settles everything that is open by asking again. Returns how many requests that were.
+    /// Settles all open requests by repeating them. Returns their number.
     pub async fn settle(&self) -> usize {
         let entries = self.log.entries();
         let open = entries.iter().enumerate().filter(|(_, entry)| entry.is_open());
@@ -218,7 +218,7 @@ impl Load {
         settled
     }
 
-    /// A new reserve. The bank may be killed meanwhile, too.
+    /// Opens a new reserve. The bank may be killed meanwhile, too.
     async fn reserve(&self, dice: &mut Dice) -> Reserve {
         let key = EddsaPrivateKey::generate();
         let left = money("30").checked_mul(1 + dice.below(3)).unwrap();
@@ -316,7 +316,7 @@ impl Load {
         Some(self.hold(coins.collect()))
     }
 
-    /// Pays with one coin. Whether it is sure that it is paid.
+    /// Pays with one coin. Returns whether the payment is certain.
     async fn pay(
         &self,
         dice: &mut Dice,
@@ -362,7 +362,7 @@ impl Load {
         );
     }
 
-    /// Pays, and has all or half of it refunded. What is left on the coin, if that is sure.
+    /// Pays, and gets all or half of it refunded. Returns the amount left on the coin, if that is certain.
     async fn pay_and_return(&self, dice: &mut Dice, (coin, left): &Held) -> Option<Held> {
         let (shop, contract) = (self.any_shop(dice), Contract::refundable());
         if !self.pay(dice, coin, shop, &contract, *left, (true, false)).await {
@@ -380,7 +380,7 @@ impl Load {
         Some((Arc::clone(coin), minus(amount, coin.denom.fee_refund)))
     }
 
-    /// Changes what is left on a coin. Some never ask for the fresh coins.
+    /// Refreshes the rest of a coin. Some customers never ask for the fresh coins.
     async fn refresh(&self, dice: &mut Dice, (coin, amount): Held) -> Option<Vec<Held>> {
         let mut left = amount.checked_sub(coin.denom.fee_refresh).ok()?;
         let mut denoms = Vec::new();
@@ -433,7 +433,7 @@ impl Load {
         usize::try_from(dice.below(self.shops.len() as u64)).unwrap()
     }
 
-    /// Does something with a coin; what comes back is coins to go on with.
+    /// Does something with a coin; returns coins to continue with.
     async fn spend(&self, dice: &mut Dice, held: Held, other: &mut Option<Held>) -> Vec<Held> {
         let (coin, left) = &held;
         let half = left.checked_div(2).unwrap();
@@ -452,7 +452,7 @@ impl Load {
             5 | 6 if half >= coin.denom.fee_deposit => {
                 let (shop, contract) = (self.any_shop(dice), Contract::due());
                 let rest = (Arc::clone(coin), minus(*left, half));
-                // Who does not know what is left on a coin does nothing with it.
+                // If the amount left on a coin is uncertain, the coin is not used again.
                 if self.pay(dice, coin, shop, &contract, half, (false, false)).await {
                     vec![rest]
                 } else {
@@ -467,7 +467,7 @@ impl Load {
         }
     }
 
-    /// A customer, until it is over.
+    /// One customer, until the load ends.
     pub async fn customer(self: Arc<Self>, mut dice: Dice) {
         let mut reserve = self.reserve(&mut dice).await;
         let mut purse: Vec<Held> = Vec::new();
@@ -478,7 +478,7 @@ impl Load {
             }
             let index = usize::try_from(dice.below(purse.len() as u64)).unwrap();
             let (coin, left) = purse.swap_remove(index);
-            // Too little to pay with, or kept for ever.
+            // Too little to pay with, or kept forever.
             if left < coin.denom.fee_deposit || left.is_zero() || dice.one_in(10) {
                 continue;
             }
@@ -490,7 +490,7 @@ impl Load {
     }
 }
 
-/// What the log says of a coin: spent, and given back without the refund fees.
+/// The amounts of a coin according to the log: spent, and given back less the refund fees.
 pub fn spent(
     effects: impl IntoIterator<Item = Effect>,
     coins: &HashMap<EddsaPublicKey, Arc<Coin>>,

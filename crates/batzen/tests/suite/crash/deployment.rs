@@ -1,4 +1,4 @@
-//! A bank and an exchange as real processes, which are killed and started again on the same ports and
+//! A bank and an exchange as real processes, which are killed and restarted on the same ports and
 //! directories.
 
 #![allow(dead_code, reason = "each test file uses its part")]
@@ -80,7 +80,7 @@ impl Deployment {
         database.server = standby;
     }
 
-    /// A copy of the exchange's store without the last acknowledged commit, and what that is.
+    /// A copy of the exchange's store without the last acknowledged commit, with a description of the cut.
     pub fn cut_off(&self) -> (String, Store) {
         let Some(database) = &self.database else {
             let copy = self.dir.path().join("cut-off");
@@ -97,7 +97,7 @@ impl Deployment {
         ("the last melt".to_owned(), copy)
     }
 
-    /// Where the rows of a service are, as the tests read them.
+    /// The storage of a service, as the tests open it.
     fn store(&self, dir: &str) -> StoreConfig {
         match &self.database {
             Some(database) => StoreConfig::Postgres { url: database.url.clone() },
@@ -109,7 +109,7 @@ impl Deployment {
         }
     }
 
-    /// The same as the services are told.
+    /// The same as arguments of the services.
     fn store_arguments(&self) -> Vec<String> {
         let database = self.database.iter();
         database
@@ -232,7 +232,7 @@ impl Deployment {
     }
 }
 
-/// What a bank keeps.
+/// A bank's store and ledger.
 pub struct BankBooks {
     pub store: Store,
     pub ledger: Arc<DurableLedger>,
@@ -255,7 +255,7 @@ async fn answers(client: &Client, url: &str, service: &mut Service) {
 }
 
 impl Drop for Deployment {
-    /// What the services said and wrote is needed to understand a failure.
+    /// The services' output and files are needed to understand a failure.
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.dir.disable_cleanup(true);

@@ -1,5 +1,4 @@
-//! Compares what the customers know for certain with the stores of exchange and bank, row by row and sum by
-//! sum.
+//! Compares the customers' knowledge with the stores of exchange and bank, row by row and sum by sum.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -25,7 +24,7 @@ use crate::crash::customers::{Effect, spent};
 use crate::crash::deployment::BankBooks;
 use crate::crash::log::{Answer, Entry, Kind};
 
-/// What the customers know.
+/// The customers' knowledge.
 #[derive(Clone)]
 pub struct Claims<'a> {
     pub entries: Vec<Entry<Effect>>,
@@ -35,16 +34,16 @@ pub struct Claims<'a> {
     pub shops: &'a [Shop],
 }
 
-/// What was found.
+/// The result of the comparison.
 #[derive(Default)]
 pub struct Findings {
-    /// What is wrong. Empty: everything is proven.
+    /// The contradictions found; empty if everything is proven.
     pub problems: Vec<String>,
     /// The exchange's balance sheet, if there is one.
     pub totals: Option<Totals>,
     /// Transfers to merchants.
     pub transfers: usize,
-    /// Something that was due is not paid yet.
+    /// A due payment has not been made yet.
     pub is_unpaid: bool,
 }
 
@@ -101,7 +100,7 @@ fn ev_sigs(kind: Kind, answer: &Value) -> Vec<BlindedDenomSignature> {
     list.into_iter().map(|item| item.ev_sig).collect()
 }
 
-/// Each acknowledged operation has its rows, with what was answered; and there are no other rows.
+/// Each acknowledged operation has its rows, which match the answer; and there are no other rows.
 fn rows(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     let mut counts = [0_u64; 5];
     for (entry, answer) in claims.acknowledged() {
@@ -202,7 +201,7 @@ fn count<T: Table>(store: &Store) -> u64 {
     store.count::<T>().unwrap()
 }
 
-/// Each reserve has what was paid in, less what was withdrawn.
+/// Each reserve holds the sum of its credits less its withdrawals.
 fn reserves(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     let mut withdrawn: HashMap<EddsaPublicKey, Vec<Money>> = HashMap::new();
     for effect in claims.effects() {
@@ -226,7 +225,7 @@ fn reserves(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     findings.unless(booked == credited, || format!("{booked} credits booked, {credited} made"));
 }
 
-/// No coin was accepted beyond its value, and each has left what the log says.
+/// No coin was accepted beyond its value, and the rest of each coin matches the log.
 fn coins(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     let spent = spent(claims.effects(), claims.coins);
     for (coin_pub, (debits, credits)) in &spent {
@@ -249,7 +248,7 @@ fn coins(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     findings.unless(known == used, || format!("{known} coins are known, {used} were used"));
 }
 
-/// Of two shops that were offered the same coin, one got it.
+/// If two shops were offered the same coin, exactly one got it.
 fn contests(claims: &Claims<'_>, findings: &mut Findings) {
     let mut winners: HashMap<EddsaPublicKey, u32> = HashMap::new();
     for entry in &claims.entries {
@@ -317,8 +316,8 @@ async fn balance(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findin
     findings.totals = Some(totals);
 }
 
-/// Every deposit that was due is in a transfer, each transfer reached the bank once, the merchants have what
-/// is theirs.
+/// Every due deposit is in a transfer, each transfer reached the bank once, and the merchants have their
+/// money.
 async fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findings: &mut Findings) {
     let mut decided = BTreeMap::<Wtid, Money>::new();
     let mut is_settled = true;
@@ -358,7 +357,7 @@ async fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, find
                 count += 1;
             }
         }
-        // What is too small to be wired waits for more; anything larger that waits is only late.
+        // Amounts too small to be wired wait for more; anything larger that waits is only late.
         let mut waiting = BTreeMap::<Wtid, Money>::new();
         for found in exchange.all::<Aggregates>().unwrap() {
             if found.key.merchant_pub == shop.key_pub {
@@ -396,7 +395,7 @@ async fn transfers(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, find
                 findings.unless(is_paid, || format!("a deposit of coin {coin_pub} was not paid"));
             }
         }
-        // Each transfer is rounded down to a hundredth; what is left over is in the balance sheet.
+        // Each transfer is rounded down to a hundredth; the remainder is in the balance sheet.
         let paid = sum([wired, fees].into_iter().chain(waiting.into_values()));
         let rounding = earned.checked_sub(paid);
         let rounding_max = Money::new(0, 1_000_000).unwrap().checked_mul(count).unwrap();

@@ -11,15 +11,15 @@ use crate::crash::customers::Effect;
 use crate::crash::facts::Claims;
 use crate::crash::log::{Entry, Kind};
 
-/// Claims that are false, with a part of what must be said of them.
+/// Claims that are false, and a part of the message that must report them.
 pub struct FalseClaims<'a> {
     pub what: &'static str,
     pub finding: &'static str,
     pub claims: Claims<'a>,
 }
 
-/// Claims with one operation more, of each kind, that was acknowledged but never happened; and claims in
-/// which a coin was accepted twice.
+/// Claims with one extra operation of each kind that was never executed though supposedly acknowledged; and
+/// claims in which a coin was accepted twice.
 pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
     let with = |what, finding, entry: Entry<Effect>| {
         let mut claims = claims.clone();
@@ -62,7 +62,7 @@ pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
     planted
 }
 
-/// An entry whose answer is another one than was given.
+/// An entry whose answer differs from the real one.
 pub fn changed_answer(claims: &Claims<'_>) -> Entry<Effect> {
     let is_melt = |entry: &&Entry<Effect>| entry.request.kind == Kind::Melt && entry.is_acknowledged();
     let mut entry = claims.entries.iter().find(is_melt).expect("there is a melt").clone();
@@ -72,18 +72,18 @@ pub fn changed_answer(claims: &Claims<'_>) -> Entry<Effect> {
     entry
 }
 
-/// Copies a store and cuts its journal off before the last acknowledged commit. Returns how many
-/// commits that removes.
+/// Copies a store and cuts off its journal before the last acknowledged commit. Returns how many commits that
+/// removes.
 pub fn cut_off(store: &Path, copy: &Path) -> usize {
     std::fs::create_dir(copy).unwrap();
     for file in std::fs::read_dir(store).unwrap().map(Result::unwrap) {
-        // Both would tell.
+        // Either file would reveal the cut.
         let guards = ["checkpoint.idx", "tail.mark"];
         if file.file_type().unwrap().is_file() && !guards.iter().any(|name| file.file_name() == *name) {
             std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
         }
     }
-    // The workers write to deposits, too, but to no coins.
+    // The workers also write to deposits, but not to coins.
     let acknowledged_tables =
         [Withdrawals::DEF.id, Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id];
     let mut frames = Vec::new();

@@ -1,4 +1,4 @@
-//! A switch with its operators, and what its books and its participants must agree on.
+//! A switch with its operators, and the checks that its books agree with its participants.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -18,7 +18,7 @@ const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
 const PARTICIPANTS: usize = 4;
 const FUNDS_CENTS: u64 = 1_000_000_000;
 
-/// A switch that is killed and comes back at the same ports.
+/// A switch that is killed and restarted on the same ports.
 pub struct Switch {
     dir: PathBuf,
     config: PathBuf,
@@ -50,13 +50,13 @@ impl Switch {
         self.service = Some(Service::start(&self.dir, "switch", &["switch", "serve", "-c", config]));
     }
 
-    /// Starts it, and waits until it is well.
+    /// Starts it, and waits until it is healthy.
     pub fn start(&mut self) {
         self.launch();
         self.wait();
     }
 
-    /// Waits until it is well.
+    /// Waits until it is healthy.
     pub fn wait(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while !self.hub.call(0, "GET", "/health", None).is_ok_and(|(status, _)| status == 200) {
@@ -90,7 +90,7 @@ impl Switch {
     }
 }
 
-/// What the switch says of its books.
+/// The switch's own figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Books {
     debits: i128,
@@ -125,7 +125,7 @@ pub fn books(hub: &Hub, names: &[String]) -> Books {
     }
 }
 
-/// Every contradiction between the books and the notices to participants.
+/// All contradictions between the books and the notices to participants.
 pub fn problems(books: &Books, outcomes: &[Outcome]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut check = |is_right: bool, what: String| {
@@ -169,7 +169,7 @@ pub fn problems(books: &Books, outcomes: &[Outcome]) -> Vec<String> {
     problems
 }
 
-/// Participants with funds at a switch that runs.
+/// Creates participants with funds at a running switch.
 pub fn participants(switch: &Switch) -> Fsps {
     let mut config = FspsConfig::new(PARTICIPANTS, switch.participants, CURRENCY);
     config.keeps_outcomes = true;
@@ -191,7 +191,7 @@ pub fn participants(switch: &Switch) -> Fsps {
     fsps
 }
 
-/// A load without end of transfers that end in every way.
+/// An endless load of transfers that end in every possible way.
 pub fn load(schedule: Schedule) -> Load {
     Load {
         schedule,
@@ -204,7 +204,7 @@ pub fn load(schedule: Schedule) -> Load {
             (Behaviour::Duplicate, 40),
             (Behaviour::Reject, 40),
             (Behaviour::WrongFulfilment, 20),
-            // They keep their place in the loop until they expire: few.
+            // Few of these, because they occupy the loop until they expire.
             (Behaviour::Silent, 1),
         ]),
         cents_max: 10_000,

@@ -1,11 +1,11 @@
-//! What the customers know for certain: every request they sent, and the answer, if it came.
+//! The customers' knowledge: every request they sent, and the answer if it came.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use serde_json::Value;
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     CsrWithdraw,
@@ -33,16 +33,16 @@ impl Kind {
     ];
 }
 
-/// A request as it went over the wire.
+/// A request as sent over the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub kind: Kind,
-    /// Below the exchange's base URL.
+    /// The path below the exchange's base URL.
     pub path: String,
     pub body: Vec<u8>,
 }
 
-/// The end of a request.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub status: u16,
@@ -53,9 +53,9 @@ pub struct Answer {
 #[derive(Clone, Debug)]
 pub struct Entry<E> {
     pub request: Request,
-    /// What it does to money once it is acknowledged.
+    /// The effect on money once the request is acknowledged.
     pub effect: E,
-    /// How often it was sent without an answer: it may or may not have happened.
+    /// How often it was sent without an answer, so that its outcome is uncertain.
     pub doubts: u32,
     pub answer: Option<Answer>,
 }
@@ -71,7 +71,7 @@ struct Pages<E> {
     acknowledged: Vec<usize>,
 }
 
-/// What the log holds of one kind.
+/// The counts of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Answered with success.
@@ -85,19 +85,19 @@ impl<E: Clone> Log<E> {
         Self { pages: Mutex::new(Pages { entries: Vec::new(), acknowledged: Vec::new() }) }
     }
 
-    /// Notes a request before it is sent for the first time.
+    /// Records a request before it is first sent.
     pub fn open(&self, request: Request, effect: E) -> usize {
         let entries = &mut self.pages.lock().unwrap().entries;
         entries.push(Entry { request, effect, doubts: 0, answer: None });
         entries.len() - 1
     }
 
-    /// Notes that no answer came.
+    /// Records that no answer came.
     pub fn doubt(&self, number: usize) {
         self.pages.lock().unwrap().entries[number].doubts += 1;
     }
 
-    /// Notes the answer.
+    /// Records the answer.
     ///
     /// # Panics
     /// If there is one already.
@@ -120,7 +120,7 @@ impl<E: Clone> Log<E> {
         self.pages.lock().unwrap().acknowledged.len() as u64
     }
 
-    /// Copies of the entries that were acknowledged in these places of the order.
+    /// Copies of the entries at these positions in the order of acknowledgement.
     #[allow(dead_code, reason = "not every test looks at entries while the load runs")]
     pub fn acknowledged_in(&self, places: std::ops::Range<u64>) -> Vec<Entry<E>> {
         let pages = self.pages.lock().unwrap();
@@ -144,7 +144,7 @@ impl<E> Entry<E> {
         self.answer.as_ref().is_some_and(|answer| answer.status == 200)
     }
 
-    /// Whether it may have happened, as far as its sender knows.
+    /// Whether it may have been executed, as far as its sender knows.
     pub fn is_open(&self) -> bool {
         self.answer.is_none()
     }

@@ -1,4 +1,4 @@
-//! What the crash tests share.
+//! Shared code of the crash tests.
 
 pub mod coins;
 pub mod customers;

@@ -1,4 +1,4 @@
-//! What is proven over HTTP: every answer comes again, and every spent coin is refused.
+//! The proofs made over HTTP: every request gets the same answer again, and every spent coin is refused.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::crash::coins::{Coin, Contract, Shop, minus, plus};
 use crate::crash::customers::{Effect, Load, spent};
 use crate::crash::log::{Answer, Entry, Kind, Request};
 
-/// Requests at the same time.
+/// The number of concurrent requests.
 const AT_ONCE: usize = 8;
 
-/// Does something with each item, several at the same time; all problems.
+/// Runs a job for each item, several at the same time; returns all problems.
 pub async fn each<T, F>(items: Vec<T>, job: impl Fn(T) -> F + Send + Sync + 'static) -> Vec<String>
 where
     T: Send + 'static,
@@ -42,7 +42,7 @@ where
     problems
 }
 
-/// Repeats every acknowledged request byte for byte: the answer must be the same. All that differ.
+/// Repeats every acknowledged request byte for byte, and returns all answers that differ.
 pub async fn repeat(load: &Arc<Load>, entries: Vec<Entry<Effect>>) -> Vec<String> {
     let load = Arc::clone(load);
     let acknowledged = entries.into_iter().filter(Entry::is_acknowledged).collect();
@@ -59,8 +59,8 @@ pub async fn repeat(load: &Arc<Load>, entries: Vec<Entry<Effect>>) -> Vec<String
     .await
 }
 
-/// Offers every spent coin to a shop that never saw it: it must be refused, with a history that proves why.
-/// The number of coins, and all for which this is not so.
+/// Offers every spent coin to a new shop: it must be refused, with a history that proves why. Returns the
+/// number of coins, and all problems.
 pub async fn overspend(load: &Arc<Load>, entries: &[Entry<Effect>]) -> (usize, Vec<String>) {
     let effects = entries.iter().filter(|entry| entry.is_acknowledged()).map(|entry| entry.effect.clone());
     let spent: HashMap<EddsaPublicKey, (Money, Money)> = spent(effects, &load.coins.lock().unwrap());
@@ -85,7 +85,7 @@ pub async fn overspend(load: &Arc<Load>, entries: &[Entry<Effect>]) -> (usize, V
     (count, each(spent.into_iter().collect(), job).await)
 }
 
-/// Offers a spent coin to a shop that never saw it. The coin, and the proof with which it was refused.
+/// Offers a spent coin to a new shop. Returns the coin, and the proof in the refusal.
 pub async fn offer_again(
     load: &Load,
     stranger: &Shop,

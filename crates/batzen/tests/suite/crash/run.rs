@@ -1,4 +1,4 @@
-//! The proof from its beginning to its end: load, kills, and what must hold afterwards.
+//! The whole proof: load, kills, and the checks afterwards.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -17,23 +17,23 @@ use crate::crash::false_claims::{self, FalseClaims};
 use crate::crash::log::Kind;
 use crate::crash::proof;
 
-/// Customers at the same time.
+/// The number of concurrent customers.
 const CUSTOMERS: usize = 8;
 
-/// What is struck under load.
+/// What is killed under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
     /// `kill -9` of the exchange, and its restart.
     Exchange,
-    /// The bank first, which the exchange is without for a moment; then both.
+    /// The bank first, so that the exchange is briefly without it; then both.
     ExchangeAndBank,
-    /// `kill -9` of every process of PostgreSQL, and its restart. The services stay.
+    /// `kill -9` of every PostgreSQL process, and a restart. The services keep running.
     Database,
-    /// The same without restart: the standby is promoted. The services stay.
+    /// The same without a restart: the standby is promoted. The services keep running.
     FailOver,
 }
 
-/// How many kills.
+/// The number of kills.
 pub fn cycles() -> u64 {
     number("BATZEN_SOAK_CYCLES").unwrap_or(5)
 }
@@ -47,7 +47,7 @@ pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
-/// A customer that fails ends the test at once.
+/// Fails the test at once if a customer has failed.
 pub fn assert_well(customers: &mut JoinSet<()>) {
     if let Some(ended) = customers.try_join_next() {
         ended.unwrap();
@@ -82,8 +82,8 @@ pub async fn watch_every_kind(load: &Load, deployment: &mut Deployment, customer
     }
 }
 
-/// Stops both services, compares their stores with what the customers know, and starts them again. Not before
-/// the deposits that are due are paid, which the kills may have delayed: as often as that takes.
+/// Stops both services, compares their stores with the customers' knowledge, and starts them again. Repeats
+/// this until all due deposits are paid, which the kills may have delayed.
 async fn check_at_rest(deployment: &mut Deployment, claims: &Claims<'_>) -> Findings {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -110,7 +110,7 @@ fn assert_none(what: &str, problems: &[String]) {
     assert!(problems.is_empty(), "{what}: {} problems, the first: {first:#?}", problems.len());
 }
 
-/// The proof must find injected errors: false claims, and a store that lost the last acknowledged commit.
+/// The proof must find planted errors: false claims, and a store that lost the last acknowledged commit.
 async fn assert_plants_are_found(deployment: &Deployment, claims: &Claims<'_>) {
     let is_named =
         |findings: &Findings, text: &str| findings.problems.iter().any(|problem| problem.contains(text));
@@ -128,7 +128,7 @@ async fn assert_plants_are_found(deployment: &Deployment, claims: &Claims<'_>) {
     close(cut_off, bank);
 }
 
-/// Kills services, and starts again what is down.
+/// Kills services, and restarts those that are down.
 async fn kill_and_restart(
     kill: Kill,
     deployment: &mut Deployment,
@@ -160,7 +160,7 @@ async fn kill_and_restart(
     }
 }
 
-/// What the proof went over.
+/// The extent of the proof.
 pub struct Proof {
     /// Requests that were open at the end and have an answer now.
     pub settled: usize,
@@ -170,8 +170,8 @@ pub struct Proof {
     pub transfers: usize,
 }
 
-/// Lets the customers finish, and proves that nothing was lost; also that planted losses are found, which
-/// takes operations of each kind.
+/// Lets the customers finish, and proves that nothing was lost. Also proves that planted losses are found,
+/// which requires operations of each kind.
 pub async fn end_and_prove(
     deployment: &mut Deployment,
     load: &Arc<Load>,
@@ -192,7 +192,7 @@ pub async fn end_and_prove(
         denoms: &load.denoms,
         shops: &load.shops,
     };
-    // Before anything is repeated, since a repetition could make good a loss.
+    // Before any repetition, which could make good a loss.
     let first = check_at_rest(deployment, &claims).await;
     assert_none("after the kills", &first.problems);
     if with_plants {

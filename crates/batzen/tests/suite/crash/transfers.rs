@@ -1,4 +1,4 @@
-//! The load on a ledger, and what its event stream must show afterwards.
+//! The load on a ledger, and what its event stream must contain afterwards.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::common::{PATIENCE, run, stderr, stdout};
 
 pub const ACCOUNTS: u128 = 12;
-/// Accounts from here on must not be overdrawn.
+/// Accounts with this id or a higher one must not be overdrawn.
 const LIMITED_FROM: u128 = 9;
 
 pub type Statuses = BTreeMap<u128, CreateTransferStatus>;
@@ -34,7 +34,7 @@ impl Dice {
     }
 }
 
-/// One to `max` transfers; every third is reserved, and every other of these posted by the next batch.
+/// One to `max` transfers. Every third is reserved, and the next batch posts every other reserved one.
 pub fn batch(dice: &mut Dice, max: u64, next_id: &mut u128, reserved: &mut Vec<u128>) -> Vec<Transfer> {
     let mut events: Vec<Transfer> = Vec::new();
     for pending_id in reserved.drain(..) {
@@ -81,12 +81,12 @@ pub async fn connect(url: &str) -> LedgerClient {
     }
 }
 
-/// Creates transfers, however often that takes.
+/// Creates transfers, retrying as often as necessary.
 pub async fn create(ledger: &LedgerClient, events: &[Transfer]) -> Vec<CreateTransferStatus> {
     loop {
         match ledger.create_transfers(events.to_vec()).await {
             Ok(results) => return results.iter().map(|result| result.status).collect(),
-            // Unknown, or nothing was done: send the same again.
+            // The outcome is unknown, or nothing was done: send the same again.
             Err(LedgerError::Unknown(_) | LedgerError::Busy(_)) => {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -129,7 +129,7 @@ pub async fn stream(ledger: &dyn Ledger) -> Vec<ChangeEvent> {
     }
 }
 
-/// What is wrong, if anything.
+/// All problems found.
 pub fn problems(statuses: &Statuses, events: &[ChangeEvent], accounts: &[Account]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut seen = BTreeSet::new();
@@ -185,7 +185,7 @@ pub fn accounts() -> Vec<Account> {
     (1..=ACCOUNTS).map(account).collect()
 }
 
-/// What a command of the program says in JSON.
+/// The JSON output of a command.
 pub fn facts(words: &[&str]) -> Value {
     let output = run(words);
     assert!(output.status.success(), "{words:?}: {}", stderr(&output));

@@ -1,8 +1,7 @@
-//! Looks for acknowledged operations of customers while they go on, and repeats them.
+//! Looks for acknowledged operations of customers during the load, and repeats them.
 //!
-//! What was acknowledged is looked for with requests that change nothing, first: a coin's history in the
-//! refusal of a coin that is offered again, a reserve's balance, the fresh coins of a reveal. A repetition
-//! could make good what was lost.
+//! It first looks for them with requests that change nothing, since a repetition could make good a loss: a
+//! coin's history in the refusal when it is offered again, a reserve's balance, the fresh coins of a reveal.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,10 +18,10 @@ use crate::crash::customers::{Effect, Load};
 use crate::crash::log::{Entry, Kind};
 use crate::crash::proof::{each, offer_again, repeat};
 
-/// Entries that are looked at together.
+/// The number of entries audited together.
 const BATCH: u64 = 64;
 
-/// What an operation leaves in the history of a coin.
+/// The trace of an operation in the history of a coin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     Deposit { contract: HashCode },
@@ -43,19 +42,19 @@ impl Mark {
     }
 }
 
-/// The part of a reserve's status that matters here.
+/// The relevant part of a reserve's status.
 #[derive(Deserialize)]
 struct Balance {
     balance: Amount,
 }
 
-/// Something to look at.
+/// Something to audit.
 enum Question {
-    /// A reserve, and what was withdrawn from it at least.
+    /// A reserve, and the least amount withdrawn from it.
     Reserve { reserve: EddsaPublicKey, withdrawn: Money },
-    /// A spent coin, and what its history must hold, each once.
+    /// A spent coin, and the marks that its history must contain, each once.
     Coin { coin: EddsaPublicKey, marks: Vec<Mark> },
-    /// A coin that was changed, and the signatures of the fresh coins.
+    /// A coin that was refreshed, and the signatures of the fresh coins.
     Link { coin: EddsaPublicKey, ev_sigs: Vec<BlindedDenomSignature> },
 }
 
@@ -76,7 +75,8 @@ impl Auditor {
         }
     }
 
-    /// Looks at acknowledged operations from the first of these on. How far it came, and what is wrong.
+    /// Audits acknowledged operations, from the start of `places` on. Returns how far it got, and all
+    /// problems.
     pub async fn audit(&mut self, places: Range<u64>) -> (u64, Vec<String>) {
         let to = places.end.min(places.start + BATCH);
         let entries = self.load.log.acknowledged_in(places.start..to);
@@ -138,14 +138,14 @@ impl Auditor {
         each(questions, move |question| answer(Arc::clone(&load), Arc::clone(&stranger), question)).await
     }
 
-    /// Operations that never happened must be found.
+    /// Checks that operations that never happened are found.
     pub async fn assert_finds_plants(&mut self) {
         let acknowledged = self.load.log.acknowledged_in(0..self.load.log.acknowledged());
         for kind in [Kind::Withdraw, Kind::Deposit, Kind::Melt, Kind::Reveal, Kind::Refund] {
             let mut entry =
                 acknowledged.iter().rev().find(|entry| entry.request.kind == kind).unwrap().clone();
             match &mut entry.effect {
-                // Everything that came in was withdrawn again, and more.
+                // Everything credited was withdrawn again, and more.
                 Effect::Withdraw { coins, .. } => *coins = vec![coins[0]; 10_000],
                 Effect::Deposit { contract, .. } | Effect::Refund { contract, .. } => {
                     *contract = HashCode::random();

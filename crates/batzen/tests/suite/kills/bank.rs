@@ -1,4 +1,4 @@
-//! The bank under transfers of an exchange, and credits to it.
+//! The bank under transfers from an exchange and credits to it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,16 +22,16 @@ use crate::crash::deployment::Deployment;
 use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
 
-/// Kills until everything is proven and a new bank begins.
+/// The number of kills before the complete proof and a new bank.
 const ROUND: u64 = 250;
 const AUDIT_CYCLES: u64 = 20;
 const CLIENTS: usize = 4;
 /// The pause of a client between two requests.
 const PAUSE: Duration = Duration::from_millis(2);
 const PAGE: i64 = 500;
-/// Orders that are audited at the same time.
+/// The number of orders audited at the same time.
 const AUDIT_BATCH: u64 = 16;
-/// Clients wait while more acknowledged orders than this were not audited.
+/// Clients wait while more acknowledged orders than this have not been audited.
 const UNSEEN_MAX: u64 = 400;
 
 #[derive(Clone)]
@@ -40,7 +40,7 @@ enum Order {
     In(AddIncomingRequest),
 }
 
-/// All orders, with the answer if it came, and the numbers of those with an answer in the order of the
+/// All orders, each with its answer if it came, and the numbers of the answered ones in the order of the
 /// answers.
 #[derive(Default)]
 struct Log {
@@ -51,7 +51,7 @@ struct Log {
 struct Load {
     gateway: WireGatewayClient,
     log: Mutex<Log>,
-    /// Acknowledged orders that are due to be audited, and that were.
+    /// Acknowledged orders that are due for audit, and those that have been audited.
     mark: AtomicU64,
     seen: AtomicU64,
     ends: AtomicBool,
@@ -73,7 +73,7 @@ impl Load {
     fn new(bank_url: &str) -> Self {
         let url = format!("{bank_url}taler-wire-gateway/exchange/");
         let client = Client::new(&ClientOptions::default()).unwrap();
-        // Transfers share a connection, as an exchange's do.
+        // Transfers share one connection, like those of an exchange.
         let gateway =
             WireGatewayClient::new(client, &url, GatewayAuth::None).with_transfer_connections(CLIENTS);
         Self {
@@ -89,7 +89,7 @@ impl Load {
         self.log.lock().unwrap().acknowledged.len() as u64
     }
 
-    /// Asks until there is an answer. None: this credit was made before.
+    /// Retries until there is an answer. `None`: this credit was made before.
     async fn ask(&self, order: &Order) -> Result<Option<TransactionResponse>, String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -136,7 +136,7 @@ impl Load {
                 log.orders.push((order.clone(), None));
                 log.orders.len() - 1
             };
-            // A credit that was made before has no answer to be compared.
+            // A credit that was made before has no answer to compare with.
             if let Some(answer) = self.ask(&order).await.unwrap_or_else(|error| panic!("{error}")) {
                 let mut log = self.log.lock().unwrap();
                 log.orders[number].1 = Some(answer);
@@ -146,7 +146,7 @@ impl Load {
         }
     }
 
-    /// Everything that was acknowledged so far is due to be audited.
+    /// Makes everything acknowledged so far due for audit.
     fn due(&self) {
         self.mark.store(self.acknowledged(), Ordering::SeqCst);
     }
@@ -155,10 +155,10 @@ impl Load {
         self.seen.load(Ordering::SeqCst) < self.mark.load(Ordering::SeqCst)
     }
 
-    /// Audits what is due, until the load has ended and nothing is due any more.
+    /// Audits due orders until the load has ended and none are left.
     async fn audit_all(self: Arc<Self>, score: Arc<Score>) {
         loop {
-            // In this order: the end comes before the last mark.
+            // In this order, because the end comes before the last mark.
             let is_last = self.ends.load(Ordering::SeqCst);
             let (from, mark) = (self.seen.load(Ordering::SeqCst), self.mark.load(Ordering::SeqCst));
             if from == mark {
@@ -205,7 +205,7 @@ impl Load {
         }
     }
 
-    /// Looks for the row of an acknowledged order, and repeats the order. What is wrong.
+    /// Looks for the row of an acknowledged order, and repeats the order. Returns any problem.
     async fn audit(&self, order: &Order, known: &TransactionResponse) -> Option<String> {
         let name = match order {
             Order::Out(request) => format!("transfer {}", request.wtid),
@@ -262,7 +262,7 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
             wtid: Wtid::from_bytes([9; 32]),
             credit_account: payto("nobody"),
         });
-        // A kill may have cost any single order its answer, the first one too.
+        // A kill may have cost any single order its answer, including the first.
         let answered = load.log.lock().unwrap().orders.iter().find_map(|(_, answer)| answer.clone());
         let answer = answered.expect("an order has an answer");
         assert!(load.audit(&planted, &answer).await.is_some(), "an invented transfer is not found");
@@ -277,7 +277,7 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     score.proven(&found);
 }
 
-/// Both histories against all orders: each is there once, nothing else is. What is wrong.
+/// Compares both histories with all orders: each is there once, and nothing else is. Returns all problems.
 async fn complete(load: &Load) -> Vec<String> {
     let mut problems = Vec::new();
     let (mut sent, mut received) = (HashMap::new(), HashMap::new());

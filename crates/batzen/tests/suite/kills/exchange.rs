@@ -14,11 +14,11 @@ use crate::kills::auditor::Auditor;
 use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
 
-/// Kills until everything is proven and a new exchange begins: its store stays small.
+/// The number of kills before the complete proof and a new exchange, so that its store stays small.
 const ROUND: u64 = 200;
-/// Kills until the auditor must have seen everything that was acknowledged before.
+/// The number of kills after which the auditor must have caught up with everything acknowledged before.
 const AUDIT_CYCLES: u64 = 20;
-/// One in this many kills is of the bank.
+/// One in this many kills hits the bank.
 const BANK_CYCLES: u64 = 8;
 const CUSTOMERS: usize = 4;
 
@@ -39,7 +39,7 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     for _ in 0..CUSTOMERS {
         customers.spawn(Arc::clone(&load).customer(dice.child()));
     }
-    // The auditor looks at what was acknowledged before the last kill.
+    // The auditor covers everything acknowledged before the last kill.
     let (mark, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let ends = Arc::new(AtomicBool::new(false));
     let audit = tokio::spawn(audit(
@@ -84,7 +84,7 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     deployment.stop();
 }
 
-/// Waits until the auditor has seen this much; fails with it.
+/// Waits until the auditor has got this far; fails if the auditor fails.
 async fn catch_up(seen: &AtomicU64, acknowledged: u64, audit: &tokio::task::JoinHandle<Auditor>) {
     let deadline = Instant::now() + PATIENCE;
     while seen.load(Ordering::SeqCst) < acknowledged {

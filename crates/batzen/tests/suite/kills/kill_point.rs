@@ -1,4 +1,4 @@
-//! When a service is killed: while a service starts and recovers, inside of a sync to disk, under load.
+//! When a service is killed: during start and recovery, inside a disk sync, or under load.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use crate::common::{PATIENCE, Service};
 use crate::crash::customers::Dice;
 
-/// A service that recovers does so within this time after its start.
+/// A service completes its recovery within this time after its start.
 const START_US: u64 = 50_000;
-/// How long to wait for a sync to disk. A service that makes none meanwhile is killed nevertheless.
+/// How long to wait for a disk sync. A service that makes none in this time is killed regardless.
 const SYNC_MAX: Duration = Duration::from_millis(100);
 /// The pause between two checks of the threads.
 const POLL_PAUSE: Duration = Duration::from_micros(50);
 
-/// The numbers of fsync and fdatasync.
+/// The system call numbers of fsync and fdatasync.
 #[cfg(target_arch = "x86_64")]
 const SYNC_CALLS: [&str; 2] = ["74", "75"];
 #[cfg(not(target_arch = "x86_64"))]
@@ -24,9 +24,9 @@ const SYNC_CALLS: [&str; 2] = ["82", "83"];
 enum KillPoint {
     /// This long after its start.
     Start { after: Duration },
-    /// In the first sync to disk that comes this long after its start.
+    /// In the first disk sync that begins this long after its start.
     StartSync { after: Duration },
-    /// In the first sync to disk that comes this long after its first answer.
+    /// In the first disk sync that begins this long after its first answer.
     LoadSync { after: Duration },
     /// This long after its first answer.
     Load { after: Duration },
@@ -51,14 +51,13 @@ impl KillPoint {
 /// What the service was doing when it was killed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KillReport {
-    /// The service had acknowledged nothing since its start.
+    /// The service had not acknowledged anything since its start.
     pub is_early: bool,
-    /// A thread was inside of a sync to disk.
+    /// A thread was inside a disk sync.
     pub is_in_sync: bool,
 }
 
-/// Kills a service that was started just now; `acknowledged` counts the answers that its clients have
-/// received.
+/// Kills a service that was just started; `acknowledged` counts the answers that its clients have received.
 pub fn kill_at_random_point(
     service: &mut Service,
     dice: &mut Dice,
@@ -101,7 +100,7 @@ fn wait_for_sync(service: &Service) {
     }
 }
 
-/// Whether a thread of the process is inside of fsync or fdatasync. False where the kernel does not say.
+/// Whether a thread of the process is inside fsync or fdatasync. False where the kernel does not show it.
 fn is_syncing(process: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("task")) else {
         return false;

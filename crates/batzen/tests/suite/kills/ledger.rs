@@ -17,18 +17,18 @@ use crate::crash::transfers::{
 use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
 
-/// Kills until everything is proven and a new ledger begins.
+/// The number of kills before the complete proof and a new ledger.
 const ROUND: u64 = 250;
 const AUDIT_CYCLES: u64 = 20;
 const CLIENTS: u64 = 4;
-/// Transfers of a batch at most, beside those that post earlier ones.
+/// The most transfers in a batch, not counting those that post earlier ones.
 const BATCH: u64 = 8;
-/// The pause of a client between two batches: the event stream of a round stays short.
+/// The pause of a client between two batches, which keeps the event stream of a round short.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// Batches that are audited together.
+/// The number of batches audited together.
 const AUDIT_BATCHES: usize = 16;
-/// Clients wait while more batches than this were not audited.
+/// Clients wait while more batches than this have not been audited.
 const UNSEEN_MAX: usize = 150;
 
 /// A batch and its answers.
@@ -37,9 +37,9 @@ type Answered = (Vec<Transfer>, Vec<CreateTransferStatus>);
 /// The answers that clients received.
 #[derive(Default)]
 struct Log {
-    /// Transfers of all batches below.
+    /// The number of transfers in all batches below.
     count: AtomicU64,
-    /// Not looked at yet, in the order of the answers.
+    /// Batches not yet audited, in the order of the answers.
     waiting: Mutex<VecDeque<Answered>>,
     statuses: Mutex<Statuses>,
     ends: AtomicBool,
@@ -80,7 +80,7 @@ async fn client(url: String, number: u64, seed: u64, log: Arc<Log>) {
     }
 }
 
-/// Looks for the transfers of a batch, and repeats it. What is wrong.
+/// Looks for the transfers of a batch, and repeats the batch. Returns any problem.
 async fn audit(ledger: &LedgerClient, (events, statuses): &Answered) -> Vec<String> {
     let ids: Vec<u128> = events.iter().map(|event| event.id).collect();
     let found = loop {
@@ -120,7 +120,7 @@ async fn round(score: &Arc<Score>, dice: &mut customers::Dice, is_first: bool) {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| tokio::spawn(client(url.clone(), number, dice.below(u64::MAX), Arc::clone(&log))))
         .collect();
-    // Batches that were answered before the last kill, and not looked at yet.
+    // Batches that were answered before the last kill and have not been audited yet.
     let due = Arc::new(AtomicU64::new(0));
     let auditor = tokio::spawn({
         let (score, log, due, url) = (Arc::clone(score), Arc::clone(&log), Arc::clone(&due), url.clone());

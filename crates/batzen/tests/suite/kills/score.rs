@@ -1,4 +1,4 @@
-//! What the campaign has done and found, service by service.
+//! What the campaign has done and found, by service.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -44,7 +44,7 @@ impl Score {
         counts
     }
 
-    /// Kills that are still to be made.
+    /// The number of kills still to be made.
     pub fn left(&self) -> u64 {
         self.target.saturating_sub(self.counts().cycles)
     }
@@ -62,15 +62,16 @@ impl Score {
         });
     }
 
-    /// This many operations were acknowledged under load.
+    /// Records operations acknowledged under load.
     pub fn acknowledged(&self, count: u64) {
         self.change(|counts| counts.acknowledged += count);
     }
 
-    /// This many acknowledged operations were looked for and repeated after a kill; all that was found wrong.
+    /// Records acknowledged operations that were looked for and repeated after a kill, and the problems
+    /// found.
     ///
     /// # Panics
-    /// When something was wrong.
+    /// When a problem was found.
     pub fn repeated(&self, count: u64, problems: &[String]) {
         let twice = problems.iter().filter(|problem| problem.contains("twice")).count() as u64;
         self.change(|counts| {
@@ -82,10 +83,10 @@ impl Score {
         assert!(problems.is_empty(), "{}: {} problems, the first: {first:#?}", self.service, problems.len());
     }
 
-    /// A complete proof was made; what it found wrong.
+    /// Records a complete proof, and the problems found.
     ///
     /// # Panics
-    /// When something was wrong.
+    /// When a problem was found.
     pub fn proven(&self, problems: &[String]) {
         self.change(|counts| counts.proofs += 1);
         self.repeated(0, problems);

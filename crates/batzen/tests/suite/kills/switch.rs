@@ -16,14 +16,14 @@ use crate::crash::hub::{Switch, books, load, participants, problems};
 use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
 
-/// Kills until everything is proven and a new switch begins.
+/// The number of kills before the complete proof and a new switch.
 const ROUND: u64 = 250;
 const AUDIT_CYCLES: u64 = 20;
-/// Transfers a second: what a round has to repeat stays small.
+/// Few enough transfers per second to keep small what a round has to repeat.
 const LOAD: Schedule = Schedule::Open { per_s: 200.0, in_flight_max: 12 };
-/// Questions at the same time.
+/// The number of concurrent queries.
 const AT_ONCE: usize = 8;
-/// The switch does not compare it with its clock.
+/// The switch does not compare the date with its clock.
 const DATE: &str = "Mon, 01 Jan 2024 00:00:00 GMT";
 const TRANSFERS: &str = "application/vnd.interoperability.transfers+json;version=1";
 
@@ -40,12 +40,12 @@ struct Auditor {
     fsps: Arc<Fsps>,
     client: Client,
     switch_url: String,
-    /// Callbacks that the payer had when it asked last.
+    /// For each transfer, the number of callbacks the payer had when it last asked.
     asked: HashMap<TransferId, u32>,
 }
 
 impl Auditor {
-    /// Asks about everything that has ended and was not asked about.
+    /// Asks about every ended transfer that was not asked about before.
     async fn ask_about_new(&mut self) {
         let is_told = |outcome: &Outcome| {
             outcome.payer_notice.is_some_and(|notice| !matches!(notice, Notice::Refused(_)))
@@ -72,7 +72,7 @@ impl Auditor {
         }
     }
 
-    /// Waits until every question has its callback: those asked before a kill are asked again.
+    /// Waits until every query has its callback; queries sent before a kill are repeated.
     async fn wait_for_callbacks(&mut self) -> u64 {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -120,7 +120,7 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     });
     fsps.load(load(LOAD));
     let ends = Arc::new(AtomicBool::new(false));
-    // The auditor asks about what has ended; questions before a kill are answered after it, or asked again.
+    // The auditor queries ended transfers. Queries sent before a kill are answered after it, or repeated.
     let auditor = tokio::spawn({
         let ends = Arc::clone(&ends);
         let mut auditor = Auditor {

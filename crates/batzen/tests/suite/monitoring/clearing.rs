@@ -1,5 +1,5 @@
-//! A ledger and a switch whose money is in it, as an operator starts them, and participants that keep them
-//! busy.
+//! A ledger and a switch that keeps its money there, as an operator starts them, and participants that keep
+//! them busy.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
 
 /// A ledger, a switch and its participants.
 pub struct Clearing {
-    /// Where the ledger's pages are.
+    /// The base URL of the ledger's pages.
     pub ledger: String,
-    /// Where the switch's pages are.
+    /// The base URL of the switch's pages.
     pub switch: String,
     participants: String,
     services: Vec<Service>,
@@ -48,7 +48,7 @@ impl Clearing {
         }
     }
 
-    /// Begins transfers that go on until this is dropped.
+    /// Starts transfers that continue until this is dropped.
     pub fn clear(&mut self) {
         let address = |url: &str| {
             url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1")
@@ -62,12 +62,12 @@ impl Clearing {
     }
 }
 
-/// With a slash at the end.
+/// Adds a slash at the end.
 fn base(url: &str) -> String {
     format!("{}/", url.trim_end_matches('/'))
 }
 
-/// Starts a service; the words after `… ready: ` are where it listens.
+/// Starts a service, and reads its addresses from the words after `… ready: `.
 fn ready(dir: &Path, name: &str, words: &[&str]) -> (Service, Vec<String>) {
     let mut service = Service::start(dir, name, words);
     let deadline = Instant::now() + PATIENCE;

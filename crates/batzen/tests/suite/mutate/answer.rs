@@ -1,34 +1,34 @@
-//! Answers as a client of HTTP/1.1 reads them, and what must be true of each.
+//! Parses answers as an HTTP/1.1 client does, and checks what must be true of each.
 
 use serde_json::Value;
 
-/// How a service says what is wrong.
+/// The format in which a service reports errors.
 #[derive(Clone, Copy, Debug)]
 pub enum Errors {
     /// `{"code": 22, ..}`.
     Code,
-    /// `{"error": "malformed", ..}`; the frame's own errors have a code.
+    /// `{"error": "malformed", ..}`; errors of the HTTP frame have a code instead.
     Name,
     /// `{"errorInformation": {"errorCode": "3101", ..}}`.
     Fspiop,
 }
 
-/// Error codes of coins to recoup that cannot be blinded again with the secret that came with them.
+/// Error codes for coins to recoup whose blinding cannot be reproduced with the secret in the request.
 const BLINDING_FAILED: [u64; 2] = [1553, 1578];
 
-/// An answer at the beginning of what was received.
+/// An answer at the beginning of the received bytes.
 pub struct Answer {
     pub status: u16,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub length: usize,
-    /// Whether the server closes the connection behind it.
+    /// Whether the server closes the connection after it.
     pub closes: bool,
 }
 
-/// Reads an answer. None while it is not whole; `is_ended` says that nothing follows.
+/// Parses an answer. `None` if it is incomplete; `is_ended` says that no more bytes follow.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the answer.
 pub fn read(input: &[u8], is_head: bool, is_ended: bool, errors: Errors) -> Result<Option<Answer>, String> {
     let Some(end) = input.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);
@@ -56,7 +56,7 @@ pub fn read(input: &[u8], is_head: bool, is_ended: bool, errors: Errors) -> Resu
     }
     let start = end + 4;
     if status == 101 {
-        // Another protocol from here on.
+        // Another protocol follows.
         return Ok(Some(Answer { status, length: input.len(), closes: true }));
     }
     if is_head || matches!(status, 100..=199 | 204 | 304) {
@@ -85,7 +85,7 @@ pub fn read(input: &[u8], is_head: bool, is_ended: bool, errors: Errors) -> Resu
     Ok(Some(Answer { status, length: start + taken, closes }))
 }
 
-/// Puts the chunks of a body together. None while it is not whole.
+/// Joins the chunks of a body. `None` if it is incomplete.
 fn chunks(mut rest: &[u8], joined: &mut Vec<u8>) -> Result<Option<usize>, String> {
     let all = rest.len();
     loop {
@@ -109,7 +109,7 @@ fn chunks(mut rest: &[u8], joined: &mut Vec<u8>) -> Result<Option<usize>, String
 fn check(status: u16, is_json: bool, body: &[u8], errors: Errors) -> Result<(), String> {
     let shown = || String::from_utf8_lossy(&body[..body.len().min(400)]).into_owned();
     if status >= 500 && status != 503 {
-        // The protocol wants this status where it is the client who is wrong.
+        // The protocol uses this status although the fault is the client's.
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         if status == 500 && value["code"].as_u64().is_some_and(|code| BLINDING_FAILED.contains(&code)) {
             return Ok(());
@@ -137,7 +137,7 @@ fn check(status: u16, is_json: bool, body: &[u8], errors: Errors) -> Result<(), 
     }
 }
 
-/// What a service must not answer is found, and what it may is not.
+/// Invalid answers are found, and valid ones are accepted.
 #[test]
 fn wrong_answers_are_found() {
     let answer = |status: u16, body: &str| {

@@ -1,4 +1,4 @@
-//! A run against one process, with everything that must be true of it.
+//! A run against one process, and the checks on that process.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use crate::mutate::dice::Dice;
 use crate::mutate::pump::{self, Failure, Listener};
 use crate::mutate::score::Score;
 
-/// Requests of each run if nothing else is said.
+/// The default number of requests per run.
 const REQUESTS: u64 = 3000;
-/// The runs, and how many percent of `BATZEN_MUTATE_REQUESTS` each sends. Services that answer
-/// faster get more than an even share, so that a large total takes less time.
+/// The runs, and what percentage of `BATZEN_MUTATE_REQUESTS` each sends. Services that answer faster get more
+/// than an even share, so that a large total takes less time.
 const SHARES: [(&str, u64); 7] = [
     ("exchange", 40),
     ("bank", 10),
@@ -20,23 +20,23 @@ const SHARES: [(&str, u64); 7] = [
     ("signer", 3),
     ("signer_pages", 1),
 ];
-/// Growth of the memory that needs no reason.
+/// Memory growth that needs no explanation.
 const GROWTH_BYTES: u64 = 64 << 20;
-/// What one request that succeeds may leave behind in memory: rows' places in indexes.
+/// The memory that one successful request may leave behind for its rows in indexes.
 const GROWTH_BYTES_PER_ROW: u64 = 256;
-/// What a process may use at most, while large bodies are under way.
+/// The most memory that a process may use while large bodies are under way.
 const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// How many requests, and the seed of all choices.
+/// The number of requests, and the seed of all choices.
 pub struct Plan {
     pub service: &'static str,
     pub requests: u64,
     pub seed: u64,
-    /// Requests to all services, as the environment says; 0 if it says nothing.
+    /// The number of requests to all services, from the environment; 0 if it is not set.
     total: u64,
 }
 
@@ -55,13 +55,13 @@ impl Plan {
         }
     }
 
-    /// The bytes that an earlier run failed with, to be sent instead of new requests.
+    /// The bytes with which an earlier run failed, to be sent instead of new requests.
     pub fn replay() -> Option<Vec<u8>> {
         let file = std::env::var_os("BATZEN_MUTATE_REPLAY")?;
         Some(std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())))
     }
 
-    /// Writes the bytes of a failure to a file, and fails.
+    /// Writes the bytes of a failure to a file, and fails the test.
     pub fn fail(&self, failure: &Failure, after: u64) -> ! {
         let Self { service, seed, total, .. } = self;
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mutate");
@@ -82,7 +82,7 @@ impl Plan {
     }
 }
 
-/// A process that is looked at during the run.
+/// A process that is observed during the run.
 pub struct Watched<'a> {
     pub service: &'a mut Service,
     pub log: PathBuf,
@@ -98,7 +98,7 @@ impl Watched<'_> {
         kib.unwrap_or(0) << 10
     }
 
-    /// What is wrong with the process now.
+    /// Checks the process now.
     pub fn look(&mut self, score: &mut Score, sent: u64) -> Result<(), String> {
         if let Some(status) = self.service.child.try_wait().unwrap() {
             return Err(format!("the service has ended: {status}\n{}", self.last_lines()));
@@ -117,7 +117,7 @@ impl Watched<'_> {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// What is wrong after a run.
+    /// Checks the process after a run.
     pub fn judge(&mut self, score: &mut Score) -> Result<(), String> {
         self.look(score, score.sent)?;
         if let Some(line) = self.text().lines().find(|line| line.contains("panicked at")) {
@@ -132,8 +132,8 @@ impl Watched<'_> {
     }
 }
 
-/// What is wrong with the memory (requests sent, bytes) of a run. Buffers of large requests come and go, so
-/// the least of the last fifth, which has not been given back, is compared with the most of the first two
+/// Checks the memory during a run, given as (requests sent, bytes). Buffers of large requests come and go, so
+/// the minimum of the last fifth, which was never freed, is compared with the maximum of the first two
 /// fifths.
 fn check_memory(memory: &[(u64, u64)], sent: u64, done: u64) -> Result<(), String> {
     let begin = memory.iter().filter(|(after, _)| *after <= sent / 5 * 2).map(|(_, bytes)| *bytes).max();
@@ -150,7 +150,7 @@ fn check_memory(memory: &[(u64, u64)], sent: u64, done: u64) -> Result<(), Strin
     }
 }
 
-/// A leak of 200 bytes a request is found, and memory that is used and given back is none.
+/// A leak of 200 bytes per request is found; memory that is used and freed is not reported.
 #[test]
 fn growing_memory_is_found() {
     let run = |bytes: &dyn Fn(u64) -> u64| -> Vec<(u64, u64)> {
@@ -163,7 +163,7 @@ fn growing_memory_is_found() {
     assert!(check(&[(500_000, 2 << 30)], 0).is_err());
 }
 
-/// Sends what the plan says, and shows the figures.
+/// Sends the requests of the plan, and shows the figures.
 pub fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>) {
     if let Some(bytes) = Plan::replay() {
         for (number, listener) in listeners.iter().enumerate() {
@@ -192,7 +192,7 @@ pub fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>) {
     });
     score.memory = memory.memory;
     if let Err(mut failure) = result {
-        // It says more that the process is gone than that it does not answer.
+        // If the process is gone, that says more than a missing answer.
         std::thread::sleep(std::time::Duration::from_millis(300));
         if let Err(what) = watched.look(&mut score, 0) {
             failure.what = format!("{}; {what}", failure.what);
@@ -210,7 +210,7 @@ pub fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>) {
         println!("{:>10} {:>10} {:>10} {:>8}  {name}", tally.sent, tally.done, tally.refused, tally.busy);
     }
     println!("{}", score.json(plan.service, plan.seed));
-    // A run that does not reach an endpoint shows nothing about it.
+    // A run that does not reach an endpoint proves nothing about it.
     for (number, listener) in listeners.iter().enumerate() {
         for (route, endpoint) in listener.seeds.routes.iter().enumerate() {
             let sent = score.tallies.get(&(number, route)).map_or(0, |tally| tally.sent);

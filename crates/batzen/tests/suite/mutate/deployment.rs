@@ -28,7 +28,7 @@ struct Deployment {
     dir: tempfile::TempDir,
     bank_port: u16,
     exchange_port: u16,
-    /// Where clients look for them: the proxies.
+    /// The addresses that clients use, which are those of the proxies.
     bank_url: String,
     bank: Service,
     exchange: Service,
@@ -37,7 +37,7 @@ struct Deployment {
 }
 
 impl Deployment {
-    /// Starts both, signs what the exchange needs, and lets wallets withdraw, pay and recoup.
+    /// Starts both, signs what the exchange needs, and has wallets withdraw, pay and recoup.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -111,7 +111,7 @@ impl Deployment {
         }
     }
 
-    /// A denomination and an online key are revoked, which wallets notice.
+    /// Revokes a denomination and an online key, which wallets notice.
     fn revoke(&self) {
         let keys: Value = serde_json::from_str(&self.get("/keys")).unwrap();
         let denoms = stdout(&run_program(&["wallet", "--wallet", &self.path("rsa"), "--json", "coins"]));
@@ -122,8 +122,8 @@ impl Deployment {
         self.offline(&["revoke-denomination", hash, "upload"]);
         let key = keys["signkeys"][0]["key"].as_str().expect("keys name the online key");
         self.offline(&["revoke-signkey", key, "upload"]);
-        // Without a signed online key the exchange has no answer to `/keys`: its new one must be there before
-        // it can be signed.
+        // Without a signed online key the exchange cannot answer `/keys`, so its new key must exist before it
+        // can be signed.
         for kind in ["future_denoms", "future_signkeys"] {
             self.wait_for_future(kind);
         }
@@ -134,7 +134,7 @@ impl Deployment {
         let _ = run_program(&["wallet", "--wallet", &wallet, "--yes", "run"]);
     }
 
-    /// Waits until the exchange has made keys that the master key has not signed.
+    /// Waits until the exchange has created keys that the master key has not signed.
     fn wait_for_future(&self, kind: &str) {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -153,7 +153,7 @@ impl Deployment {
         answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
     }
 
-    /// The headers of a customer who is logged in at the bank's page.
+    /// The headers of a customer who is logged in on the bank's page.
     fn web_session(&self) -> [(&'static str, String); 3] {
         let body = json!({"username": "rsa", "password": "secret"}).to_string();
         let request = format!(
@@ -250,7 +250,7 @@ impl Deployment {
         seeds
     }
 
-    /// Wallets are served, and all books add up.
+    /// Wallets are served, and all books balance.
     fn prove(self) {
         self.withdraw("late", "any");
         self.pay("late", "KUDOS:2.5");
@@ -289,7 +289,7 @@ fn texts(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// What exchange and offline tool have in common. Section `[exchange]` is the last.
+/// The options that exchange and offline tool share. Section `[exchange]` is the last.
 fn common_config(home: &Path, url: &str) -> String {
     let coin = |name: &str, value: &str, cipher: &str| {
         format!(

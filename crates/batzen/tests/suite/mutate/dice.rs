@@ -1,4 +1,4 @@
-//! Random choices that follow from a seed.
+//! Random choices derived from a seed.
 
 /// SplitMix64.
 pub struct Dice(u64);
@@ -21,7 +21,7 @@ impl Dice {
         usize::try_from(self.next() % limit as u64).expect("below a usize")
     }
 
-    /// True in `percent` of 100 cases.
+    /// True with a probability of `percent` in 100.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

@@ -1,4 +1,4 @@
-//! Frames of the ledger's binary protocol (`docs/ledger-protocol.md`) that are not quite valid.
+//! Slightly invalid frames of the ledger's binary protocol (`docs/ledger-protocol.md`).
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +11,7 @@ use crate::mutate::score::Score;
 
 const HEADER_BYTES: usize = 24;
 const BODY_BYTES_MAX: usize = 1_048_192;
-/// Frames before their answers are read.
+/// The number of frames sent before their answers are read.
 const DEPTH: usize = 64;
 const CONNECTIONS: usize = 6;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ fn frame(kind: u16, status: u16, number: u64, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Writes the header's checksum.
+/// Fills in the header's checksum.
 fn seal(header: &mut [u8]) {
     let checksum = crc32c::crc32c(&header[4..HEADER_BYTES]);
     header[..4].copy_from_slice(&checksum.to_le_bytes());
@@ -46,7 +46,7 @@ fn hello() -> Vec<u8> {
     frame(1, 0, 0, &body)
 }
 
-/// An id that is likely to be met again.
+/// An id that is likely to occur again.
 fn id(dice: &mut Dice) -> u128 {
     match dice.below(20) {
         0 => 0,
@@ -107,7 +107,7 @@ fn user_data(dice: &mut Dice, out: &mut Vec<u8>) {
     out.extend_from_slice(&(number(dice) as u32).to_le_bytes());
 }
 
-/// A filter: random places of zeros are numbers.
+/// A filter: zeros with numbers at random places.
 fn filter(dice: &mut Dice, size: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + size, 0);
@@ -122,7 +122,7 @@ fn filter(dice: &mut Dice, size: usize, out: &mut Vec<u8>) {
     }
     // The limit.
     let at = start + if size == 80 { 60 } else { 44 };
-    // Answers of a megabyte would take most of the time.
+    // Answers of a megabyte would take up most of the time.
     let limit =
         if dice.chance(1) { [8189, 8190, u32::MAX][dice.below(3)] } else { [0, 1, 10, 20][dice.below(4)] };
     out[at..at + 4].copy_from_slice(&limit.to_le_bytes());
@@ -146,13 +146,13 @@ fn body(dice: &mut Dice, kind: u16, size: usize) -> Vec<u8> {
     out
 }
 
-/// What is expected of a frame: its number and kind, or that the connection ends.
+/// The expected answer to a frame: its number and kind, or the end of the connection.
 enum Expected {
     Answer(u64),
     End,
 }
 
-/// A frame that is mutated in one of several ways.
+/// A frame mutated in one of several ways.
 fn mutated(dice: &mut Dice, number: u64) -> (Vec<u8>, Expected) {
     let (kind, size) = KINDS[dice.below(KINDS.len())];
     let mut body = body(dice, kind, size);
@@ -179,7 +179,7 @@ fn mutated(dice: &mut Dice, number: u64) -> (Vec<u8>, Expected) {
             (bytes, Expected::End)
         }
         3 => {
-            // Another size than there is, under a right checksum.
+            // A wrong size under a correct checksum.
             let size = [0, body.len() + 1, BODY_BYTES_MAX + 1, u32::MAX as usize][dice.below(4)] as u32;
             bytes[8..12].copy_from_slice(&size.to_le_bytes());
             seal(&mut bytes);
@@ -198,7 +198,7 @@ fn mutated(dice: &mut Dice, number: u64) -> (Vec<u8>, Expected) {
 struct Link {
     stream: TcpStream,
     input: Vec<u8>,
-    /// How much of it has been taken.
+    /// The number of bytes consumed.
     taken: usize,
     part: Vec<u8>,
 }
@@ -218,7 +218,7 @@ impl Link {
         }
     }
 
-    /// The next frame: number, kind and status. None at the end.
+    /// The next frame: number, kind and status. `None` at the end.
     fn frame(&mut self) -> Result<Option<(u64, u16, u16)>, String> {
         loop {
             let input = &self.input[self.taken..];
@@ -297,7 +297,7 @@ pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
                 Ok(link) => link,
                 Err(what) => plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent),
             };
-            // It may have been closed after a frame that makes no sense.
+            // It may have been closed after an invalid frame.
             let _ = opened.stream.write_all(&bytes);
             if ends {
                 let _ = opened.stream.shutdown(Shutdown::Write);
@@ -307,7 +307,7 @@ pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
         for (link, (mut opened, bytes, mut expected, ends)) in links.iter_mut().zip(batches) {
             while ends || !expected.is_empty() {
                 let what = match opened.frame() {
-                    // Answers before the frame that ended the connection may be lost with it.
+                    // Answers that precede the end of the connection may be lost with it.
                     Ok(None) if ends => break,
                     Ok(None) => "the connection was closed".to_owned(),
                     Ok(Some((_, 1, status))) if ends && status > 0 => continue,
@@ -337,7 +337,7 @@ pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
     println!("{}", score.json(plan.service, plan.seed));
 }
 
-/// The kinds are those of the program.
+/// The kinds match those of the program.
 #[test]
 fn kinds_of_the_ledger_are_complete() {
     use batzen_ledger_net::frame::Kind;

@@ -1,4 +1,4 @@
-//! A ledger, by HTTP and by its binary protocol.
+//! A ledger, attacked over HTTP and over its binary protocol.
 
 use std::path::Path;
 
@@ -106,7 +106,7 @@ impl Ledger {
         self.dir.path().join("ledger.log")
     }
 
-    /// It still answers, ends in order, and its whole log is sound.
+    /// It still answers, ends cleanly, and its whole log verifies.
     fn prove(self) {
         assert_eq!(get(self.http_port, "/v1/events?limit=1"), 200);
         let (status, _) = self.service.terminate();

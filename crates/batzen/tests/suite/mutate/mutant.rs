@@ -1,4 +1,4 @@
-//! A request that is not quite valid, as bytes.
+//! A slightly invalid request, as bytes.
 
 use std::io::Write as _;
 
@@ -9,11 +9,12 @@ use crate::mutate::text::Pool;
 /// What must happen after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is answered, and the connection goes on unless the answer says otherwise.
+    /// It is answered, and the connection stays open unless the answer says otherwise.
     Answered,
-    /// Its end cannot be seen: the client ends its side, and the server answers or not, and closes.
+    /// The server cannot see where it ends: the client closes its side, and the server closes, with or
+    /// without an answer.
     Broken,
-    /// It may wait for long: the client goes away.
+    /// The answer may take long, so the client leaves without it.
     Abandoned,
 }
 
@@ -24,7 +25,7 @@ pub struct Mutant {
     pub ending: Ending,
 }
 
-/// Headers whose values decide how a request is read.
+/// Headers that affect how a request is parsed.
 const HEADERS: [(&str, &str); 22] = [
     ("Accept", "text/html;q=0.1, */*;q=1e9"),
     ("Accept", "text/event-stream"),
@@ -52,7 +53,7 @@ const HEADERS: [(&str, &str); 22] = [
 
 const METHODS: [&str; 9] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "PURGE", "post"];
 
-/// The parts of a request while they are changed.
+/// The parts of a request while it is being mutated.
 struct Draft {
     method: String,
     path: String,
@@ -63,12 +64,12 @@ struct Draft {
 }
 
 impl Mutant {
-    /// The seed as it is.
+    /// The seed, unchanged.
     pub fn unchanged(seed: &Seed) -> Self {
         Draft::new(seed, bytes(&seed.body)).finish(None)
     }
 
-    /// The seed with something wrong, mostly one thing, sometimes several.
+    /// The seed with something wrong, mostly in one place, sometimes in several.
     pub fn new(seed: &Seed, dice: &mut Dice, pool: &Pool) -> Self {
         let body = match &seed.body {
             Body::Json(tree) if dice.chance(80) => {
@@ -83,7 +84,7 @@ impl Mutant {
             body => bytes(body),
         };
         let mut draft = Draft::new(seed, body);
-        // What is wrong inside a body is not met if the head is wrong.
+        // Errors in the body are not reached if the head is invalid.
         let is_plain = matches!(&seed.body, Body::None) || dice.chance(25);
         if is_plain {
             match dice.below(12) {
@@ -216,7 +217,7 @@ impl Draft {
             0 if !self.headers.is_empty() => drop(self.headers.remove(place)),
             1 if !self.headers.is_empty() => {
                 let value = pool.mutate(dice, &self.headers[place].1);
-                // A line more would be another header, or another request.
+                // A line break would start another header or another request.
                 self.headers[place].1 = value.replace(|c: char| c.is_control(), "_");
             }
             2 if !self.headers.is_empty() => self.headers.push(self.headers[place].clone()),
@@ -247,12 +248,12 @@ impl Draft {
         }
     }
 
-    /// Compresses the body, and damages that sometimes.
+    /// Compresses the body, and sometimes damages the result.
     fn encode(&mut self, dice: &mut Dice) {
         self.encoding =
             Some(["deflate", "deflate", "gzip", "br", "identity", "deflate, deflate"][dice.below(6)]);
         if dice.chance(5) {
-            // Little that becomes much.
+            // Small input that decompresses to a lot.
             self.body = vec![b' '; [1 << 16, 1 << 20, 20 << 20][dice.below(3)]];
         }
         if dice.chance(90) {
@@ -287,31 +288,31 @@ impl Draft {
         };
         let mut mutant = self.finish(Some(&tail));
         match dice.below(24) {
-            // Not even a head.
+            // Without even a head.
             0 => mutant.bytes = (0..dice.below(4000)).map(|_| dice.next().to_le_bytes()[0]).collect(),
             1 => mutant.bytes.truncate(dice.below(60)),
-            // Two answers of which the second has no body could not be told apart.
+            // With two answers, the second without a body, the client could not tell them apart.
             2 if !mutant.is_head => mutant.bytes.splice(..0, *b"OPTIONS * HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: batzen-concurrent\r\nHost: a\r\n\r\n").for_each(drop),
             _ => {}
         }
-        // Whoever asks to wait, perhaps for a minute, is left without waiting for the answer.
+        // Requests for a long poll, which may take a minute, are abandoned without an answer.
         if mutant.ending != Ending::Abandoned {
             mutant.ending = Ending::Broken;
         }
         mutant
     }
 
-    /// The bytes; `tail` ends the head instead of the body's true length.
+    /// Serialises the request; `tail` ends the head instead of the body's true length.
     fn finish(self, tail: Option<&str>) -> Mutant {
         let mut out = Vec::with_capacity(512 + self.body.len());
         let Self { method, path, query, headers, body, encoding } = self;
         let mut target = if query.is_empty() { path } else { format!("{path}?{query}") };
-        // Otherwise it would be another request.
+        // Otherwise it would be a different request.
         target.retain(|c| !matches!(c, ' ' | '\r' | '\n' | '\0'));
         let broken = tail.map_or(0, str::len);
         let write = &mut out;
         let _ = write!(write, "{method} {target} HTTP/1.{}\r\n", if broken == 2 { "0" } else { "1" });
-        // Sometimes there is none.
+        // Sometimes it is missing.
         if broken != 2 {
             let _ = write!(write, "Host: localhost\r\n");
         }
@@ -334,7 +335,7 @@ impl Draft {
     }
 }
 
-/// Whether the request asks to be answered late.
+/// Whether the request asks for a delayed answer.
 fn waits(target: &str) -> bool {
     ["timeout_ms=", "long_poll_ms="].iter().any(|name| {
         target.split(name).skip(1).any(|rest| {

@@ -1,4 +1,4 @@
-//! A proxy that notes what clients send: valid requests to mutate.
+//! A proxy that records what clients send, as valid requests to mutate.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Takes connections on `port` of this machine, and carries them to `target` of it.
+    /// Accepts connections on local port `port`, and forwards them to local port `target`.
     pub fn start(port: u16, target: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let streams = Streams::default();
@@ -49,6 +49,6 @@ fn carry(mut from: TcpStream, mut to: TcpStream, noted: Option<&Mutex<Vec<u8>>>)
             break;
         }
     }
-    // Either side may have gone already.
+    // Either side may have closed already.
     let _ = to.shutdown(Shutdown::Write);
 }

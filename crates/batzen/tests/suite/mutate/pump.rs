@@ -1,4 +1,4 @@
-//! Sends requests over several connections at once, many on each, and judges what comes back.
+//! Sends requests over several connections at once, many on each, and checks the answers.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -13,16 +13,16 @@ use crate::mutate::mutant::{Ending, Mutant};
 use crate::mutate::score::Score;
 use crate::mutate::seeds::Seeds;
 
-/// Requests on one connection before the first is answered.
+/// The number of requests sent on one connection before the first is answered.
 const DEPTH: usize = 16;
-/// Bytes of them, about.
+/// Their approximate size in bytes.
 const BATCH_BYTES: usize = 96 << 10;
 /// Connections to each listener.
 const CONNECTIONS: usize = 6;
-/// How long an answer may take: longer than the longest long poll.
+/// How long an answer may take; longer than the longest long poll.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A listener of a service, and what is sent to it.
+/// A listener of a service, and the requests for it.
 pub struct Listener {
     pub address: SocketAddr,
     pub errors: Errors,
@@ -30,7 +30,7 @@ pub struct Listener {
 }
 
 struct Sent {
-    /// Where it begins in what was sent.
+    /// Its position in the bytes sent.
     start: usize,
     route: usize,
     is_head: bool,
@@ -38,7 +38,7 @@ struct Sent {
 
 struct Connection {
     listener: usize,
-    /// Its own, so that its requests do not depend on how fast other connections are.
+    /// A separate generator, so that its requests do not depend on the speed of other connections.
     dice: Dice,
     stream: Option<TcpStream>,
     out: Vec<u8>,
@@ -50,20 +50,20 @@ struct Connection {
     waits_since: Instant,
 }
 
-/// What went wrong, and the bytes that were sent.
+/// What went wrong, and the bytes sent.
 pub struct Failure {
     pub what: String,
     pub listener: usize,
     /// The requests that were sent together.
     pub bytes: Vec<u8>,
-    /// Where the request begins that was to be answered next.
+    /// The start of the next request to be answered.
     pub start: usize,
 }
 
 /// Sends requests.
 ///
 /// # Errors
-/// The first answer that is not as it must be.
+/// The first wrong answer.
 pub fn run(
     listeners: &[Listener],
     requests: u64,
@@ -110,17 +110,17 @@ pub fn run(
     }
 }
 
-/// Sends bytes that were written down at a failure, and shows what comes back.
+/// Sends bytes that were saved at a failure, and shows the answers.
 ///
 /// # Errors
-/// The service takes no connection, or leaves it open without an answer.
+/// The service does not accept a connection, or leaves it open without an answer.
 pub fn replay(listener: &Listener, bytes: &[u8]) -> std::io::Result<()> {
     let mut stream = TcpStream::connect(listener.address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut writing = stream.try_clone()?;
     let bytes = bytes.to_vec();
-    // Large answers are read while large requests are written. The service may close before it has read
-    // everything.
+    // Large answers are read while large requests are written. The service may close the connection before it
+    // has read everything.
     let writer = std::thread::spawn(move || {
         let _ = writing.write_all(&bytes);
         std::thread::sleep(Duration::from_secs(1));
@@ -151,7 +151,7 @@ fn wait(connections: &[Connection]) {
             Some(PollFd::new(connection.stream.as_ref()?, flags))
         })
         .collect();
-    // Ready or not, all are looked at again.
+    // All connections are checked again, whether ready or not.
     let _ = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
 }
 
@@ -176,13 +176,13 @@ impl Connection {
         Failure { what, listener: self.listener, bytes: self.out.clone(), start }
     }
 
-    /// Whether everything is answered and the next requests can follow.
+    /// Whether everything is answered and new requests can be sent.
     fn is_idle(&self) -> bool {
         self.stream.is_none()
             || (self.sent.is_empty() && self.written == self.out.len() && self.ending == Ending::Answered)
     }
 
-    /// Puts requests together, and connects if there is no connection.
+    /// Assembles requests, and connects if there is no connection.
     fn fill(&mut self, listener: &Listener, score: &mut Score) -> std::io::Result<()> {
         if self.stream.is_none() {
             let stream = TcpStream::connect(listener.address)?;
@@ -216,7 +216,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes and reads what is possible now, and says whether anything was.
+    /// Writes and reads as much as possible now, and returns whether it did anything.
     fn step(&mut self, listener: &Listener, score: &mut Score) -> Result<bool, String> {
         let Some(stream) = &mut self.stream else { return Ok(false) };
         let (mut moved, mut is_ended, mut end) = (false, false, "it has ended".to_owned());
@@ -228,11 +228,11 @@ impl Connection {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // The server has closed: what it has said before can still be read.
+                // The server has closed, but its earlier answers can still be read.
                 Err(_) => self.written = self.out.len(),
             }
         }
-        // Earlier, the server would take us for gone, and answer none of the requests before.
+        // If closed earlier, the server would think we are gone, and answer none of the pending requests.
         let is_last = self.written == self.out.len() && self.sent.len() <= 1;
         if is_last && self.ending == Ending::Broken && !self.is_half_closed {
             self.is_half_closed = true;
@@ -268,7 +268,7 @@ impl Connection {
                     "the connection was closed before all whole requests were answered: {end}"
                 ));
             }
-            // Nobody has read what came behind an answer that ends the connection.
+            // The server reads nothing after an answer that ends the connection.
             let is_seen = usize::from(self.ending == Ending::Broken && !closes);
             for unread in self.sent.drain(..).rev().skip(is_seen) {
                 score.unread(self.listener, unread.route);
@@ -288,7 +288,7 @@ impl Connection {
         Ok(moved)
     }
 
-    /// Takes the answers that are there; whether the server closes after one of them.
+    /// Checks the available answers; returns whether the server closes after one of them.
     fn judge(&mut self, listener: &Listener, score: &mut Score, is_ended: bool) -> Result<bool, String> {
         let mut taken = 0;
         let mut closes = false;
@@ -305,7 +305,8 @@ impl Connection {
             closes = is_last;
             match self.sent.pop_front() {
                 Some(sent) => score.answered(self.listener, sent.route, status),
-                // What follows a broken request may be taken for requests; who waits may be answered at once.
+                // Bytes after a broken request may be parsed as requests; a long poll may be answered at
+                // once.
                 None if self.ending != Ending::Answered => {}
                 None => return Err(format!("an unrequested answer, status {status}")),
             }

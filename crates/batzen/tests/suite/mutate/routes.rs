@@ -1,4 +1,4 @@
-//! The endpoints of the services, as their route tables in the sources list them: a new one cannot be
+//! The endpoints of the services, read from the route tables in the sources, so that no new endpoint can be
 //! forgotten here.
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     pub method: String,
-    /// Segments are literals or `:parameters`.
+    /// Each segment is a literal or a `:parameter`.
     pub pattern: String,
 }
 
@@ -15,7 +15,7 @@ impl Route {
         Self { method: method.to_uppercase(), pattern: pattern.to_owned() }
     }
 
-    /// Whether a request is for this endpoint.
+    /// Whether a request matches this endpoint.
     pub fn fits(&self, method: &str, path: &str) -> bool {
         let segments = |text: &str| -> Vec<String> {
             text.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
@@ -42,7 +42,7 @@ impl Route {
     }
 }
 
-/// A source without spaces and without its tests.
+/// A source file without spaces and without its tests.
 fn source(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -53,7 +53,7 @@ fn crates(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path)
 }
 
-/// The literals that follow a word, and what stands between them.
+/// The literals that follow a word, and the text between them.
 fn after<'a>(text: &'a str, word: &str) -> Vec<(&'a str, &'a str)> {
     text.match_indices(word)
         .filter_map(|(at, _)| {
@@ -140,7 +140,7 @@ pub fn switch_participants() -> Vec<Route> {
     routes
 }
 
-/// The tables have been found in the sources: a changed way to write them shows here.
+/// Checks that the tables were found in the sources; a changed notation shows up here.
 #[test]
 fn route_tables_are_read() {
     let has = |routes: &[Route], method: &str, pattern: &str| routes.contains(&Route::new(method, pattern));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-/// Answers of one endpoint, by hundreds of the status, and those with 503.
+/// The answers of one endpoint: by hundreds of the status, and those with 503.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub sent: u64,
@@ -40,7 +40,7 @@ impl Score {
         self.tallies.entry((listener, route)).or_default().sent += 1;
     }
 
-    /// A request that the service has not come to read.
+    /// Counts a request that the service never read.
     pub fn unread(&mut self, listener: usize, route: usize) {
         self.sent -= 1;
         self.tallies.entry((listener, route)).or_default().sent -= 1;
@@ -56,7 +56,7 @@ impl Score {
         *self.statuses.entry(status).or_default() += 1;
     }
 
-    /// Answers below 400: requests that may have left something behind.
+    /// Answers below 400, that is requests that may have left something behind.
     pub fn done(&self) -> u64 {
         self.tallies.values().map(|tally| tally.done).sum()
     }

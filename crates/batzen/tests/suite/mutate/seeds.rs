@@ -1,4 +1,4 @@
-//! Valid requests to begin with, ordered by the endpoints that they are for.
+//! Valid requests to start from, grouped by endpoint.
 
 use std::io::Read as _;
 
@@ -16,7 +16,7 @@ pub enum Body {
     Bytes(Vec<u8>),
 }
 
-/// A request as it should be.
+/// A valid request.
 #[derive(Clone, Debug)]
 pub struct Seed {
     pub method: String,
@@ -48,8 +48,8 @@ impl Seed {
         self
     }
 
-    /// Reads the first request in `bytes`, and says how long it is. None when there is no whole one, or one
-    /// of another form than clients here send.
+    /// Parses the first request in `bytes`, and returns its length. `None` if it is incomplete, or differs
+    /// from what our clients send.
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
         let head = std::str::from_utf8(&bytes[..end]).ok()?;
@@ -86,7 +86,7 @@ impl Seed {
         Some((seed, end + 4 + length))
     }
 
-    /// All requests in what a client has sent.
+    /// All requests in the bytes that a client has sent.
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut seeds = Vec::new();
         while let Some((seed, length)) = Self::parse(bytes) {
@@ -102,13 +102,13 @@ pub struct Seeds {
     pub routes: Vec<Route>,
     /// For each route.
     by_route: Vec<Vec<Seed>>,
-    /// For requests that no endpoint is for.
+    /// Requests that match no endpoint.
     strays: Vec<Seed>,
     pub pool: Pool,
 }
 
 impl Seeds {
-    /// The limit for an endpoint.
+    /// The most seeds kept per endpoint.
     const KEPT: usize = 48;
 
     pub fn new(routes: Vec<Route>) -> Self {
@@ -132,7 +132,7 @@ impl Seeds {
         }
     }
 
-    /// Endpoints without a valid request get one that is made of the pattern.
+    /// Gives endpoints without a valid request one made from the pattern.
     pub fn complete(&mut self) {
         let mut dice = Dice::new(1);
         for (route, seeds) in self.routes.iter().zip(&mut self.by_route) {
@@ -150,18 +150,18 @@ impl Seeds {
         }
     }
 
-    /// The endpoints for which there was no valid request.
+    /// The endpoints without a recorded valid request.
     pub fn without_seed(&self) -> Vec<String> {
         let empty = self.routes.iter().zip(&self.by_route).filter(|(_, seeds)| seeds.is_empty());
         empty.map(|(route, _)| format!("{} {}", route.method, route.pattern)).collect()
     }
 
-    /// A request, and the place of its endpoint; the last place is that of requests for none.
+    /// A request and the index of its endpoint; the last index is for requests without an endpoint.
     pub fn pick(&self, dice: &mut Dice) -> (usize, &Seed) {
         loop {
             let route = dice.below(self.routes.len() + 1);
             if let Some(route_seeds) = self.by_route.get(route) {
-                // Pages of many kilobytes, and without input, would take most of the time.
+                // Pages of many kilobytes that take no input would use most of the time.
                 if self.routes[route].is_page() && !dice.chance(3) {
                     continue;
                 }

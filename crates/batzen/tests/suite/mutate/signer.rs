@@ -27,9 +27,9 @@ use crate::mutate::score::Score;
 use crate::mutate::seeds::Seeds;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Frames before their answers are read.
+/// The number of frames sent before their answers are read.
 const DEPTH: usize = 16;
-/// Items in one frame; the limit of a frame is met now and then.
+/// Items in one frame; the limit of a frame is sometimes reached.
 const ITEMS: usize = 6;
 
 fn must(arguments: &[&str]) -> String {
@@ -97,7 +97,7 @@ impl Signer {
     }
 }
 
-/// A connection that has been greeted, and what is known of the keys.
+/// A connection after the hello, with the known keys.
 struct Link {
     channel: Channel,
     id: u64,
@@ -122,7 +122,7 @@ impl Link {
         }
     }
 
-    /// The next answer, whose header must make sense. None at the end.
+    /// The next answer, whose header must be valid. `None` at the end.
     async fn frame(&mut self) -> Result<Option<(Header, Vec<u8>)>, String> {
         let mut head = [0; HEADER_BYTES];
         let reading = async {
@@ -150,7 +150,7 @@ impl Link {
     }
 }
 
-/// Names of the keys, for items.
+/// Names of keys to use in items.
 #[derive(Default)]
 struct Keys {
     ids: Vec<[u8; KEY_ID_BYTES]>,
@@ -158,7 +158,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Waits until the signer has made its keys.
+    /// Waits until the signer has created its keys.
     async fn of(link: &mut Link) -> Self {
         loop {
             let blob = link.ask(Kind::Listing, &[0; 16]).await;
@@ -186,9 +186,9 @@ impl Keys {
     }
 }
 
-/// A request with something odd in it, mostly in the items.
+/// A request with an irregularity, mostly in the items.
 fn mutated(dice: &mut Dice, keys: &Keys, id: u64) -> Vec<u8> {
-    // A request that promotes is not for nodes; a second hello ends the connection.
+    // Nodes may not send a promotion, and a second hello ends the connection.
     let kind = loop {
         let kind = Kind::ALL[dice.below(Kind::ALL.len())];
         if kind != Kind::Hello || dice.chance(20) {
@@ -213,7 +213,7 @@ fn mutated(dice: &mut Dice, keys: &Keys, id: u64) -> Vec<u8> {
                     .copy_from_slice(&[[1, 0, 0, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0, 0, 0]][dice.below(2)]);
             }
             if kind == Kind::Eddsa {
-                // Length, then the message: its own size and a purpose.
+                // A length, then the message, which contains its own size and a purpose.
                 let length = 8 * dice.below(40) as u32;
                 rest[..4].copy_from_slice(&length.to_le_bytes());
                 rest[4..8].fill(0);
@@ -222,7 +222,7 @@ fn mutated(dice: &mut Dice, keys: &Keys, id: u64) -> Vec<u8> {
             }
         }
     }
-    // A listing that is not new would be waited for.
+    // A listing that is not new would make the signer wait.
     if kind == Kind::Listing {
         body[..8].copy_from_slice(&(dice.next() | 1).to_le_bytes());
     }
@@ -244,7 +244,7 @@ fn mutated(dice: &mut Dice, keys: &Keys, id: u64) -> Vec<u8> {
     bytes
 }
 
-/// How many whole requests these bytes begin with, if the rest is none.
+/// The number of whole requests at the start of these bytes, if the rest is not a request.
 fn is_whole(bytes: &[u8], kind: &mut Option<Kind>) -> bool {
     let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return false };
     let Ok(header) = Header::from_bytes(head, Side::Request) else { return false };
@@ -265,7 +265,7 @@ async fn attack(
     let mut open: Option<Link> = None;
     let until = (score.sent + 2000).min(plan.requests);
     while score.sent < until {
-        // An address whose handshakes fail more often is refused for a while.
+        // An address with more failed handshakes than this is refused for a while.
         if dice.chance(1) && garbage_at.elapsed() > Duration::from_secs(1) {
             garbage(signer, dice);
             *garbage_at = Instant::now();
@@ -293,7 +293,7 @@ async fn attack(
             }
             awaited.push(u64::from_le_bytes(request[8..16].try_into().unwrap()));
         }
-        // What does not make sense ends the connection, also between the items of one whole request.
+        // An invalid request ends the connection, even between the items of one whole request.
         let _ = link.channel.write_all(&bytes).await;
         let _ = link.channel.flush().await;
         if ends {
@@ -318,7 +318,7 @@ async fn attack(
                     }
                 }
                 Ok(None) => {
-                    // One request has ended the connection. Those behind it were not read.
+                    // One request has ended the connection. Those after it were not read.
                     let unread = awaited.len() - usize::from(!ends && !awaited.is_empty());
                     (0..unread).for_each(|_| score.unread(0, 0));
                     break;
@@ -329,7 +329,7 @@ async fn attack(
     }
 }
 
-/// Sends bytes that were written down at a failure, and shows what comes back.
+/// Sends bytes that were saved at a failure, and shows the answers.
 async fn replay(signer: &Signer, bytes: &[u8]) {
     let mut link = Link::open(&signer.connect(), signer.port).await.unwrap();
     let _ = link.channel.write_all(bytes).await;
@@ -340,12 +340,12 @@ async fn replay(signer: &Signer, bytes: &[u8]) {
     }
 }
 
-/// Bytes that are no handshake, or the beginning of one.
+/// Bytes that are not a handshake, or only the beginning of one.
 fn garbage(signer: &Signer, dice: &mut Dice) {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", signer.port)) else { return };
     let mut bytes: Vec<u8> = (0..dice.below(700)).map(|_| dice.next().to_le_bytes()[0]).collect();
     if dice.chance(70) {
-        // A record of a handshake, as far as its first bytes tell.
+        // A handshake record, judging by its first bytes.
         let length = u16::try_from(bytes.len()).unwrap().to_be_bytes();
         bytes.splice(..0, [22, 3, 1, length[0], length[1], 1, 0, 0, length[1], 3, 3]);
     }
@@ -355,7 +355,7 @@ fn garbage(signer: &Signer, dice: &mut Dice) {
     let _ = stream.read(&mut [0; 512]);
 }
 
-/// It signs for its node, and has the keys that it had.
+/// It still signs for its node, and still has its keys.
 async fn prove(signer: Signer, keys: &Keys) {
     let mut link = Link::open(&signer.connect(), signer.port).await.unwrap();
     let after = Keys::of(&mut link).await;
@@ -367,7 +367,7 @@ async fn prove(signer: Signer, keys: &Keys) {
         nonce[..KEY_ID_BYTES].copy_from_slice(id);
         nonce[KEY_ID_BYTES] = 1;
         nonce[KEY_ID_BYTES + 8..].fill(7);
-        // Of the keys, those of Clause Schnorr coins do this.
+        // Only keys of Clause Schnorr coins answer this.
         signed |= link.ask(Kind::Values, &nonce).await.is_ok_and(|answer| answer[0] == 0);
     }
     assert!(signed, "no key answers a nonce");
@@ -408,11 +408,11 @@ fn signer_survives_mutation() {
     runtime.block_on(prove(signer, &keys));
 }
 
-/// The pages that a signer has beside its protocol.
+/// The HTTP pages of a signer.
 #[test]
 fn signer_pages_survives_mutation() {
     let mut plan = Plan::new("signer_pages");
-    // There is little to find.
+    // There are few endpoints to cover.
     plan.requests = plan.requests.min(100_000);
     let mut signer = Signer::new();
     let page = |pattern: &str| Route { method: "GET".to_owned(), pattern: pattern.to_owned() };

@@ -32,7 +32,7 @@ fn play(arguments: &[String]) {
     assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
 }
 
-/// Requests that participants make seldom.
+/// Requests that participants rarely make.
 fn further_transfers(seeds: &mut Seeds, transfer: &Seed) {
     let id = "b51ec534-ee48-4575-b6a9-ead2955b8069";
     let item = json!({
@@ -57,7 +57,7 @@ fn further_transfers(seeds: &mut Seeds, transfer: &Seed) {
         ("GET", format!("/transfers/{id}"), None),
     ] {
         let mut seed = Seed::new(method, &target);
-        // Those of a transfer, with another resource.
+        // The headers of a transfer, for another resource.
         for (name, value) in &transfer.headers {
             let is_bulk = target.starts_with("/bulk") && name != "fspiop-source";
             let value =
@@ -68,7 +68,7 @@ fn further_transfers(seeds: &mut Seeds, transfer: &Seed) {
     }
 }
 
-/// Requests that operators make, beside those that were recorded.
+/// Requests that operators make, in addition to the recorded ones.
 fn further_changes(seeds: &mut Seeds) {
     let token = format!("Bearer {}", TOKENS[0]);
     let funds = json!({
@@ -134,7 +134,7 @@ fn config(dir: &Path, ports: [u16; 2]) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// Every debit is a credit.
+/// Checks that debits equal credits.
 fn prove_books(admin_port: u16) {
     let answer = text_of(admin_port, "/balances");
     let balances: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}"));
@@ -178,7 +178,7 @@ fn switch_survives_mutation() {
         ["--tokens", tokens.to_str().unwrap(), "--currency", CURRENCY, "--mix", "accept", "--count", "20"];
     play(&fsps(proxied, "fsp", &founding));
     let more = ["--tokens", tokens.to_str().unwrap(), "--currency", CURRENCY, "--mix", mix, "--count", "200"];
-    // Others are there during the attack: their callbacks are taken.
+    // Other participants run during the attack, so their callbacks are accepted.
     let arguments = fsps(proxied, "pay", &[&more[..6], &["--duration", "86400", "--rate", "20"]].concat());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let playing = Service::start(dir.path(), "fsps", &arguments);

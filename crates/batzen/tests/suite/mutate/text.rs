@@ -1,4 +1,4 @@
-//! Texts that are almost right: base32, amounts, times, names.
+//! Almost valid texts: base32, amounts, times, names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ const AMOUNTS: [&str; 19] = [
     "1.00000000000000000000000000000000000001",
 ];
 
-/// Texts that stand for nothing good.
+/// Texts that are valid nowhere.
 const ODD: [&str; 22] = [
     "",
     " ",
@@ -54,7 +54,7 @@ const ODD: [&str; 22] = [
     "9999-12-31T23:59:60.999Z",
 ];
 
-/// Texts that have been seen in valid requests, to be put where others of the same length were.
+/// Texts from valid requests, to replace others of the same length.
 #[derive(Default)]
 pub struct Pool {
     all: Vec<String>,
@@ -63,7 +63,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// How many of one length are kept.
+    /// The most texts kept of one length.
     const KEPT: usize = 400;
 
     pub fn add(&mut self, text: &str) {
@@ -78,13 +78,13 @@ impl Pool {
         if self.all.is_empty() { "x" } else { &self.all[dice.below(self.all.len())] }
     }
 
-    /// A text of this length that was seen.
+    /// A recorded text of this length.
     pub fn of_length(&self, dice: &mut Dice, length: usize) -> Option<&str> {
         let same = self.by_length.get(&length)?;
         Some(&self.all[same[dice.below(same.len())]])
     }
 
-    /// Something close to this text.
+    /// A text similar to this one.
     pub fn mutate(&self, dice: &mut Dice, text: &str) -> String {
         if let Some((currency, number)) = text.split_once(':')
             && number.starts_with(|c: char| c.is_ascii_digit())
@@ -114,7 +114,7 @@ impl Pool {
     }
 }
 
-/// Another character at one place.
+/// Replaces the character at one place.
 fn flip(dice: &mut Dice, text: &str) -> String {
     let mut characters: Vec<char> = text.chars().collect();
     if characters.is_empty() {

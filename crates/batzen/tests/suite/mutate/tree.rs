@@ -1,5 +1,5 @@
-//! JSON that may be wrong: objects with repeated members, numbers out of every range, tokens that are no JSON
-//! at all.
+//! JSON that may be invalid: objects with repeated members, numbers out of every range, tokens that are not
+//! JSON at all.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::mutate::text::Pool;
 
 #[derive(Clone, Debug)]
 pub enum Tree {
-    /// Written as it is.
+    /// Written verbatim.
     Token(String),
     Text(String),
     List(Vec<Self>),
@@ -59,7 +59,7 @@ impl From<&Value> for Tree {
 }
 
 impl Tree {
-    /// The JSON of it.
+    /// Writes it as JSON.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Token(token) => out.extend_from_slice(token.as_bytes()),
@@ -107,7 +107,7 @@ impl Tree {
         }
     }
 
-    /// The list or object with this number, counted from the root down; `number` goes down by those passed.
+    /// The list or object with this number, counted from the root down; `number` decreases by those passed.
     fn container(&mut self, number: &mut usize) -> Option<&mut Self> {
         if matches!(self, Self::Token(_) | Self::Text(_)) {
             return None;
@@ -182,7 +182,7 @@ fn mutate_object(members: &mut Vec<(String, Tree)>, dice: &mut Dice, pool: &Pool
     }
 }
 
-/// Something else than there was.
+/// A value different from the old one.
 fn odd(dice: &mut Dice, old: &Tree, pool: &Pool) -> Tree {
     match (old, dice.below(10)) {
         (Tree::Text(text), 0..=6) => Tree::Text(pool.mutate(dice, text)),

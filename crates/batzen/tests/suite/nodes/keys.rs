@@ -1,4 +1,4 @@
-//! What the master key signs at one service shows at the other.
+//! Whatever the master key signs at one service shows at the other.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::crash::coins::Denom;
 use crate::nodes::purse::{batch_withdraw, fund, planchets};
 use crate::nodes::{prepare, start_node};
 
-/// Two services, of which the offline tool knows the first.
+/// Two services; the offline tool knows only the first.
 struct Nodes {
     client: Client,
     config: String,
@@ -27,7 +27,7 @@ impl Nodes {
         String::from_utf8(reply.body.to_vec()).unwrap()
     }
 
-    /// Signs something, and waits until a page of both services has this text or not.
+    /// Signs something, and waits until a page of both services contains this text, or no longer does.
     async fn changes(&self, steps: &[&str], path: &str, text: &str, is_there: bool) {
         for node in [0, 1] {
             assert_ne!(self.page(node, path).await.contains(text), is_there, "{steps:?}: it is so before");
@@ -35,7 +35,7 @@ impl Nodes {
         let words = [&["exchange", "offline", "-c", &self.config][..], steps, &["upload"]].concat();
         let output = tokio::task::block_in_place(|| run(&words));
         assert!(output.status.success(), "{steps:?}: {}", stderr(&output));
-        // Who uploads sees it.
+        // The uploading side sees it at once.
         assert_eq!(self.page(0, path).await.contains(text), is_there, "{steps:?}");
         let begun = Instant::now();
         while self.page(1, path).await.contains(text) != is_there {
@@ -59,7 +59,7 @@ async fn what_is_signed_for_one_service_is_published_by_the_other() {
         wait_for(port, "/keys");
         wait_for(port, "/wire");
     }
-    // An answer that comes late is an answer.
+    // A late answer is still an answer.
     let client = Client::new(&ClientOptions { timeout: PATIENCE, ..ClientOptions::default() }).unwrap();
     let nodes = Nodes { client, config, ports };
 
@@ -71,15 +71,15 @@ async fn what_is_signed_for_one_service_is_published_by_the_other() {
     nodes.changes(&["enable-account", account], "wire", account, true).await;
     nodes.changes(&["disable-account", account], "wire", account, false).await;
 
-    // A year of which nothing is signed yet.
+    // A year for which nothing is signed yet.
     let fee = "KUDOS:0.73";
     nodes.changes(&["wire-fee", "2099", "x-taler-bank", fee, "KUDOS:0"], "wire", fee, true).await;
     let fee = "KUDOS:0.79";
     let terms = ["global-fee", "2099", fee, "KUDOS:0", "KUDOS:0", "1 h", "1 year", "8"];
     nodes.changes(&terms, "keys", fee, true).await;
 
-    // A denomination that is revoked at one signs no more at the other, which offers the key that takes its
-    // place.
+    // A denomination revoked at one service signs no more at the other, which offers the key that replaces
+    // it.
     let urls = ports.map(|port| format!("http://localhost:{port}/"));
     let denoms = Denom::offered(&nodes.client, &urls[1]).await;
     let revoked = denoms.iter().find(|denom| !denom.is_cs()).unwrap();

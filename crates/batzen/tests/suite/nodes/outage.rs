@@ -1,5 +1,5 @@
-//! The database is away, or its disk is full: what services answer, that they go on by themselves, and that
-//! nothing is lost or done twice.
+//! The database is down, or its disk is full: checks what services answer, that they recover by themselves,
+//! and that nothing is lost or done twice.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::nodes::{prepare_at, start_node, totals};
 
 const DATABASE: &str = "money";
 
-/// Bank and exchange on a database server of their own, and a client.
+/// Bank and exchange on a separate database server, and a client.
 struct Deployment {
     dir: tempfile::TempDir,
     cluster: Cluster,
@@ -36,7 +36,7 @@ struct Deployment {
 }
 
 impl Deployment {
-    /// `ready`: what is done to the server when the tables are there.
+    /// `ready` is applied to the server once the tables exist.
     async fn open(ready: impl FnOnce(&mut Cluster)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
@@ -52,7 +52,7 @@ impl Deployment {
         wait_for(bank_port, "/taler-bank-integration/config");
         let exchange = start_node(dir.path(), "exchange", &config, &[]);
         wait_for(port, "/keys");
-        // An answer that comes late is an answer.
+        // A late answer is still an answer.
         let client = Client::new(&ClientOptions { timeout: PATIENCE, ..ClientOptions::default() }).unwrap();
         let exchange_url = format!("http://localhost:{port}/");
         let denoms = Denom::offered(&client, &exchange_url).await;
@@ -86,7 +86,7 @@ impl Deployment {
         self.cluster.sql(DATABASE, sql).unwrap()
     }
 
-    /// Ends the services; the books must add up.
+    /// Ends the services and checks that the books balance.
     fn close(self) -> Value {
         for service in [self.exchange, self.bank] {
             assert!(service.terminate().0.success());
@@ -95,7 +95,7 @@ impl Deployment {
     }
 }
 
-/// Whether the answer is: come again.
+/// Whether the answer asks to retry later.
 fn is_away(reply: &Reply, code: ErrorCode) -> bool {
     if reply.status != 503 {
         return false;
@@ -106,7 +106,7 @@ fn is_away(reply: &Reply, code: ErrorCode) -> bool {
     true
 }
 
-/// Asks until the answer is something else than: come again.
+/// Retries until the answer no longer asks to retry later.
 async fn insist(code: ErrorCode, ask: impl AsyncFn() -> Reply) -> Reply {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -147,7 +147,7 @@ async fn without_its_database_a_service_asks_clients_to_retry_and_recovers() {
     }
     tokio::task::block_in_place(|| deployment.cluster.stop(Mode::Immediate)).unwrap();
 
-    // Requests that need the database get 503 with Retry-After as soon as that is certain.
+    // Requests that need the database get 503 with Retry-After as soon as it is known to be down.
     let planchets = planchets(&deployment.denom, 1);
     let withdrawal =
         (format!("reserves/{}/batch-withdraw", reserve.public_key()), batch_withdraw(&planchets, &reserve));
@@ -165,7 +165,7 @@ async fn without_its_database_a_service_asks_clients_to_retry_and_recovers() {
     let history = async || deployment.client.get(&*history).send().await.unwrap();
     let reply = history().await;
     assert!(is_away(&reply, BANK_AWAY), "{reply:?}");
-    // What is in memory is served, above all to those who look why.
+    // Data in memory is still served, above all to those who investigate.
     for path in ["keys", "wire", "metrics"] {
         assert_eq!(deployment.ask(path).await.status, 200, "{path}");
     }
@@ -179,7 +179,7 @@ async fn without_its_database_a_service_asks_clients_to_retry_and_recovers() {
         met.len()
     );
 
-    // The same processes go on; everything that was asked for is done once.
+    // The same processes recover, and everything requested is done once.
     tokio::task::block_in_place(|| deployment.cluster.start_again()).unwrap();
     for (path, body) in &payments {
         let reply = insist(AWAY, async || deployment.post(path, body).await).await;
@@ -210,7 +210,8 @@ async fn without_its_database_a_service_asks_clients_to_retry_and_recovers() {
     assert_eq!(totals["reserves"], "0", "{totals:#}");
 }
 
-/// Puts the disk's end where the table of deposits is to grow: every write to it fails as on a full one.
+/// Makes the disk end where the table of deposits would grow, so that every write to it fails as on a full
+/// disk.
 fn fill_disk_under_deposits(cluster: &mut Cluster) {
     let sql = "SELECT pg_relation_filepath(c.oid) FROM pg_class c WHERE c.relkind = 'r' AND (c.oid = 'exchange.deposits'::regclass \
                OR c.oid IN (SELECT relid FROM pg_partition_tree('exchange.deposits')))";
@@ -243,18 +244,18 @@ async fn on_a_full_disk_payments_are_refused_until_there_is_space() {
             (500, &ErrorCode::GENERIC_DB_STORE_FAILED.to_u32().into(), &"no space left".into()),
             "{body}"
         );
-        // The coins would have been noted before the deposits.
+        // The coins would have been written before the deposits.
         assert_eq!(deployment.sql(known).trim(), "0|0|0");
     }
     assert!(
         deployment.cluster.log().contains("No space left on device"),
         "the server itself met the end of the disk"
     );
-    // What has room goes on.
+    // Tables with free space still work.
     let more = deployment.coins(&reserve, 2).await;
     assert_eq!(deployment.ask(&format!("reserves/{}", reserve.public_key())).await.status, 200);
 
-    // Files again, where there is room.
+    // Writes the tables to new files, where there is space.
     tokio::task::block_in_place(|| deployment.sql("VACUUM FULL exchange.deposits"));
     assert_eq!(deployment.post("batch-deposit", &payment).await.status, 200);
     assert_eq!(deployment.post("batch-deposit", &payment).await.status, 200);

@@ -25,7 +25,7 @@ pub fn credit(reserve: &EddsaPrivateKey, amount: Money) -> AddIncomingRequest {
     }
 }
 
-/// Credits reserves, and has the exchange book that.
+/// Credits reserves, and has the exchange book the credits.
 pub async fn fund(
     client: &Client,
     bank_port: u16,
@@ -45,7 +45,7 @@ pub async fn fund(
     reserves
 }
 
-/// Withdraws coins of an RSA denomination by one request.
+/// Withdraws coins of an RSA denomination in one request.
 pub async fn withdraw(
     client: Client,
     url: String,

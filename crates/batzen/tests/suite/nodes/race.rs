@@ -1,4 +1,4 @@
-//! Ten thousand coins, each spent over HTTP at two services at once, to different merchants.
+//! Ten thousand coins, each spent over HTTP at two services at once, with different merchants.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::nodes::purse::{fund, withdraw};
 use crate::nodes::{prepare, start_node, totals};
 
 const COINS: usize = 10_000;
-/// Coins of one withdrawal, each from a reserve of its own.
+/// The number of coins in one withdrawal, each from its own reserve.
 const BATCH: usize = 250;
-/// Coins that are spent at the same time.
+/// The number of coins spent at the same time.
 const AT_ONCE: usize = 64;
-/// So many of the payments are sent again, to the other service.
+/// The number of payments repeated at the other service.
 const REPEATED: usize = 100;
 
-/// Two services, and who asks them.
+/// Two services, and the clients that use them.
 struct Nodes {
     client: Client,
     urls: [String; 2],
@@ -35,7 +35,7 @@ struct Nodes {
     coins: Vec<Coin>,
 }
 
-/// A coin and how its race ended.
+/// A coin and the outcome of its race.
 struct Race {
     coin: usize,
     winner: usize,
@@ -43,7 +43,7 @@ struct Race {
 }
 
 impl Nodes {
-    /// Spends a whole coin at a service. None: it is accepted; else the proof why not.
+    /// Spends a whole coin at a service. `None`: it was accepted; otherwise the proof in the refusal.
     async fn pay(&self, coin: usize, at: usize, shop: usize, contract: &Contract) -> Option<CoinConflict> {
         let coin = &self.coins[coin];
         let body = coin.deposit(&self.shops[shop], contract, coin.denom.value);
@@ -58,7 +58,7 @@ impl Nodes {
         Some(serde_json::from_value(body).unwrap())
     }
 
-    /// Spends a coin at both, and has the refusal prove that the other payment came first.
+    /// Spends a coin at both services, and checks that the refusal proves that the other payment came first.
     async fn race(&self, coin: usize) -> Race {
         let contracts = [Contract::due(), Contract::due()];
         // Neither is always the first.
@@ -119,7 +119,7 @@ async fn of_ten_thousand_coins_spent_at_two_services_at_once_each_is_accepted_by
     wait_for(b, "/keys");
 
     let begun = Instant::now();
-    // An answer that comes late is an answer.
+    // A late answer is still an answer.
     let client = Client::new(&ClientOptions { timeout: PATIENCE, ..ClientOptions::default() }).unwrap();
     let urls = [a, b].map(|port| format!("http://localhost:{port}/"));
     let denoms = Denom::offered(&client, &urls[0]).await;
@@ -162,7 +162,7 @@ async fn of_ten_thousand_coins_spent_at_two_services_at_once_each_is_accepted_by
     assert_eq!(races.len(), COINS);
     let spent = begun.elapsed() - withdrawn;
 
-    // Both services agree on it: the accepted payment is accepted at the other one, the refused one stays
+    // Both services agree: an accepted payment is accepted at the other one, too, and a refused one stays
     // refused.
     for race in &races[..REPEATED] {
         let (winner, contracts) = (race.winner, &race.contracts);
@@ -171,7 +171,7 @@ async fn of_ten_thousand_coins_spent_at_two_services_at_once_each_is_accepted_by
         nodes.assert_proof(race.coin, &proof.expect("it stays refused"), winner, &contracts[winner]);
     }
 
-    // Each of them won some, and lost inserts to the other; nothing was left to the server to untangle.
+    // Each service won some races and lost inserts to the other; the server was left no deadlock to resolve.
     let won = races.iter().filter(|race| race.winner == 0).count();
     assert!(won > 0 && won < COINS, "one service won all races");
     let lost_commits = nodes.counters("batzen_postgres_races_total").await;
@@ -179,7 +179,7 @@ async fn of_ten_thousand_coins_spent_at_two_services_at_once_each_is_accepted_by
     assert!(nodes.counters("batzen_lane_conflicts_total").await >= lost_commits);
     assert_eq!(nodes.counters("batzen_postgres_retries_total").await, 0, "serialization failures");
 
-    // The database holds what was answered, and nothing else.
+    // The database holds exactly what was answered.
     let name = database.rsplit_once('/').unwrap().1;
     let sql = "SELECT encode(coin_pub, 'hex') || encode(h_contract_terms, 'hex') FROM exchange.deposits";
     let rows = shared().sql(name, sql).unwrap();
@@ -198,7 +198,7 @@ async fn of_ten_thousand_coins_spent_at_two_services_at_once_each_is_accepted_by
     for service in [first, second, bank] {
         assert!(service.terminate().0.success());
     }
-    // Whether the books add up is the exit code, which is looked at within.
+    // `totals` checks the exit code, which says whether the books balance.
     let totals = totals(&config);
     let sum = |money: Money| money.checked_mul(COINS as u64).unwrap().to_string();
     let withdraw_fees = sum(denom.fee_withdraw);

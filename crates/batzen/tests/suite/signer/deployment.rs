@@ -1,5 +1,4 @@
-//! Where signers, an exchange without private keys, its offline tool and a bank are set up as an operator
-//! does it.
+//! Sets up signers, an exchange without private keys, its offline tool and a bank, as an operator does it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Shop, money
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 
-/// Runs the program, which must succeed, and gives what it prints.
+/// Runs the program, which must succeed, and returns its output.
 pub fn must(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
@@ -34,7 +33,7 @@ fn coin_section(name: &str, value: &str, cipher: &str) -> String {
     )
 }
 
-/// What exchange, signers and offline tool have in common.
+/// The options that exchange, signers and offline tool share.
 fn common_config(home: &Path) -> String {
     format!(
         "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n\
@@ -50,10 +49,10 @@ fn common_config(home: &Path) -> String {
 /// The directories of three machines and of the offline one, with the services on them.
 pub struct Deployment {
     pub dir: tempfile::TempDir,
-    /// Of the signers.
+    /// Ports of the signers.
     pub ports: [u16; 2],
     pub metrics: [u16; 2],
-    /// Of the exchange's services; wallets know the first.
+    /// Ports of the exchange's services; wallets use the first.
     pub exchange_ports: Vec<u16>,
     bank_port: u16,
     pub client: Client,
@@ -69,7 +68,7 @@ impl Deployment {
         Self::with(1, None)
     }
 
-    /// The same with two services on one database, which is prepared.
+    /// The same with two services on one database, whose tables are created.
     pub fn on_database(url: &str) -> Self {
         batzen_storage::StoreConfig::Postgres { url: url.to_owned() }
             .prepare(&batzen_storage::EXCHANGE)
@@ -153,7 +152,7 @@ impl Deployment {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// The configuration of one of the exchange's services, with these keys expected of its signers.
+    /// The configuration of one of the exchange's services, which expects these keys of its signers.
     pub fn node_config(&self, number: usize, signer_keys: &str) -> String {
         let database = self.database.iter();
         let database: String = database
@@ -192,7 +191,7 @@ impl Deployment {
         Service::start(self.dir.path(), &name, &["exchange", "serve", "-c", &config])
     }
 
-    /// Bank and exchange, with everything signed as an operator would.
+    /// Starts bank and exchange, with everything signed as an operator would.
     pub fn open(&self) -> (Service, Vec<Service>) {
         let (data, port) = (self.text("bank"), self.bank_port.to_string());
         let bank = ["bank", "serve", "--currency", "KUDOS", "--data", &data, "--port", &port];
@@ -211,7 +210,7 @@ impl Deployment {
         ] {
             self.offline(steps);
         }
-        // The offline tool has spoken to the first alone.
+        // The offline tool has talked only to the first.
         for port in &self.exchange_ports {
             wait_for(*port, "/keys");
             wait_for(*port, "/wire");
@@ -228,7 +227,7 @@ impl Deployment {
         self.offline(&["download", "sign", "upload"]);
     }
 
-    /// Where to ask next: of several services, each in its turn.
+    /// A URL for the next request; several services take turns.
     pub fn url(&self, path: &str) -> String {
         let turn = self.asked.fetch_add(1, Ordering::Relaxed) % self.exchange_ports.len();
         format!("http://localhost:{}/{path}", self.exchange_ports[turn])
@@ -238,7 +237,7 @@ impl Deployment {
         self.client.get_json(self.url("keys")).await.unwrap().ok().unwrap()
     }
 
-    /// What `signer status --json` says.
+    /// The output of `signer status --json`.
     pub fn status(&self, number: usize) -> Value {
         let config = self.text(&format!("signer-{number}.conf"));
         let output = run(&["signer", "status", "-c", &config, "--json"]);
@@ -277,7 +276,7 @@ impl Deployment {
         self.client.post_json(self.url(path), body).await.unwrap()
     }
 
-    /// Withdraws a coin, which is verified.
+    /// Withdraws a coin and verifies it.
     pub async fn withdraw(&self, reserve: &EddsaPrivateKey, denom: &Arc<Denom>) -> Coin {
         let master = PlanchetMasterSecret::generate();
         let mut values = ExchangeWithdrawValues::Rsa;
@@ -302,7 +301,7 @@ impl Deployment {
         assert_eq!(reply.status, 200, "{reply:?}");
     }
 
-    /// Withdraws and pays until `ends` is set; every request must be answered as on a quiet day.
+    /// Withdraws and pays until `ends` is set; every request must be answered as under normal conditions.
     pub async fn load(self: Arc<Self>, ends: Arc<AtomicBool>, done: Arc<AtomicU64>) {
         let denoms = Denom::offered(&self.client, &self.url("")).await;
         let shop = Shop::new("bakery");
@@ -316,7 +315,7 @@ impl Deployment {
     }
 }
 
-/// Waits until a number of further payments are made.
+/// Waits until `more` further payments have been made.
 pub async fn go_on(done: &AtomicU64, more: u64, load: &mut tokio::task::JoinSet<()>) {
     let (target, deadline) = (done.load(Ordering::Acquire) + more, Instant::now() + PATIENCE);
     while done.load(Ordering::Acquire) < target {
@@ -339,11 +338,12 @@ fn names_below(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The exchange has no private key of the modules: no file is open, and there is none below its directory.
+/// The exchange holds no private key of the modules: it has no such file open, and there is none below its
+/// directory.
 pub fn assert_no_private_keys(deployment: &Deployment, node: &str, exchange: &Service) {
     let open = format!("/proc/{}/fd", exchange.child.id());
     for entry in std::fs::read_dir(open).unwrap().map(Result::unwrap) {
-        // Closed meanwhile, maybe.
+        // The file may have been closed meanwhile.
         let Ok(target) = std::fs::read_link(entry.path()) else { continue };
         assert!(!target.to_string_lossy().contains("secmod"), "{} is open", target.display());
     }

@@ -1,4 +1,4 @@
-//! Two services on one PostgreSQL database, both with their keys at the same two signers.
+//! Two services on one PostgreSQL database that use the same two signers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ async fn two_services_on_postgresql_go_on_when_either_signer_is_killed() {
     let (bank, mut nodes) = deployment.open();
     deployment.wait_same_keys(0);
 
-    // Withdrawals and payments alternate between the services: what one has signed the other accepts.
+    // Withdrawals and payments alternate between the services, so each must accept what the other has signed.
     let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut load = JoinSet::new();
     for _ in 0..3 {
@@ -52,7 +52,7 @@ async fn two_services_on_postgresql_go_on_when_either_signer_is_killed() {
     for service in nodes.into_iter().chain([bank]).chain(signers.into_iter().flatten()) {
         assert!(service.terminate().0.success());
     }
-    // Each payment that was confirmed is there once, and the books add up.
+    // Each confirmed payment is there once, and the books balance.
     let name = url.rsplit_once('/').unwrap().1;
     let rows =
         shared().sql(name, "SELECT count(*), count(DISTINCT coin_pub) FROM exchange.deposits").unwrap();

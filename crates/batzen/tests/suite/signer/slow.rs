@@ -1,5 +1,5 @@
-//! Clients that start a request and do not finish it: each is disconnected, and no other client waits for
-//! them.
+//! Clients that start a request and do not finish it: each is disconnected, and no other client has to wait
+//! for them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::common::PATIENCE;
 use crate::signer::deployment::Deployment;
 
-/// Sends the first bytes at once and one of the others each second, until the other side hangs up.
+/// Sends the first bytes at once and then one per second, until the other side hangs up.
 async fn drip(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite, at_once: Vec<u8>, others: Vec<u8>) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let begun = std::time::Instant::now();
@@ -37,14 +37,14 @@ async fn drip(stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite, at_once
             () = &mut hung_up => return,
             _ = write => {}
         }
-        // All is sent, or cannot be.
+        // Either everything is sent, or the connection is closed.
         hung_up.await;
     };
     tokio::time::timeout(PATIENCE, cut).await.expect("a slow client is cut off");
     println!("cut off after {:.0?}", begun.elapsed());
 }
 
-/// A channel of a node that has greeted and was greeted.
+/// A node's channel after both hellos.
 async fn greeted(connect: &Connect, deployment: &Deployment) -> Channel {
     let address = format!("tcp://127.0.0.1:{}", deployment.ports[0]).parse().unwrap();
     let mut channel = connect.connect(&address, PATIENCE).await.unwrap();
@@ -66,18 +66,18 @@ async fn slow_connections_are_closed_and_delay_no_others() {
     let key = load_key(&deployment.path("node-0/static.key")).unwrap();
     let connect = Connect::new(&key, vec![deployment.signer_keys[0].parse().unwrap()]).unwrap();
 
-    // It has nothing to say, which it may for longer than the others may take for what they say.
+    // It sends nothing, and may do so for longer than the others may take for a frame.
     let mut quiet = greeted(&connect, &deployment).await;
     let mut slow = JoinSet::new();
-    // A handshake that ends after three bytes, and one of a byte a second: a record of 512 bytes is
-    // announced.
+    // A handshake that stops after three bytes, and one of a byte per second: each announces a record of 512
+    // bytes.
     let record = vec![0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
     for at_once in [3, record.len()] {
         let stream = TcpStream::connect(("127.0.0.1", deployment.ports[0])).await.unwrap();
         let others = if at_once == 3 { Vec::new() } else { vec![7; 500] };
         slow.spawn(drip(stream, record[..at_once].to_vec(), others));
     }
-    // A frame of a node that ends within its header or its body, and one of a byte a second.
+    // A node's frame that stops within its header or its body, and one of a byte per second.
     let header = Header::request(Kind::Eddsa, 0, 256, 1);
     let mut frame = header.to_bytes().to_vec();
     frame.resize(HEADER_BYTES + header.body, 0);
@@ -89,7 +89,7 @@ async fn slow_connections_are_closed_and_delay_no_others() {
         slow.spawn(drip(channel, frame[..at_once].to_vec(), others));
     }
 
-    // All of them are under way, and others are answered.
+    // All of them are under way, and other clients are answered.
     let status = tokio::task::block_in_place(|| deployment.status(0));
     assert_eq!(status["signers"][0]["status"]["role"], "primary", "{status:#}");
     greeted(&connect, &deployment).await;

@@ -1,5 +1,5 @@
-//! What the wallet refuses before it asks anybody: missing files and malformed arguments; and errors of the
-//! network.
+//! Mistakes that the wallet refuses before it sends a request: missing files and malformed arguments. Also
+//! network errors.
 
 use std::path::Path;
 use std::process::Output;

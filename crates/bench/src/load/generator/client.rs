@@ -19,27 +19,26 @@ use crate::BenchError;
 use crate::load::moments::{self, Moment};
 use crate::load::wire::{self, Framed};
 
-/// The event of the timer; connections have their numbers.
+/// The timer's event number; connections use their own numbers.
 const TIMER: u64 = u64::MAX;
-/// How long the loop sleeps at most: others may have ended the run.
+/// The longest sleep of the loop, since other threads may have ended the run.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// Bytes read at a time.
 const READ_BYTES: usize = 64 << 10;
-/// A job that begins so late although a client was free is left out, since only the generator is to blame: a
-/// hypervisor took its core away, as a rule. To make up for the time would be a burst that no clients would
-/// make.
+/// A job that begins this late although a client was free is skipped. Only the generator is to blame, usually
+/// because a hypervisor took its core away. Catching up would cause a burst that real clients would not make.
 const HELD_UP_NS: u64 = 5_000_000;
 /// Series of intervals keep two significant digits: enough for a plot.
 const SECOND_DIGITS: u8 = 2;
 
-/// A connection and what is on its way there.
+/// A connection and its request under way.
 struct Connection {
     stream: TcpStream,
-    /// The request under way; none: the client is free.
+    /// The request under way; `None`: the client is free.
     request: Option<Request>,
-    /// What was received of its answer.
+    /// The part of the answer received so far.
     received: Vec<u8>,
-    /// Whether the kernel is to tell when more can be sent.
+    /// Whether to wait for the kernel to accept more bytes.
     waits_to_send: bool,
 }
 
@@ -61,7 +60,7 @@ pub(super) struct Thread<S> {
     script: S,
 }
 
-/// What a thread leaves.
+/// What a thread returns at the end.
 pub(super) struct Finished<S> {
     pub script: S,
     pub kinds: Vec<Counts>,
@@ -153,7 +152,7 @@ impl<S: Script> Thread<S> {
 
 /// The planned times of a thread's jobs.
 pub(super) struct Times {
-    /// Nanoseconds between two jobs; none: a job begins when a client is free.
+    /// Nanoseconds between two jobs; `None`: a job begins when a client is free.
     interval_ns: Option<f64>,
     first_ns: f64,
     begun: u64,
@@ -173,14 +172,14 @@ impl Times {
         }
     }
 
-    /// The planned time of the next job, nanoseconds from the start; none: as soon as possible.
+    /// The planned time of the next job, in nanoseconds from the start; `None`: as soon as possible.
     #[allow(clippy::cast_precision_loss, reason = "2^52 jobs take longer than anybody lives")]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times are positive")]
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.interval_ns.map(|interval| (self.first_ns + interval * self.begun as f64) as u64)
     }
 
-    /// The next job has begun.
+    /// Records that the next job has begun.
     pub(super) fn begun(&mut self) {
         self.begun += 1;
     }
@@ -197,15 +196,15 @@ struct Work<'a, S> {
     moments: Vec<Moment>,
     errors: BTreeMap<String, u64>,
     late: Histogram<u64>,
-    /// The time since which there has been a free client, and this thread had time to use it, nanoseconds
-    /// from the start.
+    /// The time, in nanoseconds from the start, since which a client has been free and this thread has had
+    /// time to use it.
     free_since_ns: u64,
     waited_for_client: u64,
     missed: u64,
     free_min: usize,
     last_ns: u64,
     has_jobs: bool,
-    /// What the timer is set to, nanoseconds from the start.
+    /// The time the timer is set to, in nanoseconds from the start.
     armed_ns: u64,
 }
 
@@ -243,10 +242,10 @@ impl<S: Script> Work<'_, S> {
                 Err(error) => panic!("waiting for answers: {error}"),
             }
             for event in events.drain(..) {
-                // Copied out: the kernel's form of an event is packed.
+                // Copied because the kernel's event structure is packed.
                 let (number, flags) = ({ event.data }.u64(), { event.flags });
                 if number == TIMER {
-                    // It has done its work by waking us; reading makes it silent again.
+                    // The timer has woken us; reading it clears it.
                     let _ = rustix::io::read(&self.thread.timer, &mut [0; 8]);
                     continue;
                 }
@@ -262,7 +261,7 @@ impl<S: Script> Work<'_, S> {
         }
     }
 
-    /// Begins every job whose time has come, as far as clients are free.
+    /// Begins every job that is due, as long as clients are free.
     fn begin_jobs(&mut self) {
         while let Some(slot) = self.free.last().copied() {
             let now_ns = self.now_ns();
@@ -300,7 +299,7 @@ impl<S: Script> Work<'_, S> {
         }
     }
 
-    /// Counts how late the generator itself is with a job that could have begun when it was due.
+    /// Records how late the generator itself is with a job that could have begun when it was due.
     fn count_late(&mut self, now_ns: u64, due_ns: u64) {
         let late_us = now_ns.saturating_sub(due_ns) / 1000;
         self.late.saturating_record(late_us);
@@ -309,7 +308,7 @@ impl<S: Script> Work<'_, S> {
         }
     }
 
-    /// Has the kernel wake this thread at a time.
+    /// Sets the timer that wakes this thread.
     fn arm(&mut self, at_ns: u64) {
         if self.armed_ns == at_ns {
             return;
@@ -330,7 +329,7 @@ impl<S: Script> Work<'_, S> {
         self.send(slot);
     }
 
-    /// Sends as much as the kernel takes.
+    /// Sends as much as the kernel accepts.
     fn send(&mut self, slot: usize) {
         let connection = &mut self.thread.connections[slot];
         let Some(request) = &mut connection.request else { return };
@@ -360,14 +359,14 @@ impl<S: Script> Work<'_, S> {
         changed.expect("the connection was added");
     }
 
-    /// Reads what is there, and acts on a whole answer.
+    /// Reads the available bytes, and handles the answer once it is complete.
     fn receive(&mut self, slot: usize, part: &mut [u8]) {
         loop {
             let connection = &mut self.thread.connections[slot];
             match connection.stream.read(part) {
                 Ok(0) => return self.broken(slot, "closed by the server"),
                 Ok(count) => {
-                    // Nearly always the whole answer comes at once and needs no copy.
+                    // The whole answer nearly always arrives at once and needs no copy.
                     let is_first = connection.received.is_empty();
                     if !is_first {
                         connection.received.extend_from_slice(&part[..count]);
@@ -425,7 +424,7 @@ impl<S: Script> Work<'_, S> {
         if framed.closes
             && let Err(error) = self.reopen(slot)
         {
-            // The job ends here; the client tries again with the next one.
+            // The job ends here; the client tries to connect again for the next one.
             return self.failed(slot, format!("cannot connect: {}", error.kind()));
         }
         match next {
@@ -441,7 +440,7 @@ impl<S: Script> Work<'_, S> {
         self.release(slot, now_ns);
     }
 
-    /// The client of a job that is over is free.
+    /// Frees the client of a finished job.
     fn release(&mut self, slot: usize, now_ns: u64) {
         if self.free.is_empty() {
             self.free_since_ns = now_ns;
@@ -451,8 +450,8 @@ impl<S: Script> Work<'_, S> {
 
     fn reopen(&mut self, slot: usize) -> std::io::Result<()> {
         let opened = self.thread.open(slot);
-        // This thread did nothing else until the server took the connection, or did not: no fault of the
-        // generator's.
+        // This thread waited for the server to accept or refuse the connection. That is not the generator's
+        // fault.
         self.free_since_ns = self.now_ns();
         let stream = opened?;
         let connection = &mut self.thread.connections[slot];
@@ -463,12 +462,12 @@ impl<S: Script> Work<'_, S> {
         Ok(())
     }
 
-    /// The connection can no longer be used: its job has failed, and a new connection takes its place.
+    /// Handles a connection that can no longer be used: its job has failed, and a new connection replaces it.
     fn broken(&mut self, slot: usize, what: &str) {
         let had_request = self.thread.connections[slot].request.take().is_some();
         if let Err(error) = self.reopen(slot) {
-            // The server no longer accepts connections; its supervisor reports why. The other threads notice
-            // themselves.
+            // The server no longer accepts connections; its supervisor reports why. The other threads find
+            // out by themselves.
             *self.errors.entry(format!("cannot connect: {}", error.kind())).or_default() += 1;
             self.has_jobs = false;
             self.watch.ends_now();

@@ -5,8 +5,8 @@ use super::client::Times;
 use super::*;
 use crate::load::wire;
 
-/// A server that answers every request after `pause`, with 200, or 500 to every one whose number `fails` says
-/// so.
+/// A server that answers each request after `pause`, with 500 if `fails` returns true for its number and 200
+/// otherwise.
 fn server(
     pause: impl Fn(u64) -> Duration + Send + Sync + 'static,
     fails: fn(u64) -> bool,
@@ -28,7 +28,7 @@ fn server(
                     let number = counted.fetch_add(1, Relaxed);
                     std::thread::sleep(pause(number));
                     let status = if fails(number) { 500 } else { 200 };
-                    // In two parts: answers need not come at once.
+                    // Sent in two parts, because answers need not arrive at once.
                     let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: 2\r\n\r\nok");
                     let (first, second) = answer.split_at(30);
                     if stream.write_all(first.as_bytes()).is_err() {
@@ -124,7 +124,8 @@ fn a_run_ends_in_time_or_with_its_jobs() {
 
 #[test]
 fn a_stall_shows_in_an_open_loop_only() {
-    // The server stops for half a second, once. Closed loop: five requests are slow, the others never start.
+    // The server stalls once, for half a second. Closed loop: five requests are slow, and no others start
+    // meanwhile.
     let slow = Duration::from_millis(500);
     let stall = move |number| if (100..105).contains(&number) { slow } else { Duration::ZERO };
     let (address, _) = server(stall, |_| false);
@@ -133,25 +134,25 @@ fn a_stall_shows_in_an_open_loop_only() {
     assert!(closed.all.latency.max() >= 490_000);
     assert!(slow_ones(&closed) <= 30, "{}", slow_ones(&closed));
 
-    // Open loop at 400 a second: all that should have started meanwhile were slow, about 160 by more than 100
-    // ms.
+    // Open loop at 400 a second: every request due during the stall was slow, about 160 of them by more than
+    // 100 ms.
     let (address, _) = server(stall, |_| false);
     let (open, _) = go(&plan(address, Schedule::Open { jobs_per_s: 400.0 }, None), vec![pairs(400)]);
     assert!(slow_ones(&open) >= 100, "{}", slow_ones(&open));
     assert_eq!(open.all.ops, 400);
-    // Whose fault that was: the five clients all waited, and the generator itself was not late.
+    // The server is to blame: all five clients were waiting, and the generator itself was not late.
     assert!(open.waited_for_client >= 100, "{}", open.waited_for_client);
     assert!(open.missed < 100, "{}", open.missed);
     assert_eq!((open.clients_used, closed.waited_for_client), (5, 0));
     assert!(open.late_p99_us < 300_000, "{}", open.late_p99_us);
 
-    // The moments show when: the longest latency is in one of them, and most have none as long.
+    // The moments show when it happened: one holds the longest latency, and most hold nothing near it.
     assert_eq!(open.moments.iter().map(|moment| moment.requests).sum::<u64>(), open.all.requests);
     let slow_moments = open.moments.iter().filter(|moment| moment.latency_max_us >= 490_000).count();
     assert!((1..open.moments.len() / 2).contains(&slow_moments), "{slow_moments}");
 }
 
-/// A script that takes its time for one of its jobs, as if its thread had lost its processor.
+/// A script that blocks in one of its jobs, as if its thread had lost its processor.
 struct HeldUp {
     pairs: Pairs,
     at: u64,
@@ -177,7 +178,7 @@ fn jobs_that_the_generator_missed_are_left_out() {
     let plan = plan(address, Schedule::Open { jobs_per_s: 200.0 }, None);
     let script = HeldUp { pairs: pairs(200), at: 150, time: Duration::from_millis(500) };
     let (outcome, _) = run(&plan, vec![script], &mut (), &Arc::default()).unwrap();
-    // The scripts' jobs are done anyway, at later times.
+    // The script still completes all jobs, at later times.
     assert_eq!((outcome.all.ops, seen.load(Relaxed)), (200, 400));
     assert!((95..=200).contains(&outcome.missed), "about 100 had their time meanwhile: {}", outcome.missed);
     assert!(outcome.late_max_us >= 480_000, "{}", outcome.late_max_us);
@@ -186,8 +187,8 @@ fn jobs_that_the_generator_missed_are_left_out() {
     assert!(slow <= 1, "{slow}");
 }
 
-/// A server that closes the connection of its first request, and takes no other one for a while: a client
-/// that connects then waits for about a second, until it tries again.
+/// A server that closes the connection of its first request and then accepts no other for a while. A client
+/// that connects in that time waits for about a second, until it retries.
 fn unreachable_for_a_while() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -208,7 +209,7 @@ fn unreachable_for_a_while() -> SocketAddr {
                     let close = if closes { "Connection: close\r\n" } else { "" };
                     let answer = format!("HTTP/1.1 200 x\r\nContent-Length: 2\r\n{close}\r\nok");
                     if stream.write_all(answer.as_bytes()).is_err() || closes {
-                        // The fillers keep their places until somebody takes them.
+                        // The fillers occupy the queue until they are accepted.
                         std::thread::sleep(Duration::from_millis(300));
                         drop(fillers);
                         return;
@@ -220,7 +221,7 @@ fn unreachable_for_a_while() -> SocketAddr {
         while is_first.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // To fill the queue takes less, and the last one's 100 ms.
+        // Filling the queue takes less than this, including the last filler's 100 ms.
         std::thread::sleep(Duration::from_millis(400));
         listener.incoming().map_while(Result::ok).for_each(serve);
     });
@@ -245,7 +246,7 @@ fn an_unreachable_server_does_not_count_as_a_late_generator() {
 
 #[test]
 fn threads_of_a_finished_load_remain_until_the_run_ends() {
-    /// What the threads had used at the end, by their names.
+    /// CPU time of the threads at the end, by name.
     #[derive(Default)]
     struct End(BTreeMap<String, u64>);
 
@@ -258,7 +259,7 @@ fn threads_of_a_finished_load_remain_until_the_run_ends() {
     let (address, _) = server(|_| Duration::ZERO, |_| false);
     let plan = plan(address, Schedule::Closed, Some(Duration::from_secs(600)));
     let mut end = End::default();
-    // More threads than any test beside it has.
+    // More threads than any test that runs at the same time.
     let scripts = (0..5).map(|_| pairs(20)).collect();
     let (outcome, _) = run(&plan, scripts, &mut end, &Arc::default()).unwrap();
     assert!(outcome.is_exhausted);

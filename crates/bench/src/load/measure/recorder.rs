@@ -1,4 +1,4 @@
-//! What machine and server use while the load runs.
+//! Records what the machine and the server use while the load runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::scenarios::world::World;
 /// Cores that are idle for less than this share of the time are busy.
 const IDLE_SHARE: f64 = 0.1;
 
-/// What is looked at while the load runs.
+/// Takes samples while the load runs.
 pub(super) struct Recorder {
     pids: Vec<u32>,
     servers: Vec<std::net::SocketAddr>,
     database: Option<Arc<Database>>,
-    /// What the database had counted at the begin and at the end.
+    /// The database's counters at the beginning and at the end.
     counted: Vec<database::Snapshot>,
     placement: Placement,
     bar: Bar,
@@ -31,13 +31,13 @@ pub(super) struct Recorder {
     after: Option<(Page, Snapshot)>,
     last: Option<Snapshot>,
     last_page: Page,
-    /// The samples of each second, beside the figures of the load itself.
+    /// A sample per second, in addition to the load's own figures.
     seconds: Vec<Sample>,
     last_ops: u64,
     failure: Option<BenchError>,
 }
 
-/// What was used until a moment.
+/// Usage up to one moment.
 #[derive(Clone, Debug)]
 struct Snapshot {
     at: std::time::Instant,
@@ -48,7 +48,7 @@ struct Snapshot {
     client_cores: procfs::CoreTime,
 }
 
-/// The outcome.
+/// What was recorded.
 pub(super) struct Recorded {
     pub(super) before: Page,
     pub(super) after: Page,
@@ -60,7 +60,7 @@ pub(super) struct Recorded {
     pub(super) resident_growth: f64,
     pub(super) server_idle: f64,
     pub(super) client_idle: f64,
-    /// Shares of their time that the hypervisor took from the cores.
+    /// The share of their time that a hypervisor took from the server's cores.
     pub(super) server_stolen: f64,
     pub(super) client_stolen: f64,
     pub(super) series: Vec<Sample>,
@@ -211,7 +211,8 @@ impl Recorded {
         (exchange_ns + self.database.cpu_ns) as f64 / 1e9 / seconds.max(1e-9)
     }
 
-    /// Share of the server's cores that other programs on this system used. Unknown without cores of its own.
+    /// Share of the server's cores that other programs on this system used. Unknown if the server has no
+    /// cores of its own.
     pub(super) fn foreign_share(&self, placement: &Placement, seconds: f64) -> f64 {
         if placement.server.is_empty() {
             return 0.0;
@@ -228,7 +229,7 @@ impl Recorded {
     }
 }
 
-/// What the load generator counted in each second, and what was sampled meanwhile.
+/// What the load generator counted in each second, with the samples of the same second.
 pub(super) fn series(outcome: &Outcome, recorded: &Recorded) -> Vec<Sample> {
     let whole_seconds = usize::try_from(outcome.measured.as_secs()).unwrap_or(usize::MAX);
     let latency = |counts: &generator::Counts, quantile: f64| {

@@ -16,7 +16,7 @@ fn runs() -> Vec<Run> {
     vec![first, second, third]
 }
 
-/// Whether every element that is opened is closed, in order. Enough of a parser for what we write.
+/// Checks that every opened element is closed, in order. This parses only as much HTML as we write.
 fn assert_well_formed(html: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = html;
@@ -57,7 +57,7 @@ fn the_figures_are_those_of_the_runs() {
         "<td>open, 9,000/s</td>",
         // A run without latency.
         "<td>0.75</td><td>–</td><td>–</td><td>–</td><td>–</td><td>–</td><td>108</td><td>–</td><td>–</td>",
-        // Runs of one title are told apart; hostile titles are text.
+        // Runs with equal titles are told apart; hostile titles are escaped.
         "withdraw RSA-2048 (first)",
         "withdraw RSA-2048 (second)",
         "deposit &lt;RSA&gt; &amp; &quot;friends&quot;",

@@ -1,4 +1,4 @@
-//! Result directories: what is to become one, and those below others.
+//! Result directories: creating one, and finding those below a directory.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,14 @@ use super::{RESULT_FILE, ResultError};
 use crate::BenchError;
 use crate::scenarios::limits::LIMITS_FILE;
 
-/// How far below a directory results are looked for: `bench partitions` makes a directory of results among
-/// other results.
+/// How many levels below a directory are searched for results: `bench partitions` creates a directory of
+/// results among other results.
 const LEVELS: u32 = 2;
-/// So many results below a directory are named in an error.
+/// The most results that an error lists.
 const NAMED: usize = 3;
 
-/// Makes the directory of a result. One that holds a result is not written over: the user may have meant
-/// another.
+/// Creates the directory of a result. It never overwrites an existing result, since the user may have meant
+/// another directory.
 ///
 /// # Errors
 /// When there is a result, and when the directory cannot be made or written to.
@@ -25,13 +25,12 @@ pub(crate) fn claim_directory(path: &Path) -> Result<(), BenchError> {
         )));
     }
     std::fs::create_dir_all(path).map_err(BenchError::io(path))?;
-    // A directory that was there may be one that cannot be written to: that is better known before than after
-    // measuring.
+    // An existing directory may not be writable; better to find out before measuring than after.
     let trial = path.join(".batzen-bench");
     std::fs::write(&trial, "").and_then(|()| std::fs::remove_file(&trial)).map_err(BenchError::io(path))
 }
 
-/// The results that a directory stands for: itself, or those below it.
+/// The results in a directory: the directory itself, or those below it.
 ///
 /// # Errors
 /// When a directory cannot be read.
@@ -42,7 +41,7 @@ pub(crate) fn results_of(directory: &Path) -> Result<Vec<PathBuf>, ResultError> 
             return Ok(below);
         }
     }
-    // Reading it reports why it is not a result.
+    // Reading it will report why it is not a result.
     Ok(vec![directory.to_owned()])
 }
 
@@ -77,7 +76,7 @@ fn is_result(directory: &Path) -> bool {
     [RESULT_FILE, LIMITS_FILE].iter().any(|name| directory.join(name).is_file())
 }
 
-/// What an error says of the results below a directory.
+/// The part of an error that lists the results below a directory.
 pub(super) fn named(below: &[PathBuf]) -> String {
     if below.is_empty() {
         return String::new();

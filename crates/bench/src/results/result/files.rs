@@ -19,8 +19,7 @@ pub(super) const COLUMNS: [&str; 9] = [
     "queue_depth",
     "server_stolen_share",
 ];
-/// So many of them were there from the beginning; a file of an earlier version may end after any of the
-/// others.
+/// The columns that existed from the beginning; a file of an earlier version may end after any later one.
 const COLUMNS_MIN: usize = 8;
 
 pub(super) fn series_csv(series: &[Sample]) -> String {

@@ -1,18 +1,18 @@
-//! The table of what runs on PostgreSQL.
+//! The table of runs on PostgreSQL.
 
 use super::{Results, markdown, optional};
 use batzen_cli_support::numbers::{number, ratio};
 
 use crate::results::result::Run;
 
-/// Whether the exchange kept its rows in PostgreSQL, or pgbench was run.
+/// Whether the run used PostgreSQL: the exchange kept its rows there, or it was pgbench.
 pub(super) fn is_postgres(run: &Run) -> bool {
     run.result.parameters.get("store").is_some_and(|store| store == "postgres")
 }
 
-/// Runs on PostgreSQL beside those of the same kind on the embedded store. The same kind: all parameters but
-/// those of the store. What was measured on the same day is compared, else ratios would be those of the
-/// machine.
+/// Runs on PostgreSQL beside runs of the same kind on the embedded store. Two runs are of the same kind if
+/// all parameters but those of the store are equal. Only runs of the same day are compared; otherwise the
+/// ratios would show changes of the machine.
 pub(super) fn postgres(results: &Results) -> String {
     const OF_STORE: [&str; 4] = ["store", "partitions", "postgres", "nodes"];
     let kind = |run: &Run| {

@@ -1,10 +1,9 @@
-//! Ed25519 verification of a whole batch by one equation, as libraries offer it: a rival to compare with, no
-//! way to verify payments.
+//! Ed25519 verification of a whole batch by one equation, as some libraries offer it. It serves only as a
+//! rival to compare with; payments are never verified this way.
 //!
-//! Random multiples of the equations of all signatures are added up, and the sum is checked. That is quicker
-//! than one equation after the other, but does not decide as the protocol does: for points of small order the
-//! verdict differs from that of single verifications, and a batch with one wrong signature does not tell
-//! which it is.
+//! Random multiples of the equations of all signatures are added up, and the sum is checked. That is faster
+//! than checking one equation after another, but the verdicts differ from the protocol's: points of small
+//! order can change the result, and a batch with one wrong signature does not show which one it is.
 
 use std::hint::black_box;
 
@@ -14,8 +13,8 @@ use super::{BATCH, Material};
 use crate::load::meter::Rival;
 
 impl Material {
-    /// The code that verifies one batch of Ed25519 signatures by one equation. Keys are read from their bytes
-    /// each time, as coins have each their own.
+    /// The code that verifies one batch of Ed25519 signatures by one equation. Keys are decoded from bytes
+    /// each time, because every coin has its own key.
     pub(crate) fn one_equation(&self) -> Rival<'_> {
         let messages: Vec<&[u8]> = self.coins.iter().map(|coin| &coin.message[..]).collect();
         let signatures: Vec<_> =

@@ -27,35 +27,35 @@ pub(super) const ATTACKS: [&str; 10] = [
     "junk-connections",
 ];
 
-/// Pause of a connection before it comes again.
+/// How long a connection pauses before it reconnects.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Pause between two bytes of a slow client.
+/// How long a slow client pauses between two bytes.
 const DRIP: Duration = Duration::from_secs(1);
-/// The largest body that an exchange ever took.
+/// The largest body that any version of the exchange accepted.
 pub(super) const BODY_BYTES: usize = 15 << 20;
-/// How much an attack gives way to the honest client on the generator's cores: as `nice`.
+/// The `nice` value of the attack, so that it yields to the honest client on the generator's cores.
 const NICENESS: i32 = 10;
-/// No attack connects longer than this.
+/// The longest time that an attack tries to connect.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What is attacked, and what is sent: whole requests, prepared in advance.
+/// The server under attack, and the requests to send, each prepared as a whole.
 pub(super) struct Target {
     pub address: SocketAddr,
     /// Waits for money that never comes.
     pub poll: Vec<u8>,
-    /// Asks for a long history.
+    /// Requests a long history.
     pub history: Vec<u8>,
-    /// Is refused, with a long history as the proof.
+    /// A request that is refused with a long history as proof.
     pub refused: Vec<u8>,
-    /// Copies of one signature.
+    /// A request with many copies of one signature.
     pub copies: Vec<u8>,
     /// A deposit that its coin's owner has not signed.
     pub deposit: Stretched,
-    /// Bytes of large bodies.
+    /// Filler bytes for large bodies.
     pub filler: Vec<u8>,
 }
 
-/// A JSON request that gets longer at one place.
+/// A JSON request that can be lengthened at one place.
 pub(super) struct Stretched {
     path: String,
     before: Vec<u8>,
@@ -63,7 +63,7 @@ pub(super) struct Stretched {
 }
 
 impl Stretched {
-    /// `request` gets longer behind the first `place` in its body; none if there is no such place.
+    /// Lengthens `request` after the first `place` in its body; `None` if the body has no such place.
     pub(super) fn new(request: &[u8], place: &str) -> Option<Self> {
         let text = std::str::from_utf8(request).ok()?;
         let (head, body) = text.split_once("\r\n\r\n")?;
@@ -72,7 +72,7 @@ impl Stretched {
         Some(Self { path, before: body[..at].into(), after: body[at..].into() })
     }
 
-    /// Sends it with `number` and `filler` at the place.
+    /// Sends it with `number` and `filler` inserted at the place.
     async fn send(&self, stream: &mut TcpStream, number: u64, filler: &[u8]) -> std::io::Result<()> {
         let number = format!("{number}-");
         let length = self.before.len() + number.len() + filler.len() + self.after.len();
@@ -84,14 +84,14 @@ impl Stretched {
     }
 }
 
-/// An attack under way. Ends when dropped.
+/// A running attack. It ends when dropped.
 pub(super) struct Attack {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Attack {
-    /// Begins with so many connections from these addresses.
+    /// Starts an attack with this many connections from these addresses.
     pub(super) fn start(
         name: &'static str,
         target: Arc<Target>,
@@ -102,8 +102,7 @@ impl Attack {
         let stop = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&stop);
         let work = move || {
-            // The honest client shares the generator's cores. The attack is on the exchange, not on the
-            // client.
+            // The honest client shares the generator's cores. The exchange is to be attacked, not the client.
             let _ = rustix::process::setpriority_process(None, NICENESS);
             let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
                 return;
@@ -134,13 +133,13 @@ impl Drop for Attack {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It did what it could.
+            // The result does not matter.
             let _ = thread.join();
         }
     }
 }
 
-/// One attacker: connects, attacks until the server ends it, and comes again.
+/// One attacker: connects, attacks until the server closes the connection, and starts again.
 async fn come_again(
     name: &'static str,
     number: u64,
@@ -152,7 +151,7 @@ async fn come_again(
     while !stop.load(Relaxed) {
         round += 1;
         if let Ok(Ok(mut stream)) = timeout(CONNECT, connect(from, target.address)).await {
-            // That the server ends it is what is to be expected.
+            // The server is expected to close the connection.
             let _ = attack(name, number << 32 | round, &target, &mut stream).await;
         }
         sleep(PAUSE).await;
@@ -165,7 +164,7 @@ async fn connect(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-/// Attacks over one connection until the server ends it. No two have the same `number`.
+/// Attacks over one connection until the server closes it. Every connection has a different `number`.
 async fn attack(
     name: &'static str,
     number: u64,
@@ -175,7 +174,7 @@ async fn attack(
     match name {
         "slow-uploads" => {
             stream.write_all(head("/batch-deposit", BODY_BYTES).as_bytes()).await?;
-            // A fast beginning, then next to nothing.
+            // A fast start, then almost nothing.
             stream.write_all(&target.filler[4096..]).await?;
             drip(stream, b"x").await
         }
@@ -221,7 +220,7 @@ fn head(path: &str, length: usize) -> String {
     )
 }
 
-/// Sends a request, reads the answer, and so on.
+/// Sends a request and reads the answer, over and over.
 async fn again_and_again(stream: &mut TcpStream, request: &[u8]) -> std::io::Result<()> {
     let mut received = Vec::new();
     loop {
@@ -240,12 +239,12 @@ async fn again_and_again(stream: &mut TcpStream, request: &[u8]) -> std::io::Res
     }
 }
 
-/// Sends a little now and then until the server closes the connection.
+/// Sends a little at intervals until the server closes the connection.
 async fn drip(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     let mut buffer = [0; 256];
     loop {
         tokio::select! {
-            // An answer, or the end.
+            // Either an answer or the end of the connection.
             read = stream.read(&mut buffer) => return read.map(drop),
             () = sleep(DRIP) => stream.write_all(bytes).await?,
         }

@@ -1,4 +1,4 @@
-//! A client of the load: it creates transfers, and posts what it has reserved.
+//! A client of the load: creates transfers, and posts those it has reserved.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub(super) struct Choice {
     choosing: Choosing,
     accounts: u64,
     base: u128,
-    /// Share of the draws that fall on this account or one before it.
+    /// Share of the draws that fall on this account or an earlier one.
     cumulative: Vec<f64>,
 }
 
@@ -61,7 +61,7 @@ impl Choice {
     }
 }
 
-/// What clients did.
+/// What some clients did.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub ops: u64,
@@ -120,7 +120,7 @@ impl Client {
             choice,
             batch: u64::from(args.batch),
             pending_percent: u64::from(args.pending),
-            // Ids of a client follow one another, as those of a clock would.
+            // The ids of a client are consecutive, like those derived from a clock.
             next_id: base + (u128::from(number) << 40) + 1,
         }
     }
@@ -184,7 +184,7 @@ impl Client {
     }
 }
 
-/// One request. False: something of it was refused.
+/// Sends one request. Returns false if any part of it was refused.
 async fn ask(ledger: &dyn Ledger, transfers: Vec<Transfer>, load: &SharedLoad) -> bool {
     let count = transfers.len() as u64;
     let begun = Instant::now();
@@ -212,9 +212,9 @@ async fn ask(ledger: &dyn Ledger, transfers: Vec<Transfer>, load: &SharedLoad) -
     }
 }
 
-/// What the clients of a thread share.
+/// State shared by the clients of a thread.
 struct SharedLoad {
-    /// One for all of them: a histogram is large, and they never count at the same time.
+    /// Shared, because a histogram is large and the clients of a thread never count at the same time.
     tally: Mutex<Tally>,
     transfers: u64,
     issued: Arc<AtomicU64>,
@@ -228,7 +228,7 @@ impl SharedLoad {
     }
 }
 
-/// Runs the clients of a thread: they connect, wait for the others, and work until all transfers are made.
+/// Runs the clients of a thread: they connect, wait for the others, and work until all transfers are done.
 pub(super) async fn run_all(
     clients: Vec<Client>,
     url: &str,
@@ -249,7 +249,7 @@ pub(super) async fn run_all(
             }
         }
     }
-    // The others wait here in any case.
+    // The other threads are waiting, so this is needed even after an error.
     begin.wait();
     if let Some(error) = failed {
         return Err(error);

@@ -1,4 +1,4 @@
-//! The ledger under test: a process of its own.
+//! The ledger under test, in a separate process.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +16,7 @@ use crate::load::wire;
 use crate::scenarios::Context;
 use crate::scenarios::workers::RunDirectory;
 
-/// How long the server may take to come up.
+/// How long the server may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -85,14 +85,15 @@ impl LedgerServer {
         String::from_utf8(answer.body).ok()
     }
 
-    /// Batches of the binary server and events in them, so far.
+    /// The number of batches that the binary server has handled, and of events in them.
     pub(super) fn batches(&self) -> Option<(f64, f64)> {
         let text = self.metrics()?;
         let of = |what| value(&text, &format!("batzen_ledger_net_batch_events_{what}"));
         Some((of("count")?, of("sum")?))
     }
 
-    /// What the journal has been given so far. Segments are allocated in advance: their size says nothing.
+    /// Bytes written to the journal so far. Segment sizes would be misleading, because segments are allocated
+    /// in advance.
     pub(super) fn disk_bytes(&self) -> u64 {
         let value =
             self.metrics().as_deref().and_then(|text| value(text, "batzen_store_written_bytes_total"));
@@ -118,10 +119,10 @@ impl LedgerServer {
         }
     }
 
-    /// Tells it to end, and waits until it has.
+    /// Terminates it, and waits until it has ended.
     pub(super) fn stop(mut self) -> Result<(), BenchError> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended already; waiting for it will tell.
+            // It may have ended already; waiting for it will show.
             let _ = kill_process(pid, Signal::TERM);
         }
         let status = self.child.wait().map_err(|error| BenchError::set_up("the ledger", error))?;

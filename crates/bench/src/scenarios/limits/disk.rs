@@ -1,4 +1,4 @@
-//! The disk: commits of the embedded store, and bare writes made durable.
+//! The disk: commits of the embedded store, and plain durable writes.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -15,27 +15,27 @@ use serde::{Deserialize, Serialize};
 use crate::BenchError;
 use crate::load::meter::thread_cpu_time;
 
-/// Commits of so many rows: 32-byte random key, 200 bytes with a random secondary key, looked up before the
-/// insert.
+/// Commits of a number of rows. Each row has a random 32-byte key and 200 bytes with a random secondary key,
+/// and is looked up before the insert.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoreLimit {
     /// Rows in a commit.
     pub rows_per_commit: usize,
-    /// Rows per second, waiting for the disk included.
+    /// Rows per second, including the wait for the disk.
     pub rows_per_s: f64,
     /// CPU time of the committing thread, µs.
     pub cpu_us_per_row: f64,
-    /// Median duration of a commit with its lookups, µs.
+    /// Median duration of a commit including its lookups, µs.
     pub commit_p50_us: f64,
-    /// 99th percentile of it, µs.
+    /// 99th percentile of the same, µs.
     pub commit_p99_us: f64,
-    /// Bytes written for a row.
+    /// Bytes written per row.
     pub journal_bytes_per_row: f64,
-    /// Bytes of the indexes in memory for a row.
+    /// Bytes of index memory per row.
     pub index_bytes_per_row: f64,
 }
 
-/// Writing so many bytes into a file of zeros, and waiting until they are durable.
+/// Overwriting a number of bytes in a file of zeros, and waiting until they are durable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyncLimit {
     /// Bytes written each time.
@@ -89,7 +89,7 @@ fn us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-/// Of microseconds up to an hour; what takes longer counts as an hour.
+/// A histogram of microseconds up to an hour; longer times count as an hour.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("bounds in order, three digits")
 }
@@ -110,7 +110,7 @@ fn commits_of(directory: &Path, rows: usize, time: Duration) -> Result<StoreLimi
     let store = Store::new(store);
     let mut durations = histogram();
     let (mut cpu, mut wall, mut commits) = (Duration::ZERO, Duration::ZERO, 0_usize);
-    // The first commits open segments and grow tables.
+    // The first commits open segments and enlarge tables.
     const WARM_UP: usize = 5;
     for round in 0_usize.. {
         let row = |_| (LimitKey { id: random() }, LimitRow { group: random(), body: [7; 168] });
@@ -153,7 +153,7 @@ fn commits_of(directory: &Path, rows: usize, time: Duration) -> Result<StoreLimi
     })
 }
 
-/// Bytes of the file that is written into, full of zeros before.
+/// Size of the file that is overwritten, which is first filled with zeros.
 const FILE_BYTES: usize = 64 << 20;
 
 /// 8 kB, a small batch, and 256 kB, a large one.

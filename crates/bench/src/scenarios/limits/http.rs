@@ -13,10 +13,10 @@ use crate::BenchError;
 use crate::load::affinity;
 use crate::load::meter::thread_cpu_time;
 
-/// POST requests of the size of a deposit, answers of the size of its confirmation.
+/// POST requests as large as a deposit, and answers as large as its confirmation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HttpLimit {
-    /// Requests per second that one core of a server can take: a second divided by the CPU time of one.
+    /// Requests per second that one server core can handle: one second divided by the CPU time of a request.
     pub per_s: f64,
     /// CPU time of the server's thread for one, µs.
     pub cpu_us_per_request: f64,
@@ -49,7 +49,7 @@ fn failed(error: impl std::fmt::Display) -> BenchError {
     BenchError::set_up("HTTP cannot be measured", error)
 }
 
-/// Serves on `core`, asks from `other` (or from the same core if there is no other).
+/// Serves on `core`, and sends requests from `other` (or from the same core if there is no other).
 pub(super) fn measure(core: usize, other: Option<usize>, quick: bool) -> Result<HttpLimit, BenchError> {
     let (warm_up, time) = if quick {
         (Duration::from_millis(50), Duration::from_millis(200))
@@ -94,7 +94,7 @@ pub(super) fn measure(core: usize, other: Option<usize>, quick: bool) -> Result<
     })
 }
 
-/// Requests that were answered within `time`, and the CPU time of the server's thread meanwhile.
+/// The number of requests answered within `time`, and the CPU time of the server's thread meanwhile.
 async fn ask(
     port: u16,
     server: &tokio::runtime::Handle,
@@ -107,7 +107,7 @@ async fn ask(
         let (answered, ends) = (Arc::clone(&answered), Arc::clone(&ends));
         clients.spawn(async move { client(port, &answered, &ends).await });
     }
-    // All that the server does happens on its one thread, and so does what it is asked here.
+    // The server does everything on its one thread, so this closure must run there, too.
     let now = || async {
         let cpu = server.spawn(async { thread_cpu_time() }).await.map_err(failed)?;
         Ok::<_, BenchError>((answered.load(Ordering::Relaxed), cpu))

@@ -1,9 +1,9 @@
-//! A switch under load: complete transfers a second between simulated participants (class T+).
+//! A switch under load: complete transfers per second between simulated participants (class T+).
 //!
-//! One financial transaction (FT) is a complete transfer leg: the payer's prepare is accepted and reserved,
-//! the payee's fulfilment accepted and committed, and the payer has got the callback. Duplicate checks,
-//! condition verification, limits, expiration and windows are on, every acknowledgement is durable, and a
-//! settlement window is closed in the middle of the run.
+//! One financial transaction (FT) is a complete transfer leg: the payer's prepare is accepted and the amount
+//! reserved, the payee's fulfilment is accepted and committed, and the payer has received the callback.
+//! Duplicate checks, condition verification, limits, expiration and windows are on, every acknowledgement is
+//! durable, and a settlement window is closed in the middle of the run.
 
 mod process;
 mod usage;
@@ -32,22 +32,23 @@ use usage::{Usage, Watcher};
 const CURRENCY: &str = "USD";
 /// The settlement model.
 const MODEL: &str = "deferred-net";
-/// Amounts are up to this many hundredths.
+/// The largest amount in hundredths.
 const CENTS_MAX: u64 = 10_000;
-/// What every participant has, and may owe: so much that no limit is hit, though each is checked.
+/// The funds and the debt limit of every participant: high enough that no limit is reached, though each is
+/// checked.
 const FUNDS_CENTS: u64 = 1_000_000_000_000;
-/// How long transfers may take.
+/// How long a transfer may take before it expires.
 const EXPIRATION: Duration = Duration::from_secs(30);
-/// How long the last transfers may take to end: expiration, grace, and a slow machine.
+/// How long to wait for the last transfers: expiration, grace, and a slow machine.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
-/// Put complete transfers on a switch: prepares, fulfilments, callbacks between simulated participants
+/// Run complete transfers on a switch: prepares, fulfilments, callbacks between simulated participants
 #[derive(Args, Clone, Debug)]
 pub struct SwitchArgs {
-    /// What the load is
+    /// The load.
     #[command(flatten)]
     pub load: SwitchLoad,
-    /// Where it runs, and where the result goes
+    /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,
 }
@@ -56,25 +57,25 @@ pub struct SwitchArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
 pub struct SwitchLoad {
-    /// Participants; pairs are random
+    /// Number of participants; pairs are random
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub participants: u16,
-    /// Transfers under way at a time; in an open loop the most
+    /// Transfers under way at a time; in an open loop at most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: u32,
-    /// Begin transfers at this rate, whatever the switch does [default: a new one when one has ended]
+    /// Begin transfers at this rate, whatever the switch does [default: begin one whenever another has ended]
     #[arg(long, value_name = "PER-SECOND", value_parser = rate)]
     pub rate: Option<f64>,
-    /// Length of the measured part: seconds, or with unit (500ms, 15m)
+    /// Length of the measured part: seconds, or with a unit (500ms, 15m)
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = measured_duration)]
     pub duration: Duration,
-    /// Length of the load before it
+    /// Length of the warm-up before it
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration)]
     pub warmup: Duration,
-    /// Measure this many transfers from the first to the last, without warm-up, instead of a time
+    /// Measure this many transfers from first to last, without warm-up, instead of a fixed time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub count: Option<u64>,
-    /// Connections of all participants to the switch, one request under way on each
+    /// Connections from all participants to the switch, with one request under way on each
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: u32,
     /// Threads of the participants
@@ -105,7 +106,7 @@ impl SwitchLoad {
         config
     }
 
-    /// What they are to do.
+    /// The load on them.
     #[must_use]
     pub fn load(&self) -> Load {
         let in_flight = self.in_flight as usize;
@@ -154,7 +155,7 @@ impl SwitchLoad {
 /// Starts a switch, puts the load on it, and checks its books.
 ///
 /// # Errors
-/// Whatever keeps it from a result. Transfers that fail are part of the result.
+/// When it cannot produce a result. Transfers that fail are part of the result.
 pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run, BenchError> {
     let placement = Placement::choose(args.run.server_cores.as_ref(), args.run.client_cores.as_ref())?;
     let path = args.run.out.clone().unwrap_or_else(|| super::default_directory("switch"));
@@ -183,7 +184,7 @@ pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run, BenchError> {
     drop(fsps);
     switch.terminate()?;
     if !args.run.keep_world {
-        // What remains does no harm.
+        // Leftovers do no harm.
         let _ = std::fs::remove_dir_all(&world);
     }
 
@@ -221,7 +222,7 @@ pub fn set_up(books: &Hub, fsps: &Fsps) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What a switch says of its books.
+/// The switch's own balances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Balances {
     debits: i128,
@@ -252,7 +253,7 @@ fn balances(books: &Hub) -> Result<Balances, BenchError> {
     Ok(balances)
 }
 
-/// Whether the books agree with the notices to the payers.
+/// Checks that the books agree with the notices to the payers.
 fn check(before: &Balances, after: &Balances, report: &Report) -> BTreeMap<String, u64> {
     let mut problems = BTreeMap::new();
     let mut problem = |what: &str, count: u128| {
@@ -271,7 +272,7 @@ fn check(before: &Balances, after: &Balances, report: &Report) -> BTreeMap<Strin
     problems
 }
 
-/// Looks on while the load runs, and closes a window in the middle.
+/// Observes the load, and closes a window in the middle.
 fn watch(
     load: &SwitchLoad,
     fsps: &Fsps,

@@ -1,4 +1,4 @@
-//! The switch under test: a real process of this program with a ledger of its own.
+//! The switch under test: a real process of this program with its own ledger.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,29 +15,29 @@ use crate::load::affinity;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The operators' tokens: of no use to anybody else, since the switch listens on this machine and ends with
-/// the run.
+/// The operators' tokens. They are useless to anybody else, since the switch listens only on this machine and
+/// ends with the run.
 const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
-/// How much of its last words is shown.
+/// How much of its last output is shown.
 const LAST_WORDS_BYTES: usize = 1_000;
 
 /// A running switch. It is killed when this is dropped.
 pub struct SwitchProcess {
     child: Child,
     log: PathBuf,
-    /// Where it takes transfers.
+    /// The address for transfers.
     pub participants: SocketAddr,
-    /// Where it takes administration.
+    /// The address for administration.
     pub administration: SocketAddr,
-    /// Where it stores everything.
+    /// Its data directory.
     pub data: PathBuf,
 }
 
 impl SwitchProcess {
-    /// Starts it on these cores (all, if none is named) with an empty store below `world`.
+    /// Starts it on these cores (all cores if the list is empty) with an empty store below `world`.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// When it does not start.
     pub fn start(program: &Path, world: &Path, cores: &[usize]) -> Result<Self, BenchError> {
         let (port, admin_port) = (free_port()?, free_port()?);
         let data = world.join("switch");
@@ -91,10 +91,10 @@ impl SwitchProcess {
         self.child.id()
     }
 
-    /// Whether it still runs.
+    /// Checks that it is still running.
     ///
     /// # Errors
-    /// With its last words if it does not.
+    /// The end of its output if it is not.
     pub fn still_runs(&mut self) -> Result<(), BenchError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -108,13 +108,13 @@ impl SwitchProcess {
         BenchError::Ended { name: "the switch".to_owned(), status: status.to_owned(), last_words }
     }
 
-    /// Tells it to end, and waits until it has.
+    /// Terminates it, and waits until it has ended.
     ///
     /// # Errors
-    /// When it does not end well.
+    /// When it does not end cleanly.
     pub fn terminate(mut self) -> Result<(), BenchError> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended already; waiting for it will tell.
+            // It may have ended already; waiting for it will show.
             let _ = kill_process(pid, Signal::TERM);
         }
         let deadline = Instant::now() + PATIENCE;
@@ -145,7 +145,7 @@ fn free_port() -> Result<u16, BenchError> {
         .map_err(|error| BenchError::set_up("no free port for the switch", error))
 }
 
-/// One operator may do everything here: measurements are not about the four eyes.
+/// One operator may do everything here: this measurement is not about four eyes.
 fn configuration(data: &Path, port: u16, admin_port: u16) -> String {
     let data = data.display();
     let [one, two] = TOKENS;

@@ -1,4 +1,4 @@
-//! What switch and simulators use while a load runs.
+//! What the switch and the simulators use while a load runs.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::results::result::{LimitedBy, Sample};
 /// Cores that are idle for less than this share of the time are busy.
 const IDLE_SHARE: f64 = 0.1;
 
-/// The counters at one time.
+/// The counters at one moment.
 #[derive(Clone, Debug)]
 struct Snapshot {
     at: Instant,
@@ -34,7 +34,7 @@ pub(super) struct Watcher {
     seconds: Vec<Sample>,
 }
 
-/// What was used in the measured part.
+/// The usage in the measured part.
 pub(super) struct Usage {
     first: Snapshot,
     end: Snapshot,
@@ -62,7 +62,7 @@ impl Watcher {
         }
     }
 
-    /// Called often in the measured part, the first time at its beginning, the last time at its end.
+    /// Called often during the measured part, first at its beginning and last at its end.
     pub fn sample(&mut self, is_over: bool) {
         let Some(last) = self.last.clone() else {
             let snapshot = self.snapshot();
@@ -107,12 +107,12 @@ impl Usage {
         self.end.simulators_ns.saturating_sub(self.first.simulators_ns)
     }
 
-    /// Bytes that the switch has written to its store.
+    /// Bytes that the switch wrote to its store.
     pub fn stored_bytes(&self) -> f64 {
         self.end.stored - self.first.stored
     }
 
-    /// Bytes that its process has had written, as the kernel counts them: whole pages, and space that is
+    /// Bytes that its process caused to be written, as the kernel counts them: whole pages, and space
     /// allocated in advance.
     pub fn device_bytes(&self) -> f64 {
         self.end.written as f64 - self.first.written as f64
@@ -128,14 +128,14 @@ impl Usage {
         &self.seconds
     }
 
-    /// What held the run back.
+    /// What limited the run.
     pub fn limited_by(&self, placement: &Placement) -> LimitedBy {
         let seconds = (self.end.at - self.first.at).as_secs_f64().max(1e-9);
         let server = self.server_cpu().total_ns() as f64 / 1e9 / seconds;
         let simulators = self.simulators_ns() as f64 / 1e9 / seconds;
         let busy = |used: f64, cores: usize| used > (1.0 - IDLE_SHARE) * cores.max(1) as f64;
         if placement.server.is_empty() {
-            // They share all cores: the larger part is what keeps the other from more.
+            // Both share all cores: the one that uses more limits the other.
             return match busy(server + simulators, placement.all.len()) {
                 true if server > simulators => LimitedBy::Server,
                 true => LimitedBy::Client,

@@ -17,23 +17,23 @@ use crate::load::wire;
 
 /// How long a service may take to end after a signal. Writing a checkpoint of large indexes takes a moment.
 const END_TIME: Duration = Duration::from_secs(60);
-/// How much of a service's last words is shown.
+/// How much of a service's last output is shown.
 const LAST_WORDS_BYTES: usize = 1_000;
 
-/// Where the sockets of an exchange are: names of sockets must be short, whatever the directory of the result
-/// is called.
+/// The directory for the sockets of an exchange. Socket paths must be short, however long the result
+/// directory's path is.
 pub(super) fn runtime_dir(exchange_port: u16) -> PathBuf {
     std::env::temp_dir().join(format!("batzen-bench-{}-{exchange_port}", std::process::id()))
 }
 
-/// A service, and what it says.
+/// A service, and the file with its output.
 pub(super) struct Service {
     name: String,
     child: Child,
     log: PathBuf,
 }
 
-/// The program without anything of the caller's configuration.
+/// The program, isolated from the caller's configuration.
 fn command(plan: &WorldPlan, arguments: &[&str]) -> Command {
     let mut command = Command::new(&plan.program);
     for name in ["TALER_BASE_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "LISTEN_FDS", "LISTEN_PID"] {
@@ -43,7 +43,7 @@ fn command(plan: &WorldPlan, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs the program to its end; it must succeed.
+/// Runs the program to completion; it must succeed.
 pub(super) fn run(plan: &WorldPlan, what: &str, arguments: &[&str]) -> Result<Output, BenchError> {
     let output = affinity::on_cores(&plan.placement.client, || command(plan, arguments).output())?
         .map_err(|error| BenchError::set_up(what, error))?;
@@ -59,7 +59,7 @@ pub(super) fn run(plan: &WorldPlan, what: &str, arguments: &[&str]) -> Result<Ou
 }
 
 impl Service {
-    /// Starts it on its cores; what it says goes to a file.
+    /// Starts it on its cores, with its output in a file.
     pub(super) fn start(
         plan: &WorldPlan,
         name: &str,
@@ -118,7 +118,7 @@ impl Service {
         }
     }
 
-    /// Tells it to end, and waits until it has.
+    /// Terminates it, and waits until it has ended.
     pub(super) fn terminate(&mut self) -> Result<(), BenchError> {
         self.signal(Signal::TERM);
         let deadline = Instant::now() + END_TIME;
@@ -133,7 +133,7 @@ impl Service {
         }
     }
 
-    /// Ends it at once, if it still runs.
+    /// Kills it at once if it is still running.
     fn kill(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -143,7 +143,7 @@ impl Service {
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // It may have ended already; waiting for it will tell.
+            // It may have ended already; waiting for it will show.
             let _ = kill_process(pid, signal);
         }
     }

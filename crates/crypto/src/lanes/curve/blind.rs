@@ -12,7 +12,7 @@ use crate::lanes::{ifma, wipe};
 pub(crate) struct KeyComb(Comb);
 
 impl KeyComb {
-    /// Of a point; the processor must have what [`ifma`] finds.
+    /// The multiples of a point. The processor must have the instructions that [`ifma`] checks for.
     pub(crate) fn new(point: &EdwardsPoint) -> Self {
         assert!(ifma(), "callers ask first");
         // SAFETY: the processor has the instructions, see the assertion.
@@ -24,7 +24,7 @@ impl KeyComb {
 /// The blinding of R.
 #[derive(Clone, Copy)]
 pub(crate) struct Shift<'a> {
-    /// Encoding of a point, canonical (whether it is of a point at all is found here).
+    /// The canonical encoding of a point. (Whether it encodes a point at all is determined here.)
     pub(crate) r: &'a [u8; 32],
     /// Little endian, below 2^253.
     pub(crate) alpha: &'a [u8; 32],
@@ -34,9 +34,9 @@ pub(crate) struct Shift<'a> {
     pub(crate) key: &'a KeyComb,
 }
 
-/// The encodings of R + α·G + β·X, and nothing where R is no point; the processor must have what [`ifma`]
-/// finds. Constant time but for the points R and which key is whose. Neighbours with the same key are faster
-/// than others.
+/// The encodings of R + α·G + β·X, and `None` where R is not a point. The processor must have the
+/// instructions that [`ifma`] checks for. Constant time except for the points R and which key belongs to
+/// which item. Neighbours with the same key are faster than others.
 pub(crate) fn shifted_each(items: &[Shift<'_>]) -> Vec<Option<[u8; 32]>> {
     assert!(ifma(), "callers ask first");
     let mut encodings = vec![None; items.len()];
@@ -50,7 +50,7 @@ pub(crate) fn shifted_each(items: &[Shift<'_>]) -> Vec<Option<[u8; 32]>> {
     encodings
 }
 
-/// Of up to eight groups of eight.
+/// Handles up to eight groups of eight.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn shifted_chunk(items: &[Shift<'_>], encodings: &mut [Option<[u8; 32]>]) {
     let mut results = [Projective::identity(); GROUPS];
@@ -84,7 +84,7 @@ fn shifted_groups<const N: usize>(
     let encodings = groups.map(|items| words_of(items.iter().map(|item| item.r)));
     let mut sums = [Addable::identity(); N];
     for ((sum, exist), (x, y, is_point)) in sums.iter_mut().zip(exist).zip(decompress(&encodings)) {
-        // Without a point, take any other: the result is unused, but its Z must not be zero.
+        // If there is no point, use any other: the result is unused, but its Z must not be zero.
         let x = Fe::splat(&field::ZERO).select(is_point, &x);
         let y = Fe::splat(&field::ONE).select(is_point, &y);
         *sum = Addable::from_affine(&x, &y);
@@ -106,7 +106,7 @@ fn shifted_groups<const N: usize>(
     }
 }
 
-/// The keys of up to eight items, each with its lanes as bits; lanes left over have none.
+/// The keys of up to eight items, each with a bit mask of its lanes; unused lanes have none.
 fn keys_of<'a>(items: &[Shift<'a>]) -> Vec<(&'a Comb, u8)> {
     let mut keys: Vec<(&Comb, u8)> = Vec::new();
     for (lane, item) in items.iter().enumerate() {

@@ -47,26 +47,26 @@ const PRODUCT: u64 = 0x12 << 56;
 const WIDE: u64 = 1 << 63;
 /// p in limbs: the lowest, and each of the others.
 const P: [i64; 2] = [LIMB_MASK - 18, LIMB_MASK];
-/// 2^10·p in limbs, what a difference adds to stay positive.
+/// 2^10·p in limbs, which a subtraction adds to stay positive.
 const BIAS: [i64; 2] = [P[0] << 10, P[1] << 10];
 /// The bound of limbs that may be subtracted.
 const SUBTRAHEND: u64 = BIAS[0].cast_unsigned();
 
 const _: () = {
-    // Column 0 of a product, as explained above, of the largest halves.
+    // Column 0 of a product, as explained above, with the largest halves.
     assert!(267 * (FACTOR - 1) < PRODUCT);
-    // The largest sum: three products and what a difference adds.
+    // The largest sum: three products and the bias of a subtraction.
     assert!(3 * (PRODUCT - 1) + BIAS[1].cast_unsigned() < WIDE);
-    // A product may be subtracted, also when a doubled tight element or a small multiple was added.
+    // A product may be subtracted, even if a doubled tight element or a small multiple was added.
     assert!(PRODUCT + (1 << 53) < SUBTRAHEND);
     // A carry is tight.
     assert!(LIMB_MASK.cast_unsigned() + 19 * ((WIDE - 1) >> RADIX_BITS) < TIGHT);
     // A tight limb is never above that of 2p: elements are below 2p, and negating does not wrap. The result
-    // is a factor.
+    // is valid as a factor.
     assert!(TIGHT <= 2 * P[0].cast_unsigned() && 2 * P[1].cast_unsigned() < FACTOR && TIGHT < FACTOR);
 };
 
-/// Eight field elements; see the module for the sizes of limbs.
+/// Eight field elements; see the module for the bounds of limbs.
 #[derive(Clone, Copy)]
 pub(super) struct Fe(pub(super) [__m512i; 5]);
 
@@ -87,7 +87,7 @@ pub(super) const D: Limbs =
 /// 2·d.
 pub(super) const D2: Limbs =
     [0x69b9426b2f159, 0x35050762add7a, 0x3cf44c0038052, 0x6738cc7407977, 0x2406d9dc56dff];
-/// The root of −1 that is even.
+/// The even square root of −1.
 pub(super) const SQRT_MINUS_ONE: Limbs =
     [0x61b274a0ea0b0, 0x0d5a5fc8f189d, 0x7ef5e9cbd0c60, 0x78595a6804c9e, 0x2b8324804fc1d];
 
@@ -136,7 +136,7 @@ impl Fe {
         ])
     }
 
-    /// The canonical representatives below p, of elements below 2p, which every tight one is.
+    /// The canonical representatives below p, of elements below 2p. Every tight element is below 2p.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn canonical(&self) -> Self {
@@ -375,8 +375,8 @@ impl Wide {
         self.add(self)
     }
 
-    /// Brings limbs below 2^63 to a tight element: what is above a limb's 51 bits, less than 2^12, moves one
-    /// limb up, from the highest times 19 to the lowest.
+    /// Brings limbs below 2^63 to a tight element: the part above a limb's 51 bits, less than 2^12, moves up
+    /// one limb, and from the highest, times 19, to the lowest.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn carry(&self) -> Fe {
@@ -397,7 +397,7 @@ impl Wide {
     }
 }
 
-/// Squares `n` times, each of `N` groups of eight; several groups hide each other's latency.
+/// Squares `n` times, for each of `N` groups of eight. Several groups hide each other's latency.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn square_times<const N: usize>(z: &[Fe; N], n: u32) -> [Fe; N] {
@@ -410,7 +410,7 @@ fn square_times<const N: usize>(z: &[Fe; N], n: u32) -> [Fe; N] {
     z
 }
 
-/// The products of two lists.
+/// The products of two lists, element by element.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn mul_each<const N: usize>(a: &[Fe; N], b: &[Fe; N]) -> [Fe; N] {

@@ -31,14 +31,14 @@ pub(crate) use montgomery::{x25519_each, x25519_public_each, x25519_with_points}
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 8;
-/// Groups of eight that share one field inversion. More gains little.
+/// Groups of eight that share one field inversion. More would gain little.
 const GROUPS: usize = 8;
 /// Window of the base point's multiples in verification: twice that of the key's.
 const BASE_BITS: u32 = 10;
 const KEY_BITS: u32 = 5;
 /// Window of tables of quarters.
 const QUARTER_BITS: u32 = 8;
-/// Longest messages hashed in lanes; of longer ones the lanes would wait for the longest.
+/// The longest messages hashed in lanes; with longer ones, the lanes would wait for the longest.
 const MAX_LANE_MESSAGE_BYTES: usize = 1024;
 
 /// Multiples of the base point for windows of [`BASE_BITS`].
@@ -64,10 +64,11 @@ static COMB: LazyLock<Comb> = LazyLock::new(|| {
     }
 });
 
-/// Whether the encoding of s·G − k·A is R.
+/// The equation that the encoding of s·G − k·A is R.
 #[derive(Clone, Copy)]
 pub(crate) struct Equation<'a> {
-    /// Encoding of a point, canonical and not of small order (whether it is of a point at all is found here).
+    /// The canonical encoding of a point not of small order. (Whether it encodes a point at all is determined
+    /// here.)
     pub(crate) a: &'a [u8; 32],
     /// Any 32 bytes.
     pub(crate) r: &'a [u8; 32],
@@ -77,8 +78,8 @@ pub(crate) struct Equation<'a> {
     pub(crate) k: &'a [u8; 32],
 }
 
-/// The little endian words of up to eight 32-byte strings, by word and lane; lanes left over repeat the
-/// first.
+/// The little endian words of up to eight 32-byte strings, by word and lane; unused lanes repeat the first
+/// string.
 fn words_of<'a>(strings: impl Iterator<Item = &'a [u8; 32]>) -> [[u64; 8]; 4] {
     let mut words = [[0; 8]; 4];
     let mut used = 0;
@@ -95,7 +96,7 @@ fn words_of<'a>(strings: impl Iterator<Item = &'a [u8; 32]>) -> [[u64; 8]; 4] {
     words
 }
 
-/// Checks every equation; the processor must have what [`super::ifma`] finds.
+/// Checks every equation. The processor must have the instructions that [`super::ifma`] checks for.
 pub(crate) fn check_equations(equations: &[Equation<'_>], verdicts: &mut [bool]) {
     assert!(super::ifma());
     assert_eq!(equations.len(), verdicts.len());
@@ -108,12 +109,11 @@ pub(crate) fn check_equations(equations: &[Equation<'_>], verdicts: &mut [bool])
     }
 }
 
-/// Multiples of a public key that many signatures are verified with: 2^(64·j)·A for j below 4, times 0 to
-/// 128.
+/// Multiples of a public key that verifies many signatures: 2^(64·j)·A for j below 4, times 0 to 128.
 pub(crate) struct KeyTables([Vec<NielsEntry>; 4]);
 
 impl KeyTables {
-    /// Of a point; the processor must have what [`super::ifma`] finds.
+    /// The tables of a point. The processor must have the instructions that [`super::ifma`] checks for.
     pub(crate) fn new(point: &EdwardsPoint) -> Self {
         assert!(super::ifma());
         let mut power = *point;
@@ -130,7 +130,7 @@ impl KeyTables {
     }
 }
 
-/// Whether the encoding of s·G + c·A is R, for a point A with tables.
+/// The equation that the encoding of s·G + c·A is R, for a point A with tables.
 #[derive(Clone, Copy)]
 pub(crate) struct TableEquation<'a> {
     /// Multiples of A.
@@ -143,7 +143,7 @@ pub(crate) struct TableEquation<'a> {
     pub(crate) c: &'a [u8; 32],
 }
 
-/// Checks every equation; the processor must have what [`super::ifma`] finds.
+/// Checks every equation. The processor must have the instructions that [`super::ifma`] checks for.
 pub(crate) fn check_table_equations(equations: &[TableEquation<'_>], verdicts: &mut [bool]) {
     assert!(super::ifma());
     assert_eq!(equations.len(), verdicts.len());
@@ -157,7 +157,7 @@ pub(crate) fn check_table_equations(equations: &[TableEquation<'_>], verdicts: &
 }
 
 /// The encodings of the multiples of the base point by little endian integers below 2^253, which may be
-/// secret; the processor must have what [`super::ifma`] finds.
+/// secret. The processor must have the instructions that [`super::ifma`] checks for.
 pub(crate) fn base_multiples(scalars: &[[u8; 32]]) -> Vec<[u8; 32]> {
     assert!(super::ifma());
     let mut encodings = Vec::with_capacity(scalars.len());
@@ -171,13 +171,14 @@ pub(crate) fn base_multiples(scalars: &[[u8; 32]]) -> Vec<[u8; 32]> {
     encodings
 }
 
-/// SHA-512 of the concatenations of three parts each; the processor must have what [`super::ifma`] finds.
+/// SHA-512 of the concatenations of three parts each. The processor must have the instructions that
+/// [`super::ifma`] checks for.
 ///
-/// For secret messages the working memory is wiped; the result is for the caller to wipe.
+/// For secret messages the working memory is wiped; wiping the result is up to the caller.
 pub(crate) fn sha512_each(messages: &[[&[u8]; 3]], is_secret: bool) -> Vec<[u8; 64]> {
     assert!(super::ifma());
     let mut hashes = Vec::with_capacity(messages.len());
-    // Of the final size, so that nothing secret stays behind in memory that was too small.
+    // Allocated with the final size, so that no secret stays behind in memory that was too small.
     let longest = messages.iter().filter(|parts| !is_long(*parts)).map(|parts| bytes(parts)).max();
     let capacity = sha512::padded_bytes(longest.unwrap_or(0));
     let mut buffers: [_; LANES] = from_fn(|_| Vec::with_capacity(capacity));
@@ -218,7 +219,7 @@ fn is_long(parts: &[&[u8]]) -> bool {
     bytes(parts) > MAX_LANE_MESSAGE_BYTES
 }
 
-/// Of up to eight groups of eight.
+/// Checks up to eight groups of eight.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn check_chunk(equations: &[Equation<'_>], verdicts: &mut [bool]) {
     let one = Fe::splat(&field::ONE);
@@ -242,7 +243,7 @@ fn check_chunk(equations: &[Equation<'_>], verdicts: &mut [bool]) {
     let mut results = [Projective::identity(); GROUPS];
     for (group, equations) in equations.chunks(LANES).enumerate() {
         let (x, y, exists) = keys[group];
-        // Without a key, take any other point: the result is unused, but its Z must not be zero.
+        // If there is no key, use any other point: the result is unused, but its Z must not be zero.
         let x = Fe::splat(&field::ZERO).select(exists, &x);
         let y = one.select(exists, &y);
         let (mut s, mut k) = ([[0; 32]; LANES], [[0; 32]; LANES]);
@@ -260,7 +261,7 @@ fn check_chunk(equations: &[Equation<'_>], verdicts: &mut [bool]) {
     }
 }
 
-/// One verdict from each lane.
+/// Stores one verdict from each lane.
 fn set_verdicts(verdicts: &mut [bool], lanes: u8) {
     for (lane, verdict) in verdicts.iter_mut().enumerate() {
         *verdict = lanes >> lane & 1 == 1;
@@ -284,10 +285,10 @@ fn affine_each(points: &[Projective; GROUPS], count: usize) -> [(Fe, Fe); GROUPS
     affine
 }
 
-/// Inverts up to [`GROUPS`] elements, none of which is zero, by one inversion (Montgomery).
+/// Inverts up to [`GROUPS`] elements, none of which is zero, with a single inversion (Montgomery).
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn invert_each(elements: &mut [Fe]) {
-    // First the products of all before each.
+    // First the products of all elements before each one.
     let mut products = [Fe::splat(&field::ONE); GROUPS];
     let mut product = elements[0];
     for i in 1..elements.len() {
@@ -410,8 +411,8 @@ fn base_points(scalars: &[[u8; 32]]) -> [Projective; GROUPS] {
     results
 }
 
-/// The four little endian words of each lane as bytes, of as many lanes as there is room for. They may be
-/// secret.
+/// Writes the four little endian words of each lane as bytes, for as many lanes as `out` has room for. They
+/// may be secret.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn write_words(words: &[__m512i; 4], out: &mut [[u8; 32]]) {
     let mut words = words.map(|word| vector::store(word));

@@ -18,8 +18,8 @@ use crate::lanes::{Wiped, ifma, wipe};
 /// (486662 − 2)/4 of the curve's equation.
 const A24: u32 = 121_665;
 
-/// X25519 of scalars, which are clamped here, and u-coordinates. The processor must have what [`ifma`] finds,
-/// here and below.
+/// X25519 of scalars, which are clamped here, and u-coordinates. Here and below, the processor must have the
+/// instructions that [`ifma`] checks for.
 pub(crate) fn x25519_each(scalars: &[&[u8; 32]], us: &[&[u8; 32]]) -> Wiped<32> {
     assert!(ifma(), "callers ask first");
     assert_eq!(scalars.len(), us.len());
@@ -50,7 +50,7 @@ pub(crate) fn x25519_public_each(scalars: &[&[u8; 32]]) -> Vec<[u8; 32]> {
 }
 
 /// X25519 of scalars, which are clamped here, and the u-coordinates of points on Edwards25519; and which of
-/// them are points. Their encodings are canonical and not of small order: the caller has looked.
+/// them are points. The caller has checked that their encodings are canonical and not of small order.
 pub(crate) fn x25519_with_points(scalars: &[&[u8; 32]], points: &[&[u8; 32]]) -> (Wiped<32>, Vec<bool>) {
     assert!(ifma(), "callers ask first");
     assert_eq!(scalars.len(), points.len());
@@ -80,16 +80,16 @@ fn with_coordinates(scalars: &[&[u8; 32]], us: &[&[u8; 32]], out: &mut [[u8; 32]
 fn with_base(scalars: &[&[u8; 32]], out: &mut [[u8; 32]]) {
     let count = scalars.len().div_ceil(LANES);
     let mut integers = Wiped(Vec::with_capacity(count * LANES));
-    // Lanes left over repeat the first: no element may be zero, see below.
+    // Unused lanes repeat the first item: no element may be zero, see below.
     for lane in 0..count * LANES {
         let scalar = scalars.get(lane).unwrap_or(&scalars[0]);
         let mut integer = [clamp_integer(**scalar)];
-        // A multiple of the base point, whose order is L: the remainder gives the same.
+        // A multiple of the base point, whose order is L, so the remainder gives the same point.
         integers.0.push(Scalar::from_bytes_mod_order(integer[0]).to_bytes());
         wipe(integer.as_flattened_mut());
     }
     let points = base_points(&integers.0);
-    // u = (1 + y)/(1 − y). No clamped integer is a multiple of L, so that y is not one.
+    // u = (1 + y)/(1 − y). No clamped integer is a multiple of L, so y is not one.
     let mut inverses = [Fe::splat(&field::ONE); GROUPS];
     for (inverse, point) in inverses[..count].iter_mut().zip(&points) {
         *inverse = point.z.widen().sub(&point.y.widen()).carry();
@@ -108,7 +108,7 @@ fn with_points(scalars: &[&[u8; 32]], points: &[&[u8; 32]], out: &mut [[u8; 32]]
     for (group, (points, exist)) in points.chunks(LANES).zip(exist.chunks_mut(LANES)).enumerate() {
         let [(_, y, lanes)] = decompress(&[words_of(points.iter().copied())]);
         super::set_verdicts(exist, lanes);
-        // u = (1 + y)/(1 − y); y is one for the neutral element alone, which has small order.
+        // u = (1 + y)/(1 − y); y is one only for the neutral element, which has small order.
         coordinates[group] = one.widen().add(&y.widen()).carry();
         inverses[group] = one.widen().sub(&y.widen()).carry();
     }
@@ -173,7 +173,7 @@ fn ladder(integers: &[[u64; 8]; 4], u: &Fe) -> [Fe; 2] {
         let z = e.mul_wide(&e.mul_small(A24).add(&aa).carry());
         point = [x.add(&z).carry(), x.sub(&z).carry()];
     }
-    // The last three bits of a clamped integer are zeros, so that nothing is left swapped.
+    // The last three bits of a clamped integer are zeros, so nothing is left swapped.
     debug_assert_eq!(swapped, 0);
     point
 }

@@ -1,9 +1,9 @@
 //! Points of Edwards25519, eight side by side: −x² + y² = 1 + d·x²·y².
 //!
 //! The formulas are those of Hisil, Wong, Carter and Dawson (2008) for a = −1 in extended coordinates; they
-//! are complete, so that no input is special. As in most implementations the two halves of a formula are
-//! apart: a point operation gives a [`Completed`] point, and three or four multiplications turn it into what
-//! the next one needs.
+//! are complete, so no input needs special treatment. As in most implementations, each formula is split in
+//! two: a point operation gives a [`Completed`] point, and three or four multiplications convert it to the
+//! input of the next operation.
 
 use std::arch::x86_64::{
     __m512i, __mmask8, _mm512_cmpeq_epi64_mask, _mm512_mask_or_epi64, _mm512_set1_epi64,
@@ -14,7 +14,7 @@ use std::hint::black_box;
 use super::field::{self, Fe};
 use super::vector::load;
 
-/// (X : Y : Z), x = X/Z, y = Y/Z: what doubling takes.
+/// (X : Y : Z), x = X/Z, y = Y/Z: the input of doubling.
 #[derive(Clone, Copy)]
 pub(super) struct Projective {
     pub(super) x: Fe,
@@ -22,7 +22,7 @@ pub(super) struct Projective {
     pub(super) z: Fe,
 }
 
-/// Y + X, Y − X, Z and T = X·Y/Z: what addition takes on the left.
+/// Y + X, Y − X, Z and T = X·Y/Z: the left input of addition.
 #[derive(Clone, Copy)]
 pub(super) struct Addable {
     y_plus_x: Fe,
@@ -31,7 +31,7 @@ pub(super) struct Addable {
     t: Fe,
 }
 
-/// Y + X, Y − X, 2·Z and 2·d·T: what addition takes on the right.
+/// Y + X, Y − X, 2·Z and 2·d·T: the right input of addition.
 #[derive(Clone, Copy)]
 pub(super) struct Cached {
     pub(super) y_plus_x: Fe,
@@ -40,7 +40,7 @@ pub(super) struct Cached {
     pub(super) t2d: Fe,
 }
 
-/// y + x, y − x and 2·d·x·y of a point with Z = 1: what the cheaper addition takes on the right.
+/// y + x, y − x and 2·d·x·y of a point with Z = 1: the right input of the cheaper addition.
 #[derive(Clone, Copy)]
 pub(super) struct Niels {
     pub(super) y_plus_x: Fe,
@@ -66,7 +66,7 @@ fn reload<T>(reference: &T) -> &T {
 }
 
 impl Completed {
-    /// For a doubling, or the end.
+    /// Converts it for a doubling, or as the final result.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn write_projective(&self, point: &mut Projective) {
@@ -78,7 +78,7 @@ impl Completed {
         point.z = this.f.mul(&this.g);
     }
 
-    /// For an addition.
+    /// Converts it for an addition.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn to_addable(&self) -> Addable {
@@ -116,7 +116,7 @@ impl Projective {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn double(&self) -> Completed {
-        // With E = 2·X·Y instead of (X + Y)² − X² − Y² the sum needs no carry.
+        // With E = 2·X·Y instead of (X + Y)² − X² − Y², the sum needs no carry.
         let xy = self.x.mul_wide(&self.y);
         let xx = self.x.square_wide();
         let yy = self.y.square_wide();
@@ -151,7 +151,7 @@ impl Addable {
         }
     }
 
-    /// For the end.
+    /// Converts it to the final result.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn to_projective(self) -> Projective {
@@ -163,7 +163,7 @@ impl Addable {
         }
     }
 
-    /// For a table.
+    /// Converts it to a table entry.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn to_cached(self) -> Cached {
@@ -219,7 +219,7 @@ impl Cached {
 }
 
 impl Niels {
-    /// Of the point (x, y).
+    /// The entry for the point (x, y).
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn from_affine(x: &Fe, y: &Fe) -> Self {
@@ -242,8 +242,8 @@ impl Niels {
     }
 }
 
-/// The points (x, y) of encodings, as words; and the lanes whose encoding is of a point on the curve. Whether
-/// an encoding is canonical is for the caller to look at. Tight.
+/// The points (x, y) of encodings, given as words, and the lanes whose encoding is that of a point on the
+/// curve. The caller must check whether an encoding is canonical. Tight.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 pub(super) fn decompress<const N: usize>(encodings: &[[[u64; 8]; 4]; N]) -> [(Fe, Fe, __mmask8); N] {
     let one = Fe::splat(&field::ONE);

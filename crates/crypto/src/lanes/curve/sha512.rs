@@ -105,7 +105,7 @@ const ROUND_CONSTANTS: [u64; 80] = [
     0x6c44198c4a475817,
 ];
 
-/// Size of a message of so many bytes with its padding.
+/// Size of a message of this length with its padding.
 pub(super) fn padded_bytes(message_bytes: usize) -> usize {
     (message_bytes + 17).next_multiple_of(BLOCK_BYTES)
 }
@@ -121,7 +121,7 @@ pub(super) fn pad(buffer: &mut Vec<u8>, parts: &[&[u8]]) {
     buffer.extend_from_slice(&(bytes as u128 * 8).to_be_bytes());
 }
 
-/// The hashes of eight messages that [`pad`] has prepared.
+/// The hashes of eight messages prepared with [`pad`].
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 pub(super) fn sha512_padded(messages: &[&[u8]; 8]) -> [[u8; 64]; 8] {
     let blocks = messages.map(|message| message.as_chunks::<BLOCK_BYTES>().0);

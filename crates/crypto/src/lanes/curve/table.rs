@@ -1,4 +1,4 @@
-//! Tables of multiples of points, and how lanes take their entries from them.
+//! Tables of multiples of points, and how lanes select entries from them.
 
 use std::arch::x86_64::{
     __m512i, __mmask8, _mm512_abs_epi64, _mm512_and_si512, _mm512_maskz_permutex2var_epi64,
@@ -13,13 +13,13 @@ use super::field::{self, Fe};
 use super::point::{Addable, Cached, Niels, Projective, decompress};
 use super::vector::{load, store, transpose};
 
-/// An entry of a table of points with Z = 1: y + x, y − x and 2·d·x·y in five words each, and one to fill a
-/// line.
+/// An entry of a table of points with Z = 1: y + x, y − x and 2·d·x·y in five words each, and one word of
+/// padding to a cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct NielsEntry([u64; 16]);
 
-/// An entry of a lane's own table: Y + X, Y − X, 2·Z and 2·d·T in five words each, and four to fill a line.
+/// An entry of a lane's own table: Y + X, Y − X, 2·Z and 2·d·T in five words each, and four words of padding.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct CachedEntry([u64; 24]);
@@ -46,10 +46,10 @@ impl<const BITS: u32> Digits<BITS> {
         bias
     };
 
-    /// Of little endian integers below 2^253.
+    /// The digits of little endian integers below 2^253.
     ///
-    /// The halves together are less than the highest window's unit 2^t, so that nothing is carried out of
-    /// four words, and the highest digit is at most 2^(253 − t).
+    /// The sum of the halves is less than the highest window's unit 2^t, so nothing is carried out of four
+    /// words, and the highest digit is at most 2^(253 − t).
     pub(super) fn new(integers: &[[u8; 32]; 8]) -> Self {
         const {
             let unit = BITS * (Self::WINDOWS - 1);
@@ -69,7 +69,7 @@ impl<const BITS: u32> Digits<BITS> {
         Self(words)
     }
 
-    /// For wiping.
+    /// The words, to be wiped.
     pub(super) fn words_mut(&mut self) -> &mut [u64] {
         self.0.as_flattened_mut()
     }
@@ -93,7 +93,7 @@ impl<const BITS: u32> Digits<BITS> {
 pub(super) struct LaneTable([[CachedEntry; 17]; 8]);
 
 impl LaneTable {
-    /// Of the points (x, y).
+    /// The table for the points (x, y).
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn new(x: &Fe, y: &Fe) -> Self {
         let mut table = Self([[CachedEntry([0; 24]); 17]; 8]);
@@ -104,7 +104,7 @@ impl LaneTable {
         let two = one.add(&one_cached).to_addable();
         let two_cached = two.to_cached();
         table.set(2, &two_cached);
-        // Odd and even multiples do not wait for each other.
+        // Odd and even multiples do not depend on each other.
         let (mut odd, mut even) = (one, two);
         for i in (3..=16).step_by(2) {
             odd = odd.add(&two_cached).to_addable();
@@ -213,11 +213,11 @@ pub(super) fn lookup(tables: &[&[NielsEntry]; 8], digits: __m512i) -> Niels {
     .negate(_mm512_movepi64_mask(digits))
 }
 
-/// 1 to 16 times 32^i times a point, for every window of five bits: multiplication by 51 additions and no
-/// doubling.
+/// 1 to 16 times 32^i times a point, for every window of five bits. A multiplication takes 51 additions and
+/// no doubling.
 ///
-/// What the memory accesses are, and which instructions run, does not depend on the scalars: every entry of a
-/// window is loaded, and a permutation between registers takes those of the digits.
+/// Neither the memory accesses nor the instructions depend on the scalars: every entry of a window is loaded,
+/// and a permutation between registers selects those of the digits.
 pub(super) struct Comb(Vec<[CombLimb; 15]>);
 
 /// One limb of the sixteen multiples.
@@ -228,7 +228,7 @@ struct CombLimb([[u64; 8]; 2]);
 impl Comb {
     const BITS: u32 = 5;
 
-    /// Of a point.
+    /// The multiples of a point.
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn new(point: &EdwardsPoint) -> Self {
         let mut power = *point;
@@ -264,8 +264,8 @@ impl Comb {
         }
     }
 
-    /// Adds the multiples by the integers of `N` groups to sums, each lane's of the comb whose mask has it,
-    /// in constant time but for the masks.
+    /// Adds the multiples by the integers of `N` groups to sums. Each lane uses the comb whose mask contains
+    /// it. Constant time except for the masks.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn add_multiples<const N: usize>(
@@ -297,8 +297,8 @@ fn select(window: &[CombLimb; 15], digits: __m512i) -> Niels {
     signed_entry(&limbs, some, digits)
 }
 
-/// As [`select`], each lane from the window of the comb whose mask has it; a lane in none gets the neutral
-/// element. Not constant time in the masks.
+/// As [`select`], but each lane uses the window of the comb whose mask contains it; a lane in no mask gets
+/// the neutral element. Not constant time in the masks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn select_mixed(combs: &[(&Comb, u8)], window: usize, digits: __m512i) -> Niels {
@@ -316,8 +316,8 @@ fn select_mixed(combs: &[(&Comb, u8)], window: usize, digits: __m512i) -> Niels 
     signed_entry(&limbs, some, digits)
 }
 
-/// The entries with these limbs in the lanes of `some`, negated where the digit is negative. There is no
-/// entry for zero in the tables: elsewhere the limbs are those of the neutral element, 1, 1 and 0.
+/// The entries with these limbs in the lanes of `some`, negated where the digit is negative. The tables have
+/// no entry for zero: in the other lanes the limbs are those of the neutral element, 1, 1 and 0.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn signed_entry(limbs: &[__m512i; 15], some: __mmask8, digits: __m512i) -> Niels {

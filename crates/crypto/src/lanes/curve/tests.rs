@@ -1,4 +1,4 @@
-//! Against the library, at the edges and at random.
+//! Compares with the library, at edge cases and at random.
 
 use curve25519_dalek::{EdwardsPoint, Scalar};
 use num_bigint::{BigInt, BigUint, Sign};
@@ -153,7 +153,7 @@ fn equations_with_tables_hold() {
     }
 }
 
-/// Lanes must not see each other: one that is no point at all, in any place, changes no other.
+/// Lanes must not affect each other: a string that is not a point, at any place, changes no other result.
 #[test]
 fn strings_that_are_no_points_disturb_nobody() {
     if !crate::lanes::ifma() {
@@ -189,7 +189,7 @@ fn strings_that_are_no_points_disturb_nobody() {
     }
 }
 
-/// Digits make up their integer again, at the edges too, and never point behind the end of a table.
+/// Digits add up to their integer again, also at the edges, and never point beyond the end of a table.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn digits<const BITS: u32>(integers: &[[u8; 32]]) {
     let half = 1i64 << (BITS - 1);
@@ -263,8 +263,8 @@ fn larger_integers_have_no_digits() {
     let _ = Digits::<KEY_BITS>::new(&integers);
 }
 
-/// Encodings around 0 and p with both signs, of small order, of any points and of none: points, or none, like
-/// those of the library, which takes encodings that are not canonical, too.
+/// Encodings around 0 and p with both signs, of small order, of arbitrary points and of non-points: they are
+/// points or not exactly as in the library, which also accepts non-canonical encodings.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn encodings() {
     let mut rng = Rng::new(10);

@@ -32,7 +32,7 @@ pub(super) fn store(lanes: __m512i) -> [u64; 8] {
     words
 }
 
-/// Exchanges rows and columns of eight by eight words.
+/// Transposes eight by eight words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 pub(super) fn transpose(rows: &[__m512i; 8]) -> [__m512i; 8] {

@@ -15,13 +15,13 @@ use crate::{BlindingSecret, HashCode};
 #[derive(Clone, Copy)]
 pub(crate) struct BlindItem<'a> {
     pub(crate) key: &'a PublicKey,
-    /// The key of `key`.
+    /// The public key of `key`.
     pub(crate) public: &'a RsaPublicKey,
     pub(crate) message: &'a HashCode,
     pub(crate) secret: &'a BlindingSecret,
 }
 
-/// Numbers of one size, one after the other, that are wiped when dropped.
+/// Numbers of one size, one after another, that are wiped when dropped.
 struct Secrets(Vec<u8>);
 
 impl Drop for Secrets {
@@ -30,12 +30,11 @@ impl Drop for Secrets {
     }
 }
 
-/// The blinded messages of one to sixteen items with keys of one size, in the size of the modulus. Nothing
-/// where the lanes cannot decide, which never happens by chance, and where `is_good` finds fault.
+/// The blinded messages of one to sixteen items with keys of one size, in the size of the modulus. `None`
+/// where the lanes cannot decide, which never happens by chance, and where `is_good` returns false.
 ///
-/// `is_good` gets the numbers of some neighbours that have the same key, their hashes and their blinding
-/// factors, and tells whether all of these are coprime to the modulus. Constant time, but for what `is_good`
-/// does.
+/// `is_good` gets a key, and the hashes and blinding factors of neighbouring items with this key, and
+/// returns whether all of these are coprime to the modulus. Constant time, except for `is_good` itself.
 pub(crate) fn blind_each(
     items: &[BlindItem<'_>],
     is_good: impl Fn(&RsaPublicKey, &[&[u8]], &[&[u8]]) -> bool,

@@ -1,8 +1,8 @@
-//! The inner loops: blocks of ten limbs, straight line, so that all sums stay in registers.
+//! The inner loops: blocks of ten limbs in straight-line code, so that all sums stay in registers.
 //!
-//! A limb has 52 bits, of eight numbers at once. Sums of products ("columns") are kept in 64 bits and carried
-//! late: a column of the largest numbers here, 60 limbs, is the sum of at most 4 · 60 products below 2^52 and
-//! a carry, so below 2^60.
+//! A limb has 52 bits, for eight numbers at once. Sums of products ("columns") are kept in 64 bits and
+//! carried late: with the largest numbers here, 60 limbs, a column is the sum of at most 4 · 60 products
+//! below 2^52 and a carry, so it is below 2^60.
 //!
 //! No function here branches or addresses memory by the values of its arguments.
 
@@ -24,7 +24,7 @@ pub(super) const BLOCK_LIMBS: usize = 10;
 
 pub(super) type Vector = __m512i;
 
-/// One value in each lane, as it lies in memory.
+/// One value in each lane, in its memory layout.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 pub(super) struct Word(pub(super) [u64; 8]);
@@ -43,18 +43,19 @@ pub(super) const ZERO_BLOCK: Block = [Word::ZERO; BLOCK_LIMBS];
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline]
 pub(super) fn load(word: &Word) -> Vector {
-    // SAFETY: a word has the 64 bytes that are read, and their alignment.
+    // SAFETY: a word has the 64 bytes that are read, with the required alignment.
     unsafe { _mm512_load_si512((&raw const word.0).cast()) }
 }
 
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline]
 pub(super) fn store(word: &mut Word, vector: Vector) {
-    // SAFETY: a word has the 64 bytes that are written, and their alignment.
+    // SAFETY: a word has the 64 bytes that are written, with the required alignment.
     unsafe { _mm512_store_si512((&raw mut word.0).cast(), vector) }
 }
 
-/// Ten limbs in registers. (No loops and no copies of arrays here: the compiler would keep those in memory.)
+/// Loads ten limbs into registers. (No loops and no array copies here: the compiler would keep those in
+/// memory.)
 macro_rules! load_block {
     ($block:expr) => {
         load_block!(@ $block, [0 1 2 3 4 5 6 7 8 9])
@@ -64,7 +65,7 @@ macro_rules! load_block {
     };
 }
 
-/// The columns `lo` ‖ `hi` in registers, or zeros where there is nothing to add to yet.
+/// Loads the columns `lo` ‖ `hi` into registers, or zeros where there is nothing to add to yet.
 macro_rules! load_columns {
     ($lo:expr, $add_lo:expr, $hi:expr, $add_hi:expr) => {
         load_columns!(@ $lo, $add_lo, $hi, $add_hi, [0 1 2 3 4 5 6 7 8 9])
@@ -77,7 +78,7 @@ macro_rules! load_columns {
     };
 }
 
-/// Columns back to memory: a block of them from `first` on.
+/// Stores columns back to memory: a block of them from `first` on.
 macro_rules! store_block {
     ($block:expr, $columns:expr, $first:expr) => {
         store_block!(@ $block, $columns, $first, [0 1 2 3 4 5 6 7 8 9])
@@ -87,7 +88,7 @@ macro_rules! store_block {
     };
 }
 
-/// columns[row + j] and columns[row + j + 1] get the two halves of a[j] · x, for each j given.
+/// Adds the two halves of a[j] · x to columns[row + j] and columns[row + j + 1], for each given j.
 macro_rules! row {
     ($columns:ident, $row:literal, $a:ident, $x:ident, [$($j:literal)*]) => {
         $($columns[$row + $j] = _mm512_madd52lo_epu64($columns[$row + $j], $a[$j], $x);)*
@@ -95,7 +96,7 @@ macro_rules! row {
     };
 }
 
-/// As `row!` once for each row, with x = b[row].
+/// Applies `row!` once for each row, with x = b[row].
 macro_rules! rows {
     ($columns:ident, $a:ident, $b:ident, [$($row:literal)*]) => {
         $(
@@ -121,8 +122,8 @@ pub(super) fn multiply_add<const LO: bool, const HI: bool>(
     store_block!(hi, columns, BLOCK_LIMBS);
 }
 
-/// As `row!` for all limbs, then takes the row's column, which gets nothing more, as a limb and carries into
-/// the next.
+/// Applies `row!` to all limbs. Nothing more is added to the row's column after that, so it becomes a limb,
+/// and its carry goes to the next column.
 macro_rules! last_rows {
     ($out:ident, $mask:ident, $columns:ident, $a:ident, $b:ident, [$($row:literal)*]) => {
         $(
@@ -135,7 +136,7 @@ macro_rules! last_rows {
     };
 }
 
-/// lo ‖ hi += a · b, and `lo` is complete with that: out := lo, carried into `hi`. Between products carries
+/// lo ‖ hi += a · b, which completes `lo`: out := lo, with its carry added to `hi`. Between products, carries
 /// cost nothing.
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline(never)]
@@ -185,9 +186,9 @@ pub(super) fn double_and_square<const LO: bool, const HI: bool>(lo: &mut Block, 
     store_block!(hi, columns, BLOCK_LIMBS);
 }
 
-/// Ten steps of a Montgomery reduction: makes `lo` zero modulo 2^520 by adding multiples of the modulus, of
-/// which `n` is the lowest block, and carries into `hi`. The multipliers are left in `multipliers`, for the
-/// other blocks of the modulus; `lo` keeps no meaning.
+/// Ten steps of a Montgomery reduction: makes `lo` zero modulo 2^520 by adding multiples of the modulus,
+/// whose lowest block is `n`, and carries into `hi`. The multipliers are left in `multipliers`, for the other
+/// blocks of the modulus; the content of `lo` is no longer meaningful.
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline(never)]
 pub(super) fn reduce_lowest(
@@ -207,12 +208,12 @@ pub(super) fn reduce_lowest(
             $(
                 let x = _mm512_madd52lo_epu64(zero, columns[$row], minus_inverse);
                 store(&mut multipliers[$row], x);
-                // The low 52 bits and those of x · n[0] add up to zero or 2^52, to zero only if both are
+                // The low 52 bits and those of x · n[0] add up to zero or 2^52, and to zero only if both are
                 // zero.
                 let carry = _mm512_srli_epi64::<52>(_mm512_add_epi64(columns[$row], mask));
                 columns[$row + 1] = _mm512_add_epi64(columns[$row + 1], carry);
-                // The next step waits for this column: its two products side by side, not one after the
-                // other.
+                // The next step waits for this column, so its two products are computed side by side rather
+                // than one after the other.
                 let high = _mm512_madd52hi_epu64(zero, n[0], x);
                 columns[$row + 1] = _mm512_madd52lo_epu64(columns[$row + 1], n[1], x);
                 columns[$row + 1] = _mm512_add_epi64(columns[$row + 1], high);

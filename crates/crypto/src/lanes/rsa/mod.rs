@@ -1,8 +1,8 @@
-//! RSA in eight lanes, each with a key of its own; keys of one size side by side.
+//! RSA in eight lanes, each with its own key; keys of one size are processed side by side.
 //!
-//! The private operation takes the Chinese remainder theorem, windows of the exponents with scans of the
-//! whole table, a random blinding factor, and verifies its result by raising it to the power of e before it
-//! is released.
+//! The private operation uses the Chinese remainder theorem, windows of the exponents with scans of the whole
+//! table, and a random blinding factor. Before it releases a result, it verifies it by raising it to the
+//! power of e.
 
 mod blind;
 mod block;
@@ -25,7 +25,7 @@ use modular::{
 
 pub(crate) use super::LANES;
 
-/// Sizes of moduli for which there are lanes.
+/// The sizes of moduli that the lanes support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Bits1024,
@@ -37,7 +37,7 @@ impl Size {
     /// All of them.
     pub(crate) const ALL: [Self; 3] = [Self::Bits1024, Self::Bits2048, Self::Bits3072];
 
-    /// The size of a modulus of exactly so many bits.
+    /// The size of a modulus with exactly this many bits.
     pub(crate) fn of(bits: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|size| size.bits() == bits)
     }
@@ -58,14 +58,14 @@ impl Size {
         self.bits() as usize / 2
     }
 
-    /// Limbs of numbers below the modulus, with the spare bits of their highest limb and some more: eight for
-    /// each 512 bits.
+    /// Limbs of numbers below the modulus, including the spare bits of their highest limb and some more:
+    /// eight for each 512 bits.
     const fn limbs(self) -> usize {
         self.bits() as usize / 512 * BLOCK_LIMBS
     }
 }
 
-// R is at least eight bits longer than modulus and primes, as `modular` needs it.
+// R is at least eight bits longer than modulus and primes, as `modular` requires.
 const _: () = assert!(BLOCK_LIMBS * LIMB_BITS >= 512 + 8);
 
 /// An odd number prepared for Montgomery arithmetic, in 52-bit limbs, least significant first.
@@ -87,14 +87,14 @@ impl Odd {
         Self { n, minus_inverse: inverse.wrapping_neg() & LIMB_MASK, r_squared }
     }
 
-    /// Prepares the modulus of a public key; nothing if memory is out.
+    /// Prepares the modulus of a public key; `None` if out of memory.
     fn public(key: &RsaPublicKey, limbs: usize) -> Option<Self> {
         let mut r_squared = vec![0; key.modulus().len()];
         key.power_of_two(2 * limbs * LIMB_BITS, &mut r_squared).ok()?;
         Some(Self::new(to_limbs(key.modulus(), limbs), to_limbs(&r_squared, limbs)))
     }
 
-    /// Prepares an odd number of exactly `bits` bits, in time that depends on its size only.
+    /// Prepares an odd number of exactly `bits` bits, in time that depends only on its size.
     fn secret(n: &[u8], bits: usize, limbs: usize) -> Self {
         let n = to_limbs(n, limbs);
         // The largest power of two below n, doubled modulo n until it is R².
@@ -131,7 +131,7 @@ pub(crate) struct PublicKey {
 }
 
 impl PublicKey {
-    /// The key if there are lanes of its size.
+    /// The key, if the lanes support its size.
     pub(crate) fn new(key: &RsaPublicKey) -> Option<Self> {
         let size = Size::of(key.bits())?;
         let exponent = key.exponent().iter().fold(0, |value, &byte| value << 8 | u32::from(byte));
@@ -149,8 +149,8 @@ struct Prime {
 impl Prime {
     fn new(prime: &[u8], exponent: &[u8], size: Size) -> Option<Self> {
         let bits = size.prime_bits();
-        // Both primes have exactly half the bits: then neither is twice as large as the other, which is
-        // relied on.
+        // Both primes have exactly half the bits. Then neither is twice as large as the other, which the code
+        // relies on.
         if prime.len() != bits / 8 || prime[0] >> 7 != 1 || prime[bits / 8 - 1] & 1 == 0 {
             return None;
         }
@@ -181,7 +181,7 @@ pub(crate) struct PrivateKey {
 }
 
 impl PrivateKey {
-    /// The key with these parts, if there are lanes for its size and its primes have half that size each.
+    /// The key with these parts, if the lanes support its size and each prime has half that size.
     pub(crate) fn new(public: &RsaPublicKey, parts: &lc::CrtParts) -> Option<Self> {
         let public = PublicKey::new(public)?;
         let size = public.size;
@@ -197,7 +197,7 @@ impl PrivateKey {
         })
     }
 
-    /// The size class; only keys of the same one run side by side.
+    /// The size class; only keys of the same class are processed side by side.
     pub(crate) fn size(&self) -> Size {
         self.public.size
     }
@@ -227,10 +227,10 @@ impl PrivateKey {
     pub(crate) const DAMAGES: usize = 8;
 }
 
-/// Times that a blinding factor is squared before it is replaced by a fresh one.
+/// How often a blinding factor is squared before it is replaced by a fresh one.
 const BLINDING_USES: u32 = 32;
-/// Blinding factors kept for a key, at most: for eight lanes in as many threads as use a key at the same
-/// time.
+/// The most blinding factors kept for a key: enough for eight lanes in every thread that may use the key at
+/// the same time.
 const MAX_BLINDINGS: usize = 64;
 
 /// A blinding factor r as r^e and 1/r, in limbs.
@@ -250,7 +250,7 @@ impl Blinding {
 
 /// Big endian bytes as limbs, least significant first.
 fn to_limbs(bytes: &[u8], limbs: usize) -> Zeroizing<Vec<u64>> {
-    // A limb is read as eight bytes, of which the last may lie behind the number.
+    // A limb is read as eight bytes, of which the last may lie beyond the number.
     let mut little = Zeroizing::new(vec![0; limbs * LIMB_BITS / 8 + 8]);
     assert!(bytes.len() <= limbs * LIMB_BITS / 8, "the number has more limbs");
     for (to, from) in little.iter_mut().zip(bytes.iter().rev()) {
@@ -264,7 +264,7 @@ fn to_limbs(bytes: &[u8], limbs: usize) -> Zeroizing<Vec<u64>> {
     Zeroizing::new((0..limbs).map(limb).collect())
 }
 
-/// Big endian bytes into the limbs of one lane, of which there are enough.
+/// Writes big endian bytes into the limbs of one lane, which must be large enough.
 fn scatter(number: &mut [Block], lane: usize, bytes: &[u8]) {
     let mut limbs = number.iter_mut().flatten();
     // Two limbs are thirteen bytes.
@@ -290,7 +290,7 @@ fn scatter(number: &mut [Block], lane: usize, bytes: &[u8]) {
     }
 }
 
-/// The limbs of one lane as big endian bytes, as many as there are in `bytes`.
+/// Writes the limbs of one lane as big endian bytes, as many as `bytes` has room for.
 fn gather(number: &[Block], lane: usize, bytes: &mut [u8]) {
     let mut limbs = number.iter().flatten().map(|word| u128::from(word.0[lane]));
     for chunk in bytes.rchunks_mut(13) {
@@ -300,7 +300,7 @@ fn gather(number: &[Block], lane: usize, bytes: &mut [u8]) {
     }
 }
 
-/// The limbs of eight numbers side by side.
+/// Interleaves the limbs of eight numbers.
 fn interleave(number: &mut [Block], limbs: [&[u64]; LANES]) {
     if limbs.iter().all(|other| std::ptr::eq(*other, limbs[0])) {
         for (word, limb) in number.iter_mut().flatten().zip(limbs[0]) {
@@ -323,7 +323,7 @@ impl<const M: usize> Modulus<M> {
     }
 }
 
-/// The item for each lane; lanes left over repeat the first.
+/// The item for each lane; unused lanes repeat the first item.
 fn lane_items<T>(items: &[T]) -> [&T; LANES] {
     assert!((1..=LANES).contains(&items.len()), "one to eight items");
     std::array::from_fn(|lane| items.get(lane).unwrap_or(&items[0]))
@@ -332,11 +332,11 @@ fn lane_items<T>(items: &[T]) -> [&T; LANES] {
 pub(crate) use blind::{BlindItem, blind_each};
 pub(crate) use hkdf::HASHES;
 
-/// What tells the full-domain hash from other uses of the key derivation.
+/// The domain separator of the full-domain hash within the key derivation.
 const HASH_CONTEXT: &[u8] = b"RSA-FDA FTpsW!";
 
-/// The full-domain hashes of one to sixteen messages for keys of one size, in the size of the modulus.
-/// Nothing where the lanes cannot decide, which never happens by chance.
+/// The full-domain hashes of one to sixteen messages for keys of one size, in the size of the modulus. `None`
+/// where the lanes cannot decide, which never happens by chance.
 pub(crate) fn full_domain_hashes(items: &[(&PublicKey, &RsaPublicKey, &HashCode)]) -> Vec<Option<Vec<u8>>> {
     let size = items[0].0.size.bytes();
     let mut hashes = vec![0; items.len() * size];
@@ -345,7 +345,7 @@ pub(crate) fn full_domain_hashes(items: &[(&PublicKey, &RsaPublicKey, &HashCode)
     hashes.chunks_exact(size).enumerate().map(hash).collect()
 }
 
-/// The hashes one after the other, and the undecided lanes as bits.
+/// The hashes one after another, and the undecided lanes as bits.
 fn full_domain_hashes_into<'a>(
     items: impl Iterator<Item = (&'a PublicKey, &'a RsaPublicKey, &'a HashCode)> + Clone,
     hashes: &mut [u8],
@@ -365,7 +365,7 @@ pub(crate) struct PublicItem<'a> {
     pub(crate) expected: &'a [u8],
 }
 
-/// Whether base^e mod n is what is expected, for one to eight keys of one size. For public values only.
+/// Whether base^e mod n has the expected value, for one to eight keys of one size. For public values only.
 pub(crate) fn public_powers_are(items: &[PublicItem<'_>]) -> Vec<bool> {
     assert!(super::ifma(), "callers ask first");
     let size = items[0].key.size;
@@ -410,7 +410,7 @@ pub(crate) struct PrivateItem<'a> {
 /// value^d mod n for one to eight keys of one size, in constant time. The results have the size of the
 /// modulus.
 ///
-/// A result is only returned if its power e gives the value again. Otherwise the item is
+/// A result is returned only if raising it to the power of e gives the value again. Otherwise the item is
 /// [`CryptoError::Fault`], which does not affect the others. Any other error concerns all items: nothing was
 /// computed.
 pub(crate) fn private_powers(items: &[PrivateItem<'_>]) -> Vec<Result<Vec<u8>, CryptoError>> {
@@ -435,7 +435,7 @@ struct Work<const H: usize, const F: usize> {
     factor: Number<H>,
     forward: Number<F>,
     backward: Number<F>,
-    /// The blinded value, then its signature, then that without blinding.
+    /// The blinded value, then its signature, then the signature without blinding.
     value: Number<F>,
     check: Number<F>,
     scratch: Scratch,
@@ -477,15 +477,15 @@ impl<const H: usize> Exponentiation<H> {
         for (index, word) in self.digits.iter_mut().enumerate() {
             word.0 = primes.map(|prime| u64::from(prime.digits[index]));
         }
-        // value/R, times R³/R. The value is below 2·p·q, and 2·q far below R, so that value/R is below 2p.
+        // value/R, times R³/R. The value is below 2·p·q, and 2·q is far below R, so value/R is below 2p.
         divide_by_r(&mut self.power, value, &self.modulus, &mut self.scratch);
         let r_squared = &self.modulus.r_squared;
         multiply(factor, r_squared, r_squared, &self.modulus, &mut self.scratch);
         multiply_by(&mut self.power, factor, &self.modulus, &mut self.scratch);
     }
 
-    /// Takes the power out of Montgomery form, below the modulus: the power is below R, so that dividing it
-    /// by R gives at most the modulus itself.
+    /// Converts the power out of Montgomery form and brings it below the modulus. The power is below R, so
+    /// dividing it by R gives at most the modulus itself.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn finish(&mut self, factor: &mut Number<H>) {
         *factor = self.power;
@@ -535,7 +535,7 @@ fn private_in_lanes<const H: usize, const F: usize>(
 
     // Garner's recombination: q · ((at p − at q) / q modulo p) + at q. The power at q is below q, and so
     // below 2p; their difference is below 3p, and times R² below 3p² < R·p. In the end the quotient is at
-    // most p − 1, and the sum below p·q.
+    // most p − 1, and the sum is below p·q.
     subtract(&mut p.power, &q.power, &p.modulus.n);
     multiply_by(&mut p.power, &p.modulus.r_squared, &p.modulus, scratch);
     interleave(factor, lanes.map(|item| item.key.q_inverse.as_slice()));
@@ -574,7 +574,7 @@ fn private_in_lanes<const H: usize, const F: usize>(
     results
 }
 
-/// A blinding factor for each item, from its key's store or fresh.
+/// A blinding factor for each item, either stored with its key or fresh.
 fn take_blindings(items: &[PrivateItem<'_>]) -> Result<Vec<Blinding>, CryptoError> {
     let take = |item: &PrivateItem<'_>| {
         let kept = item.key.blindings.lock().expect("nobody panics while holding it").pop();
@@ -583,7 +583,7 @@ fn take_blindings(items: &[PrivateItem<'_>]) -> Result<Vec<Blinding>, CryptoErro
     items.iter().map(take).collect()
 }
 
-/// Keeps usable factors, except those of lanes with wrong results.
+/// Stores usable factors again, except those of lanes with wrong results.
 fn give_blindings_back(items: &[PrivateItem<'_>], blindings: Vec<Blinding>, wrong: u8) {
     for (lane, (item, blinding)) in items.iter().zip(blindings).enumerate() {
         if blinding.uses < BLINDING_USES && wrong >> lane & 1 == 0 {

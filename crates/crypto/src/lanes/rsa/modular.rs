@@ -1,14 +1,14 @@
-//! Modular arithmetic in eight lanes, each with a modulus of its own: almost-Montgomery multiplication.
+//! Modular arithmetic in eight lanes, each with its own modulus: almost-Montgomery multiplication.
 //!
-//! Numbers of M blocks are below 2n, n being odd and at least eight bits shorter than R = 2^(520·M). A
-//! Montgomery product a·b/R of such numbers is below 2n again, (4n² + R·n)/R < 2n, so nothing is ever
-//! subtracted in between. More generally the multiples of n that a reduction adds are below R·n: c/R is below
-//! c/R + n, and so below 2n for c < R·n.
+//! Numbers of M blocks are below 2n, where n is odd and at least eight bits shorter than R = 2^(520·M). A
+//! Montgomery product a·b/R of such numbers is below 2n again, (4n² + R·n)/R < 2n, so no subtraction is
+//! needed in between. More generally, the multiples of n that a reduction adds are below R·n: c/R becomes
+//! less than c/R + n, and so less than 2n for c < R·n.
 //!
-//! Limbs of numbers are always below 2^52, and 52·10·M bits hold them: what is carried out of the highest
-//! limb is zero. Builds with debug assertions check both.
+//! Limbs of numbers are always below 2^52, and 52·10·M bits are enough for the numbers, so the carry out of
+//! the highest limb is zero. Builds with debug assertions check both.
 //!
-//! Time depends on the sizes and the public exponents alone.
+//! Time depends only on the sizes and the public exponents.
 
 use std::arch::x86_64::{
     _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_cmpneq_epi64_mask,
@@ -35,8 +35,8 @@ pub(super) const fn zero<const M: usize>() -> Number<M> {
 /// The number of blocks of the largest numbers: 3,120 bits.
 pub(super) const MAX_BLOCKS: usize = 6;
 
-// A column of a product collects a low and a high half for each limb of a factor, as many of the reduction,
-// one limb that is added, and a carry, which is much less than a limb.
+// A column of a product collects a low and a high half for each limb of a factor, as many again from the
+// reduction, one limb that is added, and a carry, which is much less than a limb.
 const _: () = assert!((4 * (MAX_BLOCKS * BLOCK_LIMBS) as u64 + 2) * LIMB_MASK < 1 << 60);
 
 /// Asserts that limbs have 52 bits, in builds with debug assertions.
@@ -51,7 +51,7 @@ fn check_last_carry(carry: Vector) {
     debug_assert_eq!(_mm512_cmpneq_epi64_mask(carry, _mm512_setzero_si512()), 0, "the number has more limbs");
 }
 
-/// Where products grow. Holds secrets after use: zeroize it.
+/// The memory in which products are accumulated. It contains secrets after use: zeroize it.
 pub(super) struct Scratch {
     columns: [Block; 2 * MAX_BLOCKS],
     multipliers: Block,
@@ -93,7 +93,7 @@ impl<const M: usize> Zeroize for Modulus<M> {
     }
 }
 
-/// The two columns blocks from `index` on.
+/// The two column blocks from `index` on.
 fn pair(columns: &mut [Block], index: usize) -> (&mut Block, &mut Block) {
     let [lo, hi] = &mut columns[index..index + 2] else { unreachable!("a slice of two") };
     (lo, hi)
@@ -108,7 +108,7 @@ fn product<const M: usize>(columns: &mut [Block], a: &Number<M>, b: &Number<M>) 
     for (i, a) in a.iter().enumerate() {
         for (j, b) in b.iter().enumerate() {
             let (lo, hi) = pair(columns, i + j);
-            // Row 0 is the first to touch any block but its lowest; after that only the top one is new.
+            // Row 0 is the first to write any block but its lowest; after that, only the top block is new.
             match (i == 0 && j == 0, i > 0 && j + 1 < M) {
                 (true, _) => multiply_add::<false, false>(lo, hi, a, b),
                 (false, false) => multiply_add::<true, false>(lo, hi, a, b),
@@ -133,7 +133,7 @@ fn square_product<const M: usize>(columns: &mut [Block], a: &Number<M>) {
             }
         }
     }
-    // The lowest and the highest block of the square have no part in the products above.
+    // The products above do not include the lowest and the highest block of the square.
     for (i, block) in a.iter().enumerate() {
         let (lo, hi) = pair(columns, 2 * i);
         match (i == 0, i + 1 == M) {
@@ -145,7 +145,7 @@ fn square_product<const M: usize>(columns: &mut [Block], a: &Number<M>) {
     }
 }
 
-/// out := columns, carried. What is above the highest limb must be zero.
+/// out := columns, carried. Everything above the highest limb must be zero.
 #[target_feature(enable = "avx512f,avx512ifma")]
 #[inline]
 fn carry(out: &mut [Block], columns: &[Block]) {
@@ -213,8 +213,8 @@ pub(super) fn multiply_by<const M: usize>(
     reduce(a, scratch, modulus);
 }
 
-/// out := a / R modulo n for a number below R·n of twice (or as many) blocks: below 2n, and at most n for one
-/// below R.
+/// out := a / R modulo n for a number below R·n with twice (or as many) blocks: below 2n, and at most n if it
+/// is below R.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn divide_by_r<const M: usize, const A: usize>(
     out: &mut Number<M>,
@@ -244,7 +244,7 @@ pub(super) fn multiply_plus<const M: usize, const D: usize>(
     carry(out, &scratch.columns);
 }
 
-/// Brings numbers below 2n below n.
+/// Reduces numbers below 2n to below n.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn reduce_once<const M: usize>(a: &mut Number<M>, n: &Number<M>, scratch: &mut Scratch) {
     let mask = _mm512_set1_epi64(LIMB_MASK as i64);
@@ -252,7 +252,7 @@ pub(super) fn reduce_once<const M: usize>(a: &mut Number<M>, n: &Number<M>, scra
     for (difference, (limb, n)) in
         scratch.columns.iter_mut().flatten().zip(a.iter().flatten().zip(n.iter().flatten()))
     {
-        // Zero or minus one is carried.
+        // The carry is zero or minus one.
         let value = _mm512_add_epi64(_mm512_sub_epi64(load(limb), load(n)), borrow);
         store(difference, _mm512_and_si512(value, mask));
         borrow = _mm512_srai_epi64::<52>(value);
@@ -289,7 +289,7 @@ pub(super) fn differing<const M: usize>(a: &Number<M>, b: &Number<M>) -> u8 {
     _mm512_cmpneq_epi64_mask(difference, _mm512_setzero_si512())
 }
 
-/// out := table[index] in each lane, reading the whole table whatever the indices are.
+/// out := table[index] in each lane, reading the whole table whatever the indices.
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn select<const M: usize>(out: &mut Number<M>, table: &[Number<M>], index: &Word) {
     let index = load(index);
@@ -307,13 +307,13 @@ fn select<const M: usize>(out: &mut Number<M>, table: &[Number<M>], index: &Word
     }
 }
 
-/// Bits of an exponent that are looked up at once. With 5 there are fewer multiplications, but scans take
-/// longer, and the tables of large primes fall out of the first-level cache.
+/// Number of bits of an exponent that are looked up at once. With 5 there are fewer multiplications, but
+/// scans take longer, and the tables of large primes no longer fit into the first-level cache.
 pub(super) const WINDOW_BITS: usize = 4;
 /// Powers in a table.
 pub(super) const TABLE_SIZE: usize = 1 << WINDOW_BITS;
 
-/// An exponentiation with secret exponents: what it works on.
+/// The state of an exponentiation with secret exponents.
 pub(super) struct Exponentiation<const M: usize> {
     pub(super) modulus: Modulus<M>,
     /// Base, then power, both in Montgomery form (· R).
@@ -337,7 +337,7 @@ impl<const M: usize> Zeroize for Exponentiation<M> {
 }
 
 impl<const M: usize> Exponentiation<M> {
-    /// With room for so many digits.
+    /// A state with room for this many digits.
     pub(super) fn new(digits: usize) -> Self {
         Self {
             modulus: Modulus::new(),
@@ -375,8 +375,8 @@ impl<const M: usize> Exponentiation<M> {
     }
 }
 
-/// Runs exponentiations with as many digits each, in turns, so that the processor has something to do with
-/// one of them while another waits for its carries.
+/// Runs exponentiations with equal numbers of digits in turns, so that the processor can work on one of them
+/// while another waits for its carries.
 ///
 /// Constant time: every window costs its squarings, a scan of the whole table and a multiplication.
 #[target_feature(enable = "avx512f,avx512ifma")]
@@ -403,11 +403,11 @@ fn run_in_turns<const M: usize, const N: usize>(mut all: [&mut Exponentiation<M>
     }
 }
 
-/// Runs two exponentiations with as many digits each, in constant time.
+/// Runs two exponentiations with equal numbers of digits, in constant time.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn secret_powers<const M: usize>(a: &mut Exponentiation<M>, b: &mut Exponentiation<M>) {
     // The tables of two larger ones do not fit into the first-level cache together, and a single one has
-    // enough products that do not wait for each other.
+    // enough independent products.
     if M == 1 {
         run_in_turns([a, b]);
     } else {
@@ -416,9 +416,9 @@ pub(super) fn secret_powers<const M: usize>(a: &mut Exponentiation<M>, b: &mut E
     }
 }
 
-/// base := base^exponent below n, of numbers not in Montgomery form. The exponents are odd and public.
+/// base := base^exponent below n, for numbers outside Montgomery form. The exponents are odd and public.
 ///
-/// Takes a time that depends on the exponents.
+/// The time depends on the exponents.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn public_power<const M: usize>(
     base: &mut Number<M>,
@@ -429,15 +429,16 @@ pub(super) fn public_power<const M: usize>(
     let mut power = zero();
     let mut montgomery = zero();
     power_before_last(&mut power, &mut montgomery, base, exponents, modulus, scratch);
-    // The last bit is one in all lanes. A factor that is not in Montgomery form takes the product out of it.
+    // The last bit is one in all lanes. Multiplying by a factor outside Montgomery form converts the product
+    // out of it.
     multiply_by(base, &power, modulus, scratch);
     reduce_once(base, &modulus.n, scratch);
 }
 
-/// value := value · base^exponent below n, of numbers not in Montgomery form; the base may be secret and is
-/// spoilt. The exponents are odd and public.
+/// value := value · base^exponent below n, for numbers outside Montgomery form; the base may be secret and is
+/// overwritten. The exponents are odd and public.
 ///
-/// Takes a time that depends on the exponents alone.
+/// The time depends only on the exponents.
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn blinded_power<const M: usize>(
     value: &mut Number<M>,

@@ -1,5 +1,5 @@
-//! The arithmetic against integers of any size: moduli at the edges of their size, another one in each lane,
-//! and numbers up to the bounds that are promised, which random keys and messages never reach.
+//! Compares the arithmetic with integers of any size. Moduli are at the edges of their size and differ
+//! between lanes, and numbers go up to the promised bounds, which random keys and messages never reach.
 
 use std::array::from_fn;
 
@@ -13,7 +13,7 @@ fn power_of_2(bits: usize) -> BigUint {
     BigUint::from(1u8) << bits
 }
 
-/// Below a bound; often next to it, or next to zero, or with long runs of equal bits.
+/// A number below a bound; often next to it, or next to zero, or with long runs of equal bits.
 fn number_below(bound: &BigUint, rng: &mut Rng) -> BigUint {
     let bits = usize::try_from(bound.bits()).expect("a small number of bits");
     let number = match rng.next() % 8 {
@@ -30,8 +30,8 @@ fn number_below(bound: &BigUint, rng: &mut Rng) -> BigUint {
     number % bound
 }
 
-/// Odd and of exactly so many bits: the largest, the smallest, those with the largest and smallest lowest
-/// limb, and others.
+/// Odd numbers of exactly this many bits: the largest, the smallest, those with the largest and smallest
+/// lowest limb, and others.
 fn moduli(bits: usize, rng: &mut Rng) -> Vec<BigUint> {
     let (low, high) = (power_of_2(bits - 1), power_of_2(bits));
     let mut moduli = vec![
@@ -56,7 +56,7 @@ fn bytes_of(number: &BigUint, bytes: usize) -> Vec<u8> {
     padded
 }
 
-/// Into limbs, with as many bytes as the limbs have.
+/// Converts numbers into limbs, with as many bytes as the limbs have.
 fn interleaved<const M: usize>(numbers: &[BigUint; LANES]) -> Number<M> {
     let mut all = zero();
     for (lane, number) in numbers.iter().enumerate() {
@@ -81,7 +81,7 @@ fn odd(n: &BigUint, blocks: usize) -> Odd {
     Odd::new(to_limbs(&bytes_of(n, bytes), limbs), to_limbs(&bytes_of(&r_squared, bytes), limbs))
 }
 
-/// Eight moduli of `M` blocks and what their lanes compute with.
+/// Eight moduli of `M` blocks and the inputs of their lanes.
 struct Setting<const M: usize> {
     n: [BigUint; LANES],
     r: BigUint,
@@ -111,7 +111,7 @@ impl<const M: usize> Setting<M> {
         self.n.each_ref().map(|n| number_below(&(n * times), rng))
     }
 
-    /// That a reduction gave these numbers divided by R, below 2n.
+    /// Checks that a reduction gave these numbers divided by R, below 2n.
     fn check_divided(&self, found: &Number<M>, expected: impl Fn(usize) -> BigUint) {
         for (lane, found) in values(found).iter().enumerate() {
             assert!(*found < &self.n[lane] * 2u8);
@@ -145,7 +145,7 @@ fn products<const M: usize>() {
             divide_by_r(&mut quotient, &in_a, modulus, scratch);
             let mut reduced = in_a;
             reduce_once(&mut reduced, &modulus.n, scratch);
-            // Of what Garner's recombination multiplies.
+            // The numbers that Garner's recombination multiplies.
             let mut difference = in_a;
             subtract(&mut difference, &in_b, &modulus.n);
             let mut of_difference = zero();
@@ -164,7 +164,7 @@ fn products<const M: usize>() {
             setting.check_divided(&of_difference, |lane| {
                 (&a[lane] + &setting.n[lane] * 2u8 - &b[lane]) * &r * &r
             });
-            // In which lanes they differ, and that others are left alone.
+            // Checks which lanes differ, and that the others are left alone.
             let expected: u8 = (0..LANES).filter(|&lane| a[lane] != b[lane]).map(|lane| 1u8 << lane).sum();
             assert_eq!(differing(&in_a, &in_b), expected);
             let mut mixed = in_a;
@@ -176,7 +176,7 @@ fn products<const M: usize>() {
     }
 }
 
-/// Where a number of twice the size of the modulus meets it: the halves of a private operation.
+/// Operations on a number of twice the modulus's size, as in the halves of a private operation.
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn halves<const H: usize, const F: usize>() {
     let mut rng = Rng::new(100 + H as u64);
@@ -249,7 +249,7 @@ fn halves<const H: usize, const F: usize>() {
     }
 }
 
-/// Powers with public exponents, another one in each lane.
+/// Powers with public exponents, which differ between lanes.
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn public_powers<const F: usize>() {
     const EXPONENTS: [u32; 9] = [3, 5, 17, 65537, 0x7fff_ffff, 0x8000_0001, u32::MAX, 7, 0xaaaa_aaab];
@@ -307,7 +307,7 @@ fn public_powers_are_those_of_integers() {
     on_lanes(all);
 }
 
-/// What is prepared of a prime in constant time is what the simple way gives.
+/// Preparing a prime in constant time gives the same as the simple way.
 #[test]
 fn secret_moduli_are_prepared_like_public_ones() {
     let mut rng = Rng::new(300);
@@ -323,8 +323,8 @@ fn secret_moduli_are_prepared_like_public_ones() {
     }
 }
 
-/// Bytes of all lengths, with leading zeros and without, through limbs and back, without a trace in the other
-/// lanes.
+/// Bytes of all lengths, with and without leading zeros, through limbs and back, leaving no trace in the
+/// other lanes.
 #[test]
 fn bytes_become_limbs_and_come_back() {
     let mut rng = Rng::new(400);

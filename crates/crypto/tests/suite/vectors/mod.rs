@@ -1,6 +1,5 @@
-//! Checks the groups of the shared test vectors that need neither JSON bodies nor amounts: those are checked,
-//! with all others, by the protocol crate. The values were computed by independent implementations of the
-//! protocol.
+//! Checks the groups of the shared test vectors that need neither JSON bodies nor amounts. The protocol crate
+//! checks those, and all the others. The values were computed by independent implementations of the protocol.
 //!
 //! The environment variable `BATZEN_VECTORS` names a further file of the same format to be checked as well.
 mod curve;
@@ -53,7 +52,7 @@ impl<'a> Case<'a> {
         list.iter().map(Case).collect()
     }
 
-    /// A list of values that are texts in hexadecimal.
+    /// A list of values given as hexadecimal texts.
     fn values<T: for<'b> TryFrom<&'b [u8]>>(&self, name: &str) -> Vec<T> {
         let parse = |case: Case<'_>| {
             let bytes = hex(case.0.as_str().expect("a list of texts"));
@@ -69,7 +68,7 @@ fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-/// Runs `check` on every case of a group, in the file of the project and in the further one.
+/// Runs `check` on every case of a group, in the project's file and in the further one.
 fn for_each(group: &str, check: impl Fn(Case<'_>)) {
     let own = concat!(env!("CARGO_MANIFEST_DIR"), "/../protocol/tests/vectors/crypto.json");
     let run = |path: &std::ffi::OsStr| {

@@ -14,10 +14,10 @@ use super::Transfers;
 use crate::rules::{Command, ExchangeRules, Refusal, TransferFailed, TransfersDone};
 use crate::workers::{Mode, WorkerError, growing};
 
-/// After this number of failures in a row an account pauses.
+/// An account pauses after this many failures in a row.
 const FAILURES_IN_A_ROW: u32 = 8;
 
-/// The recorded part of a refusal, in characters.
+/// How much of a refusal is recorded, in characters.
 const REASON_CHARS_MAX: usize = 1_000;
 
 /// The bank's answer to one attempt.
@@ -65,7 +65,7 @@ impl From<RecordError> for WorkerError {
 pub(super) type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
 pub(super) type Recording = Pin<Box<dyn Future<Output = Recorded> + Send>>;
 
-/// A transfer that is to be tried again.
+/// A transfer that will be retried.
 pub(super) struct Retry {
     pub(super) account: AccountId,
     pub(super) attempts: u32,
@@ -273,6 +273,6 @@ mod tests {
         assert!(again(Err(ClientError::Broken { url: String::new(), reason: String::new() })));
         assert!(again(Err(ClientError::Timeout { url: String::new() })));
         let odd = ClientError::BadReply { url: String::new(), status: 200, reason: String::new() };
-        assert!(again(Err(odd)), "an unreadable success is asked for again");
+        assert!(again(Err(odd)), "an unreadable success is requested again");
     }
 }

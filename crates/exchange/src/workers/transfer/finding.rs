@@ -16,17 +16,17 @@ use crate::core::Core;
 use crate::rules::leases::Slots;
 use crate::workers::{Mode, WorkerError, check_drain, queues, read};
 
-/// Transfers requested at the same time: twice the size of a bank's batch, so that the bank never waits for
-/// requests.
+/// How many transfers are requested at the same time: twice the size of a bank's batch, so that the bank
+/// never waits for requests.
 const IN_FLIGHT_MAX: usize = 512;
-/// Open transfers read and claimed at once by a service that serves clients, unless configured otherwise ...
+/// How many open transfers a service with clients reads and claims at once, unless configured otherwise ...
 const PAGE: usize = 1_024;
 const PAGE_BESIDE_CLIENTS: usize = 128;
 /// ... and at most.
 const PAGE_MAX: usize = 65_536;
-/// Refused transfers are counted up to here.
+/// How far refused transfers are counted.
 const REFUSED_COUNTED_MAX: usize = 1_000;
-/// The maximum number of unrecorded answers. No transfer is requested beyond it.
+/// The maximum number of unrecorded answers. No more transfers are requested once it is reached.
 const UNRECORDED_MAX: usize = 1_024;
 
 impl Transfers<'_> {
@@ -183,7 +183,7 @@ impl Transfers<'_> {
     }
 }
 
-/// Updates the gauge of transfers that wait for an operator, also from earlier runs.
+/// Updates the gauge of transfers that wait for an operator, including those of earlier runs.
 async fn count_refused(app: &Core) -> Result<(), WorkerError> {
     let refused = read(app, |store| {
         let found = queues::failed_transfers(store, None, REFUSED_COUNTED_MAX)?;

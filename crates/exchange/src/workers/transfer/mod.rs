@@ -1,13 +1,12 @@
 //! transfer: submits prepared transfers to the bank.
 //!
 //! The request for a transfer never changes, and the bank identifies it by its request uid. So it may be
-//! repeated after any failure, and the bank never pays twice. Passes through the open transfers begin at the
-//! front, without a stored cursor, so no transfer is skipped for good. Between them, when new transfers are
-//! announced, a pass reads only those behind the last one. Several workers, in one or several processes, each
-//! have a share of the queue (`leases`). Answers are recorded page by page, one command each, while
-//! other requests are in flight: no request waits for a commit. Answers that a kill leaves unrecorded are
-//! requested again.
-//!
+//! repeated after any failure, and the bank never pays twice. Passes through the open transfers start at the
+//! front, without a stored cursor, so no transfer is skipped for good. In between, when new transfers are
+//! announced, a pass reads only those after the last one. Several workers, in one or several processes, each
+//! have a share of the queue (`leases`). Each page of answers is recorded by one command while other requests
+//! are in flight, so no request waits for a commit. If a kill loses answers before they are recorded, those
+//! transfers are requested again.
 //! | the bank's answer | effect |
 //! |---|---|
 //! | 200 | done |
@@ -15,7 +14,7 @@
 //! | 409 with code 5102 (too little money) | retry after a pause |
 //! | anything else, or nothing | retry with growing pauses, for ever |
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `schedule` | the schedule of passes through the open transfers, and the request rate |
 //! | `finding` | finds the transfers that are due, and requests them |
@@ -47,14 +46,14 @@ use crate::rules::leases::Slots;
 use answers::{Answered, Asking, Health, Recording, Retry, record};
 use schedule::{NextPass, Pass};
 
-/// Connections to a bank that answers one request of a connection after the other.
+/// Connections to a bank that answers the requests of a connection one after the other.
 const CONNECTIONS_MAX: usize = 256;
-/// Answers recorded by one command, so that payments behind it in the lane do not wait long.
+/// How many answers one command records, so that payments behind it in the lane do not wait long.
 const RECORD_MAX: usize = 512;
-/// The number of answers recorded at once; fewer when they have waited for [`RECORD_AFTER`] or nothing else
-/// is in flight.
+/// How many answers are recorded at once; fewer when they have waited for [`RECORD_AFTER`] or nothing else is
+/// in flight.
 const RECORD_SOON: usize = 128;
-/// How long an answer may wait for others to be recorded with.
+/// How long an answer may wait to be recorded together with others.
 const RECORD_AFTER: Duration = Duration::from_millis(5);
 
 /// Executes all open transfers.
@@ -105,15 +104,15 @@ struct Transfers<'a> {
     gateways: HashMap<AccountId, (String, WireGatewayClient)>,
     /// Requests in flight.
     asking: FuturesUnordered<Asking>,
-    /// Final answers to be recorded, and when the first of them came.
+    /// Final answers that must be recorded, and when the first of them arrived.
     answered: Vec<Answered>,
     answered_since: Instant,
     recording: Option<Recording>,
     /// Transfers requested or answered, until the answer is recorded.
     in_flight: HashSet<Wtid>,
-    /// Transfers that ended since the current pass began: a page read before may still list them.
+    /// Transfers that ended since the current pass started: a page read earlier may still list them.
     just_ended: HashSet<Wtid>,
-    /// The number of transfers of other workers since the last pass from the front began.
+    /// The number of transfers of other workers since the last pass from the front started.
     others: usize,
     /// The position up to which the queue was read.
     seen: Option<queues::Position>,
@@ -174,7 +173,8 @@ impl<'a> Transfers<'a> {
                 Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
                 None if launched > 0 => {}
                 None if self.others == 0 => return Ok(()),
-                // The caller expects that all transfers are executed at the end, also those of other workers.
+                // The caller expects that all transfers are executed in the end, including those of other
+                // workers.
                 None => self.share.wait_for_others(self.others).await?,
             }
         }
@@ -198,7 +198,7 @@ impl<'a> Transfers<'a> {
                 self.pass(pass).await?;
                 if pass == Pass::All {
                     full_pass_at = began;
-                    // By then the leases of other workers that were killed have expired.
+                    // By then, the leases of killed workers have expired.
                     let pause = if self.others > 0 { idle.min(leases::lease(app)) } else { idle };
                     next.all = Instant::now() + pause;
                 }
@@ -222,7 +222,7 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// The same, unless the service ends: the bank may take long to answer.
+    /// The same, unless the service ends, because the bank may take long to answer.
     async fn step_or_end(&mut self) -> Result<bool, WorkerError> {
         let app = self.app;
         tokio::select! {

@@ -8,13 +8,13 @@ use batzen_tables::exchange::{PaytoHash, Prepared, WireTargetKey, WireTargets};
 
 use crate::workers::queues::{self, Position};
 
-/// The longest payto URI that is sent to a bank, in bytes. Deposits and reserves accept far shorter ones;
-/// earlier builds accepted megabytes. No bank accepts those, and a bank that closes the connection when it
-/// refuses them would be asked for ever.
+/// The longest payto URI that is sent to a bank, in bytes. Deposits and reserves accept only far shorter
+/// ones; earlier builds accepted megabytes. No bank accepts those, and a bank that closes the connection when
+/// it refuses them would be asked for ever.
 pub(super) const PAYTO_BYTES_MAX: usize = 32 << 10;
 /// Bytes of payto URIs after which a page ends.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// Accounts read at once: a page exceeds its bytes by no more than these.
+/// How many accounts are read at once. A page exceeds its bytes by no more than these.
 const ACCOUNTS_AT_ONCE: usize = 16;
 
 /// The receiver of a transfer.
@@ -22,7 +22,7 @@ const ACCOUNTS_AT_ONCE: usize = 16;
 pub(super) enum Receiver {
     /// The account with this payto URI.
     Account(Arc<str>),
-    /// An account whose payto URI has so many bytes, which are too many.
+    /// An account whose payto URI is too long. The number is its length in bytes.
     TooLong(usize),
 }
 
@@ -53,11 +53,11 @@ pub(super) struct Open {
 /// A part of the queue.
 pub(super) struct Page {
     pub open: Vec<Open>,
-    /// Whether there may be more behind it. A page that is not the last has a transfer.
+    /// Whether there may be more after it. A page that is not the last has at least one transfer.
     pub has_next: bool,
 }
 
-/// Reads at most `limit` open transfers, fewer when their receivers' payto URIs are long.
+/// Reads at most `limit` open transfers, and fewer if their receivers' payto URIs are long.
 pub(super) fn read_page(store: &Store, after: Option<Position>, limit: usize) -> Result<Page, StoreError> {
     let mut found = queues::open_transfers(store, after, limit)?.into_iter().peekable();
     let is_full = found.len() == limit;
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// A queue of one transfer to each of these accounts, and another one to the first.
+    /// A queue with one transfer to each of these accounts, and another one to the first.
     fn queue(lengths: &[usize]) -> Store {
         let store = Store::new(MemoryBackend::new());
         let mut changes = ChangeSet::new();

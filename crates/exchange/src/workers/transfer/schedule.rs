@@ -1,16 +1,16 @@
-//! The schedule of passes through the open transfers, and the request rate beside clients: pure functions of
-//! the time.
+//! The schedule of passes through the open transfers, and the request rate while clients are served. These
+//! are pure functions of the time.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The number of transfers that a service requests at the same time while it serves clients: the requests
-/// share its threads with payments, which would wait behind a burst. The number grows with the seconds that
-/// the next transfer has been waiting, so that the queue does not grow for ever.
+/// How many transfers a service requests at the same time while it serves clients: the requests share its
+/// threads with payments, which would wait behind a burst. The number grows with the seconds that the next
+/// transfer has been waiting, so that the queue does not grow for ever.
 const IN_FLIGHT_BESIDE_CLIENTS: [(u64, usize); 3] = [(0, 8), (3, 32), (10, usize::MAX)];
-/// The pause between passes for announced transfers, beside clients: aggregation announces transfers one by
-/// one.
+/// The pause between passes for announced transfers while clients are served, because aggregation announces
+/// transfers one by one.
 const ANNOUNCED_PASS_PAUSE: Duration = Duration::from_millis(5);
 /// The time after which an announcement leads to a pass from the front: the announced transfer may be an old
 /// one that is retried.
@@ -20,7 +20,7 @@ const FULL_PASS_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
     All,
-    /// Transfers behind the last one read.
+    /// Transfers after the last one read.
     New,
 }
 
@@ -45,7 +45,7 @@ impl NextPass {
         self.announced.get_or_insert(now + pause);
     }
 
-    /// The pass that is due. The last pass from the front began at `full_pass_at`.
+    /// The pass that is due. The last pass from the front started at `full_pass_at`.
     pub fn due(&self, now: Instant, full_pass_at: Instant) -> Option<Pass> {
         let is_long_ago = now.saturating_duration_since(full_pass_at) >= FULL_PASS_PAUSE;
         match self.announced {
@@ -56,8 +56,8 @@ impl NextPass {
     }
 }
 
-/// The number of transfers to request at the same time beside clients, by the age of the next one; at most
-/// the number without clients.
+/// How many transfers to request at the same time while clients are served, by the age of the next one; at
+/// most the number without clients.
 pub(super) fn in_flight_beside_clients(waited_s: u64) -> usize {
     let step = IN_FLIGHT_BESIDE_CLIENTS.iter().rev().find(|(least, _)| waited_s >= *least);
     step.expect("the first step begins at once").1
@@ -81,7 +81,7 @@ mod tests {
         // An old transfer may be among them.
         assert_eq!(announced.due(at(1_000), start), Some(Pass::All));
         assert_eq!(announced.due(at(1_000), at(500)), Some(Pass::New));
-        // A pass from the front in any case.
+        // A pass from the front is due in any case.
         assert_eq!(announced.due(at(60_000), at(59_900)), Some(Pass::All));
         assert_eq!(next(None).due(at(60_000), at(59_900)), Some(Pass::All));
     }

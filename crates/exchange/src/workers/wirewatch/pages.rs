@@ -11,17 +11,17 @@ use super::{Held, Watch};
 use crate::rules::{Credit, Credits, RangeProgress, RangeState, Refusal};
 use crate::workers::{ItemError, WorkerError, decide, leases};
 
-/// Credits booked by one command, so that payments behind it in the lane do not wait long.
+/// How many credits one command books, so that payments behind it in the lane do not wait long.
 const COMMAND_CREDITS: usize = 1_024;
-/// Commands in flight: one is executed while the other one waits.
+/// How many commands are in flight: one is executed while the other one waits.
 const COMMANDS_IN_FLIGHT: usize = 2;
 
 /// The part of a page that belongs to a range.
 pub(super) struct Part<'a> {
     pub(super) rows: &'a [IncomingRow],
-    /// Its last row, or the end of the range if that is reached.
+    /// Its last row, or the end of the range if it reaches that.
     pub(super) latest: u64,
-    /// If the end of the range is reached: the id up to which there are no more rows.
+    /// If the page reaches the end of the range: the id up to which there are no more rows.
     pub(super) seen_until: Option<u64>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Part<'a> {
 pub(super) struct Imported {
     pub(super) booked: u64,
     pub(super) set_aside: u64,
-    /// The state of the range after it; none: the range is complete.
+    /// The state of the range afterwards; none if the range is complete.
     pub(super) range: Option<RangeState>,
 }
 
@@ -106,7 +106,7 @@ impl Watch<'_> {
             }
         }
         if rows.is_empty() && moves {
-            // Nothing lies between what was imported and the end of the range.
+            // There are no rows between those imported and the end of the range.
             in_flight.push(self.book_part(Vec::new(), Some(progress())));
         }
         while let Some(booked) = in_flight.next().await {
@@ -138,7 +138,7 @@ impl Watch<'_> {
         let page = |credits, range| Credits { account: self.id, credits, cursor: 0, range };
         match self.book(page(credits.clone(), range)).await? {
             Ok(booked) => (imported.booked, imported.range) = booked,
-            // One credit would overflow its reserve: find it.
+            // One credit would overflow its reserve. Find it.
             Err(refusal) => {
                 tracing::warn!(%refusal, "credits were refused, booking them one by one");
                 for credit in credits {

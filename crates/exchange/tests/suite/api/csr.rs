@@ -30,7 +30,7 @@ async fn r_values_follow_from_key_nonce_and_context() {
     assert_eq!(answer.ewvs.len(), 4);
     assert!((1..4).all(|i| !answer.ewvs[..i].contains(&answer.ewvs[i])));
     assert_eq!(site.ok::<CsrMeltResponse>("csr-melt", &request).await, answer);
-    // The same nonce in the other context gives other values.
+    // The same nonce gives other values in the other context.
     let crossed: WithdrawValues = site.ok("csr-withdraw", &withdraw(rms.cs_nonce(3), &five)).await;
     assert_ne!(crossed, answer.ewvs[0]);
 }

@@ -46,7 +46,7 @@ async fn deposits_accept_no_refund_deadline_and_deadlines_in_the_past() {
     let far = Timestamp::from_secs(1 << 43);
     let contract = Contract { refund_deadline: Some(far), wire_deadline: far, ..contract.next() };
     site.pay(&contract, &coin, "1").await;
-    // Whoever names the zero hash has no age commitment.
+    // The zero hash means that there is no age commitment.
     let contract = contract.next();
     let mut request = contract.deposit(&coin, "1");
     request.h_age_commitment = Some(NO_AGE);
@@ -78,7 +78,7 @@ async fn a_coin_pays_no_more_than_its_value() {
         assert!(
             history.iter().any(|item| matches!(item, CoinHistoryItem::Melt(melt) if melt.rc == refresh.rc))
         );
-        // A repetition is confirmed although nothing is left.
+        // The repetition is confirmed although the coin is empty now.
         site.pay(&contract.next(), &coin, &left.to_string()).await;
         site.pay(&contract, &coin, "3").await;
         let reply = site.post(&coin.path("deposit"), &contract.next().deposit(&coin, "0.02")).await;
@@ -106,7 +106,7 @@ async fn a_second_deposit_for_one_contract_with_other_data_is_a_conflict() {
         let (history, left) = proof::coin_conflict(&site, &reply, (409, 1206), coin.coin_pub, &coin.denom);
         assert_eq!((history.len(), left), (1, m("3")));
     }
-    // The coin does not sign the wire deadline: the first one stays in force, and is confirmed.
+    // The coin does not sign the wire deadline: the first one stays in force and is confirmed.
     let request = Contract { wire_deadline: later, ..contract.clone() }.deposit(&coin, "1");
     let answer: DepositConfirmation = site.ok(&coin.path("deposit"), &request).await;
     assert_eq!(answer, first);
@@ -190,7 +190,7 @@ async fn the_hash_of_the_merchant_account_is_checked() {
     }
 }
 
-/// A deposit with something wrong, alone and as the second coin of a batch.
+/// A flawed deposit, sent alone and as the second coin of a batch.
 struct Wrong<'a> {
     site: &'a Site,
     contract: &'a Contract,
@@ -209,7 +209,7 @@ impl Wrong<'_> {
         let request = edited(&self.contract.deposit(self.coin, "1"), &edit);
         let single = self.site.post(&self.coin.path("deposit"), &request).await;
         let batch = self.contract.batch(&[(self.good, "1"), (self.coin, "1")]);
-        // The edited members are in the coin or beside the coins.
+        // An edited member belongs either to the coin or to the batch.
         let batch = edited(&batch, |batch| {
             let mut whole = json!({});
             for part in [batch["coins"][1].clone(), batch.clone()] {
@@ -245,7 +245,7 @@ async fn invalid_requests_are_refused() {
     }
     wrong.is_refused(|body| body["contribution"] = json!("TESTKUDOS:8.00000001"), 400, 1021).await;
     wrong.is_refused(|body| body["denom_pub_hash"] = json!(good.denom.h), 400, 1017).await;
-    // Coins that nobody signed: another denomination's, another coin's, cut, none at all.
+    // Invalid signatures: of another denomination, of another coin, truncated, empty.
     let other = site.coin(RSA_8).await;
     let DenomSignature::Rsa(bytes) = &coin.denom_sig else { panic!() };
     for signature in [
@@ -282,13 +282,13 @@ async fn invalid_requests_are_refused() {
 
     let request = contract.deposit(&coin, "1");
     site.refused("coins/ABC/deposit", &request, 400, 1004).await;
-    // Another coin in the path: neither its denomination nor its owner signed this.
+    // Another coin in the path: neither its denomination nor its owner signed this request.
     site.refused(&good.path("deposit"), &request, 403, 1006).await;
     for key in [[2; 32], [0; 32], [0xff; 32], [1; 32]] {
         let key = batzen_crypto::EddsaPublicKey::from_bytes(key);
         site.refused(&format!("coins/{key}/deposit"), &request, 403, 1006).await;
     }
-    // Nothing was taken from any of them.
+    // None of the coins was charged.
     for (coin, value) in [(&coin, RSA_8), (&good, CS_5), (&other, RSA_8)] {
         site.is_left(coin, value).await;
     }
@@ -307,7 +307,7 @@ async fn age_restricted_coins_need_their_age_commitment() {
         let other = DepositRequest { h_age_commitment: Some(ShortHash::random()), ..request };
         site.refused(&path, &other, 403, 1006).await;
         site.pay(&contract, &coin, "1").await;
-        // The history that proves a refusal names the commitment, which the signature covers.
+        // The history that proves the refusal includes the commitment, because the signature covers it.
         let reply = site.post(&path, &contract.next().deposit(&coin, value)).await;
         let (history, _) = proof::coin_conflict(&site, &reply, (409, 1012), coin.coin_pub, &coin.denom);
         assert!(
@@ -332,7 +332,7 @@ async fn after_expiration_only_repeated_deposits_are_confirmed() {
     let early = edited(&again.deposit(&rsa, "1"), |body| body["denom_pub_hash"] = json!(future.h));
     let reply = site.post(&rsa.path("deposit"), &early).await;
     proof::denom_unusable(&site, &reply, 1008, "DEPOSIT", &future.h);
-    // Not withdrawable any more, but they can be spent.
+    // The coins can no longer be withdrawn, but they can be spent.
     site.advance(Duration::from_days(30)).await;
     site.pay(&contract.next(), &rsa, "1").await;
 
@@ -345,7 +345,7 @@ async fn after_expiration_only_repeated_deposits_are_confirmed() {
     proof::denom_unusable(&site, &reply, 1009, "DEPOSIT", &cs.denom.h);
     assert_eq!(site.pay(&contract, &rsa, "3").await, first);
     assert_eq!(site.ok::<BatchDepositConfirmation>("batch-deposit", &request).await, answer);
-    // A repetition with a new coin in it is none, and one with other data is not a confirmation.
+    // A batch with a new coin is not a repetition, and other data gets no confirmation.
     let more = batch.batch(&[(&rsa, "1"), (&cs, "2"), (&unused, "1")]);
     let reply = site.post("batch-deposit", &more).await;
     proof::denom_unusable(&site, &reply, 1009, "DEPOSIT", &rsa.denom.h);
@@ -385,7 +385,7 @@ async fn a_batch_deposit_is_all_or_nothing() {
     }
     let contract = Contract::new(&site);
     let parts: Vec<(&Coin, &str)> = coins.iter().zip(["8", "1", "0.5", "2", "2"]).collect();
-    // The first three, later all five: one timestamp, that of the first.
+    // First three coins, then all five: the timestamp stays that of the first request.
     let answer: BatchDepositConfirmation = site.ok("batch-deposit", &contract.batch(&parts[..3])).await;
     contract.batch_confirmed(&site, &parts[..3], &answer);
     let first = answer.exchange_timestamp;
@@ -393,11 +393,11 @@ async fn a_batch_deposit_is_all_or_nothing() {
     let answer: BatchDepositConfirmation = site.ok("batch-deposit", &contract.batch(&parts)).await;
     contract.batch_confirmed(&site, &parts, &answer);
     assert_eq!(answer.exchange_timestamp, first);
-    // One of them as a single deposit: the same.
+    // A single deposit of one of them has it as well.
     assert_eq!(site.pay(&contract, &coins[4], "2").await.exchange_timestamp, first);
     site.is_left(&coins[1], "4").await;
 
-    // All or nothing: the first coin that cannot pay is named, the others keep their money.
+    // All or nothing: the answer names the first coin that cannot pay, and the others keep their money.
     let (a, b) = (site.coin(RSA_8).await, site.coin(CS_5).await);
     let contract = contract.next();
     let reply = site.post("batch-deposit", &contract.batch(&[(&a, "1"), (&coins[0], "1"), (&b, "1")])).await;
@@ -411,7 +411,7 @@ async fn a_batch_deposit_is_all_or_nothing() {
     site.is_left(&a, "8").await;
     site.is_left(&b, "3").await;
 
-    // One coin twice: the same entry counts once, different ones contradict each other.
+    // One coin twice: identical entries count once, different entries contradict each other.
     let (c, contract) = (site.coin(RSA_8).await, contract.next());
     let twice = [(&c, "3"), (&c, "3")];
     let answer: BatchDepositConfirmation = site.ok("batch-deposit", &contract.batch(&twice)).await;
@@ -431,7 +431,7 @@ async fn a_batch_deposit_is_all_or_nothing() {
 #[tokio::test]
 async fn an_unblinded_key_cannot_forge_coins() {
     let site = Site::start().await;
-    // A coin that was blinded for one denomination and presented for another of the same cipher.
+    // A coin that was blinded for one denomination and is presented for another of the same cipher.
     let coin = site.coin(CS_5).await;
     let contract = Contract::new(&site);
     let wrong = edited(&contract.deposit(&coin, "0.5"), |body| {

@@ -1,4 +1,4 @@
-//! `/kyc-wallet` and `/kyc-check`: no identification is required without rules.
+//! `/kyc-wallet` and `/kyc-check`: without rules, no identification is required.
 
 use batzen_crypto::{EddsaPrivateKey, ShortHash};
 use batzen_protocol::api::exchange::KycWalletRequest;

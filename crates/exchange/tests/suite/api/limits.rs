@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::api::wallet::*;
 use crate::api::world::*;
 
-/// An account whose URI has so many bytes.
+/// An account whose URI has this many bytes.
 fn payto(bytes: usize) -> String {
     let start = "payto://x-taler-bank/localhost/merchant?receiver-name=";
     format!("{start}{}", "x".repeat(bytes - start.len()))
@@ -51,7 +51,7 @@ async fn a_body_above_the_endpoint_limit_is_refused_without_reading_it() {
                 site.client.post(site.url(&path)).body("application/json", body).send().await.unwrap();
             assert_eq!(reply.status, status, "{path}, {bytes} bytes: {}", text(&reply));
         }
-        // What is small when sent and too large when inflated.
+        // A body that is small when sent and too large when inflated.
         let packed = vec![b' '; limit + 1];
         let packed = deflated(&packed);
         let call = site.client.post(site.url(&path)).header("content-encoding", "deflate");
@@ -112,12 +112,12 @@ async fn arrays_have_a_limit() {
     let nks = vec![json!({ "coin_offset": 0, "denom_pub_hash": site.denom(CS_5).h }); FRESH_COINS_MAX + 1];
     let body = json!({ "rms": "0".repeat(103), "nks": nks });
     assert_eq!(site.post("csr-melt", &body).await.status, 400);
-    // Elements that nobody reads are no reason to fail otherwise.
+    // Elements of the wrong type are refused with 400, too, however many there are.
     let body = json!({ "denom_sigs": vec![1; 5_000], "signkey_sigs": [] });
     assert_eq!(site.post("management/keys", &body).await.status, 400);
 }
 
-/// Without fees, an amount of zero would lengthen histories at no cost.
+/// An amount of zero without fees would lengthen histories at no cost.
 #[tokio::test]
 async fn an_amount_of_zero_is_refused_and_leaves_no_trace() {
     let site = Site::start().await;

@@ -1,6 +1,5 @@
-//! Bodies that are no requests: each member missing, of another type, of another currency; bodies cut short;
-//! values turned over at random. Whatever is sent, the answer is a refusal of the client's request, never a
-//! failure of the exchange.
+//! Malformed bodies: each member missing, of another type, or in another currency; truncated bodies; random
+//! mutations. The answer must blame the client's request and never be a failure of the exchange.
 
 use batzen_crypto::{CsNonce, RefreshMasterSecret};
 use batzen_protocol::api::exchange::{
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 use crate::api::wallet::*;
 use crate::api::world::*;
 
-/// An endpoint with a body that it would read.
+/// An endpoint with a body that it accepts.
 struct Sample {
     path: String,
     body: Value,
@@ -90,7 +89,7 @@ mod erased {
     }
 }
 
-/// 400/22, with the name of the member at its proper place.
+/// Expects 400/22, with the member's name in `field` or `detail`.
 async fn names_field(site: &Site, path: &str, body: &Value, field: &str) {
     let reply = site.refused(path, body, 400, 22).await;
     let answer: Value = reply.json().unwrap();
@@ -208,7 +207,7 @@ async fn truncated_bodies_and_other_json_types_are_refused() {
     }
 }
 
-/// A generator of its own, so that a failure can be repeated.
+/// A seeded generator, so that failures can be reproduced.
 struct Dice(u64);
 
 impl Dice {
@@ -273,7 +272,7 @@ fn shake(value: &mut Value, dice: &mut Dice) {
 async fn random_mutations_are_refused() {
     let mut site = Site::start().await;
     let samples = samples(&site).await;
-    // So that recoups get further than the denomination.
+    // So that recoups get past the check of the denomination.
     let denom = site.denom(CS_5);
     site.revoke(&denom).await;
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
@@ -288,13 +287,13 @@ async fn random_mutations_are_refused() {
         }
         let sent = requests.clone();
         for (reply, (path, body)) in site.at_once(requests).await.iter().zip(sent) {
-            // The one failure with a status of its own: values that cannot have blinded anything.
+            // The only exceptions are codes of 500: values that cannot have blinded anything.
             let code = reply.json::<Value>().unwrap_or_default()["code"].as_u64();
             let blinding = matches!(code, Some(1553 | 1578));
             assert!(reply.status < 500 || blinding, "round {round}, {path}: {}\n{body:#}", text(reply));
         }
     }
-    // Everything is still at work.
+    // The exchange still works.
     assert_eq!(site.get("keys").await.status, 200);
     site.coin(RSA_8).await;
 }

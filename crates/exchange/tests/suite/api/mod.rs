@@ -1,6 +1,6 @@
 //! Every money endpoint of the exchange over real HTTP, with a small wallet.
 //!
-//! | module | what it covers |
+//! | module | contents |
 //! |---|---|
 //! | [`withdraw`], [`csr`] | reserves become coins |
 //! | [`deposit`], [`refund`], [`tracking`] | coins pay merchants |
@@ -8,7 +8,7 @@
 //! | [`recoup`] | coins of revoked denominations go back |
 //! | [`reserves`], [`kyc`] | balances, histories, long polls |
 //! | [`race`] | the same coin, reserve or request many times at once |
-//! | [`malformed`] | bodies that are no requests |
+//! | [`malformed`] | malformed bodies |
 //! | [`limits`] | bodies, texts and arrays that are too large |
 //!
 //! [`world`] starts an exchange with a clock of its own, [`wallet`] makes requests, [`proof`] checks the

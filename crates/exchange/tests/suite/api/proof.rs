@@ -1,4 +1,5 @@
-//! The evidence in refusals, checked as a client would: with what is published and what it did itself.
+//! The evidence in refusals, checked as a client would check it: against published keys and the client's own
+//! requests.
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_http_client::Reply;
@@ -25,8 +26,8 @@ fn extra<T: DeserializeOwned>(reply: &Reply) -> T {
     reply.json::<ErrorDetail>().unwrap().typed::<T>().unwrap().extra
 }
 
-/// 404 with the exchange's word that it does not know the denomination (1005), or that its cipher has no such
-/// operation (1016).
+/// Expects 404 with the exchange's signed statement that it does not know the denomination (1005), or that
+/// its cipher does not have this operation (1016).
 pub fn denom_unknown(site: &Site, reply: &Reply, code: u32, h_denom_pub: &HashCode) {
     is_error(reply, 404, code);
     let proof: DenominationUnknown = extra(reply);
@@ -36,7 +37,8 @@ pub fn denom_unknown(site: &Site, reply: &Reply, code: u32, h_denom_pub: &HashCo
     assert!(message.verify(&proof.exchange_pub, &proof.exchange_sig));
 }
 
-/// 410 with the exchange's word that the denomination is not usable for this now.
+/// Expects 410 with the exchange's signed statement that the denomination is not usable for this operation
+/// now.
 pub fn denom_unusable(site: &Site, reply: &Reply, code: u32, oper: &str, h_denom_pub: &HashCode) {
     is_error(reply, 410, code);
     let proof: DenominationUnusable = extra(reply);
@@ -51,7 +53,7 @@ pub fn denom_unusable(site: &Site, reply: &Reply, code: u32, oper: &str, h_denom
     assert!(message.verify(&proof.exchange_pub, &proof.exchange_sig));
 }
 
-/// What the items of a coin's history took and gave; every signature is checked.
+/// What the items of a coin's history debited and credited. Checks every signature.
 fn coin_effects(
     site: &Site,
     denom: &Denom,
@@ -142,13 +144,14 @@ fn coin_effects(
                 assert!(message.verify(&item.exchange_pub, &item.exchange_sig));
                 give(&item.amount);
             }
-            other => panic!("nobody made purses here: {other:?}"),
+            other => panic!("an unexpected item: {other:?}"),
         }
     }
     [taken, given]
 }
 
-/// A conflict with a coin that is known under this denomination: the history, and what is left of the coin.
+/// Expects a conflict over a coin that is known under this denomination. Returns its history and what is
+/// left.
 pub fn coin_conflict(
     site: &Site,
     reply: &Reply,
@@ -166,14 +169,14 @@ pub fn coin_conflict(
     (conflict.history, left)
 }
 
-/// 409/1012: the history proves that the coin cannot pay this.
+/// Expects 409/1012, with a history that proves that the coin cannot pay this amount.
 pub fn overspent(site: &Site, reply: &Reply, coin_pub: EddsaPublicKey, denom: &Denom, asked: &str) -> Money {
     let (_, left) = coin_conflict(site, reply, (409, 1012), coin_pub, denom);
-    assert!(left < m(asked), "{left} is left, so {asked} is not proven to be too much");
+    assert!(left < m(asked), "{left} is left, which does not prove that {asked} is too much");
     left
 }
 
-/// What a reserve's history adds up to; every signature is checked.
+/// The sum of a reserve's history. Checks every signature.
 pub fn reserve_sum(site: &Site, reserve_pub: EddsaPublicKey, items: &[ReserveHistoryItem]) -> Money {
     let (mut taken, mut given) = (Money::ZERO, Money::ZERO);
     let mut take = |amount: &Amount| taken = taken.checked_add(amount.money()).unwrap();
@@ -225,13 +228,13 @@ pub fn reserve_sum(site: &Site, reserve_pub: EddsaPublicKey, items: &[ReserveHis
                 assert!(message.verify(&reserve_pub, &item.reserve_sig), "a history fee in the history");
                 take(&item.amount);
             }
-            other => panic!("nobody made purses here: {other:?}"),
+            other => panic!("an unexpected item: {other:?}"),
         }
     }
     given.checked_sub(taken).expect("never overdrawn")
 }
 
-/// 409/1150: the history proves that the reserve cannot pay this.
+/// Expects 409/1150, with a history that proves that the reserve cannot pay this amount.
 pub fn reserve_short(site: &Site, reply: &Reply, reserve: &EddsaPrivateKey, requested: Money) -> Money {
     is_error(reply, 409, 1150);
     let proof: InsufficientReserve = extra(reply);

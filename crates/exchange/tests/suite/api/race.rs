@@ -98,7 +98,7 @@ async fn concurrent_withdrawals_never_overdraw_a_reserve() {
             (_, false) => drop(proof::reserve_short(&site, reply, &reserve, m("2.02"))),
         }
     }
-    // 19 coins can be paid; the last one may be missed by a batch of two.
+    // The reserve can pay for 19 coins; a batch of two may miss the last one.
     assert!(coins == 19 || coins == 18, "{coins}");
     let left = m("20").units() - coins * m("1.01").units();
     assert_eq!(site.balance(&reserve.public_key()).await.units(), left);
@@ -137,7 +137,7 @@ async fn concurrent_repetitions_take_effect_once() {
     let reply = same(&site, refresh.reveal_path(), json(&reveal)).await;
     let fresh = refresh.finish(u32::try_from(noreveal_index).unwrap(), &reply.json().unwrap());
 
-    // 8 − 2 − 1 + 0.99 − 1.54 + 1 from the fresh coin.
+    // 8 − 2 − 1 + 0.99 − 1.54, and 1 from the fresh coin.
     site.revoke(&fresh[1].denom).await;
     same(&site, fresh[1].path("recoup-refresh"), json(&fresh[1].recoup_refresh())).await;
     site.revoke(&coin.denom).await;

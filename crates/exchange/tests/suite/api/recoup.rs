@@ -1,4 +1,4 @@
-//! `/recoup` and `/recoup-refresh`, and the zombies that the latter makes.
+//! `/recoup` and `/recoup-refresh`, and the zombie coins that the latter creates.
 
 use batzen_crypto::{BlindingSecret, CsNonce, EddsaSignature, HashCode, PlanchetMasterSecret, ShortHash};
 use batzen_protocol::Duration;
@@ -31,7 +31,7 @@ async fn recoup_returns_the_remaining_value_to_the_reserve() {
         let rest = m(value).checked_sub(m("0.5")).unwrap();
         let after = before.checked_add(rest).unwrap();
         assert_eq!(site.balance(&reserve.public_key()).await, after);
-        // Again: the same answer, and nothing more.
+        // The same request again: the same answer, and no further effect.
         assert_eq!(site.ok::<RecoupResponse>(&coin.path("recoup"), &coin.recoup()).await, answer);
         assert_eq!(site.balance(&reserve.public_key()).await, after);
         site.ok::<RecoupResponse>(&unspent.path("recoup"), &unspent.recoup()).await;
@@ -46,12 +46,12 @@ async fn recoup_returns_the_remaining_value_to_the_reserve() {
         assert_eq!(proof::reserve_sum(&site, reserve.public_key(), &status.history), after);
         let recouped = status.history.iter().filter(|item| matches!(item, ReserveHistoryItem::Recoup(_)));
         assert_eq!(recouped.count(), 2);
-        // Money that comes back to the coin goes back to the reserve again.
+        // A refund to the coin is recouped to the reserve as well.
         site.refund(&contract, &coin, "0.2", 1).await;
         site.ok::<RecoupResponse>(&coin.path("recoup"), &coin.recoup()).await;
         let after = after.checked_add(m("0.19")).unwrap();
         assert_eq!(site.balance(&reserve.public_key()).await, after);
-        // Refunding with another amount shows the coin's history with both recoups.
+        // A conflicting refund returns the coin's history, with both recoups.
         let reply = site.post(&coin.path("refund"), &contract.refund(&coin, "0.5", 2)).await;
         let (history, left) = proof::coin_conflict(&site, &reply, (409, 1501), coin.coin_pub, &denom);
         let recouped = history.iter().filter(|item| matches!(item, CoinHistoryItem::Recoup(_)));
@@ -114,13 +114,13 @@ async fn invalid_recoups_are_refused() {
             site.refused(&path, &edited(&good, |body| body["h_age_commitment"] = age), 403, 1006).await;
             let forged = json!(EddsaSignature::from_bytes([7; 64]));
             site.refused(&path, &edited(&good, |body| body["coin_sig"] = forged), 403, bad_signature).await;
-            // The other operation's signature.
+            // The signature for the other operation.
             let crossed = if is_recoup { coin.recoup_refresh() } else { coin.recoup() };
             site.refused(&path, &crossed, 403, bad_signature).await;
-            // The other operation: it was not obtained that way.
+            // The other operation: the coin was not obtained that way.
             let (elsewhere, code) = if is_recoup { ("recoup-refresh", 1576) } else { ("recoup", 1551) };
             site.refused(&coin.path(elsewhere), &crossed, 404, code).await;
-            // Another blinding secret, signed for: no such planchet.
+            // A correctly signed request with another blinding secret: there is no such planchet.
             let mut moved = coin.clone();
             moved.secrets.blinding = BlindingSecret::generate();
             site.refused(&path, &request(&moved), 404, not_found).await;
@@ -146,7 +146,7 @@ async fn invalid_recoups_are_refused() {
         let points = json!({ "cipher": "CS", "r_pub_0": unknown_point(), "r_pub_1": unknown_point() });
         let reply = site.post(&cs.path(operation), &edited(&request(cs), |body| body["ewv"] = points)).await;
         assert!([404, 500].contains(&reply.status), "{}", text(&reply));
-        // Still there.
+        // The coins are unchanged.
         for coin in &coins {
             let reply = site.post(&coin.path(operation), &request(coin)).await;
             assert_eq!(reply.status, 200, "{}", text(&reply));
@@ -154,7 +154,7 @@ async fn invalid_recoups_are_refused() {
     }
 }
 
-/// 32 bytes that are no point of the curve.
+/// 32 bytes that are not a point on the curve.
 fn unknown_point() -> CsNonce {
     CsNonce::from_bytes([2; 32])
 }
@@ -248,7 +248,7 @@ async fn recoup_refresh_returns_the_value_to_the_old_coin() {
         let value = old.denom.terms.value.money();
         let back = m(fresh).checked_sub(m("0.3")).unwrap();
         let left = value.checked_sub(m(money)).unwrap().checked_add(back).unwrap();
-        // The proof of the old coin names the fresh one.
+        // The old coin's evidence names the fresh coin.
         let text = value.to_string();
         let reply = site.post(&old.path("deposit"), &Contract::new(&site).deposit(&old, &text)).await;
         assert_eq!(proof::overspent(&site, &reply, old.coin_pub, &old.denom, &text), left);
@@ -257,7 +257,7 @@ async fn recoup_refresh_returns_the_value_to_the_old_coin() {
             |item| matches!(item, CoinHistoryItem::OldCoinRecoup(it) if it.coin_pub == coin.coin_pub && it.amount.money() == back)
         ));
         site.is_left(&old, &left.to_string()).await;
-        // And that of the fresh coin names the old one.
+        // The fresh coin's evidence names the old one.
         let reply = site.post(&coin.path("recoup"), &coin.recoup()).await;
         is_error(&reply, 404, 1551);
         let reply = site.post(&coin.path("refund"), &Contract::new(&site).refund(&coin, "1", 1)).await;
@@ -275,7 +275,8 @@ async fn expired_zombies_can_be_melted() {
     site.revoke(&denom).await;
     site.ok::<RecoupRefreshResponse>(&fresh.path("recoup-refresh"), &fresh.recoup_refresh()).await;
 
-    // Its own denomination is revoked: the zombie may be melted, others may not, known or not (M8).
+    // After its own denomination is revoked, the zombie may be melted. Other coins, known or not, may not
+    // (M8).
     site.revoke(&zombie.denom).await;
     let one = [site.denom(RSA_1)];
     for coin in [&known, &revoked] {
@@ -287,7 +288,7 @@ async fn expired_zombies_can_be_melted() {
     let reply = site.post(&zombie.path("deposit"), &Contract::new(&site).deposit(&zombie, "1")).await;
     proof::denom_unusable(&site, &reply, 1010, "DEPOSIT", &zombie.denom.h);
 
-    // Past expire_deposit: only the zombie, and no more than it has.
+    // After expire_deposit, only the zombie can be melted, and for no more than is left of it.
     site.advance(Duration::from_days(38)).await;
     let one = [site.denom(RSA_1)];
     let refresh = site.plan_refresh(&known, &one, "1.04").await;
@@ -302,7 +303,7 @@ async fn expired_zombies_can_be_melted() {
     let left = proof::overspent(&site, &reply, zombie.coin_pub, &zombie.denom, "7");
     assert_eq!(left, m("5.88"));
 
-    // After expire_legal no coin.
+    // After expire_legal, no coin can be melted.
     site.advance(Duration::from_days(60)).await;
     let refresh = site.plan_refresh(&zombie, &[site.denom(RSA_1)], "1.04").await;
     let reply = site.post(&zombie.path("melt"), &refresh.melt()).await;

@@ -28,7 +28,7 @@ async fn refresh_makes_fresh_coins_that_link_finds_by_the_old_key() {
         is_error(&site.get(&old.path("link")).await, 404, 1400);
         let refresh = site.plan_refresh(&old, &denoms, money).await;
         let noreveal_index = site.melt(&refresh).await;
-        // The choice is made once.
+        // A repeated melt gets the same index.
         for _ in 0..3 {
             assert_eq!(site.melt(&refresh).await, noreveal_index);
         }
@@ -42,7 +42,7 @@ async fn refresh_makes_fresh_coins_that_link_finds_by_the_old_key() {
         let linked = linked_coins(&old, &entries[0]);
         let own: Vec<_> = coins.iter().map(|coin| (coin.coin_pub, coin.denom_sig.clone())).collect();
         assert_eq!(linked, own);
-        // They pay, with their own ages.
+        // The fresh coins can pay, each with its own age commitment.
         let contract = Contract::new(&site);
         for coin in &coins {
             assert_eq!(coin.age.is_some(), old.age.is_some());
@@ -67,7 +67,7 @@ async fn link_lists_every_revealed_melt_of_a_coin() {
         let coins = site.reveal(&refresh, noreveal_index).await;
         own.push((coins[0].coin_pub, coins[0].denom_sig.clone()));
     }
-    // A melt that is not revealed is not linked.
+    // A melt without a reveal has no link.
     let refresh = site.plan_refresh(&old, &[site.denom(RSA_1)], "1.04").await;
     site.melt(&refresh).await;
     let entries: Vec<LinkEntry> = site.get(&old.path("link")).await.ok().unwrap();
@@ -119,7 +119,7 @@ async fn invalid_melts_are_refused() {
     }
     site.refused("coins/ABC/melt", &request, 400, 1004).await;
     site.refused(&other.path("melt"), &request, 403, 1006).await;
-    // More than the coin has, before and after its first use.
+    // More than the coin is worth, before and after its first use.
     let large = site.plan_refresh(&old, &[site.denom(CS_5)], "8.01").await;
     let reply = site.post(&path, &large.melt()).await;
     assert_eq!(proof::overspent(&site, &reply, old.coin_pub, &old.denom, "8.01"), m("8"));
@@ -144,7 +144,7 @@ async fn a_refresh_master_secret_is_accepted_for_one_commitment_only() {
     let noreveal_index = site.melt(&first).await;
     site.refused(&old.path("melt"), &second.melt(), 409, 1160).await;
     site.reveal(&first, noreveal_index).await;
-    // A melt may omit the secret; then the reveal checks it.
+    // A melt may omit the secret; the reveal checks it then.
     let quiet = edited(&second.melt(), |body| body["rms"] = json!(null));
     let melted: MeltConfirmation = site.ok(&old.path("melt"), &quiet).await;
     site.refused(&second.reveal_path(), &second.reveal(melted.noreveal_index), 409, 1160).await;
@@ -163,9 +163,8 @@ async fn a_refresh_master_secret_is_accepted_for_one_commitment_only() {
     site.is_left(&old, "5.88").await;
 }
 
-/// Two signatures under one nonce give the private key away. The nonces of the candidate that stays secret
-/// are in no one's hands but the client's, so they must follow from the refresh master secret, which is
-/// locked.
+/// Two signatures under one nonce reveal the private key. Only the client knows the nonces of the candidate
+/// that stays secret, so they must be derived from the refresh master secret, which the rules lock.
 #[tokio::test]
 async fn nonces_that_are_not_derived_from_the_secret_are_refused() {
     let site = Site::start().await;
@@ -180,7 +179,7 @@ async fn nonces_that_are_not_derived_from_the_secret_are_refused() {
     let noreveal_index = site.melt(&refresh).await;
     let reply = site.refused(&refresh.reveal_path(), &refresh.reveal(noreveal_index), 400, 26).await;
     assert!(detail(&reply).contains("nonce"));
-    // The nonce of another position does not do either.
+    // The nonce of another position is refused as well.
     let mut refresh = site.plan_refresh(&old, &denoms, "1.54").await;
     for coins in &mut refresh.candidates {
         let BlindedPlanchet::Cs { nonce, .. } = &mut coins[1].planchet else { panic!() };
@@ -236,7 +235,7 @@ async fn invalid_reveals_are_refused() {
     let mut wrong = request.clone();
     wrong.transfer_pub = refresh.transfer_privs[(noreveal_index as usize + 1) % 3].public_key();
     site.refused(&path, &wrong, 403, 1361).await;
-    // Planchets of the other's cipher, signed by the old coin as such.
+    // Planchets of the other cipher, which the old coin signed as such.
     let mut crossed = refresh.clone();
     for coins in &mut crossed.candidates {
         coins[1].planchet = BlindedPlanchet::Cs {
@@ -279,7 +278,7 @@ async fn fresh_coins_above_the_melted_amount_are_refused() {
     let site = Site::start().await;
     let old = site.coin(RSA_8).await;
     let denoms = [site.denom(RSA_1), site.denom(CS_5)];
-    // Melt fee 0.03, two withdraw fees 0.01, values 6: one unit is missing.
+    // Melt fee 0.03, two withdraw fees of 0.01, values of 6: the amount is one unit short.
     let refresh = site.plan_refresh(&old, &denoms, "6.04999999").await;
     let noreveal_index = site.melt(&refresh).await;
     site.refused(&refresh.reveal_path(), &refresh.reveal(noreveal_index), 400, 1360).await;
@@ -314,7 +313,7 @@ async fn fresh_coins_keep_the_age_restriction() {
             site.refused(&refresh.reveal_path(), &wrong, 400, 1365).await;
         }
         let coins = site.reveal(&refresh, noreveal_index).await;
-        // The fresh commitment belongs to the coin, and still attests what the old one did: age 14, not 16.
+        // The fresh commitment is the coin's own, and attests the same ages as the old one: 14, not 16.
         let age = coins[0].age.as_ref().unwrap();
         let attested = age.attest(14).unwrap();
         assert!(age.commitment().verify(14, &attested));
@@ -376,7 +375,7 @@ async fn fresh_denominations_must_be_withdrawable_at_the_first_reveal() {
     proof::denom_unusable(&site, &reply, 1009, "REVEAL", &rsa.h);
     assert_eq!(site.ok::<BlindSignatures>(&done.reveal_path(), &done.reveal(done_index)).await, first);
 
-    // Revoked: a plain error.
+    // For a revoked denomination, the error is plain, without a signature.
     let now = site.denom(CS_FREE);
     let done = site.plan_refresh(&old, std::slice::from_ref(&now), "0.53").await;
     let late = site.plan_refresh(&old, std::slice::from_ref(&now), "0.53").await;
@@ -386,7 +385,7 @@ async fn fresh_denominations_must_be_withdrawable_at_the_first_reveal() {
     site.revoke(&now).await;
     site.refused(&late.reveal_path(), &late.reveal(late_index), 410, 1010).await;
     assert_eq!(site.ok::<BlindSignatures>(&done.reveal_path(), &done.reveal(done_index)).await, first);
-    // The link works even if the denominations have expired or were revoked.
+    // The link works even if the denominations have expired or are revoked.
     let entries: Vec<LinkEntry> = site.get(&old.path("link")).await.ok().unwrap();
     assert_eq!(entries.iter().map(|entry| linked_coins(&old, entry).len()).sum::<usize>(), 4);
 }
@@ -407,7 +406,7 @@ async fn expired_coins_are_not_melted() {
             proof::denom_unusable(&site, &reply, 1009, "MELT", &coin.denom.h);
         }
     }
-    // What was melted in time is confirmed.
+    // A melt that was made in time is confirmed again.
     site.melt(&first).await;
     site.advance(Duration::from_days(60)).await;
     let refresh = site.plan_refresh(&known, &[site.denom(CS_FREE)], "0.53").await;
@@ -424,7 +423,7 @@ async fn a_commitment_belongs_to_one_coin() {
     site.melt(&refresh).await;
     site.refused(&b.path("melt"), &copied.melt(), 400, 26).await;
     site.is_left(&b, "8").await;
-    // A link signature concerns the old coin only.
+    // A link signature concerns only the old coin.
     let secrets = CoinSecrets::from_master(&PlanchetMasterSecret::generate(), &refresh.values[0]);
     let message = WalletCoinLink {
         h_denom_pub: refresh.denoms[0].h,

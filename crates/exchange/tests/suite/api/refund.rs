@@ -20,7 +20,7 @@ async fn refunds_go_back_to_the_coin_less_the_fee() {
         site.refund(&contract, &coin, "0.01", 2).await;
         site.refund(&contract, &coin, "2", 0).await;
         site.refund(&contract, &coin, "0.99", u64::MAX).await;
-        // Again: nothing happens.
+        // The same refund again has no effect.
         site.refund(&contract, &coin, "1", 1).await;
         // 1 + 0.01 + 2 + 0.99, less four fees.
         let reply = site.post(&coin.path("deposit"), &contract.next().deposit(&coin, value)).await;
@@ -39,15 +39,14 @@ async fn a_complete_refund_waives_the_deposit_fee() {
     site.pay(&second, &kept, "5").await;
     site.refund(&first, &refunded, "5", 1).await;
     site.refund(&first, &refunded, "3", 2).await;
-    // Both refund fees are gone, the deposit fee is not credited on top.
+    // Both refund fees are charged, and the deposit fee is not credited in addition.
     site.is_left(&refunded, "7.98").await;
     site.advance(Duration::from_secs(7_300)).await;
     site.aggregate().await;
     let transfers = read::open_transfers(&site.app().core.store, 10).unwrap();
     let mut amounts: Vec<_> = transfers.iter().map(|(_, row)| row.amount).collect();
     amounts.sort_unstable();
-    // 5 less deposit fee and wire fee for this merchant; and 7.98 less both for the one whom the coin paid
-    // then.
+    // 5 less deposit fee and wire fee for this merchant; 7.98 less both for the merchant that `is_left` paid.
     assert_eq!(amounts, [m("4.88"), m("7.86")]);
 }
 
@@ -75,7 +74,7 @@ async fn invalid_refunds_are_refused() {
     site.refused(&path, &contract.next().refund(&coin, "1", 1), 404, 1502).await;
     site.refused(&path, &other.refund(&coin, "1", 1), 404, 1502).await;
 
-    // More than was paid, at once and in sum.
+    // More than was paid, in one refund and in sum.
     let reply = site.post(&path, &contract.refund(&coin, "5.01", 1)).await;
     let (history, left) = proof::coin_conflict(&site, &reply, (409, 1501), coin.coin_pub, &coin.denom);
     assert_eq!((history.len(), left), (1, m("3")));
@@ -83,7 +82,7 @@ async fn invalid_refunds_are_refused() {
     let reply = site.post(&path, &contract.refund(&coin, "1.01", 2)).await;
     let (history, left) = proof::coin_conflict(&site, &reply, (409, 1501), coin.coin_pub, &coin.denom);
     assert_eq!((history.len(), left), (2, m("6.99")));
-    // The same number for another amount.
+    // The same number with another amount.
     let reply = site.post(&path, &contract.refund(&coin, "1", 1)).await;
     let (history, _) = proof::coin_conflict(&site, &reply, (424, 1510), coin.coin_pub, &coin.denom);
     assert_eq!(history.len(), 2);

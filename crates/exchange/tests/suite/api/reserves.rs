@@ -31,7 +31,7 @@ async fn reserve_balance_is_reported() {
         reply.json::<serde_json::Value>().unwrap(),
         serde_json::json!({ "balance": "TESTKUDOS:12.34" })
     );
-    // Known: answered at once, whatever the timeout.
+    // The reserve is known: the answer comes at once, whatever the timeout.
     assert_eq!(site.get(&format!("{path}?timeout_ms=60000")).await.status, 200);
     site.credit(reserve.public_key(), "1").await;
     assert_eq!(site.balance(&reserve.public_key()).await, m("13.34"));
@@ -86,7 +86,7 @@ async fn the_status_is_free_and_covers_recent_events() {
     assert_eq!(answer.history.len(), 3);
     assert_eq!(proof::reserve_sum(&site, reserve.public_key(), &answer.history), m("13.98"));
 
-    // Only the last five weeks, but the true balance.
+    // The status shows only the last five weeks, but the true balance.
     site.advance(Duration::from_days(20)).await;
     site.withdraw(&reserve, &site.planchet(&site.denom(CS_FREE)).await).await;
     site.advance(Duration::from_days(20)).await;
@@ -98,7 +98,7 @@ async fn the_status_is_free_and_covers_recent_events() {
     assert_eq!((answer.balance, answer.history), (amount("13.48"), vec![]));
 }
 
-/// Requests for long histories wait for each other, and other requests do not wait for them.
+/// Requests for long histories wait for each other; other requests do not wait for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_statements_do_not_block_short_ones() {
     let site = Site::start().await;
@@ -110,7 +110,7 @@ async fn long_statements_do_not_block_short_ones() {
         site.ok(&at_reserve(key, "status"), &status(key, site.now())).await
     };
     assert_eq!(ask(&long).await.history.len(), 261);
-    // A long history takes very long.
+    // Makes long histories very slow.
     let readers = &site.app().readers;
     readers.read(b"somebody", || ((), Length::Long)).await.unwrap();
     let (release, held) = std::sync::mpsc::channel::<()>();
@@ -157,7 +157,7 @@ async fn invalid_statement_requests_are_refused() {
     site.refused(&at_reserve(&reserve, "history"), &history(&nobody, now, "0.05"), 403, 1252).await;
     site.refused(&at_reserve(&reserve, "history"), &history(&reserve, now, "0"), 403, 1252).await;
     site.refused(&at_reserve(&nobody, "status"), &status(&nobody, now), 404, 1250).await;
-    // Without a reserve there is nothing to pay the fee from.
+    // An unknown reserve cannot pay the fee.
     site.refused(&at_reserve(&nobody, "history"), &history(&nobody, now, "0.05"), 409, 1156).await;
     let poor = site.reserve("0.04").await;
     site.refused(&at_reserve(&poor, "history"), &history(&poor, now, "0.05"), 409, 1156).await;
@@ -179,7 +179,7 @@ async fn a_full_history_is_charged_once() {
     let answer: ReserveStatus = site.ok(&path, &request).await;
     assert_eq!((answer.balance, answer.history.len()), (amount("10.94"), 4));
     assert_eq!(proof::reserve_sum(&site, reserve.public_key(), &answer.history), m("10.94"));
-    // Events of one type are adjacent, types in the order of the protocol.
+    // Events of one type are adjacent, and the types come in the protocol's order.
     let types: Vec<&str> = answer
         .history
         .iter()
@@ -191,16 +191,16 @@ async fn a_full_history_is_charged_once() {
         })
         .collect();
     assert_eq!(types, ["CREDIT", "CREDIT", "WITHDRAW", "HISTORY"]);
-    // The same request again: no fee, the present history.
+    // The same request again costs nothing and returns the current history.
     site.clock.advance(Duration::from_secs(60));
     site.withdraw(&reserve, &site.planchet(&site.denom(CS_FREE)).await).await;
     let answer: ReserveStatus = site.ok(&path, &request).await;
     assert_eq!((answer.balance, answer.history.len()), (amount("10.44"), 5));
-    // Another time is another request.
+    // A request with another time is another request.
     let answer: ReserveStatus = site.ok(&path, &history(&reserve, site.now(), "0.05")).await;
     assert_eq!((answer.balance, answer.history.len()), (amount("10.39"), 6));
     assert_eq!(proof::reserve_sum(&site, reserve.public_key(), &answer.history), m("10.39"));
-    // There are no fees for a time for which none were signed.
+    // No fees are signed for this time.
     site.clock.advance(Duration::from_days(4 * 365));
     site.refused(&path, &history(&reserve, site.now(), "0.05"), 500, 1000).await;
 }

@@ -28,7 +28,7 @@ fn tracked(contract: &Contract, coin: &Coin) -> String {
     format!("{}?merchant_sig={}", path(contract, coin), message.sign(&contract.merchant))
 }
 
-/// As wallets of protocol 12 sign.
+/// With the signature that wallets of protocol 12 make.
 fn tracked_by_wallet(contract: &Contract, coin: &Coin) -> String {
     let message = MerchantTrackTransactionWallet {
         h_contract_terms: contract.h_contract_terms,
@@ -116,7 +116,7 @@ async fn a_sum_below_the_wire_fee_waits() {
     site.pay(&contract, &coin, "0.11").await;
     site.advance(Duration::from_secs(7_300)).await;
     site.aggregate().await;
-    // Aggregated, but not paid yet: refunds are over anyway.
+    // The deposit is aggregated and not paid yet. It is too late for a refund anyway.
     assert_eq!(site.get(&tracked(&contract, &coin)).await.status, 202);
     site.refused(&coin.path("refund"), &contract.refund(&coin, "0.1", 1), 410, 1503).await;
     let more = Contract { refund_deadline: None, wire_deadline: site.now(), ..contract.next() };
@@ -148,14 +148,14 @@ async fn refusals() {
         let url = format!("{}?{}", parts[..5].join("/"), parts[5]);
         is_error(&site.get(&url).await, 400, code);
     }
-    // Signed by somebody else, or for something else.
+    // Signed by another merchant, or over something else.
     let other = Contract { merchant: batzen_crypto::EddsaPrivateKey::generate(), ..contract.clone() };
     let foreign = tracked(&other, &coin);
     let signature = foreign.split('?').nth(1).unwrap();
     is_error(&site.get(&format!("{good}?{signature}")).await, 403, 1106);
     let next = tracked(&contract.next(), &coin);
     is_error(&site.get(&format!("{good}?{}", next.split('?').nth(1).unwrap())).await, 403, 1106);
-    // No such deposit: other merchant, contract, coin or account.
+    // No such deposit: the merchant, contract, coin or account differs.
     is_error(&site.get(&foreign).await, 404, 1100);
     is_error(&site.get(&next).await, 404, 1100);
     is_error(&site.get(&tracked(&contract, &site.coin(RSA_8).await)).await, 404, 1100);

@@ -27,7 +27,7 @@ use crate::api::world::*;
 pub const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 pub const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 
-/// A coin to be.
+/// A coin that is not signed yet.
 #[derive(Clone, Debug)]
 pub struct Planchet {
     pub denom: Denom,
@@ -51,14 +51,14 @@ pub struct Coin {
     pub age: Option<AgeCommitmentProof>,
 }
 
-/// The age commitment that a coin of this denomination has.
+/// An age commitment if this denomination requires one.
 pub fn age_for(denom: &Denom, age: u8) -> Option<AgeCommitmentProof> {
     let mask = denom.terms.denom_pub.age_mask;
     (mask != 0).then(|| AgeCommitmentProof::generate(AgeMask::new(mask).unwrap(), age))
 }
 
 impl Planchet {
-    /// Blinds a coin with these secrets.
+    /// Blinds a coin that has these secrets.
     pub fn prepare(
         denom: &Denom,
         secrets: CoinSecrets,
@@ -89,7 +89,7 @@ impl Planchet {
         }
     }
 
-    /// Finishes the coin; the denomination's signature is verified.
+    /// Unblinds the coin's signature and verifies it.
     pub fn finish(&self, ev_sig: &BlindedDenomSignature) -> Coin {
         Coin {
             denom: self.denom.clone(),
@@ -128,7 +128,7 @@ impl Site {
         Planchet::prepare(denom, CoinSecrets::from_master(secret, &values), values, nonce, age)
     }
 
-    /// The exchange's first message, with Clause Blind Schnorr.
+    /// The exchange's first message for Clause Blind Schnorr.
     pub async fn values(
         &self,
         denom: &Denom,
@@ -150,7 +150,7 @@ impl Site {
         planchet.finish(&answer.ev_sig)
     }
 
-    /// A coin from a reserve of its own.
+    /// A coin from a new reserve.
     pub async fn coin(&self, value: &str) -> Coin {
         self.coin_of(&self.denom(value)).await
     }
@@ -191,7 +191,7 @@ pub struct Contract {
 }
 
 impl Contract {
-    /// Refunds for an hour, paid in two.
+    /// Refundable for an hour, paid in two.
     pub fn new(site: &Site) -> Self {
         let now = site.now();
         Self {
@@ -350,7 +350,7 @@ impl Site {
         assert!(message.verify(&answer.exchange_pub, &answer.exchange_sig), "confirmation of a refund");
     }
 
-    /// What is left of a coin: what it can still pay, found by paying it all to somebody.
+    /// Asserts how much the coin can still pay, by spending exactly that.
     pub async fn is_left(&self, coin: &Coin, money: &str) {
         let contract = Contract::new(self);
         let more = m(money).checked_add(Money::UNIT).unwrap().max(coin.denom.terms.fee_deposit.money());
@@ -367,7 +367,7 @@ impl Site {
 // --- Refreshing
 // -------------------------------------------------------------------------------------------------------
 
-/// A refresh: three candidates and what they commit to.
+/// A refresh: three candidates and the commitment to them.
 #[derive(Clone, Debug)]
 pub struct Refresh {
     pub old: Coin,
@@ -418,7 +418,7 @@ impl Refresh {
         refresh
     }
 
-    /// The commitment to the candidates as they are.
+    /// The commitment to the current candidates.
     pub fn commitment(&self) -> HashCode {
         let planchets: Vec<Vec<BlindedPlanchet>> = self
             .candidates
@@ -494,7 +494,7 @@ impl Refresh {
         }
     }
 
-    /// Finishes the fresh coins.
+    /// Unblinds the signatures of the fresh coins.
     pub fn finish(&self, noreveal_index: u32, answer: &BlindSignatures) -> Vec<Coin> {
         let secret = noreveal_index as usize;
         let age = self.old.age.as_ref().map(|age| {
@@ -588,7 +588,7 @@ impl Site {
     }
 }
 
-/// The coins that the owner of the old coin finds by the link answer.
+/// The coins that the old coin's owner derives from the link answer.
 pub fn linked_coins(old: &Coin, entry: &LinkEntry) -> Vec<(EddsaPublicKey, DenomSignature)> {
     let secret = link_transfer_secret(old.key(), &entry.transfer_pub);
     let age = old.age.as_ref().map(|age| age.derive(secret.as_bytes()).unwrap());

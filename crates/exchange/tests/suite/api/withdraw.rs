@@ -48,14 +48,14 @@ async fn a_batch_is_answered_in_order_and_again() {
     let left = site.balance(&reserve.public_key()).await;
     assert_eq!(left, m("11.46"));
     assert_eq!(site.ok::<BlindSignatures>(&path, &request).await, first);
-    // In another order, or one alone: the stored signatures anyway.
+    // In another order, or one of them alone: the stored signatures are returned.
     planchets.reverse();
     let reversed: BlindSignatures = site.ok(&path, &batch_of(&planchets, &reserve)).await;
     assert!(reversed.ev_sigs.iter().rev().eq(&first.ev_sigs));
     let one: BlindSignature =
         site.ok(&at_reserve(&reserve, "withdraw"), &planchets[0].request(&reserve)).await;
     assert_eq!(one, reversed.ev_sigs[0]);
-    // Old and new together are neither.
+    // Old and new planchets together are refused.
     planchets.push(site.planchet(&site.denom(RSA_1)).await);
     site.refused(&path, &batch_of(&planchets, &reserve), 409, 1175).await;
     assert_eq!(site.balance(&reserve.public_key()).await, left);
@@ -75,10 +75,11 @@ async fn a_batch_has_1_to_256_different_planchets() {
     assert_eq!(detail(&site.refused(&path, &twice, 400, 26).await), "duplicate planchet");
     let reply = site.refused(&path, &json!({ "planchets": {} }), 400, 22).await;
     assert_eq!(reply.json::<serde_json::Value>().unwrap()["field"], "planchets");
-    // A repetition does not make a duplicate better.
+    // A duplicate is refused even if its planchet is already withdrawn.
     site.withdraw(&reserve, &planchet).await;
     site.refused(&path, &twice, 400, 26).await;
-    // The largest batch. The rest of the money is enough for 98 coins, so it fails as a whole, with the sum.
+    // The largest batch. The rest of the money is enough for only 98 coins, so the batch fails as a whole,
+    // and the error names the sum.
     let denom = site.denom(CS_FREE);
     let secret = PlanchetMasterSecret::generate();
     let (values, nonce) = site.values(&denom, &secret).await;
@@ -141,7 +142,7 @@ async fn invalid_requests_are_refused() {
     site.refused(&path, &wrong, 400, 1017).await;
     site.refused(&batch, &in_batch(&wrong), 400, 1017).await;
 
-    // Signed by another reserve, over another amount, for another planchet, by nobody.
+    // Signed by another reserve, over another amount, for another planchet, or not at all.
     let other = site.reserve("20").await;
     for signature in [
         planchet.request(&other).reserve_sig,
@@ -153,7 +154,7 @@ async fn invalid_requests_are_refused() {
         site.refused(&path, &wrong, 403, 1154).await;
         site.refused(&batch, &in_batch(&wrong), 403, 1154).await;
     }
-    // One wrong signature of a batch spoils it all.
+    // One wrong signature makes the whole batch fail.
     let mut both = batch_of(&[planchet.clone(), site.planchet(&rsa).await], &reserve);
     both.planchets[1].reserve_sig = both.planchets[0].reserve_sig;
     site.refused(&batch, &both, 403, 1154).await;
@@ -163,7 +164,7 @@ async fn invalid_requests_are_refused() {
     let request = batch_of(std::slice::from_ref(&planchet), &nobody);
     site.refused(&at_reserve(&nobody, "batch-withdraw"), &request, 404, 1027).await;
 
-    // Reserves that are no keys: too short, not a point, a point of small order.
+    // Reserves that are not valid keys: too short, not a point, a point of small order.
     let request = planchet.request(&reserve);
     for operation in ["withdraw", "batch-withdraw"] {
         site.refused(&format!("reserves/ABC/{operation}"), &request, 400, 27).await;
@@ -186,7 +187,7 @@ async fn malformed_blinded_planchets_are_refused() {
     let encoded = key.encode();
     let size = usize::from(u16::from_be_bytes([encoded[0], encoded[1]]));
     let modulus = encoded[4..4 + size].to_vec();
-    // One more than the modulus: carried on through bytes of 0xff.
+    // The modulus plus one: the carry propagates through bytes of 0xff.
     let mut above = modulus.clone();
     for byte in above.iter_mut().rev() {
         *byte = byte.wrapping_add(1);
@@ -233,7 +234,7 @@ async fn after_expiration_only_repeated_withdrawals_are_answered() {
     assert_eq!(site.ok::<BlindSignatures>(&batch, &request).await, first);
     let again: BlindSignature = site.ok(&single, &planchets[1].request(&reserve)).await;
     assert_eq!(again, first.ev_sigs[1]);
-    // Another reserve's signature is refused.
+    // The signature of another reserve is refused.
     let stranger = EddsaPrivateKey::generate();
     let mut wrong = planchets[1].request(&reserve);
     wrong.reserve_sig = planchets[1].request(&stranger).reserve_sig;
@@ -277,7 +278,7 @@ async fn a_nonce_is_accepted_for_one_planchet_only() {
     let single = at_reserve(&reserve, "withdraw");
     let batch = at_reserve(&reserve, "batch-withdraw");
     let used = site.planchet(&denom).await;
-    // Another coin under the nonce of the first.
+    // Another coin with the nonce of the first.
     let other = |used: &Planchet| {
         let secrets =
             batzen_crypto::CoinSecrets::from_master(&PlanchetMasterSecret::generate(), &used.values);
@@ -289,17 +290,17 @@ async fn a_nonce_is_accepted_for_one_planchet_only() {
     site.refused(&batch, &batch_of(&[other(&used)], &reserve), 400, 1160).await;
     let fresh = site.planchet(&denom).await;
     site.refused(&batch, &batch_of(&[fresh.clone(), other(&used)], &reserve), 400, 1160).await;
-    // Twice in one batch: none of both, and the nonce stays free for one of them.
+    // Twice in one batch: both are refused, and the nonce stays free.
     site.refused(&batch, &batch_of(&[fresh.clone(), other(&fresh)], &reserve), 400, 1160).await;
     assert_eq!(site.balance(&reserve.public_key()).await, left);
     site.withdraw(&reserve, &fresh).await;
-    // Another reserve may not use the nonce for something else either, but withdraw the same planchet for its
-    // own money.
+    // Another reserve may not use the nonce for another planchet either, but it may withdraw the same
+    // planchet with its own money.
     let second = site.reserve("20").await;
     site.refused(&at_reserve(&second, "withdraw"), &other(&used).request(&second), 409, 1160).await;
     assert_eq!(site.withdraw(&second, &used).await.denom_sig, coin.denom_sig);
     assert_eq!(site.balance(&second.public_key()).await, m("14.99"));
-    // A reserve with insufficient funds gets that error first.
+    // A reserve that cannot pay gets that error first.
     let poor = site.reserve("1").await;
     let reply = site.post(&at_reserve(&poor, "withdraw"), &other(&used).request(&poor)).await;
     assert_eq!(proof::reserve_short(&site, &reply, &poor, m("5.01")), m("1"));

@@ -1,4 +1,4 @@
-//! A real exchange on 127.0.0.1, with a test clock and credits without a bank.
+//! A real exchange on 127.0.0.1, with a test clock, and with credits that need no bank.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use tempfile::TempDir;
 pub const START_SECS: u64 = 1_795_132_800;
 /// The exchange's account.
 pub const PAYTO: &str = "payto://x-taler-bank/localhost/2?receiver-name=2";
-/// Where the money comes from.
+/// The account that pays into reserves.
 pub const CUSTOMER: &str = "payto://x-taler-bank/localhost/customer?receiver-name=Customer";
-/// Where the money goes.
+/// The account that deposits are paid to.
 pub const MERCHANT: &str = "payto://x-taler-bank/localhost/merchant?receiver-name=Merchant";
-/// Values of the denominations: RSA and CS, without and with age restriction. All but the free ones cost 0.01
-/// to withdraw, 0.02 to deposit, 0.03 to melt and 0.01 to refund.
+/// Values of the denominations: RSA and CS, without and with age restriction. All except the free ones cost
+/// 0.01 to withdraw, 0.02 to deposit, 0.03 to melt and 0.01 to refund.
 pub const RSA_8: &str = "8";
 pub const RSA_1: &str = "1";
 pub const CS_5: &str = "5";
@@ -53,7 +53,7 @@ pub fn amount(text: &str) -> Amount {
     m(text).of(currency())
 }
 
-/// A clock that stands still unless it is moved.
+/// A clock that moves only when the test moves it.
 #[derive(Clone)]
 pub struct TestClock(Arc<AtomicU64>);
 
@@ -107,13 +107,13 @@ pub struct Denom {
 }
 
 impl Denom {
-    /// What withdrawing a coin of it costs.
+    /// What it costs to withdraw one of its coins.
     pub fn cost(&self) -> Money {
         self.terms.value.money().checked_add(self.terms.fee_withdraw.money()).unwrap()
     }
 }
 
-/// The number of an amount, whose currency is known.
+/// The number of an amount whose currency is known.
 pub trait InCurrency {
     fn money(&self) -> Money;
 }
@@ -128,7 +128,7 @@ pub struct Site {
     pub running: RunningExchange,
     pub clock: TestClock,
     pub client: Client,
-    /// As published when the exchange was started or [`Site::refresh_keys`] called last.
+    /// As published at the start or at the last [`Site::refresh_keys`].
     pub keys: KeysResponse,
     bank_row: AtomicU64,
     _directory: TempDir,
@@ -176,21 +176,21 @@ impl Site {
         self.client.post_json(self.url(path), body).await.unwrap()
     }
 
-    /// Posts what must be accepted.
+    /// Posts a request that must be accepted.
     pub async fn ok<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> T {
         let reply = self.post(path, body).await;
         assert_eq!(reply.status, 200, "{path}: {}", text(&reply));
         reply.json().unwrap()
     }
 
-    /// Posts what must be refused, and checks status, code and the shape of the answer.
+    /// Posts a request that must be refused, and checks the answer's status, code and shape.
     pub async fn refused(&self, path: &str, body: &impl Serialize, status: u16, code: u32) -> Reply {
         let reply = self.post(path, body).await;
         is_error(&reply, status, code);
         reply
     }
 
-    /// A counter of the metrics page.
+    /// The value of a counter on the metrics page.
     pub async fn metric(&self, name: &str, kind: &str) -> u64 {
         let page = self.get("metrics").await;
         let start = format!("{name}{{type=\"{kind}\"}} ");
@@ -201,7 +201,7 @@ impl Site {
 
     // --- Money and reserves ---
 
-    /// Has the bank report a transfer to a reserve.
+    /// Pretends that the bank reported a transfer to a reserve.
     pub async fn credit(&self, reserve_pub: EddsaPublicKey, money: &str) {
         let bank_row = self.bank_row.fetch_add(1, Ordering::SeqCst) + 1;
         let credit = Credit {
@@ -227,7 +227,7 @@ impl Site {
         }
     }
 
-    /// A fresh reserve with money.
+    /// A new reserve with money in it.
     pub async fn reserve(&self, money: &str) -> EddsaPrivateKey {
         let key = EddsaPrivateKey::generate();
         self.credit(key.public_key(), money).await;
@@ -259,7 +259,7 @@ impl Site {
         Denom { h: terms.denom_pub.h_denom_pub(), terms }
     }
 
-    /// A denomination of this value whose time has not come. Moves the clock until there is one.
+    /// A denomination of this value that is not valid yet. Moves the clock until there is one.
     pub async fn future_denom(&mut self, value: &str) -> Denom {
         self.advance(Duration::from_secs(6 * 86_400 + 43_200)).await;
         let now = self.now();
@@ -269,14 +269,14 @@ impl Site {
         Denom { h: terms.denom_pub.h_denom_pub(), terms }
     }
 
-    /// Moves the clock, waits for a round of key maintenance, and reads the keys.
+    /// Moves the clock, waits for a round of key maintenance, and reads the keys again.
     pub async fn advance(&mut self, duration: Duration) {
         self.clock.advance(duration);
         self.app().keeper().round().await.unwrap();
         self.refresh_keys().await;
     }
 
-    /// Has the master key revoke a denomination.
+    /// Revokes a denomination with the master key.
     pub async fn revoke(&mut self, denom: &Denom) {
         let file = self.app().core.config.standalone.as_ref().unwrap().master_priv_file.clone();
         let master = load_or_create_eddsa(&file).unwrap();
@@ -287,7 +287,7 @@ impl Site {
     }
 }
 
-/// A copy of a body with a change that its type may not allow.
+/// A copy of a body with a change that its type might not allow.
 pub fn edited(body: &impl Serialize, edit: impl FnOnce(&mut Value)) -> Value {
     let mut body = serde_json::to_value(body).unwrap();
     edit(&mut body);
@@ -295,7 +295,7 @@ pub fn edited(body: &impl Serialize, edit: impl FnOnce(&mut Value)) -> Value {
 }
 
 impl Site {
-    /// Posts all at once; answers in order.
+    /// Posts all requests at once; the answers are in the same order.
     pub async fn at_once(&self, requests: Vec<(String, Value)>) -> Vec<Reply> {
         let calls: Vec<_> = requests
             .into_iter()
@@ -316,7 +316,7 @@ pub fn text(reply: &Reply) -> String {
     String::from_utf8_lossy(&reply.body).into_owned()
 }
 
-/// An error with its hint, and with the evidence fields checked elsewhere.
+/// Asserts an error with a hint. Evidence is checked elsewhere.
 pub fn is_error(reply: &Reply, status: u16, code: u32) {
     let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
     assert_eq!(

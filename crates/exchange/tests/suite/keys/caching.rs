@@ -19,7 +19,7 @@ fn xor(hashes: impl Iterator<Item = HashCode>) -> HashCode {
     }))
 }
 
-/// Everything that a client can check by itself.
+/// Checks everything that a client can check by itself.
 pub fn check_keys(keys: &KeysResponse) {
     let master = &keys.master_public_key;
     let signer = keys.signkeys.iter().find(|key| key.key == keys.eddsa_pub).expect("signed by a listed key");
@@ -86,7 +86,7 @@ async fn standalone_publishes_everything_signed() {
     assert_eq!(reply.header("expires"), Some("Sat, 01 Jan 2028 00:00:00 GMT"));
     assert_eq!(reply.header("cache-control"), Some("public,max-age=86400"));
     assert_eq!(reply.header("vary"), Some("Accept-Encoding"));
-    assert_eq!(reply.headers.get_all("vary").iter().count(), 1, "said once");
+    assert_eq!(reply.headers.get_all("vary").iter().count(), 1, "the header appears once");
     let etag = reply.header("etag").unwrap();
     assert_eq!(etag, sha512(&reply.body).to_string());
     let reply = site.get_with("wire", &[("if-none-match", etag)]).await;
@@ -114,7 +114,7 @@ async fn keys_are_cached_and_cherry_picked() {
     assert_eq!(reply.header("vary"), Some("Accept-Encoding"));
     assert_eq!(reply.header("content-type"), Some("application/json"));
     assert_eq!(reply.header("last-modified"), Some("Fri, 20 Nov 2026 00:00:00 GMT"));
-    // The next denominations are used for a week.
+    // New denominations appear once a week.
     assert_eq!(reply.header("expires"), Some("Fri, 27 Nov 2026 00:00:00 GMT"));
     assert_eq!(reply.header("access-control-allow-origin"), Some("*"));
     for (known, status) in [(etag.to_owned(), 304), (format!("\"{etag}\""), 200), ("X".into(), 200)] {
@@ -183,7 +183,7 @@ async fn requests_wait_for_the_first_keys() {
     let waiting = get();
     tokio::time::sleep(StdDuration::from_millis(200)).await;
     assert!(!waiting.is_finished(), "there is nothing to answer yet");
-    // 32 may wait: a further one sends the oldest away.
+    // At most 32 requests may wait: one more ends the oldest.
     let others: Vec<_> = (0..32).map(|_| get()).collect();
     let oldest = waiting.await.unwrap().unwrap();
     assert_eq!((oldest.status, code(&oldest)), (503, 1007));

@@ -20,7 +20,7 @@ fn files(directory: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Goal: at any time within four months each denomination can be withdrawn and answers are signed, without
+/// Goal: at any time within four months, every denomination can be withdrawn and answers are signed, without
 /// manual work. Method: a stand-alone exchange whose clock jumps by most of the lookahead at a time.
 #[tokio::test]
 async fn keys_cover_four_months_without_a_gap() {
@@ -43,20 +43,23 @@ async fn keys_cover_four_months_without_a_gap() {
             let current = |at: Timestamp| {
                 group.denoms.iter().any(|key| key.stamp_start <= at && at <= key.stamp_expire_withdraw)
             };
-            assert!(current(now) && current(now.saturating_add(Duration::from_days(4))), "no gap ahead");
+            assert!(
+                current(now) && current(now.saturating_add(Duration::from_days(4))),
+                "there must be no gap ahead"
+            );
             let group_starts = starts.entry(group.value.to_string()).or_default();
             group_starts.extend(group.denoms.iter().map(|key| key.stamp_start));
         }
         assert!(keys.signkeys.iter().all(|key| key.stamp_expire > now));
         signers.insert(keys.eddsa_pub);
-        // What can be withdrawn now can be signed now, and what is over cannot.
+        // Every key that is valid now can sign now, and expired keys cannot.
         let state = site.running.app().keys();
         for denom in state.denoms() {
             assert_eq!(denom.can_sign(), now <= denom.expire_withdraw, "{:?}", denom.serial);
         }
         site.advance(Duration::from_secs(4 * 86_400 - 600)).await;
     }
-    assert!(signers.len() >= 8, "signing keys have taken turns");
+    assert!(signers.len() >= 8, "signing keys are replaced regularly");
     for starts in starts.values() {
         let starts: Vec<_> = starts.iter().map(|start| start.as_secs().unwrap()).collect();
         assert!(starts.len() >= 18);
@@ -66,7 +69,7 @@ async fn keys_cover_four_months_without_a_gap() {
             "neighbours overlap by an hour: {starts:?}"
         );
     }
-    // Only keys in use or to come are still on the disk.
+    // Only current and future keys are still on disk.
     let rsa = site.directory.path().join("exchange/secmod-rsa/keys/COIN_A");
     let now = site.clock.now();
     for name in files(&rsa) {
@@ -103,7 +106,8 @@ async fn keys_survive_a_restart() {
     running.shutdown().await.unwrap();
 }
 
-/// Reference behaviour would forget them; coins could then not be withdrawn although `/keys` offers them.
+/// The reference implementation would forget them; coins could then not be withdrawn although `/keys` offers
+/// them.
 #[tokio::test]
 async fn keys_of_a_removed_section_are_used_until_they_expire() {
     let site = Site::standalone().await;
@@ -127,7 +131,7 @@ async fn keys_of_a_removed_section_are_used_until_they_expire() {
     assert!(old.iter().all(|denom| !denom.can_sign()));
     assert!(
         new.iter().all(|denom| denom.value == crate::keys::support::money(500)),
-        "no new keys of the section"
+        "the section gets no new keys"
     );
     assert!(files(&directory.path().join("exchange/secmod-rsa/keys/COIN_A")).is_empty());
     running.shutdown().await.unwrap();
@@ -183,7 +187,7 @@ async fn blind_signing_with_both_ciphers() {
         let signature = unblind.unblind(&signature.unwrap()).unwrap();
         assert!(keys.denomination_by_serial(*serial).public.verify(unblind.h_coin_pub(), &signature));
     }
-    // The wrong cipher is the client's mistake, a missing key ours.
+    // The wrong cipher is the client's fault; a missing key is ours.
     let (first, last) = (&prepared[0], &prepared[prepared.len() - 1]);
     assert_ne!(first.1.cipher(), last.1.cipher());
     let crossed = custody.blind_sign(vec![order(first.0, &last.1).unwrap()]).await.unwrap();
@@ -211,7 +215,7 @@ async fn a_revoked_key_stays_revoked_when_its_file_is_restored() {
     let app = Arc::clone(site.running.app());
     let master_file = &app.core.config.standalone.as_ref().unwrap().master_priv_file;
     let master = EddsaPrivateKey::from_bytes(std::fs::read(master_file).unwrap().try_into().unwrap());
-    // COIN_A, whatever key was ready first.
+    // COIN_A, whichever key was ready first.
     let is_rsa = |denom: &&Arc<Denom>| denom.public.cipher() == Cipher::Rsa;
     let (denom, anchor) = {
         let keys = app.keys();
@@ -225,7 +229,7 @@ async fn a_revoked_key_stays_revoked_when_its_file_is_restored() {
     assert!(
         batzen_exchange::offline::upload(&site.client, site.running.base_url(), &revocation).await.unwrap()
     );
-    assert!(!app.keys().find_denomination(&denom).unwrap().can_sign(), "out of use at once");
+    assert!(!app.keys().find_denomination(&denom).unwrap().can_sign(), "the key is out of use at once");
     site.settle().await;
     assert_ne!(std::fs::read(&file).unwrap(), old_key, "replaced under the same name");
     drop(app);

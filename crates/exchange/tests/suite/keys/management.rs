@@ -77,7 +77,7 @@ async fn keys_come_into_use_all_or_nothing() {
     let not_json =
         site.client.post(site.url("management/keys")).body("application/json", "{").send().await.unwrap();
     assert_eq!((not_json.status, code(&not_json)), (400, 22));
-    assert_eq!(site.future_keys().await, future, "nothing of a refused request took effect");
+    assert_eq!(site.future_keys().await, future, "a refused request has no effect");
 
     assert_eq!(site.post("management/keys", &request).await, (204, 0));
     let keys = site.keys().await;
@@ -86,7 +86,7 @@ async fn keys_come_into_use_all_or_nothing() {
     assert_eq!(keys.signkeys.len(), request.signkey_sigs.len());
     let left = site.future_keys().await;
     assert!(left.future_denoms.is_empty() && left.future_signkeys.is_empty());
-    // Again: verified and skipped.
+    // The same request again: verified and skipped.
     assert_eq!(site.post("management/keys", &request).await, (204, 0));
     let mut wrong = request.clone();
     wrong.denom_sigs[0].master_sig = BAD_SIG;
@@ -97,8 +97,8 @@ async fn keys_come_into_use_all_or_nothing() {
     site.stop().await;
 }
 
-/// Master signatures on keys in use are public, so anybody can repeat them, as often as a body has room for:
-/// only signatures that are not stored yet are checked, each once.
+/// Master signatures on current keys are public, so anybody can repeat them, as many as fit in a body. Only
+/// signatures that are not stored yet are checked, each of them once.
 #[tokio::test]
 async fn repeated_signatures_cost_nothing() {
     let master = EddsaPrivateKey::generate();
@@ -117,7 +117,7 @@ async fn repeated_signatures_cost_nothing() {
         signkey_sigs: request.signkey_sigs.clone(),
     };
 
-    // Two signatures for one key: one of them must be wrong, and none is looked at.
+    // Two signatures for one key: at least one must be wrong, so neither is checked.
     let mut ambiguous = repeated(&request, 2);
     ambiguous.denom_sigs[0].master_sig = BAD_SIG;
     let before = checks();
@@ -128,7 +128,7 @@ async fn repeated_signatures_cost_nothing() {
     assert_eq!(checks(), before + keys, "one check for each key");
     assert_eq!(site.keys().await.denoms.len(), request.denom_sigs.len());
     assert_eq!(site.post("management/keys", &repeated(&request, 50)).await, (204, 0));
-    assert_eq!(checks(), before + keys, "what is stored is not checked again");
+    assert_eq!(checks(), before + keys, "stored signatures are not checked again");
 
     let too_many = repeated(&request, KEY_SIGNATURES_MAX / request.denom_sigs.len() + 1);
     assert_eq!(site.post("management/keys", &too_many).await, (400, 22));
@@ -170,7 +170,7 @@ async fn a_denomination_is_revoked_and_replaced() {
     assert_eq!(replacement.value, victim.value);
     assert_ne!(replacement.denom_pub.h_denom_pub(), h_denom_pub);
 
-    // A key that never came into use can be revoked as well: it is replaced at once.
+    // A key that was never in use can be revoked as well: it is replaced at once.
     let h_unused = replacement.denom_pub.h_denom_pub();
     let revoke =
         RevokeRequest { master_sig: MasterDenominationKeyRevoked { h_denom_pub: h_unused }.sign(&master) };
@@ -197,7 +197,7 @@ async fn changes_of_cancelled_requests_and_other_nodes_are_visible() {
     let keys = app.keys();
     let denom = &keys.denoms()[0];
     let h_denom_pub = denom.h_denom_pub;
-    // Committed, and nobody was there to build the key state again.
+    // Commits a change without rebuilding the key state.
     let commit = async |change| app.core.submit(Command::Management(change)).await.unwrap().unwrap();
 
     let (auditor_pub, url) = (auditor.public_key(), "http://localhost:8083/".to_owned());
@@ -240,7 +240,7 @@ async fn a_signing_key_is_revoked_and_replaced() {
     assert_eq!(site.post(&format!("management/signkeys/{unknown}/revoke"), &other).await, (404, 1807));
     assert_eq!(site.post(&path, &revoke).await, (204, 0));
     assert_eq!(site.post(&path, &revoke).await, (204, 0));
-    assert!(site.running.app().keys().online_key().is_err(), "nothing is signed with it any more");
+    assert!(site.running.app().keys().online_key().is_err(), "it signs nothing any more");
     site.settle().await;
     let future = site.future_keys().await;
     assert_eq!(future.future_signkeys.len(), 1);
@@ -291,7 +291,7 @@ async fn auditors() {
     assert_eq!(
         site.post("management/auditors", &add(at(10))).await,
         (204, 0),
-        "an equal time is no conflict"
+        "an equal time is not a conflict"
     );
     assert_eq!(site.post("management/auditors", &add(at(9))).await, (409, 1801));
     let renamed = |start| with(&add(start), "auditor_name", json!("Somebody else"));
@@ -446,7 +446,7 @@ async fn global_fees() {
     let keys = site.keys().await;
     check_keys(&keys);
     assert_eq!(keys.global_fees.len(), 2);
-    // What is over is no longer listed.
+    // Expired accounts and fees are no longer listed.
     site.advance(Duration::from_secs(1002)).await;
     let keys = site.keys().await;
     assert_eq!(keys.global_fees.iter().map(|fee| fee.start_date).collect::<Vec<_>>(), [at(1000)]);

@@ -36,7 +36,7 @@ impl Tool {
         }
     }
 
-    /// Runs a command line with a document on standard input; what is left for standard output.
+    /// Runs a command line with a document on standard input and returns its standard output.
     async fn run(&mut self, site: &Site, line: &str, input: &str) -> Result<String, OfflineError> {
         let arguments: Vec<String> =
             line.split('|').flat_map(|words| words.split(' ')).map(str::to_owned).collect();
@@ -181,19 +181,19 @@ async fn invalid_documents_are_not_signed() {
         let error = tool.run(&site, "sign", &change(edit)).await.unwrap_err();
         assert!(matches!(&error, OfflineError::Refused(text) if text.contains(reason)), "{error}");
     }
-    // From now on the modules are known; others are refused, whoever signs for them.
+    // The modules are known from now on; others are refused, whoever signs for them.
     tool.run(&site, "sign", &downloaded).await.unwrap();
     let strange = change(|keys| {
         keys["denom_secmod_public_key"] = EddsaPrivateKey::generate().public_key().to_string().into();
     });
     let error = tool.run(&site, "sign", &strange).await.unwrap_err();
     assert!(error.to_string().contains("was known with"), "{error}");
-    // A pinned key counts the first time.
+    // A pinned key applies even on the first contact.
     std::fs::remove_file(tool.config.secm_tofu_file.as_ref().unwrap()).unwrap();
     tool.config.pinned_eddsa = Some(EddsaPrivateKey::generate().public_key());
     let error = tool.run(&site, "sign", &downloaded).await.unwrap_err();
     assert!(error.to_string().contains("is configured"), "{error}");
-    // Another master key than the configured one.
+    // The master key differs from the configured one.
     tool.config.pinned_eddsa = None;
     tool.config.master_public_key = Some(EddsaPrivateKey::generate().public_key());
     let error = tool.run(&site, "sign", &downloaded).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Small pages and the frame around all endpoints.
+//! Small pages, and what all endpoints have in common.
 
 use batzen_crypto::EddsaPrivateKey;
 use batzen_exchange::config::ExchangeConfig;
@@ -30,7 +30,7 @@ async fn small_pages() {
     let root = site.get("").await;
     assert_eq!((root.status, root.header("content-type")), (200, Some("text/plain")));
     assert!(!root.body.is_empty());
-    // Browsers ask for HTML, and get a page for people.
+    // Browsers ask for HTML and get a page for people.
     let page = site.client.call(Method::GET, site.url("")).header("accept", "text/html,*/*;q=0.8");
     let page = page.send().await.unwrap();
     assert_eq!((page.status, page.header("vary")), (200, Some("accept")));
@@ -148,7 +148,7 @@ async fn metrics_have_the_established_names() {
         let found = page.lines().find_map(|l| l.strip_prefix(line)).unwrap_or_else(|| panic!("{line}"));
         found.trim().parse().unwrap()
     };
-    // The set-up of itself: keys, account, fees.
+    // The exchange's own set-up: keys, account, fees.
     assert!(value("taler_exchange_received_requests{type=\"other\"}") >= 8);
     assert!(value("taler_exchange_num_signature_verifications{type=\"eddsa\"}") >= 8);
     assert!(value("batzen_lane_commands_total") >= 6);

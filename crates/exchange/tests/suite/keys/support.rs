@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub const START_SECS: u64 = 1_795_132_800;
 pub const PAYTO: &str = "payto://x-taler-bank/localhost/2?receiver-name=2";
 
-/// A clock that stands still unless it is moved.
+/// A clock that moves only when the test moves it.
 #[derive(Clone)]
 pub struct TestClock(Arc<AtomicU64>);
 
@@ -53,7 +53,7 @@ pub fn config(directory: &Path) -> ExchangeConfig {
     config
 }
 
-/// The same for an operator who signs elsewhere.
+/// The same for an operator who signs on another machine.
 pub fn operated(directory: &Path, master: &EddsaPrivateKey) -> ExchangeConfig {
     ExchangeConfig { standalone: None, master_public_key: Some(master.public_key()), ..config(directory) }
 }
@@ -107,7 +107,7 @@ impl Site {
         call.send().await.unwrap()
     }
 
-    /// Status and error code (0 without).
+    /// The status and the error code (0 if there is none) of the answer.
     pub async fn post(&self, path: &str, body: &impl Serialize) -> (u16, u32) {
         let reply = self.client.post_json(self.url(path), body).await.unwrap();
         assert_eq!(reply.status == 204, reply.body.is_empty(), "{path}: {reply:?}");
@@ -132,7 +132,7 @@ impl Site {
         self.settle().await;
     }
 
-    /// Waits for a round of key maintenance that begins now.
+    /// Waits for a full round of key maintenance.
     pub async fn settle(&self) {
         self.running.app().keeper().round().await.unwrap();
     }
@@ -143,7 +143,7 @@ impl Site {
     }
 }
 
-/// The error code of an answer, 0 without.
+/// The error code of an answer, 0 if there is none.
 pub fn code(reply: &Reply) -> u32 {
     reply.code().map_or(0, batzen_protocol::ErrorCode::to_u32)
 }

@@ -1,4 +1,4 @@
-//! G1 to G5, F5, and the acceptance scenarios of the workers.
+//! Rules G1 to G5 and F5, and the acceptance scenarios of the workers.
 
 use batzen_crypto::HashCode;
 use batzen_exchange::reads::read;
@@ -12,7 +12,7 @@ use batzen_tables::exchange::{Aggregates, DepositKey, DrainRow, Drains, Prepared
 
 use crate::rules::world::*;
 
-/// A world in which deposits of any amount can be made by fresh coins of denomination 1 (deposit fee 0.1).
+/// A world where new coins of denomination 1 (deposit fee 0.1) make deposits of any amount.
 struct Shop {
     world: World,
     coins: u8,
@@ -36,7 +36,7 @@ impl Shop {
         deposit_key(self.coins, merchant_n, self.coins)
     }
 
-    /// Aggregator, then transfer: what the bank shows, by account number.
+    /// Runs aggregator and transfer worker. Returns what the bank shows, by account number.
     fn bank(&mut self) -> Vec<(u8, Money)> {
         self.world.aggregate_all();
         let accounts: Vec<String> = (0..100).map(payto).collect();
@@ -84,7 +84,7 @@ fn scenario_deadlines() {
     shop.pay(B, 42, "0.2", 5);
     assert_eq!(shop.bank(), []);
     shop.world.advance(5);
-    assert_eq!(shop.bank(), [(42, m("0.19"))], "what is not due rides along");
+    assert_eq!(shop.bank(), [(42, m("0.19"))], "deposits that are not due are included");
     shop.world.advance(5);
     assert_eq!(shop.bank(), []);
 }
@@ -139,8 +139,8 @@ fn refunds_lower_the_transfer_and_a_refund_window_keeps_a_deposit_out() {
     };
     refund_of(&partly, "1");
     refund_of(&wholly, "4");
-    // Another coin may still be refunded for a while: its deposit stays out although a due one of the same
-    // target comes.
+    // Another coin may still be refunded for a while. Its deposit is left out although another deposit for
+    // the same target is due.
     shop.coins += 1;
     let late = deposit(&[(shop.coins, 1, "5")], (B, shop.coins, 42), (60, 100));
     shop.world.ok(withdraw(99, &[(shop.coins, 1)], false));
@@ -168,7 +168,7 @@ fn a_deposit_fee_above_the_remaining_contribution_is_waived() {
     assert_eq!(shop.bank(), []);
     let totals = shop.world.totals();
     assert_eq!((totals.transient, totals.income.deposit), (sum("0"), sum("0.05")));
-    // With others in the unit it is paid from the total.
+    // Together with other deposits, the fee is taken from the total.
     let key = shop.pay(B, 7, "1", 10);
     shop.pay(B, 7, "1", 10);
     let n = *key.coin_pub.as_bytes().last().unwrap();
@@ -202,11 +202,7 @@ fn an_aggregation_depends_only_on_rows() {
         let Outcome::Aggregate(aggregated) = shop.world.ok(Command::Aggregate(aggregate)) else { panic!() };
         aggregated
     };
-    assert_eq!(
-        run(&shop, command(42, 1)),
-        Aggregated::Nothing,
-        "due ones of other targets count for nothing"
-    );
+    assert_eq!(run(&shop, command(42, 1)), Aggregated::Nothing, "due deposits of other targets do not count");
     assert_eq!(run(&shop, command(41, 1)), Aggregated::Nothing);
     let late = deposit(&[(50, 1, "5")], (B, 50, 42), (60, 100));
     shop.world.ok(withdraw(99, &[(50, 1)], false));
@@ -215,7 +211,8 @@ fn an_aggregation_depends_only_on_rows() {
     let world = &shop.world;
     let foreign = Aggregate { method: "iban".to_owned(), ..command(42, 1) };
     assert_eq!(world.refused(Command::Aggregate(foreign)), Refusal::TargetMismatch);
-    // What may be refunded still is left out; so is what was aggregated before, also in the same batch.
+    // Refundable deposits are left out, and so are deposits that were aggregated before, even in the same
+    // batch.
     let twice = [
         Command::Aggregate(command(42, 1)),
         Command::Aggregate(command(42, 2)),
@@ -228,7 +225,7 @@ fn an_aggregation_depends_only_on_rows() {
     assert_eq!(verdicts[1], Ok(Outcome::Aggregate(Aggregated::Nothing)));
     assert_eq!(verdicts[2], Err(Refusal::DepositPaid), "a refund and an aggregation never both happen");
     assert!(verdicts[3].is_ok());
-    // An identifier is used once.
+    // Each identifier is used only once.
     shop.pay(B, 42, "1", 0);
     let again = Aggregate { trigger: Trigger::Continued, ..command(42, 1) };
     assert_eq!(shop.world.refused(Command::Aggregate(again)), Refusal::WtidTaken);
@@ -285,7 +282,7 @@ fn a_large_unit_is_aggregated_in_parts_under_one_identifier() {
     let outcome = shop.world.ok(Command::Aggregate(part(false, 1)));
     let transient = Aggregated::Transient { taken: 10, total: m("9"), more: true };
     assert_eq!(outcome, Outcome::Aggregate(transient));
-    // The rest goes under the same identifier.
+    // The rest is paid under the same identifier.
     let prepared = Aggregated::Prepared { taken: 5, amount: m("22.49") };
     assert_eq!(shop.world.aggregate_target(target(B, 42), 10), prepared);
     assert_eq!(read::next_ready(&shop.world.store, None).unwrap(), None);
@@ -293,7 +290,7 @@ fn a_large_unit_is_aggregated_in_parts_under_one_identifier() {
     let transfer = read::transfer(&shop.world.store, &shop.world.denoms, wtid(1)).unwrap().unwrap();
     assert_eq!(transfer.deposits.len(), 25);
     assert_eq!(shop.bank(), [(42, m("22.49"))]);
-    // A transfer need not wait for the rest.
+    // A transfer does not have to wait for the rest.
     for _ in 0..12 {
         shop.pay(B, 42, "1", 0);
     }
@@ -328,7 +325,11 @@ fn the_queue_is_read_page_by_page() {
     assert_eq!(targets, [target(B, 42), target(B, 43)], "most urgent first, and nothing that is not due");
     assert_eq!(next, None);
     let count = |max| read::open_deposits(&shop.world.store, &target(B, 42), shop.world.now(), max).unwrap();
-    assert_eq!((count(50), count(500)), (50, 101), "also what is not due, if it cannot be refunded any more");
+    assert_eq!(
+        (count(50), count(500)),
+        (50, 101),
+        "deposits that are not due count if they cannot be refunded any more"
+    );
 }
 
 #[test]
@@ -355,7 +356,7 @@ fn transfers_complete_fail_and_are_retried() {
     assert_eq!(read::open_transfers(&shop.world.store, 9).unwrap().len(), 1);
     assert!(changed(Command::TransfersDone(TransfersDone { wtids: vec![wtid(1)] })));
     assert!(!changed(Command::TransfersDone(TransfersDone { wtids: vec![wtid(1)] })));
-    assert!(!changed(failed()), "what the bank accepted cannot fail");
+    assert!(!changed(failed()), "a transfer that the bank accepted cannot fail");
     shop.world.ok(Command::Aggregate(command(43, 2)));
     shop.world.ok(Command::Aggregate(command(44, 3)));
     let page = |wtids: &[u8]| {

@@ -1,4 +1,4 @@
-//! C1 to C4, P1 to P6, U1 to U5, F2, F3.
+//! Rules C1 to C4, P1 to P6, U1 to U5, F2 and F3.
 
 use batzen_crypto::ShortHash;
 use batzen_exchange::reads::read;
@@ -11,7 +11,7 @@ use batzen_tables::exchange::DenomSerial;
 
 use crate::rules::world::*;
 
-/// Lets coins of these denominations exist: a reserve withdraws them.
+/// Issues coins of these denominations from a reserve.
 fn issue(world: &World, denoms: &[u32]) {
     world.fund(99, 99, "1000");
     for (n, serial) in denoms.iter().enumerate() {
@@ -48,14 +48,15 @@ fn a_deposit_is_accepted_once_and_repetitions_are_confirmed() {
     assert_eq!(first.coins[0].amount_without_fee, m("2.9"));
     world.advance(10);
     world.ok(Command::Deposit(deposit(&[(1, 1, "7")], (1, 2, 1), (0, 50))));
-    // Nothing is left; the repetition is still confirmed, with the first time and the first wire deadline.
+    // Nothing is left. The repetition is still confirmed, with the time and wire deadline of the first
+    // request.
     let later = Deposit { wire_deadline: at(99), ..request.clone() };
     let Outcome::Deposit(again) = world.ok(Command::Deposit(later)) else { panic!() };
     assert_eq!((again.exchange_time, again.coins[0].wire_deadline), (at(0), at(50)));
     assert!(again.coins[0].repeated);
     world.advance(2_500);
-    assert!(world.run(Command::Deposit(request.clone())).is_ok(), "also after the coin's time");
-    // Any other data is a conflict, proven by the deposit.
+    assert!(world.run(Command::Deposit(request.clone())).is_ok(), "even after the coin has expired");
+    // Any other data is a conflict, which the stored deposit proves.
     for other in [
         Deposit { payto_uri: payto(2), h_payto: h_payto(2), ..request.clone() },
         Deposit { wallet_time: at(1), ..request.clone() },
@@ -78,7 +79,7 @@ fn a_repeated_deposit_keeps_its_timestamp_after_the_clock_stepped_back() {
     world.step_back(60);
     let Outcome::Deposit(again) = world.ok(Command::Deposit(request.clone())) else { panic!() };
     assert_eq!(again.exchange_time, first.exchange_time);
-    // A coin that joins it has the same time, and keeps it when it is deposited alone.
+    // A coin that joins the contract later gets the same time, and keeps it when it is deposited alone.
     let both = deposit(&[(1, 1, "3"), (2, 1, "2")], (1, 1, 1), (0, 500));
     let Outcome::Deposit(joined) = world.ok(Command::Deposit(both)) else { panic!() };
     assert_eq!(joined.exchange_time, first.exchange_time);
@@ -96,7 +97,7 @@ fn a_double_spend_is_refused_with_proof() {
     let (index, reason, items, remaining) = conflict(refusal);
     assert_eq!((index, reason), (0, ConflictReason::Insufficient { requested: m("5") }));
     assert_eq!((items.len(), remaining), (1, m("4")));
-    // In one batch with the first spending, too.
+    // The same in one batch with the first spending.
     let verdicts = world.batch(&[
         Command::Deposit(deposit(&[(1, 1, "4")], (3, 1, 1), (0, 50))),
         Command::Deposit(deposit(&[(1, 1, "4")], (4, 1, 1), (0, 50))),
@@ -128,7 +129,7 @@ fn a_batch_is_accepted_as_a_whole_with_one_time() {
     world.advance(20);
     let Outcome::Deposit(again) = world.ok(Command::Deposit(good)) else { panic!() };
     assert_eq!(again.exchange_time, at(0));
-    // A deposit of one of them alone says the same.
+    // A deposit of one of them alone gets the same answer.
     let Outcome::Deposit(single) = world.ok(Command::Deposit(deposit(&[(2, 1, "5")], (1, 1, 1), (0, 50))))
     else {
         panic!()
@@ -201,8 +202,8 @@ fn refunds_credit_the_coin_less_the_fee_up_to_the_deposit() {
     assert_eq!((reason, items.len()), (ConflictReason::RefundOtherAmount, 2));
     let (_, reason, ..) = conflict(world.refused(refund((1, 1, 1), 2, "4.01")));
     assert_eq!(reason, ConflictReason::RefundAboveDeposit { requested: m("4.01") });
-    // A complete refund waives the deposit fee for the merchant; the coin gets it back as part of the
-    // contribution, and not again.
+    // A complete refund waives the deposit fee for the merchant. The coin gets the fee back as part of the
+    // contribution, and not a second time.
     assert!(!repeated(refund((1, 1, 1), 2, "4")));
     assert_eq!(world.remaining(1), Some(m("9.94")));
     let totals = world.totals();

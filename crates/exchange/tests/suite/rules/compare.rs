@@ -1,5 +1,5 @@
-//! Rules against model: the same outcomes, the same books, whatever the batches; and bugs planted into the
-//! rules are found.
+//! Compares rules and model: the outcomes and the books must be equal, whatever the batches, and the
+//! comparison must find bugs that are planted in the rules.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -22,8 +22,8 @@ use crate::rules::world::{METHOD, World, at, config, denom, denoms, m, refund, w
 
 pub type Verdicts = Vec<Result<Outcome, Reason>>;
 
-/// Runs the steps in batches of these sizes (in turn) against the model. Says what the rules answered, and
-/// how many commands were executed more than once; or in what they differ.
+/// Runs the steps against the model in batches of these sizes (in turn). Returns what the rules answered and
+/// how many commands were executed more than once, or else the first difference.
 pub fn check<R>(world: &World<R>, ops: &[Op], sizes: &[usize]) -> Result<(Verdicts, usize), String>
 where
     R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
@@ -57,7 +57,7 @@ where
             })
             .collect();
         rest = &rest[batch.len()..];
-        // The rules' own assertions count as finding a bug.
+        // A failed assertion of the rules counts as finding a bug.
         let verdicts = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.batch(&batch)))
             .map_err(|_| "an assertion of the rules failed".to_owned())?;
         let verdicts: Verdicts =
@@ -76,7 +76,7 @@ where
     Ok((all, reruns))
 }
 
-/// A model of the same denominations and fees.
+/// A model with the same denominations and fees.
 pub fn model_of<R>(world: &World<R>) -> Model
 where
     R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
@@ -109,7 +109,7 @@ where
     if books == expected { Ok(()) } else { Err(format!("books: rules {books:?}, model {expected:?}")) }
 }
 
-/// Every balance and every remainder is the model's, and follows from its own history.
+/// Checks that every balance and remainder equals the model's and follows from its own history.
 pub fn compare_rows<R>(world: &World<R>, model: &Model) -> Result<(), String>
 where
     R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
@@ -163,8 +163,7 @@ pub fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
     rows
 }
 
-/// Lets the coins that the steps spend be issued before: what is not signed is not spent, the API sees to
-/// that.
+/// Adds steps in front that issue the coins to be spent. The API lets no coins without a signature through.
 pub fn with_coins(ops: Vec<Op>) -> Vec<Op> {
     let planchets: Vec<(u8, u32)> = (60..66).map(|n| (n, 1)).collect();
     [crate::rules::world::credits(&[(50, 200, "100", 1, at(0))], 0), withdraw(50, &planchets, true)]
@@ -187,8 +186,8 @@ proptest! {
         prop_assert_eq!(none, 0);
         let batched = World::new();
         let (in_batches, reruns) = check(&batched, &ops, &sizes).map_err(TestCaseError::fail)?;
-        // A command that its own batch made possible may be answered otherwise than one by one; else nothing
-        // differs.
+        // A command that depends on another one of its batch may be answered differently than alone.
+        // Otherwise nothing differs.
         if reruns == 0 {
             prop_assert_eq!(one_by_one, in_batches);
             prop_assert_eq!(dump(&single.store), dump(&batched.store));
@@ -311,7 +310,7 @@ fn the_embedded_store_holds_the_same_rows_also_after_it_is_opened_again() {
 /// A planted bug.
 #[derive(Clone, Copy, Debug)]
 enum Bug {
-    /// The deposit fee is credited to the coin again when a deposit is refunded completely.
+    /// When a deposit is refunded completely, the coin is credited with the deposit fee twice.
     FeeTwice,
     /// A withdrawal does not charge its fee.
     FeeForgotten,
@@ -409,7 +408,7 @@ impl Rules for Planted {
     }
 }
 
-/// A sequence in which each of the bugs shows.
+/// A sequence that reveals each of the bugs.
 fn revealing_sequence() -> Vec<Op> {
     let credit = |bank_row| crate::rules::world::credits(&[(1, bank_row, "30", 1, at(0))], bank_row);
     let aggregate = Command::Aggregate(batzen_exchange::rules::Aggregate {
@@ -461,12 +460,12 @@ fn created_and_lost_money_shows_in_the_conservation_difference() {
         let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
         for op in revealing_sequence() {
             let Op::Do(command) = op else { continue };
-            // A bug may also lead to refusals.
+            // A bug may also make the rules refuse a command.
             let _ = world.run(*command);
         }
         world.rules.flow.sums().unwrap().difference()
     };
-    assert!(difference(Bug::FeeForgotten) < 0, "a fee that stays in the reserve is created money");
+    assert!(difference(Bug::FeeForgotten) < 0, "a fee that stays in the reserve creates money");
     for bug in [Bug::CreditLost, Bug::RepetitionCharged] {
         assert!(difference(bug) > 0, "{bug:?} loses money");
     }

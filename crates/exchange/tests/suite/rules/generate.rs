@@ -37,7 +37,7 @@ fn amount() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["0", "0.04", "0.2", "0.212", "1", "1.5", "2", "3.013", "5", "10", "10.5"])
 }
 
-/// A bank row always has the same content.
+/// The same bank row always has the same content.
 fn credit(bank_row: u8) -> Credit {
     let amounts = ["0.005", "1", "12.5", "21", "40"];
     let sender = bank_row % 3;
@@ -97,7 +97,7 @@ fn close() -> impl Strategy<Value = Command> {
     })
 }
 
-/// Mostly the coin's own denomination and age, seldom another.
+/// Usually the coin's own denomination and age, rarely another.
 fn coin_choice() -> impl Strategy<Value = (u8, u32, Option<ShortHash>)> {
     (0..COINS, 0u8..30).prop_map(|(n, odd)| {
         let denom = if odd == 0 { denom_of(n + 1) } else { denom_of(n) };
@@ -154,7 +154,7 @@ fn revealing() -> impl Strategy<Value = Command> {
 }
 
 fn recouping() -> impl Strategy<Value = Command> {
-    // A planchet is a coin's: recomputing it from another coin is impossible.
+    // A planchet belongs to one coin: a recoup cannot be made with another.
     (0..COINS, 0..RESERVES).prop_map(|(n, reserve_n)| {
         Command::Recoup(Recoup {
             coin: presented(n, denom_of(n)),
@@ -181,7 +181,7 @@ fn recouping_refresh() -> impl Strategy<Value = Command> {
 
 fn aggregating() -> impl Strategy<Value = Command> {
     (0..ACCOUNTS, 0..MERCHANTS, 0u8..8, 0..WTIDS).prop_map(|(account_n, merchant_n, odd, wtid_n)| {
-        // Most merchants keep to few identifiers, so that transients are met again.
+        // Most merchants use few identifiers, so that commands often meet the same transient aggregate.
         let wtid_n = (merchant_n * ACCOUNTS + account_n) * WTIDS + wtid_n / 2;
         Command::Aggregate(Aggregate {
             target: target(merchant_n, account_n),
@@ -228,8 +228,8 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Random commands seldom form a sequence, so this makes one: a coin pays, is refunded and aggregated, or is
-/// refreshed into a coin that is spent and recouped.
+/// Random commands seldom form a meaningful sequence, so this generates one: a coin pays, is refunded and
+/// aggregated, or is refreshed into a coin that is spent and recouped.
 fn story() -> impl Strategy<Value = Vec<Op>> {
     let changed = (0..COINS, 0..COINS, 0..RCS, prop::sample::select(vec!["1.5", "2.5", "5"]), 0u8..12)
         .prop_map(|(old, fresh, rc_n, amount, kind)| {
@@ -262,7 +262,7 @@ fn doing(command: Command) -> Op {
     Op::Do(Box::new(command))
 }
 
-/// Many steps.
+/// Many steps in groups.
 pub fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
     let one = prop_oneof![
         400 => command().prop_map(|command| vec![doing(command)]),
@@ -273,7 +273,7 @@ pub fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(one, groups).prop_map(|groups| groups.concat())
 }
 
-/// A deposit of a coin, for directed sequences.
+/// A coin's deposit, for sequences that are written by hand.
 pub fn pay(n: u8, amount: &str, contract_n: u8, deadlines: (u64, u64)) -> Deposit {
     deposit(&[(n, denom_of(n), amount)], (0, contract_n, 0), deadlines)
 }

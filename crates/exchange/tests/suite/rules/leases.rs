@@ -1,4 +1,4 @@
-//! Leases: how workers share jobs, also when workers are killed.
+//! Leases: how workers share jobs, even when workers are killed.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl World {
     }
 
     fn run(&self, command: Command) -> Outcome {
-        // Commands carry the workers' time; that of the lane does not matter.
+        // Commands carry the workers' time; the lane's own time does not matter.
         let clock = || Timestamp::from_secs(5);
         self.batcher.run(&[command], &clock).unwrap().pop().unwrap().unwrap()
     }
@@ -89,8 +89,8 @@ fn the_cursor_follows_the_ranges_in_their_order() {
     w.advance(1, 0, 7, None);
     assert_eq!(w.cursor(), 7);
     w.advance(1, 0, 10, Some(10));
-    assert_eq!(w.cursor(), 24, "over the second, into the third");
-    // Beyond a gap: the next range begins behind it.
+    assert_eq!(w.cursor(), 24, "past the second range and into the third");
+    // The page ends beyond a gap: the next range begins after the gap.
     assert_eq!(w.advance(3, 20, 30, Some(5_000)), None);
     assert_eq!(w.cursor(), 5_000);
     let next = w.claim(1, 10);
@@ -107,10 +107,10 @@ fn an_expired_lease_blocks_no_worker_and_stops_no_work() {
     let heir = w.claim(2, 99);
     assert_eq!((heir.start, heir.end, heir.is_ours), (0, 10, true), "sizes may differ");
     let late = w.advance(1, slow.start, 4, None).unwrap();
-    assert!(!late.is_ours && late.latest == 4, "what is imported stays so");
+    assert!(!late.is_ours && late.latest == 4, "imported rows stay imported");
     assert_eq!(w.cursor(), 4);
-    assert_eq!(front(&w.store, ACCOUNT, w.now).unwrap(), (4, true), "the heir's lease lasts");
-    // A worker that ends does not block others.
+    assert_eq!(front(&w.store, ACCOUNT, w.now).unwrap(), (4, true), "the new holder's lease has not expired");
+    // A worker that leaves does not block others.
     let leave = RangeClaim { account: ACCOUNT, holder: 2, now: w.now, lease: None, size: 1 };
     w.run(Command::Lease(Lease::Range(leave)));
     assert_eq!(w.claim(3, 10).latest, 4);
@@ -134,7 +134,7 @@ fn the_number_of_open_ranges_is_limited() {
 fn slots_are_shared_evenly_and_returned() {
     let mut w = World::new();
     assert_eq!(w.slots(1, Some(LEASE)), Slots::ALL);
-    assert_eq!(w.slots(2, Some(LEASE)).count(), 0, "the first one does not know yet");
+    assert_eq!(w.slots(2, Some(LEASE)).count(), 0, "the first one has not noticed yet");
     assert_eq!(w.share(1, Some(LEASE), false), SlotsShare { slots: Slots::ALL, has_excess: true });
     assert_eq!(w.slots(1, Some(LEASE)).count(), 32);
     assert_eq!(w.slots(2, Some(LEASE)).count(), 32);
@@ -147,7 +147,7 @@ fn slots_are_shared_evenly_and_returned() {
     assert_eq!(w.slots(1, Some(LEASE)).count(), 32);
     w.pass(2);
     w.slots(3, Some(LEASE));
-    // The first one is killed.
+    // The first worker is killed.
     w.pass(2);
     assert_eq!(w.slots(3, Some(LEASE)), Slots::ALL);
     w.slots(3, None);
@@ -155,8 +155,8 @@ fn slots_are_shared_evenly_and_returned() {
 }
 
 proptest! {
-    /// Whatever watchers do, and however often they are killed: no row is skipped, and all are imported in
-    /// the end.
+    /// Whatever watchers do, and however often they are killed, no row is skipped and all rows are imported
+    /// in the end.
     #[test]
     fn no_row_is_ever_skipped(steps in prop::collection::vec((1u64..5, 0u8..6, 1u64..9), 1..200)) {
         let mut w = World::new();

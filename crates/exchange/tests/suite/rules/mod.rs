@@ -1,4 +1,4 @@
-//! The money rules: each by itself, the acceptance scenarios of the workers, and random command sequences
+//! The money rules: unit tests, the acceptance scenarios of the workers, and random sequences of commands
 //! against a naive model.
 #![allow(missing_docs)]
 

@@ -1,6 +1,6 @@
-//! Several nodes on one database: while one has loaded the rows of a batch and not committed it yet, others
-//! commit theirs. What the rules accept is what a naive exchange accepts in the order of the commits, and the
-//! nodes' memories need not agree.
+//! Several nodes on one database: between the load and the commit of one node's batch, other nodes commit
+//! theirs. The rules must accept exactly what a naive exchange accepts in the order of the commits, although
+//! the nodes' memories may differ.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Bound, ControlFlow};
@@ -30,10 +30,10 @@ use crate::rules::model::{Model, Seen};
 use crate::rules::world::{Verdict, World, at, config, denoms, m, sig};
 
 const NODES: usize = 3;
-/// How many steps [`with_coins`] puts before those that it is given.
+/// How many steps [`with_coins`] adds in front.
 const ISSUING: usize = 2;
 
-/// What a node does next.
+/// A node's next step.
 #[derive(Debug, Clone)]
 enum Step {
     Batch(Vec<Command>),
@@ -43,8 +43,8 @@ enum Step {
 struct Shared {
     inner: Arc<dyn Backend>,
     steps: Mutex<VecDeque<Step>>,
-    /// What happens while a batch is between load and commit, in turn: 0 nothing, else which of the idle
-    /// nodes commits.
+    /// What happens between a batch's load and its commit, one entry at a time: 0 for nothing, otherwise
+    /// which of the idle nodes commits.
     choices: Mutex<VecDeque<u8>>,
     nodes: OnceLock<Vec<Batcher<Node>>>,
     busy: Mutex<Vec<usize>>,
@@ -58,7 +58,7 @@ impl Shared {
         !self.busy.lock().unwrap().contains(&node)
     }
 
-    /// Lets other nodes commit now, if so chosen.
+    /// Lets another node commit now, if the next choice says so.
     fn interleave(&self) {
         let Some(choice @ 1..) = self.choices.lock().unwrap().pop_front() else { return };
         let idle: Vec<usize> = (0..NODES).filter(|node| self.is_idle(*node)).collect();
@@ -67,7 +67,7 @@ impl Shared {
         }
     }
 
-    /// Does the next step at a node.
+    /// Executes the next step at a node.
     fn step(&self, node: usize) -> bool {
         let Some(step) = self.steps.lock().unwrap().pop_front() else { return false };
         match step {
@@ -87,7 +87,7 @@ impl Shared {
         let key = DenomKey { serial: DenomSerial(serial) };
         let mut changes = ChangeSet::new();
         changes.insert::<Revocations>(&key, &RevocationRow { master_sig: sig(0), time: at(0) });
-        // It may be revoked already.
+        // It may be revoked already, so the result does not matter.
         let _ = self.inner.commit(&changes).unwrap();
         self.model.lock().unwrap().revoked.insert(serial);
     }
@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// A node's way to the database.
+/// A node's access to the database.
 struct Gate(Arc<Shared>);
 
 impl Backend for Gate {
@@ -167,23 +167,23 @@ impl Backend for Gate {
 #[derive(Default)]
 struct Attempt {
     verdicts: Vec<(Command, Verdict)>,
-    /// What was revoked when its rows were loaded, and what there was to aggregate.
+    /// What was revoked, and what an aggregation could see, when the rows were loaded.
     revoked: BTreeSet<u32>,
     seen: Seen,
 }
 
-/// A node: the rules with a memory of its own. What it commits is compared with the model there and then.
+/// A node: the rules with their own memory. What it commits is compared with the model at once.
 struct Node {
     rules: ExchangeRules,
     shared: Arc<Shared>,
-    /// What the attempt at hand has decided.
+    /// What the current attempt has decided.
     attempt: Mutex<Attempt>,
-    /// A mistake: changes of the key set do not depend on each other.
+    /// A planted bug: changes of the key set do not depend on each other.
     unguarded: bool,
 }
 
-/// Outcomes that change nothing count from when the rows were loaded: by the time of the commit the model may
-/// know better.
+/// Outcomes without effect are decided when the rows are loaded. The model may decide otherwise by the time
+/// of the commit, so they are not compared.
 fn has_effect(outcome: &Outcome) -> bool {
     !matches!(
         outcome,
@@ -196,7 +196,7 @@ fn has_effect(outcome: &Outcome) -> bool {
     )
 }
 
-/// An outcome without what means nothing: the identifier of a closing that pays nothing names no transfer.
+/// An outcome without its meaningless parts: if a closing pays nothing, its identifier names no transfer.
 fn told(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::CloseReserve(Closed::Closed { amount, fee, paid, .. }) if paid.is_zero() => {
@@ -248,10 +248,10 @@ impl Rules for Node {
         let Attempt { verdicts, revoked, seen } = std::mem::take(&mut *self.attempt.lock().unwrap());
         let now = *self.shared.now.lock().unwrap();
         let mut model = self.shared.model.lock().unwrap();
-        // A revocation, a deposit for an aggregation's target, a first transient aggregate, a transfer with
-        // the identifier of one (32 random bytes) that came while the batch was under way come after it: the
-        // rules depend on no row for these, and need not. A transient aggregate whose identifier is taken is
-        // never paid, but set aside, and told.
+        // Some changes during a batch count as later than the batch, because the rules depend on no row for
+        // them and need none: a revocation, a deposit for an aggregation's target, a first transient
+        // aggregate, and a transfer with a transient aggregate's identifier (32 random bytes). In the last
+        // case the transient aggregate is never paid, but set aside and reported.
         let present = std::mem::replace(&mut model.revoked, revoked);
         let hidden = model.hide(&seen);
         for (command, verdict) in verdicts {
@@ -289,7 +289,7 @@ fn periods_are_apart(backend: &dyn Backend) -> std::result::Result<(), String> {
     if apart { Ok(()) } else { Err(format!("periods overlap: {periods:?}")) }
 }
 
-/// Fees of a method that no transfer uses.
+/// Wire fees for a method that no transfer uses.
 fn wire_fee(start_s: u64, fee: u64) -> Command {
     Command::Management(management::Command::WireFee {
         key: WireFeeKey { method: "iban".to_owned(), start: at(start_s) },
@@ -302,7 +302,7 @@ fn wire_fee(start_s: u64, fee: u64) -> Command {
     })
 }
 
-/// Runs the steps at several nodes in an order that the choices give.
+/// Runs the steps at several nodes in the order that the choices determine.
 pub fn run(
     backend: Arc<dyn Backend>,
     ops: Vec<Op>,
@@ -350,7 +350,7 @@ pub fn run(
     let (mut batch, mut size) = (Vec::new(), sizes.next().unwrap());
     for (n, op) in ops.into_iter().enumerate() {
         if n == ISSUING {
-            // Only issued coins are spent.
+            // Only coins that have been issued are spent.
             flush(&mut batch);
             drain(false);
         }
@@ -382,7 +382,7 @@ pub fn run(
     let model = shared.model.lock().unwrap();
     compare_books(&world, &model)?;
     compare_rows(&world, &model)?;
-    // The sums that the nodes moved equal the sums over the rows.
+    // The running sums that the nodes updated equal the sums over the rows.
     let mut moved = Sums::default();
     for flow in &flows {
         let [added, taken] = flow.moved();
@@ -442,5 +442,5 @@ fn races_are_detected_and_a_planted_write_skew_is_found() {
         found += u32::from(run(memory(), steps, &[2, 3, 1], &[1, 0, 2, 1, 3], true).is_err());
     }
     assert!(lost > 50, "only {lost} races were lost");
-    assert!(found > 0, "changes of the key set that overtook each other were not noticed");
+    assert!(found > 0, "overtaken changes of the key set were not noticed");
 }

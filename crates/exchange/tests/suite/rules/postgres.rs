@@ -1,5 +1,5 @@
-//! The rules on PostgreSQL: what the model says, and the same rows as in memory; and several nodes on one
-//! database.
+//! The rules on PostgreSQL: the same outcomes as the model and the same rows as in memory, and several nodes
+//! on one database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ fn nodes_on_postgresql_keep_one_set_of_books() {
     for partitions in [0, 4] {
         let steps = with_coins(ops(120..121).new_tree(&mut runner).unwrap().current());
         let choices = [1, 0, 2, 1, 3];
-        // The same steps in memory lose the same races.
+        // The same steps in memory lose the same number of races.
         let memory = nodes::run(Arc::new(MemoryBackend::new()), steps.clone(), &[4, 2, 7], &choices, false);
         let there = nodes::run(Arc::new(database(partitions)), steps, &[4, 2, 7], &choices, false);
         assert_eq!(there, memory);

@@ -1,4 +1,4 @@
-//! Y1 to Y5, R8, zombies.
+//! Rules Y1 to Y5 and R8, and zombie coins.
 
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
@@ -46,10 +46,10 @@ fn recoup_credits_the_remaining_value_to_the_reserve() {
     assert_eq!((first.amount, first.reserve_pub, first.repeated), (m("6"), reserve(1), false));
     assert_eq!(world.balance(1), m("15.9"));
     let row = read::reserve(&world.store, reserve(1)).unwrap().unwrap();
-    assert_eq!(row.expiration, at(600), "the reserve lives on from now");
+    assert_eq!(row.expiration, at(600), "the reserve's life starts again");
     let Outcome::Recoup(again) = world.ok(recoup(1, 1, 1, 1)) else { panic!() };
     assert!(again.repeated);
-    // A refund fills the coin again, and it is recouped again.
+    // A refund refills the coin, which can then be recouped again.
     world.ok(refund((1, 1, 1), 1, "2"));
     let Outcome::Recoup(second) = world.ok(recoup(1, 1, 1, 1)) else { panic!() };
     assert_eq!((second.amount, second.repeated), (m("1.97"), false));
@@ -79,7 +79,7 @@ fn a_never_used_coin_is_recouped_whole() {
     world.revoke(2);
     world.ok(recoup(1, 2, 1, 1));
     assert_eq!((world.balance(1), world.remaining(1)), (m("20"), Some(m("0"))));
-    // One kind of recoup is no repetition of the other.
+    // One kind of recoup does not count as a repetition of the other.
     world.fund(9, 2, "20");
     world.ok(withdraw(9, &[(9, 1)], false));
     world.ok(melt(9, 1, "3", 1, 0, None));
@@ -103,7 +103,7 @@ fn recoup_refresh_credits_the_old_coin_which_becomes_a_zombie() {
     assert!(again.repeated);
     let history = read::coin_history(&world.store, &world.denoms, coin(1)).unwrap().unwrap();
     assert_eq!(history.items.len(), 2);
-    // After its time the zombie can still be melted, until the legal end.
+    // After its time, the zombie can be melted until the legal end.
     world.revoke(1);
     world.ok(melt(1, 1, "1", 2, 0, None));
     world.advance(2_500);

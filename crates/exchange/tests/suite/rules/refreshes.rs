@@ -1,4 +1,4 @@
-//! M1 to M8, N3, F1.
+//! Rules M1 to M8, N3 and F1.
 
 use batzen_crypto::DenomSignature;
 use batzen_exchange::reads::read;
@@ -27,7 +27,7 @@ fn a_melt_keeps_its_index() {
     assert_eq!(conflict.history.items.len(), 1);
     assert_eq!(world.refused(melt(2, 1, "3", 1, 0, None)), Refusal::RcTaken);
     assert_eq!(world.refused(melt(2, 1, "0.04", 3, 0, None)), Refusal::MeltBelowFee);
-    // Two coins that claim one commitment in one batch: the first keeps it.
+    // Two coins with the same commitment in one batch: the first one gets it.
     let verdicts = world.batch(&[melt(1, 1, "1", 5, 1, None), melt(2, 1, "1", 5, 2, None)]);
     assert!(verdicts[0].is_ok() && verdicts[1] == Err(Refusal::RcTaken));
     assert_eq!(read::melt_by_rc(&world.store, rc(5)).unwrap().unwrap().coin_pub, coin(1));
@@ -59,7 +59,7 @@ fn a_melt_is_revealed_once_and_repetitions_are_answered() {
     let totals = world.totals();
     assert_eq!((totals.unrevealed_melts, totals.income.surplus), (sum("0"), sum("0.15")));
     assert_eq!(totals.issued, m("14"));
-    // Repetition is answered after the denomination's time and its revocation; a new one is not.
+    // A repetition is answered even after the denomination has expired or is revoked; a new melt is not.
     world.ok(melt(1, 1, "3", 2, 0, None));
     world.revoke(2);
     assert!(world.run(reveal(1, 1, &[(20, 2), (21, 2)], None, 2)).is_ok());
@@ -77,7 +77,7 @@ fn a_refresh_master_secret_belongs_to_one_melt() {
     issue(&world, &[(1, 1), (2, 1)]);
     world.ok(melt(1, 1, "2", 1, 0, Some(7)));
     assert_eq!(world.refused(melt(2, 1, "2", 2, 0, Some(7))), Refusal::NonceReuse { index: 0 });
-    // Not named at the melt, it is locked at the reveal, before anything is signed.
+    // If the melt does not name the secret, the reveal locks it before anything is signed.
     world.ok(melt(2, 1, "2", 2, 0, None));
     assert_eq!(world.refused(reveal(2, 2, &[(20, 3)], None, 0)), Refusal::RmsMissing);
     assert_eq!(world.refused(reveal(2, 2, &[(20, 3)], Some(7), 0)), Refusal::NonceReuse { index: 0 });

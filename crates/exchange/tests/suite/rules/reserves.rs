@@ -1,4 +1,4 @@
-//! R1 to R10, N2, closing.
+//! Rules R1 to R10 and N2, and closing.
 
 use batzen_crypto::{CsNonce, HashCode, Wtid};
 use batzen_exchange::reads::read;
@@ -40,7 +40,7 @@ fn each_bank_row_is_booked_once_and_the_first_sender_is_the_origin() {
     assert_eq!((credited.booked, credited.reserves), (3, vec![reserve(1), reserve(2)]));
     let Outcome::Credits(again) = world.ok(page) else { panic!() };
     assert_eq!((again.booked, again.reserves), (0, vec![]));
-    // The same row at another account is another transfer; an older page moves no cursor.
+    // The same row number at another account is another transfer; an older page moves no cursor.
     assert_eq!(read::cursor(&world.store, account()).unwrap(), 12);
     world.ok(credits(&[], 7));
     assert_eq!(read::cursor(&world.store, account()).unwrap(), 12);
@@ -51,7 +51,7 @@ fn each_bank_row_is_booked_once_and_the_first_sender_is_the_origin() {
     assert_eq!(world.totals().wired_in, m("8"));
 }
 
-/// What an exchange has booked in all its years may be more than one amount can be.
+/// The sums of all bookings over the years may exceed the largest amount.
 #[test]
 fn sums_of_the_books_may_exceed_the_largest_amount() {
     let world = World::new();
@@ -78,7 +78,7 @@ fn withdrawals_debit_value_and_fee_and_repeat_the_stored_signature() {
     let Outcome::Withdraw(first) = world.ok(withdraw(1, &[(1, 1), (2, 2)], false)) else { panic!() };
     assert_eq!(first.ev_sigs, vec![ev_sig(1, 0), ev_sig(2, 0)]);
     assert_eq!(world.balance(1), m("12.9"));
-    // The repetition carries other signatures; the stored ones are answered, in the order of the request.
+    // The repetition carries other signatures. The answer has the stored ones, in the order of the request.
     let Outcome::Withdraw(again) = world.ok(withdraw(1, &[(2, 2), (1, 1)], true)) else { panic!() };
     assert_eq!((again.ev_sigs, again.repeated), (vec![ev_sig(2, 0), ev_sig(1, 0)], true));
     assert_eq!(world.balance(1), m("12.9"));
@@ -86,13 +86,13 @@ fn withdrawals_debit_value_and_fee_and_repeat_the_stored_signature() {
     let refusal = world.refused(withdraw(1, &[(3, 1), (1, 1)], true));
     assert_eq!(refusal, Refusal::PlanchetsMixed { index: 1 });
     assert_eq!(world.refused(withdraw(1, &[(3, 1), (3, 1)], true)), Refusal::PlanchetDuplicate { index: 1 });
-    // Another reserve pays for the same planchet itself.
+    // Another reserve pays for the same planchet with its own money.
     world.fund(2, 2, "11");
     world.ok(withdraw(2, &[(1, 1)], false));
     assert_eq!(world.balance(2), m("0.9"));
     let totals = world.totals();
     assert_eq!((totals.issued, totals.income.withdraw), (sum("22"), sum("0.2")));
-    // The repetition outlives the denomination.
+    // A repetition is answered even after the denomination has expired.
     world.advance(1_500);
     assert!(world.run(withdraw(1, &[(1, 1)], false)).is_ok());
     let refusal = world.refused(withdraw(1, &[(9, 1)], false));
@@ -111,17 +111,17 @@ fn a_withdrawal_without_signatures_is_decided_up_to_the_payment() {
         command.planchets.last_mut().unwrap().ev_sig = None;
         Command::Withdraw(command)
     };
-    // Other errors are reported without a signature: insufficient funds first, then nonces.
+    // Without signatures, other errors are reported first: insufficient funds, then nonces.
     let refusal = world.refused(unsigned(1, &[(1, 1), (2, 1)]));
     assert!(matches!(refusal, Refusal::ReserveInsufficient(_)), "{refusal}");
     assert_eq!(world.refused(unsigned(2, &[(1, 1)])), Refusal::ReserveUnknown);
     assert_eq!(world.refused(unsigned(1, &[(4, 3), (8, 3)])), Refusal::NonceReuse { index: 1 });
-    // Nothing is wrong: make the signature. Nothing was charged and no nonce was locked.
+    // Everything else is right, so the signature is asked for. Nothing was charged and no nonce was locked.
     assert_eq!(world.refused(unsigned(1, &[(1, 1), (4, 3)])), Refusal::SignatureMissing);
     assert_eq!(world.balance(1), m("15"));
     world.ok(withdraw(1, &[(8, 3)], false));
     world.ok(withdraw(1, &[(2, 2)], false));
-    // A repetition needs none.
+    // A repetition needs no signature.
     let Outcome::Withdraw(again) = world.ok(unsigned(1, &[(2, 2)])) else { panic!() };
     assert!(again.repeated);
     world.totals();
@@ -168,10 +168,10 @@ fn a_nonce_signs_one_planchet() {
     assert_eq!(world.refused(withdraw(1, &[(2, 3), (6, 3)], true)), Refusal::NonceReuse { index: 1 });
     world.ok(withdraw(1, &[(1, 3)], false));
     world.ok(withdraw(1, &[(2, 3)], false));
-    // The same planchet under another reserve has the same signature: no second use of the nonce.
+    // The same planchet under another reserve has the same signature, so it does not use the nonce twice.
     world.fund(2, 2, "5");
     world.ok(withdraw(2, &[(2, 3)], false));
-    // Withdrawals and melts lock separately.
+    // Withdrawals and melts lock nonces separately.
     world.ok(melt(1, 1, "5", 1, 0, Some(1)));
     let Command::Withdraw(Withdraw { planchets, .. }) = withdraw(1, &[(7, 3)], false) else { panic!() };
     assert_eq!(planchets[0].nonce, Some(CsNonce::from_bytes([3; 32])));
@@ -214,7 +214,7 @@ fn a_history_is_charged_once_per_request_time() {
 
 #[test]
 fn an_expired_reserve_returns_to_its_origin() {
-    // Acceptance: wire 5; the closer does nothing; after expiration 4.99 go back to the sender.
+    // Acceptance scenario: wire 5; the closer does nothing; after the expiration, 4.99 go back to the sender.
     let world = World::new();
     world.fund(1, 1, "5");
     assert_eq!(world.ok(close(1, 1, 1)), Outcome::CloseReserve(Closed::NotDue));
@@ -235,7 +235,7 @@ fn an_expired_reserve_returns_to_its_origin() {
     assert_eq!(world.ok(close(1, 1, 1)), Outcome::CloseReserve(Closed::NotDue));
     assert_eq!(world.transfer_all(), vec![(payto(1), m("4.99"))]);
 
-    // Filled again and expired again: another identifier, and the fee of the day of expiration.
+    // Filled again and expired again: another identifier, and the fee of the day of the expiration.
     world.fund(1, 2, "1.005");
     world.advance(1_200);
     let closed = world.ok(close(1, 1, 7));
@@ -244,7 +244,7 @@ fn an_expired_reserve_returns_to_its_origin() {
     let totals = world.totals();
     assert_eq!((totals.income.rounding, totals.in_flight), (sum("0.005"), sum("0.99")));
 
-    // Not more than the fee: everything is fee.
+    // If no more than the fee is left, the fee takes all of it.
     world.fund(2, 3, "0.007");
     world.advance(600);
     let Outcome::CloseReserve(Closed::Closed { fee, paid, .. }) = world.ok(close(2, 2, 8)) else { panic!() };
@@ -253,7 +253,7 @@ fn an_expired_reserve_returns_to_its_origin() {
     let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
     let effects = statement.items.iter().map(ReserveHistoryItem::effect);
     assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance));
-    // A window leaves out what is older.
+    // A window leaves out older events.
     let recent =
         read::reserve_statement(&world.store, &world.denoms, reserve(1), Some(at(1_600))).unwrap().unwrap();
     assert_eq!(recent.items.len(), 1);
@@ -265,8 +265,8 @@ fn a_reserve_key_chosen_to_collide_with_a_transfer_does_not_block_the_closer() {
     world.fund(1, 1, "5");
     world.advance(500);
     world.ok(close(1, 1, 1));
-    // A reserve is credited whose key is the identifier of that transfer. It is the same key here; what
-    // counts is that the identifier is taken and that a random one is used.
+    // Credits a reserve whose key equals the identifier of that transfer. The key is the same reserve's here,
+    // but what matters is that the identifier is taken and that a random one is used.
     world.fund(1, 2, "5");
     world.advance(500);
     assert_eq!(world.refused(close(1, 1, 1).clone_with_wtid(reserve(1).as_bytes())), Refusal::WtidTaken);

@@ -1,5 +1,5 @@
 //! Two nodes on one database are offered the same coins at the same time: each coin is spent once, and the
-//! node that lost the race has proof.
+//! node that loses the race has the proof.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::rules::world::*;
 
 /// Coins that are offered to both.
 const COINS: u32 = 10_000;
-/// Payments in a batch: what comes together under load.
+/// Payments in a batch, about as many as under load.
 const BATCH: usize = 64;
 
 fn coin_pub(n: u32) -> EddsaPublicKey {
@@ -37,7 +37,7 @@ fn envelope(n: u32) -> HashCode {
     HashCode::from_bytes(bytes)
 }
 
-/// All coins come out of one reserve.
+/// Issues all coins from one reserve.
 fn issue(world: &World) {
     world.fund(1, 1, "30000");
     let all: Vec<u32> = (0..COINS).collect();
@@ -54,7 +54,7 @@ fn issue(world: &World) {
     }
 }
 
-/// The whole of a coin for this node's merchant.
+/// Pays the whole value of a coin to this node's merchant.
 fn payment(node: u8, n: u32) -> Command {
     Command::Deposit(Deposit {
         merchant_pub: merchant(node),
@@ -78,7 +78,7 @@ fn payment(node: u8, n: u32) -> Command {
     })
 }
 
-/// A node: its own connections, its own rules. The outcome of each coin.
+/// Runs a node with its own connections and its own rules. Returns the outcome for each coin.
 fn node(place: &StoreConfig, number: u8, together: &Barrier) -> Vec<Verdict> {
     let store = place.open(&EXCHANGE, 1).unwrap();
     let denoms = Arc::new(DenomTable::load(&store).unwrap());
@@ -123,7 +123,7 @@ fn two_nodes_spend_each_of_ten_thousand_coins_once() {
         assert_eq!(conflict.history.items.len(), 1, "the winner's deposit proves it");
     }
     println!("{COINS} coins in {elapsed:?}: {won:?} were won");
-    assert!(won.iter().all(|won| *won > 0), "they did not meet: {won:?}");
+    assert!(won.iter().all(|won| *won > 0), "the nodes did not compete: {won:?}");
     assert_eq!(world.store.count::<Deposits>().unwrap(), u64::from(COINS));
     let books = totals(&world.store, &world.denoms).unwrap();
     assert!(books.conserved(), "{books:?}");

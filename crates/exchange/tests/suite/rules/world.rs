@@ -22,7 +22,7 @@ use batzen_tables::exchange::{
     RefundKey, RevocationRow, Revocations, WireFeeKey, WireFeeRow, WireFees,
 };
 
-/// The first moment of every test, in seconds.
+/// When every test starts, in seconds.
 pub const T0: u64 = 1_700_000_000;
 
 /// A sum of many amounts.
@@ -38,7 +38,7 @@ pub fn at(offset_s: u64) -> Timestamp {
     Timestamp::from_secs(T0 + offset_s)
 }
 
-/// A public key that names something in a test.
+/// A public key that stands for something in a test.
 pub fn key(kind: u8, n: u8) -> EddsaPublicKey {
     let mut bytes = [kind; 32];
     bytes[31] = n;
@@ -97,7 +97,7 @@ pub fn account() -> AccountId {
 
 pub const METHOD: &str = "x-taler-bank";
 
-/// A blind signature that tells which planchet it belongs to, and in which attempt it was made.
+/// A blind signature that shows which planchet it belongs to and which attempt made it.
 pub fn ev_sig(n: u8, attempt: u8) -> BlindedDenomSignature {
     BlindedDenomSignature::Rsa(vec![1, n, attempt])
 }
@@ -123,7 +123,7 @@ pub fn denom(serial: u32, cipher: Cipher, value: &str, fees: [&str; 4]) -> (Deno
     (DenomSerial(serial), row)
 }
 
-/// The denominations of most tests. Fees: withdraw, deposit, refresh, refund.
+/// The denominations of most tests. The fees are for withdraw, deposit, refresh and refund.
 pub fn denoms() -> Vec<(DenomSerial, DenomRow)> {
     vec![
         denom(1, Cipher::Rsa, "10", ["0.1", "0.1", "0.05", "0.03"]),
@@ -203,7 +203,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         self.now.fetch_add(seconds, Ordering::SeqCst);
     }
 
-    /// The clock steps back.
+    /// Moves the clock back.
     pub fn step_back(&self, seconds: u64) {
         self.now.fetch_sub(seconds, Ordering::SeqCst);
     }
@@ -237,7 +237,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         refusal
     }
 
-    /// The balance sheet, which must add up.
+    /// The balance sheet. Asserts that it adds up.
     pub fn totals(&self) -> Totals {
         let totals = totals(&self.store, &self.denoms).unwrap();
         assert!(totals.conserved(), "the books do not add up: {totals:?}");
@@ -245,7 +245,8 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         totals
     }
 
-    /// The running sums are what the rows say, be they kept from the first row on or begun now.
+    /// Asserts that the running sums equal the sums over the rows, whether they were kept from the start or
+    /// begin now.
     fn check_flow(&self, totals: &Totals) {
         let units = |sum: MoneySum| i128::try_from(sum.units()).unwrap();
         let kept = self.rules.flow.sums().unwrap();
@@ -278,16 +279,16 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         read::reserve(&self.store, reserve(n)).unwrap().unwrap().balance
     }
 
-    /// A reserve with money, from account `n`.
+    /// A reserve with money from account `n`.
     pub fn fund(&self, n: u8, bank_row: u64, amount: &str) {
         let outcome = self.ok(credits(&[(n, bank_row, amount, n, self.now())], bank_row));
         assert!(matches!(outcome, Outcome::Credits(credited) if credited.booked == 1));
     }
 
-    /// Does what the aggregator does until nothing is due.
+    /// Does the aggregator's work until nothing is due.
     pub fn aggregate_all(&self) {
         for round in 0.. {
-            assert!(round < 100, "the aggregator does not come to an end");
+            assert!(round < 100, "the aggregator does not finish");
             let now = self.rules.aggregation_time(self.now());
             let targets = self.due_targets(now);
             let mut is_done = true;
@@ -300,14 +301,14 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         }
     }
 
-    /// Whom deposits are due for.
+    /// The targets with deposits that are due.
     pub fn due_targets(&self, now: Timestamp) -> Vec<DepositTarget> {
         let (targets, next) = read::due_targets(&self.store, now, &Default::default(), 10_000).unwrap();
         assert_eq!(next, None, "more deposits than a test makes");
         targets
     }
 
-    /// Aggregates one target in parts of `part` deposits; says what the last one did.
+    /// Aggregates one target in parts of `part` deposits, and returns the last outcome.
     pub fn aggregate_target(&self, target: DepositTarget, part: usize) -> Aggregated {
         let mut trigger = Trigger::Due;
         loop {
@@ -332,7 +333,8 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         }
     }
 
-    /// Does what the transfer worker does; says what reached the bank: account and amount.
+    /// Does the transfer worker's work. Returns the account and amount of each transfer that reached the
+    /// bank.
     pub fn transfer_all(&self) -> Vec<(String, Money)> {
         let mut sent = Vec::new();
         for (wtid, row) in read::open_transfers(&self.store, 1_000).unwrap() {

@@ -7,7 +7,7 @@ use batzen_tables::exchange::Aggregates;
 use crate::workers::world::{EXPIRED, World, m, reserve};
 
 impl World {
-    /// Aggregator and transfer, then what the bank shows since the last time.
+    /// Runs aggregator and transfer, and returns what the bank shows since the last call.
     async fn settle(&self, seen: &mut u64) -> Vec<(String, Money)> {
         self.aggregate().await.unwrap();
         self.transfer().await.unwrap();
@@ -50,7 +50,7 @@ async fn deposits_become_transfers() {
     w.deposit("B", "a7", &["0.2"], 5).await;
     assert_eq!(w.settle(&mut seen).await, nothing);
     w.advance(5);
-    assert_eq!(w.settle(&mut seen).await, [to("a7", "0.19")], "the later one rides along");
+    assert_eq!(w.settle(&mut seen).await, [to("a7", "0.19")], "the later one is included");
     w.end().await;
 }
 
@@ -70,7 +70,7 @@ async fn small_sums_wait_and_remainders_are_income() {
     assert_eq!(w.totals().transient, m("0.008"));
     w.deposit("B", "a1", &["0.112"], 0).await;
     assert_eq!(w.settle(&mut seen).await, [to("a1", "0.01")]);
-    assert_eq!(w.outgoing().await[0].wtid, wtid, "the identifier was fixed when the aggregate began");
+    assert_eq!(w.outgoing().await[0].wtid, wtid, "the identifier is that of the aggregate's first part");
     assert_eq!(w.app().core.store.count::<Aggregates>().unwrap(), 0);
 
     w.deposit("B", "a2", &["0.109"], 0).await;

@@ -1,4 +1,4 @@
-//! Aggregation: large units, targets that cannot be paid, and refunds at the same time.
+//! Aggregation: large units, targets that cannot be paid, and concurrent refunds.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -43,18 +43,18 @@ async fn an_interrupted_unit_is_resumed() {
     let w = World::new().await;
     w.deposit("B", "42", &["1"; 3], 0).await;
     let later = w.deposit("B", "42", &["2"; 3], 1_000).await;
-    // An aggregator took the first part, which was all that was due, and was killed.
+    // An aggregator took the first part, which contained everything that was due, and was killed.
     let target = DepositTarget { h_payto: h_payto(&payto("42")), merchant_pub: merchant("B") };
     let outcome = w.submit(first_part(&w, target)).await.unwrap();
     assert!(matches!(outcome, Outcome::Aggregate(Aggregated::Transient { taken: 3, .. })));
-    assert_eq!(w.aggregate().await.unwrap().done, 1, "nothing is due any more, and yet it is paid");
+    assert_eq!(w.aggregate().await.unwrap().done, 1, "the unit is paid although nothing is due any more");
     w.transfer().await.unwrap();
     assert_eq!(w.paid().await, [("42".to_owned(), m("8.39"))]);
     assert_eq!(w.app().core.store.count::<Aggregates>().unwrap(), 0);
     for key in later {
         assert!(
             read::deposit(&w.app().core.store, &key).unwrap().unwrap().wtid.is_some(),
-            "the rest rode along"
+            "the rest is included"
         );
     }
     w.end().await;
@@ -66,7 +66,7 @@ async fn an_interrupted_unit_is_resumed_by_the_next_holder_of_its_slots() {
     w.deposit("B", "42", &["1"; 3], 0).await;
     w.deposit("B", "42", &["2"; 3], 1_000).await;
     let target = DepositTarget { h_payto: h_payto(&payto("42")), merchant_pub: merchant("B") };
-    // It has all slots, took the first part, which was all that was due, and was killed.
+    // The worker has all slots, took the first part, which contained everything that was due, and was killed.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let claim = SlotsClaim {
         job: LeaseJob::Aggregator,
@@ -78,7 +78,8 @@ async fn an_interrupted_unit_is_resumed_by_the_next_holder_of_its_slots() {
     w.submit(Command::Lease(Lease::Slots(claim))).await.unwrap();
     let outcome = w.submit(first_part(&w, target)).await.unwrap();
     assert!(matches!(outcome, Outcome::Aggregate(Aggregated::Transient { taken: 3, .. })));
-    // What is due in its slots shows that it does nothing, and is taken from it; so is what it has left.
+    // A deposit that stays due in its slots shows that the worker is idle, so others take over its slots, and
+    // with them the unfinished unit.
     w.deposit("B", "43", &["1"], 0).await;
     assert_eq!(w.aggregate().await.unwrap().done, 2);
     w.transfer().await.unwrap();
@@ -88,7 +89,7 @@ async fn an_interrupted_unit_is_resumed_by_the_next_holder_of_its_slots() {
     w.end().await;
 }
 
-/// Takes in three deposits of a unit that has more.
+/// Aggregates three deposits of a unit that has more.
 fn first_part(w: &World, target: DepositTarget) -> Command {
     Command::Aggregate(Aggregate {
         target,
@@ -113,7 +114,7 @@ async fn targets_that_cannot_be_paid_do_not_block_others() {
     }
     w.advance(1);
     w.deposit("B", "42", &["1"], 0).await;
-    // Methods compare without case.
+    // Wire methods are compared without case.
     let odd_case = "payto://X-Taler-Bank/localhost/43?receiver-name=43";
     w.deposit_into(merchant("C"), odd_case, &["1"], (0, 0)).await;
     for round in 0..2 {
@@ -134,7 +135,8 @@ async fn targets_that_cannot_be_paid_do_not_block_others() {
     w.end().await;
 }
 
-/// A refund is either in time, and the merchant gets less, or too late, and the merchant gets it all.
+/// A refund is either in time, and the merchant gets less, or too late, and the merchant gets the full
+/// amount.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refunds_race_the_aggregator() {
     let w = Arc::new(World::new().await);
@@ -147,7 +149,7 @@ async fn refunds_race_the_aggregator() {
             tokio::spawn(async move {
                 let mut accepted = 0;
                 for (n, deposit) in deposits.iter().enumerate() {
-                    // Every third one completely.
+                    // Every third one is refunded completely.
                     let amount = if n % 3 == 0 { "2" } else { "0.5" };
                     match w.refund(deposit, amount).await {
                         Ok(_) => accepted += 1,
@@ -166,9 +168,13 @@ async fn refunds_race_the_aggregator() {
             w.aggregate().await.unwrap();
             refunds.await.unwrap()
         };
-        assert!(round > 0 || in_time == 150, "before the aggregation all are in time");
+        assert!(round > 0 || in_time == 150, "before the aggregation, all refunds are in time");
         w.aggregate().await.unwrap();
-        assert_eq!(w.refund(&deposits[1], "0.1").await, Err(Refusal::DepositPaid), "and none after it");
+        assert_eq!(
+            w.refund(&deposits[1], "0.1").await,
+            Err(Refusal::DepositPaid),
+            "after the aggregation, none are"
+        );
         let mut expected = Money::ZERO;
         for deposit in &deposits {
             let row = read::deposit(&w.app().core.store, deposit).unwrap().unwrap();
@@ -187,7 +193,7 @@ async fn refunds_race_the_aggregator() {
     Arc::into_inner(w).unwrap().end().await;
 }
 
-/// Aggregators at the same time pay nothing twice.
+/// Concurrent aggregators pay nothing twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn aggregators_and_transfer_workers_run_concurrently() {
     let w = World::new().await;
@@ -209,7 +215,7 @@ async fn aggregators_and_transfer_workers_run_concurrently() {
     }
     w.aggregate().await.unwrap();
     w.transfer().await.unwrap();
-    // Two of them may have shared the large unit, each with a transfer of its own.
+    // Two of them may have shared the large unit, each with its own transfer.
     let paid = w.paid().await;
     assert_eq!(paid.iter().filter(|(to, amount)| to.starts_with('x') && *amount == m("5.69")).count(), 30);
     let big = paid.iter().filter(|(to, _)| to == "big").map(|(_, amount)| *amount);

@@ -1,5 +1,5 @@
-//! Workers killed at any point and started again, while the bank loses requests and answers: at the end all
-//! is done, once.
+//! Workers are killed at any point and started again, while the bank loses requests and answers: in the end
+//! all work is done exactly once.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use batzen_exchange::workers::{aggregator, closer, transfer, wirewatch};
 use crate::workers::proxy::Action;
 use crate::workers::world::{EXPIRED, World, reserve};
 
-/// Runs it and drops it when it has waited so many times: all that it had not handed over by then is gone, as
+/// Runs the future and drops it after this many waits. Whatever it has not handed over by then is lost, as
 /// after a kill.
 async fn killed_after<F: Future>(waits: u64, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
@@ -26,13 +26,13 @@ async fn killed_after<F: Future>(waits: u64, future: F) -> Option<F::Output> {
     .await
 }
 
-/// Runs it and drops it as soon as the condition holds: all that it had not handed over by then is gone, as
-/// after a kill.
+/// Runs the future and drops it as soon as the condition holds. Whatever it has not handed over by then is
+/// lost, as after a kill.
 pub async fn killed_when<F: Future>(mut condition: impl FnMut() -> bool, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut look = tokio::time::interval(std::time::Duration::from_millis(1));
     std::future::poll_fn(|context| {
-        // So that the worker looks at it even while the worker waits.
+        // The interval wakes the task, so the condition is checked even while the worker waits.
         while look.poll_tick(context).is_ready() {}
         if condition() {
             return Poll::Ready(None);
@@ -64,7 +64,7 @@ async fn workers_killed_repeatedly_lose_and_repeat_nothing() {
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
     let (mut incoming, mut killed, mut ended) = (0, 0, 0);
     for round in 0..40 {
-        // The customers' side of the bank works; ours fails in three of four requests.
+        // The bank works for customers; three of four requests of the exchange fail.
         let mut fate = Dice(round + 1);
         fate.roll(2);
         w.proxy.heal();
@@ -80,7 +80,7 @@ async fn workers_killed_repeatedly_lose_and_repeat_nothing() {
             let deposits =
                 w.deposit(&format!("m{name}"), &format!("s{account}"), &amounts[..count], dice.roll(3)).await;
             if dice.roll(2) == 0 {
-                // Aggregated by now or not: both are fine.
+                // Whether it is aggregated by now does not matter.
                 let _ = w.refund(&deposits[0], "0.5").await;
             }
         }

@@ -21,11 +21,11 @@ async fn a_reserve_credited_after_closing_is_closed_again_under_another_identifi
     // Too little to be wired: the fee takes it all.
     w.add_incoming(reserve(1), "0.01", "43").await;
     w.wirewatch().await.unwrap();
-    assert_eq!(w.close().await.unwrap().done, 0, "the new credit gives it new time");
+    assert_eq!(w.close().await.unwrap().done, 0, "the new credit extends the reserve's life");
     w.advance(EXPIRED);
     assert_eq!(w.close().await.unwrap().done, 1);
     assert_eq!(w.open_transfers(), 0);
-    // What is below the bank's smallest unit is not paid.
+    // Amounts below the bank's smallest unit are not paid.
     w.add_incoming(reserve(1), "1.01999", "43").await;
     w.wirewatch().await.unwrap();
     w.advance(EXPIRED);
@@ -34,7 +34,7 @@ async fn a_reserve_credited_after_closing_is_closed_again_under_another_identifi
     let paid = w.outgoing().await;
     assert_eq!(paid.len(), 2);
     assert_eq!(paid[1].amount, eur("1"));
-    assert!(paid[1].credit_account.contains("/42?"), "the money goes to where it came from first");
+    assert!(paid[1].credit_account.contains("/42?"), "the money goes back to the first sender");
     assert_ne!(paid[0].wtid, paid[1].wtid);
     let totals = w.check().await;
     assert_eq!((totals.income.closing, totals.income.rounding), (sum("0.03"), sum("0.00999")));
@@ -44,7 +44,7 @@ async fn a_reserve_credited_after_closing_is_closed_again_under_another_identifi
 #[tokio::test]
 async fn reserves_that_cannot_be_closed_do_not_block_others() {
     let w = World::new().await;
-    // More than a page of them, all first in the queue.
+    // More of them than fit in a page, and all at the front of the queue.
     let credits = (1..=300)
         .map(|n| {
             let payto_uri = "payto://iban/DE75512108001245126199?receiver-name=A".to_owned();

@@ -1,4 +1,4 @@
-//! The background workers against a real bank over HTTP, with failures on the way.
+//! The background workers against a real bank over HTTP, with injected failures.
 #![allow(missing_docs)]
 
 mod acceptance;

@@ -1,4 +1,4 @@
-//! What stands between the exchange and its bank: passes requests on, or does what a test's script says.
+//! A proxy between the exchange and its bank: it forwards requests, or does what a test's script demands.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,24 +6,24 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What happens to a request.
+/// What the proxy does with a request.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// The bank answers.
     Forward,
-    /// The bank executes it; the answer is lost with the connection.
+    /// The bank executes the request; the answer is lost with the connection.
     Lose,
-    /// The connection is lost before the bank sees anything.
+    /// The connection is lost before the bank sees the request.
     Refuse,
-    /// The bank answers twice: the request arrives twice.
+    /// The request reaches the bank twice.
     Repeat,
-    /// There is no answer, and the bank sees nothing.
+    /// The request is never answered, and the bank does not see it.
     Stall,
-    /// This answer, and the bank sees nothing.
+    /// The proxy gives this answer, and the bank does not see the request.
     Answer(u16, String),
 }
 
-/// Decides by the request's line and body.
+/// Decides by the request line and the body.
 pub type Script = Box<dyn FnMut(&str, &str) -> Action + Send>;
 
 pub struct Proxy {
@@ -48,7 +48,7 @@ impl Proxy {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let script = Arc::clone(&shared);
-                // What goes wrong on a connection ends the connection: just what a client has to live with.
+                // A failure ends only its own connection, which clients must be able to handle.
                 tokio::spawn(async move { serve(stream, bank_port, &script).await });
             }
         });
@@ -59,7 +59,7 @@ impl Proxy {
         *self.script.lock().unwrap() = Box::new(script);
     }
 
-    /// Passes everything on from now on.
+    /// Forwards everything from now on.
     pub fn heal(&self) {
         self.script(|_, _| Action::Forward);
     }
@@ -88,7 +88,7 @@ async fn serve(mut client: TcpStream, bank_port: u16, script: &Mutex<Script>) ->
     }
     let body = request[head_end + 4..].to_vec();
     let line = head.lines().next().unwrap();
-    // Like any proxy it speaks for itself when asked for another protocol.
+    // Like any proxy, it answers for itself when asked for another protocol.
     if line.starts_with("OPTIONS *") {
         return client.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
     }
@@ -116,7 +116,7 @@ async fn serve(mut client: TcpStream, bank_port: u16, script: &Mutex<Script>) ->
     client.shutdown().await
 }
 
-/// Asks the bank, and gives up with the client.
+/// Forwards the request to the bank, and gives up when the client does.
 async fn pass(client: &mut TcpStream, bank_port: u16, head: &str, body: &[u8]) -> std::io::Result<()> {
     let mut byte = [0];
     let answer = tokio::select! {

@@ -8,7 +8,7 @@ use batzen_protocol::Duration as Span;
 use crate::workers::proxy::Action;
 use crate::workers::world::{EXPIRED, World, m, reserve};
 
-/// Waits until it is so. The bound is there to end a test that hangs, not to measure.
+/// Waits until the condition holds. The bound only ends a test that hangs; it measures nothing.
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     for _ in 0..6_000 {
         if is_so().await {
@@ -16,7 +16,7 @@ async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it never came: {what}");
+    panic!("timed out waiting for {what}");
 }
 
 async fn world() -> World {
@@ -27,7 +27,7 @@ async fn world() -> World {
             config.workers.wirewatch_idle_sleep = quick;
             config.workers.aggregator_idle_sleep = quick;
             config.workers.closer_idle_sleep = quick;
-            // Woken by the others.
+            // The other workers wake it.
             config.workers.transfer_idle_sleep = Span::from_secs(86_400);
         },
     )
@@ -43,7 +43,7 @@ async fn money_flows_from_credit_to_transfer() {
     assert_eq!(
         waiter.wait(Duration::from_secs(60), &w.app().core.drain).await,
         Woken::Event,
-        "who waits is woken"
+        "waiters are woken"
     );
     assert_eq!(w.balance(reserve(1)), Some(m("5")));
     w.deposit("B", "43", &["1", "1"], 0).await;
@@ -79,7 +79,7 @@ async fn the_workers_continue_after_an_outage_of_the_bank() {
     w.end().await;
 }
 
-/// An account appears with its first transfer; wrong ids hold up only the account that they belong to.
+/// An account appears with its first transfer; wrong ids delay only the account that they belong to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_the_bank_creates_later_is_imported() {
     let w = world().await;

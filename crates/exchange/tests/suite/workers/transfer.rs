@@ -1,4 +1,4 @@
-//! Executing transfers: once each, whatever happens to the answers.
+//! Executing transfers: each exactly once, whatever happens to the answers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::workers::proxy::Action;
 use crate::workers::world::{World, m, merchant, payto};
 
 impl World {
-    /// Prepares so many transfers of 0.89 to accounts t0, t1, …
+    /// Prepares this many transfers of 0.89 to accounts t0, t1, …
     async fn prepare(&self, count: usize) {
         self.prepare_more(count).await;
         assert_eq!(self.open_transfers(), count);
@@ -62,7 +62,7 @@ async fn transfers_are_executed_after_an_outage_of_the_bank() {
 async fn a_bank_that_executes_and_drops_the_connection_pays_once() {
     let w = World::new().await;
     w.prepare(70).await;
-    // The answer to each is lost three times; the request even arrives twice at last.
+    // The answer to each is lost three times; the last request even arrives twice.
     let mut asked: HashMap<String, u32> = HashMap::new();
     w.proxy.script(move |_, body| {
         let times = asked.entry(body.to_owned()).or_default();
@@ -100,7 +100,7 @@ async fn transfers_refused_for_good_are_marked_and_do_not_block_others() {
     assert!(failed.iter().any(|found| found.row.failed.as_ref().unwrap().contains("5106")));
     assert_eq!(w.check().await.in_flight, m("2.67"), "the money is still owed");
 
-    // An operator has looked.
+    // An operator retries them.
     w.proxy.heal();
     for found in failed {
         w.submit(Command::TransferRetry(TransferRetry { wtid: found.key.wtid })).await.unwrap();
@@ -110,12 +110,13 @@ async fn transfers_refused_for_good_are_marked_and_do_not_block_others() {
     w.end().await;
 }
 
-/// Accounts that earlier builds accepted, and a bank that takes no such requests.
+/// Accounts that earlier builds accepted, and a bank that refuses such requests.
 #[tokio::test]
 async fn requests_that_are_too_large_are_refused_once_and_for_all() {
     let w = World::new().await;
     let long = |name: &str, bytes: usize| format!("{}&message={}", payto(name), "x".repeat(bytes));
-    // The bank refuses the first; the second is more than any bank is asked for.
+    // The bank refuses the first; the exchange itself never sends the second, which is too large for any
+    // bank.
     for (name, account) in [("a", long("big", 8 << 10)), ("b", long("huge", 15 << 20))] {
         w.deposit_into(merchant(name), &account, &["1"], (0, 0)).await;
     }
@@ -127,7 +128,7 @@ async fn requests_that_are_too_large_are_refused_once_and_for_all() {
     assert_eq!(w.open_transfers(), 0);
     let requests = asked.lock().unwrap().clone();
     assert_eq!(requests.len(), 4, "the largest is not sent");
-    assert!(requests.values().all(|times| *times == 1), "nobody is asked twice");
+    assert!(requests.values().all(|times| *times == 1), "the bank is not asked twice");
     let failed: Vec<_> = w
         .app()
         .core
@@ -143,7 +144,7 @@ async fn requests_that_are_too_large_are_refused_once_and_for_all() {
     let metrics = &w.app().core.metrics.workers;
     assert_eq!((metrics.transfers_failed.get(), metrics.transfer_failures.get()), (2, 0));
 
-    // They are told of after a restart, too, and the bank is not asked again.
+    // They are reported after a restart, too, and the bank is not asked again.
     let w = w.restart(|_| ()).await;
     assert_eq!(w.transfer().await.unwrap().done, 0);
     assert_eq!(w.app().core.metrics.workers.transfers_refused.get(), 2);
@@ -179,7 +180,7 @@ async fn a_transfer_that_always_fails_does_not_delay_others() {
     w.end().await;
 }
 
-/// Another account must not pay what may have been paid already.
+/// What may have been paid must not be paid again from another account.
 #[tokio::test]
 async fn only_the_account_of_the_decision_pays() {
     let w = World::new().await;
@@ -224,7 +225,7 @@ async fn at_once(w: &World, workers: usize, options: WorkerOptions) -> u64 {
     let mut done = 0;
     for task in tasks {
         let (executed, open) = task.await.unwrap();
-        assert_eq!(open, 0, "who ends has seen all executed, by whomever");
+        assert_eq!(open, 0, "a worker ends only when all transfers are executed");
         done += executed;
     }
     done
@@ -254,8 +255,8 @@ async fn workers_without_leases_pay_each_transfer_once() {
     w.end().await;
 }
 
-/// The worst moment: the bank has executed a whole page, and nothing of it is recorded. Then the worker is
-/// gone, and later the whole exchange.
+/// The worst moment for a kill: the bank has executed a whole page, and none of it is recorded. First the
+/// worker is killed, and later the whole exchange.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_before_answers_are_recorded_pays_each_transfer_once() {
     let w = World::new().await;
@@ -268,12 +269,12 @@ async fn a_kill_before_answers_are_recorded_pays_each_transfer_once() {
             count.fetch_add(1, Ordering::SeqCst);
             Action::Lose
         });
-        // Nobody hears the bank's answers: dropped with all 25 requests on their way.
+        // The worker is dropped with all 25 requests in flight, so nobody receives the answers.
         let all_sent = || executed.load(Ordering::SeqCst) >= 25;
         assert!(killed_when(all_sent, transfer::share_until_idle(&w.app().core, options)).await.is_none());
         assert_eq!(w.open_transfers(), 40, "worker {worker}: nothing is recorded");
     }
-    // The bank goes on with what it has been asked for.
+    // The bank still executes the requests that it has received.
     let w = w.restart(|_| {}).await;
     for _ in 0..6_000 {
         if w.paid().await.len() >= 25 {
@@ -281,14 +282,17 @@ async fn a_kill_before_answers_are_recorded_pays_each_transfer_once() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    assert!(w.paid().await.len() >= 25 && w.open_transfers() == 40, "executed, and not recorded");
+    assert!(
+        w.paid().await.len() >= 25 && w.open_transfers() == 40,
+        "the transfers are executed but not recorded"
+    );
     w.proxy.heal();
-    assert_eq!(w.transfer().await.unwrap().done, 40, "a dead worker's claims hold up nobody");
+    assert_eq!(w.transfer().await.unwrap().done, 40, "a dead worker's claims block nobody");
     w.assert_paid(40).await;
     w.end().await;
 }
 
-/// Lets it run, and counts how often it is at work.
+/// Runs the future and counts how often it is polled.
 async fn counting<F: Future>(turns: Arc<AtomicUsize>, future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| {
@@ -307,7 +311,7 @@ async fn transfers_taken_over_by_another_worker_are_not_retried() {
     };
     let w = World::with(|_| {}, adapt).await;
     w.prepare(12).await;
-    // Each is to be tried again, for ever.
+    // Every transfer is retried for ever.
     w.proxy.script(|_, _| status(409, 5102));
     let failures = || w.app().core.metrics.workers.transfer_failures.get();
     let turns: [Arc<AtomicUsize>; 2] = Default::default();
@@ -320,8 +324,8 @@ async fn transfers_taken_over_by_another_worker_are_not_retried() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
-    // By then the time has come at which who had it first would have tried each again, and half of them are
-    // the other's.
+    // By then the first worker's retries would have been due, and the other worker holds half of the
+    // transfers.
     tokio::time::sleep(std::time::Duration::from_secs(6)).await;
     let before = turns.each_ref().map(|turns| turns.load(Ordering::SeqCst));
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! Importing credits: once each, whatever the bank does.
+//! Importing credits: each exactly once, whatever the bank does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,7 +49,7 @@ impl World {
         read::cursor(&self.app().core.store, our_account()).unwrap()
     }
 
-    /// For banks that are only played.
+    /// Ends a world whose bank is scripted.
     async fn end_without_bank(self) {
         assert!(self.totals().conserved());
         self.exchange.shutdown().await.unwrap();
@@ -135,7 +135,7 @@ async fn a_page_delivered_twice_counts_once() {
     let count = Arc::clone(&asked);
     let rows = [row(5, 1, "EUR:1"), row(9, 2, "EUR:2")];
     let more = [row(5, 1, "EUR:1"), row(9, 2, "EUR:2"), row(10, 1, "EUR:4")];
-    // Whatever is asked: the first page, the same again, and then one that overlaps.
+    // Whatever the request: the first page, the same page again, then one that overlaps it.
     w.proxy.script(move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
         0 | 1 => page(&rows),
         2 | 3 => page(&more),
@@ -171,7 +171,7 @@ async fn invalid_rows_do_not_block_others() {
     ]));
     let progress = w.wirewatch().await.unwrap();
     assert_eq!(progress.done, 4);
-    // The row without id is met by the last look again.
+    // The last look finds the row without an id again.
     assert!(progress.set_aside >= 6, "{progress:?}");
     for (n, balance) in [(1, "1"), (2, "2"), (3, "3"), (4, "4")] {
         assert_eq!(w.balance(reserve(n)), Some(m(balance)));
@@ -219,13 +219,13 @@ async fn the_import_retries_after_a_failure_of_the_bank() {
     w.end().await;
 }
 
-/// Several watchers, each with ranges of its own: how the bank is asked shows that nobody does what another
-/// one does.
+/// Several watchers, each with its own ranges. The requests to the bank show that no watcher repeats
+/// another's work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watchers_share_a_history_by_ranges() {
     for (watchers, size, workers) in [(1, 1, None), (4, 64, Some(4)), (16, 100, None), (3, 50, Some(0))] {
         let w = World::new().await;
-        // Ids with gaps small and large, larger than any range.
+        // Ids with small and large gaps, some larger than any range.
         let ids = (1..=900).map(|n: u64| if n <= 450 { n * 3 } else { 1_000_000 + n * 7 });
         let ids: Vec<u64> = ids.collect();
         let mut bank = history(ids.iter().map(|id| row(*id, id % 40, "EUR:0.1")).collect());
@@ -240,7 +240,7 @@ async fn watchers_share_a_history_by_ranges() {
                 tokio::spawn(async move {
                     let progress = wirewatch::share_until_idle(&app.core, options).await.unwrap();
                     let wired_in = totals(&app.core.store, &app.core.rules.denoms).unwrap().wired_in;
-                    assert_eq!(wired_in, m("90"), "who ends has seen all imported, by whomever");
+                    assert_eq!(wired_in, m("90"), "a watcher ends only when all rows are imported");
                     progress.done
                 })
             })
@@ -255,36 +255,39 @@ async fn watchers_share_a_history_by_ranges() {
     }
 }
 
-/// A watcher is killed when a part of its page is booked, and the cursor is not moved. What is stored then is
-/// what a kill of the whole exchange at this moment would leave.
+/// A watcher is killed after it has booked part of its page and before the cursor has moved. The store is
+/// then in the state that a kill of the whole exchange at this moment would leave.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_between_two_commits_of_a_page_loses_no_credit() {
     let w = World::new().await;
-    // Eight commands book them, the last one moves the cursor.
+    // Eight commands book them; the last one moves the cursor.
     let rows = (1..=8_000).map(|id| row(id, id % 40, "EUR:0.1")).collect();
     w.proxy.script(history(rows));
     let booked = &w.app().core.metrics.workers.credits;
     let in_the_page = || booked.get() > 0;
     assert!(killed_when(in_the_page, wirewatch::run_until_idle(&w.app().core)).await.is_none());
     let first = w.totals().wired_in;
-    assert!(first >= m("102.4") && first < m("800"), "{first}: some parts of the page, and not all");
-    assert_eq!(w.cursor(), 0, "it never passes what is not imported");
-    // Its successor in the same process inherits the range ...
+    assert!(
+        first >= m("102.4") && first < m("800"),
+        "{first}: a part of the page is booked, but not all of it"
+    );
+    assert_eq!(w.cursor(), 0, "the cursor never passes rows that are not imported");
+    // Its successor in the same process inherits the range,
     let before = booked.get();
     let in_the_page = || booked.get() > before;
     assert!(killed_when(in_the_page, wirewatch::run_until_idle(&w.app().core)).await.is_none());
     let second = w.totals().wired_in;
     assert!(second > first && second < m("800") && w.cursor() == 0, "{second}");
-    // ... and one in another process finds it by the cursor.
+    // and one in another process finds it by the cursor.
     let w = w.restart(|_| {}).await;
     let done = w.wirewatch().await.unwrap().done;
-    assert!(done > 0 && done <= 8_000 - 2 * 1_024, "{done} were left");
+    assert!(done > 0 && done <= 8_000 - 2 * 1_024, "{done} rows were left");
     assert_eq!((w.totals().wired_in, w.cursor()), (sum("800"), 8_000));
     w.end_without_bank().await;
 }
 
-/// A range whose watcher was killed is stuck for nobody; ranges behind it that are complete wait for it with
-/// the cursor.
+/// A range whose watcher was killed blocks no other watcher, but the cursor stays in front of it even if
+/// later ranges are complete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
     let w =
@@ -306,7 +309,7 @@ async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
         let app = Arc::clone(w.app());
         tokio::spawn(async move { wirewatch::share_until_idle(&app.core, options).await })
     };
-    // One of them holds the first range, which the bank does not give; the other one does the rest.
+    // One watcher holds the first range, which the bank refuses to serve; the other imports the rest.
     let first = watch();
     while asked.load(Ordering::SeqCst) == 0 {
         tokio::task::yield_now().await;
@@ -315,7 +318,7 @@ async fn the_cursor_waits_for_a_range_whose_watcher_was_killed() {
     while w.totals().wired_in < m("15") {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    assert_eq!(w.cursor(), 0, "three ranges are complete, the first one is not");
+    assert_eq!(w.cursor(), 0, "three ranges are complete, but not the first one");
     first.abort();
     begin.store(1, Ordering::SeqCst);
     second.await.unwrap().unwrap();
@@ -329,14 +332,15 @@ async fn a_watcher_with_that_option_ends_at_the_first_failure() {
     let options = WorkerOptions { exits_on_error: true, ..WorkerOptions::default() };
     let patient = WorkerOptions { ignores_not_found: true, ..options };
     let is_bank_error = |ended: Result<(), WorkerError>| matches!(ended, Err(WorkerError::Bank { .. }));
-    // An account that the bank does not know is a failure, unless it is told otherwise; it is created later.
+    // An account that the bank does not know is a failure, unless an option says otherwise: the bank may
+    // create it later.
     w.proxy.script(|_, _| Action::Answer(404, json!({ "code": 5110 }).to_string()));
     let until_idle = async |options| wirewatch::share_until_idle(&w.app().core, options).await.map(drop);
     assert!(is_bank_error(until_idle(options).await));
     until_idle(patient).await.unwrap();
     until_idle(WorkerOptions::default()).await.unwrap();
     assert!(is_bank_error(wirewatch::serve(&w.app().core, options).await));
-    // Others are, whatever the account.
+    // Other errors are failures with any option.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     w.proxy.script(move |_, _| {

@@ -1,5 +1,5 @@
-//! An exchange and its bank with a clock of their own. Coins are made up: the rules do not look at
-//! signatures.
+//! An exchange and its bank with their own clock. The coins have no valid signatures, since the rules do not
+//! check them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub const EUR: Currency = match Currency::new("EUR") {
     Err(_) => panic!("a currency"),
 };
 pub const OUR_PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
-/// After so many seconds a reserve is expired.
+/// Seconds until a reserve expires.
 pub const EXPIRED: u64 = 3_601;
 /// The value of a coin; its deposit fee is 0.1.
 pub const COIN: &str = "10";
@@ -60,7 +60,7 @@ pub fn our_account() -> AccountId {
     AccountId::of_payto(OUR_PAYTO)
 }
 
-/// A public key that names something.
+/// A public key that stands for something in a test.
 pub fn key(kind: u8, n: u64) -> EddsaPublicKey {
     let mut bytes = [kind; 32];
     bytes[24..].copy_from_slice(&n.to_be_bytes());
@@ -85,7 +85,7 @@ pub struct World {
     pub bank: RunningBank,
     pub proxy: Proxy,
     pub exchange: RunningExchange,
-    /// The bank's gateway for our account, not through the proxy.
+    /// The bank's gateway for our account, bypassing the proxy.
     pub gateway: WireGatewayClient,
     config: ExchangeConfig,
     now: Arc<AtomicU64>,
@@ -122,7 +122,7 @@ impl World {
             .with_coin("coin_ten", m(COIN), fees, CipherConfig::Cs)
             .with_account("exchange-account-1", OUR_PAYTO, gateway_config);
         config.crypto_threads = 1;
-        // Many workers are killed here.
+        // Short, because the tests kill many workers.
         config.workers.lease = Duration::from_micros(200_000);
         config.idle_reserve_expiration = Duration::from_secs(EXPIRED - 1);
         let standalone = config.standalone.as_mut().unwrap();
@@ -133,7 +133,7 @@ impl World {
         Self { bank, proxy, exchange, gateway, config, now, next, _directory: directory }
     }
 
-    /// Ends the exchange and starts it again on the same data.
+    /// Stops the exchange and starts it again on the same data.
     pub async fn restart(self, adapt: impl FnOnce(&mut ExchangeConfig)) -> Self {
         let Self { bank, proxy, exchange, gateway, mut config, now, next, _directory } = self;
         exchange.shutdown().await.unwrap();
@@ -182,7 +182,7 @@ impl World {
         self.app().core.submit(command).await.unwrap()
     }
 
-    /// Somebody wires money for a reserve.
+    /// Wires money to a reserve.
     pub async fn add_incoming(&self, reserve_pub: EddsaPublicKey, amount: &str, from: &str) -> u64 {
         let request = AddIncomingRequest { reserve_pub, amount: eur(amount), debit_account: payto(from) };
         self.gateway.add_incoming(&request).await.unwrap().row_id
@@ -192,7 +192,7 @@ impl World {
         read::reserve(&self.app().core.store, reserve_pub).unwrap().map(|row| row.balance)
     }
 
-    /// Fresh coins, paid for by real money at the bank.
+    /// New coins, paid for with money at the bank.
     pub async fn coins(&self, count: u64) -> Vec<EddsaPublicKey> {
         let reserve_pub = reserve(1_000_000 + self.number());
         let amount = Money::from_units(m(COIN).units() * u128::from(count)).unwrap();
@@ -214,8 +214,8 @@ impl World {
         numbers.into_iter().map(|n| key(2, n)).collect()
     }
 
-    /// Deposits with fresh coins, one for each amount, due in `wire_s` seconds and refundable until then less
-    /// one second, or not at all.
+    /// Deposits new coins, one for each amount. They are due in `wire_s` seconds, and refundable until one
+    /// second before, or not at all.
     pub async fn deposit(&self, name: &str, account: &str, amounts: &[&str], wire_s: u64) -> Vec<DepositKey> {
         self.deposit_into(merchant(name), &payto(account), amounts, (0, wire_s)).await
     }
@@ -275,7 +275,7 @@ impl World {
         self.submit(Command::Refund(Refund { key, amount: m(amount), merchant_sig })).await
     }
 
-    /// All transfers that the bank executed for us.
+    /// All transfers that the bank executed for the exchange.
     pub async fn outgoing(&self) -> Vec<OutgoingTransaction> {
         let mut rows: Vec<OutgoingTransaction> = Vec::new();
         loop {
@@ -292,7 +292,7 @@ impl World {
         }
     }
 
-    /// The same as account and amount, in the order of accounts, from the given row on.
+    /// The accounts and amounts of those transfers from the given row on, ordered by account.
     pub async fn paid_after(&self, row: &mut u64) -> Vec<(String, Money)> {
         let mut paid = Vec::new();
         for debit in self.outgoing().await.into_iter().filter(|debit| debit.row_id > *row).collect::<Vec<_>>()
@@ -318,9 +318,9 @@ impl World {
         totals(&self.app().core.store, &self.app().core.rules.denoms).unwrap()
     }
 
-    /// Checks the invariants of the workers (Taler exchange, background workers) when all is quiet: the books
-    /// add up and agree with the bank's, deposits are in one aggregate or waiting, each transfer happened
-    /// once.
+    /// Checks the invariants of the workers (Taler exchange, background workers) once all work is done: the
+    /// books add up and agree with the bank's, each deposit is in one aggregate or waiting, and each transfer
+    /// happened once.
     pub async fn check(&self) -> Totals {
         let totals = self.totals();
         assert!(totals.conserved(), "the books do not add up: {totals:?}");
@@ -360,7 +360,7 @@ impl World {
                 assert_eq!(paid, None, "{} is not marked", prepared.key.wtid);
             }
         }
-        assert!(at_bank.is_empty(), "the bank paid what nobody decided: {at_bank:?}");
+        assert!(at_bank.is_empty(), "the bank made payments that were never decided: {at_bank:?}");
         totals
     }
 

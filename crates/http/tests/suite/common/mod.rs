@@ -1,4 +1,4 @@
-//! A small service on a real socket, and a client that writes bytes.
+//! A small service on a real socket, and a client that writes raw bytes.
 
 use batzen_http::{
     Admission, Drain, Drained, Handler, Head, Listen, Method, Request, Response, Routes, Server,
@@ -29,7 +29,7 @@ pub enum Endpoint {
 pub struct Toy {
     routes: Routes<Endpoint>,
     pub waiters: Arc<Waiters<String>>,
-    /// How many `/hold` requests have begun.
+    /// How many `/hold` requests have started.
     pub held: Arc<Semaphore>,
     pub release: Arc<Notify>,
 }
@@ -140,14 +140,14 @@ impl Running {
         TcpStream::connect(self.addr).await.unwrap()
     }
 
-    /// Connects from `127.0.0.N`, which is another client than the others.
+    /// Connects from `127.0.0.N`, which counts as a different client.
     pub async fn connect_from(&self, last: u8) -> TcpStream {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
         socket.connect(self.addr).await.unwrap()
     }
 
-    /// Sends bytes on a fresh connection and reads to its end.
+    /// Sends bytes on a new connection and reads it to its end.
     pub async fn raw(&self, request: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_ref()).await.unwrap();
@@ -159,7 +159,7 @@ impl Running {
         self.raw(format!("{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n")).await
     }
 
-    /// Waits until the counters say so.
+    /// Waits until the counters meet the condition.
     pub async fn until(&self, condition: impl Fn(&batzen_http::StatsSnapshot) -> bool) {
         while !condition(&self.stats.snapshot()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -201,12 +201,12 @@ pub async fn read_answer(stream: &mut TcpStream) -> (u16, String, Vec<u8>) {
     (head[9..12].parse().unwrap(), head, out[end..].to_vec())
 }
 
-/// The status of an answer, 0 for none.
+/// The status of an answer, 0 if there is none.
 pub fn status(answer: &str) -> u16 {
     answer.get(9..12).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// The error code in an answer, 0 for none.
+/// The error code in an answer, 0 if there is none.
 pub fn code(answer: &str) -> u64 {
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     let value: serde_json::Value = serde_json::from_str(body).unwrap_or_default();

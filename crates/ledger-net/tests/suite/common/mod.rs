@@ -159,12 +159,12 @@ impl Dice {
 }
 
 impl Proxy {
-    /// A line without faults.
+    /// A connection without faults.
     pub async fn start(server: &str) -> Self {
         Self::start_with(server, None).await
     }
 
-    /// A line that sometimes loses data, flips a bit, delays, or breaks.
+    /// A connection that sometimes loses data, flips a bit, delays, or breaks.
     pub async fn start_lossy(server: &str, seed: u64) -> Self {
         Self::start_with(server, Some(seed)).await
     }

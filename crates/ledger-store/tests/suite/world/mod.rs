@@ -220,7 +220,7 @@ impl World {
             self.disk.fail_at(1 + self.random.below(6), fault);
         }
         if self.random.one_in(5) {
-            // What failed is done later.
+            // Work that failed is repeated later.
             let _ = self.backend.as_ref().unwrap().maintain();
         }
         let mut queue = Vec::new();

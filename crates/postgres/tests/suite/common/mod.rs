@@ -1,4 +1,4 @@
-//! Stores in databases of their own.
+//! Stores in separate databases.
 
 use batzen_postgres::schema::{DbinitOptions, HISTORY, dbinit::dbinit};
 use batzen_postgres::{Connection, PgOptions, Target};

@@ -54,16 +54,16 @@ pub enum CreditDebit {
 /// `POST accounts/$ACC/withdrawals`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CreateWithdrawalRequest {
-    /// How much.
+    /// The amount.
     pub amount: Amount,
 }
 
 /// Answer to the creation of a withdrawal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CreateWithdrawalResponse {
-    /// For the wallet.
+    /// The URI for the wallet.
     pub taler_withdraw_uri: String,
-    /// For the bank.
+    /// The identifier at the bank.
     pub withdrawal_id: String,
 }
 
@@ -76,7 +76,7 @@ pub struct WithdrawalInfo {
     pub selection_done: bool,
     /// The user has confirmed.
     pub transfer_done: bool,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// Account of the exchange.
     #[serde(skip_serializing_if = "Option::is_none")]

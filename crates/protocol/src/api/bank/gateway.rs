@@ -17,9 +17,9 @@ pub struct IncomingHistory {
 pub struct IncomingTransaction {
     /// Row at the bank.
     pub row_id: u64,
-    /// When.
+    /// The time.
     pub date: Timestamp,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// Account of the exchange.
     pub credit_account: String,
@@ -41,9 +41,9 @@ pub struct OutgoingHistory {
 pub struct OutgoingTransaction {
     /// Row at the bank.
     pub row_id: u64,
-    /// When.
+    /// The time.
     pub date: Timestamp,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// Account of the receiver.
     pub credit_account: String,
@@ -60,7 +60,7 @@ pub struct OutgoingTransaction {
 pub struct TransferRequest {
     /// Chosen at random when the transfer is prepared; a repetition uses the same.
     pub request_uid: HashCode,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// The exchange.
     pub exchange_base_url: String,
@@ -75,7 +75,7 @@ pub struct TransferRequest {
 pub struct AddIncomingRequest {
     /// The reserve.
     pub reserve_pub: EddsaPublicKey,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// Account of the payer.
     pub debit_account: String,
@@ -86,6 +86,6 @@ pub struct AddIncomingRequest {
 pub struct TransactionResponse {
     /// Row at the bank.
     pub row_id: u64,
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
 }

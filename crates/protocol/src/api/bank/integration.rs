@@ -25,7 +25,7 @@ pub struct WithdrawalOperation {
     pub selection_done: bool,
     /// The user has confirmed; the transfer is under way.
     pub transfer_done: bool,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// Base URL of the exchange that the bank suggests.
     #[serde(skip_serializing_if = "Option::is_none")]

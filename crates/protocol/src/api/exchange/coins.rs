@@ -14,7 +14,7 @@ use crate::{Amount, Timestamp};
 /// `POST /coins/$COIN_PUB/deposit`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DepositRequest {
-    /// Where to pay. Not checked yet: its errors have a code of their own.
+    /// The account to pay. Not checked yet, because its errors have their own code.
     pub merchant_payto_uri: String,
     /// Salt of the account's hash.
     pub wire_salt: WireSalt,
@@ -54,7 +54,7 @@ pub struct DepositConfirmation {
     pub exchange_sig: EddsaSignature,
     /// Signing key.
     pub exchange_pub: EddsaPublicKey,
-    /// Where to track the deposit, if elsewhere.
+    /// Base URL for tracking the deposit, if elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transaction_base_url: Option<String>,
 }
@@ -62,7 +62,7 @@ pub struct DepositConfirmation {
 /// `POST /batch-deposit`: several coins for one contract.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BatchDepositRequest {
-    /// Where to pay. Not checked yet.
+    /// The account to pay. Not checked yet.
     pub merchant_payto_uri: String,
     /// Salt of the account's hash.
     pub wire_salt: WireSalt,
@@ -133,7 +133,7 @@ pub struct MeltRequest {
     pub age_commitment_hash: Option<ShortHash>,
     /// `WALLET_COIN_MELT`.
     pub confirm_sig: EddsaSignature,
-    /// What to take from the coin, melt fee included.
+    /// Amount to take from the coin, melt fee included.
     pub value_with_fee: Amount,
     /// Refresh commitment.
     pub rc: HashCode,
@@ -154,7 +154,7 @@ pub struct MeltConfirmation {
     pub exchange_sig: EddsaSignature,
     /// Signing key.
     pub exchange_pub: EddsaPublicKey,
-    /// Where to reveal, if elsewhere.
+    /// Base URL for the reveal, if elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh_base_url: Option<String>,
 }
@@ -214,7 +214,7 @@ pub struct LinkCoin {
 /// `POST /coins/$COIN_PUB/refund`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RefundRequest {
-    /// What to refund, refund fee included.
+    /// Amount to refund, refund fee included.
     pub refund_amount: Amount,
     /// The contract.
     pub h_contract_terms: HashCode,

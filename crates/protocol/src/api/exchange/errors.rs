@@ -11,7 +11,7 @@ use crate::{Amount, Timestamp};
 /// Proof that the exchange does not know a denomination, or that its cipher does not fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DenominationUnknown {
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
     /// The denomination.
     pub h_denom_pub: HashCode,
@@ -26,7 +26,7 @@ pub struct DenominationUnknown {
 pub struct DenominationUnusable {
     /// The operation.
     pub oper: String,
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
     /// The denomination.
     pub h_denom_pub: HashCode,
@@ -77,7 +77,7 @@ pub struct CommitmentViolation {
 /// The purse exists with other terms; these are the stored ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PurseCreateConflict {
-    /// What the purse shall hold.
+    /// Target amount of the purse.
     pub amount: Amount,
     /// Minimum age.
     pub min_age: u32,
@@ -91,10 +91,10 @@ pub struct PurseCreateConflict {
     pub merge_pub: EddsaPublicKey,
 }
 
-/// The purse was merged before; this is how.
+/// The purse was already merged, with these terms.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PurseMergeConflict {
-    /// When.
+    /// The time.
     pub merge_timestamp: Timestamp,
     /// `WALLET_PURSE_MERGE`.
     pub merge_sig: EddsaSignature,

@@ -59,7 +59,7 @@ pub enum ReserveHistoryItem {
     /// A purse was merged.
     #[serde(rename = "MERGE")]
     Merge(ReserveMerge),
-    /// A complete history was asked for.
+    /// A complete history was requested.
     #[serde(rename = "HISTORY")]
     History(ReserveHistoryFee),
     /// The reserve was kept open.
@@ -146,7 +146,7 @@ pub struct CoinRecoup {
     pub coin_sig: EddsaSignature,
     /// The coin's blinding secret.
     pub coin_blind: BlindingSecret,
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
 }
 
@@ -165,7 +165,7 @@ pub struct CoinRecoupRefresh {
     pub coin_sig: EddsaSignature,
     /// The coin's blinding secret.
     pub coin_blind: BlindingSecret,
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
 }
 
@@ -180,7 +180,7 @@ pub struct OldCoinRecoup {
     pub exchange_pub: EddsaPublicKey,
     /// The fresh coin that was recouped.
     pub coin_pub: EddsaPublicKey,
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
 }
 
@@ -222,7 +222,7 @@ pub struct CoinPurseRefund {
 pub struct CoinReserveOpen {
     /// Contribution.
     pub coin_contribution: Amount,
-    /// The same again; sent, but not by every exchange.
+    /// The same amount; not every exchange sends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub amount: Option<Amount>,
     /// `WALLET_RESERVE_OPEN`.
@@ -234,7 +234,7 @@ pub struct CoinReserveOpen {
 /// An incoming transfer; adds `amount`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReserveCredit {
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
     /// The sender's account.
     pub sender_account_url: String,
@@ -266,7 +266,7 @@ pub struct ReserveRecoup {
     pub exchange_pub: EddsaPublicKey,
     /// `EXCHANGE_CONFIRM_RECOUP`.
     pub exchange_sig: EddsaSignature,
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
     /// Amount.
     pub amount: Amount,
@@ -285,7 +285,7 @@ pub struct ReserveClosing {
     pub exchange_pub: EddsaPublicKey,
     /// `EXCHANGE_RESERVE_CLOSED`.
     pub exchange_sig: EddsaSignature,
-    /// When.
+    /// The time.
     pub timestamp: Timestamp,
     /// Amount, closing fee included.
     pub amount: Amount,
@@ -308,13 +308,13 @@ pub struct ReserveMerge {
     pub purse_pub: EddsaPublicKey,
     /// `WALLET_ACCOUNT_MERGE`.
     pub reserve_sig: EddsaSignature,
-    /// When.
+    /// The time.
     pub merge_timestamp: Timestamp,
     /// When the purse expires.
     pub purse_expiration: Timestamp,
     /// Purse fee.
     pub purse_fee: Amount,
-    /// What the purse shall hold.
+    /// Target amount of the purse.
     pub amount: Amount,
     /// Whether it was paid.
     pub merged: bool,
@@ -325,7 +325,7 @@ pub struct ReserveMerge {
 pub struct ReserveHistoryFee {
     /// `WALLET_RESERVE_HISTORY`.
     pub reserve_sig: EddsaSignature,
-    /// When.
+    /// The time.
     pub request_timestamp: Timestamp,
     /// History fee.
     pub amount: Amount,
@@ -334,17 +334,17 @@ pub struct ReserveHistoryFee {
 /// A prolongation; takes `open_fee`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReserveOpen {
-    /// How many purses were asked for.
+    /// The requested number of purses.
     pub requested_min_purses: u32,
     /// `WALLET_RESERVE_OPEN`.
     pub reserve_sig: EddsaSignature,
-    /// When.
+    /// The time.
     pub request_timestamp: Timestamp,
     /// The time until which the reserve should stay open.
     pub requested_expiration: Timestamp,
-    /// What the reserve paid.
+    /// The amount paid by the reserve.
     pub open_fee: Amount,
-    /// The same again; sent, but not by every exchange.
+    /// The same amount; not every exchange sends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub amount: Option<Amount>,
 }
@@ -357,9 +357,9 @@ pub struct ReserveClose {
     /// The account to pay, if not that of origin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub h_payto: Option<ShortHash>,
-    /// When.
+    /// The time.
     pub request_timestamp: Timestamp,
-    /// Zero; sent, but not by every exchange.
+    /// Zero; not every exchange sends it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub amount: Option<Amount>,
 }

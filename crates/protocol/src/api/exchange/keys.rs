@@ -1,4 +1,4 @@
-//! `GET /keys` and `GET /wire`: what the exchange offers, under the signature of its master key.
+//! `GET /keys` and `GET /wire`: the exchange's offers, signed by its master key.
 
 use std::collections::BTreeMap;
 
@@ -27,18 +27,18 @@ pub struct KeysResponse {
     pub reserve_closing_delay: Duration,
     /// Online signing keys.
     pub signkeys: Vec<SignKey>,
-    /// Revoked denominations. Always sent; readers take its absence as empty.
+    /// Revoked denominations. Always sent; readers treat its absence as empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recoup: Option<Vec<RecoupDenomination>>,
     /// All denominations that are not revoked, newest first.
     pub denoms: Vec<Denomination>,
     /// The same, grouped by terms.
     pub denominations: Vec<DenominationGroup>,
-    /// Auditors and what they signed.
+    /// Auditors and their signatures.
     pub auditors: Vec<AuditorKeys>,
     /// Fees and limits per period.
     pub global_fees: Vec<GlobalFee>,
-    /// Oldest start in the listing; a later request may name it to get newer denominations only.
+    /// Oldest start in the listing; a later request may name it to get only newer denominations.
     pub list_issue_date: Timestamp,
     /// Signing key of the two signatures.
     pub eddsa_pub: EddsaPublicKey,
@@ -46,7 +46,7 @@ pub struct KeysResponse {
     pub eddsa_sig: EddsaSignature,
     /// `EXCHANGE_KEY_SET` over `denominations`.
     pub denominations_sig: EddsaSignature,
-    /// Balances from which wallets must identify their owners.
+    /// Balances above which wallets must identify their owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wallet_balance_limit_without_kyc: Option<Vec<Amount>>,
     /// Enabled extensions.
@@ -62,9 +62,9 @@ pub struct KeysResponse {
 pub struct SignKey {
     /// The key.
     pub key: EddsaPublicKey,
-    /// May sign from here on …
+    /// Start of the period in which it signs.
     pub stamp_start: Timestamp,
-    /// … to here.
+    /// End of the period in which it signs.
     pub stamp_expire: Timestamp,
     /// The time until which its signatures are legally valid.
     pub stamp_end: Timestamp,
@@ -94,13 +94,13 @@ pub struct Denomination {
     pub fee_refresh: Amount,
     /// Fee for refunding a coin.
     pub fee_refund: Amount,
-    /// Coins are issued from here on …
+    /// Start of the period in which coins are issued.
     pub stamp_start: Timestamp,
-    /// … to here.
+    /// End of the period in which coins are issued.
     pub stamp_expire_withdraw: Timestamp,
-    /// Coins can be spent to here.
+    /// End of the period in which coins can be spent.
     pub stamp_expire_deposit: Timestamp,
-    /// Records are kept to here.
+    /// End of the period in which records are kept.
     pub stamp_expire_legal: Timestamp,
     /// `MASTER_DENOMINATION_KEY_VALIDITY`.
     pub master_sig: EddsaSignature,
@@ -156,13 +156,13 @@ pub struct GroupMember {
     /// Public key, in CS groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cs_pub: Option<CsPublicKey>,
-    /// Coins are issued from here on …
+    /// Start of the period in which coins are issued.
     pub stamp_start: Timestamp,
-    /// … to here.
+    /// End of the period in which coins are issued.
     pub stamp_expire_withdraw: Timestamp,
-    /// Coins can be spent to here.
+    /// End of the period in which coins can be spent.
     pub stamp_expire_deposit: Timestamp,
-    /// Records are kept to here.
+    /// End of the period in which records are kept.
     pub stamp_expire_legal: Timestamp,
     /// `MASTER_DENOMINATION_KEY_VALIDITY`.
     pub master_sig: EddsaSignature,
@@ -177,7 +177,7 @@ pub struct AuditorKeys {
     pub auditor_url: String,
     /// Its name.
     pub auditor_name: String,
-    /// What it audits.
+    /// The denominations that it audits.
     pub denomination_keys: Vec<AuditorDenomination>,
 }
 
@@ -193,9 +193,9 @@ pub struct AuditorDenomination {
 /// Fees and limits of a period.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GlobalFee {
-    /// From here on …
+    /// Start of the period.
     pub start_date: Timestamp,
-    /// … to here.
+    /// End of the period.
     pub end_date: Timestamp,
     /// Fee for a complete reserve history.
     pub history_fee: Amount,
@@ -251,9 +251,9 @@ pub struct WireFee {
     pub wire_fee: Amount,
     /// Fee for closing a reserve.
     pub closing_fee: Amount,
-    /// From here on …
+    /// Start of the period.
     pub start_date: Timestamp,
-    /// … to here.
+    /// End of the period.
     pub end_date: Timestamp,
     /// `MASTER_WIRE_FEES`.
     pub sig: EddsaSignature,
@@ -294,7 +294,7 @@ impl DenominationGroup {
 }
 
 impl SignKey {
-    /// What the master key signed.
+    /// The message signed by the master key.
     pub fn validity(&self) -> MasterSigningKeyValidity {
         MasterSigningKeyValidity {
             start: self.stamp_start,
@@ -306,7 +306,7 @@ impl SignKey {
 }
 
 impl GlobalFee {
-    /// What the master key signed.
+    /// The message signed by the master key.
     pub fn message(&self) -> MasterGlobalFees {
         MasterGlobalFees {
             start_date: self.start_date,
@@ -322,14 +322,14 @@ impl GlobalFee {
 }
 
 impl WireAccount {
-    /// What the master key signed.
+    /// The message signed by the master key.
     pub fn message(&self) -> MasterWireDetails {
         MasterWireDetails { h_wire_details: payto::h_payto(&self.payto_uri) }
     }
 }
 
 impl WireFee {
-    /// What the master key signed, for a wire method.
+    /// The message signed by the master key, for a wire method.
     pub fn message(&self, wire_method: &str) -> MasterWireFees {
         MasterWireFees {
             h_wire_method: hash_text(wire_method),

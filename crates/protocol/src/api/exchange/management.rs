@@ -8,7 +8,7 @@ use crate::denominations::DenominationTerms;
 use crate::limits::{KEY_SIGNATURES_MAX, NAME_BYTES_MAX, PAYTO_BYTES_MAX, URL_BYTES_MAX, array, text};
 use crate::{Amount, Duration, Timestamp};
 
-/// Answer to `GET /management/keys`: what still needs master signatures.
+/// Answer to `GET /management/keys`: the keys that still need master signatures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FutureKeys {
     /// Denomination keys.
@@ -32,13 +32,13 @@ pub struct FutureDenomination {
     pub section_name: String,
     /// Value of a coin.
     pub value: Amount,
-    /// Coins are issued from here on …
+    /// Start of the period in which coins are issued.
     pub stamp_start: Timestamp,
-    /// … to here.
+    /// End of the period in which coins are issued.
     pub stamp_expire_withdraw: Timestamp,
-    /// Coins can be spent to here.
+    /// End of the period in which coins can be spent.
     pub stamp_expire_deposit: Timestamp,
-    /// Records are kept to here.
+    /// End of the period in which records are kept.
     pub stamp_expire_legal: Timestamp,
     /// The key.
     pub denom_pub: DenomPublicKey,
@@ -59,9 +59,9 @@ pub struct FutureDenomination {
 pub struct FutureSignKey {
     /// The key.
     pub key: EddsaPublicKey,
-    /// May sign from here on …
+    /// Start of the period in which it signs.
     pub stamp_start: Timestamp,
-    /// … to here.
+    /// End of the period in which it signs.
     pub stamp_expire: Timestamp,
     /// The time until which its signatures are legally valid.
     pub stamp_end: Timestamp,
@@ -133,7 +133,7 @@ pub struct AuditorAddRequest {
     /// Its name; not signed.
     #[serde(deserialize_with = "text::<_, NAME_BYTES_MAX>")]
     pub auditor_name: String,
-    /// From when on.
+    /// Start of the validity.
     pub validity_start: Timestamp,
     /// `MASTER_ADD_AUDITOR`.
     pub master_sig: EddsaSignature,
@@ -142,7 +142,7 @@ pub struct AuditorAddRequest {
 /// `POST /management/auditors/$AUDITOR_PUB/disable`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditorDisableRequest {
-    /// The end.
+    /// End of the validity.
     pub validity_end: Timestamp,
     /// `MASTER_DEL_AUDITOR`.
     pub master_sig: EddsaSignature,
@@ -158,10 +158,10 @@ pub struct AuditorSignatureRequest {
 /// `POST /management/wire`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WireAddRequest {
-    /// The account. Not checked yet: its errors have a code of their own.
+    /// The account. Not checked yet, because its errors have their own code.
     #[serde(deserialize_with = "text::<_, PAYTO_BYTES_MAX>")]
     pub payto_uri: String,
-    /// From when on.
+    /// Start of the validity.
     pub validity_start: Timestamp,
     /// `MASTER_WIRE_DETAILS`.
     pub master_sig_wire: EddsaSignature,
@@ -175,7 +175,7 @@ pub struct WireDisableRequest {
     /// The account.
     #[serde(deserialize_with = "text::<_, PAYTO_BYTES_MAX>")]
     pub payto_uri: String,
-    /// The end.
+    /// End of the validity.
     pub validity_end: Timestamp,
     /// `MASTER_DEL_WIRE`.
     pub master_sig_del: EddsaSignature,
@@ -187,9 +187,9 @@ pub struct WireFeeRequest {
     /// The wire method.
     #[serde(deserialize_with = "text::<_, NAME_BYTES_MAX>")]
     pub wire_method: String,
-    /// From here on …
+    /// Start of the period.
     pub fee_start: Timestamp,
-    /// … to here.
+    /// End of the period.
     pub fee_end: Timestamp,
     /// Fee for a transfer to a merchant.
     pub wire_fee: Amount,
@@ -202,9 +202,9 @@ pub struct WireFeeRequest {
 /// `POST /management/global-fee`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GlobalFeeRequest {
-    /// From here on …
+    /// Start of the period.
     pub fee_start: Timestamp,
-    /// … to here.
+    /// End of the period.
     pub fee_end: Timestamp,
     /// Fee for a complete reserve history.
     pub history_fee: Amount,
@@ -244,7 +244,7 @@ pub struct DrainRequest {
     pub wtid: Wtid,
     /// When to pay.
     pub date: Timestamp,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// `MASTER_DRAIN_PROFIT`.
     pub master_sig: EddsaSignature,

@@ -40,7 +40,7 @@ pub struct EncryptedContract {
 /// `POST /purses/$PURSE_PUB/create`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PurseCreateRequest {
-    /// What the purse shall hold, after deposit fees.
+    /// Target amount of the purse, after deposit fees.
     pub amount: Amount,
     /// Minimum age of the payer; 0 if there is none.
     pub min_age: u32,
@@ -84,7 +84,7 @@ pub struct PurseDepositRequest {
 pub struct PurseDepositConfirmation {
     /// Paid in so far, after fees.
     pub total_deposited: Amount,
-    /// What the purse shall hold.
+    /// Target amount of the purse.
     pub purse_value_after_fees: Amount,
     /// Time of the exchange.
     pub exchange_timestamp: Timestamp,
@@ -101,7 +101,7 @@ pub struct PurseDepositConfirmation {
 /// `POST /purses/$PURSE_PUB/merge`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PurseMergeRequest {
-    /// The reserve. Not checked yet: its errors have a code of their own.
+    /// The reserve. Not checked yet, because its errors have their own code.
     pub payto_uri: String,
     /// `WALLET_PURSE_MERGE`.
     pub merge_sig: EddsaSignature,
@@ -114,7 +114,7 @@ pub struct PurseMergeRequest {
 /// Answer to `POST /purses/$PURSE_PUB/merge`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PurseMergeConfirmation {
-    /// What the reserve got.
+    /// Amount credited to the reserve.
     pub merge_amount: Amount,
     /// Time of the exchange.
     pub exchange_timestamp: Timestamp,
@@ -133,7 +133,7 @@ pub struct PurseStatus {
     pub exchange_sig: EddsaSignature,
     /// Signing key.
     pub exchange_pub: EddsaPublicKey,
-    /// When the purse was merged; never if it was not.
+    /// When the purse was merged; `never` if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merge_timestamp: Option<Timestamp>,
     /// Absent (and zero in the signature) while the purse is not full.
@@ -155,11 +155,11 @@ pub struct ContractResponse {
 /// `POST /reserves/$RESERVE_PUB/purse`: a reserve creates a purse and merges it in advance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReservePurseRequest {
-    /// What the purse shall hold, after deposit fees.
+    /// Target amount of the purse, after deposit fees.
     pub purse_value: Amount,
     /// Minimum age of the payer; 0 if there is none.
     pub min_age: u32,
-    /// Fee that the reserve pays; absent to use the quota.
+    /// Fee that the reserve pays; absent if the quota is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub purse_fee: Option<Amount>,
     /// Merge key.
@@ -190,9 +190,9 @@ pub struct ReserveOpenRequest {
     pub request_timestamp: Timestamp,
     /// The time until which the reserve stays open.
     pub reserve_expiration: Timestamp,
-    /// How many purses it shall have at least.
+    /// Minimum number of purses.
     pub purse_limit: u32,
-    /// What the reserve itself pays.
+    /// Amount that the reserve itself pays.
     pub reserve_payment: Amount,
     /// Coins that pay the rest.
     pub payments: Vec<PurseCoin>,
@@ -205,7 +205,7 @@ pub struct ReserveOpenRequest {
 pub struct ReserveOpenResponse {
     /// The time until which the reserve is open.
     pub reserve_expiration: Timestamp,
-    /// What it costs.
+    /// The cost.
     pub open_cost: Amount,
 }
 
@@ -224,6 +224,6 @@ pub struct ReserveCloseRequest {
 /// Answer to `…/close`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReserveCloseResponse {
-    /// What will be paid out.
+    /// The amount to be paid out.
     pub wire_amount: Amount,
 }

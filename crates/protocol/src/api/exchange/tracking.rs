@@ -18,7 +18,7 @@ pub struct TransferResponse {
     pub h_payto: ShortHash,
     /// When the transfer was made.
     pub execution_time: Timestamp,
-    /// What it pays.
+    /// The deposits that it pays.
     pub deposits: Vec<TransferDeposit>,
     /// `EXCHANGE_CONFIRM_WIRE_DEPOSIT`.
     pub exchange_sig: EddsaSignature,

@@ -32,7 +32,7 @@ fn request<T: DeserializeOwned + Serialize>(recording: &Recording, currency: Opt
     let error = match parse_body::<T>(&bytes(&recording.request.body)) {
         Err(error) => error,
         Ok(_) => {
-            // It parses, so it must be an amount in a currency that the server does not have.
+            // It parsed, so it must be an amount in a currency that the server does not have.
             let currency = currency.expect("the currency is known");
             let foreign = |value: &Value| {
                 value
@@ -155,7 +155,7 @@ fn check_response(recording: &Recording) {
     check(recording);
 }
 
-/// Statuses that an endpoint may have beside the one in the table.
+/// Statuses that an endpoint may use besides the one in the table.
 fn other_status(code: ErrorCode, status: u16) -> bool {
     match status {
         500 => matches!(

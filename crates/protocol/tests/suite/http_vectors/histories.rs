@@ -42,7 +42,7 @@ pub fn check_error(exchange: &Exchange, recording: &Recording, tally: &mut Tally
     }
 }
 
-/// Checks every item, and returns what was spent on balance.
+/// Checks every item, and returns the net amount spent.
 fn coin_history(
     exchange: &Exchange,
     tally: &mut Tally,

@@ -20,7 +20,7 @@ impl Tally {
         *self.0.entry(what).or_default() += 1;
     }
 
-    /// The signature must verify.
+    /// Checks that the signature verifies.
     pub fn good<M: SignedMessage>(
         &mut self,
         message: &M,
@@ -31,7 +31,7 @@ impl Tally {
         self.add(name::<M>());
     }
 
-    /// The signature must verify exactly if `expected`.
+    /// Checks that the signature verifies exactly if `expected`.
     pub fn either<M: SignedMessage>(
         &mut self,
         expected: bool,
@@ -247,7 +247,7 @@ impl Exchange {
         match path {
             ["keys"] => {
                 let request: ManagementKeysRequest = recording.request();
-                // A refusal does not tell which signature was wrong.
+                // A refusal does not say which signature was wrong.
                 for item in request.denom_sigs.iter().filter(|_| good) {
                     let terms = self.denomination(&item.h_denom_pub).terms;
                     tally.good(&terms.validity(*master, item.h_denom_pub), master, &item.master_sig);

@@ -96,7 +96,7 @@ fn coin_message(exchange: &Exchange, purse_pub: &EddsaPublicKey, coin: &PurseCoi
     }
 }
 
-/// Checks a coin, and returns what it gives after the fee.
+/// Checks a coin, and returns its contribution after the fee.
 fn purse_coin(
     exchange: &Exchange,
     tally: &mut Tally,

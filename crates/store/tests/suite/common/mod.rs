@@ -34,7 +34,7 @@ pub fn open(disk: &SimDisk) -> Result<EmbeddedStore> {
     EmbeddedStore::open(Path::new(DIR), TABLES, sim_options(disk))
 }
 
-/// The history of a store: its rows after each commit tried, and how many were acknowledged.
+/// The history of a store: its rows after each attempted commit, and how many commits were acknowledged.
 pub struct History {
     pub states: Vec<Rows>,
     pub acknowledged: usize,
@@ -45,7 +45,7 @@ impl History {
         Self { states: vec![Rows::new()], acknowledged: 0 }
     }
 
-    /// The crash checker: the store must have the state after some commit, with none of the acknowledged ones
+    /// The crash checker: the store must have the state after some commit, and no acknowledged commit may be
     /// missing. Returns which commit.
     pub fn check(&self, store: &Store) -> std::result::Result<usize, String> {
         let rows = read_rows(store)?;
@@ -63,7 +63,7 @@ impl History {
     }
 }
 
-/// Runs random commits on a simulated disk until one fails or `count` are done; maintains now and then.
+/// Runs random commits on a simulated disk until one fails or `count` are done, with occasional maintenance.
 pub fn run(store: &EmbeddedStore, random: &mut Random, history: &mut History, count: usize) -> Result<()> {
     for _ in 0..count {
         let mut rows = history.states.last().expect("never empty").clone();

@@ -1,4 +1,4 @@
-//! What waits for a second operator, and the decisions.
+//! Proposals that wait for a second operator, and the decisions on them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::rules::approvals::is_unfinished;
 use crate::rules::{ApprovalState, Change, Refusal};
 use crate::values::{currency_text, format_amount};
 
-/// Approvals in one answer.
+/// The most approvals in one answer.
 const APPROVALS_MAX: usize = 1000;
 
 impl AdminApi {
@@ -63,7 +63,7 @@ impl AdminApi {
             }
         };
         let reason = remark(&body.reason).map_err(|error| failed(&error))?;
-        // In a task of its own: what is approved is carried out even if the client goes away.
+        // In a separate task: an approved change is carried out even if the client disconnects.
         let (service, operator) = (Arc::clone(&self.service), wish.operator.to_owned());
         let deciding = tokio::spawn(async move { service.decide(id, &operator, to, &reason).await });
         let row = deciding.await.expect("decisions do not panic").map_err(|error| failed(&error))?;
@@ -114,7 +114,8 @@ impl AdminApi {
         }))
     }
 
-    /// What will change (or has changed), in a sentence. While it is open, with what is to be replaced.
+    /// A sentence about what will change (or has changed). While the approval is open, it includes the
+    /// current value.
     fn summary(&self, change: &Change, is_open: bool) -> String {
         let money =
             |amount: u128, currency: u32| format!("{} {}", format_amount(amount), currency_text(currency));
@@ -176,7 +177,7 @@ impl AdminApi {
     }
 }
 
-/// The number that a change which has been made is answered with.
+/// The number in the answer to a change that has been made.
 fn number_of(change: &Change, row: &ApprovalRow) -> u64 {
     match change {
         Change::Settle { .. } => settlement_of(row).unwrap_or_default(),
@@ -185,7 +186,7 @@ fn number_of(change: &Change, row: &ApprovalRow) -> u64 {
     }
 }
 
-/// What every approval shows of its change.
+/// The fields that every approval shows of its change.
 struct About<'a> {
     participant: Option<&'a str>,
     currency: Option<u32>,

@@ -140,7 +140,7 @@ pub(super) fn currency(text: &str) -> Result<u32, OperatorError> {
     currency_number(text).ok_or_else(|| OperatorError::Malformed(format!("{text:?} is not a currency")))
 }
 
-/// Texts that operators give for the records.
+/// Checks a text that operators give for the records.
 pub(super) fn remark(text: &str) -> Result<String, OperatorError> {
     const CHARACTERS_MAX: usize = 512;
     if text.chars().count() > CHARACTERS_MAX {

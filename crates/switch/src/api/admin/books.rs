@@ -1,4 +1,4 @@
-//! What operators can read: participants, accounts, positions, windows, sums.
+//! The operators' queries: participants, accounts, positions, windows, sums.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -22,7 +22,7 @@ use crate::values::{
     currency_text, format_amount, format_signed, format_time, format_uuid, parse_time, parse_uuid,
 };
 
-/// Entries in one statement.
+/// The most entries in one statement.
 const STATEMENT_MAX: usize = 10_000;
 
 fn unread(error: StoreError) -> Response {
@@ -90,7 +90,7 @@ impl AdminApi {
         Ok(self.service.store().get::<SwitchAccounts>(&key).map_err(unread)?.map(|stored| stored.row))
     }
 
-    /// An account of this owner by its number.
+    /// An account of this owner, by its number.
     pub(super) fn account_by_id(&self, name: &str, id: &str) -> Result<SwitchAccountKey, Response> {
         let accounts = self.accounts_of(self.number(name)?)?;
         let found = accounts.into_iter().find(|(_, row)| row.id.to_string() == id);
@@ -165,7 +165,7 @@ impl AdminApi {
         for ((key, row), account) in accounts.iter().zip(found) {
             let mut value = account_json(key, row);
             let debit = signed(account.debits_posted) + signed(account.debits_pending);
-            // A position is what is owed beyond what was granted; deposits are shown as the hub's liability.
+            // A position is the debt beyond the granted headroom; deposits are shown as the hub's liability.
             let shown = if key.kind == AccountKind::Position as u8 {
                 Balances::read(ledger, number, key.currency).await.position()
             } else {
@@ -218,7 +218,7 @@ impl AdminApi {
         self.window_json(id, &row)
     }
 
-    /// The open window's counts stand in the switch's state.
+    /// The counts of the open window are in the switch's state.
     fn counted(&self, id: u64, mut row: WindowRow) -> Result<WindowRow, Response> {
         let state = self.service.state().map_err(|error| failed(&error))?;
         if state.open_window == id {
@@ -290,7 +290,7 @@ impl AdminApi {
         Ok(Response::json(200, &all))
     }
 
-    /// Sums over everything: debits and credits of each currency must be equal.
+    /// Sums over all accounts: each currency's debits and credits must be equal.
     pub(super) async fn balances(&self) -> Answer {
         let accounts = self.service.store().all::<SwitchAccounts>().map_err(unread)?;
         let ids: Vec<u128> = accounts.iter().map(|found| found.key.ledger_id()).collect();
@@ -354,7 +354,7 @@ impl AdminApi {
         ))
     }
 
-    /// A participant's movements of liquidity, latest last, and what it sent and received by window.
+    /// A participant's movements of liquidity, latest last, and its sent and received amounts by window.
     pub(super) fn statement(&self, wish: &Wish<'_>) -> Answer {
         let number = self.number(wish.param(0))?;
         let store = self.service.store();

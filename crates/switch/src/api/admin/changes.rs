@@ -1,4 +1,4 @@
-//! Changes that operators make: with four eyes proposed here, and approved by another operator
+//! Changes that operators make. With four eyes they are only proposed here, and approved by another operator
 //! ([`super::approvals`]).
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn is_hub(name: &str) -> bool {
     name.eq_ignore_ascii_case(HUB_NAME)
 }
 
-/// Names are 1 to 32 characters that stand in a header and in a path as they are.
+/// Names are 1 to 32 characters that need no escaping in a header or a path.
 fn check_name(name: &str) -> Result<(), OperatorError> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if name.is_empty() || name.len() > 32 || !name.bytes().all(plain) {
@@ -37,11 +37,11 @@ fn check_name(name: &str) -> Result<(), OperatorError> {
 }
 
 impl AdminApi {
-    /// Proposes a change, or makes it at once where one operator is enough.
+    /// Proposes a change, or makes it at once if one operator is enough.
     pub(super) async fn propose(&self, wish: &Wish<'_>, status: u16, change: Change) -> Answer {
         let operator = wish.operator;
         if !self.service.config().four_eyes {
-            // In a task of its own: it continues if the client disconnects.
+            // In a separate task, so that it continues if the client disconnects.
             let (service, order, by) = (Arc::clone(&self.service), change.clone(), operator.to_owned());
             let made = tokio::spawn(async move { service.apply_by(&order, &by).await });
             let number = made.await.expect("changes do not panic").map_err(|error| failed(&error))?;
@@ -53,7 +53,7 @@ impl AdminApi {
         Ok(Response::json(202, &json!({ "approvalId": id, "state": "OPEN" })))
     }
 
-    /// What a change is answered with once it is made.
+    /// The answer to a change once it is made.
     pub(super) fn result(&self, change: &Change, number: u64) -> Result<Value, Response> {
         match change {
             Change::Accounts { name: Some(name), .. } | Change::Activate { name, .. } => {
@@ -83,7 +83,7 @@ impl AdminApi {
         self.propose(wish, 200, Change::Activate { name, active: body.is_active }).await
     }
 
-    /// The name of a participant that exists.
+    /// The name of an existing participant.
     pub(super) fn known(&self, name: &str) -> Result<String, Response> {
         let directory = self.service.directory();
         let entry = directory.by_name(name);
@@ -142,7 +142,7 @@ impl AdminApi {
         self.propose(wish, status, change).await
     }
 
-    /// The hub's accounts of a currency are created together, whichever is asked for first.
+    /// The hub's accounts of a currency are created together, whichever is requested first.
     pub(super) async fn account_create(&self, wish: &Wish<'_>) -> Answer {
         let body: bodies::NewAccount = wish.json()?;
         let currency = currency(&body.currency).map_err(|error| failed(&error))?;

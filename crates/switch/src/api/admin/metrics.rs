@@ -10,9 +10,10 @@ use crate::service::Service;
 use crate::treasury::PositionFigures;
 use crate::values::{currency_text, format_amount, format_signed};
 
-/// Positions on the page; more are left out. A switch has few participants, but nothing bounds their number.
+/// The most positions on the page; the rest is omitted. A switch has few participants, but nothing bounds
+/// their number.
 const POSITIONS_MAX: usize = 64;
-/// The longest name of a participant on the page, in letters.
+/// The longest name of a participant on the page, in characters.
 const NAME_MAX: usize = 32;
 
 impl AdminApi {
@@ -41,57 +42,81 @@ impl AdminApi {
 fn write(service: &Service, page: &mut Page) {
     service.operations().write(page);
     let lane = service.lane().metrics();
-    page.histogram("batzen_switch_batch_commands", "Commands in a batch of the lane", lane.batch_commands());
-    page.histogram("batzen_switch_batch_seconds", "Time of a batch of the lane", lane.batch_times());
-    page.count("batzen_switch_rejected_total", "Requests that found the queue full", lane.rejections());
+    page.histogram("batzen_switch_batch_commands", "Commands per batch of the lane", lane.batch_commands());
+    page.histogram("batzen_switch_batch_seconds", "Duration of a batch of the lane", lane.batch_times());
+    page.count(
+        "batzen_switch_rejected_total",
+        "Requests refused because the queue was full",
+        lane.rejections(),
+    );
     page.count(
         "batzen_switch_failed_batches_total",
         "Batches that were not committed",
         lane.failed_batches(),
     );
-    page.gauge("batzen_switch_waiting_requests", "Requests that wait for the lane", lane.waiting());
+    page.gauge("batzen_switch_waiting_requests", "Requests waiting for the lane", lane.waiting());
     page.gauge(
         "batzen_switch_open_intents",
-        "Transfers that wait for the ledger",
+        "Transfers waiting for the ledger",
         service.lane().open_intents().get(),
     );
     let ledger = service.treasury().ledger().counters();
-    page.histogram("batzen_switch_ledger_seconds", "Time of a request to the ledger", &ledger.time);
-    page.histogram("batzen_switch_ledger_events", "Events in a request to the ledger", &ledger.events);
-    page.count("batzen_switch_ledger_repeated_total", "Requests to the ledger repeated", &ledger.repeated);
-    page.count("batzen_switch_ledger_broken_total", "Answers that do not fit the books", &ledger.broken);
+    page.histogram("batzen_switch_ledger_seconds", "Duration of a request to the ledger", &ledger.time);
+    page.histogram("batzen_switch_ledger_events", "Events per request to the ledger", &ledger.events);
+    page.count("batzen_switch_ledger_repeated_total", "Repeated requests to the ledger", &ledger.repeated);
+    page.count(
+        "batzen_switch_ledger_broken_total",
+        "Answers of the ledger that contradict the books",
+        &ledger.broken,
+    );
     page.count("batzen_switch_gross_unsettled_total", "Gross settlements refused", &ledger.unsettled);
     let outbox = service.senders().counters();
     page.count("batzen_switch_callbacks_total", "Callbacks acknowledged", &outbox.delivered);
-    page.count("batzen_switch_callbacks_failed_total", "Attempts at callbacks that failed", &outbox.failed);
+    page.count(
+        "batzen_switch_callbacks_failed_total",
+        "Failed attempts to deliver a callback",
+        &outbox.failed,
+    );
     page.count("batzen_switch_callbacks_given_up_total", "Callbacks given up", &outbox.given_up);
-    page.histogram("batzen_switch_callback_batch", "Callbacks sent at once", &outbox.batch);
+    page.histogram("batzen_switch_callback_batch", "Callbacks sent at the same time", &outbox.batch);
     page.histogram("batzen_switch_callback_seconds", "Time from commit to acknowledgement", &outbox.time);
     let routed = service.forwarder().counters();
-    page.count("batzen_switch_forwarded_total", "Lookups, quotes and the like passed on", &routed.forwarded);
+    page.count(
+        "batzen_switch_forwarded_total",
+        "Lookups, quotes and the like that were passed on",
+        &routed.forwarded,
+    );
     page.count(
         "batzen_switch_forwarding_failed_total",
-        "Attempts to pass them on that failed",
+        "Failed attempts to pass on lookups, quotes and the like",
         &routed.failed,
     );
-    page.count("batzen_switch_forwarding_given_up_total", "Those given up", &routed.given_up);
+    page.count(
+        "batzen_switch_forwarding_given_up_total",
+        "Lookups, quotes and the like that were given up",
+        &routed.given_up,
+    );
     page.count(
         "batzen_switch_forwarding_rejected_total",
-        "Those that found the queue full",
+        "Lookups, quotes and the like refused because the queue was full",
         &routed.rejected,
     );
     let waiting = routed.waiting.load(std::sync::atomic::Ordering::Relaxed);
-    page.gauge("batzen_switch_forwarding_waiting", "Those that wait or are under way", waiting);
+    page.gauge(
+        "batzen_switch_forwarding_waiting",
+        "Lookups, quotes and the like that are waiting or under way",
+        waiting,
+    );
     let treasury = service.treasury().counters();
     page.gauge("batzen_switch_over_limit", "Participants over their limit", treasury.over_limit.get());
     page.gauge("batzen_switch_near_cap", "Positions beyond their alarm threshold", treasury.alarms.get());
-    page.count("batzen_switch_alarms_total", "Alarms that went off", &treasury.alarms_raised);
+    page.count("batzen_switch_alarms_total", "Alarms raised", &treasury.alarms_raised);
     write_books(service, page);
     match service.pending_approvals() {
         Ok(pending) => {
-            let help = "Proposals that wait for a second operator";
+            let help = "Proposals waiting for a second operator";
             page.gauge("batzen_switch_pending_approvals", help, pending.count);
-            let help = "How long the oldest of them has waited";
+            let help = "Age of the oldest proposal waiting for a second operator";
             page.gauge("batzen_switch_oldest_approval_seconds", help, pending.oldest_seconds);
         }
         Err(error) => tracing::warn!(%error, "pending approvals cannot be counted"),
@@ -99,14 +124,14 @@ fn write(service: &Service, page: &mut Page) {
     service.store().write_metrics(page, batzen_tables::switch::ALL);
 }
 
-/// Participants, their positions, and what waits for operators.
+/// Writes the participants, their positions, and what waits for operators.
 fn write_books(service: &Service, page: &mut Page) {
     let treasury = service.treasury().counters();
     let directory = service.directory();
     page.gauge("batzen_switch_participants", "Participants", directory.all().len());
     page.gauge(
         "batzen_switch_windows_unsettled",
-        "Settlement windows that are closed, but not settled",
+        "Settlement windows that are closed but not settled",
         treasury.windows_unsettled.get(),
     );
     if let Ok(state) = service.state() {
@@ -122,8 +147,8 @@ fn write_books(service: &Service, page: &mut Page) {
     figures.truncate(POSITIONS_MAX);
     type Written = fn(&PositionFigures) -> String;
     let families: [(&str, &str, Written); 4] = [
-        ("position", "What a participant owes beyond what it is owed", |one| format_signed(one.position)),
-        ("position_reserved", "What of a position is reserved for transfers in flight", |one| {
+        ("position", "Net debt of a participant", |one| format_signed(one.position)),
+        ("position_reserved", "Part of a position that is reserved for transfers in flight", |one| {
             format_amount(one.reserved)
         }),
         ("net_debit_cap", "The highest position that operators allow", |one| {

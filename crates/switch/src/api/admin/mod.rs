@@ -1,4 +1,4 @@
-//! The operators' interface: synchronous, each request with an operator's bearer token.
+//! The operators' interface. It is synchronous, and each request carries an operator's bearer token.
 
 mod approvals;
 mod bodies;
@@ -124,7 +124,7 @@ pub struct AdminApi {
     checks: Checks,
 }
 
-/// Either answer is sent.
+/// Either variant is sent to the client.
 type Answer = Result<Response, Response>;
 
 /// A request by a known operator.
@@ -175,7 +175,7 @@ fn failed(error: &OperatorError) -> Response {
 }
 
 impl AdminApi {
-    /// The interface of this service; the counters are those of the participants' server. Must be called
+    /// The interface of this service; `stats` are the counters of the participants' server. Must be called
     /// within a tokio runtime.
     pub fn new(service: Arc<Service>, stats: Arc<Stats>) -> Self {
         let metrics_page = MetricsPage::new("switch");
@@ -184,7 +184,7 @@ impl AdminApi {
         api
     }
 
-    /// Who asks, by its token.
+    /// The operator who sends the request, by its token.
     fn operator(&self, request: &Request) -> Result<&str, Response> {
         let denied = || {
             fault(401, ApiError::ClientError, "an operator's bearer token is required")
@@ -254,7 +254,7 @@ impl AdminApi {
         }
     }
 
-    /// Whether the switch can clear: store or database, clock, ledger, and an open settlement window.
+    /// Whether the switch can clear: checks store or database, clock, ledger, and an open settlement window.
     async fn ready(&self) -> Response {
         let store = self.service.store().clone();
         let config = self.service.config();
@@ -274,7 +274,7 @@ impl AdminApi {
     }
 }
 
-/// An error of the HTTP frame in the form of this interface.
+/// Converts an error of the HTTP frame to the format of this interface.
 pub(crate) fn of_the_interface(mut frame: Response) -> Response {
     let error = match frame.status {
         ..400 => return frame,

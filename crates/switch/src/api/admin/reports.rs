@@ -25,11 +25,11 @@ use crate::settlement::{Settlement, net};
 use crate::treasury::OperatorError;
 use crate::values::{currency_text, format_signed, format_time, format_uuid, parse_uuid};
 
-/// The settlement bank in headers of messages.
+/// The settlement bank's name in headers of messages.
 const SETTLEMENT_BANK: &str = "SETTLEMENT-BANK";
-/// The longest account number that is no IBAN.
+/// The longest account number other than an IBAN.
 const ACCOUNT_CHARS_MAX: usize = 34;
-/// Transfers in one statement.
+/// The most transfers in one statement.
 const ENTRIES_MAX: usize = 100_000;
 
 const CSV: &str = "text/csv; charset=utf-8";
@@ -43,7 +43,7 @@ fn conflict(text: &str) -> Response {
     failed(&Refusal::Conflict(text.to_owned()).into())
 }
 
-/// A report that would mislead is not made: the settlement or its currency does not allow it.
+/// Reports that would mislead are refused: the settlement or its currency does not allow them.
 fn not_made(error: &ReportError) -> Response {
     conflict(&error.to_string())
 }
@@ -68,7 +68,7 @@ fn message(wish: &Wish<'_>, header: &Header<'_>, text: String) -> Answer {
     }
 }
 
-/// The settlement bank's leg that a request names.
+/// The settlement leg named in a request.
 fn leg(wish: &Wish<'_>) -> Result<Leg, Response> {
     match wish.request.query_text("leg") {
         Some("collection") => Ok(Leg::Collection),
@@ -112,7 +112,7 @@ impl AdminApi {
                 let found = own.find(|(_, (key, _))| key.participant == number);
                 let (index, (_, row)) =
                     found.ok_or_else(|| nothing("the participant has no part in this settlement"))?;
-                // The message says that the bank has booked it.
+                // The message states that the bank has booked the settlement.
                 if row.state != SettlementState::Settled as u8 {
                     return Err(conflict("the participant's account is not SETTLED yet"));
                 }
@@ -127,7 +127,7 @@ impl AdminApi {
         }
     }
 
-    /// What reports of one currency of a settlement are made from.
+    /// The input for reports on one currency of a settlement.
     fn reported(&self, settlement: &Settlement, currency: u32) -> Result<Reported, Response> {
         let directory = self.service.directory();
         let windows = windows_of(&settlement.row);
@@ -164,7 +164,7 @@ impl AdminApi {
         Ok(found.map_err(|error| failed(&error.into()))?.map(|stored| stored.row))
     }
 
-    /// A participant's transfers of one window in their order, as JSON or CSV, which must make its net.
+    /// A participant's transfers of one window in order, as JSON or CSV, which must add up to its net.
     pub(super) async fn window_statement(&self, wish: &Wish<'_>, window: &str) -> Answer {
         let number = self.number(wish.param(0))?;
         let unknown = || failed(&Refusal::Unknown("settlement window").into());
@@ -175,7 +175,7 @@ impl AdminApi {
         let currency = bodies::currency(currency).map_err(|error| failed(&error))?;
         let before = self.net_row(window, number, currency)?;
         let mut transfers = self.transfers_of(window, number, currency).await?;
-        // Of a window that is still open, more may have been committed between the two.
+        // If the window is still open, more transfers may have been committed between the two reads.
         if before != self.net_row(window, number, currency)? {
             return Err(fault(503, ApiError::ServerBusy, "the window is moving; close it first"));
         }
@@ -207,7 +207,7 @@ impl AdminApi {
             entries: transfers.iter().map(entry).collect(),
             closing,
         };
-        // Checked for JSON too: a statement that does not lead to the net is no statement.
+        // Also checked for JSON: a statement that does not lead to the net would be wrong.
         let table = tables::statement(&statement).map_err(|error| not_made(&error))?;
         match wish.request.query_text("format") {
             Some("csv") => Ok(Response::bytes(200, CSV, table)),
@@ -237,7 +237,7 @@ impl AdminApi {
         }
     }
 
-    /// A transfer as a credit transfer (`pacs.008`) or how it stands (`pacs.002`).
+    /// A transfer as a credit transfer (`pacs.008`), or its status (`pacs.002`).
     pub(super) fn transfer_report(&self, wish: &Wish<'_>) -> Answer {
         let unknown = || failed(&Refusal::Unknown("transfer").into());
         let id = parse_uuid(wish.param(0)).ok_or_else(unknown)?;
@@ -282,7 +282,7 @@ impl AdminApi {
         message(wish, &header, text)
     }
 
-    /// A participant's committed transfers of a window that count towards nets. Reads all transfers.
+    /// A participant's committed transfers of a window that count towards nets. It reads all transfers.
     async fn transfers_of(
         &self,
         window: u64,
@@ -313,7 +313,7 @@ impl AdminApi {
     }
 }
 
-/// The currency that a request names; it need not if there is only one.
+/// The currency named in a request; optional if there is only one.
 fn currency_of(settlement: &Settlement, wish: &Wish<'_>) -> Result<u32, Response> {
     let is_in = |currency: u32| settlement.accounts.iter().any(|(key, _)| key.currency == currency);
     if let Some(text) = wish.request.query_text("currency") {
@@ -338,7 +338,7 @@ fn statement_json(window: u64, statement: &Statement) -> Value {
         .entries
         .iter()
         .map(|entry| {
-            // Checked by the table of the same statement.
+            // The table of the same statement has checked it.
             position += entry.change;
             json!({
                 "time": format_time(entry.at.0), "kind": entry.kind.name(), "transferId": entry.reference,

@@ -18,7 +18,7 @@ use crate::settlement::{Settlement, net};
 use crate::treasury::OperatorError;
 use crate::values::{currency_text, format_amount, format_signed};
 
-/// Windows in one settlement.
+/// The most windows in one settlement.
 const WINDOWS_MAX: usize = 1000;
 
 #[derive(Deserialize)]
@@ -130,7 +130,7 @@ impl AdminApi {
         }))
     }
 
-    /// Steps of accounts, or the end of the whole.
+    /// Takes steps of accounts, or ends the whole settlement.
     pub(super) async fn settlement_change(&self, wish: &Wish<'_>) -> Answer {
         let body: Change = wish.json()?;
         let settlement = self.settlement_of(wish.param(0))?;
@@ -161,7 +161,7 @@ impl AdminApi {
         if self.service.config().four_eyes {
             return self.propose(wish, 200, Order::StepSettlement { settlement: id, steps }).await;
         }
-        // Each account is answered by itself.
+        // Each account is answered separately.
         let service = Arc::clone(&self.service);
         let stepping = tokio::spawn(async move {
             let untaken = service.step_accounts(id, &steps).await?;
@@ -190,7 +190,7 @@ impl AdminApi {
         Ok(Response::json(409, &value))
     }
 
-    /// A step that can be taken as things are.
+    /// A step that is possible in the present state.
     fn step_of(
         &self,
         settlement: &Settlement,

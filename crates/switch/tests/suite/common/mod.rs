@@ -1,4 +1,4 @@
-//! A switch with participants that record what they are sent.
+//! A switch with participants that record the messages they receive.
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ impl TestClock {
 }
 
 impl TestClock {
-    /// Every reading is later than the one before.
+    /// Every reading is later than the previous one.
     fn now(&self) -> u64 {
         self.0.fetch_add(1, Ordering::SeqCst)
     }
@@ -44,7 +44,7 @@ pub fn memory_ledger(clock: &Arc<TestClock>) -> Arc<MemoryLedger> {
     Arc::new(MemoryLedger::new(move || clock.0.load(Ordering::SeqCst) * 1000))
 }
 
-/// A callback as it was received.
+/// A callback as received.
 #[derive(Clone, Debug)]
 pub struct Callback {
     pub method: String,
@@ -87,7 +87,7 @@ impl Handler for Recorder {
     }
 }
 
-/// A participant that records.
+/// A participant that records its callbacks.
 pub struct Fsp {
     pub name: String,
     pub url: String,
@@ -113,7 +113,7 @@ impl Fsp {
         self.recorder.callbacks.lock().unwrap().clone()
     }
 
-    /// The callbacks about a transfer, once there are so many of them.
+    /// The callbacks about a transfer, once there are `count` of them.
     pub async fn about(&self, id: u128, count: usize) -> Vec<Callback> {
         let text = format_uuid(id);
         let concerns = |callback: &Callback| {
@@ -136,7 +136,7 @@ impl Drop for Fsp {
     }
 }
 
-/// Lookups and quotes that may wait for one participant, and its connections for them.
+/// The most lookups and quotes that may wait for one participant, and its connections for them.
 pub const FORWARDING_QUEUE: usize = 64;
 pub const FORWARDING_CONNECTIONS: usize = 4;
 
@@ -282,7 +282,7 @@ impl Scene {
         })
     }
 
-    /// A bulk of `fsp1` for `fsp2`.
+    /// A bulk from `fsp1` to `fsp2`.
     pub fn bulk(&self, id: u128, items: Vec<Value>) -> Value {
         json!({
             "bulkTransferId": format_uuid(id), "bulkQuoteId": format_uuid(id), "payerFsp": "fsp1",
@@ -291,7 +291,7 @@ impl Scene {
         })
     }
 
-    /// Sends a message as participants do.
+    /// Sends a message as a participant does.
     pub async fn send(
         &self,
         method: Method,
@@ -349,7 +349,7 @@ impl Scene {
         self.switch.service().balances(participant, currency()).await
     }
 
-    /// A whole transfer, to its committed end.
+    /// Makes a whole transfer, until it is committed.
     pub async fn transfer(&self, payer: usize, payee: usize, amount: &str) -> u128 {
         let id = self.id();
         let fulfilment = [7; 32];
@@ -361,7 +361,7 @@ impl Scene {
         id
     }
 
-    /// Sends as an operator does.
+    /// Sends a request as an operator does.
     pub async fn admin(&self, method: Method, path: &str, token: &str, body: &Value) -> (u16, Value) {
         let mut call = self
             .client

@@ -39,8 +39,8 @@ pub(crate) enum Use {
 /// denominations `asked`. The answer must be about one of them.
 ///
 /// # Errors
-/// [`CoreError::FalseProof`] if the statement is not signed or contradicts the terms that the master
-/// key signed; [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
+/// [`CoreError::FalseProof`] if the statement is not signed or contradicts the terms that the master key
+/// signed; [`CoreError::UnknownSigningKey`] if it is signed by an unknown key.
 pub(crate) fn verify(
     exchange: &Exchange,
     asked: &[HashCode],

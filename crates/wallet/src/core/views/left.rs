@@ -12,7 +12,7 @@ use super::{Place, exchange_balance, place_of};
 pub struct Left {
     /// Base URL of the exchange.
     pub exchange: String,
-    /// How much.
+    /// The amount.
     pub amount: Amount,
     /// `deposit-fee`, `dust`, `incoming`, `outgoing`, `disputed` or `expired`; `not-deposited` for spendable
     /// coins.

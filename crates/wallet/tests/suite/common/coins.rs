@@ -1,4 +1,4 @@
-//! What the exchange does with coins.
+//! The exchange's operations on coins.
 
 use std::collections::BTreeMap;
 

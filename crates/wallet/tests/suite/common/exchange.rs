@@ -129,7 +129,7 @@ pub struct FakeExchange {
     pub issued: Money,
     /// Money received from the bank.
     pub bank_in: Money,
-    /// What merchants are owed, less fees and refunds, in units. A partial refund may take what is owed for
+    /// Amounts owed to merchants, less fees and refunds, in units. A partial refund may take money owed for
     /// another payment.
     pub owed: i128,
     /// Fees earned, including the remainders of melts and rounding.

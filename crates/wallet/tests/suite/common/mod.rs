@@ -80,7 +80,7 @@ pub type Liar = Box<dyn FnMut(&HttpRequest, &mut FakeExchange, Timestamp) -> Opt
 pub struct Network {
     exchange: Arc<Mutex<FakeExchange>>,
     clock: Arc<TestClock>,
-    /// Counts down at every point where a process could be killed. At zero the request hangs for ever.
+    /// Counts down at every point where a process could be killed. At zero the request hangs forever.
     fuse: AtomicI64,
     pub points: AtomicU64,
     dead: tokio::sync::Notify,

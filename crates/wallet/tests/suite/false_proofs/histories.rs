@@ -65,7 +65,7 @@ async fn a_refused_melt_does_not_prove_that_it_was_made() {
     }
 }
 
-/// A wallet, a copy of it that spent a coin, and what the copy got back as refund.
+/// A wallet, a copy of it that spent a coin, and the refund that the copy got back.
 async fn wallet_with_busy_copy(world: &World) -> (Wallet, Wallet) {
     let wallet = ready(world, "KUDOS:8.01").await;
     let copy = Wallet::in_memory_with(world.options(9));

@@ -1,4 +1,4 @@
-//! A dishonest exchange that refuses with invalid proofs. None of them may cost the wallet money, each is
+//! A dishonest exchange that refuses with invalid proofs. No invalid proof may cost the wallet money, each is
 //! kept as evidence, and disputed operations continue when the exchange becomes honest.
 
 mod claims;

@@ -1,4 +1,4 @@
-//! Against integers of any size, with limbs at their bounds.
+//! Compares with integers of any size, with limbs at their bounds.
 
 use num_bigint::BigUint;
 
@@ -120,7 +120,7 @@ fn products_and_sums_are_those_of_integers() {
     on_lanes(arithmetic);
 }
 
-/// Sums before their carry, with limbs up to the last that is allowed.
+/// Sums before their carry, with limbs up to the largest allowed value.
 #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
 fn sums() {
     let mut rng = Rng::new(8);

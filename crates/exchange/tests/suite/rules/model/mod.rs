@@ -1,5 +1,6 @@
-//! A naive exchange: plain maps, one command at a time, balances summed up from logs at every question.
-//! Written from the rules' text, not from their code, so that the two can be compared.
+//! A naive exchange: plain maps, one command at a time, balances summed from logs whenever they are needed.
+//! Written from the text of the rules and not from their code, so that a comparison can find mistakes in
+//! either.
 
 mod refresh;
 
@@ -16,7 +17,7 @@ use batzen_exchange::rules::{
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{DenomSerial, DepositKey, FreshCoin};
 
-/// Hundred-millionths, with sign.
+/// Hundred-millionths of the currency, signed.
 type Units = i128;
 
 fn u(money: Money) -> Units {
@@ -30,7 +31,7 @@ fn money(units: Units) -> Money {
 /// Why the model refuses: the rules' refusal as text, without the evidence.
 pub type Reason = String;
 
-/// A refusal of the rules as the model says it.
+/// A refusal of the rules in the model's words.
 pub fn reason(refusal: &Refusal) -> Reason {
     match refusal {
         Refusal::ReserveInsufficient(shortage) => short_reserve(&shortage.reserve_pub, shortage.requested),
@@ -47,7 +48,7 @@ fn conflicting(index: usize, coin_pub: &EddsaPublicKey, reason: ConflictReason) 
     format!("coin {index} {coin_pub}: {reason:?}")
 }
 
-/// What a refusal would need to be tried again.
+/// What must become available before a refused command is worth another attempt.
 enum Shortage {
     Reserve(EddsaPublicKey, Units),
     Coin(EddsaPublicKey, Units),
@@ -141,12 +142,12 @@ pub struct Model {
     rcs: BTreeMap<HashCode, EddsaPublicKey>,
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
     transfers: BTreeMap<Wtid, (Units, Sent)>,
-    /// Those that a transient aggregate does not know of.
+    /// Transfers that came after the current aggregation looked.
     unseen_transfers: BTreeSet<Wtid>,
     income: Units,
 }
 
-/// What an aggregation looks for: deposits, transient aggregates, and transfers that have its identifier.
+/// What an aggregation can see: deposits, transient aggregates, and transfers by identifier.
 #[derive(Clone, Default)]
 pub struct Seen {
     deposits: BTreeSet<DepositKey>,
@@ -154,13 +155,13 @@ pub struct Seen {
     transfers: BTreeSet<Wtid>,
 }
 
-/// What is kept from an aggregation, because it was not there when the aggregation looked.
+/// What is hidden from an aggregation because it came after the aggregation looked.
 pub struct Hidden {
     deposits: BTreeMap<DepositKey, Payment>,
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
 }
 
-/// What the model says of the books: wired in, wired out, reserves, outstanding, pending, unrevealed melts,
+/// The balance sheet in the model: wired in, wired out, reserves, outstanding, pending, unrevealed melts,
 /// fees.
 pub type Books = [Money; 7];
 
@@ -197,7 +198,7 @@ impl Model {
         }
     }
 
-    /// What there is to aggregate now.
+    /// What an aggregation would see now.
     pub fn seen(&self) -> Seen {
         Seen {
             deposits: self.deposits.keys().cloned().collect(),
@@ -206,13 +207,13 @@ impl Model {
         }
     }
 
-    /// Whether a transfer has this identifier, as far as an aggregation knows that only wants to keep it for
-    /// later. If it comes to pay, no other transfer may have it.
+    /// Whether a transfer has this identifier, as seen by an aggregation that only keeps the identifier for
+    /// later. An aggregation that pays must check all transfers.
     pub(super) fn has_seen_transfer(&self, wtid: Wtid) -> bool {
         self.transfers.contains_key(&wtid) && !self.unseen_transfers.contains(&wtid)
     }
 
-    /// Takes aside what has come since.
+    /// Hides everything that came after `seen`.
     pub fn hide(&mut self, seen: &Seen) -> Hidden {
         let (old, deposits) =
             std::mem::take(&mut self.deposits).into_iter().partition(|(key, _)| seen.deposits.contains(key));
@@ -226,15 +227,15 @@ impl Model {
         Hidden { deposits, transients }
     }
 
-    /// Puts it back.
+    /// Restores what was hidden.
     pub fn show(&mut self, hidden: Hidden) {
         self.deposits.extend(hidden.deposits);
         self.transients.extend(hidden.transients);
         self.unseen_transfers.clear();
     }
 
-    /// Executes a batch, and those again whose refusal the batch itself has overtaken. Says how many that
-    /// were.
+    /// Executes a batch, then executes refused commands again if a later command of the batch has removed the
+    /// reason. Returns how many were executed again.
     pub fn batch(&mut self, commands: &[Command], now: Timestamp) -> (Vec<Result<Outcome, Reason>>, usize) {
         let mut verdicts: Vec<Option<Result<Outcome, Reason>>> = vec![None; commands.len()];
         let mut open: Vec<usize> = (0..commands.len()).collect();
@@ -372,7 +373,7 @@ impl Model {
         remaining
     }
 
-    /// Past the end, before the start, revoked: in this order.
+    /// Checked in this order: past the end, before the start, revoked.
     fn window(
         (terms, revoked): (&DenomTerms, bool),
         end: Timestamp,
@@ -553,7 +554,7 @@ impl Model {
         Ok(Closed::Closed { wtid, amount: money(balance), fee: money(fee), paid: money(paid) })
     }
 
-    /// Makes a coin known, or finds it to be another one than presented.
+    /// Records a new coin, or checks that a known coin is presented as it was before.
     fn know(&mut self, coin: &PresentedCoin, index: usize) -> Step<()> {
         let known = self.coins.entry(coin.coin_pub).or_insert_with(|| Coin {
             denom: coin.denom.0,

@@ -168,7 +168,7 @@ impl Model {
         };
         let names: Vec<DepositKey> =
             self.deposits.iter().filter(fits).map(|(name, _)| name.clone()).collect();
-        assert!(names.len() <= command.deposits_max, "the model knows no order among deposits");
+        assert!(names.len() <= command.deposits_max, "the model does not order deposits");
         let due = names.iter().any(|name| {
             let deposit = &self.deposits[name];
             deposit.wire_deadline.max(deposit.exchange_time) <= now
