@@ -59,6 +59,9 @@ demo: build ## play one round of digital cash on this machine and keep serving (
 build: needs ## the release binary: target/release/batzen
 	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" $(CARGO) build --profile $(PROFILE) --locked --bin batzen 1>&2
 
+# Most tests wait: for servers, deadlines and PostgreSQL. So more of them run at a time than there are processors.
+test test-fast: export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
+
 test: needs-test ## everything: format, lints, unit, property, vector, crash and end-to-end tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings

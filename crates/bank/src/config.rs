@@ -18,10 +18,12 @@ use crate::rules::Policy;
 /// The forms of a ledger address.
 const LEDGERS: &str = "embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS";
 
-/// The options of section `[bank]` that this bank reads, or knows and ignores (`RAM_LIMIT`, `MAX_DEBT`,
-/// `MAX_DEBT_BANK`, `SERVE`, `DATABASE` are options of other banks; set-ups that contain them expect
-/// overdrafts to work).
-pub const KNOWN_OPTIONS: &[&str] = &[
+/// The options that a bank reads, by section, or knows and ignores (`RAM_LIMIT`, `MAX_DEBT`, `MAX_DEBT_BANK`,
+/// `SERVE` and `DATABASE` are options of other banks; set-ups that contain them expect overdrafts to work).
+pub const KNOWN_OPTIONS: &[(&str, &[&str])] =
+    &[("taler", &["CURRENCY"]), ("bank", BANK_OPTIONS), ("bankdb-postgres", &["CONFIG"])];
+
+const BANK_OPTIONS: &[&str] = &[
     "HTTP_PORT",
     "HOSTNAME",
     "BIND_TO",
@@ -267,7 +269,7 @@ impl BankConfig {
     }
 
     /// Checks the options together.
-    pub(crate) fn check(&self) -> Result<(), OptionsError> {
+    pub fn check(&self) -> Result<(), OptionsError> {
         let is_base = |url: &str| {
             let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
             rest.is_some_and(|rest| rest.len() > 1 && !rest.starts_with('/') && rest.ends_with('/'))

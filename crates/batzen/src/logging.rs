@@ -4,9 +4,11 @@ use std::fs::OpenOptions;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::Mutex;
 
 use anyhow::Context;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// A log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,25 +30,40 @@ impl FromStr for Level {
     }
 }
 
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Lines for people
+    Text,
+    /// One JSON object per line, for collectors of logs
+    Json,
+}
+
 /// Starts logging. Colours only on a terminal and without `NO_COLOR`.
 ///
 /// # Errors
 /// When the log file cannot be opened.
-pub fn init(level: Level, file: Option<&Path>) -> anyhow::Result<()> {
+pub fn init(level: Level, format: Format, file: Option<&Path>) -> anyhow::Result<()> {
     let builder = tracing_subscriber::fmt().with_max_level(level.0).with_target(false);
-    match file {
+    let writer = match file {
         Some(path) => {
             let file = OpenOptions::new()
                 .create(true)
                 .append(true)
                 .open(path)
                 .with_context(|| format!("open log file {}", path.display()))?;
-            builder.with_ansi(false).with_writer(std::sync::Mutex::new(file)).init();
+            BoxMakeWriter::new(Mutex::new(file))
         }
-        None => {
-            let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            builder.with_ansi(colours).with_writer(std::io::stderr).init();
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
+    match format {
+        Format::Text => {
+            let colours =
+                file.is_none() && std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            builder.with_ansi(colours).with_writer(writer).init();
         }
+        // The fields of an event and of the request around it are members of the object.
+        Format::Json => builder.json().flatten_event(true).with_writer(writer).init(),
     }
     Ok(())
 }

@@ -33,6 +33,9 @@ struct Cli {
     /// Append the log to this file instead of standard error
     #[arg(short = 'l', long = "logfile", global = true, value_name = "FILE")]
     logfile: Option<std::path::PathBuf>,
+    /// Form of log lines: text or json
+    #[arg(long, global = true, default_value = "text", hide_possible_values = true, value_name = "FORMAT")]
+    log_format: logging::Format,
     /// Print the version
     #[arg(short = 'v', long, global = true, action = clap::ArgAction::Version)]
     version: Option<bool>,
@@ -45,7 +48,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     let cli = Cli::parse_from(names::native_arguments(std::env::args_os()));
-    if let Err(error) = logging::init(cli.log, cli.logfile.as_deref()) {
+    if let Err(error) = logging::init(cli.log, cli.log_format, cli.logfile.as_deref()) {
         eprintln!("batzen: {error:#}");
         return ExitCode::from(2);
     }

@@ -58,6 +58,13 @@ pub enum ConfigError {
     },
 }
 
+impl fmt::Display for crate::UnknownSection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, section, nearest } = self;
+        write!(f, "{source}: no program reads section [{section}] (did you mean [{nearest}]?)")
+    }
+}
+
 impl fmt::Display for crate::UnknownOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: [{}] {} is not an option of this section", self.source, self.section, self.option)?;

@@ -31,7 +31,7 @@ mod write;
 pub use error::ConfigError;
 pub use expand::ExpandError;
 pub use files::Loader;
-pub use unknown::UnknownOption;
+pub use unknown::{UnknownOption, UnknownSection};
 pub use value::{Expected, FromConfig, parse_duration};
 
 use std::{

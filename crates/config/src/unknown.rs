@@ -1,6 +1,6 @@
-//! Options that no program reads, most likely misspelled.
+//! Sections and options that no program reads, most likely misspelled.
 
-use crate::{Config, Origin, Source, canonical};
+use crate::{Config, Origin, Source, Value, canonical};
 
 /// An option that is unknown in its section.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,42 @@ pub struct UnknownOption {
     pub nearest: Option<String>,
 }
 
+/// A section that no program reads and whose name is similar to one that is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownSection {
+    /// The place of its first option.
+    pub source: Source,
+    /// The section, in upper case.
+    pub section: String,
+    /// The known section with the most similar name; `*` at its end stands for any name.
+    pub nearest: String,
+}
+
 impl Config {
+    /// The sections outside the defaults that are not in `known` (see [`Config::unknown_options`]) but
+    /// similar to one of them. Others belong to other programs.
+    #[must_use]
+    pub fn unknown_sections(&self, known: &[(&str, &[&str])]) -> Vec<UnknownSection> {
+        let mut unknown = Vec::new();
+        for (name, section) in &self.sections {
+            if known.iter().any(|(pattern, _)| matches(pattern, name)) {
+                continue;
+            }
+            let Some(value) = section.options.values().find(|value| is_chosen(value)) else { continue };
+            let nearest = known
+                .iter()
+                .map(|(pattern, _)| canonical(pattern))
+                .map(|pattern| (pattern_distance(&pattern, name), pattern))
+                .filter(|(distance, pattern)| *distance <= tolerance(pattern))
+                .min();
+            if let Some((_, nearest)) = nearest {
+                let source = value.source.clone();
+                unknown.push(UnknownSection { source, section: name.clone(), nearest });
+            }
+        }
+        unknown
+    }
+
     /// The options outside the defaults that are not in `known`, which lists pairs of a section (with `*` at
     /// its end: all sections with this prefix) and its options. Sections that are not in `known` belong to
     /// other programs and are ignored.
@@ -23,26 +58,24 @@ impl Config {
     pub fn unknown_options(&self, known: &[(&str, &[&str])]) -> Vec<UnknownOption> {
         let mut unknown = Vec::new();
         for (name, section) in &self.sections {
-            let applies = |pattern: &str| {
-                let pattern = canonical(pattern);
-                pattern.strip_suffix('*').map_or(*name == pattern, |prefix| name.starts_with(prefix))
-            };
-            let groups: Vec<&[&str]> =
-                known.iter().filter(|(pattern, _)| applies(pattern)).map(|(_, options)| *options).collect();
+            let groups: Vec<&[&str]> = known
+                .iter()
+                .filter(|(pattern, _)| matches(pattern, name))
+                .map(|(_, options)| *options)
+                .collect();
             if groups.is_empty() {
                 continue;
             }
             for (option, value) in &section.options {
-                let ours = matches!(value.source.origin, Origin::Builtin | Origin::Default);
                 let mut options = groups.iter().flat_map(|group| group.iter());
-                if ours || options.clone().any(|known| canonical(known) == *option) {
+                if !is_chosen(value) || options.clone().any(|known| canonical(known) == *option) {
                     continue;
                 }
                 let nearest = options
                     .by_ref()
                     .map(|known| canonical(known))
                     .map(|known| (distance(&known, option), known))
-                    .filter(|(distance, known)| *distance <= 1 + known.len() / 4)
+                    .filter(|(distance, known)| *distance <= tolerance(known))
                     .min()
                     .map(|(_, known)| known);
                 unknown.push(UnknownOption {
@@ -54,6 +87,30 @@ impl Config {
             }
         }
         unknown
+    }
+}
+
+/// Whether a section's name in upper case matches a name, or a prefix with `*` at its end.
+fn matches(pattern: &str, name: &str) -> bool {
+    let pattern = canonical(pattern);
+    pattern.strip_suffix('*').map_or(name == pattern, |prefix| name.starts_with(prefix))
+}
+
+/// Whether the operator wrote the value: it is neither built in nor in the directory of defaults.
+const fn is_chosen(value: &Value) -> bool {
+    !matches!(value.source.origin, Origin::Builtin | Origin::Default)
+}
+
+/// The largest distance of a misspelled name from the name that was meant.
+const fn tolerance(known: &str) -> usize {
+    1 + known.len() / 4
+}
+
+/// The distance between a name and a pattern. Of a longer name, a prefix is compared with only as much text.
+fn pattern_distance(pattern: &str, name: &str) -> usize {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => distance(prefix, &name.chars().take(prefix.chars().count()).collect::<String>()),
+        None => distance(pattern, name),
     }
 }
 

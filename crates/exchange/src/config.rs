@@ -19,7 +19,7 @@ use batzen_signer::service_config::ClientConfig as SignersConfig;
 mod ini;
 
 pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
-pub use ini::unknown_options;
+pub use ini::KNOWN;
 
 /// The number of lanes of an exchange on a database, unless the configuration says otherwise. With service
 /// and server on one core, one lane was faster than three, because three split the work into smaller batches:

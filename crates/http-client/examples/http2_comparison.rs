@@ -208,7 +208,8 @@ async fn send_concurrent(port: u16, requests: usize) {
         let (client, number) = (client.clone(), Arc::clone(&number));
         senders.spawn(async move {
             while number.fetch_add(1, Ordering::Relaxed) < requests {
-                let reply = client.post_idempotent(Bytes::from_static(REQUEST.as_bytes())).await.unwrap();
+                let reply =
+                    client.post_idempotent(Bytes::from_static(REQUEST.as_bytes()), None).await.unwrap();
                 assert!(reply.status == 200 && reply.body == ANSWER);
             }
         });

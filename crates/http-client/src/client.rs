@@ -386,6 +386,12 @@ impl Call<'_> {
         self
     }
 
+    /// The URL with its query.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Sets a header field.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {

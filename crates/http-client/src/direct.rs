@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use batzen_http_codec::concurrent::put_request_head;
+use batzen_http_codec::correlation::CORRELATION_ID;
 use bytes::{Bytes, BytesMut};
 use http::uri::Authority;
-use http::{HeaderMap, Method, Request, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -78,9 +79,6 @@ impl DirectClient {
         let host = uri.authority().filter(is_plain)?;
         let authority: Arc<str> =
             if host.port().is_some() { host.as_str().into() } else { format!("{}:80", host.as_str()).into() };
-        let target = uri.path_and_query().map_or("/", |target| target.as_str());
-        let mut head = BytesMut::new();
-        put_request_head(&mut head, target, host.as_str(), &headers);
         let limits = Limits {
             connect_timeout: options.connect_timeout,
             timeout: options.timeout,
@@ -94,15 +92,15 @@ impl DirectClient {
                 limits,
             ),
             authority,
+            head: request_head(url, &headers),
             headers: headers.into(),
-            head: head.freeze(),
             idle: Arc::default(),
             permits: Arc::new(Semaphore::new(options.connections_max)),
             options,
         })
     }
 
-    /// Sends a body and reads the whole response. If the connection is closed, the request is sent again on
+    /// Sends a body, with this correlation id if there is one, and reads the whole response. If the connection is closed, the request is sent again on
     /// another one, so it may arrive twice.
     ///
     /// # Errors
@@ -110,8 +108,21 @@ impl DirectClient {
     ///
     /// # Panics
     /// Never: the semaphore is not closed.
-    pub async fn post_idempotent(&self, body: Bytes) -> Result<Reply, ClientError> {
-        let message = Message { head: self.head.clone(), body: body.clone() };
+    pub async fn post_idempotent(
+        &self,
+        body: Bytes,
+        correlation_id: Option<HeaderValue>,
+    ) -> Result<Reply, ClientError> {
+        // Without an id, all requests share one head.
+        let (head, headers) = match correlation_id {
+            None => (self.head.clone(), Arc::clone(&self.headers)),
+            Some(id) => {
+                let mut headers = (*self.headers).clone();
+                headers.insert(HeaderName::from_static(CORRELATION_ID), id);
+                (request_head(&self.url, &headers), headers.into())
+            }
+        };
+        let message = Message { head, body: body.clone() };
         let url = || (*self.url).to_owned();
         match self.concurrent.send(message).await {
             Ok(response) => {
@@ -127,13 +138,13 @@ impl DirectClient {
             Err(ConcurrentFailure::TooLarge) => return Err(self.too_large()),
         }
         let _permit = self.permits.acquire().await.expect("it is never closed");
-        match tokio::time::timeout(self.options.timeout, self.exchange(body)).await {
+        match tokio::time::timeout(self.options.timeout, self.exchange(&headers, body)).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::Timeout { url: url() }),
         }
     }
 
-    async fn exchange(&self, body: Bytes) -> Result<Reply, ClientError> {
+    async fn exchange(&self, headers: &HeaderMap, body: Bytes) -> Result<Reply, ClientError> {
         let url = &*self.url;
         let broken = |reason| ClientError::Broken { url: url.to_owned(), reason };
         loop {
@@ -142,7 +153,7 @@ impl DirectClient {
                 Some(connection) => (true, connection),
                 None => (false, self.connect(url).await?),
             };
-            let request = self.request(url, body.clone())?;
+            let request = self.request(url, headers, body.clone())?;
             match connection.send(url, request, self.options.max_reply_bytes).await {
                 Ok((reply, connection)) => {
                     if let Some(connection) = connection {
@@ -164,7 +175,7 @@ impl DirectClient {
         ClientError::BadReply { url: (*self.url).to_owned(), status: 0, reason }
     }
 
-    fn request(&self, url: &str, body: Bytes) -> Result<Request<Body>, ClientError> {
+    fn request(&self, url: &str, headers: &HeaderMap, body: Bytes) -> Result<Request<Body>, ClientError> {
         let invalid = |reason: String| ClientError::Invalid { url: url.to_owned(), reason };
         let uri: Uri = url.parse().map_err(|error: http::uri::InvalidUri| invalid(error.to_string()))?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -173,7 +184,7 @@ impl DirectClient {
             .uri(path)
             .body(Full::new(body))
             .map_err(|error| invalid(error.to_string()))?;
-        *request.headers_mut() = (*self.headers).clone();
+        *request.headers_mut() = headers.clone();
         let host = uri.authority().map_or(&*self.authority, |authority| authority.as_str());
         let host = host.parse().map_err(|_| invalid("host".to_owned()))?;
         request.headers_mut().insert(header::HOST, host);
@@ -239,6 +250,18 @@ impl Connection {
         let is_usable = matches!(drive(&mut self.driver, self.sender.ready()).await, Ok(Ok(())));
         Ok((reply, is_usable.then_some(self)))
     }
+}
+
+/// The request line and header fields of a concurrent request to a URL.
+///
+/// # Panics
+/// If it is not a URL; it was checked when the client was made.
+fn request_head(url: &str, headers: &HeaderMap) -> Bytes {
+    let uri: Uri = url.parse().expect("the URL was checked");
+    let target = uri.path_and_query().map_or("/", |target| target.as_str());
+    let mut head = BytesMut::new();
+    put_request_head(&mut head, target, uri.authority().map_or("", Authority::as_str), headers);
+    head.freeze()
 }
 
 /// Waits for `wanted` while it drives the connection. An error if the connection ends first.
@@ -328,7 +351,7 @@ mod tests {
     }
 
     async fn post(client: &DirectClient) -> Result<Reply, ClientError> {
-        client.post_idempotent(Bytes::from_static(b"{}")).await
+        client.post_idempotent(Bytes::from_static(b"{}"), None).await
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ mod direct;
 pub mod fuzz_entry;
 mod retry;
 
+pub use batzen_http_codec::correlation;
 pub use bytes::Bytes;
 pub use client::{Call, Client, ClientError, ClientOptions, Reply, basic_auth};
 pub use direct::{DirectClient, DirectOptions};

@@ -6,13 +6,15 @@
 //! |---|---|
 //! | `head` | parses a message at the start of a buffer: its head, and where it ends |
 //! | `concurrent` | messages of the protocol with many requests under way on one connection |
+//! | `correlation` | ids that connect the logs of several services |
 //! | `zlib` | bodies with `Content-Encoding: deflate` |
 //!
-//! Pure functions of their input: no I/O, no clock.
+//! Pure functions of their input: no I/O, no clock. New correlation ids are the exception: they are random.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod concurrent;
+pub mod correlation;
 mod head;
 #[cfg(feature = "testing")]
 pub mod testing;

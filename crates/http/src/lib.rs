@@ -28,6 +28,7 @@ mod page;
 mod proxies;
 mod readiness;
 mod request;
+mod request_log;
 mod response;
 mod routes;
 mod server;

@@ -195,18 +195,6 @@ impl Head {
         })
     }
 
-    /// The correlation id, for logs: letters, digits and `-`, fewer than 64 characters. A malformed one is
-    /// ignored.
-    #[must_use]
-    pub fn correlation_id(&self) -> Option<&str> {
-        let id = self.headers.get("taler-correlation-id")?.to_str().ok()?;
-        let ok = id.len() < 64 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-        if !ok {
-            tracing::warn!("malformed correlation id ignored");
-        }
-        ok.then_some(id)
-    }
-
     /// User name and password of HTTP basic authentication (RFC 7617), if well-formed.
     #[must_use]
     pub fn basic_auth(&self) -> Option<(String, String)> {
@@ -440,12 +428,6 @@ mod tests {
         ] {
             set(http::header::ACCEPT_ENCODING, value, &mut head);
             assert_eq!(head.accepts_deflate(), want, "{value}");
-        }
-        for (value, want) in
-            [("abc-123", true), ("a b", false), (&"x".repeat(64), false), (&"x".repeat(63), true)]
-        {
-            set(HeaderName::from_static("taler-correlation-id"), value, &mut head);
-            assert_eq!(head.correlation_id().is_some(), want, "{value}");
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     pace::Pace,
     proxies::TrustedProxies,
     request::{Head, Peer, Place, Request},
+    request_log::Entry,
     response::Response,
     server::LINGER_CLOSES_MAX,
     shares::{Client, Hold, Key, Resource, Shares},
@@ -23,6 +24,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
 
 /// A body may inflate to this many times its size, and to [`INFLATED_BYTES_FREE`] more. Our JSON inflates by
 /// a factor of three to ten.
@@ -45,6 +47,13 @@ pub trait Handler: Send + Sync + 'static {
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         let _ = head;
         Ok(Admission::default())
+    }
+
+    /// Whether the correlation id that the client sent with a request may be logged. Not for requests that must
+    /// not be linked with others of the same client; they get an id of their own.
+    fn logs_given_correlation_id(&self, head: &Head) -> bool {
+        let _ = head;
+        true
     }
 
     /// Checks the request with which a client changes to concurrent requests ([`ServerOptions::concurrent`]).
@@ -332,6 +341,7 @@ impl<H: Handler> Frame<H> {
         let head = Head::new(parts.method, &parts.uri, parts.headers, link.peer, address);
         let (is_head, is_options) = (head.is_head, head.method == Method::OPTIONS);
         let deflates = self.options.compress && head.accepts_deflate();
+        let mut entry = Entry::new(&head, || self.handler.logs_given_correlation_id(&head));
         let response = if target_bytes > self.options.max_target_bytes {
             self.refuse(conn, &body, self.frame_error(FrameError::UriTooLong, ""))
         } else if header_bytes > self.options.max_header_bytes {
@@ -350,9 +360,11 @@ impl<H: Handler> Frame<H> {
                 Err(response) => self.refuse(conn, &body, response),
             }
         } else {
-            self.answer(conn, &client, head, body).await?
+            self.answer(conn, &client, head, body).instrument(entry.span()).await?
         };
-        let response = self.finish(&link, &client, response, deflates, is_options).await;
+        let mut response = self.finish(&link, &client, response, deflates, is_options).await;
+        entry.echo(response.headers_mut());
+        entry.finish(response.status().as_u16());
         unanswered.armed = false;
         self.stats.count_response(response.status().as_u16());
         if !is_head {
@@ -415,6 +427,7 @@ impl<H: Handler> Frame<H> {
         let RequestMessage { method, uri, headers, body } = request;
         let (address, client) = self.client(link, &headers);
         let head = Head::new(method, &uri, headers, link.peer, address);
+        let entry = Entry::new(&head, || self.handler.logs_given_correlation_id(&head));
         add(&self.stats.body_bytes_received, body.len() as u64);
         let mut hold = client.hold(Resource::Bodies);
         let response = match self.handler.admit(&head) {
@@ -428,13 +441,14 @@ impl<H: Handler> Frame<H> {
             Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => self
                 .frame_error(FrameError::EncodingUnsupported, "concurrent requests have no content encoding"),
             Ok(_) if !hold.grow(body.len(), 0) => self.too_busy(Resource::Bodies),
-            Ok(_) => self.handled(&client, head, body, hold).await,
+            Ok(_) => self.handled(&client, head, body, hold).instrument(entry.span()).await,
         };
         let (response, hold) = match self.charge(link, &client, response.body.len()) {
             Ok(hold) => (response, hold),
             Err(refusal) => (refusal, None),
         };
         unanswered.armed = false;
+        entry.finish(response.status);
         self.stats.count_response(response.status);
         add(&self.stats.body_bytes_sent, response.body.len() as u64);
         WholeResponse { response, hold }

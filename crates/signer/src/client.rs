@@ -70,6 +70,8 @@ struct Pending {
     count: usize,
     body: Vec<u8>,
     sent: bool,
+    /// The request that needs the answer, for the log.
+    span: tracing::Span,
     reply: Reply,
 }
 
@@ -202,7 +204,8 @@ impl SignerClient {
             }
             let (reply, answer) = oneshot::channel();
             let count = places.len();
-            queue.push_back(Pending { kind, modulus, count, body, sent: false, reply });
+            let span = tracing::Span::current();
+            queue.push_back(Pending { kind, modulus, count, body, sent: false, span, reply });
             answers.push((kind, modulus, places, answer));
         }
         drop(queue);

@@ -3,8 +3,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use batzen_http_client::correlation::{CORRELATION_ID, new_correlation_id};
 use batzen_http_client::{
     Call, Client, ClientError, ClientOptions, DirectClient, DirectOptions, HeaderMap, HeaderValue, Reply,
     basic_auth, header,
@@ -83,6 +84,28 @@ impl IncomingRow {
             format!("{error}: {text}")
         });
         Self { row_id, transaction }
+    }
+}
+
+/// A request to the bank, for the log.
+struct Correlation {
+    url: String,
+    id: String,
+    began: Instant,
+}
+
+impl Correlation {
+    fn new(url: String) -> Self {
+        Self { url, id: new_correlation_id(), began: Instant::now() }
+    }
+
+    fn log(self, sent: &Result<Reply, ClientError>) {
+        let Self { url, id, began } = self;
+        let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        match sent {
+            Ok(reply) => tracing::debug!(url, id, status = reply.status, micros, "the bank answered"),
+            Err(error) => tracing::debug!(url, id, %error, micros, "the bank did not answer"),
+        }
     }
 }
 
@@ -191,7 +214,17 @@ impl WireGatewayClient {
             return self.send(self.client.post(self.url("transfer")).json(request)).await?.ok();
         };
         let body = serde_json::to_vec(request).expect("transfers have string keys");
-        direct.post_idempotent(body.into()).await?.ok()
+        // Ids make requests larger, so only a log that shows them gets them.
+        let is_logged = tracing::enabled!(tracing::Level::DEBUG);
+        let correlation = is_logged.then(|| Correlation::new(self.url("transfer")));
+        let header = correlation.as_ref().map(|correlation| {
+            HeaderValue::from_str(&correlation.id).expect("an id is a valid header value")
+        });
+        let sent = direct.post_idempotent(body.into(), header).await;
+        if let Some(correlation) = correlation {
+            correlation.log(&sent);
+        }
+        sent?.ok()
     }
 
     /// Moves money to the account, with a reserve key as subject. Only test banks have this endpoint. It is
@@ -210,13 +243,18 @@ impl WireGatewayClient {
         format!("{}{path}", self.base_url)
     }
 
+    /// Sends a call with a correlation id of its own, which the bank's log has, too.
     async fn send(&self, call: Call<'_>) -> Result<Reply, ClientError> {
-        match &self.auth {
+        let correlation = Correlation::new(call.url().to_owned());
+        let call = call.header(CORRELATION_ID, &correlation.id);
+        let sent = match &self.auth {
             GatewayAuth::None => call,
             GatewayAuth::Basic { username, password } => call.basic_auth(username, password),
         }
         .send()
-        .await
+        .await;
+        correlation.log(&sent);
+        sent
     }
 
     async fn history<H: DeserializeOwned>(

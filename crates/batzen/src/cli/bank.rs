@@ -18,7 +18,7 @@ use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::sample;
+use super::{known_options, sample};
 
 /// Run the bank.
 #[derive(Args)]
@@ -168,6 +168,7 @@ pub fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
 
 fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
     let ini = args.common.load()?;
+    known_options::warn(&ini);
     let mut config = if ini.text("taler", "CURRENCY").is_some() {
         BankConfig::from_config(&ini)?
     } else {

@@ -1,24 +1,34 @@
-//! `batzen config`: reads and changes options of the configuration, as `taler-config` does.
+//! `batzen config`: reads, changes and checks options of the configuration. The first two are those of
+//! `taler-config`.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
+use batzen_bank::BankConfig;
 use batzen_cli_support::services::Common;
-use batzen_config::Config;
-use clap::Args;
+use batzen_config::{Config, Origin};
+use batzen_exchange::config::ExchangeConfig;
+use batzen_signer::service_config::SignerConfig;
+use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+
+use super::{known_options, ledger, switch};
 
 /// Arguments of `batzen config`.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Without --section: every option, its value and its source; secrets are not shown.
 
 Examples:
+  batzen config check --config taler.conf
   batzen config --list-sections
   batzen config -s exchange -o BASE_URL
   batzen config -s taler-exchange-secmod-rsa -o KEY_DIR -f
   batzen config -c taler.conf -s exchange -o PORT -V 8181")]
 pub struct ConfigArgs {
+    #[command(subcommand)]
+    command: Option<ConfigCommand>,
     #[command(flatten)]
     common: Common,
     /// List the sections
@@ -41,11 +51,36 @@ pub struct ConfigArgs {
     json: bool,
 }
 
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Check the configuration of every service that the file configures
+    ///
+    /// Reports invalid values, options that no program reads with the nearest known name, and warnings. Exit
+    /// code 1 if it finds anything. Reads no keys, opens no store, and connects to nothing.
+    #[command(after_help = "Examples:
+  batzen config check --config exchange.conf
+  batzen config check --config exchange.conf --json")]
+    Check(CheckArgs),
+}
+
+/// Options of `config check`.
+#[derive(Args)]
+struct CheckArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// A configuration that cannot be read or written; a section or option that does not exist.
 pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
+    if let Some(ConfigCommand::Check(args)) = args.command {
+        return check(&args);
+    }
     if let (Some(section), Some(option), Some(value)) = (&args.section, &args.option, &args.value) {
         set(&args.common, section, option, value)?;
         return Ok(ExitCode::SUCCESS);
@@ -70,6 +105,68 @@ pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     let answer = if args.json { format!("{value}\n") } else { text };
     std::io::stdout().write_all(answer.as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A service, and whether its configuration can be read.
+struct Checked {
+    service: &'static str,
+    error: Option<String>,
+}
+
+fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let Some(file) = args.common.file() else {
+        bail!("no configuration file is named and none exists: name the one to check with --config FILE");
+    };
+    let ini = args.common.load()?;
+    let services = check_services(&ini);
+    let mut findings: Vec<String> = ini.warnings().to_vec();
+    findings.extend(known_options::unknown(&ini));
+    if services.is_empty() {
+        findings.push("no section of a service: [exchange], [bank], [ledger], [switch], [signer]".to_owned());
+    }
+    let is_fine = findings.is_empty() && services.iter().all(|service| service.error.is_none());
+    let mut answer = String::new();
+    if args.json {
+        let services = services.iter().map(|checked| (checked.service.to_owned(), json!(checked.error)));
+        let services: Map<String, Value> = services.collect();
+        answer = json!({ "file": file, "ok": is_fine, "errors": services, "warnings": findings }).to_string();
+        answer.push('\n');
+    } else {
+        for Checked { service, error } in &services {
+            answer += &format!("{service:9} {}\n", error.as_deref().unwrap_or("ok"));
+        }
+        for finding in &findings {
+            answer += &format!("warning   {finding}\n");
+        }
+    }
+    std::io::stdout().write_all(answer.as_bytes())?;
+    Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Reads the configuration of each service that the operator has written options for. The defaults that are
+/// installed beside the program do not count.
+fn check_services(ini: &Config) -> Vec<Checked> {
+    let is_written = |section: &str| {
+        let is_chosen = |origin| !matches!(origin, Origin::Builtin | Origin::Default);
+        ini.options(section).any(|(_, value)| is_chosen(value.source.origin))
+    };
+    let has_account = ini.sections_with(&["exchange-account-"]).any(|(section, _)| is_written(section));
+    let mut checked = Vec::new();
+    let mut add = |service, is_configured: bool, read: &dyn Fn() -> anyhow::Result<()>| {
+        if is_configured {
+            let error = read().err().map(|error| crate::format_error_chain(&error));
+            checked.push(Checked { service, error });
+        }
+    };
+    add("exchange", has_account, &|| Ok(ExchangeConfig::from_ini(ini)?.validate()?));
+    add("bank", is_written("bank"), &|| Ok(BankConfig::from_config(ini)?.check()?));
+    add("ledger", is_written("ledger"), &|| ledger::ServeConfig::from_ini(ini).map(drop));
+    add("switch", is_written("switch"), &|| {
+        switch::ledger_address(ini)?;
+        switch::from_ini(ini)?.check().map_err(anyhow::Error::msg)
+    });
+    add("signer", is_written("signer"), &|| Ok(SignerConfig::from_ini(ini).map(drop)?));
+    checked
 }
 
 /// Writes one option to the file, which is created if it is named but missing.

@@ -5,6 +5,7 @@ mod bench;
 mod config;
 mod doctor;
 mod exchange;
+mod known_options;
 mod ledger;
 mod manual;
 mod sample;

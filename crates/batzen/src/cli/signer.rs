@@ -22,8 +22,9 @@ use batzen_signer::state::Signer;
 use batzen_signer::status::StatusReport;
 use clap::{Args, Subcommand};
 
-use super::sample;
 use serde_json::json;
+
+use super::{known_options, sample};
 
 /// How long a signer may take to answer an operator's request.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -106,7 +107,9 @@ pub fn run(args: SignerArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn load(common: &Common) -> anyhow::Result<(SignerConfig, EddsaPrivateKey)> {
-    let config = SignerConfig::from_ini(&common.load()?)?;
+    let ini = common.load()?;
+    known_options::warn(&ini);
+    let config = SignerConfig::from_ini(&ini)?;
     let key = channel::load_key(&config.key_file)?;
     Ok((config, key))
 }

@@ -1,4 +1,4 @@
-//! `batzen config`: the requests that test harnesses and operators make of `taler-config`.
+//! `batzen config`: the requests that test harnesses and operators make of `taler-config`, and the check.
 
 use crate::common;
 
@@ -78,4 +78,45 @@ fn errors_say_what_to_do() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}");
         assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
     }
+}
+
+#[test]
+fn a_check_finds_misspelled_options_and_invalid_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, file) = (dir.path(), dir.path().join("all.conf"));
+    let sample = |service: &str| {
+        stdout(&common::batzen().args([service, "sample-config"]).env("HOME", home).output().unwrap())
+    };
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let plain = config(home, &["check", "-c", file.to_str().unwrap()]);
+        let json = config(home, &["check", "-c", file.to_str().unwrap(), "--json"]);
+        assert_eq!(plain.status.code(), json.status.code());
+        let facts: serde_json::Value = serde_json::from_str(&stdout(&json)).unwrap();
+        assert_eq!(facts["ok"], plain.status.success());
+        (plain.status.success(), stdout(&plain), facts)
+    };
+    for service in ["exchange", "bank", "ledger", "switch"] {
+        let (is_fine, text, facts) = check(&sample(service));
+        assert!(is_fine, "{service}: {text}");
+        assert_eq!(text, format!("{service:9} ok\n"));
+        assert_eq!(facts["errors"], serde_json::json!({ service: null }));
+    }
+    // Several services in one file, each with its own mistake.
+    let exchange = sample("exchange").replace("VALUE = KUDOS:10\n", "VALUE = EUR:10\n");
+    let bank = "[bank]\nHTTP_PROT = 8082\nPASSWORD_PASSES = many\n[exchnage]\nPORT = 1\n";
+    let (is_fine, text, facts) = check(&format!("{exchange}\n{bank}"));
+    assert!(!is_fine);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert!(lines[0].starts_with("exchange ") && lines[0].contains("[COIN_KUDOS_10] VALUE"), "{text}");
+    assert!(lines[1].starts_with("bank ") && lines[1].contains("PASSWORD_PASSES"), "{text}");
+    assert!(lines[2].starts_with("warning ") && lines[2].contains("(did you mean [EXCHANGE]?)"), "{text}");
+    assert!(lines[3].contains("HTTP_PROT") && lines[3].contains("(did you mean HTTP_PORT?)"), "{text}");
+    assert_eq!(facts["warnings"].as_array().unwrap().len(), 2);
+    // The sample of a signer has placeholders, which the check names.
+    let (is_fine, text, _) = check(&sample("signer"));
+    assert!(!is_fine && text.starts_with("signer ") && text.contains("PUBLIC_KEY"), "{text}");
+    let (is_fine, text, _) = check("[paths]\nTALER_HOME = /tmp\n");
+    assert!(!is_fine && text.contains("no section of a service"), "{text}");
 }

@@ -91,3 +91,77 @@ fn the_wallet_against_a_running_demo() {
     assert!(run(&["exchange", "totals", data]).status.success());
     assert!(run(&["bank", "totals", &format!("{data}/bank")]).status.success());
 }
+
+/// Waits until the log of a service has a text, and returns the log.
+fn wait_for(dir: &Path, service: &mut Service, text: &str) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let log = std::fs::read_to_string(dir.join("demo.log")).unwrap();
+        if log.contains(text) {
+            return log;
+        }
+        service.assert_runs();
+        assert!(Instant::now() < deadline, "the demo does not print {text:?}: {log}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn the_printed_commands_work_and_the_wallets_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = ["demo", "--rsa-bits", "1024", "--bank-port", "0", "--exchange-port", "0", "--load", "4"];
+    let temporary = dir.path().to_str().unwrap();
+    let mut demo = Service::start_with(dir.path(), "demo", &arguments, &[("TMPDIR", temporary)]);
+    let log = wait_for(dir.path(), &mut demo, "  zoe transactions\n");
+    let commands: Vec<&str> = log
+        .split("In another terminal:")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("  "))
+        .collect();
+    assert_eq!(commands.len(), 6, "{log}");
+    let script = commands.join("\n");
+    let output = std::process::Command::new("sh").args(["-ec", &script]).output().unwrap();
+    assert!(output.status.success(), "{script}\n{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("KUDOS:7.5"), "{}", stdout(&output));
+
+    // Nobody can overdraw an account.
+    let too_much = format!("{}\n{}", commands[0], commands[1].replace("KUDOS:20", "KUDOS:990"));
+    let output = std::process::Command::new("sh").args(["-ec", &too_much]).output().unwrap();
+    assert!(!output.status.success(), "{}", stdout(&output));
+    assert!(stderr(&output).contains("does not hold enough money"), "{}", stderr(&output));
+
+    // The load pays for a while.
+    std::thread::sleep(Duration::from_secs(2));
+    let (status, _) = demo.terminate();
+    let log = std::fs::read_to_string(dir.path().join("demo.log")).unwrap();
+    assert!(status.success(), "{status}: {log}");
+    let payments = log.split("The load made ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(payments.parse::<u64>().unwrap() > 0, "{log}");
+    let (_, end) = log.split_once("The final balance sheet").unwrap();
+    assert!(end.contains("they are equal"), "{end}");
+    let kept = end.split("batzen demo --data ").nth(1).unwrap().lines().next().unwrap();
+    assert!(Path::new(kept).join("wallets/zoe.db").exists(), "{kept}");
+    let results = json(&run(&["demo", "--once", "--json", "--rsa-bits", "1024", "--data", kept]));
+    assert_eq!(results["balance"]["conserved"], true);
+}
+
+#[test]
+fn a_directory_that_nobody_needs_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = ["demo", "--json", "--rsa-bits", "1024", "--bank-port", "0", "--exchange-port", "0"];
+    let temporary = dir.path().to_str().unwrap();
+    let mut demo = Service::start_with(dir.path(), "demo", &arguments, &[("TMPDIR", temporary)]);
+    let results: Value = serde_json::from_str(&wait_for(dir.path(), &mut demo, "\n}\n")).unwrap();
+    let data = results["data"].as_str().unwrap();
+    assert!(Path::new(data).starts_with(dir.path()) && Path::new(data).exists());
+    let (status, _) = demo.terminate();
+    assert!(status.success(), "{status}");
+    let log = std::fs::read_to_string(dir.path().join("demo.log")).unwrap();
+    let mut documents = serde_json::Deserializer::from_str(&log).into_iter::<Value>();
+    let last = documents.nth(1).unwrap().unwrap();
+    assert_eq!(last["final_balance"]["conserved"], true);
+    assert_eq!(last["data_kept"], false);
+    assert!(!Path::new(data).exists());
+}

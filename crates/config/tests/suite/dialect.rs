@@ -212,6 +212,23 @@ fn unknown_options_are_reported_with_the_nearest() {
 }
 
 #[test]
+fn misspelled_sections_are_reported() {
+    let text =
+        "[exchnage]\na=b\n[coin-eur]\nc=d\n[cion_1]\ne=f\n[merchant]\ng=h\n[exchange]\nport=1\n[exchang]\n";
+    let config = Config::parse(text).unwrap();
+    let known: &[(&str, &[&str])] = &[("exchange", &["PORT"]), ("coin_*", &["VALUE"])];
+    let unknown: Vec<String> = config.unknown_sections(known).iter().map(ToString::to_string).collect();
+    assert_eq!(
+        unknown,
+        [
+            "line 6: no program reads section [CION_1] (did you mean [COIN_*]?)",
+            "line 4: no program reads section [COIN-EUR] (did you mean [COIN_*]?)",
+            "line 2: no program reads section [EXCHNAGE] (did you mean [EXCHANGE]?)",
+        ]
+    );
+}
+
+#[test]
 fn set_remove_and_write_back() {
     let mut config = Config::parse("[s]\nb = 2\na = \" x \"\n").unwrap();
     config.set("New", "Key", "\"quoted\"").unwrap();

@@ -15,7 +15,7 @@ const DATABASE: &str = "batzen";
 pub struct Books {
     url: Option<String>,
     /// The database's server, if it is ours; it ends when this is dropped.
-    _cluster: Option<Cluster>,
+    cluster: Option<Cluster>,
 }
 
 impl Books {
@@ -27,7 +27,7 @@ impl Books {
     pub fn open(kind: StoreKind, url: Option<String>, kept: Option<&Path>) -> anyhow::Result<Self> {
         ensure!(kind == StoreKind::Postgres || url.is_none(), "--database needs --store postgres");
         if kind == StoreKind::Embedded || url.is_some() {
-            return Ok(Self { url, _cluster: None });
+            return Ok(Self { url, cluster: None });
         }
         if let Some(dir) = kept {
             // If we are root, the server runs as another user, who must be able to traverse this directory
@@ -42,7 +42,7 @@ impl Books {
         if cluster.sql("postgres", &there)? == "0" {
             cluster.create_database(DATABASE)?;
         }
-        Ok(Self { url: Some(cluster.url(DATABASE)), _cluster: Some(cluster) })
+        Ok(Self { url: Some(cluster.url(DATABASE)), cluster: Some(cluster) })
     }
 
     /// The storage of one service: in this directory, or in the database if there is one.
@@ -51,6 +51,11 @@ impl Books {
             Some(url) => StoreConfig::Postgres { url: url.clone() },
             None => StoreConfig::Embedded { dir: dir.to_owned() },
         }
+    }
+
+    /// Whether the database is in a server of our own.
+    pub fn is_own_database(&self) -> bool {
+        self.cluster.is_some()
     }
 
     /// The database, if there is one.

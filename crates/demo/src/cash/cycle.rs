@@ -26,7 +26,8 @@ use super::books::Books;
 use super::merchant::{Paid, Sale, deadline};
 use super::proof;
 use super::report::{Failed, Report, StepSummary};
-use super::world::{EXCHANGE_ACCOUNT, HOSTNAME, Options, World};
+use super::world::{EXCHANGE_ACCOUNT, HOSTNAME, Options, PEOPLE as NAMES, World};
+use crate::play_money;
 use crate::sheet::BalanceSheet;
 
 /// Time limit for anything that should be quick.
@@ -52,10 +53,10 @@ type Withdrawals = &'static [(&'static str, CipherChoice)];
 /// Name, withdrawals from an exchange with RSA coins only, and from one that also offers Clause Schnorr
 /// coins.
 const PEOPLE: [(&str, Withdrawals, Withdrawals); 3] = [
-    ("alice", &[("20", CipherChoice::Rsa)], &[("20", CipherChoice::Rsa)]),
-    ("bob", &[("20", CipherChoice::Rsa)], &[("20", CipherChoice::Cs)]),
+    (NAMES[0], &[("20", CipherChoice::Rsa)], &[("20", CipherChoice::Rsa)]),
+    (NAMES[1], &[("20", CipherChoice::Rsa)], &[("20", CipherChoice::Cs)]),
     (
-        "carol",
+        NAMES[2],
         &[("10", CipherChoice::Rsa), ("10", CipherChoice::Rsa)],
         &[("10", CipherChoice::Rsa), ("10", CipherChoice::Cs)],
     ),
@@ -300,6 +301,7 @@ impl Round<'_> {
         let dir = batzen_cli_support::services::directory(&self.world.dir.join("reserves"))?;
         std::fs::write(dir.join(format!("{reserve_pub}.json")), serde_json::to_vec(&key)?)?;
         let amount = self.amount("3.5")?;
+        play_money::open_account(&self.world.client, &self.world.bank.base_url, "dora", "dora").await?;
         let debit_account = format!("payto://x-taler-bank/{HOSTNAME}/dora?receiver-name=dora");
         self.gateway().add_incoming(&AddIncomingRequest { amount, reserve_pub, debit_account }).await?;
         // The answer waits until the money has arrived.

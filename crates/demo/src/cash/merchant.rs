@@ -20,6 +20,7 @@ use batzen_wire_gateway::OutgoingTransaction;
 use serde_json::json;
 
 /// The merchant.
+#[derive(Clone)]
 pub struct Merchant {
     key: EddsaPrivateKey,
     /// Its public key.

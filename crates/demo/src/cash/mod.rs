@@ -6,12 +6,14 @@
 //! | `books` | directories, or a database, whose server is ours if none is named |
 //! | `world` | the bank, the exchange, the people, and the state that is saved |
 //! | `cycle` | the round, step by step |
+//! | `load` | customers who keep paying while the demo serves |
 //! | `merchant` | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
 //! | `proof` | checks the history by which a double spend is refused |
 //! | `report` | prints the steps, for people or for programs |
 
 mod books;
 mod cycle;
+mod load;
 mod merchant;
 mod proof;
 mod report;
@@ -19,6 +21,7 @@ mod world;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use batzen_bank::LedgerAddress;
@@ -28,12 +31,14 @@ use clap::Args;
 
 use crate::sheet::BalanceSheet;
 use books::Books;
-use report::Report;
+use load::Load;
+use report::{DataAtEnd, Report};
 
 /// Play a round of digital cash on this machine, and prove that every balance is right.
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen demo                          play, then serve until Ctrl-C
+  batzen demo --load 5                 the same, with five payments per second until Ctrl-C
   batzen demo --once --json            for scripts
   batzen demo --store postgres         the books in a PostgreSQL server started for the demo
   batzen demo --data ./demo-data       keep everything; the next run continues the books
@@ -72,6 +77,9 @@ pub struct DemoArgs {
     /// Key size of RSA denominations in bits
     #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
     rsa_bits: u32,
+    /// Serve with a steady load of this many payments per second, so that the dashboards move
+    #[arg(long, value_name = "N", conflicts_with = "once", value_parser = clap::value_parser!(u64).range(1..=100))]
+    load: Option<u64>,
     /// Also offer and withdraw Clause Schnorr coins; the GNU Taler wallet of December 2022 cannot withdraw
     /// from such an exchange
     #[arg(long)]
@@ -109,17 +117,35 @@ impl DataDir {
 pub fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let data_dir = DataDir::new(args.data.as_deref())?;
     let books = Books::open(args.store, args.database.clone(), args.data.as_ref().map(|_| data_dir.path()))?;
-    let code = services::block_on(play(&args, data_dir.path(), &books));
+    let ended = services::block_on(play(&args, data_dir.path(), &books));
     drop(books);
-    if let DataDir::Temporary(dir) = data_dir
-        && let Err(error) = dir.close()
-    {
-        tracing::warn!(%error, "the temporary directory stays");
+    if let DataDir::Temporary(dir) = data_dir {
+        if ended.as_ref().is_ok_and(|ended| ended.keeps_data) {
+            let _ = dir.keep();
+        } else if let Err(error) = dir.close() {
+            tracing::warn!(%error, "the temporary directory stays");
+        }
     }
-    code
+    ended.map(|ended| ended.code)
 }
 
-async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<ExitCode> {
+/// The end of a demo.
+struct Ended {
+    code: ExitCode,
+    /// Whether others have money at this exchange, which would be lost with its directory.
+    keeps_data: bool,
+}
+
+impl Ended {
+    const fn with(code: ExitCode) -> Self {
+        Self { code, keeps_data: false }
+    }
+}
+
+/// How long money may be in transit before the final balance sheet is drawn up.
+const SETTLING: Duration = Duration::from_secs(10);
+
+async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<Ended> {
     let stop = services::stop_signal()?;
     tokio::pin!(stop);
     let mut report = Report::new(args.json);
@@ -133,7 +159,7 @@ async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<Exit
     };
     let started = tokio::select! {
         biased;
-        () = &mut stop => return Ok(interrupted()),
+        () = &mut stop => return Ok(Ended::with(interrupted())),
         world = cycle::start(&mut report, dir, books, &options) => world,
     };
     let mut world = started?;
@@ -144,9 +170,9 @@ async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<Exit
     };
     let Some(sheet) = outcome else {
         world.shutdown().await?;
-        return Ok(interrupted());
+        return Ok(Ended::with(interrupted()));
     };
-    let is_good = report.is_good() && sheet.as_ref().is_ok_and(BalanceSheet::conserved);
+    let mut is_good = report.is_good() && sheet.as_ref().is_ok_and(BalanceSheet::conserved);
     if let Err(error) = &sheet {
         report.print_error(&format!("there is no balance sheet: {error:#}"));
     }
@@ -154,13 +180,34 @@ async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<Exit
         world.finish()?;
     }
     report.results(sheet.as_ref().ok(), &world)?;
+    let mut keeps_data = false;
     if !args.once {
         world.start_workers();
         report.print_next_steps(&world)?;
+        let load = args.load.map(|per_second| Load::start(&world, per_second));
         stop.await;
+        let payments = match load {
+            Some(load) => load.stop().await,
+            None => 0,
+        };
+        let last = world.final_sheet(SETTLING).await;
+        is_good &= last.as_ref().is_ok_and(BalanceSheet::conserved);
+        let issued = |sheet: &BalanceSheet| sheet.totals.issued;
+        // The load's wallets are in memory and end with it.
+        let others_have_coins =
+            args.load.is_none() && last.as_ref().ok().map(issued) != sheet.as_ref().ok().map(issued);
+        let is_needed = others_have_coins || !world.other_wallets().is_empty();
+        let data = match &args.data {
+            Some(_) => DataAtEnd::Kept,
+            None if !is_needed => DataAtEnd::Removed,
+            None if books.is_own_database() => DataAtEnd::RemovedWithDatabase,
+            None => DataAtEnd::KeptForWallets,
+        };
+        keeps_data = data == DataAtEnd::KeptForWallets;
+        report.last_results(last.as_ref(), &world, payments, data)?;
     }
     world.shutdown().await?;
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(Ended { code: if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }, keeps_data })
 }
 
 /// The exit code that shells expect after Ctrl-C.

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::json;
 
-use super::world::World;
+use super::world::{SIGNUP_BONUS, World};
 use crate::sheet::BalanceSheet;
 
 /// The result of a successful step.
@@ -148,16 +148,18 @@ impl Report {
         let database = database.map_or_else(String::new, |url| format!("  psql {}\n", quoted(url)));
         let mut out = std::io::stdout().lock();
         let other_ports = world.other_ports();
+        // A function, not an alias: shells expand aliases only when a person types.
         writeln!(
             out,
-            "{other_ports}Bank {bank} and exchange {exchange} keep serving; Ctrl-C ends them. Look at them in a browser:
+            "{other_ports}Bank {bank} and exchange {exchange} keep serving until Ctrl-C. Open them in a browser:
 
+  {bank}
   {exchange_page}
   {bank_page}
 {database}
-and in another terminal:
+The bank gives every new customer {currency}:{SIGNUP_BONUS} of play money; nobody can overdraw an account. In another terminal:
 
-  alias zoe=\"{program} wallet --wallet {wallet}\"
+  zoe() {{ {program} wallet --wallet {wallet} \"$@\"; }}
   zoe withdraw --exchange {exchange} --amount {currency}:20 --bank {bank} --user zoe --password zoe --yes
   zoe balance
   zoe deposit {currency}:7.5 'payto://x-taler-bank/localhost/zoe?receiver-name=zoe' --yes
@@ -168,6 +170,74 @@ and in another terminal:
         out.flush()?;
         Ok(())
     }
+
+    /// Prints the balance sheet after the services were used, and what happens to the wallets.
+    ///
+    /// # Errors
+    /// When standard output fails.
+    pub fn last_results(
+        &self,
+        sheet: Result<&BalanceSheet, &anyhow::Error>,
+        world: &World,
+        payments: u64,
+        data: DataAtEnd,
+    ) -> anyhow::Result<()> {
+        if let Err(error) = sheet {
+            self.print_error(&format!("there is no final balance sheet: {error:#}"));
+        }
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            let results = json!({
+                "final_balance": sheet.ok().map(BalanceSheet::json),
+                "payments_of_load": payments,
+                "data": world.dir,
+                "data_kept": matches!(data, DataAtEnd::Kept | DataAtEnd::KeptForWallets),
+            });
+            writeln!(out, "{results:#}")?;
+            return Ok(out.flush()?);
+        }
+        if payments > 0 {
+            writeln!(out, "\nThe load made {payments} payments.")?;
+        }
+        if let Ok(sheet) = sheet {
+            writeln!(out, "\nThe final balance sheet:\n\n{}", sheet.text())?;
+        }
+        let dir = quoted(&world.dir.to_string_lossy());
+        match data {
+            DataAtEnd::Kept => writeln!(out, "Everything stays in {dir}; the same command continues.")?,
+            DataAtEnd::KeptForWallets => writeln!(
+                out,
+                "Other wallets have coins of this exchange, so its keys and books stay. Continue with:
+
+  batzen demo --data {dir}
+
+Without this directory the coins are worthless. Remove it when nobody needs them: rm -r {dir}"
+            )?,
+            DataAtEnd::RemovedWithDatabase => writeln!(
+                out,
+                "Other wallets have coins of this exchange. They are worthless now: its books were in a temporary \
+                 database. Use --data DIR to keep everything."
+            )?,
+            DataAtEnd::Removed => writeln!(
+                out,
+                "No other wallet has coins of this exchange, so {dir} is removed. Use --data DIR to keep everything."
+            )?,
+        }
+        Ok(out.flush()?)
+    }
+}
+
+/// What happens to the directory of a demo at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataAtEnd {
+    /// The user named it.
+    Kept,
+    /// It is temporary, but other wallets have coins of its exchange.
+    KeptForWallets,
+    /// It is temporary, and so is the database with the books, although other wallets have coins.
+    RemovedWithDatabase,
+    /// It is temporary, and nobody needs it.
+    Removed,
 }
 
 /// The dashboards of exchange and bank.

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress, RunningBank};
@@ -17,7 +18,7 @@ use batzen_exchange::metrics::flow::MoneyFlow;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_http_client::{Client, ClientOptions};
-use batzen_protocol::Currency;
+use batzen_protocol::{Currency, Money};
 use batzen_wallet::Wallet;
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +33,9 @@ pub const EXCHANGE_ACCOUNT: &str = "exchange";
 pub const HOSTNAME: &str = "localhost";
 /// The currency.
 const CURRENCY: &str = "KUDOS";
-/// The sign-up bonus of new accounts.
-const SIGNUP_BONUS: &str = "100";
+/// The sign-up bonus of new accounts. It is all the play money that a customer has: nobody may overdraw, or
+/// one customer could flood the exchange.
+pub const SIGNUP_BONUS: &str = "1000";
 
 /// Options of the world.
 pub struct Options {
@@ -51,6 +53,9 @@ pub struct Options {
     /// Where the bank's money is held.
     pub ledger: LedgerAddress,
 }
+
+/// The people with wallets.
+pub const PEOPLE: [&str; 3] = ["alice", "bob", "carol"];
 
 /// The documented ports.
 const BANK_PORT: u16 = 8082;
@@ -131,6 +136,7 @@ impl World {
             hostname: HOSTNAME.to_owned(),
             suggested_exchange: Some(exchange_url),
             signup_bonus: SIGNUP_BONUS.parse().context("sign-up bonus")?,
+            debt_limit: Some(Money::ZERO),
             store: books.store_config(&dir.join("bank")),
             ledger: options.ledger.clone(),
             ..BankConfig::new(currency)
@@ -292,6 +298,34 @@ impl World {
     /// Lets the workers run from now on.
     pub fn start_workers(&self) {
         self.exchange.start_workers();
+    }
+
+    /// The balance sheet when all money has arrived: while others use the exchange, some is in transit between
+    /// it and the bank. After `patience` the last sheet counts.
+    ///
+    /// # Errors
+    /// As [`World::sheet`].
+    pub async fn final_sheet(&self, patience: Duration) -> anyhow::Result<BalanceSheet> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let sheet = self.sheet().await;
+            if Instant::now() >= deadline || sheet.as_ref().is_ok_and(BalanceSheet::conserved) {
+                return sheet;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// The wallets in the demo's directory that the round has not made.
+    pub fn other_wallets(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.dir.join("wallets")).into_iter().flatten().flatten();
+        let files =
+            entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "db"));
+        let is_ours = |path: &PathBuf| {
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            PEOPLE.iter().any(|name| stem == Some(name))
+        };
+        files.filter(|path| !is_ours(path)).collect()
     }
 
     /// Shuts down exchange and bank; everything answered is durable.

@@ -221,6 +221,17 @@ impl Handler for Api {
         self.answer(request)
     }
 
+    /// Only for requests of merchants and operators, and for public documents. If a client sent the same id with
+    /// a withdrawal and a payment, or with a melt and a payment, a log with both would link them.
+    fn logs_given_correlation_id(&self, head: &Head) -> bool {
+        match head.segment(0) {
+            "coins" => matches!(head.segment(2), "deposit" | "refund"),
+            "batch-deposit" | "deposits" | "transfers" | "management" | "keys" | "config" | "wire"
+            | "terms" | "privacy" => true,
+            _ => false,
+        }
+    }
+
     /// Refuses unknown endpoints and bodies above the endpoint's limit before the body is read.
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         match self.routes.resolve(head) {

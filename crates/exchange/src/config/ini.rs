@@ -230,7 +230,7 @@ fn currency(ini: &Config) -> Result<Currency> {
 }
 
 /// The options that the exchange's programs read, by section.
-const KNOWN: &[(&str, &[&str])] = &[
+pub const KNOWN: &[(&str, &[&str])] = &[
     ("taler", &["CURRENCY", "CURRENCY_ROUND_UNIT"]),
     (
         "exchange",
@@ -349,12 +349,6 @@ const COIN: &[&str] = &[
 
 const MODULE: &[&str] =
     &["OVERLAP_DURATION", "LOOKAHEAD_SIGN", "KEY_DIR", "SM_PRIV_KEY", "UNIXPATH", "CLIENT_DIR"];
-
-/// Options in the exchange's sections that no program reads. Most are misspelt, so they are reported, but
-/// never fatal.
-pub fn unknown_options(ini: &Config) -> Vec<batzen_config::UnknownOption> {
-    ini.unknown_options(KNOWN)
-}
 
 impl ExchangeConfig {
     /// Reads everything that service and workers need. Options of other programs are ignored.
@@ -535,12 +529,12 @@ password = secret
     #[test]
     fn unknown_options_are_reported() {
         let mut ini = Config::parse(SAMPLE).unwrap();
-        assert_eq!(unknown_options(&ini), []);
+        assert_eq!(ini.unknown_options(KNOWN), []);
         ini.add_text(
             "[exchange]\nmax_key_caching = 1 h\n[taler-exchange-secmod-eddsa]\nduration = 1 week\n[x]\ny = z",
         )
         .unwrap();
-        let unknown = unknown_options(&ini);
+        let unknown = ini.unknown_options(KNOWN);
         assert_eq!(unknown.len(), 1);
         assert_eq!(unknown[0].nearest.as_deref(), Some("MAX_KEYS_CACHING"));
     }

@@ -133,9 +133,17 @@ fn requeue(in_flight: &InFlight, error: String) -> String {
     error
 }
 
+/// The number of a connection's first request. Numbers never wrap.
+fn first_id() -> u64 {
+    let mut bytes = [0; 8];
+    batzen_crypto::fill_random(&mut bytes);
+    (u64::from_le_bytes(bytes) >> 1).max(1)
+}
+
 async fn write(in_flight: &InFlight, writer: &mut WriteHalf<Channel>, items_max: usize) -> String {
     let inner = &in_flight.inner;
-    let mut next_id = 1;
+    // Random, so that the number of a request names it in the logs of both sides.
+    let mut next_id = first_id();
     let mut out = Vec::new();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -176,6 +184,13 @@ async fn write(in_flight: &InFlight, writer: &mut WriteHalf<Channel>, items_max:
                     inner.metrics.repeated.inc();
                 }
                 in_flight.items.fetch_add(pending.count, Relaxed);
+                tracing::debug!(
+                    parent: &pending.span,
+                    number = next_id,
+                    kind = pending.kind.name(),
+                    items = pending.count,
+                    "request to the signer"
+                );
                 let header = Header::request(pending.kind, pending.modulus, pending.count, next_id);
                 out.extend_from_slice(&header.to_bytes());
                 out.extend_from_slice(&pending.body);

@@ -257,6 +257,12 @@ impl Shared {
         let count = items.len();
         let signer = Arc::clone(&self.signer);
         signer.metrics.items(header.kind, count);
+        tracing::debug!(
+            number = header.id,
+            kind = header.kind.name(),
+            items = count,
+            "request of an exchange"
+        );
         let under_way = self.items.fetch_add(count, Relaxed) + count;
         let making =
             if under_way > ITEMS_MAX { Err(Status::Busy) } else { sign::begin(&signer, header.kind, items) };

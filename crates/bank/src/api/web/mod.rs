@@ -46,7 +46,14 @@ pub(super) fn page(config: &BankConfig) -> StaticPage {
     let currency = escape_html(&config.currency.to_string());
     let bonus = match config.signup_bonus {
         bonus if bonus.is_zero() => String::new(),
-        bonus => format!("<p>A new account starts with {} {}.</p>\n", two_digits(bonus), currency),
+        bonus => {
+            let overdraft = match config.debt_limit {
+                None => "",
+                Some(limit) if limit.is_zero() => " and cannot be overdrawn",
+                Some(limit) => &format!(" and can be overdrawn by {} {currency}", two_digits(limit)),
+            };
+            format!("<p>A new account starts with {} {currency}{overdraft}.</p>\n", two_digits(bonus))
+        }
     };
     let notice = match config.play_money {
         true => {
@@ -444,6 +451,12 @@ mod tests {
         }
         assert!(page.contains("<h1>Bank &lt;of&gt; &quot;Joe&quot;</h1>"));
         assert!(page.contains("<p>A new account starts with 100.50 KUDOS.</p>"));
+        for (limit, words) in [("0", "cannot be overdrawn"), ("2.5", "can be overdrawn by 2.50 KUDOS")] {
+            let config = BankConfig { debt_limit: Some(limit.parse().unwrap()), ..config.clone() };
+            let response = self::page(&config).response();
+            let expected = format!("<p>A new account starts with 100.50 KUDOS and {words}.</p>");
+            assert!(std::str::from_utf8(&response.body).unwrap().contains(&expected), "{limit}");
+        }
         assert!(page.contains("Play money") && !page.contains("{N") && !page.contains("{C"));
         config.play_money = false;
         assert!(!std::str::from_utf8(&self::page(&config).response().body).unwrap().contains("Play money"));

@@ -14,7 +14,7 @@ use batzen_cli_support::store_args;
 use batzen_config::Config;
 use batzen_demo::{play_money, sheet};
 use batzen_engine::Clock;
-use batzen_exchange::config::{AccountConfig, ExchangeConfig, ListenConfig, unknown_options};
+use batzen_exchange::config::{AccountConfig, ExchangeConfig, ListenConfig};
 use batzen_exchange::core::Core;
 use batzen_exchange::error::StartError;
 use batzen_exchange::offline::{Offline, OfflineConfig, OfflineError};
@@ -30,7 +30,7 @@ use batzen_store::StoreError;
 use batzen_tables::exchange::AccountId;
 use clap::{Args, Subcommand};
 
-use crate::cli::sample;
+use crate::cli::{known_options, sample};
 
 /// The pause before retrying something that failed or is not available yet.
 const SETUP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -285,15 +285,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         if let Some(data) = &args.data {
             set_data(&mut ini, data)?;
         }
-        for unknown in unknown_options(&ini) {
-            let nearest = unknown.nearest.map(|name| format!(" (did you mean {name}?)")).unwrap_or_default();
-            tracing::warn!(
-                "{}: [{}] {} is not an option{nearest}",
-                unknown.source,
-                unknown.section,
-                unknown.option
-            );
-        }
+        known_options::warn(&ini);
         ExchangeConfig::from_ini(&ini)?
     };
     if let Some(url) = &args.database {

@@ -5,10 +5,14 @@ mod files;
 mod grammar;
 mod serve;
 
+pub use serve::{KNOWN, ServeConfig};
+
 use std::process::ExitCode;
 
 use batzen_bench::scenarios::ledger::LedgerArgs as BenchArgs;
 use clap::{Args, Subcommand};
+
+use crate::cli::sample;
 
 /// Run a ledger, query one, maintain its files, measure it.
 #[derive(Args)]
@@ -22,6 +26,8 @@ pub struct LedgerArgs {
 enum LedgerCommand {
     /// Serve a ledger: binary protocol over TCP and local sockets, HTTP, event stream
     Serve(serve::ServeArgs),
+    /// Print a configuration to start from
+    SampleConfig(sample::SampleArgs),
     /// Send one request to a ledger: create accounts and transfers, look up, query, read events
     Client(client::ClientArgs),
     /// Send requests to a ledger, line by line
@@ -47,6 +53,10 @@ pub fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
     raise_descriptor_limit();
     match args.command {
         LedgerCommand::Serve(args) => serve::run(&args),
+        LedgerCommand::SampleConfig(args) => {
+            sample::print(&args, "ledger", sample::LEDGER);
+            Ok(ExitCode::SUCCESS)
+        }
         LedgerCommand::Client(args) => client::run(args),
         LedgerCommand::Repl(args) => client::repl(&args),
         LedgerCommand::Inspect(args) => files::inspect(&args),

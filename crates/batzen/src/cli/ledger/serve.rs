@@ -5,20 +5,31 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use batzen_cli_support::services;
+use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::StoreArgs;
+use batzen_config::Config;
 use batzen_http::{Drain, Listen, Server, ServerOptions};
 use batzen_ledger::{Ledger, MemoryLedger};
 use batzen_ledger_net::api::Api;
 use batzen_ledger_net::{LedgerServer, NetOptions, NetStats};
 use batzen_ledger_store::{DurableLedger, DurableOptions};
 use batzen_metrics::Page;
+use batzen_storage::StoreConfig;
 use clap::Args;
+
+use crate::cli::known_options;
+
+/// The options that a ledger server reads, by section.
+pub const KNOWN: &[known_options::Known] = &[
+    ("ledger", &["TCP", "UNIXPATH", "HTTP", "CONNECTIONS_MAX", "DATA_DIR", "DB"]),
+    ("ledgerdb-postgres", &["CONFIG"]),
+];
 
 /// Options of `ledger serve`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen ledger serve --data ./ledger
+  batzen ledger sample-config > ledger.conf; batzen ledger serve --config ledger.conf
   batzen ledger serve --store postgres --database postgres:///ledger
   batzen ledger serve --data ./ledger --unix /run/batzen/ledger.sock --no-tcp --http 127.0.0.1:3002
 
@@ -26,10 +37,12 @@ Clients are not authenticated: listen on a local socket, the loopback interface,
 Ready when GET /ready of --http answers 200, or a connection is accepted.")]
 pub struct ServeArgs {
     #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
     store: StoreArgs,
-    /// Address of the binary protocol; port 0 picks a free one
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3001")]
-    tcp: String,
+    /// Address of the binary protocol; port 0 picks a free one [default: 127.0.0.1:3001]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    tcp: Option<String>,
     /// Do not listen for the binary protocol on TCP
     #[arg(long)]
     no_tcp: bool,
@@ -39,9 +52,67 @@ pub struct ServeArgs {
     /// Address of the HTTP interface with /metrics and /dashboard; port 0 picks a free one [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<String>,
-    /// Maximum number of connections of the binary protocol
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    connections: usize,
+    /// Maximum number of connections of the binary protocol [default: 4096]
+    #[arg(long, value_name = "N")]
+    connections: Option<usize>,
+}
+
+/// A ledger server's configuration: section `[ledger]`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ServeConfig {
+    /// Where the log and the balances are kept.
+    pub store: StoreConfig,
+    /// Address of the binary protocol.
+    pub tcp: Option<String>,
+    /// Local socket of the binary protocol.
+    pub unix: Option<PathBuf>,
+    /// Address of the HTTP interface.
+    pub http: Option<String>,
+    /// Maximum number of connections of the binary protocol.
+    pub connections_max: usize,
+}
+
+impl ServeConfig {
+    /// Reads section `[ledger]`; every option has a default. `TCP = none` turns TCP off.
+    ///
+    /// # Errors
+    /// The first option that is invalid, with its place.
+    pub fn from_ini(ini: &Config) -> anyhow::Result<Self> {
+        const LEDGER: &str = "ledger";
+        let address = |option: &str, default: Option<&str>| {
+            let text = ini.text(LEDGER, option).or(default).filter(|text| *text != "none");
+            text.map(|text| listen(text).map(|_| text.to_owned()))
+                .transpose()
+                .with_context(|| format!("[{LEDGER}] {option}"))
+        };
+        let connections = ini.number_in(LEDGER, "CONNECTIONS_MAX", 1..=1_000_000)?.unwrap_or(4096);
+        Ok(Self {
+            store: match StoreConfig::database_of(ini, LEDGER)? {
+                Some(database) => database,
+                None => StoreConfig::in_directory(ini.get(LEDGER, "DATA_DIR")?),
+            },
+            tcp: address("TCP", Some("127.0.0.1:3001"))?,
+            unix: ini.get(LEDGER, "UNIXPATH")?,
+            http: address("HTTP", None)?,
+            connections_max: usize::try_from(connections).expect("the range fits"),
+        })
+    }
+}
+
+impl ServeArgs {
+    /// The configuration of the file, with the command line on top.
+    fn config(&self) -> anyhow::Result<ServeConfig> {
+        let ini = self.common.load()?;
+        known_options::warn(&ini);
+        let file = ServeConfig::from_ini(&ini)?;
+        Ok(ServeConfig {
+            store: self.store.choose(Some(file.store))?,
+            tcp: self.tcp.clone().or(file.tcp).filter(|_| !self.no_tcp),
+            unix: self.unix.clone().or(file.unix),
+            http: self.http.clone().or(file.http),
+            connections_max: self.connections.unwrap_or(file.connections_max),
+        })
+    }
 }
 
 fn listen(address: &str) -> anyhow::Result<Listen> {
@@ -58,12 +129,11 @@ enum Books {
 }
 
 impl Books {
-    fn open(args: &ServeArgs) -> anyhow::Result<Self> {
-        let place = args.store.choose(None)?;
+    fn open(place: &StoreConfig) -> anyhow::Result<Self> {
         if place.is_memory() {
             return Ok(Self::Memory(Arc::new(MemoryLedger::with_system_clock())));
         }
-        let ledger = DurableLedger::open(&place, DurableOptions::default())
+        let ledger = DurableLedger::open(place, DurableOptions::default())
             .with_context(|| format!("the ledger in {place}"))?;
         Ok(Self::Durable(Arc::new(ledger)))
     }
@@ -122,27 +192,28 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
 async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
+    let config = args.config()?;
     let mut listens = Vec::new();
-    if !args.no_tcp {
-        listens.push(listen(&args.tcp)?);
+    if let Some(address) = &config.tcp {
+        listens.push(listen(address)?);
     }
-    if let Some(path) = &args.unix {
+    if let Some(path) = &config.unix {
         listens.push(Listen::Unix { path: path.clone(), mode: 0o660 });
     }
-    if listens.is_empty() && args.http.is_none() {
+    if listens.is_empty() && config.http.is_none() {
         bail!("nothing to listen on: leave out --no-tcp, or name --unix or --http");
     }
-    let books = Books::open(args)?;
+    let books = Books::open(&config.store)?;
     let ledger = books.ledger();
     let drain = Drain::new();
-    let options = NetOptions { connections_max: args.connections, ..NetOptions::default() };
+    let options = NetOptions { connections_max: config.connections_max, ..NetOptions::default() };
     let mut servers = Vec::new();
     for (number, listen) in listens.into_iter().enumerate() {
         servers.push(serve_binary(number, listen, Arc::clone(&ledger), options.clone(), drain.clone())?);
     }
     let mut ready: Vec<String> = servers.iter().map(|(url, ..)| url.clone()).collect();
     let mut http = None;
-    if let Some(address) = &args.http {
+    if let Some(address) = &config.http {
         let server = Server::bind(listen(address)?).await?;
         ready.push(server.bound().to_string());
         let stats: Vec<Arc<NetStats>> = servers.iter().map(|(_, stats, _)| Arc::clone(stats)).collect();

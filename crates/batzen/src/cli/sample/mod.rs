@@ -14,6 +14,9 @@ pub const SWITCH: &str = include_str!("switch.conf");
 /// A configuration of a signer to start from. The keys in it must be replaced.
 pub const SIGNER: &str = include_str!("signer.conf");
 
+/// A configuration of a ledger to start from.
+pub const LEDGER: &str = include_str!("ledger.conf");
+
 #[derive(Args)]
 pub struct SampleArgs {
     /// Use the paths of the systemd units, below /var/lib and /run
@@ -48,6 +51,9 @@ mod tests {
 
     use super::*;
 
+    const SAMPLES: [(&str, &str); 5] =
+        [("exchange", EXCHANGE), ("bank", BANK), ("ledger", LEDGER), ("switch", SWITCH), ("signer", SIGNER)];
+
     #[test]
     fn samples_are_valid() {
         let exchange = with_system_paths("exchange", EXCHANGE);
@@ -62,13 +68,33 @@ mod tests {
         let signer = with_system_paths("signer", SIGNER);
         let signer = Config::parse(&format!("{signer}\n{key}")).unwrap();
         assert_eq!(batzen_signer::service_config::SignerConfig::from_ini(&signer).unwrap().nodes.len(), 1);
+        let ledger = Config::parse(&with_system_paths("ledger", LEDGER)).unwrap();
+        let ledger = crate::cli::ledger::ServeConfig::from_ini(&ledger).unwrap();
+        assert_eq!(ledger.store.dir().unwrap(), std::path::Path::new("/var/lib/batzen-ledger/ledger"));
+        let switch = Config::parse(&with_system_paths("switch", SWITCH)).unwrap();
+        assert_eq!(crate::cli::switch::from_ini(&switch).unwrap().operators.len(), 2);
+    }
+
+    /// Every option of a sample is one that a program reads, including those that are commented out.
+    #[test]
+    fn samples_have_only_known_options() {
+        for (service, sample) in SAMPLES {
+            let shown: String = sample
+                .lines()
+                .map(|line| match line.strip_prefix("# ") {
+                    Some(option) if option.contains(" = ") || option.ends_with(" =") => option,
+                    Some(section) if section.starts_with('[') && section.ends_with(']') => section,
+                    _ => line,
+                })
+                .fold(String::new(), |text, line| text + line + "\n");
+            let ini = Config::parse(&shown).unwrap();
+            assert_eq!(crate::cli::known_options::unknown(&ini), [""; 0], "{service}");
+        }
     }
 
     #[test]
     fn the_paths_of_the_units_replace_those_of_the_user() {
-        for (service, sample) in
-            [("exchange", EXCHANGE), ("bank", BANK), ("switch", SWITCH), ("signer", SIGNER)]
-        {
+        for (service, sample) in SAMPLES {
             let user = Config::parse(sample).unwrap();
             assert!(
                 user.text("paths", "TALER_DATA_HOME").unwrap().ends_with("/.local/share}/batzen"),

@@ -17,10 +17,31 @@ use batzen_storage::StoreConfig;
 use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
 use clap::{Args, Subcommand};
 
+use crate::cli::known_options::{self, Known};
 use crate::cli::{bench, sample};
 
 /// Configuration sections that name an operator.
 const OPERATOR_PREFIX: &str = "switch-operator-";
+
+/// The options that a switch reads, by section.
+pub const KNOWN: &[Known] = &[
+    (
+        "switch",
+        &[
+            "PORT",
+            "ADMIN_PORT",
+            "BIND_TO",
+            "DATA_DIR",
+            "DB",
+            "LEDGER",
+            "FOUR_EYES",
+            "APPROVAL_PATIENCE",
+            "ALLOW_ON_US",
+        ],
+    ),
+    ("switchdb-postgres", &["CONFIG"]),
+    ("switch-operator-*", &["TOKEN"]),
+];
 
 /// Run the interbank switch.
 #[derive(Args)]
@@ -123,15 +144,22 @@ fn patience(ini: &Config) -> anyhow::Result<std::time::Duration> {
         .with_context(|| format!("[switch] {OPTION} is a time such as 7 days"))
 }
 
-fn ledger_address(ini: &Config) -> anyhow::Result<LedgerAddress> {
+/// The ledger that holds the switch's money.
+///
+/// # Errors
+/// Text that is not an address.
+pub fn ledger_address(ini: &Config) -> anyhow::Result<LedgerAddress> {
     let text = ini.text("switch", "LEDGER");
     text.map_or(Ok(LedgerAddress::Embedded), |text| {
         text.parse().with_context(|| format!("[switch] LEDGER = {text}: not the address of a ledger"))
     })
 }
 
-fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
-    let ini = args.common.load()?;
+/// Reads a switch's configuration, without the clock. Without a store in it, the books are in memory.
+///
+/// # Errors
+/// The first option that is missing or invalid.
+pub fn from_ini(ini: &Config) -> anyhow::Result<SwitchConfig> {
     let mut operators = Vec::new();
     for section in ini.sections() {
         let section = section.to_ascii_lowercase();
@@ -141,32 +169,43 @@ fn switch_config(args: &ServeArgs) -> anyhow::Result<SwitchConfig> {
             operators.push(Operator::new(name, token));
         }
     }
-    let configured = match StoreConfig::database_of(&ini, "switch")? {
-        Some(database) => Some(database),
-        None => ini.get("switch", "DATA_DIR")?.map(|dir| StoreConfig::Embedded { dir }),
-    };
-    let timetravel = args.common.timetravel;
-    let host = args.bind.clone().or_else(|| ini.text("switch", "BIND_TO").map(Into::into));
     Ok(SwitchConfig {
-        store: args.store.choose(configured)?,
-        listen_host: Some(host.unwrap_or_else(|| "127.0.0.1".to_owned())),
-        port: args.port.map_or_else(|| port(&ini, "PORT", 8090), Ok)?,
-        admin_port: args.admin_port.map_or_else(|| port(&ini, "ADMIN_PORT", 8091), Ok)?,
+        store: match StoreConfig::database_of(ini, "switch")? {
+            Some(database) => database,
+            None => StoreConfig::in_directory(ini.get("switch", "DATA_DIR")?),
+        },
+        listen_host: Some(ini.text("switch", "BIND_TO").unwrap_or("127.0.0.1").to_owned()),
+        port: port(ini, "PORT", 8090)?,
+        admin_port: port(ini, "ADMIN_PORT", 8091)?,
         operators,
-        four_eyes: yes(&ini, "FOUR_EYES", true)?,
-        approval_patience: patience(&ini)?,
-        allow_on_us: yes(&ini, "ALLOW_ON_US", false)?,
-        clock: Arc::new(move || timetravel.micros()),
+        four_eyes: yes(ini, "FOUR_EYES", true)?,
+        approval_patience: patience(ini)?,
+        allow_on_us: yes(ini, "ALLOW_ON_US", false)?,
         ..SwitchConfig::default()
+    })
+}
+
+fn switch_config(args: &ServeArgs, ini: &Config) -> anyhow::Result<SwitchConfig> {
+    let timetravel = args.common.timetravel;
+    let configured = from_ini(ini)?;
+    Ok(SwitchConfig {
+        store: args.store.choose(Some(configured.store))?,
+        listen_host: args.bind.clone().or(configured.listen_host),
+        port: args.port.unwrap_or(configured.port),
+        admin_port: args.admin_port.unwrap_or(configured.admin_port),
+        clock: Arc::new(move || timetravel.micros()),
+        ..configured
     })
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
-    let mut config = switch_config(&args)?;
+    let ini = args.common.load()?;
+    known_options::warn(&ini);
+    let mut config = switch_config(&args, &ini)?;
     let address = match args.ledger {
         Some(address) => address,
-        None => ledger_address(&args.common.load()?)?,
+        None => ledger_address(&ini)?,
     };
     if config.store.is_memory() && address != LedgerAddress::Embedded {
         bail!("books in memory would forget what the ledger at {address} remembers: use --data DIR");

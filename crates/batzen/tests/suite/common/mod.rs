@@ -62,9 +62,15 @@ pub struct Service {
 impl Service {
     /// Starts it, with its output in a file in `dir`.
     pub fn start(dir: &Path, name: &str, arguments: &[&str]) -> Self {
+        Self::start_with(dir, name, arguments, &[])
+    }
+
+    /// The same with environment variables.
+    pub fn start_with(dir: &Path, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let log = File::options().create(true).append(true).open(dir.join(format!("{name}.log"))).unwrap();
         let child = batzen()
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .process_group(0)

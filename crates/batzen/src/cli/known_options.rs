@@ -1,0 +1,34 @@
+//! The options that Batzen's programs read. Others are most likely misspelled, so programs warn about them at
+//! their start, and `batzen config check` reports them.
+
+use batzen_config::Config;
+
+/// Pairs of a section (with `*` at its end: all with this prefix) and its options.
+pub type Known = (&'static str, &'static [&'static str]);
+
+/// The options of all programs, since one file may configure several.
+pub fn all() -> Vec<Known> {
+    [
+        batzen_exchange::config::KNOWN,
+        batzen_signer::service_config::KNOWN,
+        batzen_bank::KNOWN_OPTIONS,
+        super::switch::KNOWN,
+        super::ledger::KNOWN,
+    ]
+    .concat()
+}
+
+/// What is most likely misspelled, one line each.
+pub fn unknown(ini: &Config) -> Vec<String> {
+    let known = all();
+    let sections = ini.unknown_sections(&known).into_iter().map(|section| section.to_string());
+    let options = ini.unknown_options(&known).into_iter().map(|option| option.to_string());
+    sections.chain(options).collect()
+}
+
+/// Logs what is most likely misspelled.
+pub fn warn(ini: &Config) {
+    for line in unknown(ini) {
+        tracing::warn!("{line}");
+    }
+}
