@@ -21,7 +21,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test
+.PHONY: help sbom reproducible demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -168,7 +168,13 @@ define bench_runs
 	done
 endef
 
-install deb image bench-all bench-postgres bench-tables: PROFILE = dist
+install deb image sbom bench-all bench-postgres bench-tables: PROFILE = dist
+# No paths of this machine in what is installed, so that two builds are the same wherever they run.
+CARGO_HOME_DIR = $(or $(CARGO_HOME),$(HOME)/.cargo)
+install deb image sbom bench-all bench-postgres bench-tables: export RUSTFLAGS = \
+	--remap-path-prefix=$(CURDIR)=/batzen --remap-path-prefix=$(CARGO_HOME_DIR)=/cargo
+install deb image sbom bench-all bench-postgres bench-tables: export CFLAGS = \
+	-ffile-prefix-map=$(CURDIR)=/batzen -ffile-prefix-map=$(CARGO_HOME_DIR)=/cargo
 
 bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
 	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
@@ -228,6 +234,10 @@ PACKAGES ?= target/packages
 
 deb: build ## a Debian package, and one with debug information: target/packages/*.deb
 	deploy/package/deb.sh $(BIN) $(PACKAGES)
+
+# Two builds from two directories have the same program, apart from debug information.
+reproducible: needs ## build twice from clean clones in different directories, and compare the programs
+	deploy/package/reproducible.sh $(PACKAGES)/reproducible
 
 image: build ## an OCI image, built without a daemon: target/packages/batzen-image.tar
 	deploy/package/image.sh $(BIN) $(PACKAGES)

@@ -8,6 +8,7 @@ mod slow;
 use crate::common;
 use crate::crash::coins;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -181,6 +182,40 @@ fn wait_until(condition: impl Fn() -> bool) {
     while !condition() {
         assert!(Instant::now() < deadline, "it does not happen");
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Services start in any order; and a request of an exchange has the same number in the signer's log.
+#[test]
+fn an_exchange_waits_for_its_signer_and_their_logs_have_the_same_numbers() {
+    let deployment = Deployment::new();
+    let serve = |service: &str, name: &str| {
+        let config = deployment.text(&format!("{name}.conf"));
+        let arguments = [service, "serve", "-c", &config, "-L", "DEBUG"];
+        Service::start(&deployment.path(""), name, &arguments)
+    };
+    let exchange = serve("exchange", "node-0");
+    wait_until(|| log(&deployment, "node-0").contains("waiting for a signer"));
+    let text = log(&deployment, "node-0");
+    assert!(!text.contains("ERROR") && text.contains("WARN"), "{text}");
+
+    let signer = serve("signer", "signer-0");
+    let numbers = |name: &str, message: &str| -> BTreeSet<String> {
+        let log = log(&deployment, name);
+        let lines = log.lines().filter(|line| line.contains(message));
+        lines
+            .filter_map(|line| line.split("number").nth(1)?.split_whitespace().next().map(str::to_owned))
+            .collect()
+    };
+    wait_for(deployment.exchange_ports[0], "/management/keys");
+    deployment.sign_new_keys();
+    wait_until(|| {
+        let sent = numbers("node-0", "request to the signer");
+        let received = numbers("signer-0", "request of an exchange");
+        !sent.is_empty() && !sent.is_disjoint(&received)
+    });
+    for service in [exchange, signer] {
+        assert!(service.terminate().0.success());
     }
 }
 

@@ -57,6 +57,11 @@ async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Syn
         };
         let pause = match &result {
             Ok(()) => pause(app, setup_due),
+            // Services start in any order, so a signer that is not there yet is no error.
+            Err(error @ (KeyRoundError::NoSigner(_) | KeyRoundError::SignersMakeKeys)) => {
+                tracing::warn!(%error, "waiting for a signer");
+                RETRY
+            }
             Err(error) => {
                 tracing::error!(%error, "keys could not be brought up to date");
                 RETRY

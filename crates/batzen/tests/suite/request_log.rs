@@ -1,0 +1,95 @@
+//! Request lines of the log: a correlation id follows a request through the services, and no log links a
+//! withdrawal to a payment.
+
+use crate::common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::setup::{config, wait_for};
+use common::{PATIENCE, Service};
+use serde_json::Value;
+
+/// Sends a request with a correlation id, and returns the response as text.
+fn send(port: u16, method: &str, path: &str, id: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTaler-Correlation-Id: {id}\r\n\
+         Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The lines of a service's log with this message.
+fn lines(dir: &Path, name: &str, message: &str) -> Vec<Value> {
+    let log = std::fs::read_to_string(dir.join(format!("{name}.log"))).unwrap();
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.filter(|line| line["message"] == message).collect()
+}
+
+fn ids_of<'a>(lines: &'a [Value], path: &str) -> Vec<&'a str> {
+    lines.iter().filter(|line| line["path"] == path).map(|line| line["id"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_correlation_id_follows_a_request_and_links_no_withdrawal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
+    let config = config(dir.path(), bank_port, exchange_port);
+    let serve = |service: &str| {
+        let arguments = [service, "serve", "--config", &config, "-L", "DEBUG", "--log-format", "json"];
+        Service::start(dir.path(), service, &arguments)
+    };
+    let bank = serve("bank");
+    wait_for(bank_port, "/ready");
+    let exchange = serve("exchange");
+    wait_for(exchange_port, "/ready");
+
+    // Every response repeats the client's id, unless it is malformed.
+    let key = "0QHNJ8AWTJ1GNJ7AR0ZSC9TPBYZ04TTYYWJ5S4NQK9DV2T3QS8W0";
+    let withdraw = format!("/reserves/{key}/batch-withdraw");
+    let melt = format!("/coins/{key}/melt");
+    let deposit = format!("/coins/{key}/deposit");
+    for path in [&withdraw, &melt, &deposit, "/batch-deposit"] {
+        let answer = send(exchange_port, "POST", path, "shop-1");
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+        assert!(answer.to_lowercase().contains("taler-correlation-id: shop-1\r\n"), "{answer}");
+    }
+    let answer = send(exchange_port, "POST", "/batch-deposit", "a b");
+    assert!(!answer.to_lowercase().contains("taler-correlation-id"), "{answer}");
+
+    // Payments are logged with the client's id. What could be linked to them has an id of its own.
+    let requests = lines(dir.path(), "exchange", "request");
+    assert_eq!(ids_of(&requests, "/coins/*/deposit"), ["shop-1"]);
+    let batches = ids_of(&requests, "/batch-deposit");
+    assert!(batches.len() == 2 && batches[0] == "shop-1" && batches[1] != "a b", "{batches:?}");
+    for path in ["/reserves/*/batch-withdraw", "/coins/*/melt"] {
+        let ids = ids_of(&requests, path);
+        assert!(ids.len() == 1 && ids[0] != "shop-1" && ids[0].len() == 16, "{path}: {ids:?}");
+    }
+    let log = std::fs::read_to_string(dir.path().join("exchange.log")).unwrap();
+    assert!(!log.contains(key), "the log has a key");
+
+    // The exchange's requests to the bank have the same id in both logs.
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answers = lines(dir.path(), "exchange", "the bank answered");
+        let requests = lines(dir.path(), "bank", "request");
+        let at_bank = ids_of(&requests, "/taler-wire-gateway/*/history/incoming");
+        if answers.iter().any(|answer| at_bank.iter().any(|id| answer["id"] == **id)) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "no id is in both logs: {answers:?} {at_bank:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for service in [exchange, bank] {
+        let (status, _) = service.terminate();
+        assert!(status.success(), "{status}");
+    }
+}
