@@ -117,3 +117,68 @@ fn the_image_is_small_and_serves_without_the_rest_of_a_system() {
     let bank = serve(program, &["--currency", "KUDOS", "--data", "/data/bank"]);
     drop(bank);
 }
+
+/// Installs a package in a copy-on-write view of this system, and starts its services there as their units do.
+const INSTALL: &str = r#"
+mount -t tmpfs tmpfs "$DIR"
+mkdir "$DIR/upper" "$DIR/work" "$DIR/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$DIR/upper,workdir=$DIR/work" "$DIR/root"
+mount -t proc proc "$DIR/root/proc"
+mount --bind /dev "$DIR/root/dev"
+mount -t tmpfs tmpfs "$DIR/root/run"
+cp "$PACKAGE" "$DIR/root/run/batzen.deb"
+chroot "$DIR/root" dpkg -i /run/batzen.deb >&2
+for port in $PORTS; do
+	chroot "$DIR/root" sed -Ei "s/^# (PORT|HTTP_PORT|ADMIN_PORT|TCP) = /\1 = /; s/\b${port%=*}\b/${port#*=}/g" \
+		/etc/batzen/bank.conf /etc/batzen/exchange.conf /etc/batzen/ledger.conf /etc/batzen/switch.conf
+done
+for service in bank exchange ledger switch; do
+	unit=$DIR/root/usr/lib/systemd/system/batzen-$service.service
+	user=$(sed -n 's/^User=//p' "$unit")
+	for kind in State:var/lib Runtime:run; do
+		name=$(sed -n "s/^${kind%:*}Directory=//p" "$unit")
+		[ -z "$name" ] || chroot "$DIR/root" install -d -m 700 -o "$user" "/${kind#*:}/$name"
+	done
+	start=$(sed -n 's/^ExecStart=//p' "$unit")
+	chroot "$DIR/root" setpriv --reuid "$user" --regid "$user" --clear-groups env -i HOME=/nonexistent $start &
+done
+wait
+"#;
+
+/// Needs root, as an installation does. Other users check the package's content only (above).
+#[test]
+fn the_debian_package_installs_and_its_services_start() {
+    let may_mount = Command::new("unshare").args(["--mount", "true"]).stderr(Stdio::null()).status();
+    if !rustix::process::geteuid().is_root() || !may_mount.is_ok_and(|status| status.success()) {
+        eprintln!("not run: only root can install a package");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    package("deb.sh", dir.path());
+    let packages = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut packages = packages.filter(|path| path.extension().is_some_and(|end| end == "deb"));
+    let package = packages.find(|path| !path.to_str().unwrap().contains("dbgsym")).unwrap();
+    let view = dir.path().join("view");
+    std::fs::create_dir(&view).unwrap();
+    let named = [8081, 8082, 8090, 8091, 3001, 3002];
+    let ports: Vec<(u16, u16)> = named.into_iter().map(|port| (port, free_port())).collect();
+    let list: Vec<String> = ports.iter().map(|(named, free)| format!("{named}={free}")).collect();
+    let child = Command::new("unshare")
+        .args(["--mount", "--pid", "--fork", "--kill-child", "bash", "-euo", "pipefail", "-c", INSTALL])
+        .env("DIR", &view)
+        .env("PACKAGE", &package)
+        .env("PORTS", list.join(" "))
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut services = Service { child };
+    for (named, free) in ports {
+        // Ports with /ready: exchange, bank, the switch's operators, the ledger's HTTP interface.
+        if [8081, 8082, 8091, 3002].contains(&named) {
+            services.assert_runs();
+            wait_for(free, "/ready");
+        }
+    }
+}

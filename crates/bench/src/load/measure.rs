@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use batzen_cli_support::numbers::number;
 use serde_json::{Value, json};
 
 use crate::BenchError;
@@ -14,7 +15,9 @@ use crate::load::meter::Effort;
 use crate::load::moments;
 use crate::load::progress::Progress;
 use crate::results::machine::Machine;
-use crate::results::result::{self, BytesPerOp, KindResult, Latency, LimitedBy, Load, Run, RunResult};
+use crate::results::result::{
+    self, BytesPerOp, KindResult, Latency, LimitedBy, Load, Run, RunResult, Sample,
+};
 use crate::scenarios::Context;
 use crate::scenarios::ceiling::{self, Cipher, Share};
 use crate::scenarios::database::Database;
@@ -118,6 +121,10 @@ const STOLEN_SHARE: f64 = 0.01;
 /// The result carries a remark if the peak after the run differs this much from the one before: the rate was
 /// not the intended share of the machine's peak.
 const PEAK_DRIFT: f64 = 0.15;
+/// The result carries a remark if the last third of the run was this much faster than the third before it.
+const RISE: f64 = 0.05;
+/// Thirds with fewer samples than this are not compared.
+const RISE_SAMPLES_MIN: usize = 3;
 
 /// Runs a scenario.
 ///
@@ -165,9 +172,12 @@ pub fn measure<W: Workload>(
 
     // How many operations to prepare.
     let shape = Shape { described: &described, load, placement: &placement };
+    let mut prepared = PrepSpeed::default();
     let peak = match (load.supply, load.rate) {
         (Some(_), None | Some(Rate::PerSecond(_))) | (None, Some(Rate::PerSecond(_))) => None,
-        (_, rate) => Some(probe(workload, &shape, rate.is_some(), planned.ops_per_s, &mut stage)?),
+        (_, rate) => {
+            Some(probe(workload, &shape, rate.is_some(), planned.ops_per_s, &mut stage, &mut prepared)?)
+        }
     };
     let target = match load.rate {
         None => None,
@@ -183,7 +193,12 @@ pub fn measure<W: Workload>(
         }
         (None, None, peak) => peak.unwrap_or(planned.ops_per_s) * RESERVE_FACTOR * seconds,
     };
-    let scripts = workload.prepare(whole(needed.max(OPS_MIN)), &mut stage)?;
+    let needed = whole(needed.max(OPS_MIN));
+    eprintln!(
+        "{}",
+        announcement(described.unit, needed, prepared.seconds_for(needed), (load.warmup, load.duration))
+    );
+    let scripts = workload.prepare(needed, &mut stage)?;
     database.as_deref().map_or(Ok(()), Database::settle)?;
 
     let schedule =
@@ -204,7 +219,7 @@ pub fn measure<W: Workload>(
     let checked = workload.check(scripts, &mut stage)?;
     let peak_after = match (load.rate, peak) {
         (Some(Rate::OfPeak(_)), Some(before)) => {
-            match second_probe(workload, &shape, before, &mut stage) {
+            match second_probe(workload, &shape, before, &mut stage, &mut prepared) {
                 Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
                 // The run itself was measured, so its result is kept and the error added.
                 probed => Some(probed),
@@ -252,12 +267,12 @@ pub fn measure<W: Workload>(
     if !balanced {
         *result.errors.entry("the books of the exchange do not add up".into()).or_default() += 1;
     }
-    let run = Run {
-        path: path.clone(),
-        result,
-        series: series(&outcome, &recorded),
-        latency: result::percentile_points(&outcome.all.latency),
-    };
+    let series = series(&outcome, &recorded);
+    if target.is_none() {
+        result.remarks.extend(rise(&series));
+    }
+    let run =
+        Run { path: path.clone(), result, series, latency: result::percentile_points(&outcome.all.latency) };
     let moments = moments::to_csv(&outcome.moments);
     for (name, text) in [
         (result::METRICS_BEFORE_FILE, &recorded.before.text),
@@ -284,17 +299,18 @@ fn probe<W: Workload>(
     for_rate: bool,
     ceiling_ops_per_s: f64,
     stage: &mut Stage<'_>,
+    prepared: &mut PrepSpeed,
 ) -> Result<f64, BenchError> {
     // Where the server is far below the ceiling, preparing for the ceiling would take many times longer than
     // the probe itself.
     let (time, ceiling_s) = FIRST_PROBE;
     let turns = f64::from(shape.load.closed_clients()) * shape.described.ops_per_job * FIRST_PROBE_TURNS;
-    let first =
-        probe_peak(workload, shape, Duration::ZERO, time, turns.max(ceiling_ops_per_s * ceiling_s), stage)?;
+    let ops = turns.max(ceiling_ops_per_s * ceiling_s);
+    let first = probe_peak(workload, shape, (Duration::ZERO, time), ops, stage, prepared)?;
     if !for_rate {
         return Ok(first);
     }
-    second_probe(workload, shape, first, stage)
+    second_probe(workload, shape, first, stage, prepared)
 }
 
 /// Probes a peak of about `expected` operations per second, precisely enough for a rate.
@@ -303,10 +319,50 @@ fn second_probe<W: Workload>(
     shape: &Shape<'_>,
     expected: f64,
     stage: &mut Stage<'_>,
+    prepared: &mut PrepSpeed,
 ) -> Result<f64, BenchError> {
     let (warmup, duration) = if shape.load.with_workers { SECOND_PROBE_WITH_WORKERS } else { SECOND_PROBE };
     let needed = expected * RESERVE_FACTOR * (warmup + duration).as_secs_f64();
-    probe_peak(workload, shape, warmup, duration, needed, stage)
+    probe_peak(workload, shape, (warmup, duration), needed, stage, prepared)
+}
+
+/// The seconds that preparing one operation took last time, if any was prepared.
+#[derive(Clone, Copy, Debug, Default)]
+struct PrepSpeed(Option<f64>);
+
+impl PrepSpeed {
+    fn seconds_for(self, ops: u64) -> Option<f64> {
+        self.0.map(|seconds| seconds * ops as f64)
+    }
+}
+
+/// What a run is about to do, and for how long: preparing often takes longer than the measurement.
+fn announcement(unit: &str, ops: u64, prep_seconds: Option<f64>, run: (Duration, Duration)) -> String {
+    let time = prep_seconds.map_or_else(String::new, |seconds| format!(" (about {seconds:.0} s)"));
+    let (warmup, duration) = (run.0.as_secs_f64(), run.1.as_secs_f64());
+    format!(
+        "preparing {} {unit}{time}, then {warmup:.0} s of warm-up and {duration:.0} s of measurement",
+        number(ops as f64)
+    )
+}
+
+/// A remark for a closed loop whose throughput still rose at the end: the last third of the run was faster
+/// than the third before it.
+fn rise(series: &[Sample]) -> Option<String> {
+    let third = series.len() / 3;
+    if third < RISE_SAMPLES_MIN {
+        return None;
+    }
+    let mean = |samples: &[Sample]| {
+        samples.iter().map(|sample| sample.ops_per_s).sum::<f64>() / samples.len() as f64
+    };
+    let (before, last) = (mean(&series[third..series.len() - third]), mean(&series[series.len() - third..]));
+    (before > 0.0 && last / before - 1.0 > RISE).then(|| {
+        format!(
+            "throughput still rose at the end, by {:.0} %: a longer warm-up or --duration shows the steady state",
+            100.0 * (last / before - 1.0)
+        )
+    })
 }
 
 /// A remark for when the peak after the run differs from the one before.
@@ -324,12 +380,14 @@ fn drift(target: f64, before: f64, after: f64) -> Option<String> {
 fn probe_peak<W: Workload>(
     workload: &mut W,
     shape: &Shape<'_>,
-    warmup: Duration,
-    duration: Duration,
+    (warmup, duration): (Duration, Duration),
     ops: f64,
     stage: &mut Stage<'_>,
+    prepared: &mut PrepSpeed,
 ) -> Result<f64, BenchError> {
-    let scripts = workload.prepare(whole(ops.max(OPS_MIN)), stage)?;
+    let (ops, began) = (whole(ops.max(OPS_MIN)), Instant::now());
+    let scripts = workload.prepare(ops, stage)?;
+    *prepared = PrepSpeed(Some(began.elapsed().as_secs_f64() / ops as f64));
     let spinner = stage.progress.waiting("probing the peak");
     let plan = shape.plan(stage.world, Schedule::Closed, warmup, duration);
     let interrupted = stage.world.interrupted().clone();
@@ -523,6 +581,28 @@ impl Shape<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rising_throughput_is_reported() {
+        let series = |rates: &[f64]| -> Vec<Sample> {
+            rates.iter().map(|ops_per_s| Sample { ops_per_s: *ops_per_s, ..Sample::default() }).collect()
+        };
+        let steady = series(&[50.0, 90.0, 100.0, 101.0, 99.0, 100.0, 102.0, 103.0, 100.0]);
+        assert_eq!(rise(&steady), None, "a warm-up before the middle does not count");
+        let rising = series(&[50.0, 60.0, 70.0, 80.0, 90.0, 100.0, 110.0, 120.0, 130.0]);
+        assert!(rise(&rising).unwrap().contains("by 33 %"));
+        assert_eq!(rise(&rising[..8]), None, "too short to tell");
+    }
+
+    #[test]
+    fn a_run_says_how_long_it_takes() {
+        let run = (Duration::from_secs(2), Duration::from_secs(5));
+        assert_eq!(
+            announcement("coins", 120_000, Some(34.2), run),
+            "preparing 120,000 coins (about 34 s), then 2 s of warm-up and 5 s of measurement"
+        );
+        assert!(announcement("coins", 10, None, run).starts_with("preparing 10 coins, then"));
+    }
 
     #[test]
     fn a_drifting_peak_is_reported() {

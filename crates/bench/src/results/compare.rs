@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use batzen_cli_support::numbers::{number, ratio};
@@ -11,18 +11,25 @@ use serde::Serialize;
 use crate::BenchError;
 use crate::results::output;
 use crate::results::report::{cores, load, plain};
-use crate::results::result::{Run, RunResult};
+use crate::results::result::{ResultError, Run, RunResult};
 
 /// Arguments of `batzen bench compare`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  batzen bench compare docs/results/deposit my-deposit\n  batzen bench compare before after --noise 5 --json"
+    after_help = "A and B are result directories, or directories with the results of several runs of the same scenario. Medians are
+compared. A figure is better or worse only if each side has at least three runs, and every run of one side is better than
+every run of the other; otherwise a difference is unclear.
+
+Examples:
+  for n in 1 2 3; do batzen bench deposit --out before/$n; done
+  batzen bench compare before after
+  batzen bench compare docs/results/deposit my-deposit --noise 5 --json"
 )]
 pub struct CompareArgs {
-    /// The result to compare with
+    /// The result, or results, to compare with
     #[arg(value_name = "A")]
     before: PathBuf,
-    /// The result to judge
+    /// The result, or results, to judge
     #[arg(value_name = "B")]
     after: PathBuf,
     /// Treat differences up to this many percent as equal
@@ -43,19 +50,28 @@ pub enum Verdict {
     Worse,
     /// The difference is within the noise.
     Same,
+    /// There are fewer than three runs on a side, or the runs of the two sides overlap.
+    Unclear,
 }
+
+/// Runs on each side without which a difference may be chance.
+const REPEATS_MIN: usize = 3;
 
 /// One figure of both runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// Its name, as in `result.json`.
     pub name: String,
-    /// In A.
+    /// In A: the median of its runs.
     pub a: f64,
-    /// In B.
+    /// In B: the median of its runs.
     pub b: f64,
     /// B ÷ A; none if A is zero.
     pub ratio: Option<f64>,
+    /// The lowest and the highest in A.
+    pub a_range: (f64, f64),
+    /// The same in B.
+    pub b_range: (f64, f64),
     /// The verdict on the ratio.
     pub verdict: Verdict,
 }
@@ -78,6 +94,10 @@ pub struct Comparison {
     pub a: String,
     /// Title of B.
     pub b: String,
+    /// Runs of A.
+    pub a_runs: usize,
+    /// Runs of B.
+    pub b_runs: usize,
     /// Differences other than the figures: scenario, parameters, machine.
     pub differences: Vec<Difference>,
     /// The figures that both runs have.
@@ -109,10 +129,37 @@ fn figures(result: &RunResult) -> Vec<(String, Option<f64>, bool)> {
     all
 }
 
-fn verdict(a: f64, b: f64, more_is_better: bool, noise: f64) -> Verdict {
-    if (b - a).abs() <= noise * a.abs() {
+/// The values of one figure in all runs of a side.
+#[derive(Clone, Debug)]
+struct Values(Vec<f64>);
+
+impl Values {
+    /// None if there are no runs, or one of them lacks the figure.
+    fn of(runs: &[RunResult], name: &str) -> Option<Self> {
+        let value = |run: &RunResult| figures(run).into_iter().find(|(other, ..)| other == name)?.1;
+        let mut values = runs.iter().map(value).collect::<Option<Vec<f64>>>()?;
+        values.sort_by(f64::total_cmp);
+        (!values.is_empty()).then_some(Self(values))
+    }
+
+    fn median(&self) -> f64 {
+        let (low, high) = (self.0[(self.0.len() - 1) / 2], self.0[self.0.len() / 2]);
+        f64::midpoint(low, high)
+    }
+
+    fn range(&self) -> (f64, f64) {
+        (self.0[0], self.0[self.0.len() - 1])
+    }
+}
+
+fn verdict(a: &Values, b: &Values, more_is_better: bool, noise: f64) -> Verdict {
+    let (before, after) = (a.median(), b.median());
+    let (is_rise, is_fall) = (b.range().0 > a.range().1, b.range().1 < a.range().0);
+    if (after - before).abs() <= noise * before.abs() {
         Verdict::Same
-    } else if (b > a) == more_is_better {
+    } else if a.0.len().min(b.0.len()) < REPEATS_MIN || !(is_rise || is_fall) {
+        Verdict::Unclear
+    } else if is_rise == more_is_better {
         Verdict::Better
     } else {
         Verdict::Worse
@@ -144,25 +191,52 @@ fn differences(a: &RunResult, b: &RunResult) -> Vec<Difference> {
     all
 }
 
-/// Compares two runs; `noise` is the share by which figures may differ without significance.
+/// Compares the runs of two sides; `noise` is the share by which figures may differ without significance.
+///
+/// # Panics
+/// If a side has no run.
 #[must_use]
-pub fn compare(a: &RunResult, b: &RunResult, noise: f64) -> Comparison {
-    let of_b = figures(b);
-    let figures = figures(a)
+pub fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Comparison {
+    let figures = figures(&a[0])
         .into_iter()
-        .filter_map(|(name, value, more_is_better)| {
-            let other = of_b.iter().find(|(other, ..)| *other == name)?.1?;
-            let value = value?;
+        .filter_map(|(name, _, more_is_better)| {
+            let (of_a, of_b) = (Values::of(a, &name)?, Values::of(b, &name)?);
+            let (before, after) = (of_a.median(), of_b.median());
             Some(Figure {
                 name,
-                a: value,
-                b: other,
-                ratio: (value != 0.0).then(|| other / value),
-                verdict: verdict(value, other, more_is_better, noise),
+                a: before,
+                b: after,
+                ratio: (before != 0.0).then(|| after / before),
+                a_range: of_a.range(),
+                b_range: of_b.range(),
+                verdict: verdict(&of_a, &of_b, more_is_better, noise),
             })
         })
         .collect();
-    Comparison { a: a.title.clone(), b: b.title.clone(), differences: differences(a, b), figures }
+    Comparison {
+        a: a[0].title.clone(),
+        b: b[0].title.clone(),
+        a_runs: a.len(),
+        b_runs: b.len(),
+        differences: differences(&a[0], &b[0]),
+        figures,
+    }
+}
+
+/// The result in a directory, or the results in its subdirectories, which must be of one scenario.
+fn read_runs(directory: &Path) -> Result<Vec<RunResult>, BenchError> {
+    let runs = match Run::read(directory) {
+        Err(ResultError::NoResult { below, .. }) if !below.is_empty() => {
+            below.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>, _>>()?
+        }
+        other => vec![other?],
+    };
+    let runs: Vec<RunResult> = runs.into_iter().map(|run| run.result).collect();
+    if runs.iter().any(|run| run.scenario != runs[0].scenario) {
+        let text = format!("{}: the results in it are of different scenarios", directory.display());
+        return Err(BenchError::Usage(text));
+    }
+    Ok(runs)
 }
 
 /// Runs `batzen bench compare`.
@@ -173,14 +247,21 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode, BenchError> {
     if !(0.0..=100.0).contains(&args.noise) {
         return Err(BenchError::Usage("--noise: expected 0 to 100 percent".into()));
     }
-    let (before, after) = (Run::read(&args.before)?, Run::read(&args.after)?);
-    let comparison = compare(&before.result, &after.result, args.noise / 100.0);
+    let (before, after) = (read_runs(&args.before)?, read_runs(&args.after)?);
+    let comparison = compare(&before, &after, args.noise / 100.0);
     output::print(&if args.json { output::json(&comparison) } else { table(&comparison) })?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn table(comparison: &Comparison) -> String {
-    let mut text = format!("A  {}\nB  {}\n", comparison.a, comparison.b);
+    let runs = |count: usize| if count == 1 { "1 run".to_owned() } else { format!("median of {count} runs") };
+    let mut text = format!(
+        "A  {}  ({})\nB  {}  ({})\n",
+        comparison.a,
+        runs(comparison.a_runs),
+        comparison.b,
+        runs(comparison.b_runs)
+    );
     let absent = || "–".to_owned();
     if !comparison.differences.is_empty() {
         text.push_str("\nNot the same, so judge with care:\n");
@@ -197,6 +278,7 @@ fn table(comparison: &Comparison) -> String {
             Verdict::Better => "better",
             Verdict::Worse => "worse",
             Verdict::Same => "",
+            Verdict::Unclear => "unclear",
         };
         let line = format!(
             "{:<26} {:>12} {:>12} {ratio:>8}  {verdict}",
@@ -206,13 +288,20 @@ fn table(comparison: &Comparison) -> String {
         );
         let _ = writeln!(text, "{}", line.trim_end());
     }
+    let is_unclear = comparison.figures.iter().any(|figure| figure.verdict == Verdict::Unclear);
+    if is_unclear && comparison.a_runs.min(comparison.b_runs) < REPEATS_MIN {
+        let _ = writeln!(
+            text,
+            "\nRun each side at least {REPEATS_MIN} times before you call a figure better or worse: see --help."
+        );
+    } else if is_unclear {
+        text.push_str("\nUnclear: the runs of the two sides overlap.\n");
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::results::result::tests::sample_run;
 
@@ -224,7 +313,8 @@ mod tests {
         b.latency.as_mut().unwrap().p99_us /= 2;
         b.bytes_per_op = None;
         b.errors.clear();
-        let comparison = compare(&a, &b, 0.03);
+        let repeated = |result: &RunResult| vec![result.clone(); 3];
+        let comparison = compare(&repeated(&a), &repeated(&b), 0.03);
         assert!(comparison.differences.is_empty(), "{:?}", comparison.differences);
         let figure = |name: &str| comparison.figures.iter().find(|figure| figure.name == name);
         let judged = |name: &str| figure(name).map(|figure| (figure.ratio, figure.verdict));
@@ -245,8 +335,36 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("Not the same"));
-        assert_eq!(verdict(100.0, 103.0, true, 0.03), Verdict::Same);
-        assert_eq!(verdict(0.0, 1.0, false, 0.03), Verdict::Worse);
+        assert!(text.starts_with("A  deposit") && text.contains("(median of 3 runs)"), "{text}");
+        let judge =
+            |a: &[f64], b: &[f64], more| verdict(&Values(a.to_vec()), &Values(b.to_vec()), more, 0.03);
+        assert_eq!(judge(&[100.0; 3], &[103.0; 3], true), Verdict::Same);
+        assert_eq!(judge(&[0.0; 3], &[1.0; 3], false), Verdict::Worse);
+        assert_eq!(
+            judge(&[90.0, 100.0, 110.0], &[105.0, 120.0, 130.0], true),
+            Verdict::Unclear,
+            "they overlap"
+        );
+        assert_eq!(judge(&[90.0, 100.0, 110.0], &[115.0, 120.0, 130.0], true), Verdict::Better);
+        assert_eq!(judge(&[100.0], &[50.0], true), Verdict::Unclear, "one run may be chance");
+        // One run on a side says only that there is a difference.
+        let single = table(&compare(&[a], &[b], 0.03));
+        assert!(single.contains("2.00  unclear\n") && !single.contains("worse\n"), "{single}");
+        assert!(single.contains("at least 3 times"), "{single}");
+    }
+
+    #[test]
+    fn a_directory_may_hold_several_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["one", "two", "three"] {
+            sample_run(&dir.path().join(name)).write().unwrap();
+        }
+        assert_eq!(read_runs(dir.path()).unwrap().len(), 3);
+        assert_eq!(read_runs(&dir.path().join("one")).unwrap().len(), 1);
+        let mut other = sample_run(&dir.path().join("other"));
+        other.result.scenario = "refresh".to_owned();
+        other.write().unwrap();
+        assert!(read_runs(dir.path()).unwrap_err().to_string().contains("different scenarios"));
     }
 
     #[test]
@@ -257,7 +375,7 @@ mod tests {
         b.server_cores = vec![0, 1];
         b.parameters.insert("rsa_bits".into(), 1024.into());
         b.parameters.insert("batch".into(), 8.into());
-        let comparison = compare(&a, &b, 0.03);
+        let comparison = compare(&[a], &[b], 0.03);
         let names: Vec<&str> =
             comparison.differences.iter().map(|difference| difference.name.as_str()).collect();
         assert_eq!(names, ["machine", "server's cores", "batch", "rsa_bits"]);
