@@ -235,6 +235,19 @@ PACKAGES ?= target/packages
 deb: build ## a Debian package, and one with debug information: target/packages/*.deb
 	deploy/package/deb.sh $(BIN) $(PACKAGES)
 
+# The versions of the tools that describe what is linked.
+CYCLONEDX_VERSION = 0.5.9
+ABOUT_VERSION = 0.9.3
+sbom: needs ## what the program is made of: target/packages/batzen.cdx.json (CycloneDX) and third-party-licences.txt
+	@for tool in cyclonedx:$(CYCLONEDX_VERSION) about:$(ABOUT_VERSION); do \
+		$(CARGO) "$${tool%%:*}" --version >/dev/null 2>&1 || { \
+			echo "cargo-$${tool%%:*} is missing: cargo install --locked cargo-$${tool%%:*}@$${tool##*:}" >&2; exit 1; }; done
+	@mkdir -p $(PACKAGES)
+	$(CARGO) cyclonedx --quiet --manifest-path crates/batzen/Cargo.toml --format json --spec-version 1.5 --override-filename batzen.cdx
+	mv crates/batzen/batzen.cdx.json $(PACKAGES)/ && find crates -name batzen.cdx.json -delete
+	$(CARGO) about generate --locked --manifest-path crates/batzen/Cargo.toml --config deploy/package/about.toml \
+		--output-file $(PACKAGES)/third-party-licences.txt deploy/package/about.hbs
+
 # Two builds from two directories have the same program, apart from debug information.
 reproducible: needs ## build twice from clean clones in different directories, and compare the programs
 	deploy/package/reproducible.sh $(PACKAGES)/reproducible

@@ -53,6 +53,13 @@ docs=$root/usr/share/doc/batzen
 mkdir -p "$docs" "$debug/usr/share/doc"
 cp "$here/README.md" "$here/CHANGELOG.md" "$here"/docs/*.md "$docs/"
 cp -r "$here/deploy/prometheus" "$here/deploy/grafana" "$here/deploy/nginx" "$docs/"
+for file in batzen.cdx.json third-party-licences.txt; do
+	if [ -f "$out/$file" ]; then
+		cp "$out/$file" "$docs/"
+	else
+		echo "the package has no $file: make sbom" >&2
+	fi
+done
 cat "$here/LICENSE-MIT" "$here/LICENSE-APACHE" >"$docs/copyright"
 ln -s batzen "$debug/usr/share/doc/batzen-dbgsym"
 

@@ -182,3 +182,30 @@ fn the_debian_package_installs_and_its_services_start() {
         }
     }
 }
+
+/// The commands of the compose file, in processes instead of containers.
+#[test]
+fn the_composed_services_start() {
+    let file = include_str!("../../../../deploy/compose.yaml");
+    let image = format!("image: batzen:{}\n", env!("CARGO_PKG_VERSION"));
+    let dir = tempfile::tempdir().unwrap();
+    let (exchange_port, bank_port) = (free_port(), free_port());
+    let mut services = Vec::new();
+    for line in file.lines().filter_map(|line| line.trim().strip_prefix("command: ")) {
+        let line = line
+            .replace("/data/", &format!("{}/", dir.path().display()))
+            .replace("//bank:", "//localhost:")
+            .replace("8081", &exchange_port.to_string())
+            .replace("8082", &bank_port.to_string());
+        let words: Vec<String> = serde_json::from_str(&line).unwrap();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        services.push(Service::start(dir.path(), words[0], &words));
+    }
+    assert_eq!(services.len(), 2);
+    assert_eq!(file.matches(&image).count(), 2, "the services use the image of this version");
+    wait_for(bank_port, "/ready");
+    wait_for(exchange_port, "/ready");
+    for service in services {
+        assert!(service.terminate().0.success());
+    }
+}
