@@ -9,6 +9,10 @@ use std::sync::Mutex;
 use anyhow::Context;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::otlp::Exporter;
 
 /// A log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +43,17 @@ pub enum Format {
     Json,
 }
 
-/// Starts logging. Colours only on a terminal and without `NO_COLOR`.
+/// Starts logging, and the export of spans if there is an exporter. Colours only on a terminal and without
+/// `NO_COLOR`.
 ///
 /// # Errors
 /// When the log file cannot be opened.
-pub fn init(level: Level, format: Format, file: Option<&Path>) -> anyhow::Result<()> {
-    let builder = tracing_subscriber::fmt().with_max_level(level.0).with_target(false);
+pub fn init(
+    level: Level,
+    format: Format,
+    file: Option<&Path>,
+    exporter: Option<Exporter>,
+) -> anyhow::Result<()> {
     let writer = match file {
         Some(path) => {
             let file = OpenOptions::new()
@@ -56,15 +65,19 @@ pub fn init(level: Level, format: Format, file: Option<&Path>) -> anyhow::Result
         }
         None => BoxMakeWriter::new(std::io::stderr),
     };
-    match format {
+    let lines = tracing_subscriber::fmt::layer().with_target(false).with_writer(writer);
+    let lines = match format {
         Format::Text => {
             let colours =
                 file.is_none() && std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            builder.with_ansi(colours).with_writer(writer).init();
+            lines.with_ansi(colours).with_filter(level.0).boxed()
         }
         // The fields of an event and of the request around it are members of the object.
-        Format::Json => builder.json().flatten_event(true).with_writer(writer).init(),
-    }
+        Format::Json => lines.json().flatten_event(true).with_filter(level.0).boxed(),
+    };
+    // Spans come from lines up to DEBUG, whatever the level of the log.
+    let spans = exporter.map(|exporter| exporter.with_filter(LevelFilter::DEBUG));
+    tracing_subscriber::registry().with(lines).with(spans).init();
     Ok(())
 }
 

@@ -5,10 +5,11 @@
 mod cli;
 mod logging;
 mod names;
+mod otlp;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 /// A payment allocates in one thread and frees in another, a pattern that this allocator is designed for.
 #[global_allocator]
@@ -24,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Try it:\n  batzen demo            a whole round of digital cash on this machine\n  batzen demo --once     the same, and exit"
+    after_help = "Examples:\n  batzen demo            a whole round of digital cash on this machine\n  batzen demo --once     the same, and exit"
 )]
 struct Cli {
     /// Log level: NONE, ERROR, WARNING, MESSAGE, INFO, DEBUG or TRACE
@@ -36,6 +37,10 @@ struct Cli {
     /// Form of log lines: text or json
     #[arg(long, global = true, default_value = "text", hide_possible_values = true, value_name = "FORMAT")]
     log_format: logging::Format,
+    /// Export spans of requests to an OpenTelemetry collector by OTLP/HTTP with JSON, e.g.
+    /// http://localhost:4318/v1/traces [default: none]
+    #[arg(long, global = true, value_name = "URL")]
+    otlp: Option<String>,
     /// Print the version
     #[arg(short = 'v', long, global = true, action = clap::ArgAction::Version)]
     version: Option<bool>,
@@ -46,9 +51,19 @@ struct Cli {
     command: cli::Command,
 }
 
+/// The tree of all commands, with their help.
+fn command() -> clap::Command {
+    cli::examples::add(Cli::command())
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(names::native_arguments(std::env::args_os()));
-    if let Err(error) = logging::init(cli.log, cli.log_format, cli.logfile.as_deref()) {
+    let matches = command().get_matches_from(names::native_arguments(std::env::args_os()));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let service = format!("batzen-{}", matches.subcommand_name().unwrap_or_default());
+    let exporter = cli.otlp.map(|url| otlp::Exporter::start(url, service)).transpose();
+    let started = exporter
+        .and_then(|exporter| logging::init(cli.log, cli.log_format, cli.logfile.as_deref(), exporter));
+    if let Err(error) = started {
         eprintln!("batzen: {error:#}");
         return ExitCode::from(2);
     }
@@ -86,14 +101,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use batzen_store::StoreError;
-    use clap::CommandFactory;
-
     use super::format_error_chain;
+    use batzen_store::StoreError;
 
     #[test]
     fn the_command_tree_is_sound() {
-        super::Cli::command().debug_assert();
+        super::command().debug_assert();
     }
 
     #[test]

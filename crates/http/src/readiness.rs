@@ -11,7 +11,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{HeaderValue, header};
 use serde::Serialize;
@@ -21,6 +21,8 @@ use crate::Response;
 
 /// The longest time for one check. A check that takes longer has failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a blocking check that passed is not repeated.
+const RECHECK_AFTER: Duration = Duration::from_secs(1);
 /// The longest hint, in characters.
 const HINT_CHARS_MAX: usize = 300;
 
@@ -65,11 +67,18 @@ impl Readiness {
         name: &'static str,
         check: impl Future<Output = Result<T, E>>,
     ) -> Self {
-        match tokio::time::timeout(CHECK_TIMEOUT, check).await {
+        self.check_within_time(name, CHECK_TIMEOUT, check).await
+    }
+
+    async fn check_within_time<T, E: std::fmt::Display>(
+        self,
+        name: &'static str,
+        time: Duration,
+        check: impl Future<Output = Result<T, E>>,
+    ) -> Self {
+        match tokio::time::timeout(time, check).await {
             Ok(result) => self.check(name, result),
-            Err(_) => {
-                self.check::<(), _>(name, Err(format!("no answer within {} s", CHECK_TIMEOUT.as_secs())))
-            }
+            Err(_) => self.check::<(), _>(name, Err(format!("no answer within {} s", time.as_secs()))),
         }
     }
 
@@ -95,15 +104,16 @@ impl Readiness {
 /// The state behind the checks of one service.
 #[derive(Debug, Default)]
 pub struct Checks {
-    /// Held by the blocking check that is running.
-    turn: Arc<Mutex<()>>,
+    /// When the blocking check last passed. Locked while it runs.
+    passed: Arc<Mutex<Option<Instant>>>,
     /// The latest time that the clock has shown.
     latest_us: AtomicU64,
 }
 
 impl Checks {
-    /// Runs a check that blocks, such as a write to the disk, on a thread that may block. Only one runs at a
-    /// time, so that requests for `/ready` cannot fill the process with waiting threads.
+    /// Runs the service's check that blocks, such as a write to the disk, on a thread that may block. Only one
+    /// runs at a time, and not within a second after it passed, so that requests for `/ready` keep neither
+    /// threads nor the disk busy.
     ///
     /// # Errors
     /// The check's own error, as text.
@@ -111,10 +121,14 @@ impl Checks {
         &self,
         check: impl FnOnce() -> Result<(), E> + Send + 'static,
     ) -> Result<(), String> {
-        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let mut passed = Arc::clone(&self.passed).lock_owned().await;
+        if passed.is_some_and(|at| at.elapsed() < RECHECK_AFTER) {
+            return Ok(());
+        }
         let run = move || {
-            let _turn = turn;
-            check().map_err(|error| error.to_string())
+            let result = check().map_err(|error| error.to_string());
+            *passed = result.is_ok().then(Instant::now);
+            result
         };
         tokio::task::spawn_blocking(run).await.unwrap_or_else(|_| Err("the service is ending".to_owned()))
     }
@@ -191,12 +205,15 @@ mod tests {
         let checks = Checks::default();
         assert_eq!(checks.blocking(|| Err::<(), _>("full")).await, Err("full".to_owned()));
         assert_eq!(checks.blocking(|| Ok::<(), &str>(())).await, Ok(()));
+        // It has just passed, so it does not run again.
+        assert_eq!(checks.blocking(|| -> Result<(), &str> { panic!("it runs") }).await, Ok(()));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_check_without_answer_fails() {
         let hangs = std::future::pending::<Result<(), String>>();
-        let response = Readiness::new().check_within("database", hangs).await.into_response();
+        let time = Duration::from_millis(10);
+        let response = Readiness::new().check_within_time("database", time, hangs).await.into_response();
         assert_eq!(response.status, 503);
         assert!(response.json_value()["checks"][0]["hint"].as_str().unwrap().contains("no answer"));
     }

@@ -24,7 +24,7 @@ const COULD_NOT_LOOK: u8 = 3;
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(
-    after_help = "Exit codes: 0 nothing found, or notices only; 1 warnings; 2 something critical; 3 the server could not be examined.\n\nTry it:\n  batzen doctor --database postgres:///exchange\n  batzen doctor --database postgres://db1/exchange --memory 64GB --cores 16\n  batzen doctor watch --database postgres:///exchange"
+    after_help = "Exit codes: 0 nothing found, or notices only; 1 warnings; 2 something critical; 3 the server could not be examined.\n\nExamples:\n  batzen doctor --database postgres:///exchange\n  batzen doctor --database postgres://db1/exchange --memory 64GB --cores 16\n  batzen doctor watch --database postgres:///exchange"
 )]
 pub struct DoctorArgs {
     #[command(subcommand)]

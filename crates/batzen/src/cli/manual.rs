@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::Args;
 
 #[derive(Args)]
 #[command(
@@ -25,7 +25,7 @@ pub struct ManArgs {
 
 /// Prints the completion script for a shell.
 pub fn completions(args: &CompletionsArgs) -> ExitCode {
-    let mut command = crate::Cli::command();
+    let mut command = crate::command();
     clap_complete::generate(args.shell, &mut command, "batzen", &mut std::io::stdout());
     ExitCode::SUCCESS
 }
@@ -37,6 +37,6 @@ pub fn completions(args: &CompletionsArgs) -> ExitCode {
 pub fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
     let failed = || format!("write man pages to {}", args.out.display());
     std::fs::create_dir_all(&args.out).with_context(failed)?;
-    clap_mangen::generate_to(crate::Cli::command(), &args.out).with_context(failed)?;
+    clap_mangen::generate_to(crate::command(), &args.out).with_context(failed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@ mod bank;
 mod bench;
 mod config;
 mod doctor;
+pub mod examples;
 mod exchange;
 mod known_options;
 mod ledger;

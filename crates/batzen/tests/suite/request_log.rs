@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::setup::{config, wait_for};
 use common::{PATIENCE, Service};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Sends a request with a correlation id, and returns the response as text.
 fn send(port: u16, method: &str, path: &str, id: &str) -> String {
@@ -92,4 +92,82 @@ fn a_correlation_id_follows_a_request_and_links_no_withdrawal() {
         let (status, _) = service.terminate();
         assert!(status.success(), "{status}");
     }
+}
+
+/// Collects the bodies that are posted to a port.
+fn collector() -> (u16, std::sync::mpsc::Receiver<Value>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (sender, bodies) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = std::io::BufReader::new(stream.unwrap());
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                std::io::BufRead::read_line(&mut stream, &mut line).unwrap();
+                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                if line.trim().is_empty() {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).unwrap();
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+            stream.get_mut().write_all(answer).unwrap();
+            if sender.send(serde_json::from_slice(&body).unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    (port, bodies)
+}
+
+#[test]
+fn spans_of_requests_reach_a_collector() {
+    let dir = tempfile::tempdir().unwrap();
+    let (collector_port, bodies) = collector();
+    let (port, url) = (common::free_port(), format!("http://127.0.0.1:{collector_port}/v1/traces"));
+    let port_text = port.to_string();
+    let arguments = [
+        "bank",
+        "serve",
+        "--currency",
+        "KUDOS",
+        "--in-memory",
+        "--bind",
+        "127.0.0.1",
+        "--port",
+        &port_text,
+        "--otlp",
+        &url,
+    ];
+    let bank = Service::start(dir.path(), "bank", &arguments);
+    wait_for(port, "/ready");
+    for path in ["/config", "/taler-wire-gateway/alice/config"] {
+        send(port, "GET", path, "trace-1");
+    }
+    let mut spans = Vec::new();
+    while spans.len() < 2 {
+        let body: Value = bodies.recv_timeout(PATIENCE).unwrap();
+        let resource = &body["resourceSpans"][0];
+        let name = json!({ "key": "service.name", "value": { "stringValue": "batzen-bank" } });
+        assert_eq!(resource["resource"]["attributes"][0], name);
+        let id = json!({ "key": "batzen.correlation_id", "value": { "stringValue": "trace-1" } });
+        let all = resource["scopeSpans"][0]["spans"].as_array().unwrap().clone();
+        spans.extend(all.into_iter().filter(|span| span["attributes"].as_array().unwrap().contains(&id)));
+    }
+    assert_eq!(spans[0]["name"], "GET /config");
+    assert_eq!(spans[1]["name"], "GET /taler-wire-gateway/*/config");
+    assert_eq!(spans[0]["traceId"], spans[1]["traceId"]);
+    assert_ne!(spans[0]["spanId"], spans[1]["spanId"]);
+    assert!(spans[0]["traceId"].as_str().unwrap().len() == 32 && spans[0]["kind"] == 2);
+    let nanos = |name: &str| spans[0][name].as_str().unwrap().parse::<u64>().unwrap();
+    assert!(nanos("startTimeUnixNano") <= nanos("endTimeUnixNano"));
+    assert!(bank.terminate().0.success());
+    // A log at its default level has no lines about requests.
+    let log = std::fs::read_to_string(dir.path().join("bank.log")).unwrap();
+    assert!(!log.contains("request"), "{log}");
 }
