@@ -169,10 +169,13 @@ define bench_runs
 endef
 
 install deb image sbom bench-all bench-postgres bench-tables: PROFILE = dist
+# Functions that compile to the same code are kept once, if the linker can (LLD, Rust's default on x86-64 Linux).
+FOLD = $(shell dir=$$(mktemp -d); echo 'fn main() {}' | \
+	rustc -Clink-arg=-Wl,--icf=all -o "$$dir/probe" - 2>/dev/null && echo -Clink-arg=-Wl,--icf=all; rm -rf "$$dir")
 # No paths of this machine in what is installed, so that two builds are the same wherever they run.
 CARGO_HOME_DIR = $(or $(CARGO_HOME),$(HOME)/.cargo)
 install deb image sbom bench-all bench-postgres bench-tables: export RUSTFLAGS = \
-	--remap-path-prefix=$(CURDIR)=/batzen --remap-path-prefix=$(CARGO_HOME_DIR)=/cargo
+	--remap-path-prefix=$(CURDIR)=/batzen --remap-path-prefix=$(CARGO_HOME_DIR)=/cargo $(FOLD)
 install deb image sbom bench-all bench-postgres bench-tables: export CFLAGS = \
 	-ffile-prefix-map=$(CURDIR)=/batzen -ffile-prefix-map=$(CARGO_HOME_DIR)=/cargo
 

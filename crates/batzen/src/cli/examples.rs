@@ -118,8 +118,8 @@ mod tests {
         visit(&crate::command(), "batzen", &mut |words, help| {
             let lines: Vec<String> = help
                 .lines()
-                .filter(|line| line.starts_with("  batzen ") || line.starts_with("  for "))
                 .map(|line| line.trim().to_owned())
+                .filter(|line| line.starts_with("batzen ") || line.starts_with("for "))
                 .collect();
             assert!(!lines.is_empty(), "{words} has no example:\n{help}");
             examples.extend(lines);

@@ -97,8 +97,18 @@ fn command(line: &str) -> &str {
 fn is_service(line: &str) -> bool {
     let command = command(line);
     let words: Vec<&str> = command.split_whitespace().collect();
-    let is_demo = |at: usize| words.get(at) == Some(&"demo") && !words.contains(&"--once");
-    words.first() == Some(&"batzen") && (words.contains(&"serve") || is_demo(1) || is_demo(2))
+    match words.first() {
+        Some(&"batzen") => words.contains(&"serve") || is_demo(line),
+        Some(&"make") => is_demo(line),
+        _ => false,
+    }
+}
+
+/// Whether a line starts a demo that keeps serving.
+fn is_demo(line: &str) -> bool {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let is_at = |at: usize| words.get(at) == Some(&"demo");
+    (is_at(1) || is_at(2)) && !line.contains("--once")
 }
 
 /// One user's machine: a home directory with the program on its path.
@@ -198,6 +208,10 @@ impl Page {
         for line in block.text.lines() {
             if is_service(line) {
                 self.execute(&std::mem::take(&mut script))?;
+                // Demos use the same ports, so a reader ends one before the next.
+                if is_demo(line) {
+                    self.stop()?;
+                }
                 self.serve(command(line).trim_end_matches('&'))?;
             } else {
                 let _ = writeln!(script, "{line}");

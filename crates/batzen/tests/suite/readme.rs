@@ -130,7 +130,7 @@ fn the_printed_commands_work_and_the_wallets_are_kept() {
     let too_much = format!("{}\n{}", commands[0], commands[1].replace("KUDOS:20", "KUDOS:990"));
     let output = std::process::Command::new("sh").args(["-ec", &too_much]).output().unwrap();
     assert!(!output.status.success(), "{}", stdout(&output));
-    assert!(stderr(&output).contains("does not hold enough money"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("does not hold enough money"), "{}", stdout(&output));
 
     // The load pays for a while.
     std::thread::sleep(Duration::from_secs(2));

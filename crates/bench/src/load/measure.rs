@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use batzen_cli_support::numbers::number;
+use batzen_cli_support::numbers::count;
 use serde_json::{Value, json};
 
 use crate::BenchError;
@@ -342,7 +342,7 @@ fn announcement(unit: &str, ops: u64, prep_seconds: Option<f64>, run: (Duration,
     let (warmup, duration) = (run.0.as_secs_f64(), run.1.as_secs_f64());
     format!(
         "preparing {} {unit}{time}, then {warmup:.0} s of warm-up and {duration:.0} s of measurement",
-        number(ops as f64)
+        count(ops)
     )
 }
 

@@ -335,7 +335,7 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("Not the same"));
-        assert!(text.starts_with("A  deposit") && text.contains("(median of 3 runs)"), "{text}");
+        assert!(text.starts_with("A  withdraw") && text.contains("(median of 3 runs)"), "{text}");
         let judge =
             |a: &[f64], b: &[f64], more| verdict(&Values(a.to_vec()), &Values(b.to_vec()), more, 0.03);
         assert_eq!(judge(&[100.0; 3], &[103.0; 3], true), Verdict::Same);

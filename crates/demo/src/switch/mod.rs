@@ -156,6 +156,12 @@ async fn demonstrate(args: &DemoArgs, data_dir: DataDir) -> anyhow::Result<ExitC
     let is_good = played.is_ok();
     print_results(is_json, &steps, played, &data_dir, &url)?;
     if !args.once {
+        if !is_json {
+            let admin = deployment.switch.admin_url();
+            println!(
+                "The switch {url} keeps serving until Ctrl-C. Open its dashboard in a browser:\n\n  {admin}dashboard\n"
+            );
+        }
         stop.await;
     }
     drop(fsps);
