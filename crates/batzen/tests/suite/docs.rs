@@ -259,7 +259,7 @@ impl Page {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let text = std::fs::read_to_string(&log).unwrap();
-            if text.contains(" ready") || text.contains("keep serving") {
+            if text.contains(" ready") || text.contains("serving until Ctrl-C") {
                 return Ok(());
             }
             let (.., child) = self.services.last_mut().expect("it was pushed");
