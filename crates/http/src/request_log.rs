@@ -39,7 +39,12 @@ struct Line {
 impl Entry {
     /// The entry of a request. `logs_given_id`: whether the client's id may be logged.
     pub(crate) fn new(head: &Head, logs_given_id: impl FnOnce() -> bool) -> Self {
-        let given = head.headers.get(CORRELATION_ID).filter(|id| is_correlation_id(id.as_bytes())).cloned();
+        let sent = head.headers.get(CORRELATION_ID);
+        let given = sent.filter(|id| is_correlation_id(id.as_bytes())).cloned();
+        if sent.is_some() && given.is_none() {
+            // Not a warning: clients could fill the log.
+            tracing::debug!("malformed correlation id ignored");
+        }
         // The status is not known yet, so lines are prepared for either level.
         if !tracing::enabled!(Level::INFO) || (is_read(&head.method) && !tracing::enabled!(Level::DEBUG)) {
             return Self { given, line: None };
