@@ -242,9 +242,9 @@ deb: build ## a Debian package, and one with debug information: target/packages/
 CYCLONEDX_VERSION = 0.5.9
 ABOUT_VERSION = 0.9.3
 sbom: needs ## what the program is made of: target/packages/batzen.cdx.json (CycloneDX) and third-party-licences.txt
-	@for tool in cyclonedx:$(CYCLONEDX_VERSION) about:$(ABOUT_VERSION); do \
-		$(CARGO) "$${tool%%:*}" --version >/dev/null 2>&1 || { \
-			echo "cargo-$${tool%%:*} is missing: cargo install --locked cargo-$${tool%%:*}@$${tool##*:}" >&2; exit 1; }; done
+	@$(CARGO) cyclonedx --version >/dev/null 2>&1 && $(CARGO) about --version >/dev/null 2>&1 || { \
+		echo "install the tools first: cargo install --locked cargo-cyclonedx@$(CYCLONEDX_VERSION) &&" >&2; \
+		echo "  cargo install --locked cargo-about@$(ABOUT_VERSION) --features cli" >&2; exit 1; }
 	@mkdir -p $(PACKAGES)
 	$(CARGO) cyclonedx --quiet --manifest-path crates/batzen/Cargo.toml --format json --spec-version 1.5 --override-filename batzen.cdx
 	mv crates/batzen/batzen.cdx.json $(PACKAGES)/ && find crates -name batzen.cdx.json -delete
