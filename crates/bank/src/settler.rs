@@ -262,7 +262,7 @@ async fn finish(lane: &Lane<BankLaneRules>, part: &Arc<[(Intent, Verdict)]>) -> 
             Ok(Ok(outcome)) => return Some(Finish::outcome(outcome)),
             Ok(Err(refusal)) => panic!("the rules refused to book the ledger's answers: {refusal}"),
             Err(SubmitError::Stopped) => return None,
-            // Retried without end: a full store gets space again, and the ledger has already moved the money.
+            // Retried until it succeeds: a full store gets space again, and the ledger has already moved the money.
             Err(error) => tracing::warn!(%error, "cannot book the ledger's answers yet; retrying"),
         }
         tokio::time::sleep(pause).await;

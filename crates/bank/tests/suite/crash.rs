@@ -1,4 +1,4 @@
-//! Kills the bank (SIGKILL) again and again under a load of transfers, and compares its books with a log of
+//! Kills the bank (SIGKILL) repeatedly under a load of transfers, and compares its books with a log of
 //! what it acknowledged: nothing is lost, nothing is paid twice.
 //!
 //! The bank runs in a child process, which is this test binary again with an environment variable.

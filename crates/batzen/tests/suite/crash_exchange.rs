@@ -1,4 +1,4 @@
-//! `kill -9` on the exchange under load, again and again, and a proof that no money is lost.
+//! `kill -9` on the exchange under load, repeatedly, and a proof that no money is lost.
 //!
 //! Bank and exchange are real processes of the real program. This process plays their customers: it
 //! withdraws, deposits, melts, reveals and asks for refunds over HTTP, all at the same time, and records

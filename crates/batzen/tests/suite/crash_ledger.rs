@@ -1,4 +1,4 @@
-//! `kill -9` on the ledger under load, again and again, and a proof that it loses nothing.
+//! `kill -9` on the ledger under load, repeatedly, and a proof that it loses nothing.
 //!
 //! The ledger is a real process of the real program. This process plays its clients: each repeats a request
 //! until it is answered, and records every answer. The ledger is killed at random moments and restarted. Then

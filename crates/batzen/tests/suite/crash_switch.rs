@@ -1,4 +1,4 @@
-//! `kill -9` on the switch (with its ledger) under load, again and again, and a proof that no transfer is
+//! `kill -9` on the switch (with its ledger) under load, repeatedly, and a proof that no transfer is
 //! lost, doubled or reported differently to payer and payee.
 //!
 //! The switch is a real process of the real program. This process plays its participants: they send

@@ -1,4 +1,4 @@
-//! The kill campaign: exchange, bank, ledger and switch are killed (`kill -9`) again and again, at random
+//! The kill campaign: exchange, bank, ledger and switch are killed (`kill -9`) repeatedly, at random
 //! moments from the first milliseconds after the start to a second under load. Nothing acknowledged is lost
 //! or done twice.
 //!

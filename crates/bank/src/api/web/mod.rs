@@ -198,7 +198,7 @@ impl Service {
         if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
             return Err(wrong_member::<RegisterRequest>("password"));
         }
-        // Whoever knows the password of an account is logged in rather than refused, and must not bypass the
+        // A person who knows an account's password is logged in rather than refused, and must not bypass the
         // limit on guesses.
         let is_taken = |row: AccountRow| self.settings.config.check_passwords || row.password_hash.is_some();
         if self.find_account(&name).await?.is_some_and(is_taken) {

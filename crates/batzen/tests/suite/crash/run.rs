@@ -214,7 +214,7 @@ pub async fn end_and_prove(
     Proof { settled, offered, transfers: last.transfers }
 }
 
-/// Runs the customers against the deployment, kills services again and again, and proves that nothing was
+/// Runs the customers against the deployment, kills services repeatedly, and proves that nothing was
 /// lost.
 pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
     let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {

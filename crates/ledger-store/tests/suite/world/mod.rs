@@ -164,7 +164,7 @@ impl World {
         Ok(())
     }
 
-    /// Opens the ledger, again and again until the planned fault is over.
+    /// Opens the ledger, repeatedly until the planned fault is over.
     fn open_repeatedly(&mut self) -> Checked<()> {
         if self.open().is_err() {
             self.disk.restart();
