@@ -20,6 +20,10 @@ use crate::request::Head;
 
 /// The longest word of an interface in a path.
 const WORD_BYTES_MAX: usize = 24;
+/// The next segment is the name of an account or an operator.
+const BEFORE_NAMES: [&str; 4] = ["accounts", "account", "taler-wire-gateway", "operators"];
+/// All further segments may name participants or people, such as `/parties/ALIAS/zoe`.
+const ABOVE_NAMES: [&str; 2] = ["participants", "parties"];
 
 /// A request that may be logged.
 pub(crate) struct Entry {
@@ -84,19 +88,20 @@ fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// A path with `*` for every segment that is not a word of an interface: lower case, no digits, short.
-/// Account names look like words, so `account` names and what follows below `accounts` are replaced as well.
-fn shape(path: &str) -> String {
+/// A path with `*` for every segment that is not a word of an interface: lower case, no digits, short. Names
+/// look like words, so what follows a segment of [`BEFORE_NAMES`] is replaced as well, and everything below
+/// [`ABOVE_NAMES`].
+pub(crate) fn shape(path: &str) -> String {
     let mut text = String::with_capacity(path.len());
-    let mut before = "";
+    let (mut before, mut is_below) = ("", false);
     for segment in path.split('/').filter(|segment| !segment.is_empty()) {
         let is_version = segment.len() <= 3 && segment.starts_with('v');
         let is_word = segment.len() <= WORD_BYTES_MAX
             && segment.bytes().all(|byte| byte.is_ascii_lowercase() || b"-_.".contains(&byte));
-        let names_account =
-            matches!(before, "accounts" | "account" | "taler-wire-gateway" | "participants" | "operators");
-        let shown = if (is_word || is_version) && !names_account { segment } else { "*" };
+        let is_name = is_below || BEFORE_NAMES.contains(&before);
+        let shown = if (is_word || is_version) && !is_name { segment } else { "*" };
         let _ = write!(text, "/{shown}");
+        is_below |= ABOVE_NAMES.contains(&segment);
         before = segment;
     }
     if text.is_empty() { "/".to_owned() } else { text }
@@ -122,6 +127,8 @@ mod tests {
                 "/taler-bank-access/accounts/bob/withdrawals/x1/confirm".to_owned(),
                 "/taler-bank-access/accounts/*/withdrawals/*/confirm",
             ),
+            ("/parties/ALIAS/zoe".to_owned(), "/parties/*/*"),
+            ("/participants/alpha/limits".to_owned(), "/participants/*/*"),
             ("/v1/transfers".to_owned(), "/v1/transfers"),
             ("/transfers/7".to_owned(), "/transfers/*"),
             (format!("/{}", "a".repeat(30)), "/*"),

@@ -9,7 +9,7 @@ use crate::{
     pace::Pace,
     proxies::TrustedProxies,
     request::{Head, Peer, Place, Request},
-    request_log::Entry,
+    request_log::{Entry, shape},
     response::Response,
     server::LINGER_CLOSES_MAX,
     shares::{Client, Hold, Key, Resource, Shares},
@@ -489,7 +489,7 @@ impl<H: Handler> Frame<H> {
             .map(|text| (*text).to_owned())
             .or_else(|| panic.downcast_ref::<String>().cloned())
             .unwrap_or_default();
-        tracing::error!(%method, path, panic = text, "handler panicked");
+        tracing::error!(%method, path = shape(path), panic = text, "handler panicked");
         self.frame_error(FrameError::InternalInvariant, "")
     }
 
