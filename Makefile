@@ -178,6 +178,8 @@ SMALLER = $(shell dir=$$(mktemp -d); for flag in --icf=all -zpack-relative-reloc
 CARGO_HOME_DIR = $(or $(CARGO_HOME),$(HOME)/.cargo)
 install deb image sbom bench-all bench-postgres bench-tables: export RUSTFLAGS = \
 	--remap-path-prefix=$(CURDIR)=/batzen --remap-path-prefix=$(CARGO_HOME_DIR)=/cargo $(SMALLER)
+# C code of libraries mentions the time of its build: it gets that of the commit.
+install deb image sbom bench-all bench-postgres bench-tables: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 install deb image sbom bench-all bench-postgres bench-tables: export CFLAGS = \
 	-ffile-prefix-map=$(CURDIR)=/batzen -ffile-prefix-map=$(CARGO_HOME_DIR)=/cargo
 
