@@ -15,6 +15,7 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-exchange-aggregator", &["exchange", "aggregator"]),
     ("taler-exchange-transfer", &["exchange", "transfer"]),
     ("taler-exchange-closer", &["exchange", "closer"]),
+    ("taler-exchange-expire", &["exchange", "expire"]),
     ("taler-exchange-drain", &["exchange", "drain"]),
     ("taler-exchange-secmod-rsa", &["signer", "helper"]),
     ("taler-exchange-secmod-cs", &["signer", "helper"]),

@@ -52,6 +52,7 @@ pub fn exchange_config(
     config.workers = WorkersConfig {
         aggregator_idle_sleep: pause,
         closer_idle_sleep: pause,
+        expire_idle_sleep: pause,
         transfer_idle_sleep: pause,
         wirewatch_idle_sleep: Duration::from_micros(200_000),
         ..config.workers

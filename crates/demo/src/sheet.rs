@@ -34,8 +34,8 @@ impl BalanceSheet {
         if !self.bank_agrees() {
             return false;
         }
-        let Totals { reserves, outstanding, pending, unrevealed_melts, fees, .. } = self.totals;
-        MoneySum::checked_sum([self.bank_out, reserves, outstanding, pending, unrevealed_melts, fees])
+        let Totals { reserves, outstanding, pending, purses, unrevealed_melts, fees, .. } = self.totals;
+        MoneySum::checked_sum([self.bank_out, reserves, outstanding, pending, purses, unrevealed_melts, fees])
             == Ok(self.bank_in)
     }
 
@@ -52,6 +52,7 @@ impl BalanceSheet {
             "redeemed": amount(totals.redeemed),
             "outstanding": amount(totals.outstanding),
             "pending": amount(totals.pending),
+            "purses": amount(totals.purses),
             "unrevealed_melts": amount(totals.unrevealed_melts),
             "fees": amount(totals.fees),
             "conserved": self.conserved(),
@@ -66,6 +67,7 @@ impl BalanceSheet {
             ("reserves", totals.reserves, "waits in reserves for withdrawal"),
             ("outstanding", totals.outstanding, "coins in wallets: issued less redeemed"),
             ("pending", totals.pending, "deposits that merchants have not been paid yet"),
+            ("purses", totals.purses, "payments between people that wait for their receiver"),
             ("unrevealed_melts", totals.unrevealed_melts, "change that was begun and not finished"),
             ("fees", totals.fees, "income of the exchange, rounding included"),
         ];
@@ -108,7 +110,7 @@ fn aligned(money: MoneySum) -> String {
     format!("{}.{:08}", money.value(), money.fraction())
 }
 
-fn fee_rows(totals: &Totals) -> [(&'static str, MoneySum); 10] {
+fn fee_rows(totals: &Totals) -> [(&'static str, MoneySum); 12] {
     let income = &totals.income;
     [
         ("withdraw", income.withdraw),
@@ -118,6 +120,8 @@ fn fee_rows(totals: &Totals) -> [(&'static str, MoneySum); 10] {
         ("wire", income.wire),
         ("closing", income.closing),
         ("history", income.history),
+        ("purse", income.purse),
+        ("account", income.account),
         ("rounding", income.rounding),
         ("surplus", income.surplus),
         ("drained", income.drained),
@@ -139,6 +143,7 @@ pub fn totals_json(totals: &Totals) -> Value {
         "transient": totals.transient.to_string(),
         "in_flight": totals.in_flight.to_string(),
         "pending": totals.pending.to_string(),
+        "purses": totals.purses.to_string(),
         "unrevealed_melts": totals.unrevealed_melts.to_string(),
         "fees": totals.fees.to_string(),
         "income": income,
@@ -159,6 +164,7 @@ pub fn totals_text(totals: &Totals) -> String {
         ("deposits", totals.deposits),
         ("transient", totals.transient),
         ("in flight", totals.in_flight),
+        ("purses", totals.purses),
         ("unrevealed melts", totals.unrevealed_melts),
         ("fees", totals.fees),
     ];

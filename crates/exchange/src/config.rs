@@ -208,6 +208,8 @@ pub struct WorkersConfig {
     pub aggregator_shift: Duration,
     /// Pause of the closer.
     pub closer_idle_sleep: Duration,
+    /// Pause of the worker that expires purses.
+    pub expire_idle_sleep: Duration,
     /// Pause of the transfer executor.
     pub transfer_idle_sleep: Duration,
     /// Pause of the import of incoming transfers.
@@ -223,6 +225,7 @@ impl Default for WorkersConfig {
             aggregator_shard_size: 1 << 31,
             aggregator_shift: Duration::from_secs(1),
             closer_idle_sleep: Duration::from_secs(60),
+            expire_idle_sleep: Duration::from_secs(60),
             transfer_idle_sleep: Duration::from_secs(60),
             wirewatch_idle_sleep: Duration::from_secs(1),
             lease: Duration::from_secs(3),

@@ -138,6 +138,7 @@ fn rules_config(config: &ExchangeConfig) -> RulesConfig {
         round_unit: config.currency_round_unit,
         aggregator_shift: config.workers.aggregator_shift,
         exchange_base_url: config.base_url.clone(),
+        default_purse_limit: config.default_purse_limit,
     }
 }
 

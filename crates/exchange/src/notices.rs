@@ -9,17 +9,21 @@
 //! | `keys` | the key set, accounts or fees have changed | the key state of every service |
 //! | `transfers` | transfers were prepared | workers that execute them |
 //! | `reserves TAGS` | these reserves were credited | long polls on them |
+//! | `purses TAGS` | these purses were created, paid, merged or deleted | long polls on them |
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use batzen_crypto::EddsaPublicKey;
 use batzen_http::Waiters;
 use batzen_store::{Notice, Store};
-use batzen_tables::exchange::ReservePub;
+use batzen_tables::exchange::{PursePub, ReservePub};
 use tokio::sync::Notify;
 
 /// How many clients may wait for a reserve to be filled. Each holds a connection.
 const RESERVE_WAITERS_MAX: usize = 65_536;
+/// How many clients may wait for a purse to be paid or merged.
+const PURSE_WAITERS_MAX: usize = 65_536;
 /// How often waiters at a node that shares its store read it without a notice.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// How many reserves one notice names: it must fit into the 8,000 bytes that PostgreSQL allows.
@@ -27,12 +31,13 @@ const TAGS_MAX: usize = 400;
 const KEYS: &str = "keys";
 const TRANSFERS: &str = "transfers";
 const RESERVES: &str = "reserves ";
+const PURSES: &str = "purses ";
 
-/// A reserve's tag in notices. Several reserves may share one; a woken waiter reads its reserve.
+/// A reserve's or purse's tag in notices. Several may share one; a woken waiter reads its row.
 type Tag = [u8; 8];
 
-fn tag(reserve_pub: &ReservePub) -> Tag {
-    *reserve_pub.as_bytes().first_chunk().expect("32 bytes hold 8")
+fn tag(key: &EddsaPublicKey) -> Tag {
+    *key.as_bytes().first_chunk().expect("32 bytes hold 8")
 }
 
 /// The notices of a process.
@@ -41,6 +46,8 @@ pub struct Notices {
     is_shared: bool,
     /// Long polls on reserves.
     reserves: Arc<Waiters<Tag>>,
+    /// Long polls on purses.
+    purses: Arc<Waiters<Tag>>,
     /// The key set has changed at another node.
     pub keys: Notify,
     /// There are transfers to execute.
@@ -54,6 +61,7 @@ impl Notices {
             store: store.clone(),
             is_shared,
             reserves: Arc::new(Waiters::new(RESERVE_WAITERS_MAX)),
+            purses: Arc::new(Waiters::new(PURSE_WAITERS_MAX)),
             keys: Notify::new(),
             transfers: Notify::new(),
         });
@@ -74,15 +82,18 @@ impl Notices {
             Notice::Topic(KEYS) => self.keys.notify_one(),
             Notice::Topic(TRANSFERS) => self.transfers.notify_one(),
             Notice::Topic(topic) => {
-                let tags = topic.strip_prefix(RESERVES).into_iter().flat_map(|tags| tags.split(','));
-                for tag in tags.filter_map(|text| u64::from_str_radix(text, 16).ok()) {
-                    self.reserves.wake(&tag.to_be_bytes());
+                for (prefix, waiters) in [(RESERVES, &self.reserves), (PURSES, &self.purses)] {
+                    let tags = topic.strip_prefix(prefix).into_iter().flat_map(|tags| tags.split(','));
+                    for tag in tags.filter_map(|text| u64::from_str_radix(text, 16).ok()) {
+                        waiters.wake(&tag.to_be_bytes());
+                    }
                 }
             }
             Notice::Missed => {
                 self.keys.notify_one();
                 self.transfers.notify_one();
                 self.reserves.wake_all();
+                self.purses.wake_all();
             }
         }
     }
@@ -121,14 +132,25 @@ impl Notices {
         self.notify(reserves.chunks(TAGS_MAX).map(topic).collect());
     }
 
+    /// Wakes the waiters for a purse, at every node.
+    pub fn purse_changed(&self, purse_pub: &PursePub) {
+        self.purses.wake(&tag(purse_pub));
+        self.notify(vec![format!("{PURSES}{:x}", u64::from_be_bytes(tag(purse_pub)))]);
+    }
+
+    /// Registers interest in a purse; none if too many wait already.
+    pub fn wait_for_purse(&self, purse_pub: &PursePub) -> Option<batzen_http::Waiter<[u8; 8]>> {
+        self.purses.register(tag(purse_pub)).ok()
+    }
+
     /// Registers interest in a reserve; none if too many wait already.
     pub fn wait_for(&self, reserve_pub: &ReservePub) -> Option<batzen_http::Waiter<[u8; 8]>> {
         self.reserves.register(tag(reserve_pub)).ok()
     }
 
-    /// The number of waiters for reserves.
+    /// The number of waiters for reserves and purses.
     pub fn waiter_count(&self) -> usize {
-        self.reserves.len()
+        self.reserves.len() + self.purses.len()
     }
 
     /// How long to wait for a notice before the store is read without one.

@@ -20,6 +20,10 @@ pub const NAME_BYTES_MAX: usize = 256;
 pub const PLANCHETS_MAX: usize = 256;
 /// Coins in one batch deposit.
 pub const DEPOSIT_COINS_MAX: usize = 256;
+/// Coins in one request of a purse, or for keeping a reserve open.
+pub const PURSE_COINS_MAX: usize = 256;
+/// The encrypted contract of a purse, in bytes. A contract of a few lines takes about 300.
+pub const ECONTRACT_BYTES_MAX: usize = 16 << 10;
 /// Fresh coins of one refresh.
 pub const FRESH_COINS_MAX: usize = 255;
 /// The most elements read from an array whose excess has its own error code. One more than any such array may
@@ -39,6 +43,11 @@ pub const LIST_BODY_BYTES_MAX: usize = 64 << 10;
 /// The body of a request with up to 256 planchets or coins, in bytes. Each takes up to 2.1 KiB with keys of
 /// 8,192 bits.
 pub const BATCH_BODY_BYTES_MAX: usize = 640 << 10;
+/// The body of a request with up to [`PURSE_COINS_MAX`] coins, each with an age commitment of up to 1.7 KiB, and an
+/// encrypted contract, in bytes.
+pub const PURSE_BODY_BYTES_MAX: usize = 1 << 20;
+/// The body of a request for a purse without coins, with its encrypted contract, in bytes.
+pub const RESERVE_PURSE_BODY_BYTES_MAX: usize = 32 << 10;
 /// The body of `/management/keys`, in bytes: [`KEY_SIGNATURES_MAX`] denominations of 240 bytes, with white
 /// space.
 pub const KEYS_BODY_BYTES_MAX: usize = 2 << 20;

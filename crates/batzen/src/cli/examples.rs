@@ -45,6 +45,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     ),
     (&["exchange", "aggregator"], "batzen exchange aggregator --config exchange.conf --test"),
     (&["exchange", "transfer"], "batzen exchange transfer --config exchange.conf --test"),
+    (&["exchange", "expire"], "batzen exchange expire --config exchange.conf --test"),
     (&["exchange", "closer"], "batzen exchange closer --config exchange.conf --test"),
     (&["exchange", "drain"], "batzen exchange drain --config exchange.conf --test"),
     (&["exchange", "maintain"], "batzen exchange maintain --config exchange.conf"),

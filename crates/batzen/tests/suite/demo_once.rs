@@ -26,7 +26,7 @@ const STEPS: [(&str, bool); 14] = [
     ("balance", true),
 ];
 
-const TERMS: [&str; 9] = [
+const TERMS: [&str; 10] = [
     "bank_in",
     "bank_out",
     "reserves",
@@ -34,6 +34,7 @@ const TERMS: [&str; 9] = [
     "redeemed",
     "outstanding",
     "pending",
+    "purses",
     "unrevealed_melts",
     "fees",
 ];
@@ -82,7 +83,7 @@ fn check(results: &Value) {
         assert!(!term(results, name).is_zero(), "{name} is zero: {results:#}");
     }
     let sum = Money::checked_sum(
-        ["bank_out", "reserves", "outstanding", "pending", "unrevealed_melts", "fees"]
+        ["bank_out", "reserves", "outstanding", "pending", "purses", "unrevealed_melts", "fees"]
             .map(|name| term(results, name)),
     );
     assert_eq!(sum.unwrap(), term(results, "bank_in"));

@@ -121,7 +121,8 @@ pub async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceS
             );
             ensure!(sheet.conserved(), "the books do not add up: {}", sheet.json());
             let summary =
-                "bank_in = bank_out + reserves + outstanding + pending + unrevealed_melts + fees".to_owned();
+                "bank_in = bank_out + reserves + outstanding + pending + purses + unrevealed_melts + fees"
+                    .to_owned();
             Ok((sheet, StepSummary { count: 6, summary }))
         })
         .await;

@@ -9,11 +9,12 @@ use batzen_http::Response;
 use batzen_protocol::api::exchange as bodies;
 use batzen_protocol::payto::h_wire;
 use batzen_protocol::signatures::{
-    ExchangeConfirmRecoup, ExchangeConfirmRecoupRefresh, ExchangeReserveClosed, SignedMessage,
+    ExchangeConfirmPurseRefund, ExchangeConfirmRecoup, ExchangeConfirmRecoupRefresh, ExchangeReserveClosed,
+    SignedMessage,
 };
 use batzen_protocol::{Amount, Currency, ErrorCode, Money, Timestamp};
 use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::ReservePub;
+use batzen_tables::exchange::{PurseState, ReservePub};
 
 use super::check::Checked;
 use super::error;
@@ -132,6 +133,7 @@ pub async fn read<T: Send + 'static>(
 /// A coin's history in the form that answers contain.
 pub fn coin_items(
     currency: Currency,
+    exchange_base_url: &str,
     history: &CoinHistory,
     proofs: &mut Proofs,
 ) -> Vec<bodies::CoinHistoryItem> {
@@ -222,6 +224,39 @@ pub fn coin_items(
                     timestamp: *time,
                 })
             }
+            CoinHistoryItem::PurseDeposit { amount, purse_pub, refunded, coin_sig } => {
+                bodies::CoinHistoryItem::PurseDeposit(bodies::CoinPurseDeposit {
+                    amount: of(*amount),
+                    exchange_base_url: exchange_base_url.to_owned(),
+                    h_age_commitment: history.h_age,
+                    purse_pub: *purse_pub,
+                    refunded: *refunded,
+                    coin_sig: *coin_sig,
+                })
+            }
+            CoinHistoryItem::PurseRefund { amount, refund_fee, purse_pub } => {
+                // A coin may have contributed less than the fee, which nobody pays here.
+                let amount = of(amount.checked_sub(*refund_fee).unwrap_or(Money::ZERO));
+                let (purse_pub, refund_fee) = (*purse_pub, of(*refund_fee));
+                let message =
+                    ExchangeConfirmPurseRefund { purse_pub, coin_pub, refunded_amount: amount, refund_fee };
+                let (exchange_pub, exchange_sig) = proofs.sign(&message);
+                bodies::CoinHistoryItem::PurseRefund(bodies::CoinPurseRefund {
+                    amount,
+                    refund_fee,
+                    exchange_sig,
+                    exchange_pub,
+                    purse_pub,
+                })
+            }
+            CoinHistoryItem::ReserveOpenDeposit { amount, reserve_sig, coin_sig } => {
+                bodies::CoinHistoryItem::ReserveOpenDeposit(bodies::CoinReserveOpen {
+                    coin_contribution: of(*amount),
+                    amount: Some(of(*amount)),
+                    reserve_sig: *reserve_sig,
+                    coin_sig: *coin_sig,
+                })
+            }
         });
     }
     items
@@ -300,6 +335,43 @@ pub fn reserve_items(
                     reserve_sig: *reserve_sig,
                     request_timestamp: *request_time,
                     amount: of(*amount),
+                })
+            }
+            ReserveHistoryItem::Merge { purse_pub, purse, merge } => {
+                bodies::ReserveHistoryItem::Merge(bodies::ReserveMerge {
+                    h_contract_terms: purse.h_contract_terms,
+                    merge_pub: purse.merge_pub,
+                    min_age: purse.min_age,
+                    flags: u32::from(purse.mode as u8),
+                    purse_pub: *purse_pub,
+                    reserve_sig: merge.reserve_sig,
+                    merge_timestamp: merge.merge_time,
+                    purse_expiration: purse.expiration,
+                    purse_fee: of(purse.purse_fee),
+                    amount: of(purse.target),
+                    merged: purse.state == PurseState::Paid,
+                })
+            }
+            ReserveHistoryItem::Open {
+                request_time,
+                reserve_sig,
+                requested_expiration,
+                requested_purses,
+                amount,
+            } => bodies::ReserveHistoryItem::Open(bodies::ReserveOpen {
+                requested_min_purses: *requested_purses,
+                reserve_sig: *reserve_sig,
+                request_timestamp: *request_time,
+                requested_expiration: *requested_expiration,
+                open_fee: of(*amount),
+                amount: Some(of(*amount)),
+            }),
+            ReserveHistoryItem::Close { request_time, reserve_sig, h_payto } => {
+                bodies::ReserveHistoryItem::Close(bodies::ReserveClose {
+                    reserve_sig: *reserve_sig,
+                    h_payto: *h_payto,
+                    request_timestamp: *request_time,
+                    amount: Some(of(Money::ZERO)),
                 })
             }
         });

@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use crate::app::Exchange;
 use crate::metrics::{RequestClass, RequestKind};
 
+mod accounts;
 mod auditors;
 mod check;
 mod csr;
@@ -31,6 +32,7 @@ mod keys;
 mod kyc;
 mod management;
 mod melt;
+mod purses;
 mod recoup;
 mod refreshes;
 mod refund;
@@ -99,6 +101,12 @@ impl Table {
         self.route(Method::POST, pattern, body_bytes_max, class, endpoint)
     }
 
+    /// Adds a `DELETE` endpoint whose body has at most `body_bytes_max` bytes.
+    #[must_use]
+    pub fn delete(self, pattern: &str, body_bytes_max: usize, endpoint: Endpoint) -> Self {
+        self.route(Method::DELETE, pattern, body_bytes_max, RequestClass::Other, endpoint)
+    }
+
     fn route(
         mut self,
         method: Method,
@@ -164,6 +172,8 @@ fn table(with_dashboard: bool) -> Table {
         melt::routes,
         refreshes::routes,
         recoup::routes,
+        purses::routes,
+        accounts::routes,
         tracking::routes,
         kyc::routes,
     ] {

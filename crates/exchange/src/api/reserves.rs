@@ -72,7 +72,11 @@ fn answer_balance(app: &Exchange, reserve: Option<batzen_tables::exchange::Reser
     }
 }
 
-fn check_clock(app: &Exchange, request_time: Timestamp) -> Checked<()> {
+/// Checks that a request's time is near ours.
+///
+/// # Errors
+/// 400 if it is not.
+pub fn check_clock(app: &Exchange, request_time: Timestamp) -> Checked<()> {
     let now = app.core.now();
     let skew = now.saturating_since(request_time).max(request_time.saturating_since(now));
     if skew > CLOCK_SKEW_MAX { Err(error(ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW, "")) } else { Ok(()) }

@@ -8,7 +8,8 @@ use batzen_engine::SubmitError;
 use batzen_http::Response;
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::errors::{
-    CoinConflict, DenominationUnknown, DenominationUnusable, InsufficientReserve,
+    CoinConflict, DenominationUnknown, DenominationUnusable, EncryptedContractConflict, InsufficientReserve,
+    PurseCreateConflict, PurseDepositConflict, PurseMergeConflict,
 };
 use batzen_protocol::signatures::{
     ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, OperationName, SignedMessage,
@@ -45,6 +46,18 @@ pub enum DenomOperation {
     Recoup,
     /// Recoup-refresh.
     RecoupRefresh,
+    /// Coins for a purse or a reserve.
+    Purse,
+    /// A reserve's purse: never signed, like the rest.
+    ReservePurse,
+    /// Merging a purse.
+    PurseMerge,
+    /// Deleting a purse.
+    PurseDelete,
+    /// Prolonging a reserve; its coins are named like those of purses.
+    ReserveOpen,
+    /// Closing a reserve by order of its owner.
+    ReserveClose,
     /// Full reserve history: never signed, it concerns no denomination.
     History,
 }
@@ -64,6 +77,10 @@ impl DenomOperation {
             Self::Reveal => "REVEAL",
             Self::Recoup => "RECOUP",
             Self::RecoupRefresh => "RECOUP-REFRESH",
+            Self::Purse | Self::ReservePurse | Self::ReserveOpen => "PURSE CREATE",
+            Self::PurseMerge => "PURSE MERGE",
+            Self::PurseDelete => "PURSE DELETE",
+            Self::ReserveClose => "RESERVE CLOSE",
             Self::History => "HISTORY",
         }
     }
@@ -208,7 +225,12 @@ async fn refused(
         }
         Refusal::ReserveUnknown => plain(Code::EXCHANGE_GENERIC_RESERVE_UNKNOWN),
         Refusal::ReserveInsufficient(shortage) => {
-            reserve_insufficient(app, keys, shortage).await.unwrap_or_else(|answer| answer)
+            let code = if operation == DenomOperation::ReserveOpen {
+                Code::EXCHANGE_RESERVES_OPEN_INSUFFICIENT_FUNDS
+            } else {
+                Code::EXCHANGE_WITHDRAW_INSUFFICIENT_FUNDS
+            };
+            reserve_insufficient(app, keys, code, shortage).await.unwrap_or_else(|answer| answer)
         }
         Refusal::HistoryUnaffordable => plain(Code::EXCHANGE_GET_RESERVE_HISTORY_ERROR_INSUFFICIENT_BALANCE),
         Refusal::PlanchetsMixed { .. } => plain(Code::EXCHANGE_WITHDRAW_BATCH_IDEMPOTENT_PLANCHET),
@@ -267,9 +289,73 @@ async fn refused(
         Refusal::Overflow if operation == DenomOperation::Reveal => {
             plain(Code::EXCHANGE_REFRESHES_REVEAL_COST_CALCULATION_OVERFLOW)
         }
+        Refusal::PurseUnknown => plain(Code::EXCHANGE_GENERIC_PURSE_UNKNOWN),
+        Refusal::PurseExpired => plain(Code::EXCHANGE_GENERIC_PURSE_EXPIRED),
+        Refusal::PurseDeleted => plain(Code::EXCHANGE_GENERIC_PURSE_DELETED),
+        Refusal::PurseDecided if operation == DenomOperation::PurseDelete => {
+            plain(Code::EXCHANGE_PURSE_DELETE_ALREADY_DECIDED)
+        }
+        Refusal::PurseDecided => plain(Code::EXCHANGE_PURSE_DEPOSIT_DECIDED_ALREADY),
+        Refusal::PurseNotFull => plain(Code::EXCHANGE_PURSE_NOT_FULL),
+        Refusal::PurseCrowded => {
+            error(Code::GENERIC_PARAMETER_MALFORMED, &format!("deposits: {}", Refusal::PurseCrowded))
+        }
+        Refusal::PurseConflict(purse) => {
+            let code = if operation == DenomOperation::ReservePurse {
+                Code::EXCHANGE_RESERVES_PURSE_CREATE_CONFLICTING_META_DATA
+            } else {
+                Code::EXCHANGE_PURSE_CREATE_CONFLICTING_META_DATA
+            };
+            let stored = PurseCreateConflict {
+                amount: purse.target.of(app.core.config.currency),
+                min_age: purse.min_age,
+                purse_expiration: purse.expiration,
+                purse_sig: purse.purse_sig,
+                h_contract_terms: purse.h_contract_terms,
+                merge_pub: purse.merge_pub,
+            };
+            error_extra(code, &stored)
+        }
+        Refusal::PurseMergeConflict(merge) => {
+            let stored = PurseMergeConflict {
+                merge_timestamp: merge.merge_time,
+                merge_sig: merge.merge_sig,
+                partner_url: Some(app.core.config.base_url.clone()),
+                reserve_pub: merge.reserve_pub,
+            };
+            error_extra(Code::EXCHANGE_RESERVES_PURSE_MERGE_CONFLICTING_META_DATA, &stored)
+        }
+        Refusal::PurseDepositConflict { coin_pub, h_age, deposit } => {
+            let Some(denom) = keys.find_denomination_by_serial(deposit.denom) else {
+                return error(Code::GENERIC_DB_INVARIANT_FAILURE, "denomination of a coin");
+            };
+            let stored = PurseDepositConflict {
+                coin_pub,
+                coin_sig: deposit.coin_sig,
+                h_denom_pub: denom.h_denom_pub,
+                h_age_commitment: h_age,
+                h_age_restrictions: h_age,
+                partner_url: None,
+                amount: deposit.amount.of(app.core.config.currency),
+            };
+            error_extra(Code::EXCHANGE_PURSE_DEPOSIT_CONFLICTING_META_DATA, &stored)
+        }
+        Refusal::ContractConflict(contract) => {
+            let stored = EncryptedContractConflict {
+                h_econtract: batzen_crypto::hash::sha512(&contract.econtract),
+                econtract_sig: contract.econtract_sig,
+                contract_pub: contract.contract_pub,
+            };
+            error_extra(Code::EXCHANGE_PURSE_ECONTRACT_CONFLICTING_META_DATA, &stored)
+        }
+        // Others keep changing it.
+        Refusal::PurseChanged => super::overloaded(),
+        Refusal::ReserveCannotPayPurse => plain(Code::EXCHANGE_RESERVES_PURSE_CREATE_INSUFFICIENT_FUNDS),
+        Refusal::CloseTargetUnknown => plain(Code::EXCHANGE_RESERVES_CLOSE_NO_TARGET_ACCOUNT),
         // Only the withdraw handler submits unsigned planchets. It handles this refusal itself.
         Refusal::SignatureMissing
         | Refusal::RecoupAboveValue
+        | Refusal::OpenTooLittle { .. }
         | Refusal::WireFeeMissing
         | Refusal::TargetMismatch
         | Refusal::TransientOther
@@ -286,6 +372,7 @@ async fn refused(
 async fn reserve_insufficient(
     app: &Exchange,
     keys: &Arc<KeyState>,
+    code: ErrorCode,
     shortage: Box<rules::ReserveShortage>,
 ) -> Checked<Response> {
     let currency = app.core.config.currency;
@@ -298,7 +385,7 @@ async fn reserve_insufficient(
             requested_amount: shortage.requested.of(currency),
             history: reserve_items(currency, &known, reserve_pub, &shortage.history.items, proofs)?,
         };
-        Ok(error_extra(ErrorCode::EXCHANGE_WITHDRAW_INSUFFICIENT_FUNDS, &extra))
+        Ok(error_extra(code, &extra))
     })
     .await
 }
@@ -322,9 +409,10 @@ async fn coin_conflict(
     };
     let (currency, h_denom_pub) = (app.core.config.currency, denom.h_denom_pub);
     let coin_pub = conflict.coin_pub;
+    let base_url = app.core.config.base_url.clone();
     let events = conflict.history.items.len();
     histories::with_history(app, keys, coin_pub.as_bytes(), events, move |proofs| {
-        let history = coin_items(currency, &conflict.history, proofs);
+        let history = coin_items(currency, &base_url, &conflict.history, proofs);
         Ok(error_extra(code, &CoinConflict { coin_pub, h_denom_pub, history }))
     })
     .await

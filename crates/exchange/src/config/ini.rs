@@ -162,6 +162,7 @@ impl Reader<'_> {
             )?,
             aggregator_shift: self.duration_or("exchangedb", "AGGREGATOR_SHIFT", default.aggregator_shift)?,
             closer_idle_sleep: sleep("CLOSER", default.closer_idle_sleep)?,
+            expire_idle_sleep: sleep("EXPIRE", default.expire_idle_sleep)?,
             transfer_idle_sleep: sleep("TRANSFER", default.transfer_idle_sleep)?,
             wirewatch_idle_sleep: sleep("WIREWATCH", default.wirewatch_idle_sleep)?,
             lease: self.duration_or("exchange", "WORKER_LEASE", default.lease)?,

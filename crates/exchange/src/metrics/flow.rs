@@ -26,14 +26,15 @@ use batzen_store::{
 };
 use batzen_tables::exchange::{
     Aggregates, Closings, CoinKey, Coins, DenomSerial, DepositKey, Deposits, Drains, HistoryRequests,
-    MeltKey, Melts, Prepared, RefundKey, Refunds, Reserves, ReservesIn, Reveals, WireOut, Withdrawals,
+    MeltKey, Melts, Prepared, PurseState, Purses, RefundKey, Refunds, ReserveOpenDeposits, ReserveOpens,
+    Reserves, ReservesIn, Reveals, WireOut, Withdrawals,
 };
 
 use crate::rules::{DenomTable, DenomTerms};
 use batzen_protocol::Money;
 
 /// The tables that hold money.
-const TABLES: [&TableDef; 14] = [
+const TABLES: [&TableDef; 17] = [
     ReservesIn::DEF,
     Reserves::DEF,
     Withdrawals::DEF,
@@ -48,6 +49,9 @@ const TABLES: [&TableDef; 14] = [
     Closings::DEF,
     WireOut::DEF,
     Drains::DEF,
+    Purses::DEF,
+    ReserveOpens::DEF,
+    ReserveOpenDeposits::DEF,
 ];
 
 /// How many rows of a view get their related rows read together.
@@ -72,6 +76,8 @@ pub struct Sums {
     pub transient: i128,
     /// Transfers decided, but not accepted by the bank yet.
     pub in_flight: i128,
+    /// Contributions to open purses.
+    pub purses: i128,
     /// Melted value that is not revealed, less melt fees.
     pub unrevealed_melts: i128,
     /// Income of the exchange that is not paid out, including rounding.
@@ -205,7 +211,7 @@ impl Sums {
     /// zero.
     #[must_use]
     pub fn surplus(&self) -> i128 {
-        self.wired_in - self.wired_out - self.reserves - self.outstanding() - self.pending()
+        self.wired_in - self.wired_out - self.reserves - self.outstanding() - self.pending() - self.purses
     }
 
     /// The conservation difference: money in − money out − obligations − fees. Zero when the books add up,
@@ -287,6 +293,18 @@ impl Sums {
             if drain.executed {
                 sums.fees = -units(drain.amount);
             }
+        } else if table == Purses::DEF.id {
+            let purse = <Purses as Table>::Row::decode(row)?;
+            sums.fees = units(purse.purse_fee);
+            match purse.state {
+                PurseState::Open => sums.purses = units(purse.contributed),
+                PurseState::Paid => sums.fees += units(purse.contributed) - units(purse.target),
+                PurseState::Expired | PurseState::Deleted => {}
+            }
+        } else if table == ReserveOpens::DEF.id {
+            sums.fees = units(<ReserveOpens as Table>::Row::decode(row)?.payment);
+        } else if table == ReserveOpenDeposits::DEF.id {
+            sums.fees = units(<ReserveOpenDeposits as Table>::Row::decode(row)?.amount);
         } else if table == Prepared::DEF.id {
             let transfer = <Prepared as Table>::Row::decode(row)?;
             let sum = if transfer.finished.is_some() { &mut sums.wired_out } else { &mut sums.in_flight };
@@ -317,7 +335,7 @@ impl Sums {
     }
 
     /// The sums that depend on single rows only.
-    fn named(&self) -> [(&'static str, i128); 8] {
+    fn named(&self) -> [(&'static str, i128); 9] {
         [
             ("wired_in", self.wired_in),
             ("wired_out", self.wired_out),
@@ -327,6 +345,7 @@ impl Sums {
             ("deposits", self.deposits),
             ("transient", self.transient),
             ("in_flight", self.in_flight),
+            ("purses", self.purses),
         ]
     }
 
@@ -340,6 +359,7 @@ impl Sums {
             deposits: with(self.deposits, other.deposits),
             transient: with(self.transient, other.transient),
             in_flight: with(self.in_flight, other.in_flight),
+            purses: with(self.purses, other.purses),
             unrevealed_melts: with(self.unrevealed_melts, other.unrevealed_melts),
             fees: with(self.fees, other.fees),
         }
@@ -556,6 +576,7 @@ impl MoneyFlow {
             ("redeemed", "Value spent from coins, less value returned to them", sums.redeemed),
             ("outstanding", "Value of coins in wallets: issued less redeemed", sums.outstanding()),
             ("pending", "Money owed to merchants and owners of closed reserves", sums.pending()),
+            ("purses", "Money in purses that were neither paid nor given back", sums.purses),
             ("unrevealed_melts", "Melted value that was not revealed", sums.unrevealed_melts),
             ("fees", "Income that was not paid out", sums.fees),
             ("surplus", "Money held beyond what is owed: fees and unrevealed melts", sums.surplus()),

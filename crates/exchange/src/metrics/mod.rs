@@ -125,7 +125,7 @@ impl Default for Metrics {
 }
 
 /// The label `operation`. The order is that of [`RequestKind`].
-const OPERATIONS: [&str; 17] = [
+const OPERATIONS: [&str; 18] = [
     "withdraw",
     "batch-withdraw",
     "csr",
@@ -137,6 +137,7 @@ const OPERATIONS: [&str; 17] = [
     "link",
     "recoup",
     "recoup-refresh",
+    "purse",
     "keys",
     "reserve",
     "tracking",
@@ -159,6 +160,7 @@ pub(crate) enum RequestKind {
     Link,
     Recoup,
     RecoupRefresh,
+    Purse,
     Keys,
     Reserve,
     Tracking,
@@ -173,6 +175,7 @@ impl RequestKind {
         let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
         let (first, last) = (segments.next().unwrap_or(""), segments.next_back().unwrap_or(""));
         match (first, last) {
+            ("purses" | "contracts", _) | ("reserves", "purse") => Self::Purse,
             ("reserves", "withdraw") => Self::Withdraw,
             ("reserves", "batch-withdraw") => Self::BatchWithdraw,
             ("reserves", _) => Self::Reserve,
@@ -280,6 +283,13 @@ impl Decisions {
             Outcome::ReserveHistory(_)
             | Outcome::Credits(_)
             | Outcome::CloseReserve(_)
+            | Outcome::PurseCreate(_)
+            | Outcome::PurseDeposit(_)
+            | Outcome::PurseMerge(_)
+            | Outcome::PurseDelete(_)
+            | Outcome::PurseExpire(_)
+            | Outcome::ReserveOpen(_)
+            | Outcome::RequestClose(_)
             | Outcome::Aggregate(_)
             | Outcome::Transfer(_)
             | Outcome::Drain(_)

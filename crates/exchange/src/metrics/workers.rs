@@ -44,6 +44,10 @@ pub struct WorkerMetrics {
     pub closings: Counter,
     /// Expired reserves that could not be closed.
     pub reserves_set_aside: Gauge,
+    /// Expired purses whose coins got their money back.
+    pub purses_expired: Counter,
+    /// Expired purses that could not be given back.
+    pub purses_set_aside: Gauge,
     /// Orders to pay out profit executed.
     pub drains: Counter,
     /// Workers that ended abnormally and were started again.
@@ -126,6 +130,12 @@ impl WorkerMetrics {
                 "batzen_worker_closer_set_aside",
                 "Expired reserves that cannot be closed now",
                 &self.reserves_set_aside,
+            ),
+            counter("batzen_worker_expire_purses_total", "Expired purses given back", &self.purses_expired),
+            gauge(
+                "batzen_worker_expire_set_aside",
+                "Expired purses that cannot be given back now",
+                &self.purses_set_aside,
             ),
             counter("batzen_worker_drain_orders_total", "Orders to pay out profit executed", &self.drains),
             counter("batzen_worker_restarts_total", "Workers started again after a failure", &self.restarts),

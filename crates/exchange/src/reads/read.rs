@@ -4,16 +4,18 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 
-use batzen_crypto::{HashCode, Wtid};
+use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Reads, Store, StoreError, Table};
 use batzen_tables::exchange::{
-    AccountId, AccountKey, AggregateKey, AggregateRow, Aggregates, Closings, CoinKey, CoinPub, CoinRow,
-    Coins, CounterKey, Counters, Cursors, DenomSerial, DepositKey, DepositRow, DepositTarget, Deposits,
-    HistoryRequests, MeltByRc, MeltKey, MeltRow, Melts, PaytoHash, Prepared, PreparedRow, RcKey,
-    RecoupCredits, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveKey, ReservePub,
-    ReserveRow, Reserves, ReservesIn, RevealRow, Reveals, WireOut, WireOutRow, WireTargetKey, WireTargets,
-    WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey, ready_position,
+    AccountId, AccountKey, AggregateKey, AggregateRow, Aggregates, CloseRequests, Closings, CoinKey, CoinPub,
+    CoinRow, Coins, ContractRow, Contracts, CounterKey, Counters, Cursors, DenomSerial, DepositKey,
+    DepositRow, DepositTarget, Deposits, HistoryRequests, MeltByRc, MeltKey, MeltRow, Melts, PaytoHash,
+    Prepared, PreparedRow, PurseDeposits, PurseKey, PurseMergeRow, PurseMerges, PursePub, PurseRow, Purses,
+    RcKey, RecoupCredits, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveKey,
+    ReserveOpenDeposits, ReserveOpens, ReservePub, ReserveRow, Reserves, ReservesIn, RevealRow, Reveals,
+    WireOut, WireOutRow, WireTargetKey, WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey,
+    ready_position,
 };
 
 use crate::rules::{
@@ -85,13 +87,21 @@ pub fn reserve_statement(
     let recoups = reads.lookup::<RecoupCredits>(RecoupCredits::BY_RESERVE, &reserve_pub);
     let closings = reads.lookup::<Closings>(Closings::BY_RESERVE, &reserve_pub);
     let requests = reads.lookup::<HistoryRequests>(HistoryRequests::BY_RESERVE, &reserve_pub);
+    let merges = reads.lookup::<PurseMerges>(PurseMerges::BY_RESERVE, &reserve_pub);
+    let opens = reads.lookup::<ReserveOpens>(ReserveOpens::BY_RESERVE, &reserve_pub);
+    let closes = reads.lookup::<CloseRequests>(CloseRequests::BY_RESERVE, &reserve_pub);
     let mut answers = store.read(reads)?;
     let Some(row) = answers.row(row)?.map(|found| found.row) else { return Ok(None) };
     let since = since.unwrap_or(Timestamp::ZERO);
     let (credits, closings) = (answers.group(credits)?, answers.group(closings)?);
     let (withdrawals, recoups) = (answers.group(withdrawals)?, answers.group(recoups)?);
     let requests = answers.group(requests)?;
+    let (merges, opens, closes) = (answers.group(merges)?, answers.group(opens)?, answers.group(closes)?);
     let events = credits.len() + closings.len() + withdrawals.len() + recoups.len() + requests.len();
+    let events = events + merges.len() + opens.len() + closes.len();
+    let merges: Vec<_> = merges.into_iter().filter(|found| found.row.merge_time >= since).collect();
+    let keys: Vec<_> = merges.iter().map(|found| found.key.clone()).collect();
+    let purses = if keys.is_empty() { Vec::new() } else { store.get_many::<Purses>(&keys)? };
     let accounts = credits.iter().map(|found| found.row.h_payto);
     let paytos = required_paytos(store, accounts.chain(closings.iter().map(|found| found.row.h_payto)))?;
     let mut items = Vec::new();
@@ -138,12 +148,39 @@ pub fn reserve_statement(
             });
         }
     }
+    for (found, purse) in merges.into_iter().zip(purses) {
+        items.push(ReserveHistoryItem::Merge {
+            purse_pub: found.key.purse_pub,
+            purse: Box::new(purse.expect("a merged purse exists").row),
+            merge: Box::new(found.row),
+        });
+    }
     for found in requests {
         if found.key.request_time >= since {
             items.push(ReserveHistoryItem::History {
                 request_time: found.key.request_time,
                 reserve_sig: found.row.reserve_sig,
                 amount: found.row.fee,
+            });
+        }
+    }
+    for found in opens {
+        if found.key.request_time >= since {
+            items.push(ReserveHistoryItem::Open {
+                request_time: found.key.request_time,
+                reserve_sig: found.row.reserve_sig,
+                requested_expiration: found.row.requested_expiration,
+                requested_purses: found.row.requested_purses,
+                amount: found.row.payment,
+            });
+        }
+    }
+    for found in closes {
+        if found.key.request_time >= since {
+            items.push(ReserveHistoryItem::Close {
+                request_time: found.key.request_time,
+                reserve_sig: found.row.reserve_sig,
+                h_payto: found.row.requested,
             });
         }
     }
@@ -174,6 +211,44 @@ pub fn withdrawal_of(store: &Store, h_coin_ev: HashCode) -> Result<Option<(Reser
     Ok(found.into_iter().next().map(|found| (found.key.reserve_pub, found.row)))
 }
 
+// --- Purses
+// --------------------------------------------------------------------------------------------------------
+
+/// A purse with its merge, if it is merged.
+///
+/// # Errors
+/// See [`payto`].
+pub fn purse(store: &Store, purse_pub: PursePub) -> Result<Option<(PurseRow, Option<PurseMergeRow>)>> {
+    let mut reads = Reads::default();
+    let row = reads.get::<Purses>(&PurseKey { purse_pub });
+    let merge = reads.get::<PurseMerges>(&PurseKey { purse_pub });
+    let mut answers = store.read(reads)?;
+    let merge = answers.row(merge)?.map(|found| found.row);
+    Ok(answers.row(row)?.map(|found| (found.row, merge)))
+}
+
+/// The reserve that a purse is merged into, and its coins.
+///
+/// # Errors
+/// See [`payto`].
+pub fn purse_parts(store: &Store, purse_pub: PursePub) -> Result<(Option<ReservePub>, Vec<CoinPub>)> {
+    let mut reads = Reads::default();
+    let merge = reads.get::<PurseMerges>(&PurseKey { purse_pub });
+    let coins = reads.lookup::<PurseDeposits>(PurseDeposits::BY_PURSE, &purse_pub);
+    let mut answers = store.read(reads)?;
+    let reserve_pub = answers.row(merge)?.map(|found| found.row.reserve_pub);
+    Ok((reserve_pub, answers.group(coins)?.into_iter().map(|found| found.key.coin_pub).collect()))
+}
+
+/// The contract under a key, with its purse.
+///
+/// # Errors
+/// See [`payto`].
+pub fn contract(store: &Store, contract_pub: EddsaPublicKey) -> Result<Option<(PursePub, ContractRow)>> {
+    let found = store.lookup::<Contracts>(Contracts::BY_CONTRACT, &contract_pub)?;
+    Ok(found.into_iter().next().map(|found| (found.key.purse_pub, found.row)))
+}
+
 // --- Coins
 // ----------------------------------------------------------------------------------------------------------
 
@@ -198,6 +273,8 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
     let recoups = reads.lookup::<Recoups>(Recoups::BY_COIN, &coin_pub);
     let recoup_refreshes = reads.lookup::<RecoupRefreshes>(RecoupRefreshes::BY_COIN, &coin_pub);
     let credits = reads.lookup::<RecoupRefreshCredits>(RecoupRefreshCredits::BY_OLD_COIN, &coin_pub);
+    let purse_deposits = reads.lookup::<PurseDeposits>(PurseDeposits::BY_COIN, &coin_pub);
+    let open_deposits = reads.lookup::<ReserveOpenDeposits>(ReserveOpenDeposits::BY_COIN, &coin_pub);
     let mut answers = store.read(reads)?;
     let Some(row) = answers.row(row)?.map(|found| found.row) else { return Ok(None) };
     let terms = terms(store, denoms, row.denom)?;
@@ -258,6 +335,22 @@ pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Re
             amount: found.row.amount,
             coin_pub: found.key.coin_pub,
             time: found.row.time,
+        });
+    }
+    for found in answers.group(purse_deposits)? {
+        let (amount, purse_pub) = (found.row.amount, found.key.purse_pub);
+        let (refunded, coin_sig) = (found.row.refunded, found.row.coin_sig);
+        items.push(CoinHistoryItem::PurseDeposit { amount, purse_pub, refunded, coin_sig });
+        if refunded {
+            let refund_fee = terms.fee_refund;
+            items.push(CoinHistoryItem::PurseRefund { amount, refund_fee, purse_pub });
+        }
+    }
+    for found in answers.group(open_deposits)? {
+        items.push(CoinHistoryItem::ReserveOpenDeposit {
+            amount: found.row.amount,
+            reserve_sig: found.row.reserve_sig,
+            coin_sig: found.row.coin_sig,
         });
     }
     Ok(Some(CoinHistory { coin_pub, denom: row.denom, h_age: row.h_age, remaining: row.remaining, items }))

@@ -6,8 +6,8 @@
 //!
 //! # The identity
 //!
-//! `wired_in = wired_out + reserves + outstanding + pending + unrevealed_melts + fees`, to the last unit,
-//! where
+//! `wired_in = wired_out + reserves + outstanding + pending + purses + unrevealed_melts + fees`, to the last
+//! unit, where
 //!
 //! * **wired_in**: all incoming transfers that were booked.
 //! * **wired_out**: transfers that the bank accepted (aggregates, closings, drains).
@@ -19,6 +19,7 @@
 //!   refunds, the deposit fee still included, because a complete refund would waive it; **transient**
 //!   aggregates, deposit fees taken off, the wire fee not; **in_flight** transfers decided but not accepted
 //!   by the bank yet (failed ones too).
+//! * **purses**: Σ contributions to purses that were neither paid nor given back, deposit fees included.
 //! * **unrevealed_melts**: Σ (amount − melt fee) of melts without reveal.
 //! * **fees**: income that is still there: [`Fees`] less the profit paid out by drains.
 
@@ -30,7 +31,8 @@ use batzen_protocol::{AmountError, Money, MoneySum};
 use batzen_store::{Found, Store, StoreError, Table};
 use batzen_tables::exchange::{
     Aggregates, Closings, CoinPub, Coins, DenomSerial, Deposits, Drains, HistoryRequests, MeltKey, Melts,
-    Prepared, Refunds, Reserves, ReservesIn, Reveals, TransferKind, WireOut, Withdrawals,
+    Prepared, PurseDeposits, PursePub, PurseState, Purses, Refunds, ReserveOpenDeposits, ReserveOpens,
+    Reserves, ReservesIn, Reveals, TransferKind, WireOut, Withdrawals,
 };
 
 use crate::rules::{DenomTable, DenomTerms};
@@ -58,6 +60,8 @@ pub struct Totals {
     pub in_flight: MoneySum,
     /// deposits + transient + in_flight.
     pub pending: MoneySum,
+    /// Contributions to open purses.
+    pub purses: MoneySum,
     /// Melted value that is not revealed.
     pub unrevealed_melts: MoneySum,
     /// Income that is not paid out.
@@ -83,6 +87,10 @@ pub struct Fees {
     pub closing: MoneySum,
     /// Fees of full histories.
     pub history: MoneySum,
+    /// Deposit fees of paid purses, purse fees, and what purses got beyond their targets.
+    pub purse: MoneySum,
+    /// Payments for prolonging reserves.
+    pub account: MoneySum,
     /// Remainders of outgoing transfers below the bank's smallest unit.
     pub rounding: MoneySum,
     /// Melted value beyond the cost of the fresh coins.
@@ -95,8 +103,15 @@ impl Totals {
     /// Whether the books add up.
     #[must_use]
     pub fn conserved(&self) -> bool {
-        let terms =
-            [self.wired_out, self.reserves, self.outstanding, self.pending, self.unrevealed_melts, self.fees];
+        let terms = [
+            self.wired_out,
+            self.reserves,
+            self.outstanding,
+            self.pending,
+            self.purses,
+            self.unrevealed_melts,
+            self.fees,
+        ];
         MoneySum::checked_sum(terms) == Ok(self.wired_in)
     }
 }
@@ -178,6 +193,7 @@ pub fn totals(store: &Store, denoms: &DenomTable) -> Result<Totals, TotalsError>
     sheet.coins()?;
     sheet.refreshes()?;
     sheet.deposits()?;
+    sheet.purses()?;
     sheet.transfers()?;
     let mut totals = sheet.totals;
     totals.outstanding = totals.issued.checked_sub(totals.redeemed).term("outstanding")?;
@@ -192,6 +208,8 @@ pub fn totals(store: &Store, denoms: &DenomTable) -> Result<Totals, TotalsError>
         income.wire,
         income.closing,
         income.history,
+        income.purse,
+        income.account,
         income.rounding,
         income.surplus,
     ]);
@@ -327,6 +345,44 @@ impl Sheet<'_> {
         if !taken.is_empty() {
             return Err(TotalsError::Inconsistent("aggregated deposits without transfer".to_owned()));
         }
+        self.totals = totals;
+        Ok(())
+    }
+
+    fn purses(&mut self) -> Result<(), TotalsError> {
+        let mut totals = self.totals;
+        // Not the purses' own sums, which the rules keep, but their deposits.
+        let mut contributed: HashMap<PursePub, MoneySum> = HashMap::new();
+        each::<PurseDeposits>(self.store, |found| {
+            if found.row.refunded {
+                return Ok(());
+            }
+            plus(contributed.entry(found.key.purse_pub).or_default(), found.row.amount, "purse")
+        })?;
+        each::<Purses>(self.store, |found| {
+            let held = contributed.remove(&found.key.purse_pub).unwrap_or_default();
+            plus(&mut totals.income.purse, found.row.purse_fee, "purse fees")?;
+            match found.row.state {
+                PurseState::Open => plus(&mut totals.purses, held, "purses"),
+                PurseState::Paid => {
+                    let rest = held.checked_sub(found.row.target).term("paid purse")?;
+                    plus(&mut totals.income.purse, rest, "purse fees")
+                }
+                PurseState::Expired | PurseState::Deleted if held.is_zero() => Ok(()),
+                PurseState::Expired | PurseState::Deleted => {
+                    Err(TotalsError::Inconsistent("a purse that was given back holds money".to_owned()))
+                }
+            }
+        })?;
+        if !contributed.is_empty() {
+            return Err(TotalsError::Inconsistent("deposits into an unknown purse".to_owned()));
+        }
+        each::<ReserveOpens>(self.store, |found| {
+            plus(&mut totals.income.account, found.row.payment, "account fees")
+        })?;
+        each::<ReserveOpenDeposits>(self.store, |found| {
+            plus(&mut totals.income.account, found.row.amount, "account fees")
+        })?;
         self.totals = totals;
         Ok(())
     }

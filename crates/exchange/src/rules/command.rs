@@ -2,11 +2,13 @@
 //!
 //! All amounts are in the exchange's currency. All signatures of a request have been verified.
 
-use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
+use batzen_crypto::{
+    CsNonce, EcdhePublicKey, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt, Wtid,
+};
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
     AccountId, BlindSignature, CoinPub, CoinSignature, DenomSerial, DepositTarget, FreshCoin, LeaseJob,
-    MerchantPub, PaytoHash, RefundKey, ReservePub,
+    MerchantPub, PaytoHash, PurseMergeRow, PurseMode, PursePub, PurseRow, PurseState, RefundKey, ReservePub,
 };
 
 use super::leases::Slots;
@@ -35,6 +37,22 @@ pub enum Command {
     Recoup(Recoup),
     /// A coin of a revoked denomination goes back to the coin that it was changed from.
     RecoupRefresh(RecoupRefresh),
+    /// A payer creates a purse with coins.
+    PurseCreate(PurseCreate),
+    /// Coins for a purse.
+    PurseDeposit(PurseDeposit),
+    /// A reserve takes a full purse.
+    PurseMerge(PurseMerge),
+    /// A reserve creates a purse for others to pay into.
+    ReservePurse(ReservePurse),
+    /// The owner of a purse deletes it.
+    PurseDelete(PurseDelete),
+    /// An expired purse gives its coins their money back.
+    PurseExpire(PurseExpire),
+    /// Prolong a reserve, or buy purses.
+    ReserveOpen(ReserveOpen),
+    /// The owner of a reserve wants it closed.
+    RequestClose(RequestClose),
     /// Deposits of a merchant become a transfer.
     Aggregate(Aggregate),
     /// Record transfers that the bank accepted.
@@ -74,6 +92,20 @@ pub enum Outcome {
     Recoup(Recouped),
     /// To [`Command::RecoupRefresh`].
     RecoupRefresh(RecoupRefreshed),
+    /// To [`Command::PurseCreate`] and [`Command::ReservePurse`].
+    PurseCreate(PurseCreated),
+    /// To [`Command::PurseDeposit`].
+    PurseDeposit(PurseDeposited),
+    /// To [`Command::PurseMerge`].
+    PurseMerge(PurseMerged),
+    /// To [`Command::PurseDelete`].
+    PurseDelete(PurseDeleted),
+    /// To [`Command::PurseExpire`].
+    PurseExpire(PurseExpired),
+    /// To [`Command::ReserveOpen`].
+    ReserveOpen(ReserveOpened),
+    /// To [`Command::RequestClose`].
+    RequestClose(CloseRequested),
     /// To [`Command::Aggregate`].
     Aggregate(Aggregated),
     /// To [`Command::TransfersDone`], [`Command::TransferFailed`] and [`Command::TransferRetry`].
@@ -138,6 +170,14 @@ typed_commands! {
     Reveal => Reveal(Outcome::Reveal), Revealed;
     Recoup => Recoup(Outcome::Recoup), Recouped;
     RecoupRefresh => RecoupRefresh(Outcome::RecoupRefresh), RecoupRefreshed;
+    PurseCreate => PurseCreate(Outcome::PurseCreate), PurseCreated;
+    PurseDeposit => PurseDeposit(Outcome::PurseDeposit), PurseDeposited;
+    PurseMerge => PurseMerge(Outcome::PurseMerge), PurseMerged;
+    ReservePurse => ReservePurse(Outcome::PurseCreate), PurseCreated;
+    PurseDelete => PurseDelete(Outcome::PurseDelete), PurseDeleted;
+    PurseExpire => PurseExpire(Outcome::PurseExpire), PurseExpired;
+    ReserveOpen => ReserveOpen(Outcome::ReserveOpen), ReserveOpened;
+    RequestClose => RequestClose(Outcome::RequestClose), CloseRequested;
     Aggregate => Aggregate(Outcome::Aggregate), Aggregated;
     TransfersDone => TransfersDone(Outcome::Transfer), TransferMarked;
     TransferFailed => TransferFailed(Outcome::Transfer), TransferMarked;
@@ -250,13 +290,16 @@ pub struct Credited {
     pub range: Option<RangeState>,
 }
 
-/// Closes one expired reserve and prepares the transfer of its money back to where it came from. The target
-/// is the reserve's origin, which never changes once set; the caller has read it and its payto URI.
+/// Closes one reserve and prepares the transfer of its money: an expired reserve to its origin, which never
+/// changes once set, or by its owner's request to the account that the request names. The caller has read the
+/// account and its payto URI.
 #[derive(Debug, Clone)]
 pub struct CloseReserve {
     /// The reserve.
     pub reserve_pub: ReservePub,
-    /// Its origin account.
+    /// The time of the owner's request; none for an expired reserve.
+    pub request_time: Option<Timestamp>,
+    /// The account to pay.
     pub h_payto: PaytoHash,
     /// The method of that account's payto URI.
     pub method: String,
@@ -272,9 +315,11 @@ pub struct CloseReserve {
 /// The outcome of [`CloseReserve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// The reserve is unknown, empty or not (or no longer) expired. Nothing changed.
+    /// The reserve is unknown, empty or not (or no longer) expired, or the request was executed. Nothing changed.
     NotDue,
-    /// The reserve is closed and empty.
+    /// The reserve is empty, so the owner's request is done.
+    Empty,
+    /// The reserve is closed; what came in after the owner's request stays.
     Closed {
         /// The transfer's identifier.
         wtid: Wtid,
@@ -485,6 +530,251 @@ pub struct RecoupRefreshed {
     pub time: Timestamp,
     /// Whether the coin had been recouped before, so that nothing was left.
     pub repeated: bool,
+}
+
+// --- Purses
+// ---------------------------------------------------------------------------------------------------------
+
+/// The terms of a purse, signed by its own key (verified).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseTerms {
+    /// The key that may merge it.
+    pub merge_pub: EddsaPublicKey,
+    /// The contract.
+    pub h_contract_terms: HashCode,
+    /// The minimum age of the payer; 0 for none.
+    pub min_age: u32,
+    /// What its reserve gets, after deposit fees.
+    pub target: Money,
+    /// When it expires.
+    pub expiration: Timestamp,
+    /// The purse's signature.
+    pub purse_sig: EddsaSignature,
+}
+
+impl PurseTerms {
+    /// The row of a new purse.
+    pub(super) fn row(&self, mode: PurseMode, purse_fee: Money, now: Timestamp) -> PurseRow {
+        PurseRow {
+            merge_pub: self.merge_pub,
+            h_contract_terms: self.h_contract_terms,
+            min_age: self.min_age,
+            mode,
+            target: self.target,
+            purse_fee,
+            created: now,
+            expiration: self.expiration,
+            purse_sig: self.purse_sig,
+            coins: 0,
+            contributed: Money::ZERO,
+            balance: Money::ZERO,
+            state: PurseState::Open,
+            decided: Timestamp::ZERO,
+        }
+    }
+}
+
+/// An encrypted contract, signed by its purse (verified).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contract {
+    /// The key under which it can be fetched.
+    pub contract_pub: EddsaPublicKey,
+    /// Nonce and ciphertext.
+    pub econtract: Vec<u8>,
+    /// The purse's signature.
+    pub econtract_sig: EddsaSignature,
+}
+
+/// A coin that pays into a purse, or for a reserve. An attestation of its age, if the purse needs one, was
+/// verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseCoin {
+    /// The coin.
+    pub coin: PresentedCoin,
+    /// The contribution, deposit fee included.
+    pub amount: Money,
+    /// Its signature on the payment, verified.
+    pub coin_sig: EddsaSignature,
+}
+
+/// Creates a purse and pays into it. The same terms again are the same purse; coins that it contains already
+/// have no further effect.
+#[derive(Debug, Clone)]
+pub struct PurseCreate {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// Its terms.
+    pub terms: PurseTerms,
+    /// The reserve that it is merged into, if it existed before and was merged.
+    pub reserve_pub: Option<ReservePub>,
+    /// 1 to 256 coins.
+    pub coins: Vec<PurseCoin>,
+    /// The contract for its receiver.
+    pub contract: Option<Contract>,
+}
+
+/// A purse exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PurseCreated {
+    /// When it expires: as it was created first.
+    pub expiration: Timestamp,
+    /// What the coins of the request add up to, deposit fees taken off.
+    pub deposited: Money,
+}
+
+/// Pays into a purse.
+#[derive(Debug, Clone)]
+pub struct PurseDeposit {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve that it is merged into, if it is.
+    pub reserve_pub: Option<ReservePub>,
+    /// 1 to 256 coins.
+    pub coins: Vec<PurseCoin>,
+}
+
+/// Coins are in a purse.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseDeposited {
+    /// The purse.
+    pub purse: PurseRow,
+    /// What it contains, deposit fees taken off.
+    pub total: Money,
+    /// The reserve that got its target now.
+    pub credited: Option<ReservePub>,
+}
+
+/// Merges a full purse into a reserve.
+#[derive(Debug, Clone)]
+pub struct PurseMerge {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// The row to store, with both signatures verified.
+    pub merge: PurseMergeRow,
+}
+
+/// A purse is merged and paid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseMerged {
+    /// The purse.
+    pub purse: PurseRow,
+    /// Whether it was merged now.
+    pub is_new: bool,
+}
+
+/// Creates a purse that is merged into a reserve before anybody has paid.
+#[derive(Debug, Clone)]
+pub struct ReservePurse {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// Its terms.
+    pub terms: PurseTerms,
+    /// The purse fee, which the reserve pays; none if the purse uses the reserve's quota.
+    pub fee: Option<Money>,
+    /// The row to store, with both signatures verified.
+    pub merge: PurseMergeRow,
+    /// The contract for its payer.
+    pub contract: Option<Contract>,
+}
+
+/// Deletes an open purse. The caller has read its reserve and its coins.
+#[derive(Debug, Clone)]
+pub struct PurseDelete {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The purse's signature, verified.
+    pub purse_sig: EddsaSignature,
+    /// The reserve that it is merged into, if it is.
+    pub reserve_pub: Option<ReservePub>,
+    /// All coins in it.
+    pub coins: Vec<CoinPub>,
+}
+
+/// A purse is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PurseDeleted;
+
+/// Gives back what is in an expired purse. The caller has read its reserve and its coins.
+#[derive(Debug, Clone)]
+pub struct PurseExpire {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve that it is merged into, if it is.
+    pub reserve_pub: Option<ReservePub>,
+    /// All coins in it.
+    pub coins: Vec<CoinPub>,
+}
+
+/// The outcome of [`PurseExpire`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PurseExpired {
+    /// It is unknown, decided or not expired. Nothing changed.
+    NotDue,
+    /// The coins have their money back.
+    Expired,
+}
+
+// --- Accounts
+// -------------------------------------------------------------------------------------------------------
+
+/// Prolongs a reserve, or buys purses for it. Each time of a request counts once.
+#[derive(Debug, Clone)]
+pub struct ReserveOpen {
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// The request's time.
+    pub request_time: Timestamp,
+    /// The wanted expiration.
+    pub reserve_expiration: Timestamp,
+    /// The wanted number of purses.
+    pub purse_limit: u32,
+    /// What the reserve itself pays.
+    pub payment: Money,
+    /// The account fee at the request's time.
+    pub account_fee: Money,
+    /// Coins that pay the rest: at most 256.
+    pub coins: Vec<PurseCoin>,
+    /// The reserve's signature, verified.
+    pub reserve_sig: EddsaSignature,
+}
+
+/// A reserve is open as long as wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReserveOpened {
+    /// Until when.
+    pub expiration: Timestamp,
+    /// What it cost.
+    pub cost: Money,
+}
+
+/// Asks for a reserve's money to be paid out. The closer executes it.
+#[derive(Debug, Clone)]
+pub struct RequestClose {
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// The request's time. Each counts once.
+    pub request_time: Timestamp,
+    /// The account that the owner named; none for the account of origin.
+    pub requested: Option<PaytoHash>,
+    /// The account to pay: the named one, or that of origin.
+    pub h_payto: PaytoHash,
+    /// Its payto URI.
+    pub payto_uri: String,
+    /// Its method.
+    pub method: String,
+    /// The reserve's signature, verified.
+    pub reserve_sig: EddsaSignature,
+}
+
+/// A reserve will be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CloseRequested {
+    /// What will be paid. Zero: less than the fee is there, and nothing will happen.
+    pub wired: Money,
 }
 
 // --- Transfers

@@ -4,7 +4,10 @@ use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_engine::Evidence;
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::{CoinPub, CoinRow, DenomSerial, MerchantPub, ReservePub};
+use batzen_tables::exchange::{
+    CoinPub, CoinRow, DenomSerial, MerchantPub, PaytoHash, PurseMergeRow, PursePub, PurseRow, PurseState,
+    ReservePub,
+};
 
 use super::{ConflictReason, DenomTable, Refusal};
 use crate::reads::read;
@@ -116,6 +119,35 @@ pub enum CoinHistoryItem {
         /// When.
         time: Timestamp,
     },
+    /// It was deposited into a purse. Taken from the coin.
+    PurseDeposit {
+        /// What it contributed, including the fee.
+        amount: Money,
+        /// The purse.
+        purse_pub: PursePub,
+        /// Whether it got it back (there is a [`CoinHistoryItem::PurseRefund`] too).
+        refunded: bool,
+        /// The coin's signature.
+        coin_sig: EddsaSignature,
+    },
+    /// A purse expired or was deleted. The whole contribution was added to the coin.
+    PurseRefund {
+        /// What it had contributed, including the fee.
+        amount: Money,
+        /// The refund fee of its denomination, which answers name although it is not taken.
+        refund_fee: Money,
+        /// The purse.
+        purse_pub: PursePub,
+    },
+    /// It paid for a reserve. Taken from the coin.
+    ReserveOpenDeposit {
+        /// What it contributed, including the fee.
+        amount: Money,
+        /// The reserve's signature on the request.
+        reserve_sig: EddsaSignature,
+        /// The coin's signature.
+        coin_sig: EddsaSignature,
+    },
 }
 
 impl CoinHistoryItem {
@@ -126,11 +158,13 @@ impl CoinHistoryItem {
             Self::Deposit { amount, .. }
             | Self::Melt { amount, .. }
             | Self::Recoup { amount, .. }
-            | Self::RecoupRefresh { amount, .. } => (*amount, Money::ZERO),
+            | Self::RecoupRefresh { amount, .. }
+            | Self::PurseDeposit { amount, .. }
+            | Self::ReserveOpenDeposit { amount, .. } => (*amount, Money::ZERO),
             Self::Refund { amount, refund_fee, .. } => {
                 (Money::ZERO, amount.checked_sub(*refund_fee).expect("a refund covers its fee"))
             }
-            Self::OldCoinRecoup { amount, .. } => (Money::ZERO, *amount),
+            Self::OldCoinRecoup { amount, .. } | Self::PurseRefund { amount, .. } => (Money::ZERO, *amount),
         }
     }
 }
@@ -207,6 +241,37 @@ pub enum ReserveHistoryItem {
         /// The fee.
         amount: Money,
     },
+    /// A purse was merged. Its fee was taken; its target was added if it was paid.
+    Merge {
+        /// The purse's key.
+        purse_pub: PursePub,
+        /// The purse.
+        purse: Box<PurseRow>,
+        /// The merge.
+        merge: Box<PurseMergeRow>,
+    },
+    /// The reserve was prolonged, or purses were bought. Taken.
+    Open {
+        /// The request's time.
+        request_time: Timestamp,
+        /// The reserve's signature.
+        reserve_sig: EddsaSignature,
+        /// The wanted expiration.
+        requested_expiration: Timestamp,
+        /// The wanted number of purses.
+        requested_purses: u32,
+        /// What the reserve paid.
+        amount: Money,
+    },
+    /// The owner asked for the reserve to be closed. Changes nothing itself.
+    Close {
+        /// The request's time.
+        request_time: Timestamp,
+        /// The reserve's signature.
+        reserve_sig: EddsaSignature,
+        /// The account that was named.
+        h_payto: Option<PaytoHash>,
+    },
 }
 
 impl ReserveHistoryItem {
@@ -215,9 +280,14 @@ impl ReserveHistoryItem {
     pub fn effect(&self) -> (Money, Money) {
         match self {
             Self::Credit { amount, .. } | Self::Recoup { amount, .. } => (Money::ZERO, *amount),
-            Self::Withdraw { amount, .. } | Self::Closing { amount, .. } | Self::History { amount, .. } => {
-                (*amount, Money::ZERO)
+            Self::Withdraw { amount, .. }
+            | Self::Closing { amount, .. }
+            | Self::History { amount, .. }
+            | Self::Open { amount, .. } => (*amount, Money::ZERO),
+            Self::Merge { purse, .. } => {
+                (purse.purse_fee, if purse.state == PurseState::Paid { purse.target } else { Money::ZERO })
             }
+            Self::Close { .. } => (Money::ZERO, Money::ZERO),
         }
     }
 
@@ -229,7 +299,10 @@ impl ReserveHistoryItem {
             | Self::Withdraw { time, .. }
             | Self::Recoup { time, .. }
             | Self::Closing { time, .. } => *time,
-            Self::History { request_time, .. } => *request_time,
+            Self::Merge { merge, .. } => merge.merge_time,
+            Self::History { request_time, .. }
+            | Self::Open { request_time, .. }
+            | Self::Close { request_time, .. } => *request_time,
         }
     }
 }

@@ -12,6 +12,8 @@
 //! | [`coins`] | [`Deposit`], [`Refund`] |
 //! | [`refreshes`] | [`Melt`], [`Reveal`] |
 //! | [`recoups`] | [`Recoup`], [`RecoupRefresh`] |
+//! | [`purses`] | [`PurseCreate`], [`PurseDeposit`], [`PurseMerge`], [`ReservePurse`], [`PurseDelete`], [`PurseExpire`] |
+//! | [`accounts`] | [`ReserveOpen`], [`RequestClose`] |
 //! | [`transfers`] | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
 //! | [`leases`] | [`Lease`]: how workers share jobs |
 //! | [`management`] | changes signed by offline keys |
@@ -20,12 +22,14 @@
 //! command changes nothing; where the protocol demands evidence, it carries the history ([`history`]) that
 //! proves the refusal.
 
+pub mod accounts;
 pub mod coins;
 mod command;
 pub mod denoms;
 pub mod history;
 pub mod leases;
 pub mod management;
+pub mod purses;
 pub mod recoups;
 pub mod refreshes;
 mod refusal;
@@ -62,10 +66,12 @@ pub struct RulesConfig {
     pub aggregator_shift: Duration,
     /// The exchange's base URL, which is part of each transfer's subject.
     pub exchange_base_url: String,
+    /// How many purses come with each account fee (`DEFAULT_PURSE_LIMIT`).
+    pub default_purse_limit: u32,
 }
 
 impl RulesConfig {
-    /// The protocol's defaults: four weeks, seven years, a round unit of 0.01, one second.
+    /// The protocol's defaults: four weeks, seven years, a round unit of 0.01, one second, one purse.
     #[must_use]
     pub fn new(exchange_base_url: impl Into<String>) -> Self {
         Self {
@@ -74,6 +80,7 @@ impl RulesConfig {
             round_unit: Money::new(0, 1_000_000).expect("0.01 is an amount"),
             aggregator_shift: Duration::from_secs(1),
             exchange_base_url: exchange_base_url.into(),
+            default_purse_limit: 1,
         }
     }
 }
@@ -114,6 +121,14 @@ impl Rules for ExchangeRules {
             Command::Reveal(command) => refreshes::plan_reveal(command, plan),
             Command::Recoup(command) => recoups::plan_recoup(command, plan),
             Command::RecoupRefresh(command) => recoups::plan_recoup_refresh(command, plan),
+            Command::PurseCreate(command) => purses::plan_create(command, plan),
+            Command::PurseDeposit(command) => purses::plan_deposit(command, plan),
+            Command::PurseMerge(command) => purses::plan_merge(command, plan),
+            Command::ReservePurse(command) => purses::plan_reserve_purse(command, plan),
+            Command::PurseDelete(command) => purses::plan_delete(command, plan),
+            Command::PurseExpire(command) => purses::plan_expire(command, plan),
+            Command::ReserveOpen(command) => accounts::plan_open(command, plan),
+            Command::RequestClose(command) => accounts::plan_request_close(command, plan),
             Command::Aggregate(command) => transfers::plan_aggregate(command, plan),
             Command::TransfersDone(TransfersDone { wtids }) => {
                 wtids.iter().for_each(|wtid| transfers::plan_transfer(*wtid, plan));
@@ -131,6 +146,7 @@ impl Rules for ExchangeRules {
             command,
             Command::Credits(_)
                 | Command::CloseReserve(_)
+                | Command::PurseExpire(_)
                 | Command::Aggregate(_)
                 | Command::TransfersDone(_)
                 | Command::TransferFailed(_)
@@ -156,6 +172,18 @@ impl Rules for ExchangeRules {
             Command::RecoupRefresh(command) => {
                 self.recoup_refresh(rows, command, now).map(Outcome::RecoupRefresh)
             }
+            Command::PurseCreate(command) => self.purse_create(rows, command, now).map(Outcome::PurseCreate),
+            Command::PurseDeposit(command) => {
+                self.purse_deposit(rows, command, now).map(Outcome::PurseDeposit)
+            }
+            Command::PurseMerge(command) => self.purse_merge(rows, command, now).map(Outcome::PurseMerge),
+            Command::ReservePurse(command) => {
+                self.reserve_purse(rows, command, now).map(Outcome::PurseCreate)
+            }
+            Command::PurseDelete(command) => self.purse_delete(rows, command, now).map(Outcome::PurseDelete),
+            Command::PurseExpire(command) => self.purse_expire(rows, command, now).map(Outcome::PurseExpire),
+            Command::ReserveOpen(command) => self.reserve_open(rows, command, now).map(Outcome::ReserveOpen),
+            Command::RequestClose(command) => self.request_close(rows, command).map(Outcome::RequestClose),
             Command::Aggregate(command) => self.aggregate(rows, command, now).map(Outcome::Aggregate),
             Command::TransfersDone(command) => transfers::done(rows, command, now).map(Outcome::Transfer),
             Command::TransferFailed(command) => transfers::failed(rows, command).map(Outcome::Transfer),
@@ -180,6 +208,14 @@ impl Rules for ExchangeRules {
             Command::Reveal(command) => &command.coin_pub,
             Command::Recoup(command) => &command.coin.coin_pub,
             Command::RecoupRefresh(command) => &command.coin.coin_pub,
+            Command::PurseCreate(command) => &command.purse_pub,
+            Command::PurseDeposit(command) => &command.purse_pub,
+            Command::PurseMerge(command) => &command.purse_pub,
+            Command::ReservePurse(command) => &command.purse_pub,
+            Command::PurseDelete(command) => &command.purse_pub,
+            Command::PurseExpire(command) => &command.purse_pub,
+            Command::ReserveOpen(command) => &command.reserve_pub,
+            Command::RequestClose(command) => &command.reserve_pub,
             Command::Aggregate(command) => return Some(command.target.h_payto.as_bytes()),
             _ => return None,
         };

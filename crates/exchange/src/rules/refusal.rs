@@ -1,7 +1,10 @@
 //! Refusals of commands by the rules.
 
-use batzen_protocol::Money;
-use batzen_tables::exchange::{CoinPub, DenomSerial, ReservePub};
+use batzen_crypto::ShortHash;
+use batzen_protocol::{Money, Timestamp};
+use batzen_tables::exchange::{
+    CoinPub, ContractRow, DenomSerial, PurseDepositRow, PurseMergeRow, PurseRow, ReservePub,
+};
 
 use super::history::{CoinHistory, ReserveStatement};
 use super::{DenomProblem, management};
@@ -141,6 +144,64 @@ pub enum Refusal {
     /// More would come back than was ever paid. Only forged signatures can cause this.
     #[error("more would come back to the coin than its value")]
     RecoupAboveValue,
+
+    // Purses
+    /// \[1025\] No such purse.
+    #[error("unknown purse")]
+    PurseUnknown,
+    /// \[1026\] The purse has expired, or would expire before it is created.
+    #[error("the purse has expired")]
+    PurseExpired,
+    /// \[1031\] The purse was deleted.
+    #[error("the purse was deleted")]
+    PurseDeleted,
+    /// \[1976, 1679\] A decision was made on the purse.
+    #[error("the purse was paid, deleted or given back")]
+    PurseDecided,
+    /// \[1878\] The purse holds less than its target.
+    #[error("the purse is not full")]
+    PurseNotFull,
+    /// \[26\] The purse would contain too many coins.
+    #[error("a purse contains at most {} coins", super::purses::PURSE_COINS_MAX)]
+    PurseCrowded,
+    /// \[1850, 1675\] The purse exists with other terms.
+    #[error("the purse exists with other terms")]
+    PurseConflict(Box<PurseRow>),
+    /// \[1676\] The purse was merged otherwise.
+    #[error("the purse was merged otherwise")]
+    PurseMergeConflict(Box<PurseMergeRow>),
+    /// \[1858\] The coin was deposited into the purse with another signature or amount.
+    #[error("the coin was deposited into the purse otherwise")]
+    PurseDepositConflict {
+        /// The coin.
+        coin_pub: CoinPub,
+        /// Hash of its age commitment.
+        h_age: Option<ShortHash>,
+        /// The stored deposit.
+        deposit: Box<PurseDepositRow>,
+    },
+    /// \[1859\] The purse has another contract.
+    #[error("the purse has another contract")]
+    ContractConflict(Box<ContractRow>),
+    /// The purse's reserve or coins are not those that the command names: read them and try again.
+    #[error("the purse has changed")]
+    PurseChanged,
+
+    // Accounts
+    /// \[1677\] The reserve has no free purse, or cannot pay the purse fee.
+    #[error("the reserve has no free purse, or cannot pay for one")]
+    ReserveCannotPayPurse,
+    /// \[402\] The payment does not cover the cost of prolonging the reserve.
+    #[error("it costs {cost}")]
+    OpenTooLittle {
+        /// The cost.
+        cost: Money,
+        /// The current expiration.
+        expiration: Timestamp,
+    },
+    /// \[1788\] No account was named, and none ever sent money.
+    #[error("no account to pay")]
+    CloseTargetUnknown,
 
     // Transfers
     /// No wire fee is known for the method at that time. Try again when there is one.

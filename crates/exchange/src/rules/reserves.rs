@@ -6,11 +6,11 @@ use batzen_crypto::{CsNonce, HashCode, Wtid};
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    AccountKey, ClosingKey, ClosingRow, Closings, CsNonceKey, CsNonceRow, CsNonces, CursorRow, Cursors,
-    DenomSerial, HistoryRequestKey, HistoryRequestRow, HistoryRequests, NonceKind, PaytoHash, Prepared,
-    ReserveInKey, ReserveInRow, ReserveKey, ReservePub, ReserveRow, Reserves, ReservesIn, TransferKind,
-    WireFees, WireOut, WireTargetKey, WireTargetRow, WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals,
-    WtidKey,
+    AccountKey, CloseRequestRow, CloseRequests, ClosingKey, ClosingRow, Closings, CsNonceKey, CsNonceRow,
+    CsNonces, CursorRow, Cursors, DenomSerial, HistoryRequestKey, HistoryRequestRow, HistoryRequests,
+    NonceKind, PaytoHash, Prepared, ReserveInKey, ReserveInRow, ReserveKey, ReservePub, ReserveRequestKey,
+    ReserveRow, Reserves, ReservesIn, TransferKind, WireFees, WireOut, WireTargetKey, WireTargetRow,
+    WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey,
 };
 
 use super::denoms::{is_revoked, plan_revocation};
@@ -68,6 +68,9 @@ pub(super) fn plan_close(command: &CloseReserve, plan: &mut Plan) {
     plan.group::<Closings>(Closings::BY_RESERVE, &command.reserve_pub);
     plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
     plan.group::<WireFees>(WireFees::BY_METHOD, &command.method);
+    if let Some(request_time) = command.request_time {
+        plan.row::<CloseRequests>(ReserveRequestKey { reserve_pub: command.reserve_pub, request_time });
+    }
     for wtid in [first_wtid(&command.reserve_pub), command.wtid] {
         plan.row::<Prepared>(WtidKey { wtid });
         plan.row::<WireOut>(WtidKey { wtid });
@@ -289,17 +292,38 @@ impl ExchangeRules {
         let Some(reserve) = rows.get::<Reserves>(&key).cloned() else {
             return Ok(Closed::NotDue);
         };
-        if reserve.balance.is_zero() || reserve.expiration > now || reserve.origin.is_none() {
-            return Ok(Closed::NotDue);
-        }
-        if reserve.origin != Some(command.h_payto) {
-            return Err(Refusal::TargetMismatch);
-        }
+        // The most that is paid, and the time whose fee applies, even if the closer runs later.
+        let (amount_max, fee_time) = match command.request_time {
+            None => {
+                if reserve.balance.is_zero() || reserve.expiration > now || reserve.origin.is_none() {
+                    return Ok(Closed::NotDue);
+                }
+                if reserve.origin != Some(command.h_payto) {
+                    return Err(Refusal::TargetMismatch);
+                }
+                (reserve.balance, reserve.expiration)
+            }
+            Some(request_time) => {
+                let key = ReserveRequestKey { reserve_pub, request_time };
+                let Some(request) = rows.get::<CloseRequests>(&key).filter(|request| !request.done).cloned()
+                else {
+                    return Ok(Closed::NotDue);
+                };
+                if request.h_payto != command.h_payto {
+                    return Err(Refusal::TargetMismatch);
+                }
+                let balance = request.balance;
+                rows.update::<CloseRequests>(&key, CloseRequestRow { done: true, ..request });
+                if reserve.balance.is_zero() {
+                    return Ok(Closed::Empty);
+                }
+                (balance, request_time)
+            }
+        };
         transfers::check_target(rows, command.h_payto, &command.method)?;
-        // The fee of the day on which the reserve expired applies, even if the closer runs later.
-        let closing_fee = transfers::wire_fees_at(rows, &command.method, reserve.expiration)?.closing_fee;
+        let closing_fee = transfers::wire_fees_at(rows, &command.method, fee_time)?.closing_fee;
 
-        let amount = reserve.balance;
+        let amount = reserve.balance.min(amount_max);
         let fee = closing_fee.min(amount);
         let rest = amount.checked_sub(fee).expect("the fee is at most the amount");
         let paid = transfers::round_down(rest, self.config.round_unit);
@@ -308,7 +332,8 @@ impl ExchangeRules {
         // Anybody can choose a reserve key that equals the identifier of another transfer.
         let wtid = if earlier == 0 && !transfers::wtid_taken(rows, first) { first } else { command.wtid };
         let n = u32::try_from(earlier).expect("a reserve is closed fewer than 2^32 times");
-        rows.update::<Reserves>(&key, ReserveRow { balance: Money::ZERO, ..reserve });
+        let balance = reserve.balance.checked_sub(amount).expect("at most the balance");
+        rows.update::<Reserves>(&key, ReserveRow { balance, ..reserve });
         rows.insert::<Closings>(
             &ClosingKey { reserve_pub, n },
             ClosingRow {

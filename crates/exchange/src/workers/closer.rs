@@ -1,14 +1,14 @@
 //! closer: turns what is left in expired reserves into prepared transfers to where the money came from.
 //!
-//! Each command closes one reserve. Several closers each have a share of the reserves (`leases`). Reserves
+//! Requests of owners come first. Each command closes one reserve. Several closers each have a share of the reserves (`leases`). Reserves
 //! without an origin account are not in the queue. Reserves are skipped if no configured account can pay
 //! their origin, or if no closing fee is known for the day of their expiration.
 
 use std::time::Duration;
 
 use batzen_crypto::{HashCode, Wtid};
-use batzen_store::Found;
-use batzen_tables::exchange::{LeaseJob, ReservePub, Reserves};
+use batzen_protocol::Timestamp;
+use batzen_tables::exchange::{LeaseJob, PaytoHash, ReservePub};
 
 use super::leases::{self, Share};
 use super::{
@@ -92,28 +92,28 @@ impl<'a> Closer<'a> {
     /// One pass over all expired reserves. Also returns how many of them belong to other workers.
     async fn round(&mut self) -> Result<(Progress, usize), WorkerError> {
         let (mut progress, mut others) = (Progress::default(), 0);
+        let mut position = None;
+        loop {
+            let from = position.take();
+            let page = read(self.app, move |store| queues::open_close_requests(store, from, PAGE)).await?;
+            for found in &page {
+                let (key, h_payto) = (&found.key, found.row.h_payto);
+                self.close_one(key.reserve_pub, Some(key.request_time), h_payto, &mut progress, &mut others)
+                    .await?;
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => position = Some(queues::serial_position(last.serial)),
+                _ => break,
+            }
+        }
         let now = self.app.now();
         let mut position = None;
         loop {
             let from = position.take();
             let page = read(self.app, move |store| queues::expired_reserves(store, now, from, PAGE)).await?;
             for found in &page {
-                check_drain(self.app)?;
-                let key = found.key.reserve_pub.as_bytes();
-                if !self.share.slots().await?.has(key[0], key[31]) {
-                    others += 1;
-                    continue;
-                }
-                match self.close(found).await? {
-                    Ok(true) => progress.done += 1,
-                    Ok(false) => {}
-                    Err(reason) => {
-                        let reserve_pub = found.key.reserve_pub;
-                        if self.aside.insert(reserve_pub) {
-                            tracing::error!(%reserve_pub, %reason, "a reserve cannot be closed, set aside");
-                        }
-                    }
-                }
+                let Some(h_payto) = found.row.origin else { continue };
+                self.close_one(found.key.reserve_pub, None, h_payto, &mut progress, &mut others).await?;
             }
             match page.last() {
                 Some(last) if page.len() == PAGE => position = Some(queues::expiration_position(last)),
@@ -125,10 +125,40 @@ impl<'a> Closer<'a> {
         Ok((progress, others))
     }
 
+    /// Closes a reserve if it is in this worker's share, and counts it.
+    async fn close_one(
+        &mut self,
+        reserve_pub: ReservePub,
+        request_time: Option<Timestamp>,
+        h_payto: PaytoHash,
+        progress: &mut Progress,
+        others: &mut usize,
+    ) -> Result<(), WorkerError> {
+        check_drain(self.app)?;
+        let key = reserve_pub.as_bytes();
+        if !self.share.slots().await?.has(key[0], key[31]) {
+            *others += 1;
+            return Ok(());
+        }
+        match self.close(reserve_pub, request_time, h_payto).await? {
+            Ok(true) => progress.done += 1,
+            Ok(false) => {}
+            Err(reason) => {
+                if self.aside.insert(reserve_pub) {
+                    tracing::error!(%reserve_pub, %reason, "a reserve cannot be closed, set aside");
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Closes a reserve. True if this call closed it.
-    async fn close(&self, found: &Found<Reserves>) -> Result<Result<bool, ItemError>, WorkerError> {
-        let reserve_pub = found.key.reserve_pub;
-        let Some(h_payto) = found.row.origin else { return Ok(Ok(false)) };
+    async fn close(
+        &self,
+        reserve_pub: ReservePub,
+        request_time: Option<Timestamp>,
+        h_payto: PaytoHash,
+    ) -> Result<Result<bool, ItemError>, WorkerError> {
         let payto_uri = read(self.app, move |store| read::payto(store, h_payto)).await?;
         let Some(payto_uri) = payto_uri else { return Ok(Err(ItemError::UnknownAccount)) };
         let Some(method) = payto_method(&payto_uri) else {
@@ -141,6 +171,7 @@ impl<'a> Closer<'a> {
         loop {
             let command = CloseReserve {
                 reserve_pub,
+                request_time,
                 h_payto,
                 method: account.method.to_owned(),
                 account: account.id,
@@ -148,7 +179,7 @@ impl<'a> Closer<'a> {
                 request_uid: HashCode::random(),
             };
             match decide(self.app, self.mode, command).await? {
-                Ok(Closed::NotDue) => return Ok(Ok(false)),
+                Ok(Closed::NotDue | Closed::Empty) => return Ok(Ok(false)),
                 Ok(Closed::Closed { wtid, amount, fee, paid }) => {
                     tracing::debug!(%reserve_pub, %wtid, %amount, %fee, %paid, "reserve closed");
                     self.app.metrics.workers.closings.inc();

@@ -22,7 +22,7 @@ use futures_util::future::BoxFuture;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::{Progress, WorkerError, WorkerOptions, aggregator, closer, drain, transfer, wirewatch};
+use super::{Progress, WorkerError, WorkerOptions, aggregator, closer, drain, expire, transfer, wirewatch};
 use crate::app::Exchange;
 use crate::core::Core;
 
@@ -42,12 +42,15 @@ pub enum Worker {
     Transfer,
     /// Pays expired reserves back.
     Closer,
+    /// Gives back what is in expired purses.
+    Expire,
     /// Pays profit out.
     Drain,
 }
 
 impl Worker {
-    const ALL: [Self; 5] = [Self::Wirewatch, Self::Aggregator, Self::Transfer, Self::Closer, Self::Drain];
+    const ALL: [Self; 6] =
+        [Self::Wirewatch, Self::Aggregator, Self::Transfer, Self::Closer, Self::Expire, Self::Drain];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -56,6 +59,7 @@ impl Worker {
             Self::Aggregator => "aggregator",
             Self::Transfer => "transfer",
             Self::Closer => "closer",
+            Self::Expire => "expire",
             Self::Drain => "drain",
         }
     }
@@ -79,6 +83,7 @@ impl Worker {
             Self::Aggregator => aggregator::run_until_idle(app).await,
             Self::Transfer => transfer::share_until_idle(app, options).await,
             Self::Closer => closer::run_until_idle(app).await,
+            Self::Expire => expire::run_until_idle(app).await,
             Self::Drain => drain::run_until_idle(app).await,
         }
     }
@@ -97,6 +102,7 @@ impl Worker {
             Self::Aggregator => aggregator::serve(app).await,
             Self::Transfer => transfer::serve(app, options).await,
             Self::Closer => closer::serve(app).await,
+            Self::Expire => expire::serve(app).await,
             Self::Drain => drain::serve(app).await,
         }
     }

@@ -5,6 +5,7 @@
 //! | [`wirewatch`] | imports incoming transfers from the bank, as credits of reserves |
 //! | [`aggregator`] | turns due deposits into prepared transfers to merchants |
 //! | [`closer`] | turns what is left on expired reserves into prepared transfers back |
+//! | [`expire`] | gives back what is in expired purses |
 //! | [`drain`] | turns signed orders to pay out profit into prepared transfers |
 //! | [`transfer`] | submits prepared transfers to the bank |
 //!
@@ -22,6 +23,7 @@
 pub mod aggregator;
 pub mod closer;
 pub mod drain;
+pub mod expire;
 mod leases;
 pub mod link;
 mod queues;
@@ -125,8 +127,8 @@ impl From<Refusal> for ItemError {
 /// The result of a run until idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Items completed: credits booked, units aggregated, transfers executed, reserves closed, orders
-    /// executed.
+    /// Items completed: credits booked, units aggregated, transfers executed, reserves closed, purses given
+    /// back, orders executed.
     pub done: u64,
     /// Items set aside: they need a change of the configuration or an operator.
     pub set_aside: u64,
@@ -239,7 +241,7 @@ pub fn start(app: &Arc<Core>) -> Workers {
             workers.spawn(stringify!($worker), app, |app| async move { $worker::run(&app).await });
         )*};
     }
-    spawn!(aggregator, transfer, closer, drain);
+    spawn!(aggregator, transfer, closer, expire, drain);
     workers
 }
 

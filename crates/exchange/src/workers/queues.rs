@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use batzen_protocol::Timestamp;
 use batzen_store::{Column, Found, Record, Store, StoreError, prefix_successor};
-use batzen_tables::exchange::{Drains, Prepared, Reserves};
+use batzen_tables::exchange::{CloseRequests, Drains, Prepared, Purses, Reserves};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
@@ -64,6 +64,40 @@ pub(super) fn expiration_position(found: &Found<Reserves>) -> Position {
     let mut position = Column::to_bytes(&found.row.expiration);
     found.key.encode(&mut position);
     position
+}
+
+/// Requests to close reserves that are not executed, in the order of their commits.
+pub(super) fn open_close_requests(
+    store: &Store,
+    after: Option<Position>,
+    limit: usize,
+) -> Result<Vec<Found<CloseRequests>>> {
+    store.range_positions::<CloseRequests>(CloseRequests::OPEN, from(after), Bound::Unbounded, limit, false)
+}
+
+/// Open purses that expired by `now`, earliest first.
+pub(super) fn expired_purses(
+    store: &Store,
+    now: Timestamp,
+    after: Option<Position>,
+    limit: usize,
+) -> Result<Vec<Found<Purses>>> {
+    let to = prefix_successor(&Column::to_bytes(&now)).map_or(Bound::Unbounded, Bound::Excluded);
+    store.range_positions::<Purses>(Purses::BY_EXPIRATION, from(after), to, limit, false)
+}
+
+/// A purse's position among the expiring ones.
+pub(super) fn purse_position(found: &Found<Purses>) -> Position {
+    let mut position = Column::to_bytes(&found.row.expiration);
+    found.key.encode(&mut position);
+    position
+}
+
+/// The next time after `now` at which an open purse expires.
+pub(super) fn next_purse_expiration(store: &Store, now: Timestamp) -> Result<Option<Timestamp>> {
+    let later = (Bound::Excluded(now), Bound::Unbounded);
+    let found = store.range::<Purses, Timestamp>(Purses::BY_EXPIRATION, later, 1)?;
+    Ok(found.first().map(|found| found.row.expiration))
 }
 
 /// The next time after `now` at which a reserve expires.

@@ -194,6 +194,7 @@ impl Exchange {
             }
             let command = Command::CloseReserve(CloseReserve {
                 reserve_pub,
+                request_time: None,
                 h_payto,
                 method: METHOD.to_owned(),
                 account: account(),
@@ -206,7 +207,7 @@ impl Exchange {
                     let mark = if paid.is_zero() { "close.unpaid" } else { "close.paid" };
                     context.marks.meet(mark);
                 }
-                Some(Ok(Outcome::CloseReserve(Closed::NotDue))) => {}
+                Some(Ok(Outcome::CloseReserve(Closed::NotDue | Closed::Empty))) => {}
                 other => return Err(Stop::wrong(format!("a closing was answered with {other:?}"))),
             }
         }

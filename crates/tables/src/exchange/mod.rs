@@ -6,6 +6,7 @@
 //! | `coins` | coins, deposits, refunds (10, 11, 13) |
 //! | `refreshes` | melts, melt_by_rc, reveals, recoups, recoup_refreshes, recoup_refresh_credits, cs_nonces (20–29) |
 //! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, kyc_requirements, worker_leases (30–32, 34–38) |
+//! | `purses` | purses, purse_deposits, purse_merges, contracts, purse_deletions, reserve_accounts, reserve_opens, reserve_open_deposits, close_requests (40–48) |
 //! | `keys` | denominations, revocations, signing keys, wire accounts, fees, auditors, extensions, counters (50–69) |
 //!
 //! Numbers 12 and 33 belonged to removed tables; they must not be reused.
@@ -17,6 +18,7 @@
 
 mod coins;
 mod keys;
+mod purses;
 mod refreshes;
 mod reserves;
 mod types;
@@ -24,6 +26,7 @@ mod wire;
 
 pub use coins::*;
 pub use keys::*;
+pub use purses::*;
 pub use refreshes::*;
 pub use reserves::*;
 pub use types::*;
@@ -59,6 +62,15 @@ pub const ALL: &[&TableDef] = {
         Cursors::DEF,
         KycRequirements::DEF,
         WorkerLeases::DEF,
+        Purses::DEF,
+        PurseDeposits::DEF,
+        PurseMerges::DEF,
+        Contracts::DEF,
+        PurseDeletions::DEF,
+        ReserveAccounts::DEF,
+        ReserveOpens::DEF,
+        ReserveOpenDeposits::DEF,
+        CloseRequests::DEF,
         Denominations::DEF,
         Revocations::DEF,
         SigningKeys::DEF,
@@ -74,7 +86,7 @@ pub const ALL: &[&TableDef] = {
 
 /// The tables that an auditor needs: everything that proves money and obligations. Not work in progress
 /// (queues, counters, leases of workers), nor tables that only find or guard other rows ([`MeltByRc`],
-/// [`CsNonces`]).
+/// [`CsNonces`]), nor the encrypted contracts.
 pub const AUDITED: &[&TableDef] = {
     use batzen_store::Table;
     &[
@@ -99,6 +111,14 @@ pub const AUDITED: &[&TableDef] = {
         Drains::DEF,
         Cursors::DEF,
         KycRequirements::DEF,
+        Purses::DEF,
+        PurseDeposits::DEF,
+        PurseMerges::DEF,
+        PurseDeletions::DEF,
+        ReserveAccounts::DEF,
+        ReserveOpens::DEF,
+        ReserveOpenDeposits::DEF,
+        CloseRequests::DEF,
         Denominations::DEF,
         Revocations::DEF,
         SigningKeys::DEF,

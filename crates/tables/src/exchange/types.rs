@@ -154,6 +154,32 @@ byte_enum! {
 }
 
 byte_enum! {
+    /// How a purse was created. The numbers are those that the reserve's signature covers.
+    PurseMode {
+        /// By its payer, with coins; a reserve takes it when it is full.
+        Push = 1,
+        /// By a reserve, within the reserve's quota.
+        Quota = 2,
+        /// By a reserve, which paid the purse fee.
+        Fee = 3,
+    }
+}
+
+byte_enum! {
+    /// The decision on a purse.
+    PurseState {
+        /// None yet.
+        Open = 0,
+        /// The reserve got the target.
+        Paid = 1,
+        /// It expired, and the coins got their contributions back.
+        Expired = 2,
+        /// Its owner deleted it, and the coins got their contributions back.
+        Deleted = 3,
+    }
+}
+
+byte_enum! {
     /// The jobs that workers share by leases.
     LeaseJob {
         /// Importing the transfers that an account received: ranges of bank rows.
@@ -164,6 +190,8 @@ byte_enum! {
         Transfer = 3,
         /// Closing reserves: slots of their keys.
         Closer = 4,
+        /// Giving back what is in expired purses: slots of their keys.
+        Expire = 5,
     }
 }
 

@@ -58,6 +58,8 @@ enum ExchangeCommand {
     Transfer(TransferArgs),
     /// Pay back the rest of expired reserves
     Closer(WorkerArgs),
+    /// Give back what is in purses that were not paid in time
+    Expire(WorkerArgs),
     /// Pay out profit as ordered by the master key
     Drain(WorkerArgs),
     /// Create or migrate the tables in PostgreSQL
@@ -246,6 +248,9 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         }
         ExchangeCommand::Closer(args) => {
             services::block_on(work(Worker::Closer, args, WorkerOptions::default(), None))
+        }
+        ExchangeCommand::Expire(args) => {
+            services::block_on(work(Worker::Expire, args, WorkerOptions::default(), None))
         }
         ExchangeCommand::Drain(args) => {
             services::block_on(work(Worker::Drain, args, WorkerOptions::default(), None))

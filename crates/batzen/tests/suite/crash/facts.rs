@@ -279,8 +279,15 @@ async fn balance(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findin
     }
     let flow = books::account_flow(&bank.store, ledger, "exchange").await.unwrap();
     let (bank_in, bank_out) = (flow.incoming_with_reserve_pub, flow.outgoing_transfers);
-    let owed =
-        [bank_out, totals.reserves, totals.outstanding, totals.pending, totals.unrevealed_melts, totals.fees];
+    let owed = [
+        bank_out,
+        totals.reserves,
+        totals.outstanding,
+        totals.pending,
+        totals.purses,
+        totals.unrevealed_melts,
+        totals.fees,
+    ];
     findings.unless(totals.conserved() && MoneySum::checked_sum(owed) == Ok(bank_in), || {
         format!("the books do not add up: {bank_in} came in, {bank_out} went out, {totals:?}")
     });

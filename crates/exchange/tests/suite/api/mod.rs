@@ -20,6 +20,7 @@ mod kyc;
 mod limits;
 mod malformed;
 mod proof;
+mod purses;
 mod race;
 mod recoup;
 mod refresh;

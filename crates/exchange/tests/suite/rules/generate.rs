@@ -88,6 +88,7 @@ fn close() -> impl Strategy<Value = Command> {
     (0..RESERVES, 0u8..3, 0..WTIDS).prop_map(|(n, sender, wtid_n)| {
         Command::CloseReserve(CloseReserve {
             reserve_pub: reserve(n),
+            request_time: None,
             h_payto: h_payto(sender),
             method: METHOD.to_owned(),
             account: account(),

@@ -10,6 +10,7 @@ mod leases;
 mod model;
 mod nodes;
 mod postgres;
+mod purses;
 mod recoups;
 mod refreshes;
 mod reserves;

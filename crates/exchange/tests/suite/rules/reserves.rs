@@ -15,6 +15,7 @@ use crate::rules::world::*;
 fn close(n: u8, sender: u8, wtid_n: u8) -> Command {
     Command::CloseReserve(CloseReserve {
         reserve_pub: reserve(n),
+        request_time: None,
         h_payto: h_payto(sender),
         method: METHOD.to_owned(),
         account: account(),

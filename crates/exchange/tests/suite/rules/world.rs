@@ -263,6 +263,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
             deposits: units(totals.deposits),
             transient: units(totals.transient),
             in_flight: units(totals.in_flight),
+            purses: units(totals.purses),
             unrevealed_melts: units(totals.unrevealed_melts),
             fees: units(totals.fees),
         };

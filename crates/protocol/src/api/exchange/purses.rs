@@ -3,6 +3,7 @@
 use batzen_crypto::{AgePublicKey, AgeSignature, DenomSignature, EddsaPublicKey, EddsaSignature, HashCode};
 use serde::{Deserialize, Serialize};
 
+use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Base32Data, Timestamp};
 
 /// A coin that pays into a purse (or for keeping a reserve open).
@@ -53,6 +54,7 @@ pub struct PurseCreateRequest {
     /// When the purse expires.
     pub purse_expiration: Timestamp,
     /// Coins to pay in.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub deposits: Vec<PurseCoin>,
     /// The contract, for the receiver.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,6 +78,7 @@ pub struct PurseConfirmation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PurseDepositRequest {
     /// Coins to pay in.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub deposits: Vec<PurseCoin>,
 }
 
@@ -195,6 +198,7 @@ pub struct ReserveOpenRequest {
     /// Amount that the reserve itself pays.
     pub reserve_payment: Amount,
     /// Coins that pay the rest.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub payments: Vec<PurseCoin>,
     /// `WALLET_RESERVE_OPEN`.
     pub reserve_sig: EddsaSignature,

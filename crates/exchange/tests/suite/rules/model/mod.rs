@@ -346,7 +346,17 @@ impl Model {
             Command::TransferRetry(command) => {
                 self.mark(command.wtid, |sent| if sent == Sent::Failed { Sent::Open } else { sent })?
             }
-            Command::ExecuteDrain(_) | Command::Management(_) | Command::Lease(_) => {
+            Command::ExecuteDrain(_)
+            | Command::Management(_)
+            | Command::Lease(_)
+            | Command::PurseCreate(_)
+            | Command::PurseDeposit(_)
+            | Command::PurseMerge(_)
+            | Command::ReservePurse(_)
+            | Command::PurseDelete(_)
+            | Command::PurseExpire(_)
+            | Command::ReserveOpen(_)
+            | Command::RequestClose(_) => {
                 unreachable!("not generated")
             }
         })

@@ -1,0 +1,283 @@
+//! Reserves as accounts: prolonging them, buying purses, and closing them by order of their owners.
+
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_tables::exchange::{
+    CloseRequestRow, CloseRequests, CoinKey, Coins, ReserveAccountRow, ReserveAccounts, ReserveKey,
+    ReserveOpenDepositKey, ReserveOpenDepositRow, ReserveOpenDeposits, ReserveOpenRow, ReserveOpens,
+    ReserveRequestKey, ReserveRow, Reserves, WireFees, WireTargetKey, WireTargets,
+};
+
+use super::coins::{debit, known_or_new};
+use super::denoms::{is_revoked, plan_revocation};
+use super::reserves::remember_target;
+use super::{
+    CloseRequested, ExchangeRules, Refusal, RequestClose, ReserveOpen, ReserveOpened, ReserveShortage,
+    ReserveStatement, add, transfers,
+};
+
+/// The unit in which a reserve's life is sold.
+const YEAR_SECS: u64 = 365 * 24 * 3_600;
+
+pub(super) fn plan_open(command: &ReserveOpen, plan: &mut Plan) {
+    let reserve_pub = command.reserve_pub;
+    plan.row::<Reserves>(ReserveKey { reserve_pub });
+    plan.row::<ReserveAccounts>(ReserveKey { reserve_pub });
+    plan.row::<ReserveOpens>(ReserveRequestKey { reserve_pub, request_time: command.request_time });
+    for coin in &command.coins {
+        let coin_pub = coin.coin.coin_pub;
+        plan_revocation(coin.coin.denom, plan);
+        plan.row::<Coins>(CoinKey { coin_pub });
+        plan.row::<ReserveOpenDeposits>(ReserveOpenDepositKey {
+            coin_pub,
+            reserve_pub,
+            request_time: command.request_time,
+        });
+    }
+}
+
+pub(super) fn plan_request_close(command: &RequestClose, plan: &mut Plan) {
+    let reserve_pub = command.reserve_pub;
+    plan.row::<Reserves>(ReserveKey { reserve_pub });
+    plan.row::<CloseRequests>(ReserveRequestKey { reserve_pub, request_time: command.request_time });
+    plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
+    plan.group::<WireFees>(WireFees::BY_METHOD, &command.method);
+}
+
+/// Whole years from one time to a later one, rounded up.
+fn years(from: Timestamp, to: Timestamp) -> u64 {
+    to.saturating_since(from).as_secs().unwrap_or(u64::MAX).div_ceil(YEAR_SECS)
+}
+
+fn after_years(time: Timestamp, years: u64) -> Timestamp {
+    time.saturating_add(Duration::from_secs(years.saturating_mul(YEAR_SECS)))
+}
+
+/// What a request changes, and for how many account fees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Prolonged {
+    expiration: Timestamp,
+    purses_allowed: u32,
+    fees: u64,
+}
+
+/// How far a reserve must be prolonged (p2p chapter 10.2, steps 1 to 3). `quota`: the purses that come with one
+/// account fee.
+fn prolonged(
+    expiration: Timestamp,
+    purses_allowed: u32,
+    command: &ReserveOpen,
+    quota: u32,
+) -> Result<Prolonged, Refusal> {
+    let quota = quota.max(1);
+    let (wanted, request_time) = (command.reserve_expiration, command.request_time);
+    let start = expiration.max(request_time);
+    let mut result = Prolonged { expiration: start, purses_allowed, fees: 0 };
+    if start < wanted {
+        let years = years(start, wanted);
+        result = Prolonged {
+            expiration: after_years(start, years),
+            purses_allowed: quota.max(purses_allowed),
+            fees: years,
+        };
+    }
+    if result.purses_allowed < command.purse_limit {
+        let years = years(request_time, wanted);
+        let blocks = (command.purse_limit - result.purses_allowed).div_ceil(quota);
+        let bought = quota.checked_mul(blocks).ok_or(Refusal::Overflow)?;
+        result = Prolonged {
+            expiration: result.expiration.max(after_years(request_time, years)),
+            purses_allowed: result.purses_allowed.checked_add(bought).ok_or(Refusal::Overflow)?,
+            fees: years + u64::from(blocks),
+        };
+    }
+    Ok(result)
+}
+
+impl ExchangeRules {
+    pub(super) fn reserve_open(
+        &self,
+        rows: &mut WorkingSet,
+        command: &ReserveOpen,
+        now: Timestamp,
+    ) -> Result<ReserveOpened, Refusal> {
+        let reserve_pub = command.reserve_pub;
+        let key = ReserveRequestKey { reserve_pub, request_time: command.request_time };
+        let reserve_key = ReserveKey { reserve_pub };
+        let reserve = rows.get::<Reserves>(&reserve_key).ok_or(Refusal::ReserveUnknown)?.clone();
+        if let Some(stored) = rows.get::<ReserveOpens>(&key) {
+            return Ok(ReserveOpened { expiration: stored.expiration, cost: stored.cost });
+        }
+        let account = rows.get::<ReserveAccounts>(&reserve_key).cloned();
+        let account = account.unwrap_or(ReserveAccountRow { purses_active: 0, purses_allowed: 0 });
+        let result =
+            prolonged(reserve.expiration, account.purses_allowed, command, self.config.default_purse_limit)?;
+        if result.fees == 0 {
+            return Ok(ReserveOpened { expiration: reserve.expiration, cost: Money::ZERO });
+        }
+        let cost = command.account_fee.checked_mul(result.fees).map_err(|_| Refusal::Overflow)?;
+        let mut paid = command.payment;
+        for (index, coin) in command.coins.iter().enumerate() {
+            let terms = self.terms(coin.coin.denom, index)?;
+            let net = coin.amount.checked_sub(terms.fee_deposit);
+            paid = add(paid, net.map_err(|_| Refusal::ContributionBelowFee { index })?)?;
+        }
+        if paid < cost {
+            return Err(Refusal::OpenTooLittle { cost, expiration: reserve.expiration });
+        }
+        let Ok(balance) = reserve.balance.checked_sub(command.payment) else {
+            return Err(Refusal::ReserveInsufficient(Box::new(ReserveShortage {
+                reserve_pub,
+                balance: reserve.balance,
+                requested: command.payment,
+                history: ReserveStatement::default(),
+            })));
+        };
+        self.pay_with_coins(rows, command, now)?;
+        let gc = reserve.gc.max(reserve.expiration.saturating_add(self.config.legal_reserve_expiration));
+        let expiration = result.expiration;
+        rows.update::<Reserves>(&reserve_key, ReserveRow { balance, expiration, gc, ..reserve });
+        let purses_allowed = result.purses_allowed;
+        rows.put::<ReserveAccounts>(&reserve_key, ReserveAccountRow { purses_allowed, ..account });
+        rows.insert::<ReserveOpens>(
+            &key,
+            ReserveOpenRow {
+                reserve_sig: command.reserve_sig,
+                requested_expiration: command.reserve_expiration,
+                requested_purses: command.purse_limit,
+                payment: command.payment,
+                cost,
+                expiration,
+            },
+        );
+        Ok(ReserveOpened { expiration, cost })
+    }
+
+    fn pay_with_coins(
+        &self,
+        rows: &mut WorkingSet,
+        command: &ReserveOpen,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        for (index, coin) in command.coins.iter().enumerate() {
+            let terms = self.terms(coin.coin.denom, index)?;
+            let key = ReserveOpenDepositKey {
+                coin_pub: coin.coin.coin_pub,
+                reserve_pub: command.reserve_pub,
+                request_time: command.request_time,
+            };
+            if rows.get::<ReserveOpenDeposits>(&key).is_some() {
+                return Err(Refusal::CoinDuplicate { index });
+            }
+            let row = known_or_new(rows, &coin.coin, &terms, index)?;
+            terms.spendable(is_revoked(rows, coin.coin.denom), now).map_err(|problem| {
+                Refusal::DenominationUnusable { index, denom: coin.coin.denom, problem }
+            })?;
+            if coin.amount > terms.value {
+                return Err(Refusal::ContributionAboveValue { index });
+            }
+            if coin.amount.is_zero() {
+                return Err(Refusal::ContributionBelowFee { index });
+            }
+            debit(rows, &coin.coin, row, coin.amount, index)?;
+            rows.insert::<ReserveOpenDeposits>(
+                &key,
+                ReserveOpenDepositRow {
+                    amount: coin.amount,
+                    reserve_sig: command.reserve_sig,
+                    coin_sig: coin.coin_sig,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn request_close(
+        &self,
+        rows: &mut WorkingSet,
+        command: &RequestClose,
+    ) -> Result<CloseRequested, Refusal> {
+        let reserve_pub = command.reserve_pub;
+        let key = ReserveRequestKey { reserve_pub, request_time: command.request_time };
+        let reserve = rows.get::<Reserves>(&ReserveKey { reserve_pub }).ok_or(Refusal::ReserveUnknown)?;
+        let closing_fee = transfers::wire_fees_at(rows, &command.method, command.request_time)?.closing_fee;
+        if let Some(stored) = rows.get::<CloseRequests>(&key) {
+            let wired = stored.balance.checked_sub(closing_fee).unwrap_or(Money::ZERO);
+            return Ok(CloseRequested { wired });
+        }
+        let Some(origin_or_target) = command.requested.or(reserve.origin) else {
+            return Err(Refusal::CloseTargetUnknown);
+        };
+        // The caller read the origin and its method before.
+        if origin_or_target != command.h_payto {
+            return Err(Refusal::TargetMismatch);
+        }
+        let balance = reserve.balance;
+        let wired = match balance.checked_sub(closing_fee) {
+            Ok(wired) if !wired.is_zero() => wired,
+            _ => return Ok(CloseRequested { wired: Money::ZERO }),
+        };
+        remember_target(rows, command.h_payto, &command.payto_uri);
+        // Nothing is decided on the balance, which the closer reads again.
+        rows.insert::<CloseRequests>(
+            &key,
+            CloseRequestRow {
+                reserve_sig: command.reserve_sig,
+                requested: command.requested,
+                h_payto: command.h_payto,
+                balance,
+                done: false,
+            },
+        );
+        Ok(CloseRequested { wired })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use batzen_crypto::{EddsaPublicKey, EddsaSignature};
+
+    use super::*;
+
+    fn request(expiration_days: u64, purse_limit: u32) -> ReserveOpen {
+        ReserveOpen {
+            reserve_pub: EddsaPublicKey::from_bytes([1; 32]),
+            request_time: Timestamp::from_secs(0),
+            reserve_expiration: day(expiration_days),
+            purse_limit,
+            payment: Money::ZERO,
+            account_fee: Money::UNIT,
+            coins: Vec::new(),
+            reserve_sig: EddsaSignature::from_bytes([0; 64]),
+        }
+    }
+
+    fn day(days: u64) -> Timestamp {
+        Timestamp::from_secs(days * 24 * 3_600)
+    }
+
+    #[test]
+    fn time_is_sold_in_whole_years_and_purses_in_blocks() {
+        // Current expiration in days, purses; wanted expiration in days, purses; result in days, purses, fees.
+        for (now_days, allowed, wanted_days, limit, expected) in [
+            (10, 0, 10, 0, (10, 0, 0)),
+            (10, 0, 11, 0, (375, 5, 1)),
+            (10, 0, 375, 5, (375, 5, 1)),
+            (10, 0, 376, 5, (740, 5, 2)),
+            // Five purses come with the time, five more cost another fee.
+            (10, 0, 11, 6, (375, 10, 2)),
+            // Purses alone, for a reserve that lives long enough.
+            (400, 5, 100, 6, (400, 10, 2)),
+            // More purses than a year brings stay.
+            (10, 20, 11, 0, (375, 20, 1)),
+        ] {
+            let result = prolonged(day(now_days), allowed, &request(wanted_days, limit), 5).unwrap();
+            let (days, purses_allowed, fees) = expected;
+            assert_eq!(
+                result,
+                Prolonged { expiration: day(days), purses_allowed, fees },
+                "{now_days} {allowed} {wanted_days} {limit}"
+            );
+        }
+    }
+}

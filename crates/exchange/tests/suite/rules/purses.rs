@@ -1,0 +1,258 @@
+//! Purses: each is decided once, and money moves as the table of p2p chapter 12.3 says.
+
+use batzen_crypto::EddsaPublicKey;
+use batzen_exchange::reads::read;
+use batzen_exchange::rules::history::balance_of;
+use batzen_exchange::rules::{
+    CoinHistoryItem, Command, Contract, Outcome, PurseCoin, PurseCreate, PurseCreated, PurseDelete,
+    PurseDeposit, PurseDeposited, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
+    ReserveHistoryItem, ReserveOpen, ReserveOpened, ReservePurse,
+};
+use batzen_protocol::Money;
+use batzen_tables::exchange::{PurseMergeRow, PurseState};
+
+use crate::rules::world::*;
+
+fn purse(n: u8) -> EddsaPublicKey {
+    key(77, n)
+}
+
+fn terms(target: &str, expiration: u64) -> PurseTerms {
+    PurseTerms {
+        merge_pub: key(78, 1),
+        h_contract_terms: contract(1),
+        min_age: 0,
+        target: m(target),
+        expiration: at(expiration),
+        purse_sig: sig(1),
+    }
+}
+
+/// Coins 1, 2, … with these amounts, all of denomination 1 (value 10, deposit fee 0.1).
+fn coins(first: u8, amounts: &[&str]) -> Vec<PurseCoin> {
+    (first..)
+        .zip(amounts)
+        .map(|(n, amount)| PurseCoin { coin: presented(n, 1), amount: m(amount), coin_sig: sig(n) })
+        .collect()
+}
+
+fn create(n: u8, terms: PurseTerms, coins: Vec<PurseCoin>) -> PurseCreate {
+    let contract = Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) };
+    PurseCreate { purse_pub: purse(n), terms, reserve_pub: None, coins, contract: Some(contract) }
+}
+
+fn merge_row(reserve_n: u8, merge_sig: u8) -> PurseMergeRow {
+    PurseMergeRow {
+        reserve_pub: reserve(reserve_n),
+        h_payto: h_payto(reserve_n),
+        merge_sig: sig(merge_sig),
+        reserve_sig: sig(2),
+        merge_time: at(0),
+    }
+}
+
+fn merge(n: u8, reserve_n: u8) -> Command {
+    let merge = merge_row(reserve_n, reserve_n);
+    Command::PurseMerge(PurseMerge { purse_pub: purse(n), reserve_pub: reserve(reserve_n), merge })
+}
+
+fn request(n: u8, reserve_n: u8, fee: Option<&str>, target: &str) -> ReservePurse {
+    ReservePurse {
+        purse_pub: purse(n),
+        reserve_pub: reserve(reserve_n),
+        terms: terms(target, 1_000),
+        fee: fee.map(m),
+        merge: merge_row(reserve_n, reserve_n),
+        contract: None,
+    }
+}
+
+fn pay(n: u8, reserve_n: Option<u8>, coins: Vec<PurseCoin>) -> Command {
+    Command::PurseDeposit(PurseDeposit { purse_pub: purse(n), reserve_pub: reserve_n.map(reserve), coins })
+}
+
+fn delete(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
+    let coins = coins.iter().map(|n| coin(*n)).collect();
+    let reserve_pub = reserve_n.map(reserve);
+    Command::PurseDelete(PurseDelete { purse_pub: purse(n), purse_sig: sig(9), reserve_pub, coins })
+}
+
+fn expire(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
+    let coins = coins.iter().map(|n| coin(*n)).collect();
+    Command::PurseExpire(PurseExpire { purse_pub: purse(n), reserve_pub: reserve_n.map(reserve), coins })
+}
+
+/// A world with five coins of 10.
+fn world() -> World {
+    let world = World::new();
+    world.fund(99, 99, "1000");
+    for n in 1..=5 {
+        world.ok(withdraw(99, &[(n, 1)], false));
+    }
+    world
+}
+
+/// The state of a purse, whose coins' and reserve's histories must add up.
+fn state(world: &World, n: u8) -> PurseState {
+    for n in 1..=5 {
+        if let Some(history) = read::coin_history(&world.store, &world.denoms, coin(n)).unwrap() {
+            let effects = history.items.iter().map(CoinHistoryItem::effect);
+            assert_eq!(balance_of(m("10"), effects), Some(history.remaining), "coin {n}");
+        }
+    }
+    for n in 1..=2 {
+        let statement = read::reserve_statement(&world.store, &world.denoms, reserve(n), None).unwrap();
+        if let Some(statement) = statement {
+            let effects = statement.items.iter().map(ReserveHistoryItem::effect);
+            assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance), "reserve {n}");
+        }
+    }
+    read::purse(&world.store, purse(n)).unwrap().unwrap().0.state
+}
+
+#[test]
+fn a_full_purse_goes_to_the_reserve_that_merges_it() {
+    let world = world();
+    let push = create(1, terms("9", 1_000), coins(1, &["5.1", "4.1"]));
+    let Outcome::PurseCreate(created) = world.ok(Command::PurseCreate(push.clone())) else { panic!() };
+    assert_eq!(created, PurseCreated { expiration: at(1_000), deposited: m("9") });
+    assert_eq!((world.remaining(1), world.remaining(2)), (Some(m("4.9")), Some(m("5.9"))));
+    assert_eq!(world.totals().purses, sum("9.2"));
+    // The lost answer can be asked for again, and takes nothing.
+    assert_eq!(world.ok(Command::PurseCreate(push.clone())), Outcome::PurseCreate(created));
+    assert_eq!(world.remaining(1), Some(m("4.9")));
+
+    let Outcome::PurseMerge(merged) = world.ok(merge(1, 1)) else { panic!() };
+    assert!(merged.is_new && merged.purse.state == PurseState::Paid);
+    let Outcome::PurseMerge(again) = world.ok(merge(1, 1)) else { panic!() };
+    assert!(!again.is_new);
+    assert_eq!(world.balance(1), m("9"));
+    assert!(matches!(world.refused(merge(1, 2)), Refusal::PurseMergeConflict(_)));
+    assert_eq!(world.refused(pay(1, Some(1), coins(3, &["1"]))), Refusal::PurseDecided);
+    assert_eq!(world.refused(delete(1, Some(1), &[1, 2])), Refusal::PurseDecided);
+    let totals = world.totals();
+    assert_eq!((totals.purses, totals.income.purse), (sum("0"), sum("0.2")));
+    let push = PurseCreate { reserve_pub: Some(reserve(1)), ..push };
+    assert_eq!(world.ok(Command::PurseCreate(push)), Outcome::PurseCreate(created), "even when it is paid");
+    assert_eq!(state(&world, 1), PurseState::Paid);
+}
+
+#[test]
+fn a_purse_with_other_terms_coins_or_contract_is_a_conflict() {
+    let world = world();
+    let push = create(1, terms("9", 1_000), coins(1, &["5"]));
+    world.ok(Command::PurseCreate(push.clone()));
+    let other = PurseCreate { terms: terms("8", 1_000), ..push.clone() };
+    assert!(matches!(world.refused(Command::PurseCreate(other)), Refusal::PurseConflict(_)));
+    let other = PurseCreate { coins: coins(1, &["4"]), ..push.clone() };
+    let refusal = world.refused(Command::PurseCreate(other));
+    assert!(matches!(refusal, Refusal::PurseDepositConflict { deposit, .. } if deposit.amount == m("5")));
+    let mut other = push.clone();
+    other.contract.as_mut().unwrap().econtract[0] ^= 1;
+    assert!(matches!(world.refused(Command::PurseCreate(other)), Refusal::ContractConflict(_)));
+    let double_spend = create(2, terms("9", 1_000), coins(1, &["5.1"]));
+    assert!(matches!(world.refused(Command::PurseCreate(double_spend)), Refusal::CoinConflict { .. }));
+    assert_eq!(world.refused(merge(1, 1)), Refusal::PurseNotFull);
+    assert_eq!(world.refused(pay(3, None, coins(2, &["1"]))), Refusal::PurseUnknown);
+}
+
+#[test]
+fn expired_and_deleted_purses_give_everything_back_once() {
+    let world = world();
+    world.ok(Command::PurseCreate(create(1, terms("9", 1_000), coins(1, &["5", "4.5"]))));
+    world.ok(Command::PurseCreate(create(2, terms("9", 1_000), coins(3, &["9.5"]))));
+    assert_eq!(world.ok(expire(1, None, &[1, 2])), Outcome::PurseExpire(PurseExpired::NotDue));
+    // Whoever did not read all coins must read again.
+    for wrong in [&[3, 3][..], &[], &[1]] {
+        assert_eq!(world.refused(delete(2, None, wrong)), Refusal::PurseChanged);
+    }
+    world.ok(delete(2, None, &[3]));
+    assert_eq!(world.refused(delete(2, None, &[3])), Refusal::PurseDecided);
+    assert!(read::contract(&world.store, key(79, 2)).unwrap().is_none());
+    assert_eq!(world.refused(merge(2, 1)), Refusal::PurseDeleted);
+    world.advance(1_000);
+    assert_eq!(world.refused(merge(1, 1)), Refusal::PurseExpired);
+    assert_eq!(world.refused(pay(1, None, coins(4, &["1"]))), Refusal::PurseExpired);
+    assert_eq!(world.ok(expire(1, None, &[1, 2])), Outcome::PurseExpire(PurseExpired::Expired));
+    assert_eq!(world.ok(expire(1, None, &[1, 2])), Outcome::PurseExpire(PurseExpired::NotDue));
+    for n in 1..=3 {
+        assert_eq!(world.remaining(n), Some(m("10")));
+    }
+    assert_eq!((state(&world, 1), state(&world, 2)), (PurseState::Expired, PurseState::Deleted));
+    assert_eq!(world.totals().purses, sum("0"));
+}
+
+#[test]
+fn the_last_deposit_pays_the_reserve_that_asked() {
+    let world = world();
+    let wanted = request(1, 1, Some("0"), "6");
+    let created = PurseCreated { expiration: at(1_000), deposited: Money::ZERO };
+    for _ in 0..2 {
+        assert_eq!(world.ok(Command::ReservePurse(wanted.clone())), Outcome::PurseCreate(created));
+    }
+    assert_eq!(world.balance(1), Money::ZERO);
+    assert_eq!(world.refused(pay(1, None, coins(1, &["3"]))), Refusal::PurseChanged, "not told its reserve");
+    let Outcome::PurseDeposit(PurseDeposited { total, credited, .. }) =
+        world.ok(pay(1, Some(1), coins(1, &["3.1"])))
+    else {
+        panic!()
+    };
+    assert_eq!((total, credited), (m("3"), None));
+    let Outcome::PurseDeposit(PurseDeposited { total, credited, .. }) =
+        world.ok(pay(1, Some(1), coins(2, &["3.2"])))
+    else {
+        panic!()
+    };
+    assert_eq!((total, credited), (m("6.1"), Some(reserve(1))));
+    assert_eq!(world.balance(1), m("6"));
+    let totals = world.totals();
+    assert_eq!(totals.income.purse, sum("0.3"), "two deposit fees, and what was paid beyond the target");
+    assert_eq!(state(&world, 1), PurseState::Paid);
+}
+
+#[test]
+fn a_quota_limits_open_purses_and_fees_are_kept() {
+    let world = world();
+    assert_eq!(world.refused(Command::ReservePurse(request(1, 1, None, "1"))), Refusal::ReserveUnknown);
+    world.fund(1, 1, "3");
+    let refused = world.refused(Command::ReservePurse(request(1, 1, None, "1")));
+    assert_eq!(refused, Refusal::ReserveCannotPayPurse);
+    let refused = world.refused(Command::ReservePurse(request(1, 1, Some("3.01"), "1")));
+    assert_eq!(refused, Refusal::ReserveCannotPayPurse);
+    // One account fee buys one purse, and prolongs the reserve by a year.
+    let open = ReserveOpen {
+        reserve_pub: reserve(1),
+        request_time: at(0),
+        reserve_expiration: at(40 * 24 * 3_600),
+        purse_limit: 1,
+        payment: m("0.4"),
+        account_fee: m("0.5"),
+        coins: coins(5, &["0.1"]),
+        reserve_sig: sig(3),
+    };
+    let too_little = world.refused(Command::ReserveOpen(open.clone()));
+    assert!(
+        matches!(too_little, Refusal::OpenTooLittle { cost, .. } if cost == m("0.5")),
+        "fees are no payment"
+    );
+    let open = ReserveOpen { payment: m("0.5"), ..open };
+    let first = world.ok(Command::ReserveOpen(open.clone()));
+    assert!(matches!(first, Outcome::ReserveOpen(ReserveOpened { cost, .. }) if cost == m("0.5")));
+    assert_eq!(world.ok(Command::ReserveOpen(open)), first, "a repetition costs nothing");
+    assert_eq!((world.balance(1), world.remaining(5)), (m("2.5"), Some(m("9.9"))));
+    world.ok(Command::ReservePurse(request(1, 1, None, "1")));
+    let refused = world.refused(Command::ReservePurse(request(2, 1, None, "1")));
+    assert_eq!(refused, Refusal::ReserveCannotPayPurse);
+    world.ok(Command::ReservePurse(request(2, 1, Some("0.25"), "1")));
+    assert_eq!(world.balance(1), m("2.25"));
+    // A decided purse frees its place; the fee of the other is not returned.
+    world.ok(delete(1, Some(1), &[]));
+    world.ok(delete(2, Some(1), &[]));
+    world.ok(Command::ReservePurse(request(3, 1, None, "1")));
+    world.ok(pay(3, Some(1), coins(1, &["1.1"])));
+    world.ok(Command::ReservePurse(request(4, 1, None, "1")));
+    assert_eq!(world.balance(1), m("3.25"));
+    let totals = world.totals();
+    assert_eq!((totals.income.account, totals.income.purse), (sum("0.6"), sum("0.35")));
+    assert_eq!(state(&world, 3), PurseState::Paid);
+}
