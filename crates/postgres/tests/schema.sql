@@ -1,4 +1,4 @@
--- version 1
+-- version 2
 -- bank.books
 CREATE TABLE "bank"."books" (
   "vshard" smallint NOT NULL,
@@ -161,6 +161,23 @@ CREATE TABLE "exchange"."auditors" (
   "version" integer NOT NULL,
   CONSTRAINT "auditors_pkey" PRIMARY KEY ("vshard", "auditor_pub")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.close_requests
+CREATE TABLE "exchange"."close_requests" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "request_time" bigint NOT NULL,
+  "reserve_sig" bytea NOT NULL,
+  "requested" bytea,
+  "h_payto" bytea NOT NULL,
+  "balance_val" bigint NOT NULL,
+  "balance_frac" integer NOT NULL,
+  "done" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_open" bytea,
+  CONSTRAINT "close_requests_pkey" PRIMARY KEY ("vshard", "reserve_pub", "request_time")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "close_requests_open" ON "exchange"."close_requests" USING btree ("ix_open") WHERE "ix_open" IS NOT NULL;
 -- exchange.closings
 CREATE TABLE "exchange"."closings" (
   "vshard" smallint NOT NULL,
@@ -194,6 +211,19 @@ CREATE TABLE "exchange"."coins" (
   "version" integer NOT NULL,
   CONSTRAINT "coins_pkey" PRIMARY KEY ("vshard", "coin_pub")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.contracts
+CREATE TABLE "exchange"."contracts" (
+  "vshard" smallint NOT NULL,
+  "purse_pub" bytea NOT NULL,
+  "contract_pub" bytea NOT NULL,
+  "econtract" bytea NOT NULL,
+  "econtract_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_contract" bigint,
+  CONSTRAINT "contracts_pkey" PRIMARY KEY ("vshard", "purse_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "contracts_by_contract" ON "exchange"."contracts" USING btree ("ix_by_contract") WHERE "ix_by_contract" IS NOT NULL;
 -- exchange.counters
 CREATE TABLE "exchange"."counters" (
   "vshard" smallint NOT NULL,
@@ -421,6 +451,74 @@ CREATE TABLE "exchange"."prepared" (
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 CREATE INDEX "prepared_open" ON "exchange"."prepared" USING btree ("ix_open") WHERE "ix_open" IS NOT NULL;
 CREATE INDEX "prepared_failed" ON "exchange"."prepared" USING btree ("ix_failed") WHERE "ix_failed" IS NOT NULL;
+-- exchange.purse_deletions
+CREATE TABLE "exchange"."purse_deletions" (
+  "vshard" smallint NOT NULL,
+  "purse_pub" bytea NOT NULL,
+  "purse_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "purse_deletions_pkey" PRIMARY KEY ("vshard", "purse_pub")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.purse_deposits
+CREATE TABLE "exchange"."purse_deposits" (
+  "vshard" smallint NOT NULL,
+  "purse_pub" bytea NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "denom" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "coin_sig" bytea NOT NULL,
+  "refunded" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_coin" bigint,
+  CONSTRAINT "purse_deposits_pkey" PRIMARY KEY ("vshard", "purse_pub", "coin_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "purse_deposits_by_coin" ON "exchange"."purse_deposits" USING btree ("ix_by_coin") WHERE "ix_by_coin" IS NOT NULL;
+-- exchange.purse_merges
+CREATE TABLE "exchange"."purse_merges" (
+  "vshard" smallint NOT NULL,
+  "purse_pub" bytea NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "merge_sig" bytea NOT NULL,
+  "reserve_sig" bytea NOT NULL,
+  "merge_time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_reserve" bigint,
+  CONSTRAINT "purse_merges_pkey" PRIMARY KEY ("vshard", "purse_pub")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "purse_merges_by_reserve" ON "exchange"."purse_merges" USING btree ("ix_by_reserve") WHERE "ix_by_reserve" IS NOT NULL;
+-- exchange.purses
+CREATE TABLE "exchange"."purses" (
+  "vshard" smallint NOT NULL,
+  "purse_pub" bytea NOT NULL,
+  "merge_pub" bytea NOT NULL,
+  "h_contract_terms" bytea NOT NULL,
+  "min_age" bigint NOT NULL,
+  "mode" smallint NOT NULL,
+  "target_val" bigint NOT NULL,
+  "target_frac" integer NOT NULL,
+  "purse_fee_val" bigint NOT NULL,
+  "purse_fee_frac" integer NOT NULL,
+  "created" bigint NOT NULL,
+  "expiration" bigint NOT NULL,
+  "purse_sig" bytea NOT NULL,
+  "coins" bigint NOT NULL,
+  "contributed_val" bigint NOT NULL,
+  "contributed_frac" integer NOT NULL,
+  "balance_val" bigint NOT NULL,
+  "balance_frac" integer NOT NULL,
+  "state" smallint NOT NULL,
+  "decided" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_expiration" bytea,
+  CONSTRAINT "purses_pkey" PRIMARY KEY ("vshard", "purse_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "purses_by_expiration" ON "exchange"."purses" USING btree ("ix_by_expiration") WHERE "ix_by_expiration" IS NOT NULL;
 -- exchange.recoup_credits
 CREATE TABLE "exchange"."recoup_credits" (
   "vshard" smallint NOT NULL,
@@ -493,6 +591,47 @@ CREATE TABLE "exchange"."refunds" (
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   CONSTRAINT "refunds_pkey" PRIMARY KEY ("vshard", "coin_pub", "merchant_pub", "h_contract_terms", "rtransaction_id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.reserve_accounts
+CREATE TABLE "exchange"."reserve_accounts" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "purses_active" bigint NOT NULL,
+  "purses_allowed" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "reserve_accounts_pkey" PRIMARY KEY ("vshard", "reserve_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.reserve_open_deposits
+CREATE TABLE "exchange"."reserve_open_deposits" (
+  "vshard" smallint NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "request_time" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "reserve_sig" bytea NOT NULL,
+  "coin_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "reserve_open_deposits_pkey" PRIMARY KEY ("vshard", "coin_pub", "reserve_pub", "request_time")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.reserve_opens
+CREATE TABLE "exchange"."reserve_opens" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "request_time" bigint NOT NULL,
+  "reserve_sig" bytea NOT NULL,
+  "requested_expiration" bigint NOT NULL,
+  "requested_purses" bigint NOT NULL,
+  "payment_val" bigint NOT NULL,
+  "payment_frac" integer NOT NULL,
+  "cost_val" bigint NOT NULL,
+  "cost_frac" integer NOT NULL,
+  "expiration" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "reserve_opens_pkey" PRIMARY KEY ("vshard", "reserve_pub", "request_time")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
 -- exchange.reserves
 CREATE TABLE "exchange"."reserves" (
