@@ -26,7 +26,7 @@ const STEPS: [(&str, bool); 14] = [
     ("balance", true),
 ];
 
-const TERMS: [&str; 10] = [
+const TERMS: [&str; 9] = [
     "bank_in",
     "bank_out",
     "reserves",
@@ -34,7 +34,6 @@ const TERMS: [&str; 10] = [
     "redeemed",
     "outstanding",
     "pending",
-    "purses",
     "unrevealed_melts",
     "fees",
 ];
