@@ -18,8 +18,16 @@ const PARTITIONS: u16 = 64;
 const SHARD: u16 = 333;
 const PART: &str = "_p20";
 
-/// Lookups that visit every shard by design: by planchet for recoups, and the deposits of a transfer.
-const ALL_SHARDS: &[&str] = &["deposits.by_wtid", "reveals.by_coin_ev", "withdrawals.by_coin_ev"];
+/// Lookups that visit every shard by design: by planchet for recoups, the deposits of a transfer, contracts by
+/// their key, and what purses add to the histories of coins and reserves.
+const ALL_SHARDS: &[&str] = &[
+    "contracts.by_contract",
+    "deposits.by_wtid",
+    "purse_deposits.by_coin",
+    "purse_merges.by_reserve",
+    "reveals.by_coin_ev",
+    "withdrawals.by_coin_ev",
+];
 
 /// Inserts a meaningless row into a table.
 fn fill(sql: &mut Connection, layout: &Layout) {

@@ -202,12 +202,13 @@ mod lives {
     }
 
     pub const STEPS: &[Step] = &[Step {
-        version: 2,
+        version: SECOND.version,
         change: StepChange::RenameColumn { table: "things", from: "name", to: "title" },
     }];
     pub const TABLES: &[&TableDef] = &[Current::DEF, Added::DEF];
-    pub const FIRST: History<'static> = History { version: 1, steps: &[] };
-    pub const SECOND: History<'static> = History { version: 2, steps: STEPS };
+    // A schema is checked against the version of this program.
+    pub const FIRST: History<'static> = History { version: HISTORY.version, steps: &[] };
+    pub const SECOND: History<'static> = History { version: HISTORY.version + 1, steps: STEPS };
 }
 
 #[test]
@@ -219,7 +220,8 @@ fn an_older_program_refuses_a_newer_schema() {
         dbinit(&mut sql, "s", &[lives::Old::DEF], &options, &lives::FIRST).unwrap_err(),
         schema::check(&mut sql, "s", &[lives::Old::DEF]).unwrap_err(),
     ] {
-        assert!(error.to_string().contains("version 2") && error.to_string().contains("newer"), "{error}");
+        let newer = format!("version {}", lives::SECOND.version);
+        assert!(error.to_string().contains(&newer) && error.to_string().contains("newer"), "{error}");
     }
 }
 
@@ -267,7 +269,10 @@ fn migration_keeps_rows_and_indexes() {
             dbinit(sql, "s", &tables, &DbinitOptions::default(), &lives::SECOND).unwrap()
         };
         let report = migrate(&mut sql);
-        assert_eq!((report.from_version, report.version), (Some(1), 2));
+        assert_eq!(
+            (report.from_version, report.version),
+            (Some(lives::FIRST.version), lives::SECOND.version)
+        );
         for action in [
             "rename column name of things to title",
             "add column note to things",
@@ -347,11 +352,12 @@ fn columns_and_tables_with_views_can_be_dropped() {
         "ALTER TABLE s.things ADD COLUMN old text; DROP VIEW s_view.things; CREATE VIEW s_view.things AS SELECT * FROM s.things",
     )
     .unwrap();
+    let version = lives::SECOND.version + 1;
     let steps = [
-        Step { version: 3, change: StepChange::DropColumn { table: "things", column: "old" } },
-        Step { version: 3, change: StepChange::DropTable("more_things") },
+        Step { version, change: StepChange::DropColumn { table: "things", column: "old" } },
+        Step { version, change: StepChange::DropTable("more_things") },
     ];
-    let third = History { version: 3, steps: &steps };
+    let third = History { version, steps: &steps };
     let report = dbinit(&mut sql, "s", &[lives::Current::DEF], &DbinitOptions::default(), &third).unwrap();
     assert_eq!(report.actions[..2], ["drop column old of things", "drop table more_things"]);
     assert!(report.actions.contains(&"make view s_view.things".to_owned()), "{:?}", report.actions);
