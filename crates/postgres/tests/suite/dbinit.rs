@@ -202,7 +202,7 @@ mod lives {
     }
 
     pub const STEPS: &[Step] = &[Step {
-        version: SECOND.version,
+        version: HISTORY.version + 1,
         change: StepChange::RenameColumn { table: "things", from: "name", to: "title" },
     }];
     pub const TABLES: &[&TableDef] = &[Current::DEF, Added::DEF];
