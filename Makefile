@@ -169,8 +169,8 @@ define bench_runs
 endef
 
 install deb image sbom bench-all bench-postgres bench-tables: PROFILE = dist
-# Two wishes for smaller programs, each only if a program that is linked this way runs here: functions that compile to the
-# same code are kept once (LLD, Rust's default on x86-64 Linux), and relocations are packed (glibc 2.36).
+# Linker options that make programs smaller, each used only if a program linked with it runs here: functions that compile
+# to the same code are kept once (LLD, Rust's default on x86-64 Linux), and relocations are packed (glibc 2.36).
 SMALLER = $(shell dir=$$(mktemp -d); for flag in --icf=all -zpack-relative-relocs; do \
 	echo 'fn main() {}' | rustc -Clink-arg=-Wl,$$flag -o "$$dir/probe" - 2>/dev/null && "$$dir/probe" && \
 	echo -Clink-arg=-Wl,$$flag; done; rm -rf "$$dir")

@@ -34,9 +34,7 @@ impl BalanceSheet {
         if !self.bank_agrees() {
             return false;
         }
-        let Totals { reserves, outstanding, pending, purses, unrevealed_melts, fees, .. } = self.totals;
-        MoneySum::checked_sum([self.bank_out, reserves, outstanding, pending, purses, unrevealed_melts, fees])
-            == Ok(self.bank_in)
+        MoneySum::checked_sum([self.bank_out].into_iter().chain(self.totals.held())) == Ok(self.bank_in)
     }
 
     /// The sheet for programs: amounts as texts with their currency.
@@ -88,7 +86,7 @@ impl BalanceSheet {
         }
         let _ = writeln!(text, "  {line}");
         let sum = sum.map_or_else(|error| error.to_string(), aligned);
-        let _ = writeln!(text, "  {:<18}{sum:>width$}  of these six", "sum");
+        let _ = writeln!(text, "  {:<18}{sum:>width$}  of these", "sum");
         let bank_in = aligned(self.bank_in);
         let _ = writeln!(text, "  {:<18}{bank_in:>width$}  paid in at the bank for reserves", "bank_in");
         let agreement = match self.bank_agrees() {

@@ -22,8 +22,9 @@ pub const PLANCHETS_MAX: usize = 256;
 pub const DEPOSIT_COINS_MAX: usize = 256;
 /// Coins in one request of a purse, or for keeping a reserve open.
 pub const PURSE_COINS_MAX: usize = 256;
-/// The encrypted contract of a purse, in bytes. A contract of a few lines takes about 300.
-pub const ECONTRACT_BYTES_MAX: usize = 16 << 10;
+/// The encrypted contract of a purse, in bytes. A contract of a few lines takes about 300. Reserves create purses
+/// without paying for them.
+pub const ECONTRACT_BYTES_MAX: usize = 4 << 10;
 /// Fresh coins of one refresh.
 pub const FRESH_COINS_MAX: usize = 255;
 /// The most elements read from an array whose excess has its own error code. One more than any such array may
@@ -46,8 +47,6 @@ pub const BATCH_BODY_BYTES_MAX: usize = 640 << 10;
 /// The body of a request with up to [`PURSE_COINS_MAX`] coins, each with an age commitment of up to 1.7 KiB, and an
 /// encrypted contract, in bytes.
 pub const PURSE_BODY_BYTES_MAX: usize = 1 << 20;
-/// The body of a request for a purse without coins, with its encrypted contract, in bytes.
-pub const RESERVE_PURSE_BODY_BYTES_MAX: usize = 32 << 10;
 /// The body of `/management/keys`, in bytes: [`KEY_SIGNATURES_MAX`] denominations of 240 bytes, with white
 /// space.
 pub const KEYS_BODY_BYTES_MAX: usize = 2 << 20;

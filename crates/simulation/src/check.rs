@@ -107,15 +107,7 @@ fn sheet(world: &World) -> Step {
             (bank_in, bank_out)
         )));
     }
-    let owed = [
-        totals.reserves,
-        totals.outstanding,
-        totals.pending,
-        totals.purses,
-        totals.unrevealed_melts,
-        totals.fees,
-    ];
-    let right = bank_out + owed.into_iter().map(units).sum::<i128>();
+    let right = bank_out + totals.held().into_iter().map(units).sum::<i128>();
     if bank_in != right || !totals.conserved() {
         return Err(Stop::wrong(format!(
             "the sheet is not conserved: bank_in {bank_in}, bank_out {bank_out}, {totals:?}"

@@ -123,7 +123,7 @@ pub async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceS
             let summary =
                 "bank_in = bank_out + reserves + outstanding + pending + purses + unrevealed_melts + fees"
                     .to_owned();
-            Ok((sheet, StepSummary { count: 6, summary }))
+            Ok((sheet, StepSummary { count: 7, summary }))
         })
         .await;
     match result {

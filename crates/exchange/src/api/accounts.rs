@@ -1,12 +1,11 @@
 //! `POST /reserves/$RESERVE_PUB/purse`, `…/open` and `…/close`: reserves as accounts.
 
+use batzen_crypto::ShortHash;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     ReserveCloseRequest, ReserveCloseResponse, ReserveOpenRequest, ReserveOpenResponse, ReservePurseRequest,
 };
-use batzen_protocol::limits::{
-    PURSE_BODY_BYTES_MAX, PURSE_COINS_MAX, RESERVE_PURSE_BODY_BYTES_MAX, SMALL_BODY_BYTES_MAX,
-};
+use batzen_protocol::limits::{PURSE_BODY_BYTES_MAX, PURSE_COINS_MAX, SMALL_BODY_BYTES_MAX};
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{
     WalletAccountMerge, WalletPurseMerge, WalletReserveClose, WalletReserveOpen, WalletReserveOpenDeposit,
@@ -15,7 +14,7 @@ use batzen_protocol::{Duration, ErrorCode, Money};
 use batzen_tables::exchange::{PurseMergeRow, PurseMode, ReservePub};
 
 use super::check::Checked;
-use super::purses::{check_coins, check_contract, check_terms, confirm};
+use super::purses::{check_coins, check_contract, check_merge_time, check_terms, confirm};
 use super::reserves::check_clock;
 use super::response::{self, DenomOperation};
 use super::signing;
@@ -25,12 +24,14 @@ use crate::reads::read;
 use crate::rules::transfers::payto_method;
 use crate::rules::{PurseTerms, Refusal, RequestClose, ReserveOpen, ReserveOpened, ReservePurse};
 
+/// The signed hash of "the account of origin".
+const ORIGIN: ShortHash = ShortHash::from_bytes([0; 32]);
 /// How far ahead a reserve may be prolonged.
 const PROLONGATION_MAX: Duration = Duration::from_days(100 * 365);
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .post("/reserves/:reserve_pub/purse", RESERVE_PURSE_BODY_BYTES_MAX, endpoint!(purse))
+        .post("/reserves/:reserve_pub/purse", SMALL_BODY_BYTES_MAX, endpoint!(purse))
         .post("/reserves/:reserve_pub/open", PURSE_BODY_BYTES_MAX, endpoint!(open))
         .post("/reserves/:reserve_pub/close", SMALL_BODY_BYTES_MAX, endpoint!(close))
 }
@@ -42,6 +43,7 @@ fn reserve_pub(request: &Request) -> Checked<ReservePub> {
 async fn purse(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let reserve_pub = reserve_pub(request)?;
     let body: ReservePurseRequest = body(request)?;
+    check_merge_time(body.merge_timestamp)?;
     let currency = app.core.config.currency;
     let target = money::<ReservePurseRequest>(app, &body.purse_value, "purse_value")?;
     let offered = body.purse_fee.as_ref();
@@ -108,8 +110,9 @@ async fn purse(app: &Exchange, request: &mut Request) -> Checked<Response> {
         contract,
     };
     let created = app.decide(&keys, DenomOperation::ReservePurse, command, false).await?;
-    app.core.notices.purse_changed(&purse_pub);
-    app.core.notices.reserves_credited(&[reserve_pub]);
+    if created.is_new {
+        app.core.notices.reserves_credited(&[reserve_pub]);
+    }
     let terms = (target, created.expiration, h_contract_terms);
     Ok(Response::json(200, &confirm(app, purse_pub, terms, created.deposited).await?))
 }
@@ -184,8 +187,7 @@ async fn close(app: &Exchange, request: &mut Request) -> Checked<Response> {
         body.payto_uri.map(PaytoUri::parse).transpose().map_err(|problem| {
             error(ErrorCode::GENERIC_PARAMETER_MALFORMED, &format!("payto_uri: {problem}"))
         })?;
-    let target_h_payto =
-        requested.as_ref().map_or(batzen_crypto::ShortHash::from_bytes([0; 32]), PaytoUri::hash);
+    let target_h_payto = requested.as_ref().map_or(ORIGIN, PaytoUri::hash);
     let message = WalletReserveClose { request_timestamp: body.request_timestamp, target_h_payto };
     if !signing::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
         return Err(error(ErrorCode::EXCHANGE_RESERVES_CLOSE_BAD_SIGNATURE, ""));

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
-use batzen_crypto::{
-    AgeCommitment, AgeMask, AgeSignature, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, hash,
-};
+use batzen_crypto::{AgeCommitment, AgeMask, AgeSignature, EddsaSignature, HashCode, ShortHash, hash};
 use batzen_http::{Request, Response, Woken};
 use batzen_protocol::api::exchange::{
     ContractResponse, EncryptedContract, PurseCoin as CoinBody, PurseConfirmation, PurseCreateRequest,
@@ -22,7 +20,9 @@ use batzen_protocol::signatures::{
     WalletPurseMerge,
 };
 use batzen_protocol::{Amount, ErrorCode, Money, ParseError, Timestamp, hash_text};
-use batzen_tables::exchange::{PurseMergeRow, PurseMode, PursePub, PurseRow, PurseState, ReservePub};
+use batzen_tables::exchange::{
+    CoinPub, PurseMergeRow, PurseMode, PursePub, PurseRow, PurseState, ReservePub,
+};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -231,6 +231,14 @@ pub(super) async fn check_terms(
     Err(error(ErrorCode::EXCHANGE_PURSE_CREATE_SIGNATURE_INVALID, ""))
 }
 
+/// Refuses "never" as the time of a merge: as a purse's status, it says that the purse is not merged.
+pub(super) fn check_merge_time(merge_timestamp: Timestamp) -> Checked<()> {
+    if merge_timestamp.is_never() {
+        return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "merge_timestamp"));
+    }
+    Ok(())
+}
+
 fn check_count(coins: &[CoinBody]) -> Checked<()> {
     if coins.is_empty() || coins.len() > PURSE_COINS_MAX {
         return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "deposits"));
@@ -264,27 +272,31 @@ pub(super) async fn confirm(
     })
 }
 
-impl Exchange {
-    /// Submits a command on a purse, again whenever the purse has changed since `command` was told its reserve
-    /// and coins.
-    pub(super) async fn decide_purse<C: TypedCommand>(
-        &self,
-        keys: &Arc<KeyState>,
-        operation: DenomOperation,
-        purse_pub: PursePub,
-        command: impl Fn(Option<ReservePub>, Vec<EddsaPublicKey>) -> C,
-    ) -> Checked<C::Outcome> {
-        let mut races = 0;
-        loop {
-            let read = self.core.read(move |store| read::purse_parts(store, purse_pub)).await;
-            let (reserve_pub, coins) = read.map_err(response::store)?;
-            let verdict = self.core.submit(command(reserve_pub, coins)).await;
-            if matches!(verdict, Ok(Err(Refusal::PurseChanged))) && races < RACES_MAX {
-                races += 1;
-                continue;
-            }
-            return response::outcome_or_response(self, keys, operation, verdict, false).await;
+/// What a command on a purse must name: the purse's reserve, and its coins.
+type Parts = (Option<ReservePub>, Vec<CoinPub>);
+
+async fn read_parts(app: &Exchange, purse_pub: PursePub) -> Checked<Parts> {
+    app.core.read(move |store| read::purse_parts(store, purse_pub)).await.map_err(response::store)
+}
+
+/// Submits a command on a purse that has these parts. If they have changed, reads them and submits it again.
+async fn decide_purse<C: TypedCommand>(
+    app: &Exchange,
+    keys: &Arc<KeyState>,
+    operation: DenomOperation,
+    purse_pub: PursePub,
+    mut parts: Parts,
+    command: impl Fn(Option<ReservePub>, Vec<CoinPub>) -> C,
+) -> Checked<C::Outcome> {
+    let mut races = 0;
+    loop {
+        let (reserve_pub, coins) = parts;
+        let verdict = app.core.submit(command(reserve_pub, coins)).await;
+        if !matches!(verdict, Ok(Err(Refusal::PurseChanged))) || races == RACES_MAX {
+            return response::outcome_or_response(app, keys, operation, verdict, false).await;
         }
+        races += 1;
+        parts = read_parts(app, purse_pub).await?;
     }
 }
 
@@ -329,8 +341,13 @@ async fn create(app: &Exchange, request: &mut Request) -> Checked<Response> {
         coins: coins.clone(),
         contract: contract.clone(),
     };
-    let created = app.decide_purse(&keys, DenomOperation::Purse, purse_pub, command).await?;
-    app.core.notices.purse_changed(&purse_pub);
+    // A new purse has neither reserve nor coins.
+    let parts = (None, Vec::new());
+    let created = decide_purse(app, &keys, DenomOperation::Purse, purse_pub, parts, command).await?;
+    // Nobody can wait for a purse that did not exist.
+    if !created.is_new {
+        app.core.notices.purse_changed(&purse_pub);
+    }
     let terms = (target, created.expiration, h_contract_terms);
     Ok(Response::json(200, &confirm(app, purse_pub, terms, created.deposited).await?))
 }
@@ -357,18 +374,13 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let purse_pub = purse_pub(request)?;
     let body: PurseDepositRequest = large_body(request).await?;
     check_count(&body.deposits)?;
-    let (purse, _) = find(app, purse_pub).await?;
-    if purse.state == PurseState::Deleted {
-        return Err(gone(ErrorCode::EXCHANGE_GENERIC_PURSE_DELETED, purse.expiration));
-    }
-    if purse.expiration <= app.core.now() {
-        return Err(gone(ErrorCode::EXCHANGE_GENERIC_PURSE_EXPIRED, purse.expiration));
-    }
+    let (purse, merge) = find_current(app, purse_pub).await?;
     let keys = app.keys();
     let checked = check_deposits::<PurseDepositRequest>(app, &keys, purse_pub, purse.min_age, body.deposits);
     let coins = checked.await?.coins;
     let command = |reserve_pub, _| PurseDeposit { purse_pub, reserve_pub, coins: coins.clone() };
-    let deposited = app.decide_purse(&keys, DenomOperation::Purse, purse_pub, command).await?;
+    let parts = (merge.map(|merge| merge.reserve_pub), Vec::new());
+    let deposited = decide_purse(app, &keys, DenomOperation::Purse, purse_pub, parts, command).await?;
     app.core.notices.purse_changed(&purse_pub);
     if let Some(reserve_pub) = deposited.credited {
         app.core.notices.reserves_credited(&[reserve_pub]);
@@ -394,6 +406,7 @@ async fn merge(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let purse_pub = purse_pub(request)?;
     let body: PurseMergeRequest = body(request)?;
     let (purse, _) = find(app, purse_pub).await?;
+    check_merge_time(body.merge_timestamp)?;
     let payto = PaytoUri::parse(body.payto_uri.as_str()).and_then(|uri| uri.to_reserve());
     let (provider_url, reserve_pub) =
         payto.map_err(|_| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "payto_uri"))?;
@@ -534,7 +547,8 @@ async fn delete(app: &Exchange, request: &mut Request) -> Checked<Response> {
     }
     let keys = app.keys();
     let command = |reserve_pub, coins| PurseDelete { purse_pub, purse_sig, reserve_pub, coins };
-    app.decide_purse(&keys, DenomOperation::PurseDelete, purse_pub, command).await?;
+    let parts = read_parts(app, purse_pub).await?;
+    decide_purse(app, &keys, DenomOperation::PurseDelete, purse_pub, parts, command).await?;
     app.core.notices.purse_changed(&purse_pub);
     Ok(Response::empty(204))
 }

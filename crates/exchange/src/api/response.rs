@@ -297,8 +297,8 @@ async fn refused(
         }
         Refusal::PurseDecided => plain(Code::EXCHANGE_PURSE_DEPOSIT_DECIDED_ALREADY),
         Refusal::PurseNotFull => plain(Code::EXCHANGE_PURSE_NOT_FULL),
-        Refusal::PurseCrowded => {
-            error(Code::GENERIC_PARAMETER_MALFORMED, &format!("deposits: {}", Refusal::PurseCrowded))
+        Refusal::PurseCoinsTooMany => {
+            error(Code::GENERIC_PARAMETER_MALFORMED, &format!("deposits: {}", Refusal::PurseCoinsTooMany))
         }
         Refusal::PurseConflict(purse) => {
             let code = if operation == DenomOperation::ReservePurse {
@@ -350,7 +350,8 @@ async fn refused(
         }
         // Others keep changing it.
         Refusal::PurseChanged => super::overloaded(),
-        Refusal::ReserveCannotPayPurse => plain(Code::EXCHANGE_RESERVES_PURSE_CREATE_INSUFFICIENT_FUNDS),
+        Refusal::PurseUnaffordable => plain(Code::EXCHANGE_RESERVES_PURSE_CREATE_INSUFFICIENT_FUNDS),
+        Refusal::PurchaseTooLarge => error(Code::GENERIC_PARAMETER_MALFORMED, "purse_limit"),
         Refusal::CloseTargetUnknown => plain(Code::EXCHANGE_RESERVES_CLOSE_NO_TARGET_ACCOUNT),
         // Only the withdraw handler submits unsigned planchets. It handles this refusal itself.
         Refusal::SignatureMissing

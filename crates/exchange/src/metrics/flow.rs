@@ -576,7 +576,7 @@ impl MoneyFlow {
             ("redeemed", "Value spent from coins, less value returned to them", sums.redeemed),
             ("outstanding", "Value of coins in wallets: issued less redeemed", sums.outstanding()),
             ("pending", "Money owed to merchants and owners of closed reserves", sums.pending()),
-            ("purses", "Money in purses that were neither paid nor given back", sums.purses),
+            ("purses", "Money in purses that were neither paid nor refunded", sums.purses),
             ("unrevealed_melts", "Melted value that was not revealed", sums.unrevealed_melts),
             ("fees", "Income that was not paid out", sums.fees),
             ("surplus", "Money held beyond what is owed: fees and unrevealed melts", sums.surplus()),

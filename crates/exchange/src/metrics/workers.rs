@@ -44,9 +44,9 @@ pub struct WorkerMetrics {
     pub closings: Counter,
     /// Expired reserves that could not be closed.
     pub reserves_set_aside: Gauge,
-    /// Expired purses whose coins got their money back.
+    /// Expired purses refunded.
     pub purses_expired: Counter,
-    /// Expired purses that could not be given back.
+    /// Expired purses that could not be refunded.
     pub purses_set_aside: Gauge,
     /// Orders to pay out profit executed.
     pub drains: Counter,
@@ -131,10 +131,10 @@ impl WorkerMetrics {
                 "Expired reserves that cannot be closed now",
                 &self.reserves_set_aside,
             ),
-            counter("batzen_worker_expire_purses_total", "Expired purses given back", &self.purses_expired),
+            counter("batzen_worker_expire_purses_total", "Expired purses refunded", &self.purses_expired),
             gauge(
                 "batzen_worker_expire_set_aside",
-                "Expired purses that cannot be given back now",
+                "Expired purses that cannot be refunded now",
                 &self.purses_set_aside,
             ),
             counter("batzen_worker_drain_orders_total", "Orders to pay out profit executed", &self.drains),

@@ -19,7 +19,7 @@
 //!   refunds, the deposit fee still included, because a complete refund would waive it; **transient**
 //!   aggregates, deposit fees taken off, the wire fee not; **in_flight** transfers decided but not accepted
 //!   by the bank yet (failed ones too).
-//! * **purses**: Σ contributions to purses that were neither paid nor given back, deposit fees included.
+//! * **purses**: Σ contributions to purses that were neither paid nor refunded, deposit fees included.
 //! * **unrevealed_melts**: Σ (amount − melt fee) of melts without reveal.
 //! * **fees**: income that is still there: [`Fees`] less the profit paid out by drains.
 
@@ -103,16 +103,13 @@ impl Totals {
     /// Whether the books add up.
     #[must_use]
     pub fn conserved(&self) -> bool {
-        let terms = [
-            self.wired_out,
-            self.reserves,
-            self.outstanding,
-            self.pending,
-            self.purses,
-            self.unrevealed_melts,
-            self.fees,
-        ];
-        MoneySum::checked_sum(terms) == Ok(self.wired_in)
+        MoneySum::checked_sum([self.wired_out].into_iter().chain(self.held())) == Ok(self.wired_in)
+    }
+
+    /// What the exchange owes and has earned: everything that came in and has not been paid out.
+    #[must_use]
+    pub fn held(&self) -> [MoneySum; 6] {
+        [self.reserves, self.outstanding, self.pending, self.purses, self.unrevealed_melts, self.fees]
     }
 }
 
@@ -182,8 +179,8 @@ struct Sheet<'a> {
 }
 
 /// Draws up the balance sheet. It scans the tables one after the other, so call it when no commands are
-/// executed, or accept that it mixes moments. Needs memory for each known coin (about 50 bytes) and each
-/// melt.
+/// executed, or accept that it mixes moments. Needs memory for each known coin and each purse
+/// (about 50 bytes), and for each melt.
 ///
 /// # Errors
 /// When the store cannot be read, or its rows cannot be added up.
@@ -370,7 +367,7 @@ impl Sheet<'_> {
                 }
                 PurseState::Expired | PurseState::Deleted if held.is_zero() => Ok(()),
                 PurseState::Expired | PurseState::Deleted => {
-                    Err(TotalsError::Inconsistent("a purse that was given back holds money".to_owned()))
+                    Err(TotalsError::Inconsistent("a refunded purse holds money".to_owned()))
                 }
             }
         })?;

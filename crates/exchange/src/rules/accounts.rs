@@ -8,8 +8,8 @@ use batzen_tables::exchange::{
     ReserveRequestKey, ReserveRow, Reserves, WireFees, WireTargetKey, WireTargets,
 };
 
-use super::coins::{debit, known_or_new};
-use super::denoms::{is_revoked, plan_revocation};
+use super::coins::{known_or_new, less_fee, pay};
+use super::denoms::plan_revocation;
 use super::reserves::remember_target;
 use super::{
     CloseRequested, ExchangeRules, Refusal, RequestClose, ReserveOpen, ReserveOpened, ReserveShortage,
@@ -18,6 +18,8 @@ use super::{
 
 /// The unit in which a reserve's life is sold.
 const YEAR_SECS: u64 = 365 * 24 * 3_600;
+/// How many purses the owner of a reserve may ask for.
+const PURSES_ALLOWED_MAX: u32 = 1 << 16;
 
 pub(super) fn plan_open(command: &ReserveOpen, plan: &mut Plan) {
     let reserve_pub = command.reserve_pub;
@@ -81,13 +83,16 @@ fn prolonged(
             fees: years,
         };
     }
+    if command.purse_limit > PURSES_ALLOWED_MAX {
+        return Err(Refusal::PurchaseTooLarge);
+    }
     if result.purses_allowed < command.purse_limit {
         let years = years(request_time, wanted);
         let blocks = (command.purse_limit - result.purses_allowed).div_ceil(quota);
-        let bought = quota.checked_mul(blocks).ok_or(Refusal::Overflow)?;
+        let bought = quota.saturating_mul(blocks);
         result = Prolonged {
             expiration: result.expiration.max(after_years(request_time, years)),
-            purses_allowed: result.purses_allowed.checked_add(bought).ok_or(Refusal::Overflow)?,
+            purses_allowed: result.purses_allowed.saturating_add(bought),
             fees: years + u64::from(blocks),
         };
     }
@@ -113,14 +118,14 @@ impl ExchangeRules {
         let result =
             prolonged(reserve.expiration, account.purses_allowed, command, self.config.default_purse_limit)?;
         if result.fees == 0 {
+            rows.depend_on::<Reserves>(&reserve_key);
             return Ok(ReserveOpened { expiration: reserve.expiration, cost: Money::ZERO });
         }
-        let cost = command.account_fee.checked_mul(result.fees).map_err(|_| Refusal::Overflow)?;
+        let cost = command.account_fee.checked_mul(result.fees).map_err(|_| Refusal::PurchaseTooLarge)?;
         let mut paid = command.payment;
         for (index, coin) in command.coins.iter().enumerate() {
             let terms = self.terms(coin.coin.denom, index)?;
-            let net = coin.amount.checked_sub(terms.fee_deposit);
-            paid = add(paid, net.map_err(|_| Refusal::ContributionBelowFee { index })?)?;
+            paid = add(paid, less_fee(coin.amount, terms.fee_deposit, index)?)?;
         }
         if paid < cost {
             return Err(Refusal::OpenTooLittle { cost, expiration: reserve.expiration });
@@ -170,16 +175,7 @@ impl ExchangeRules {
                 return Err(Refusal::CoinDuplicate { index });
             }
             let row = known_or_new(rows, &coin.coin, &terms, index)?;
-            terms.spendable(is_revoked(rows, coin.coin.denom), now).map_err(|problem| {
-                Refusal::DenominationUnusable { index, denom: coin.coin.denom, problem }
-            })?;
-            if coin.amount > terms.value {
-                return Err(Refusal::ContributionAboveValue { index });
-            }
-            if coin.amount.is_zero() {
-                return Err(Refusal::ContributionBelowFee { index });
-            }
-            debit(rows, &coin.coin, row, coin.amount, index)?;
+            pay(rows, &coin.coin, row, (&terms, coin.amount), index, now)?;
             rows.insert::<ReserveOpenDeposits>(
                 &key,
                 ReserveOpenDepositRow {
@@ -199,26 +195,26 @@ impl ExchangeRules {
     ) -> Result<CloseRequested, Refusal> {
         let reserve_pub = command.reserve_pub;
         let key = ReserveRequestKey { reserve_pub, request_time: command.request_time };
-        let reserve = rows.get::<Reserves>(&ReserveKey { reserve_pub }).ok_or(Refusal::ReserveUnknown)?;
+        let reserve_key = ReserveKey { reserve_pub };
+        let reserve = rows.get::<Reserves>(&reserve_key).ok_or(Refusal::ReserveUnknown)?.clone();
         let closing_fee = transfers::wire_fees_at(rows, &command.method, command.request_time)?.closing_fee;
         if let Some(stored) = rows.get::<CloseRequests>(&key) {
             let wired = stored.balance.checked_sub(closing_fee).unwrap_or(Money::ZERO);
             return Ok(CloseRequested { wired });
         }
-        let Some(origin_or_target) = command.requested.or(reserve.origin) else {
-            return Err(Refusal::CloseTargetUnknown);
-        };
-        // The caller read the origin and its method before.
-        if origin_or_target != command.h_payto {
+        let target = command.requested.or(reserve.origin).ok_or(Refusal::CloseTargetUnknown)?;
+        // The caller has read the origin and its method before.
+        if target != command.h_payto {
             return Err(Refusal::TargetMismatch);
         }
+        // The balance of this moment is the most that will be paid.
+        rows.depend_on::<Reserves>(&reserve_key);
         let balance = reserve.balance;
         let wired = match balance.checked_sub(closing_fee) {
             Ok(wired) if !wired.is_zero() => wired,
             _ => return Ok(CloseRequested { wired: Money::ZERO }),
         };
         remember_target(rows, command.h_payto, &command.payto_uri);
-        // Nothing is decided on the balance, which the closer reads again.
         rows.insert::<CloseRequests>(
             &key,
             CloseRequestRow {

@@ -77,6 +77,31 @@ pub(super) fn known_or_new(
     Ok(row.clone())
 }
 
+/// Takes what a coin pays, to a merchant, into a purse or for a reserve, after checking that it may pay that
+/// much now, and writes its row.
+pub(super) fn pay(
+    rows: &mut WorkingSet,
+    coin: &PresentedCoin,
+    row: CoinRow,
+    (terms, amount): (&DenomTerms, Money),
+    index: usize,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    terms.spendable(is_revoked(rows, coin.denom), now).map_err(|problem| Refusal::DenominationUnusable {
+        index,
+        denom: coin.denom,
+        problem,
+    })?;
+    if amount > terms.value {
+        return Err(Refusal::ContributionAboveValue { index });
+    }
+    // A payment of zero without a fee would lengthen the coin's history at no cost.
+    if amount.is_zero() || amount < terms.fee_deposit {
+        return Err(Refusal::ContributionBelowFee { index });
+    }
+    debit(rows, coin, row, amount, index)
+}
+
 /// Takes value from a coin and writes its row.
 pub(super) fn debit(
     rows: &mut WorkingSet,
@@ -159,18 +184,8 @@ impl ExchangeRules {
                 repeated: true,
             });
         }
-        terms
-            .spendable(is_revoked(rows, coin.coin.denom), now)
-            .map_err(|problem| Refusal::DenominationUnusable { index, denom: coin.coin.denom, problem })?;
-        if coin.contribution > terms.value {
-            return Err(Refusal::ContributionAboveValue { index });
-        }
-        // A deposit of zero without a fee would lengthen the coin's history at no cost.
-        if coin.contribution.is_zero() {
-            return Err(Refusal::ContributionBelowFee { index });
-        }
+        pay(rows, &coin.coin, row, (&terms, coin.contribution), index, now)?;
         let amount_without_fee = less_fee(coin.contribution, terms.fee_deposit, index)?;
-        debit(rows, &coin.coin, row, coin.contribution, index)?;
         rows.insert::<Deposits>(
             &key,
             DepositRow {
@@ -235,6 +250,7 @@ impl ExchangeRules {
     }
 }
 
-fn less_fee(contribution: Money, fee: Money, index: usize) -> Result<Money, Refusal> {
+/// A contribution less the deposit fee.
+pub(super) fn less_fee(contribution: Money, fee: Money, index: usize) -> Result<Money, Refusal> {
     contribution.checked_sub(fee).map_err(|_| Refusal::ContributionBelowFee { index })
 }

@@ -16,14 +16,14 @@ use batzen_tables::exchange::{
     ReserveRow, Reserves,
 };
 
-use super::coins::{debit, known_or_new};
-use super::denoms::{is_revoked, plan_revocation};
+use super::coins::{known_or_new, less_fee, pay};
+use super::denoms::plan_revocation;
 use super::{
     Contract, ExchangeRules, PurseCoin, PurseCreate, PurseCreated, PurseDelete, PurseDeleted, PurseDeposit,
     PurseDeposited, PurseExpire, PurseExpired, PurseMerge, PurseMerged, Refusal, ReservePurse, add,
 };
 
-/// How many coins a purse may contain, so that one commit can give all of them back.
+/// How many coins a purse may contain, so that one commit can refund all of them.
 pub const PURSE_COINS_MAX: u32 = 1_024;
 
 fn plan_purse(purse_pub: PursePub, plan: &mut Plan) {
@@ -111,11 +111,10 @@ fn merge_of(
 fn store_contract(rows: &mut WorkingSet, key: &PurseKey, contract: Option<&Contract>) -> Result<(), Refusal> {
     let Some(contract) = contract else { return Ok(()) };
     match rows.get::<Contracts>(key) {
-        Some(stored) if stored.contract_pub == contract.contract_pub => {
-            if stored.econtract == contract.econtract {
-                return Ok(());
-            }
-            Err(Refusal::ContractConflict(Box::new(stored.clone())))
+        Some(stored)
+            if stored.contract_pub == contract.contract_pub && stored.econtract == contract.econtract =>
+        {
+            Ok(())
         }
         Some(stored) => Err(Refusal::ContractConflict(Box::new(stored.clone()))),
         None => {
@@ -129,6 +128,15 @@ fn store_contract(rows: &mut WorkingSet, key: &PurseKey, contract: Option<&Contr
             );
             Ok(())
         }
+    }
+}
+
+/// Refuses a purse that has refunded its coins: nothing about its deposits may be confirmed any more.
+fn refuse_refunded(purse: &PurseRow) -> Result<(), Refusal> {
+    match purse.state {
+        PurseState::Open | PurseState::Paid => Ok(()),
+        PurseState::Expired => Err(Refusal::PurseExpired),
+        PurseState::Deleted => Err(Refusal::PurseDeleted),
     }
 }
 
@@ -152,17 +160,11 @@ impl ExchangeRules {
         now: Timestamp,
     ) -> Result<PurseCreated, Refusal> {
         let key = PurseKey { purse_pub: command.purse_pub };
-        let purse = match rows.get::<Purses>(&key) {
-            Some(stored) => {
-                let same = stored.min_age == command.terms.min_age
-                    && stored.target == command.terms.target
-                    && stored.h_contract_terms == command.terms.h_contract_terms
-                    && stored.merge_pub == command.terms.merge_pub;
-                if !same {
-                    return Err(Refusal::PurseConflict(Box::new(stored.clone())));
-                }
-                stored.clone()
-            }
+        let stored = rows.get::<Purses>(&key).cloned();
+        let is_new = stored.is_none();
+        let purse = match stored {
+            Some(stored) if command.terms.are_those_of(&stored) => stored,
+            Some(stored) => return Err(Refusal::PurseConflict(Box::new(stored))),
             None => {
                 if command.terms.expiration <= now {
                     return Err(Refusal::PurseExpired);
@@ -174,7 +176,7 @@ impl ExchangeRules {
         let total = self.deposit_coins(rows, &key, purse, merge.as_ref(), &command.coins, now)?;
         store_contract(rows, &key, command.contract.as_ref())?;
         let purse = rows.get::<Purses>(&key).expect("it was written");
-        Ok(PurseCreated { expiration: purse.expiration, deposited: total.deposited })
+        Ok(PurseCreated { expiration: purse.expiration, deposited: total.deposited, is_new })
     }
 
     pub(super) fn purse_deposit(
@@ -202,16 +204,14 @@ impl ExchangeRules {
         coins: &[PurseCoin],
         now: Timestamp,
     ) -> Result<Total, Refusal> {
+        refuse_refunded(&purse)?;
         let mut seen = HashMap::with_capacity(coins.len());
         let mut fresh = Vec::with_capacity(coins.len());
-        // What the purse would hold if all coins of the request were new to it, and what they add up to.
+        // What the coins of the request add up to, including those that the purse contains already.
         let mut deposited = Money::ZERO;
         for (index, coin) in coins.iter().enumerate() {
             let terms = self.terms(coin.coin.denom, index)?;
-            let net = coin
-                .amount
-                .checked_sub(terms.fee_deposit)
-                .map_err(|_| Refusal::ContributionBelowFee { index })?;
+            let net = less_fee(coin.amount, terms.fee_deposit, index)?;
             deposited = add(deposited, net)?;
             if *seen.entry(coin.coin.coin_pub).or_insert(coin) != coin {
                 return Err(Refusal::CoinDuplicate { index });
@@ -229,17 +229,7 @@ impl ExchangeRules {
                 None if purse.state != PurseState::Open => return Err(Refusal::PurseDecided),
                 None if purse.expiration <= now => return Err(Refusal::PurseExpired),
                 None => {
-                    terms.spendable(is_revoked(rows, coin.coin.denom), now).map_err(|problem| {
-                        Refusal::DenominationUnusable { index, denom: coin.coin.denom, problem }
-                    })?;
-                    if coin.amount > terms.value {
-                        return Err(Refusal::ContributionAboveValue { index });
-                    }
-                    // A deposit of zero without a fee would lengthen histories at no cost.
-                    if coin.amount.is_zero() {
-                        return Err(Refusal::ContributionBelowFee { index });
-                    }
-                    debit(rows, &coin.coin, row, coin.amount, index)?;
+                    pay(rows, &coin.coin, row, (&terms, coin.amount), index, now)?;
                     rows.insert::<PurseDeposits>(
                         &deposit_key,
                         PurseDepositRow {
@@ -259,7 +249,7 @@ impl ExchangeRules {
             purse.balance = add(purse.balance, *net)?;
         }
         if purse.coins > PURSE_COINS_MAX {
-            return Err(Refusal::PurseCrowded);
+            return Err(Refusal::PurseCoinsTooMany);
         }
         let mut credited = None;
         if purse.state == PurseState::Open
@@ -271,7 +261,10 @@ impl ExchangeRules {
             credited = Some(merge.reserve_pub);
         }
         let balance = purse.balance;
-        if !fresh.is_empty() || rows.get::<Purses>(key).is_none() {
+        if fresh.is_empty() && rows.get::<Purses>(key).is_some() {
+            // What is confirmed again must still be true.
+            rows.depend_on::<Purses>(key);
+        } else {
             rows.put::<Purses>(key, purse);
         }
         Ok(Total { balance, deposited, credited })
@@ -319,8 +312,10 @@ impl ExchangeRules {
             (_, PurseState::Open) if is_late => return Err(Refusal::PurseExpired),
             (_, PurseState::Open) => {}
         }
-        assert!(stored.is_none(), "a merged purse that is full was paid");
-        rows.insert::<PurseMerges>(&key, command.merge.clone());
+        // A purse for nothing may have been merged by its reserve and be full without a deposit.
+        if stored.is_none() {
+            rows.insert::<PurseMerges>(&key, command.merge.clone());
+        }
         self.pay_reserve(rows, &mut purse, &command.merge, now)?;
         rows.update::<Purses>(&key, purse.clone());
         Ok(PurseMerged { purse, is_new: true })
@@ -335,18 +330,18 @@ impl ExchangeRules {
         let key = PurseKey { purse_pub: command.purse_pub };
         let reserve_key = ReserveKey { reserve_pub: command.reserve_pub };
         if let Some(stored) = rows.get::<Purses>(&key).cloned() {
-            let same = stored.min_age == command.terms.min_age
-                && stored.target == command.terms.target
-                && stored.h_contract_terms == command.terms.h_contract_terms
-                && stored.merge_pub == command.terms.merge_pub;
-            let Some(merge) = rows.get::<PurseMerges>(&key).filter(|_| same) else {
+            let is_same = command.terms.are_those_of(&stored);
+            let Some(merge) = rows.get::<PurseMerges>(&key).filter(|_| is_same) else {
                 return Err(Refusal::PurseConflict(Box::new(stored)));
             };
             if merge.merge_sig != command.merge.merge_sig || merge.reserve_pub != command.reserve_pub {
                 return Err(Refusal::PurseMergeConflict(Box::new(merge.clone())));
             }
+            refuse_refunded(&stored)?;
+            rows.depend_on::<Purses>(&key);
             store_contract(rows, &key, command.contract.as_ref())?;
-            return Ok(PurseCreated { expiration: stored.expiration, deposited: Money::ZERO });
+            let (expiration, deposited) = (stored.expiration, Money::ZERO);
+            return Ok(PurseCreated { expiration, deposited, is_new: false });
         }
         if command.terms.expiration <= now {
             return Err(Refusal::PurseExpired);
@@ -368,7 +363,7 @@ impl ExchangeRules {
             }
             (_, None) => return Err(Refusal::ReserveUnknown),
             (PurseMode::Fee, Some(reserve)) => {
-                let balance = reserve.balance.checked_sub(fee).map_err(|_| Refusal::ReserveCannotPayPurse)?;
+                let balance = reserve.balance.checked_sub(fee).map_err(|_| Refusal::PurseUnaffordable)?;
                 if !fee.is_zero() {
                     rows.update::<Reserves>(&reserve_key, ReserveRow { balance, ..reserve });
                 }
@@ -376,7 +371,7 @@ impl ExchangeRules {
             (_, Some(_)) => {
                 let account = rows.get::<ReserveAccounts>(&reserve_key).cloned();
                 let account = account.filter(|account| account.purses_active < account.purses_allowed);
-                let account = account.ok_or(Refusal::ReserveCannotPayPurse)?;
+                let account = account.ok_or(Refusal::PurseUnaffordable)?;
                 let purses_active = account.purses_active + 1;
                 rows.update::<ReserveAccounts>(&reserve_key, ReserveAccountRow { purses_active, ..account });
             }
@@ -384,7 +379,8 @@ impl ExchangeRules {
         rows.insert::<Purses>(&key, command.terms.row(mode, fee, now));
         rows.insert::<PurseMerges>(&key, command.merge.clone());
         store_contract(rows, &key, command.contract.as_ref())?;
-        Ok(PurseCreated { expiration: command.terms.expiration, deposited: Money::ZERO })
+        let (expiration, deposited) = (command.terms.expiration, Money::ZERO);
+        Ok(PurseCreated { expiration, deposited, is_new: true })
     }
 
     pub(super) fn purse_delete(
@@ -398,7 +394,7 @@ impl ExchangeRules {
         if purse.state != PurseState::Open {
             return Err(Refusal::PurseDecided);
         }
-        self.give_back(rows, &key, command.reserve_pub, &command.coins, PurseState::Deleted, now)?;
+        self.refund_purse(rows, &key, command.reserve_pub, &command.coins, PurseState::Deleted, now)?;
         if rows.get::<Contracts>(&key).is_some() {
             rows.delete::<Contracts>(&key);
         }
@@ -419,12 +415,12 @@ impl ExchangeRules {
         if !is_due {
             return Ok(PurseExpired::NotDue);
         }
-        self.give_back(rows, &key, command.reserve_pub, &command.coins, PurseState::Expired, now)?;
+        self.refund_purse(rows, &key, command.reserve_pub, &command.coins, PurseState::Expired, now)?;
         Ok(PurseExpired::Expired)
     }
 
-    /// Decides an open purse against its reserve: every coin gets back what it contributed, fee included.
-    fn give_back(
+    /// Decides an open purse against its reserve: each coin is refunded what it contributed, fee included.
+    fn refund_purse(
         &self,
         rows: &mut WorkingSet,
         key: &PurseKey,
@@ -456,7 +452,7 @@ impl ExchangeRules {
         if u32::try_from(coins.len()) != Ok(purse.coins) {
             return Err(Refusal::PurseChanged);
         }
-        assert!(given == purse.contributed, "a purse gives back what it got");
+        assert!(given == purse.contributed, "a purse refunds what was paid into it");
         release_slot(rows, &purse, merge.as_ref());
         rows.update::<Purses>(key, PurseRow { state, decided: now, ..purse });
         Ok(())

@@ -163,7 +163,7 @@ pub enum Refusal {
     PurseNotFull,
     /// \[26\] The purse would contain too many coins.
     #[error("a purse contains at most {} coins", super::purses::PURSE_COINS_MAX)]
-    PurseCrowded,
+    PurseCoinsTooMany,
     /// \[1850, 1675\] The purse exists with other terms.
     #[error("the purse exists with other terms")]
     PurseConflict(Box<PurseRow>),
@@ -190,7 +190,7 @@ pub enum Refusal {
     // Accounts
     /// \[1677\] The reserve has no free purse, or cannot pay the purse fee.
     #[error("the reserve has no free purse, or cannot pay for one")]
-    ReserveCannotPayPurse,
+    PurseUnaffordable,
     /// \[402\] The payment does not cover the cost of prolonging the reserve.
     #[error("it costs {cost}")]
     OpenTooLittle {
@@ -199,6 +199,9 @@ pub enum Refusal {
         /// The current expiration.
         expiration: Timestamp,
     },
+    /// \[26\] More purses than one reserve may have, or than the largest amount could pay for.
+    #[error("too many purses")]
+    PurchaseTooLarge,
     /// \[1788\] No account was named, and none ever sent money.
     #[error("no account to pay")]
     CloseTargetUnknown,

@@ -4,16 +4,16 @@
 //! without an origin account are not in the queue. Reserves are skipped if no configured account can pay
 //! their origin, or if no closing fee is known for the day of their expiration.
 
-use std::time::Duration;
-
 use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::Timestamp;
+use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{LeaseJob, PaytoHash, ReservePub};
+use futures_util::future::BoxFuture;
 
-use super::leases::{self, Share};
+use super::leases::Share;
+use super::rounds::{self, Rounds};
 use super::{
-    Aside, ItemError, Mode, Progress, WorkerError, check_drain, debit_account, decide, idle_interval, pause,
-    queues, read,
+    Aside, ItemError, Mode, Progress, WorkerError, check_drain, debit_account, decide, queues, read,
 };
 use crate::core::Core;
 use crate::reads::read;
@@ -24,25 +24,13 @@ use crate::rules::{CloseReserve, Closed, Refusal};
 const PAGE: usize = 256;
 /// How often a closing is attempted when its transfer's identifier is taken.
 const RACES_MAX: u32 = 8;
-/// The shortest pause between two rounds.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// Closes all expired reserves that can be closed.
 ///
 /// # Errors
 /// When the store fails repeatedly; what was closed before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
-    let mut closer = Closer::new(app, Mode::UntilIdle);
-    let mut progress = Progress::default();
-    loop {
-        let (round, others) = closer.round().await?;
-        progress = Progress { done: progress.done + round.done, ..round };
-        if others == 0 {
-            closer.share.leave().await;
-            return Ok(progress);
-        }
-        closer.share.wait_for_others(others).await?;
-    }
+    rounds::until_idle(&mut Closer::new(app, Mode::UntilIdle)).await
 }
 
 /// Closes expired reserves until the service ends, in addition to the service's own worker.
@@ -55,10 +43,7 @@ pub async fn serve(app: &Core) -> Result<(), WorkerError> {
 
 /// Closes until the service ends.
 pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
-    let mut closer = Closer::new(app, Mode::Service);
-    let ended = closer.run().await;
-    closer.share.leave().await;
-    ended
+    rounds::until_stopped(&mut Closer::new(app, Mode::Service)).await
 }
 
 struct Closer<'a> {
@@ -73,24 +58,32 @@ impl<'a> Closer<'a> {
         let share = Share::new(app, mode, LeaseJob::Closer);
         Self { app, mode, aside: Aside::new(), share }
     }
+}
 
-    async fn run(&mut self) -> Result<(), WorkerError> {
-        let app = self.app;
-        loop {
-            let (_, others) = self.round().await?;
-            let now = app.now();
-            let next = read(app, move |store| queues::next_expiration(store, now)).await?;
-            let until = next.and_then(|next| next.saturating_since(now).to_std());
-            let mut idle = idle_interval(app.config.workers.closer_idle_sleep);
-            if others > 0 {
-                idle = idle.min(leases::lease(app));
-            }
-            pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
-        }
+impl<'a> Rounds<'a> for Closer<'a> {
+    fn app(&self) -> &'a Core {
+        self.app
     }
 
-    /// One pass over all expired reserves. Also returns how many of them belong to other workers.
-    async fn round(&mut self) -> Result<(Progress, usize), WorkerError> {
+    fn share(&mut self) -> &mut Share<'a> {
+        &mut self.share
+    }
+
+    fn idle_sleep(&self) -> batzen_protocol::Duration {
+        self.app.config.workers.closer_idle_sleep
+    }
+
+    fn next_due(&self) -> fn(&Store, Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        queues::next_expiration
+    }
+
+    fn round(&mut self) -> BoxFuture<'_, Result<(Progress, usize), WorkerError>> {
+        Box::pin(self.pass())
+    }
+}
+
+impl Closer<'_> {
+    async fn pass(&mut self) -> Result<(Progress, usize), WorkerError> {
         let (mut progress, mut others) = (Progress::default(), 0);
         let mut position = None;
         loop {

@@ -1,17 +1,16 @@
-//! expire: gives back what is in purses that were not paid in time.
+//! expire: refunds purses that expired before they were paid.
 //!
 //! Each command decides one purse. Several workers each have a share of the purses (`leases`). The queue is an
 //! index of open purses by expiration, so none is forgotten, whenever it became visible.
 
-use std::time::Duration;
-
-use batzen_store::Found;
+use batzen_protocol::Timestamp;
+use batzen_store::{Found, Store, StoreError};
 use batzen_tables::exchange::{LeaseJob, PursePub, Purses};
+use futures_util::future::BoxFuture;
 
-use super::leases::{self, Share};
-use super::{
-    Aside, ItemError, Mode, Progress, WorkerError, check_drain, decide, idle_interval, pause, queues, read,
-};
+use super::leases::Share;
+use super::rounds::{self, Rounds};
+use super::{Aside, ItemError, Mode, Progress, WorkerError, check_drain, decide, queues, read};
 use crate::core::Core;
 use crate::reads::read;
 use crate::rules::{PurseExpire, PurseExpired, Refusal};
@@ -20,25 +19,13 @@ use crate::rules::{PurseExpire, PurseExpired, Refusal};
 const PAGE: usize = 256;
 /// How often a purse is read again because it has changed.
 const RACES_MAX: u32 = 8;
-/// The shortest pause between two rounds.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// Decides all expired purses.
 ///
 /// # Errors
 /// When the store fails repeatedly; what was decided before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
-    let mut expirer = Expirer::new(app, Mode::UntilIdle);
-    let mut progress = Progress::default();
-    loop {
-        let (round, others) = expirer.round().await?;
-        progress = Progress { done: progress.done + round.done, ..round };
-        if others == 0 {
-            expirer.share.leave().await;
-            return Ok(progress);
-        }
-        expirer.share.wait_for_others(others).await?;
-    }
+    rounds::until_idle(&mut Expirer::new(app, Mode::UntilIdle)).await
 }
 
 /// Decides expired purses until the service ends, in addition to the service's own worker.
@@ -51,12 +38,10 @@ pub async fn serve(app: &Core) -> Result<(), WorkerError> {
 
 /// Decides expired purses until the service ends.
 pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
-    let mut expirer = Expirer::new(app, Mode::Service);
-    let ended = expirer.run().await;
-    expirer.share.leave().await;
-    ended
+    rounds::until_stopped(&mut Expirer::new(app, Mode::Service)).await
 }
 
+/// Refunds expired purses.
 struct Expirer<'a> {
     app: &'a Core,
     mode: Mode,
@@ -69,24 +54,32 @@ impl<'a> Expirer<'a> {
         let share = Share::new(app, mode, LeaseJob::Expire);
         Self { app, mode, aside: Aside::new(), share }
     }
+}
 
-    async fn run(&mut self) -> Result<(), WorkerError> {
-        let app = self.app;
-        loop {
-            let (_, others) = self.round().await?;
-            let now = app.now();
-            let next = read(app, move |store| queues::next_purse_expiration(store, now)).await?;
-            let until = next.and_then(|next| next.saturating_since(now).to_std());
-            let mut idle = idle_interval(app.config.workers.expire_idle_sleep);
-            if others > 0 {
-                idle = idle.min(leases::lease(app));
-            }
-            pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
-        }
+impl<'a> Rounds<'a> for Expirer<'a> {
+    fn app(&self) -> &'a Core {
+        self.app
     }
 
-    /// One pass over all expired purses. Also returns how many of them belong to other workers.
-    async fn round(&mut self) -> Result<(Progress, usize), WorkerError> {
+    fn share(&mut self) -> &mut Share<'a> {
+        &mut self.share
+    }
+
+    fn idle_sleep(&self) -> batzen_protocol::Duration {
+        self.app.config.workers.expire_idle_sleep
+    }
+
+    fn next_due(&self) -> fn(&Store, Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        queues::next_purse_expiration
+    }
+
+    fn round(&mut self) -> BoxFuture<'_, Result<(Progress, usize), WorkerError>> {
+        Box::pin(self.pass())
+    }
+}
+
+impl Expirer<'_> {
+    async fn pass(&mut self) -> Result<(Progress, usize), WorkerError> {
         let (mut progress, mut others) = (Progress::default(), 0);
         let now = self.app.now();
         let mut position = None;
@@ -106,7 +99,7 @@ impl<'a> Expirer<'a> {
                     Err(reason) => {
                         let purse_pub = found.key.purse_pub;
                         if self.aside.insert(purse_pub) {
-                            tracing::error!(%purse_pub, %reason, "a purse cannot be given back, set aside");
+                            tracing::error!(%purse_pub, %reason, "a purse cannot be refunded, set aside");
                         }
                     }
                 }

@@ -42,7 +42,7 @@ pub enum Worker {
     Transfer,
     /// Pays expired reserves back.
     Closer,
-    /// Gives back what is in expired purses.
+    /// Refunds expired purses.
     Expire,
     /// Pays profit out.
     Drain,

@@ -5,7 +5,7 @@
 //! | [`wirewatch`] | imports incoming transfers from the bank, as credits of reserves |
 //! | [`aggregator`] | turns due deposits into prepared transfers to merchants |
 //! | [`closer`] | turns what is left on expired reserves into prepared transfers back |
-//! | [`expire`] | gives back what is in expired purses |
+//! | [`expire`] | refunds expired purses |
 //! | [`drain`] | turns signed orders to pay out profit into prepared transfers |
 //! | [`transfer`] | submits prepared transfers to the bank |
 //!
@@ -27,6 +27,7 @@ pub mod expire;
 mod leases;
 pub mod link;
 mod queues;
+mod rounds;
 pub mod transfer;
 pub mod wirewatch;
 
@@ -127,8 +128,8 @@ impl From<Refusal> for ItemError {
 /// The result of a run until idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Items completed: credits booked, units aggregated, transfers executed, reserves closed, purses given
-    /// back, orders executed.
+    /// Items completed: credits booked, units aggregated, transfers executed, reserves closed, purses
+    /// refunded, orders executed.
     pub done: u64,
     /// Items set aside: they need a change of the configuration or an operator.
     pub set_aside: u64,

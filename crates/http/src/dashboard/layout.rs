@@ -256,6 +256,7 @@ pub(super) const SECTIONS: &[Section] = &[
             tile("redeemed", "redeemed", Money, gauge("batzen_money_redeemed"), Never),
             tile("outstanding", "outstanding in wallets", Money, gauge("batzen_money_outstanding"), Never),
             tile("pending", "owed to merchants", Money, gauge("batzen_money_pending"), Never),
+            tile("purses", "in purses", Money, gauge("batzen_money_purses"), Never),
             tile("wired-out", "paid out to banks", Money, gauge("batzen_money_wired_out"), Never),
             tile(
                 "surplus",
@@ -274,6 +275,7 @@ pub(super) const SECTIONS: &[Section] = &[
                 ("in wallets", gauge("batzen_money_outstanding")),
                 ("in reserves", gauge("batzen_money_reserves")),
                 ("owed to merchants", gauge("batzen_money_pending")),
+                ("in purses", gauge("batzen_money_purses")),
             ]),
         )],
         extra: Extra::OtherMoney,

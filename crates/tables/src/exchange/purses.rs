@@ -1,7 +1,7 @@
 //! Payments between people: purses, and the accounts of the reserves that they are merged into.
 //!
 //! A purse is *open* until exactly one decision is made on it: paid (its target went to a reserve), expired or
-//! deleted (all contributions went back to their coins). Every decision and every deposit changes the purse's
+//! deleted (each coin was refunded all that it had contributed). Every decision and every deposit changes the purse's
 //! row, so that two of them can never miss each other.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
@@ -56,7 +56,7 @@ record! {
 /// All purses.
 pub struct Purses;
 impl Purses {
-    /// Open purses by expiration: the queue of the worker that gives them back.
+    /// Open purses by expiration: the queue of the worker that refunds them.
     pub const BY_EXPIRATION: u8 = 1;
 }
 impl Table for Purses {

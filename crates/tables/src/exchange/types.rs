@@ -172,9 +172,9 @@ byte_enum! {
         Open = 0,
         /// The reserve got the target.
         Paid = 1,
-        /// It expired, and the coins got their contributions back.
+        /// It expired, and its coins were refunded.
         Expired = 2,
-        /// Its owner deleted it, and the coins got their contributions back.
+        /// Its owner deleted it, and its coins were refunded.
         Deleted = 3,
     }
 }
@@ -190,7 +190,7 @@ byte_enum! {
         Transfer = 3,
         /// Closing reserves: slots of their keys.
         Closer = 4,
-        /// Giving back what is in expired purses: slots of their keys.
+        /// Refunding expired purses: slots of their keys.
         Expire = 5,
     }
 }

@@ -58,7 +58,7 @@ enum ExchangeCommand {
     Transfer(TransferArgs),
     /// Pay back the rest of expired reserves
     Closer(WorkerArgs),
-    /// Give back what is in purses that were not paid in time
+    /// Refund purses that expired before they were paid
     Expire(WorkerArgs),
     /// Pay out profit as ordered by the master key
     Drain(WorkerArgs),

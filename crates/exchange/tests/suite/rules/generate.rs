@@ -3,10 +3,11 @@
 
 use batzen_crypto::{CsNonce, HashCode, ShortHash};
 use batzen_exchange::rules::{
-    Aggregate, CloseReserve, Command, Credit, Credits, Deposit, Recoup, RecoupRefresh, ReserveHistory,
-    TransferFailed, TransferRetry, TransfersDone, Trigger,
+    Aggregate, CloseReserve, Command, Contract, Credit, Credits, Deposit, PurseCoin, PurseCreate,
+    PurseDelete, PurseDeposit, PurseExpire, PurseMerge, PurseTerms, Recoup, RecoupRefresh, RequestClose,
+    ReserveHistory, ReserveOpen, ReservePurse, TransferFailed, TransferRetry, TransfersDone, Trigger,
 };
-use batzen_tables::exchange::FreshCoin;
+use batzen_tables::exchange::{FreshCoin, PurseMergeRow};
 use proptest::prelude::*;
 
 use crate::rules::world::*;
@@ -85,17 +86,8 @@ fn history() -> impl Strategy<Value = Command> {
 }
 
 fn close() -> impl Strategy<Value = Command> {
-    (0..RESERVES, 0u8..3, 0..WTIDS).prop_map(|(n, sender, wtid_n)| {
-        Command::CloseReserve(CloseReserve {
-            reserve_pub: reserve(n),
-            request_time: None,
-            h_payto: h_payto(sender),
-            method: METHOD.to_owned(),
-            account: account(),
-            wtid: wtid(100 + wtid_n),
-            request_uid: HashCode::from_bytes([wtid_n; 64]),
-        })
-    })
+    (0..RESERVES, 0u8..3, 0..WTIDS, prop::option::of(0u64..3))
+        .prop_map(|(n, sender, wtid_n, request_s)| close_reserve(n, request_s, sender, wtid_n))
 }
 
 /// Usually the coin's own denomination and age, rarely another.
@@ -212,6 +204,164 @@ fn marking() -> impl Strategy<Value = Command> {
     })
 }
 
+// --- Purses and accounts
+
+const PURSES: u8 = 4;
+
+fn purse(n: u8) -> batzen_crypto::EddsaPublicKey {
+    key(77, n)
+}
+
+/// The terms of purse `n`; `odd`: others.
+fn purse_terms(n: u8, odd: bool) -> PurseTerms {
+    let targets = ["1.3", "4", "0", "2"];
+    PurseTerms {
+        merge_pub: key(78, n),
+        h_contract_terms: contract(u8::from(odd)),
+        min_age: 0,
+        target: m(targets[usize::from(n)]),
+        expiration: at(300 + 500 * u64::from(n)),
+        purse_sig: sig(n),
+    }
+}
+
+fn purse_contract(n: u8, odd: bool) -> Contract {
+    Contract { contract_pub: key(79, n), econtract: vec![u8::from(odd); 3], econtract_sig: sig(n) }
+}
+
+fn purse_coins(max: usize) -> impl Strategy<Value = Vec<PurseCoin>> {
+    let coin = (coin_choice(), amount(), 0u8..12).prop_map(|((n, denom, age), amount, odd)| {
+        let mut coin = presented(n, denom);
+        coin.h_age = age;
+        PurseCoin { coin, amount: m(amount), coin_sig: if odd == 0 { sig(200) } else { sig(n) } }
+    });
+    prop::collection::vec(coin, 0..max)
+}
+
+/// Usually no reserve, else any.
+fn named() -> impl Strategy<Value = Option<batzen_crypto::EddsaPublicKey>> {
+    prop::option::of((0..RESERVES).prop_map(reserve))
+}
+
+fn purse_merge(reserve_n: u8, odd: bool) -> PurseMergeRow {
+    PurseMergeRow {
+        reserve_pub: reserve(reserve_n),
+        h_payto: h_payto(reserve_n),
+        merge_sig: if odd { sig(201) } else { sig(reserve_n) },
+        reserve_sig: sig(reserve_n),
+        merge_time: at(0),
+    }
+}
+
+fn merging(n: u8, reserve_n: u8, odd: bool) -> Command {
+    let merge = purse_merge(reserve_n, odd);
+    Command::PurseMerge(PurseMerge { purse_pub: purse(n), reserve_pub: reserve(reserve_n), merge })
+}
+
+fn asking(n: u8, reserve_n: u8, fee: Option<&str>, odd: u8) -> Command {
+    Command::ReservePurse(ReservePurse {
+        purse_pub: purse(n),
+        reserve_pub: reserve(reserve_n),
+        terms: purse_terms(n, odd == 0),
+        fee: fee.map(m),
+        merge: purse_merge(reserve_n, odd == 1),
+        contract: (odd > 4).then(|| purse_contract(n, odd == 5)),
+    })
+}
+
+fn purse_command() -> impl Strategy<Value = Command> {
+    let create = (0..PURSES, named(), purse_coins(3), 0u8..12).prop_map(|(n, reserve_pub, coins, odd)| {
+        Command::PurseCreate(PurseCreate {
+            purse_pub: purse(n),
+            terms: purse_terms(n, odd == 0),
+            reserve_pub: reserve_pub.filter(|_| odd > 6),
+            coins,
+            contract: (odd > 4).then(|| purse_contract(n, odd == 5)),
+        })
+    });
+    let deposit = (0..PURSES, named(), purse_coins(4)).prop_map(|(n, reserve_pub, coins)| {
+        Command::PurseDeposit(PurseDeposit { purse_pub: purse(n), reserve_pub, coins })
+    });
+    let merge = (0..PURSES, 0..RESERVES, 0u8..8).prop_map(|(n, r, odd)| merging(n, r, odd == 0));
+    let fee = prop::sample::select(vec![None, None, Some("0"), Some("0.3")]);
+    let ask = (0..PURSES, 0..RESERVES, fee, 0u8..9).prop_map(|(n, r, fee, odd)| asking(n, r, fee, odd));
+    let refund = (0..PURSES, named(), prop::collection::vec(0..COINS, 0..3), any::<bool>())
+        .prop_map(|(n, reserve_pub, coins, expires)| refund_purse(n, reserve_pub, &coins, expires));
+    prop_oneof![3 => create, 5 => deposit, 3 => merge, 3 => ask, 4 => refund]
+}
+
+fn refund_purse(
+    n: u8,
+    reserve_pub: Option<batzen_crypto::EddsaPublicKey>,
+    coins: &[u8],
+    expires: bool,
+) -> Command {
+    let (purse_pub, coins) = (purse(n), coins.iter().map(|n| coin(*n)).collect());
+    if expires {
+        Command::PurseExpire(PurseExpire { purse_pub, reserve_pub, coins })
+    } else {
+        Command::PurseDelete(PurseDelete { purse_pub, purse_sig: sig(n), reserve_pub, coins })
+    }
+}
+
+fn opening() -> impl Strategy<Value = Command> {
+    let days = prop::sample::select(vec![0u64, 40, 400, 800]);
+    let payment = prop::sample::select(vec!["0", "0.5", "1.5", "3", "50"]);
+    (0..RESERVES, 0u64..3, days, 0u32..4, payment, purse_coins(3)).prop_map(
+        |(n, time_s, days, purse_limit, payment, coins)| {
+            Command::ReserveOpen(ReserveOpen {
+                reserve_pub: reserve(n),
+                request_time: at(time_s),
+                reserve_expiration: at(days * 24 * 3_600),
+                purse_limit,
+                payment: m(payment),
+                account_fee: m("0.5"),
+                coins,
+                reserve_sig: sig(n),
+            })
+        },
+    )
+}
+
+fn requesting_close() -> impl Strategy<Value = Command> {
+    (0..RESERVES, 0u64..3, 0u8..3, any::<bool>(), 0u8..9).prop_map(|(n, time_s, account_n, is_named, odd)| {
+        let mut command = request_close(n, time_s, account_n);
+        if !is_named {
+            command.requested = None;
+        }
+        match odd {
+            0 => command.h_payto = h_payto(account_n + 1),
+            1 => "without-fees".clone_into(&mut command.method),
+            _ => {}
+        }
+        Command::RequestClose(command)
+    })
+}
+
+fn request_close(n: u8, time_s: u64, account_n: u8) -> RequestClose {
+    RequestClose {
+        reserve_pub: reserve(n),
+        request_time: at(time_s),
+        requested: Some(h_payto(account_n)),
+        h_payto: h_payto(account_n),
+        payto_uri: payto(account_n),
+        method: METHOD.to_owned(),
+        reserve_sig: sig(n),
+    }
+}
+
+fn close_reserve(n: u8, request_s: Option<u64>, account_n: u8, wtid_n: u8) -> Command {
+    Command::CloseReserve(CloseReserve {
+        reserve_pub: reserve(n),
+        request_time: request_s.map(at),
+        h_payto: h_payto(account_n),
+        method: METHOD.to_owned(),
+        account: account(),
+        wtid: wtid(100 + wtid_n),
+        request_uid: HashCode::from_bytes([wtid_n; 64]),
+    })
+}
+
 fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         6 => credits(),
@@ -226,6 +376,9 @@ fn command() -> impl Strategy<Value = Command> {
         4 => recouping_refresh(),
         8 => aggregating(),
         3 => marking(),
+        14 => purse_command(),
+        2 => opening(),
+        2 => requesting_close(),
     ]
 }
 
@@ -256,7 +409,37 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
             let request = pay(n, paid, contract_n, (0, 0));
             vec![doing(Command::Deposit(request)), doing(refund((n, 0, contract_n), id, back))]
         });
-    prop_oneof![changed, paid]
+    // One person pays another with a purse, which is merged, or refunded.
+    let between = (0..PURSES, 0..COINS, 0..RESERVES, prop::sample::select(vec!["1.5", "2", "5"]), 0u8..4)
+        .prop_map(|(n, coin_n, reserve_n, amount, kind)| {
+            let coin = presented(coin_n, denom_of(coin_n));
+            let coins = vec![PurseCoin { coin, amount: m(amount), coin_sig: sig(coin_n) }];
+            let (purse_pub, reserve_pub) = (purse(n), Some(reserve(reserve_n)));
+            let create = Command::PurseCreate(PurseCreate {
+                purse_pub,
+                terms: purse_terms(n, false),
+                reserve_pub: None,
+                coins: coins.clone(),
+                contract: None,
+            });
+            match kind {
+                0 => vec![doing(create), doing(merging(n, reserve_n, false))],
+                1 => vec![doing(create), doing(refund_purse(n, None, &[coin_n], false))],
+                2 => vec![doing(create), Op::Advance(600), doing(refund_purse(n, None, &[coin_n], true))],
+                _ => vec![
+                    doing(asking(n, reserve_n, Some("0"), 8)),
+                    doing(Command::PurseDeposit(PurseDeposit { purse_pub, reserve_pub, coins })),
+                ],
+            }
+        });
+    // The owner of a reserve asks twice for its money.
+    let closed = (0..RESERVES, 0u64..3, 0u8..3).prop_map(|(n, time_s, account_n)| {
+        let times = [time_s, time_s + 1];
+        let request = |time_s| doing(Command::RequestClose(request_close(n, time_s, account_n)));
+        let close = |time_s| doing(close_reserve(n, Some(time_s), account_n, 0));
+        times.map(request).into_iter().chain(times.map(close)).collect()
+    });
+    prop_oneof![6 => changed, 6 => paid, 6 => between, 1 => closed]
 }
 
 fn doing(command: Command) -> Op {

@@ -10,8 +10,8 @@ use batzen_crypto::Wtid;
 use batzen_engine::{Batcher, Plan, Rules, WorkingSet};
 use batzen_exchange::metrics::flow::{MoneyFlow, Sums};
 use batzen_exchange::rules::{
-    Aggregated, Closed, Command, DenomTable, ExchangeRules, Outcome, RecoupRefreshed, Recouped, Refusal,
-    TransferMarked, management,
+    Aggregated, Closed, Command, DenomTable, ExchangeRules, Outcome, PurseExpired, RecoupRefreshed, Recouped,
+    Refusal, TransferMarked, management,
 };
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::memory::MemoryBackend;
@@ -191,6 +191,7 @@ fn has_effect(outcome: &Outcome) -> bool {
             | Outcome::Aggregate(Aggregated::Nothing | Aggregated::Transient { taken: 0, .. })
             | Outcome::Recoup(Recouped { repeated: true, .. })
             | Outcome::RecoupRefresh(RecoupRefreshed { repeated: true, .. })
+            | Outcome::PurseExpire(PurseExpired::NotDue)
             | Outcome::Transfer(TransferMarked { changed: false })
             | Outcome::Management(_)
     )

@@ -6,7 +6,7 @@ use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
     CoinHistoryItem, Command, Contract, Outcome, PurseCoin, PurseCreate, PurseCreated, PurseDelete,
     PurseDeposit, PurseDeposited, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
-    ReserveHistoryItem, ReserveOpen, ReserveOpened, ReservePurse,
+    ReserveHistoryItem, ReserveOpen, ReserveOpened, ReservePurse, RulesConfig,
 };
 use batzen_protocol::Money;
 use batzen_tables::exchange::{PurseMergeRow, PurseState};
@@ -115,10 +115,11 @@ fn a_full_purse_goes_to_the_reserve_that_merges_it() {
     let world = world();
     let push = create(1, terms("9", 1_000), coins(1, &["5.1", "4.1"]));
     let Outcome::PurseCreate(created) = world.ok(Command::PurseCreate(push.clone())) else { panic!() };
-    assert_eq!(created, PurseCreated { expiration: at(1_000), deposited: m("9") });
+    assert_eq!(created, PurseCreated { expiration: at(1_000), deposited: m("9"), is_new: true });
     assert_eq!((world.remaining(1), world.remaining(2)), (Some(m("4.9")), Some(m("5.9"))));
     assert_eq!(world.totals().purses, sum("9.2"));
     // The lost answer can be asked for again, and takes nothing.
+    let created = PurseCreated { is_new: false, ..created };
     assert_eq!(world.ok(Command::PurseCreate(push.clone())), Outcome::PurseCreate(created));
     assert_eq!(world.remaining(1), Some(m("4.9")));
 
@@ -183,11 +184,60 @@ fn expired_and_deleted_purses_give_everything_back_once() {
 }
 
 #[test]
+fn a_purse_that_gave_its_money_back_confirms_nothing() {
+    let world = world();
+    let push = create(1, terms("9", 1_000), coins(1, &["5"]));
+    world.ok(Command::PurseCreate(push.clone()));
+    world.ok(delete(1, None, &[1]));
+    assert_eq!(world.refused(Command::PurseCreate(push)), Refusal::PurseDeleted);
+    let pull = request(2, 1, Some("0"), "6");
+    world.ok(Command::ReservePurse(pull.clone()));
+    world.advance(1_000);
+    world.ok(expire(2, Some(1), &[]));
+    // The contract of a purse that is gone must not come back either.
+    let contract = Some(Contract { contract_pub: key(79, 2), econtract: vec![2; 40], econtract_sig: sig(2) });
+    let pull = ReservePurse { contract, ..pull };
+    assert_eq!(world.refused(Command::ReservePurse(pull)), Refusal::PurseExpired);
+    assert!(read::contract(&world.store, key(79, 2)).unwrap().is_none());
+}
+
+#[test]
+fn a_purse_for_nothing_is_decided_like_any_other() {
+    let world = world();
+    world.ok(Command::ReservePurse(request(1, 1, Some("0"), "0")));
+    assert_eq!(state(&world, 1), PurseState::Open);
+    for is_new in [true, false] {
+        let Outcome::PurseMerge(merged) = world.ok(merge(1, 1)) else { panic!() };
+        assert_eq!(merged.is_new, is_new);
+    }
+    assert_eq!((state(&world, 1), world.balance(1)), (PurseState::Paid, Money::ZERO));
+}
+
+#[test]
+fn more_purses_than_can_be_counted_are_not_for_sale() {
+    let world = World::with(&denoms(), RulesConfig { default_purse_limit: 1_000, ..config() }, |rules| rules);
+    world.fund(1, 1, "3");
+    let open = ReserveOpen {
+        reserve_pub: reserve(1),
+        request_time: at(0),
+        reserve_expiration: at(0),
+        purse_limit: u32::MAX,
+        payment: m("3"),
+        account_fee: m("0.01"),
+        coins: Vec::new(),
+        reserve_sig: sig(3),
+    };
+    assert_eq!(world.refused(Command::ReserveOpen(open.clone())), Refusal::PurchaseTooLarge);
+    let open = ReserveOpen { purse_limit: 1 << 16, account_fee: m("4503599627370496"), ..open };
+    assert_eq!(world.refused(Command::ReserveOpen(open)), Refusal::PurchaseTooLarge);
+}
+
+#[test]
 fn the_last_deposit_pays_the_reserve_that_asked() {
     let world = world();
     let wanted = request(1, 1, Some("0"), "6");
-    let created = PurseCreated { expiration: at(1_000), deposited: Money::ZERO };
-    for _ in 0..2 {
+    for is_new in [true, false] {
+        let created = PurseCreated { expiration: at(1_000), deposited: Money::ZERO, is_new };
         assert_eq!(world.ok(Command::ReservePurse(wanted.clone())), Outcome::PurseCreate(created));
     }
     assert_eq!(world.balance(1), Money::ZERO);
@@ -216,9 +266,9 @@ fn a_quota_limits_open_purses_and_fees_are_kept() {
     assert_eq!(world.refused(Command::ReservePurse(request(1, 1, None, "1"))), Refusal::ReserveUnknown);
     world.fund(1, 1, "3");
     let refused = world.refused(Command::ReservePurse(request(1, 1, None, "1")));
-    assert_eq!(refused, Refusal::ReserveCannotPayPurse);
+    assert_eq!(refused, Refusal::PurseUnaffordable);
     let refused = world.refused(Command::ReservePurse(request(1, 1, Some("3.01"), "1")));
-    assert_eq!(refused, Refusal::ReserveCannotPayPurse);
+    assert_eq!(refused, Refusal::PurseUnaffordable);
     // One account fee buys one purse, and prolongs the reserve by a year.
     let open = ReserveOpen {
         reserve_pub: reserve(1),
@@ -242,7 +292,7 @@ fn a_quota_limits_open_purses_and_fees_are_kept() {
     assert_eq!((world.balance(1), world.remaining(5)), (m("2.5"), Some(m("9.9"))));
     world.ok(Command::ReservePurse(request(1, 1, None, "1")));
     let refused = world.refused(Command::ReservePurse(request(2, 1, None, "1")));
-    assert_eq!(refused, Refusal::ReserveCannotPayPurse);
+    assert_eq!(refused, Refusal::PurseUnaffordable);
     world.ok(Command::ReservePurse(request(2, 1, Some("0.25"), "1")));
     assert_eq!(world.balance(1), m("2.25"));
     // A decided purse frees its place; the fee of the other is not returned.

@@ -2,6 +2,7 @@
 //! Written from the text of the rules and not from their code, so that a comparison can find mistakes in
 //! either.
 
+mod purses;
 mod refresh;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +13,12 @@ use batzen_crypto::{
 use batzen_exchange::rules::{
     CloseReserve, Closed, Command, ConflictReason, Credited, Credits, DenomProblem, DenomTerms, Deposit,
     Deposited, DepositedCoin, HistoryPaid, Outcome, PresentedCoin, Refund, Refunded, Refusal, ReserveHistory,
-    RulesConfig, TransferMarked, Withdraw, Withdrawn,
+    ReserveOpened, RulesConfig, TransferMarked, Withdraw, Withdrawn,
 };
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{DenomSerial, DepositKey, FreshCoin};
+
+use purses::Purse;
 
 /// Hundred-millionths of the currency, signed.
 type Units = i128;
@@ -142,6 +145,12 @@ pub struct Model {
     rcs: BTreeMap<HashCode, EddsaPublicKey>,
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
     transfers: BTreeMap<Wtid, (Units, Sent)>,
+    purses: BTreeMap<EddsaPublicKey, Purse>,
+    /// How many purses each reserve may have.
+    quotas: BTreeMap<EddsaPublicKey, u32>,
+    opens: BTreeMap<(EddsaPublicKey, Timestamp), ReserveOpened>,
+    /// The most that is paid, to whom, and whether it was.
+    close_requests: BTreeMap<(EddsaPublicKey, Timestamp), (Units, ShortHash, bool)>,
     /// Transfers that came after the current aggregation looked.
     unseen_transfers: BTreeSet<Wtid>,
     income: Units,
@@ -161,9 +170,9 @@ pub struct Hidden {
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
 }
 
-/// The balance sheet in the model: wired in, wired out, reserves, outstanding, pending, unrevealed melts,
-/// fees.
-pub type Books = [Money; 7];
+/// The balance sheet in the model: wired in, wired out, reserves, outstanding, pending, purses, unrevealed
+/// melts, fees.
+pub type Books = [Money; 8];
 
 impl Model {
     pub fn new(
@@ -193,6 +202,10 @@ impl Model {
             rcs: BTreeMap::new(),
             transients: BTreeMap::new(),
             transfers: BTreeMap::new(),
+            purses: BTreeMap::new(),
+            quotas: BTreeMap::new(),
+            opens: BTreeMap::new(),
+            close_requests: BTreeMap::new(),
             unseen_transfers: BTreeSet::new(),
             income: 0,
         }
@@ -300,7 +313,8 @@ impl Model {
         }
         let reserves = self.reserves.values().map(Reserve::balance).sum();
         let wired_in = self.credits.values().sum();
-        [wired_in, out, reserves, outstanding, pending, unrevealed, self.income].map(money)
+        let purses = self.purses.values().filter(|purse| purse.is_open()).map(Purse::contributed).sum();
+        [wired_in, out, reserves, outstanding, pending, purses, unrevealed, self.income].map(money)
     }
 
     /// What is left of each known coin.
@@ -346,17 +360,15 @@ impl Model {
             Command::TransferRetry(command) => {
                 self.mark(command.wtid, |sent| if sent == Sent::Failed { Sent::Open } else { sent })?
             }
-            Command::ExecuteDrain(_)
-            | Command::Management(_)
-            | Command::Lease(_)
-            | Command::PurseCreate(_)
-            | Command::PurseDeposit(_)
-            | Command::PurseMerge(_)
-            | Command::ReservePurse(_)
-            | Command::PurseDelete(_)
-            | Command::PurseExpire(_)
-            | Command::ReserveOpen(_)
-            | Command::RequestClose(_) => {
+            Command::PurseCreate(command) => Outcome::PurseCreate(self.create(command, now)?),
+            Command::PurseDeposit(command) => Outcome::PurseDeposit(self.deposit_into_purse(command, now)?),
+            Command::PurseMerge(command) => Outcome::PurseMerge(self.merge(command, now)?),
+            Command::ReservePurse(command) => Outcome::PurseCreate(self.ask(command, now)?),
+            Command::PurseDelete(command) => Outcome::PurseDelete(self.delete(command, now)?),
+            Command::PurseExpire(command) => Outcome::PurseExpire(self.expire(command, now)?),
+            Command::ReserveOpen(command) => Outcome::ReserveOpen(self.open(command, now)?),
+            Command::RequestClose(command) => Outcome::RequestClose(self.request_close(command)?),
+            Command::ExecuteDrain(_) | Command::Management(_) | Command::Lease(_) => {
                 unreachable!("not generated")
             }
         })
@@ -535,22 +547,21 @@ impl Model {
     }
 
     fn close(&mut self, command: &CloseReserve, now: Timestamp) -> Step<Closed> {
-        let Some(reserve) = self.reserves.get(&command.reserve_pub) else { return Ok(Closed::NotDue) };
-        let balance = reserve.balance();
-        let Some(origin) = reserve.origin else { return Ok(Closed::NotDue) };
-        if balance == 0 || now < reserve.expiration {
-            return Ok(Closed::NotDue);
-        }
-        if origin != command.h_payto {
-            return Err(Refusal::TargetMismatch.into());
-        }
+        let (balance, fee_time) = match self.closing(command, now)? {
+            Ok(due) => due,
+            Err(nothing) => return Ok(nothing),
+        };
         self.target(command.h_payto, &command.method)?;
-        let (_, fee) = self.fee_at(reserve.expiration)?;
+        let (_, fee) = self.fee_at(fee_time)?;
         let fee = fee.min(balance);
         let paid = self.round(balance - fee);
         let own = Wtid::from_bytes(*command.reserve_pub.as_bytes());
-        let wtid =
-            if reserve.closings == 0 && !self.transfers.contains_key(&own) { own } else { command.wtid };
+        let wtid = if self.reserves[&command.reserve_pub].closings == 0 && !self.transfers.contains_key(&own)
+        {
+            own
+        } else {
+            command.wtid
+        };
         if paid > 0 {
             if self.transfers.contains_key(&wtid) {
                 return Err(Refusal::WtidTaken.into());
