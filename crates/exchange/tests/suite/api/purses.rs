@@ -342,6 +342,94 @@ async fn invalid_requests_for_purses_are_refused() {
 }
 
 #[tokio::test]
+async fn a_purse_for_nothing_can_be_merged_again() {
+    let site = Site::start().await;
+    let payment = Payment::of(&site, "0");
+    let reserve = EddsaPrivateKey::generate();
+    let _: PurseConfirmation = site.ok(&at_reserve(&reserve, "purse"), &payment.ask(&site, &reserve)).await;
+    for _ in 0..2 {
+        let merge = payment.merge(&site, &reserve);
+        let merged: PurseMergeConfirmation = site.ok(&payment.path("merge"), &merge).await;
+        assert_eq!(merged.merge_amount, amount("0"));
+    }
+    assert_eq!(site.balance(&reserve.public_key()).await, m("0"));
+}
+
+#[tokio::test]
+async fn a_merge_has_a_time() {
+    let site = Site::start().await;
+    let coin = site.coin(RSA_8).await;
+    let payment = Payment::of(&site, "5");
+    let create = payment.create(vec![payment.coin(&site, &coin, "5.02")]);
+    let _: PurseConfirmation = site.ok(&payment.path("create"), &create).await;
+    let reserve = EddsaPrivateKey::generate();
+    let never = PurseMergeRequest { merge_timestamp: Timestamp::NEVER, ..payment.merge(&site, &reserve) };
+    site.refused(&payment.path("merge"), &never, 400, 26).await;
+    let pull = Payment::of(&site, "5");
+    let never = ReservePurseRequest { merge_timestamp: Timestamp::NEVER, ..pull.ask(&site, &reserve) };
+    site.refused(&at_reserve(&reserve, "purse"), &never, 400, 26).await;
+}
+
+#[tokio::test]
+async fn purses_have_limits() {
+    let site = Site::start().await;
+    let coin = site.coin(RSA_8).await;
+    let payment = Payment::of(&site, "5");
+    let one = payment.coin(&site, &coin, "5.02");
+    let path = payment.path("create");
+    let many = payment.create(vec![one.clone(); 257]);
+    site.refused(&path, &many, 400, 26).await;
+    let mut large = payment.create(vec![one.clone()]);
+    large.econtract.as_mut().unwrap().econtract = vec![7; 4_097].into();
+    site.refused(&path, &large, 400, 26).await;
+    // The same coin twice with different contributions contradicts itself.
+    let twice = payment.create(vec![one, payment.coin(&site, &coin, "1")]);
+    site.refused(&path, &twice, 400, 26).await;
+    let reserve = site.reserve("1").await;
+    let message = WalletReserveOpen {
+        reserve_payment: amount("1"),
+        request_timestamp: site.now(),
+        reserve_expiration: site.now(),
+        purse_limit: u32::MAX,
+    };
+    let open = ReserveOpenRequest {
+        request_timestamp: site.now(),
+        reserve_expiration: site.now(),
+        purse_limit: u32::MAX,
+        reserve_payment: amount("1"),
+        payments: Vec::new(),
+        reserve_sig: message.sign(&reserve),
+    };
+    site.refused(&at_reserve(&reserve, "open"), &open, 400, 26).await;
+    site.is_left(&coin, "8").await;
+}
+
+#[tokio::test]
+async fn one_of_many_requests_decides_a_purse() {
+    let site = Site::start().await;
+    for round in 0..8 {
+        let coin = site.coin(RSA_8).await;
+        let payment = Payment::of(&site, "5");
+        let create = payment.create(vec![payment.coin(&site, &coin, "5.02")]);
+        let _: PurseConfirmation = site.ok(&payment.path("create"), &create).await;
+        let reserves = [EddsaPrivateKey::generate(), EddsaPrivateKey::generate()];
+        let merge = async |reserve: &EddsaPrivateKey| {
+            site.post(&payment.path("merge"), &payment.merge(&site, reserve)).await.status
+        };
+        let delete = async || payment.delete(&site).await.status;
+        let (first, second, deleted) = if round % 2 == 0 {
+            tokio::join!(merge(&reserves[0]), merge(&reserves[1]), delete())
+        } else {
+            let (deleted, first, second) = tokio::join!(delete(), merge(&reserves[0]), merge(&reserves[1]));
+            (first, second, deleted)
+        };
+        let won = [first == 200, second == 200, deleted == 204];
+        assert_eq!(won.iter().filter(|won| **won).count(), 1, "{first} {second} {deleted}");
+        site.is_left(&coin, if won[2] { "8" } else { "2.98" }).await;
+    }
+}
+
+#[tokio::test]
 async fn owners_prolong_and_close_their_reserves() {
     let site = Site::with(|config| {
         config.standalone.as_mut().unwrap().fees.account = m("0.5");

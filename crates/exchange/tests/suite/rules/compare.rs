@@ -16,7 +16,7 @@ use batzen_store::{ChangeSet, Store, StoreError, Table};
 use batzen_tables::exchange::{self as tables, CoinKey, Coins, DenomSerial, Deposits, Reserves};
 use proptest::prelude::*;
 
-use crate::rules::generate::{Op, ops, pay};
+use crate::rules::generate::{Op, ops, pay, sent_and_deleted};
 use crate::rules::model::{Model, Reason, reason};
 use crate::rules::world::{METHOD, World, at, config, denom, denoms, m, refund, withdraw};
 
@@ -347,6 +347,8 @@ enum Bug {
     RepetitionCharged,
     /// Aggregation ignores that a deposit was refunded in part.
     RefundIgnored,
+    /// A deleted purse keeps the deposit fee.
+    PurseFeeKept,
 }
 
 /// The rules with a planted bug.
@@ -416,6 +418,13 @@ impl Rules for Planted {
                     row.remaining.checked_sub(command.coins[0].contribution).unwrap_or(row.remaining);
                 rows.update::<Coins>(&key, tables::CoinRow { remaining, ..row });
             }
+            (Bug::PurseFeeKept, Command::PurseDelete(command), _) => {
+                let key = CoinKey { coin_pub: command.coins[0] };
+                let row = rows.get::<Coins>(&key).unwrap().clone();
+                let fee = self.rules.denoms.get(row.denom).unwrap().fee_deposit;
+                let remaining = row.remaining.checked_sub(fee).unwrap();
+                rows.update::<Coins>(&key, tables::CoinRow { remaining, ..row });
+            }
             _ => {}
         }
         Ok(outcome)
@@ -450,10 +459,13 @@ fn revealing_sequence() -> Vec<Op> {
         request_uid: crate::rules::world::hash(9, 9),
         kyc_hold: None,
     });
+    let [create, delete] = sent_and_deleted(3, "5");
     [
         credit(1),
-        withdraw(1, &[(0, 1)], false),
+        withdraw(1, &[(0, 1), (3, 1)], false),
         credit(2),
+        create,
+        delete,
         Command::Deposit(pay(0, "4", 0, (100, 100))),
         Command::Deposit(pay(0, "4", 0, (100, 100))),
         refund((0, 0, 0), 1, "4"),
@@ -471,8 +483,15 @@ fn planted_bugs_are_found() {
     let ops = revealing_sequence();
     check(&World::new(), &ops, &[1]).unwrap();
     check(&World::new(), &ops, &[100]).unwrap();
-    for bug in [Bug::FeeTwice, Bug::FeeForgotten, Bug::CreditLost, Bug::RepetitionCharged, Bug::RefundIgnored]
-    {
+    let bugs = [
+        Bug::FeeTwice,
+        Bug::FeeForgotten,
+        Bug::CreditLost,
+        Bug::RepetitionCharged,
+        Bug::RefundIgnored,
+        Bug::PurseFeeKept,
+    ];
+    for bug in bugs {
         let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
         let found = check(&world, &ops, &[1]);
         assert!(found.is_err(), "{bug:?} was not found");

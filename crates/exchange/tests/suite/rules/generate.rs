@@ -412,16 +412,10 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
     // One person pays another with a purse, which is merged, or refunded.
     let between = (0..PURSES, 0..COINS, 0..RESERVES, prop::sample::select(vec!["1.5", "2", "5"]), 0u8..4)
         .prop_map(|(n, coin_n, reserve_n, amount, kind)| {
-            let coin = presented(coin_n, denom_of(coin_n));
-            let coins = vec![PurseCoin { coin, amount: m(amount), coin_sig: sig(coin_n) }];
+            let create = send(n, coin_n, amount);
             let (purse_pub, reserve_pub) = (purse(n), Some(reserve(reserve_n)));
-            let create = Command::PurseCreate(PurseCreate {
-                purse_pub,
-                terms: purse_terms(n, false),
-                reserve_pub: None,
-                coins: coins.clone(),
-                contract: None,
-            });
+            let coins = create.coins.clone();
+            let create = Command::PurseCreate(create);
             match kind {
                 0 => vec![doing(create), doing(merging(n, reserve_n, false))],
                 1 => vec![doing(create), doing(refund_purse(n, None, &[coin_n], false))],
@@ -455,6 +449,23 @@ pub fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
         1 => (1u32..4).prop_map(|denom| vec![Op::Revoke(denom)]),
     ];
     prop::collection::vec(one, groups).prop_map(|groups| groups.concat())
+}
+
+/// A purse with one coin.
+fn send(n: u8, coin_n: u8, amount: &str) -> PurseCreate {
+    let coin = presented(coin_n, denom_of(coin_n));
+    PurseCreate {
+        purse_pub: purse(n),
+        terms: purse_terms(n, false),
+        reserve_pub: None,
+        coins: vec![PurseCoin { coin, amount: m(amount), coin_sig: sig(coin_n) }],
+        contract: None,
+    }
+}
+
+/// A purse that is created and deleted, for sequences that are written by hand.
+pub fn sent_and_deleted(coin_n: u8, amount: &str) -> [Command; 2] {
+    [Command::PurseCreate(send(0, coin_n, amount)), refund_purse(0, None, &[coin_n], false)]
 }
 
 /// A coin's deposit, for sequences that are written by hand.
