@@ -9,7 +9,7 @@
 //! | `keys` | the key set, accounts or fees have changed | the key state of every service |
 //! | `transfers` | transfers were prepared | workers that execute them |
 //! | `reserves TAGS` | these reserves were credited | long polls on them |
-//! | `purses TAGS` | these purses were created, paid, merged or deleted | long polls on them |
+//! | `purses TAGS` | these purses were paid into, merged, deleted or refunded | long polls on them |
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,7 +14,7 @@ use batzen_protocol::{Duration, ErrorCode, Money};
 use batzen_tables::exchange::{PurseMergeRow, PurseMode, ReservePub};
 
 use super::check::Checked;
-use super::purses::{check_coins, check_contract, check_merge_time, check_terms, confirm};
+use super::purses::{check_coins, check_contract, check_merge_time, check_terms, confirm, current_purse_fee};
 use super::reserves::check_clock;
 use super::response::{self, DenomOperation};
 use super::signing;
@@ -63,11 +63,9 @@ async fn purse(app: &Exchange, request: &mut Request) -> Checked<Response> {
         return Err(error(ErrorCode::EXCHANGE_RESERVES_PURSE_EXPIRATION_IS_NEVER, ""));
     }
     let keys = app.keys();
-    let Some((_, fees)) = keys.global_fee(app.core.now()) else {
-        return Err(error(ErrorCode::EXCHANGE_GENERIC_GLOBAL_FEES_MISSING, ""));
-    };
-    if offered.is_some_and(|offered| offered < fees.purse_fee) {
-        let detail = fees.purse_fee.of(currency).to_string();
+    let purse_fee = current_purse_fee(app, &keys)?;
+    if offered.is_some_and(|offered| offered < purse_fee) {
+        let detail = purse_fee.of(currency).to_string();
         return Err(error(ErrorCode::EXCHANGE_RESERVES_PURSE_FEE_TOO_LOW, &detail));
     }
     let terms = PurseTerms {
@@ -99,7 +97,7 @@ async fn purse(app: &Exchange, request: &mut Request) -> Checked<Response> {
         purse_pub,
         reserve_pub,
         terms,
-        fee: offered.map(|_| fees.purse_fee),
+        fee: offered.map(|_| purse_fee),
         merge: PurseMergeRow {
             reserve_pub,
             h_payto: payto.hash(),
@@ -161,7 +159,7 @@ async fn open(app: &Exchange, request: &mut Request) -> Checked<Response> {
         reserve_sig,
     };
     let answer = |status, opened: ReserveOpened| {
-        // Reserves may be prolonged to a fraction of a second, which the wire does not have.
+        // The protocol reports an expiration in the past as the present.
         let reserve_expiration = opened.expiration.max(app.core.now());
         let open_cost = opened.cost.of(app.core.config.currency);
         Response::json(status, &ReserveOpenResponse { reserve_expiration, open_cost })

@@ -231,6 +231,13 @@ pub(super) async fn check_terms(
     Err(error(ErrorCode::EXCHANGE_PURSE_CREATE_SIGNATURE_INVALID, ""))
 }
 
+/// The purse fee of this moment.
+pub(super) fn current_purse_fee(app: &Exchange, keys: &KeyState) -> Checked<Money> {
+    let fees = keys.global_fee(app.core.now());
+    fees.map(|(_, fees)| fees.purse_fee)
+        .ok_or_else(|| error(ErrorCode::EXCHANGE_GENERIC_GLOBAL_FEES_MISSING, ""))
+}
+
 /// Refuses "never" as the time of a merge: as a purse's status, it says that the purse is not merged.
 pub(super) fn check_merge_time(merge_timestamp: Timestamp) -> Checked<()> {
     if merge_timestamp.is_never() {
@@ -315,12 +322,10 @@ async fn create(app: &Exchange, request: &mut Request) -> Checked<Response> {
     }
     check_count(&body.deposits)?;
     let keys = app.keys();
-    let Some((_, fees)) = keys.global_fee(app.core.now()) else {
-        return Err(error(ErrorCode::EXCHANGE_GENERIC_GLOBAL_FEES_MISSING, ""));
-    };
+    let purse_fee = current_purse_fee(app, &keys)?;
     let checked = check_deposits::<PurseCreateRequest>(app, &keys, purse_pub, body.min_age, body.deposits);
     let CheckedCoins { coins, total } = checked.await?;
-    if total < fees.purse_fee {
+    if total < purse_fee {
         return Err(error(ErrorCode::EXCHANGE_CREATE_PURSE_NEGATIVE_VALUE_AFTER_FEE, ""));
     }
     let terms = PurseTerms {

@@ -30,7 +30,7 @@ pub struct ReserveOpen {
 /// A reserve is open as long as wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReserveOpened {
-    /// Until when.
+    /// When it expires.
     pub expiration: Timestamp,
     /// What it cost.
     pub cost: Money,
