@@ -315,6 +315,8 @@ impl ExchangeRules {
                 let balance = request.balance;
                 rows.update::<CloseRequests>(&key, CloseRequestRow { done: true, ..request });
                 if reserve.balance.is_zero() {
+                    // Money that another node credits at the same time is still there when the request is done.
+                    rows.depend_on::<Reserves>(&ReserveKey { reserve_pub });
                     return Ok(Closed::Empty);
                 }
                 (balance, request_time)
