@@ -23,6 +23,7 @@ use crate::core::Core;
 use crate::crypto::Crypto;
 use crate::keys::KeyState;
 use crate::keys::keeper::Keeper;
+use crate::kyc::Providers;
 use crate::reads::read;
 use crate::rules::{Refusal, TypedCommand, management};
 
@@ -39,6 +40,8 @@ pub struct Exchange {
     pub readers: Arc<Readers>,
     /// Hashes of accounts that were paid recently.
     pub account_hashes: AccountHashes,
+    /// Those who identify customers.
+    pub kyc: Providers,
     /// The holder of the private keys: this process, or signers.
     pub custody: Arc<Custody>,
     /// The address that the service listens on.

@@ -17,9 +17,11 @@ use batzen_signer::listing::DenomInfo;
 use batzen_signer::service_config::ClientConfig as SignersConfig;
 
 mod ini;
+mod kyc;
 
 pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
 pub use ini::KNOWN;
+pub use kyc::{KycConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig, OAuth2Config};
 
 /// The number of lanes of an exchange on a database, unless the configuration says otherwise. With service
 /// and server on one core, one lane was faster than three, because three split the work into smaller batches:
@@ -336,6 +338,8 @@ pub struct ExchangeConfig {
     pub accounts: Vec<AccountConfig>,
     /// Age restriction, if enabled.
     pub age_restriction: Option<AgeRestrictionConfig>,
+    /// Identification of customers.
+    pub kyc: KycConfig,
     /// Background workers.
     pub workers: WorkersConfig,
     /// Stand-alone set-up, if configured.
@@ -392,6 +396,7 @@ impl ExchangeConfig {
             signers: None,
             accounts: Vec::new(),
             age_restriction: None,
+            kyc: KycConfig { attributes_key_file: data.join("kyc-attributes.key"), ..KycConfig::default() },
             workers: WorkersConfig::default(),
             standalone: Some(StandaloneConfig {
                 master_priv_file: data.join("offline").join("master.priv"),
@@ -491,6 +496,7 @@ impl ExchangeConfig {
             return Err(ConfigError::invalid("exchange", reason));
         }
         self.keys_config().validate()?;
+        self.kyc.validate(self)?;
         for coin in &self.coins {
             let section = coin.section.as_str();
             if coin.value.is_zero() {

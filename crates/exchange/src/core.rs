@@ -139,6 +139,7 @@ fn rules_config(config: &ExchangeConfig) -> RulesConfig {
         aggregator_shift: config.workers.aggregator_shift,
         exchange_base_url: config.base_url.clone(),
         default_purse_limit: config.default_purse_limit,
+        kyc: config.kyc.rules.clone(),
     }
 }
 

@@ -17,6 +17,9 @@ pub enum StartError {
     /// Private keys cannot be loaded or created.
     #[error("keys: {0}")]
     Keys(#[from] KeyError),
+    /// The key that encrypts customers' attributes cannot be read or created.
+    #[error("identification of customers: {0}")]
+    Kyc(String),
     /// The port or socket cannot be bound.
     #[error("{0}")]
     Listen(std::io::Error),

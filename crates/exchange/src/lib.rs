@@ -10,6 +10,7 @@ pub mod core;
 pub mod crypto;
 pub mod error;
 pub mod keys;
+pub mod kyc;
 pub mod metrics;
 pub mod notices;
 pub mod offline;

@@ -10,6 +10,7 @@
 //! | `transfers` | transfers were prepared | workers that execute them |
 //! | `reserves TAGS` | these reserves were credited | long polls on them |
 //! | `purses TAGS` | these purses were paid into, merged, deleted or refunded | long polls on them |
+//! | `kyc TAGS` | the owners of these accounts were identified | long polls on them, the aggregator |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +18,15 @@ use std::time::Duration;
 use batzen_crypto::EddsaPublicKey;
 use batzen_http::Waiters;
 use batzen_store::{Notice, Store};
-use batzen_tables::exchange::{PursePub, ReservePub};
+use batzen_tables::exchange::{PaytoHash, PursePub, ReservePub};
 use tokio::sync::Notify;
 
 /// How many clients may wait for a reserve to be filled. Each holds a connection.
 const RESERVE_WAITERS_MAX: usize = 65_536;
 /// How many clients may wait for a purse to be paid or merged.
 const PURSE_WAITERS_MAX: usize = 65_536;
+/// How many clients may wait until an account's owner is identified.
+const KYC_WAITERS_MAX: usize = 65_536;
 /// How often waiters at a node that shares its store read it without a notice.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// How many reserves one notice names: it must fit into the 8,000 bytes that PostgreSQL allows.
@@ -32,12 +35,17 @@ const KEYS: &str = "keys";
 const TRANSFERS: &str = "transfers";
 const RESERVES: &str = "reserves ";
 const PURSES: &str = "purses ";
+const KYC: &str = "kyc ";
 
-/// A reserve's or purse's tag in notices. Several may share one; a woken waiter reads its row.
+/// The tag of a reserve, purse or account in notices. Several may share one; a woken waiter reads its row.
 type Tag = [u8; 8];
 
 fn tag(key: &EddsaPublicKey) -> Tag {
     *key.as_bytes().first_chunk().expect("32 bytes hold 8")
+}
+
+fn account_tag(h_payto: PaytoHash) -> Tag {
+    *h_payto.as_bytes().first_chunk().expect("32 bytes hold 8")
 }
 
 /// The notices of a process.
@@ -48,10 +56,14 @@ pub struct Notices {
     reserves: Arc<Waiters<Tag>>,
     /// Long polls on purses.
     purses: Arc<Waiters<Tag>>,
+    /// Long polls on identifications.
+    kyc: Arc<Waiters<Tag>>,
     /// The key set has changed at another node.
     pub keys: Notify,
     /// There are transfers to execute.
     pub transfers: Notify,
+    /// Somebody was identified, so that held payouts may be due.
+    pub kyc_alerts: Notify,
 }
 
 impl Notices {
@@ -62,8 +74,10 @@ impl Notices {
             is_shared,
             reserves: Arc::new(Waiters::new(RESERVE_WAITERS_MAX)),
             purses: Arc::new(Waiters::new(PURSE_WAITERS_MAX)),
+            kyc: Arc::new(Waiters::new(KYC_WAITERS_MAX)),
             keys: Notify::new(),
             transfers: Notify::new(),
+            kyc_alerts: Notify::new(),
         });
         if is_shared {
             // The store holds the subscriber, which therefore must not hold the store.
@@ -82,7 +96,12 @@ impl Notices {
             Notice::Topic(KEYS) => self.keys.notify_one(),
             Notice::Topic(TRANSFERS) => self.transfers.notify_one(),
             Notice::Topic(topic) => {
-                for (prefix, waiters) in [(RESERVES, &self.reserves), (PURSES, &self.purses)] {
+                if topic.starts_with(KYC) {
+                    self.kyc_alerts.notify_one();
+                }
+                for (prefix, waiters) in
+                    [(RESERVES, &self.reserves), (PURSES, &self.purses), (KYC, &self.kyc)]
+                {
                     let tags = topic.strip_prefix(prefix).into_iter().flat_map(|tags| tags.split(','));
                     for tag in tags.filter_map(|text| u64::from_str_radix(text, 16).ok()) {
                         waiters.wake(&tag.to_be_bytes());
@@ -94,6 +113,8 @@ impl Notices {
                 self.transfers.notify_one();
                 self.reserves.wake_all();
                 self.purses.wake_all();
+                self.kyc_alerts.notify_one();
+                self.kyc.wake_all();
             }
         }
     }
@@ -138,6 +159,18 @@ impl Notices {
         self.notify(vec![format!("{PURSES}{:x}", u64::from_be_bytes(tag(purse_pub)))]);
     }
 
+    /// Wakes the waiters for an account whose owner was identified, and the aggregator, at every node.
+    pub fn identified(&self, h_payto: PaytoHash) {
+        self.kyc_alerts.notify_one();
+        self.kyc.wake(&account_tag(h_payto));
+        self.notify(vec![format!("{KYC}{:x}", u64::from_be_bytes(account_tag(h_payto)))]);
+    }
+
+    /// Registers interest in the identification of an account's owner; none if too many wait already.
+    pub fn wait_for_kyc(&self, h_payto: PaytoHash) -> Option<batzen_http::Waiter<[u8; 8]>> {
+        self.kyc.register(account_tag(h_payto)).ok()
+    }
+
     /// Registers interest in a purse; none if too many wait already.
     pub fn wait_for_purse(&self, purse_pub: &PursePub) -> Option<batzen_http::Waiter<[u8; 8]>> {
         self.purses.register(tag(purse_pub)).ok()
@@ -148,9 +181,9 @@ impl Notices {
         self.reserves.register(tag(reserve_pub)).ok()
     }
 
-    /// The number of waiters for reserves and purses.
+    /// The number of waiters for reserves, purses and identifications.
     pub fn waiter_count(&self) -> usize {
-        self.reserves.len() + self.purses.len()
+        self.reserves.len() + self.purses.len() + self.kyc.len()
     }
 
     /// How long to wait for a notice before the store is read without one.

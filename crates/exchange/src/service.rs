@@ -31,6 +31,7 @@ use crate::crypto::Crypto;
 use crate::error::StartError;
 use crate::keys::KeyState;
 use crate::keys::keeper::Keeper;
+use crate::kyc::Providers;
 
 /// When another process takes over the port, an open connection may send one more request within this time;
 /// the answer closes the connection. A connection that is unused for this time is closed.
@@ -113,10 +114,11 @@ impl RunningExchange {
             let pool = CpuPool::new(core.config.crypto_threads, POOL_JOBS_MAX);
             let custody = Arc::new(custody(&core.config, &pool)?);
             let keys = KeyState::build(&core.store, &custody, &core.config, core.now(), &core.metrics)?;
-            Ok::<_, StartError>((core, pool, custody, keys))
+            let kyc = Providers::new(&core.config.kyc).map_err(StartError::Kyc)?;
+            Ok::<_, StartError>((core, pool, custody, keys, kyc))
         };
         let opened = tokio::task::spawn_blocking(open).await;
-        let (core, pool, custody, keys) = opened.expect("opening the store does not panic")?;
+        let (core, pool, custody, keys, kyc) = opened.expect("opening the store does not panic")?;
         let drain = core.drain.clone();
         // Without a limit, this number is never reached.
         let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
@@ -131,6 +133,7 @@ impl RunningExchange {
             core: Arc::new(core),
             account_hashes: AccountHashes::default(),
             pool,
+            kyc,
             custody,
             bound,
             terms,

@@ -40,7 +40,7 @@ use crate::rules::{
 };
 
 /// The longest time that a long poll waits.
-const LONG_POLL_MAX: StdDuration = StdDuration::from_secs(120);
+pub(super) const LONG_POLL_MAX: StdDuration = StdDuration::from_secs(120);
 /// How often a command is submitted again because the purse has changed since it was read.
 const RACES_MAX: u32 = 8;
 /// The hash of "no age commitment".

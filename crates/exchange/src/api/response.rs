@@ -354,7 +354,14 @@ async fn refused(
         Refusal::PurchaseTooLarge => error(Code::GENERIC_PARAMETER_MALFORMED, "purse_limit"),
         Refusal::CloseTargetUnknown => plain(Code::EXCHANGE_RESERVES_CLOSE_NO_TARGET_ACCOUNT),
         // Only the withdraw handler submits unsigned planchets. It handles this refusal itself.
+        Refusal::KycRequired { h_payto, checks } => super::kyc::required(app, h_payto, checks).await,
+        // The first money from a bank account arrived in between, as often as was tried.
+        Refusal::OriginOther => super::overloaded(),
+        Refusal::KycProcessUnknown => plain(Code::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN),
+
         Refusal::SignatureMissing
+        | Refusal::KycChanged
+        | Refusal::KycSameOfficer
         | Refusal::RecoupAboveValue
         | Refusal::OpenTooLittle { .. }
         | Refusal::WireFeeMissing

@@ -12,7 +12,7 @@ use batzen_protocol::api::exchange::{
 use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, PLANCHETS_MAX, SMALL_BODY_BYTES_MAX};
 use batzen_protocol::signatures::WalletReserveWithdraw;
 use batzen_protocol::{Amount, ErrorCode, Money};
-use batzen_tables::exchange::{self as tables, DenomSerial};
+use batzen_tables::exchange::{self as tables, DenomSerial, KycOperation, PaytoHash};
 
 use super::check::{self, Checked, Window};
 use super::response::{self, DenomOperation};
@@ -22,7 +22,7 @@ use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::metrics::RequestClass;
-use crate::reads::read;
+use crate::reads::{kyc, read};
 use crate::rules::{Planchet, Refusal, Withdraw, Withdrawn};
 
 pub(super) fn routes(table: Table) -> Table {
@@ -134,11 +134,17 @@ async fn withdraw(
             })
             .collect(),
         batch,
+        origin: reserve.origin,
     };
+    if let Some(origin) = reserve.origin
+        && reserve.balance >= requested
+    {
+        require_kyc(app, origin, requested).await?;
+    }
     if reserve.balance < requested {
         // Usually this is a refusal, with the reserve's history as proof. If money has arrived since, only
         // the signatures are missing.
-        match app.core.submit(command.clone()).await {
+        match submit(app, command.clone()).await {
             Ok(Err(Refusal::SignatureMissing)) => {}
             verdict => return signatures_or_response(app, &keys, verdict, batch).await,
         }
@@ -147,7 +153,35 @@ async fn withdraw(
     for (planchet, signature) in command.planchets.iter_mut().zip(signatures) {
         planchet.ev_sig = Some(signature);
     }
-    signatures_or_response(app, &keys, app.core.submit(command).await, batch).await
+    signatures_or_response(app, &keys, submit(app, command).await, batch).await
+}
+
+/// Submits a withdrawal, once more if the reserve's first bank transfer arrived in between.
+async fn submit(app: &Exchange, mut command: Withdraw) -> Result<Result<Withdrawn, Refusal>, SubmitError> {
+    let verdict = app.core.submit(command.clone()).await?;
+    if !matches!(verdict, Err(Refusal::OriginOther)) {
+        return Ok(verdict);
+    }
+    let reserve_pub = command.reserve_pub;
+    let reserve = app.core.read(move |store| read::reserve(store, reserve_pub)).await;
+    let reserve = reserve.map_err(|error| SubmitError::Store(Arc::new(error)))?;
+    command.origin = reserve.and_then(|reserve| reserve.origin);
+    app.core.submit(command).await
+}
+
+/// A hint only, like the balance: it saves the blind signatures of a withdrawal whose owner must be identified first.
+async fn require_kyc(app: &Exchange, origin: PaytoHash, requested: Money) -> Checked<()> {
+    if !app.core.rules.config.kyc.limits(KycOperation::Withdraw) {
+        return Ok(());
+    }
+    let (rules, now) = (Arc::clone(&app.core.rules), app.core.now());
+    let missing = app.core.read(move |store| {
+        kyc::missing(store, &rules.config.kyc, KycOperation::Withdraw, origin, requested, now)
+    });
+    match missing.await.map_err(response::store)? {
+        Some(checks) => Err(super::kyc::required(app, origin, checks).await),
+        None => Ok(()),
+    }
 }
 
 /// The signatures to answer with, if the withdrawal took effect.

@@ -19,13 +19,13 @@ type Result<T> = std::result::Result<T, ConfigError>;
 
 const ACCOUNT_PREFIX: &str = "exchange-account-";
 
-struct Reader<'a> {
-    ini: &'a Config,
-    currency: Currency,
+pub(super) struct Reader<'a> {
+    pub(super) ini: &'a Config,
+    pub(super) currency: Currency,
 }
 
 impl Reader<'_> {
-    fn money(&self, section: &str, option: &str) -> Result<Money> {
+    pub(super) fn money(&self, section: &str, option: &str) -> Result<Money> {
         let amount = self.ini.amount(section, option)?;
         amount.money_in(self.currency).map_err(|_| {
             let expected = format!("an amount in {}", self.currency.as_str());
@@ -37,12 +37,12 @@ impl Reader<'_> {
         if self.ini.raw(section, option).is_none() { Ok(default) } else { self.money(section, option) }
     }
 
-    fn duration_or(&self, section: &str, option: &str, default: Duration) -> Result<Duration> {
+    pub(super) fn duration_or(&self, section: &str, option: &str, default: Duration) -> Result<Duration> {
         Ok(self.ini.get_or(section, option, default)?)
     }
 
     /// A path. The default is expanded like a configured one.
-    fn path_or(&self, section: &str, option: &str, default: &str) -> Result<PathBuf> {
+    pub(super) fn path_or(&self, section: &str, option: &str, default: &str) -> Result<PathBuf> {
         if let Some(path) = self.ini.get(section, option)? {
             return Ok(path);
         }
@@ -261,6 +261,7 @@ pub const KNOWN: &[(&str, &[&str])] = &[
             "PRIVACY_DIR",
             "PRIVACY_ETAG",
             "REVOCATION_DIR",
+            "KYC_ATTRIBUTES_KEY_FILE",
             "RUNTIME_DIR",
             "KEYDIR",
             "AGGREGATOR_IDLE_SLEEP_INTERVAL",
@@ -317,6 +318,26 @@ pub const KNOWN: &[(&str, &[&str])] = &[
             "ENABLE_DEBIT",
         ],
     ),
+    ("kyc-legitimization-*", &["OPERATION_TYPE", "REQUIRED_CHECKS", "THRESHOLD", "TIMEFRAME"]),
+    (
+        "kyc-provider-*",
+        &[
+            "COST",
+            "LOGIC",
+            "USER_TYPE",
+            "PROVIDED_CHECKS",
+            "KYC_OAUTH2_VALIDITY",
+            "KYC_OAUTH2_LOGIN_URL",
+            "KYC_OAUTH2_AUTH_URL",
+            "KYC_OAUTH2_INFO_URL",
+            "KYC_OAUTH2_POST_URL",
+            "KYC_OAUTH2_CLIENT_ID",
+            "KYC_OAUTH2_CLIENT_SECRET",
+            "KYC_MANUAL_VALIDITY",
+            "KYC_MANUAL_POST_URL",
+        ],
+    ),
+    ("kyc-officer-*", &["TOKEN_HASH"]),
     ("exchange-extension-age_restriction", &["ENABLED", "AGE_GROUPS"]),
     (
         "exchange-standalone",
@@ -407,6 +428,7 @@ impl ExchangeConfig {
             signers: SignersConfig::from_ini(ini)?,
             accounts,
             age_restriction: reader.age_restriction()?,
+            kyc: reader.kyc()?,
             workers: reader.workers()?,
             standalone: reader.standalone()?,
             connection_timeout: Duration::from_secs(30),

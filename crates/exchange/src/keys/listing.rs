@@ -13,10 +13,10 @@ use batzen_protocol::api::exchange::{
 };
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeKeySet, SignedMessage};
-use batzen_protocol::{Currency, Duration, ErrorCode, Timestamp};
+use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Timestamp};
 use batzen_signer::client::Unavailable;
 use batzen_signer::{Custody, SigningHandle};
-use batzen_tables::exchange::{DenomSerial, ExtensionsRow, WireAccountRow, WireFeeRow};
+use batzen_tables::exchange::{DenomSerial, ExtensionsRow, KycOperation, WireAccountRow, WireFeeRow};
 
 use super::state::{Denom, KeyState, extension_manifests};
 use crate::config::ExchangeConfig;
@@ -104,7 +104,7 @@ impl KeysListing {
             eddsa_pub: key.public_key(),
             eddsa_sig: EddsaSignature::ZERO,
             denominations_sig: EddsaSignature::ZERO,
-            wallet_balance_limit_without_kyc: None,
+            wallet_balance_limit_without_kyc: balance_limits(config),
             extensions,
             extensions_sig,
         };
@@ -158,6 +158,13 @@ impl KeysListing {
         let expires = self.has_expiry.then(|| http_date(self.expires));
         KeysAnswer { body: body.into(), deflated, etag, last_modified: self.last_modified.clone(), expires }
     }
+}
+
+/// The balances from which wallets must be identified; none without such rules.
+fn balance_limits(config: &ExchangeConfig) -> Option<Vec<Amount>> {
+    let rules = config.kyc.rules.rules.iter().filter(|rule| rule.operation == KycOperation::Balance);
+    let limits: Vec<Amount> = rules.map(|rule| rule.threshold.of(config.currency)).collect();
+    (!limits.is_empty()).then_some(limits)
 }
 
 /// The listed denominations, newest first, so that those from any start on form a prefix.

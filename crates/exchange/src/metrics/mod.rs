@@ -97,6 +97,8 @@ pub struct Metrics {
     pub key_state_builds: Counter,
     /// Background workers.
     pub workers: WorkerMetrics,
+    /// Identification of customers.
+    pub kyc: KycCounters,
     /// Decisions of the rules.
     pub decisions: Decisions,
     /// `batzen_operations_total` and `batzen_operation_seconds`.
@@ -110,6 +112,7 @@ impl Default for Metrics {
             serialization_failures: RequestCounters::default(),
             received: RequestCounters::default(),
             idempotent: IdempotentCounters::default(),
+            kyc: KycCounters::default(),
             signatures: AlgorithmCounters::default(),
             verifications: AlgorithmCounters::default(),
             keyexchanges_ecdh: Counter::default(),
@@ -190,7 +193,11 @@ impl RequestKind {
             ("refreshes", _) => Self::Reveal,
             ("keys", _) => Self::Keys,
             ("transfers" | "deposits", _) => Self::Tracking,
-            ("kyc-wallet" | "kyc-check" | "kyc-proof", _) => Self::Kyc,
+            (
+                "kyc-wallet" | "kyc-check" | "kyc-proof" | "kyc-webhook" | "kyc-form" | "kyc-officer"
+                | "reserves-attest",
+                _,
+            ) => Self::Kyc,
             ("management" | "auditors", _) => Self::Management,
             _ => Self::Other,
         }
@@ -290,6 +297,12 @@ impl Decisions {
             | Outcome::PurseExpire(_)
             | Outcome::ReserveOpen(_)
             | Outcome::RequestClose(_)
+            | Outcome::RequireKyc(_)
+            | Outcome::StartKyc(_)
+            | Outcome::FinishKyc(_)
+            | Outcome::SubmitKyc(_)
+            | Outcome::DecideKyc(_)
+            | Outcome::ClearKycAlert(_)
             | Outcome::Aggregate(_)
             | Outcome::Transfer(_)
             | Outcome::Drain(_)
@@ -424,12 +437,32 @@ impl Metrics {
         by_type("num_signatures", "Signatures made", &algorithms(&self.signatures));
         by_type("num_signature_verifications", "Signatures checked", &algorithms(&self.verifications));
         by_type("num_keyexchanges", "Key exchanges computed", &[("ecdh", self.keyexchanges_ecdh.get())]);
+        let kyc = [
+            ("required", self.kyc.required.get()),
+            ("submitted", self.kyc.submitted.get()),
+            ("identified", self.kyc.identified.get()),
+            ("failed", self.kyc.failed.get()),
+        ];
+        page.counters("batzen_kyc_total", "Identification of customers", "event", kyc);
         page.count(
             "taler_exchange_batch_withdraw_num_coins",
             "Coins issued by batch withdrawals",
             &self.batch_withdraw_coins,
         );
     }
+}
+
+/// Identification of customers, `batzen_kyc_total` in `/metrics`.
+#[derive(Debug, Default)]
+pub struct KycCounters {
+    /// Operations refused until somebody is identified.
+    pub required: Counter,
+    /// Forms filled in for officers.
+    pub submitted: Counter,
+    /// Customers identified.
+    pub identified: Counter,
+    /// Attempts that failed at the provider.
+    pub failed: Counter,
 }
 
 #[cfg(test)]

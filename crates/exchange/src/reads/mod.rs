@@ -1,4 +1,5 @@
 //! Reads of the store outside of a batch: rows for answers and workers, and the balance sheet.
 
+pub mod kyc;
 pub mod read;
 pub mod totals;

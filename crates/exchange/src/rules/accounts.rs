@@ -3,9 +3,9 @@
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
-    CloseRequestRow, CloseRequests, CoinKey, Coins, ReserveAccountRow, ReserveAccounts, ReserveKey,
-    ReserveOpenDepositKey, ReserveOpenDepositRow, ReserveOpenDeposits, ReserveOpenRow, ReserveOpens,
-    ReserveRequestKey, ReserveRow, Reserves, WireFees, WireTargetKey, WireTargets,
+    CloseRequestRow, CloseRequests, CoinKey, Coins, KycOperation, ReserveAccountRow, ReserveAccounts,
+    ReserveKey, ReserveOpenDepositKey, ReserveOpenDepositRow, ReserveOpenDeposits, ReserveOpenRow,
+    ReserveOpens, ReserveRequestKey, ReserveRow, Reserves, WireFees, WireTargetKey, WireTargets,
 };
 
 use super::coins::{known_or_new, less_fee, pay};
@@ -38,7 +38,14 @@ pub(super) fn plan_open(command: &ReserveOpen, plan: &mut Plan) {
     }
 }
 
-pub(super) fn plan_request_close(command: &RequestClose, plan: &mut Plan) {
+impl ExchangeRules {
+    pub(super) fn plan_request_close(&self, command: &RequestClose, plan: &mut Plan) {
+        self.plan_kyc(KycOperation::Close, command.h_payto, plan);
+        plan_request_close(command, plan);
+    }
+}
+
+fn plan_request_close(command: &RequestClose, plan: &mut Plan) {
     let reserve_pub = command.reserve_pub;
     plan.row::<Reserves>(ReserveKey { reserve_pub });
     plan.row::<CloseRequests>(ReserveRequestKey { reserve_pub, request_time: command.request_time });
@@ -192,6 +199,7 @@ impl ExchangeRules {
         &self,
         rows: &mut WorkingSet,
         command: &RequestClose,
+        now: Timestamp,
     ) -> Result<CloseRequested, Refusal> {
         let reserve_pub = command.reserve_pub;
         let key = ReserveRequestKey { reserve_pub, request_time: command.request_time };
@@ -214,6 +222,10 @@ impl ExchangeRules {
             Ok(wired) if !wired.is_zero() => wired,
             _ => return Ok(CloseRequested { wired: Money::ZERO }),
         };
+        if reserve.origin != Some(target) {
+            self.require_kyc(rows, KycOperation::Close, target, balance, now)?;
+            self.count_kyc(rows, KycOperation::Close, target, balance, now);
+        }
         remember_target(rows, command.h_payto, &command.payto_uri);
         rows.insert::<CloseRequests>(
             &key,

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod coins;
+mod kyc;
 mod purses;
 mod reserves;
 mod transfers;
@@ -12,6 +13,7 @@ use super::management;
 
 pub use accounts::*;
 pub use coins::*;
+pub use kyc::*;
 pub use purses::*;
 pub use reserves::*;
 pub use transfers::*;
@@ -55,6 +57,18 @@ pub enum Command {
     ReserveOpen(ReserveOpen),
     /// The owner of a reserve wants it closed.
     RequestClose(RequestClose),
+    /// Store a KYC requirement.
+    RequireKyc(RequireKyc),
+    /// Begin an identification.
+    StartKyc(StartKyc),
+    /// A provider has identified a customer.
+    FinishKyc(FinishKyc),
+    /// A customer has entered attributes for officers.
+    SubmitKyc(SubmitKyc),
+    /// An officer decides on them.
+    DecideKyc(DecideKyc),
+    /// The payouts of an identified customer were looked at.
+    ClearKycAlert(ClearKycAlert),
     /// Deposits of a merchant become a transfer.
     Aggregate(Aggregate),
     /// Record transfers that the bank accepted.
@@ -108,6 +122,18 @@ pub enum Outcome {
     ReserveOpen(ReserveOpened),
     /// To [`Command::RequestClose`].
     RequestClose(CloseRequested),
+    /// To [`Command::RequireKyc`].
+    RequireKyc(KycRequirement),
+    /// To [`Command::StartKyc`].
+    StartKyc(KycStarted),
+    /// To [`Command::FinishKyc`].
+    FinishKyc(KycFinished),
+    /// To [`Command::SubmitKyc`].
+    SubmitKyc(KycSubmitted),
+    /// To [`Command::DecideKyc`].
+    DecideKyc(KycDecided),
+    /// To [`Command::ClearKycAlert`].
+    ClearKycAlert(KycAlertCleared),
     /// To [`Command::Aggregate`].
     Aggregate(Aggregated),
     /// To [`Command::TransfersDone`], [`Command::TransferFailed`] and [`Command::TransferRetry`].
@@ -180,6 +206,12 @@ typed_commands! {
     PurseExpire => PurseExpire(Outcome::PurseExpire), PurseExpired;
     ReserveOpen => ReserveOpen(Outcome::ReserveOpen), ReserveOpened;
     RequestClose => RequestClose(Outcome::RequestClose), CloseRequested;
+    RequireKyc => RequireKyc(Outcome::RequireKyc), KycRequirement;
+    StartKyc => StartKyc(Outcome::StartKyc), KycStarted;
+    FinishKyc => FinishKyc(Outcome::FinishKyc), KycFinished;
+    SubmitKyc => SubmitKyc(Outcome::SubmitKyc), KycSubmitted;
+    DecideKyc => DecideKyc(Outcome::DecideKyc), KycDecided;
+    ClearKycAlert => ClearKycAlert(Outcome::ClearKycAlert), KycAlertCleared;
     Aggregate => Aggregate(Outcome::Aggregate), Aggregated;
     TransfersDone => TransfersDone(Outcome::Transfer), TransferMarked;
     TransferFailed => TransferFailed(Outcome::Transfer), TransferMarked;

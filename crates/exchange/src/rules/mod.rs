@@ -14,6 +14,7 @@
 //! | [`recoups`] | [`Recoup`], [`RecoupRefresh`] |
 //! | [`purses`] | [`PurseCreate`], [`PurseDeposit`], [`PurseMerge`], [`ReservePurse`], [`PurseDelete`], [`PurseExpire`] |
 //! | [`accounts`] | [`ReserveOpen`], [`RequestClose`] |
+//! | [`kyc`] | [`RequireKyc`], [`StartKyc`], [`FinishKyc`], [`SubmitKyc`], [`DecideKyc`], [`ClearKycAlert`] |
 //! | [`transfers`] | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
 //! | [`leases`] | [`Lease`]: how workers share jobs |
 //! | [`management`] | changes signed by offline keys |
@@ -27,6 +28,7 @@ pub mod coins;
 mod command;
 pub mod denoms;
 pub mod history;
+pub mod kyc;
 pub mod leases;
 pub mod management;
 pub mod purses;
@@ -47,6 +49,7 @@ use crate::metrics::flow::MoneyFlow;
 pub use command::*;
 pub use denoms::{DenomProblem, DenomTable, DenomTerms};
 pub use history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
+pub use kyc::{KycProvider, KycRule, KycRules, KycUserType};
 pub use refusal::*;
 
 /// A history with more events than this is long, and is proved separately from the short ones. Coins have a
@@ -68,6 +71,8 @@ pub struct RulesConfig {
     pub exchange_base_url: String,
     /// How many purses come with each account fee (`DEFAULT_PURSE_LIMIT`).
     pub default_purse_limit: u32,
+    /// Limits on customers who are not identified, and who identifies them.
+    pub kyc: KycRules,
 }
 
 impl RulesConfig {
@@ -81,6 +86,7 @@ impl RulesConfig {
             aggregator_shift: Duration::from_secs(1),
             exchange_base_url: exchange_base_url.into(),
             default_purse_limit: 1,
+            kyc: KycRules::default(),
         }
     }
 }
@@ -111,7 +117,7 @@ impl Rules for ExchangeRules {
 
     fn plan(&self, command: &Command, plan: &mut Plan) {
         match command {
-            Command::Withdraw(command) => reserves::plan_withdraw(command, plan),
+            Command::Withdraw(command) => self.plan_withdraw(command, plan),
             Command::ReserveHistory(command) => reserves::plan_history(command, plan),
             Command::Credits(command) => reserves::plan_credits(command, plan),
             Command::CloseReserve(command) => reserves::plan_close(command, plan),
@@ -121,15 +127,21 @@ impl Rules for ExchangeRules {
             Command::Reveal(command) => refreshes::plan_reveal(command, plan),
             Command::Recoup(command) => recoups::plan_recoup(command, plan),
             Command::RecoupRefresh(command) => recoups::plan_recoup_refresh(command, plan),
-            Command::PurseCreate(command) => purses::plan_create(command, plan),
-            Command::PurseDeposit(command) => purses::plan_deposit(command, plan),
-            Command::PurseMerge(command) => purses::plan_merge(command, plan),
-            Command::ReservePurse(command) => purses::plan_reserve_purse(command, plan),
+            Command::PurseCreate(command) => self.plan_purse_create(command, plan),
+            Command::PurseDeposit(command) => self.plan_purse_deposit(command, plan),
+            Command::PurseMerge(command) => self.plan_purse_merge(command, plan),
+            Command::ReservePurse(command) => self.plan_reserve_purse(command, plan),
             Command::PurseDelete(command) => purses::plan_delete(command, plan),
             Command::PurseExpire(command) => purses::plan_expire(command, plan),
             Command::ReserveOpen(command) => accounts::plan_open(command, plan),
-            Command::RequestClose(command) => accounts::plan_request_close(command, plan),
-            Command::Aggregate(command) => transfers::plan_aggregate(command, plan),
+            Command::RequestClose(command) => self.plan_request_close(command, plan),
+            Command::RequireKyc(command) => kyc::plan_require(command, plan),
+            Command::StartKyc(command) => kyc::plan_start(command, plan),
+            Command::FinishKyc(command) => kyc::plan_finish(command, plan),
+            Command::SubmitKyc(command) => kyc::plan_submit(command, plan),
+            Command::DecideKyc(command) => kyc::plan_decide(command, plan),
+            Command::ClearKycAlert(command) => kyc::plan_clear_alert(command, plan),
+            Command::Aggregate(command) => self.plan_aggregate(command, plan),
             Command::TransfersDone(TransfersDone { wtids }) => {
                 wtids.iter().for_each(|wtid| transfers::plan_transfer(*wtid, plan));
             }
@@ -147,6 +159,7 @@ impl Rules for ExchangeRules {
             Command::Credits(_)
                 | Command::CloseReserve(_)
                 | Command::PurseExpire(_)
+                | Command::ClearKycAlert(_)
                 | Command::Aggregate(_)
                 | Command::TransfersDone(_)
                 | Command::TransferFailed(_)
@@ -183,7 +196,15 @@ impl Rules for ExchangeRules {
             Command::PurseDelete(command) => self.purse_delete(rows, command, now).map(Outcome::PurseDelete),
             Command::PurseExpire(command) => self.purse_expire(rows, command, now).map(Outcome::PurseExpire),
             Command::ReserveOpen(command) => self.reserve_open(rows, command, now).map(Outcome::ReserveOpen),
-            Command::RequestClose(command) => self.request_close(rows, command).map(Outcome::RequestClose),
+            Command::RequestClose(command) => {
+                self.request_close(rows, command, now).map(Outcome::RequestClose)
+            }
+            Command::RequireKyc(command) => Ok(Outcome::RequireKyc(kyc::require(rows, command))),
+            Command::StartKyc(command) => Ok(Outcome::StartKyc(kyc::start(rows, command, now))),
+            Command::FinishKyc(command) => kyc::finish(rows, command, now).map(Outcome::FinishKyc),
+            Command::SubmitKyc(command) => kyc::submit(rows, command).map(Outcome::SubmitKyc),
+            Command::DecideKyc(command) => kyc::decide(rows, command, now).map(Outcome::DecideKyc),
+            Command::ClearKycAlert(command) => Ok(Outcome::ClearKycAlert(kyc::clear_alert(rows, command))),
             Command::Aggregate(command) => self.aggregate(rows, command, now).map(Outcome::Aggregate),
             Command::TransfersDone(command) => transfers::done(rows, command, now).map(Outcome::Transfer),
             Command::TransferFailed(command) => transfers::failed(rows, command).map(Outcome::Transfer),
@@ -217,6 +238,12 @@ impl Rules for ExchangeRules {
             Command::ReserveOpen(command) => &command.reserve_pub,
             Command::RequestClose(command) => &command.reserve_pub,
             Command::Aggregate(command) => return Some(command.target.h_payto.as_bytes()),
+            Command::RequireKyc(command) => return Some(command.h_payto.as_bytes()),
+            Command::StartKyc(command) => return Some(command.h_payto.as_bytes()),
+            Command::FinishKyc(command) => return Some(command.h_payto.as_bytes()),
+            Command::SubmitKyc(command) => return Some(command.h_payto.as_bytes()),
+            Command::DecideKyc(command) => return Some(command.h_payto.as_bytes()),
+            Command::ClearKycAlert(command) => return Some(command.h_payto.as_bytes()),
             _ => return None,
         };
         Some(owner.as_bytes())

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    CoinKey, CoinPub, CoinRow, Coins, ContractRow, Contracts, PurseDeletionRow, PurseDeletions,
+    CoinKey, CoinPub, CoinRow, Coins, ContractRow, Contracts, KycOperation, PurseDeletionRow, PurseDeletions,
     PurseDepositKey, PurseDepositRow, PurseDeposits, PurseKey, PurseMergeRow, PurseMerges, PurseMode,
     PursePub, PurseRow, PurseState, Purses, ReserveAccountRow, ReserveAccounts, ReserveKey, ReservePub,
     ReserveRow, Reserves,
@@ -45,7 +45,7 @@ fn plan_coins(purse_pub: PursePub, coins: &[PurseCoin], plan: &mut Plan) {
     }
 }
 
-pub(super) fn plan_create(command: &PurseCreate, plan: &mut Plan) {
+fn plan_create(command: &PurseCreate, plan: &mut Plan) {
     plan_purse(command.purse_pub, plan);
     if let Some(reserve_pub) = command.reserve_pub {
         plan_reserve(reserve_pub, plan);
@@ -54,7 +54,7 @@ pub(super) fn plan_create(command: &PurseCreate, plan: &mut Plan) {
     plan_coins(command.purse_pub, &command.coins, plan);
 }
 
-pub(super) fn plan_deposit(command: &PurseDeposit, plan: &mut Plan) {
+fn plan_deposit(command: &PurseDeposit, plan: &mut Plan) {
     plan_purse(command.purse_pub, plan);
     if let Some(reserve_pub) = command.reserve_pub {
         plan_reserve(reserve_pub, plan);
@@ -62,12 +62,12 @@ pub(super) fn plan_deposit(command: &PurseDeposit, plan: &mut Plan) {
     plan_coins(command.purse_pub, &command.coins, plan);
 }
 
-pub(super) fn plan_merge(command: &PurseMerge, plan: &mut Plan) {
+fn plan_merge(command: &PurseMerge, plan: &mut Plan) {
     plan_purse(command.purse_pub, plan);
     plan_reserve(command.reserve_pub, plan);
 }
 
-pub(super) fn plan_reserve_purse(command: &ReservePurse, plan: &mut Plan) {
+fn plan_reserve_purse(command: &ReservePurse, plan: &mut Plan) {
     plan_purse(command.purse_pub, plan);
     plan_reserve(command.reserve_pub, plan);
     plan.row::<Contracts>(PurseKey { purse_pub: command.purse_pub });
@@ -150,6 +150,44 @@ fn release_slot(rows: &mut WorkingSet, purse: &PurseRow, merge: Option<&PurseMer
     let account = rows.get::<ReserveAccounts>(&key).expect("a reserve with a quota has a row").clone();
     let active = account.purses_active.checked_sub(1).expect("the purse was counted");
     rows.update::<ReserveAccounts>(&key, ReserveAccountRow { purses_active: active, ..account });
+}
+
+/// Plans of commands that may merge a purse, which KYC rules may limit.
+impl ExchangeRules {
+    pub(super) fn plan_purse_create(&self, command: &PurseCreate, plan: &mut Plan) {
+        command.reserve_pub.iter().for_each(|reserve_pub| self.plan_merge_kyc(reserve_pub, plan));
+        plan_create(command, plan);
+    }
+
+    pub(super) fn plan_purse_deposit(&self, command: &PurseDeposit, plan: &mut Plan) {
+        command.reserve_pub.iter().for_each(|reserve_pub| self.plan_merge_kyc(reserve_pub, plan));
+        plan_deposit(command, plan);
+    }
+
+    pub(super) fn plan_purse_merge(&self, command: &PurseMerge, plan: &mut Plan) {
+        self.plan_merge_kyc(&command.reserve_pub, plan);
+        plan_merge(command, plan);
+    }
+
+    pub(super) fn plan_reserve_purse(&self, command: &ReservePurse, plan: &mut Plan) {
+        self.plan_merge_kyc(&command.reserve_pub, plan);
+        plan_reserve_purse(command, plan);
+    }
+
+    /// Refuses to merge this amount into a reserve whose owner must be identified first.
+    fn require_merge_kyc(
+        &self,
+        rows: &WorkingSet,
+        reserve_pub: &ReservePub,
+        amount: Money,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if !self.config.kyc.limits(KycOperation::Merge) {
+            return Ok(());
+        }
+        let account = self.reserve_account(reserve_pub);
+        self.require_kyc(rows, KycOperation::Merge, account, amount, now)
+    }
 }
 
 impl ExchangeRules {
@@ -282,6 +320,10 @@ impl ExchangeRules {
         assert!(purse.balance >= purse.target, "only a full purse pays");
         release_slot(rows, purse, Some(merge));
         (purse.state, purse.decided) = (PurseState::Paid, now);
+        if self.config.kyc.limits(KycOperation::Merge) {
+            let account = self.reserve_account(&merge.reserve_pub);
+            self.count_kyc(rows, KycOperation::Merge, account, purse.target, now);
+        }
         let until = now.saturating_add(self.config.legal_reserve_expiration);
         self.credit_reserve(rows, merge.reserve_pub, purse.target, until, None, now)
     }
@@ -312,6 +354,7 @@ impl ExchangeRules {
             (_, PurseState::Open) if is_late => return Err(Refusal::PurseExpired),
             (_, PurseState::Open) => {}
         }
+        self.require_merge_kyc(rows, &command.reserve_pub, purse.target, now)?;
         // A purse for nothing may have been merged by its reserve and be full without a deposit.
         if stored.is_none() {
             rows.insert::<PurseMerges>(&key, command.merge.clone());
@@ -346,6 +389,7 @@ impl ExchangeRules {
         if command.terms.expiration <= now {
             return Err(Refusal::PurseExpired);
         }
+        self.require_merge_kyc(rows, &command.reserve_pub, command.terms.target, now)?;
         let (mode, fee) = match command.fee {
             None => (PurseMode::Quota, Money::ZERO),
             Some(fee) => (PurseMode::Fee, fee),

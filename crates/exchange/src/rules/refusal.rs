@@ -3,7 +3,7 @@
 use batzen_crypto::ShortHash;
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    CoinPub, ContractRow, DenomSerial, PurseDepositRow, PurseMergeRow, PurseRow, ReservePub,
+    CoinPub, ContractRow, DenomSerial, PaytoHash, PurseDepositRow, PurseMergeRow, PurseRow, ReservePub,
 };
 
 use super::history::{CoinHistory, ReserveStatement};
@@ -205,6 +205,28 @@ pub enum Refusal {
     /// \[1788\] No account was named, and none ever sent money.
     #[error("no account to pay")]
     CloseTargetUnknown,
+
+    // KYC
+    /// \[1028\] The owner of the account must be identified first.
+    #[error("the owner of the account must be identified: {checks}")]
+    KycRequired {
+        /// The account.
+        h_payto: PaytoHash,
+        /// The missing checks, sorted and separated by blanks.
+        checks: String,
+    },
+    /// The command names another account than that which filled the reserve: read it and try again.
+    #[error("the reserve has another origin")]
+    OriginOther,
+    /// \[1929\] No identification of this account has begun with this provider.
+    #[error("no identification has begun")]
+    KycProcessUnknown,
+    /// The user has changed the attributes since, or somebody has decided: read them and try again.
+    #[error("what was decided on has changed")]
+    KycChanged,
+    /// Money would be released, so that another officer must approve.
+    #[error("another officer must approve: you have done so already")]
+    KycSameOfficer,
 
     // Transfers
     /// No wire fee is known for the method at that time. Try again when there is one.

@@ -8,9 +8,9 @@ use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
     AccountKey, CloseRequestRow, CloseRequests, ClosingKey, ClosingRow, Closings, CsNonceKey, CsNonceRow,
     CsNonces, CursorRow, Cursors, DenomSerial, HistoryRequestKey, HistoryRequestRow, HistoryRequests,
-    NonceKind, PaytoHash, Prepared, ReserveInKey, ReserveInRow, ReserveKey, ReservePub, ReserveRequestKey,
-    ReserveRow, Reserves, ReservesIn, TransferKind, WireFees, WireOut, WireTargetKey, WireTargetRow,
-    WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey,
+    KycOperation, NonceKind, PaytoHash, Prepared, ReserveInKey, ReserveInRow, ReserveKey, ReservePub,
+    ReserveRequestKey, ReserveRow, Reserves, ReservesIn, TransferKind, WireFees, WireOut, WireTargetKey,
+    WireTargetRow, WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey,
 };
 
 use super::denoms::{is_revoked, plan_revocation};
@@ -21,7 +21,16 @@ use super::{
     ReserveShortage, ReserveStatement, Withdraw, Withdrawn, add,
 };
 
-pub(super) fn plan_withdraw(command: &Withdraw, plan: &mut Plan) {
+impl ExchangeRules {
+    pub(super) fn plan_withdraw(&self, command: &Withdraw, plan: &mut Plan) {
+        if let Some(origin) = command.origin {
+            self.plan_kyc(KycOperation::Withdraw, origin, plan);
+        }
+        plan_withdraw(command, plan);
+    }
+}
+
+fn plan_withdraw(command: &Withdraw, plan: &mut Plan) {
     plan.row::<Reserves>(ReserveKey { reserve_pub: command.reserve_pub });
     for planchet in &command.planchets {
         plan_revocation(planchet.denom, plan);
@@ -158,6 +167,16 @@ impl ExchangeRules {
                 history: ReserveStatement::default(),
             })));
         };
+        // Money that came from other people only was checked when it was merged.
+        if let Some(origin) = reserve.origin
+            && self.config.kyc.limits(KycOperation::Withdraw)
+        {
+            if command.origin != Some(origin) {
+                return Err(Refusal::OriginOther);
+            }
+            self.require_kyc(rows, KycOperation::Withdraw, origin, requested, now)?;
+            self.count_kyc(rows, KycOperation::Withdraw, origin, requested, now);
+        }
         let gc = reserve.gc.max(now.saturating_add(self.config.legal_reserve_expiration));
         rows.update::<Reserves>(&reserve_key, ReserveRow { balance, gc, ..reserve });
         for (index, planchet) in command.planchets.iter().enumerate() {

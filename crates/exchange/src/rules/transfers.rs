@@ -5,10 +5,11 @@ use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
     AccountId, AggregateKey, AggregateRow, Aggregates, DepositKey, DepositRow, DepositTarget, Deposits,
-    DrainRow, Drains, PaytoHash, Prepared, PreparedRow, TransferKind, WireFeeRow, WireFees, WireOut,
-    WireOutRow, WireTargetKey, WireTargets, WtidKey,
+    DrainRow, Drains, KycOperation, PaytoHash, Prepared, PreparedRow, TransferKind, WireFeeRow, WireFees,
+    WireOut, WireOutRow, WireTargetKey, WireTargets, WtidKey,
 };
 
+use super::kyc::requirement_row;
 use super::reserves::remember_target;
 use super::{
     Aggregate, Aggregated, Drained, ExchangeRules, ExecuteDrain, Refusal, TransferFailed, TransferMarked,
@@ -19,7 +20,14 @@ use super::{
 /// long.
 pub const AGGREGATE_DEPOSITS_MAX: usize = 1_000;
 
-pub(super) fn plan_aggregate(command: &Aggregate, plan: &mut Plan) {
+impl ExchangeRules {
+    pub(super) fn plan_aggregate(&self, command: &Aggregate, plan: &mut Plan) {
+        self.plan_kyc(KycOperation::Deposit, command.target.h_payto, plan);
+        plan_aggregate(command, plan);
+    }
+}
+
+fn plan_aggregate(command: &Aggregate, plan: &mut Plan) {
     plan.row::<WireTargets>(WireTargetKey { h_payto: command.target.h_payto });
     plan.group::<WireFees>(WireFees::BY_METHOD, &command.method);
     plan.row::<Aggregates>(aggregate_key(command));
@@ -224,14 +232,33 @@ impl ExchangeRules {
         let total = add(before, unit.contributed)?.checked_sub(unit.fees).unwrap_or(Money::ZERO);
         let amount = round_down(total.checked_sub(wire_fee).unwrap_or(Money::ZERO), self.config.round_unit);
         let more = unit.more && !command.complete;
-        if more || command.kyc_hold.is_some() || amount.is_zero() {
-            let row = AggregateRow { total, wtid: command.wtid, kyc_row: command.kyc_hold };
+        // KYC is checked last, and only if the transfer could be made.
+        let h_payto = command.target.h_payto;
+        let checks = if more || amount.is_zero() {
+            None
+        } else {
+            self.missing_kyc(rows, KycOperation::Deposit, h_payto, total, now)
+        };
+        let kyc_row = match checks {
+            None => None,
+            Some(checks) => {
+                let row = requirement_row(h_payto, &checks);
+                // The worker has not stored this requirement yet.
+                if command.kyc_hold != Some(row) {
+                    return Err(Refusal::KycRequired { h_payto, checks });
+                }
+                Some(row)
+            }
+        };
+        if more || kyc_row.is_some() || amount.is_zero() {
+            let row = AggregateRow { total, wtid: command.wtid, kyc_row };
             rows.put::<Aggregates>(&key, row);
             return Ok(Aggregated::Transient { taken, total, more });
         }
         if transient.is_some() {
             rows.delete::<Aggregates>(&key);
         }
+        self.count_kyc(rows, KycOperation::Deposit, h_payto, amount, now);
         self.prepare(
             rows,
             &Payment {

@@ -20,8 +20,8 @@ use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{
-    AccountId, AggregateKey, AggregateRow, Aggregates, DepositTarget, KycRequirementKey, KycRequirements,
-    LeaseJob, WireFees, WireTargetKey, WireTargets,
+    AccountId, AggregateKey, AggregateRow, Aggregates, DepositTarget, LeaseJob, WireFees, WireTargetKey,
+    WireTargets,
 };
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -33,10 +33,11 @@ use super::{
     read,
 };
 use crate::core::Core;
+use crate::reads::kyc;
 use crate::reads::read::{self, DuePosition};
 use crate::rules::leases::Slots;
 use crate::rules::transfers::{AGGREGATE_DEPOSITS_MAX, payto_method, round_down};
-use crate::rules::{Aggregate, Aggregated, Refusal, Trigger};
+use crate::rules::{Aggregate, Aggregated, ClearKycAlert, Refusal, RequireKyc, Trigger};
 
 /// The maximum number of deposits in one transfer, so that its list stays readable for the merchant. The next
 /// transfer pays the rest.
@@ -54,6 +55,8 @@ const METHOD_CHARS_MAX: usize = 256;
 const IN_FLIGHT_DEPOSITS: usize = 3_000;
 /// What a unit costs besides its deposits, in deposits: it writes a transfer and a prepared request.
 const UNIT_WEIGHT: usize = 2;
+/// How many customers' held payouts are looked at in one round after they were identified.
+const ALERTS_MAX: usize = 256;
 /// How often a part that conflicts with another worker is attempted.
 const RACES_MAX: u32 = 8;
 /// The shortest interval between two searches for interrupted units.
@@ -138,16 +141,8 @@ impl Unit {
 
 /// A target before its unit begins.
 enum Found {
-    Payable { account: AccountId, method: String, transient: Option<Transient>, left: usize },
+    Payable { account: AccountId, method: String, transient: Option<AggregateRow>, left: usize },
     Aside(ItemError),
-}
-
-/// The relevant columns of a transient aggregate.
-#[derive(Clone, Copy)]
-struct Transient {
-    wtid: Wtid,
-    /// The KYC requirement that still blocks it.
-    kyc_hold: Option<u64>,
 }
 
 /// The outcome of a part.
@@ -185,7 +180,12 @@ impl<'a> Aggregator<'a> {
                 // By then, the leases of killed workers have expired.
                 idle = idle.min(leases::lease(app));
             }
-            pause(app, until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)))).await?;
+            let wait = until.map_or(idle, |until| until.clamp(PAUSE_MIN, idle.max(PAUSE_MIN)));
+            tokio::select! {
+                biased;
+                paused = pause(app, wait) => paused?,
+                () = app.notices.kyc_alerts.notified() => {}
+            }
         }
     }
 
@@ -196,6 +196,7 @@ impl<'a> Aggregator<'a> {
         if self.resumed.is_none() {
             self.resume(&mut round).await?;
         }
+        self.release(&mut round).await?;
         let now = self.app.rules.aggregation_time(self.app.now());
         // Without work there is nothing to share.
         let mut position = first.filter(|first| *first <= now).map(|_| DuePosition::default());
@@ -222,8 +223,8 @@ impl<'a> Aggregator<'a> {
                         target,
                         account,
                         method,
-                        wtid: transient.map_or_else(Wtid::random, |transient| transient.wtid),
-                        kyc_hold: transient.and_then(|transient| transient.kyc_hold),
+                        wtid: transient.as_ref().map_or_else(Wtid::random, |row| row.wtid),
+                        kyc_hold: transient.and_then(|row| row.kyc_row),
                         trigger: Trigger::Due,
                         taken: 0,
                         left,
@@ -273,13 +274,47 @@ impl<'a> Aggregator<'a> {
         self.work(units, round).await
     }
 
-    /// Transient aggregates that can be paid: interrupted units, sums that a lower wire fee has made large
-    /// enough, and sums whose KYC hold has ended.
+    /// Pays what was held for customers who have been identified since. The alerts are shared by all workers: one
+    /// that is handled twice has no further effect.
+    async fn release(&mut self, round: &mut Round) -> Result<(), WorkerError> {
+        loop {
+            let alerts = read(self.app, |store| kyc::alerts(store, ALERTS_MAX)).await?;
+            let is_last = alerts.len() < ALERTS_MAX;
+            let payable = alerts.iter().flat_map(|alert| &alert.aggregates);
+            let units = payable.filter_map(|(key, row)| self.continued(key, row)).collect();
+            self.work(units, round).await?;
+            for alert in &alerts {
+                let command = ClearKycAlert { h_payto: alert.h_payto, time: alert.time };
+                decide(self.app, self.mode, command).await?.expect("an alert can always be removed");
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The unit that continues a transient aggregate.
+    fn continued(&self, key: &AggregateKey, row: &AggregateRow) -> Option<Unit> {
+        let (account, method) = self.accounts.iter().find(|(id, _)| *id == key.account)?.clone();
+        Some(Unit {
+            target: DepositTarget { h_payto: key.h_payto, merchant_pub: key.merchant_pub },
+            account,
+            method,
+            wtid: row.wtid,
+            kyc_hold: row.kyc_row,
+            trigger: Trigger::Continued,
+            taken: 0,
+            left: AGGREGATE_DEPOSITS_MAX,
+        })
+    }
+
+    /// Transient aggregates that may be payable: interrupted units, sums that a lower wire fee has made large
+    /// enough, and sums that are held, in case the identification rules have changed.
     async fn interrupted_units(&mut self) -> Result<VecDeque<Unit>, WorkerError> {
         let now = self.app.now();
         let round_unit = self.app.config.currency_round_unit;
         let accounts = Arc::clone(&self.accounts);
-        let found: Vec<(AggregateKey, Wtid)> = read(self.app, move |store| {
+        let found: Vec<(AggregateKey, AggregateRow)> = read(self.app, move |store| {
             // The smallest sum that an account can pay now.
             let mut fees: HashMap<AccountId, _> = HashMap::new();
             for (id, method) in accounts.iter() {
@@ -296,29 +331,12 @@ impl<'a> Aggregator<'a> {
                 }
                 ControlFlow::Continue(())
             })?;
-            let mut payable = Vec::with_capacity(found.len());
-            for (key, row) in found {
-                if transient(store, &key, &row)?.kyc_hold.is_none() {
-                    payable.push((key, row.wtid));
-                }
-            }
-            Ok(payable)
+            Ok(found)
         })
         .await?;
         let slots = if found.is_empty() { Slots::default() } else { self.share.slots().await? };
-        let unit = |(key, wtid): (AggregateKey, Wtid)| {
-            let (account, method) = self.accounts.iter().find(|(id, _)| *id == key.account)?.clone();
-            let target = DepositTarget { h_payto: key.h_payto, merchant_pub: key.merchant_pub };
-            is_ours(slots, &target).then_some(Unit {
-                target,
-                account,
-                method,
-                wtid,
-                kyc_hold: None,
-                trigger: Trigger::Continued,
-                taken: 0,
-                left: AGGREGATE_DEPOSITS_MAX,
-            })
+        let unit = |(key, row): (AggregateKey, AggregateRow)| {
+            self.continued(&key, &row).filter(|unit| is_ours(slots, &unit.target))
         };
         Ok(found.into_iter().filter_map(unit).collect())
     }
@@ -406,7 +424,7 @@ fn look_up(
         };
         let key = AggregateKey { h_payto: target.h_payto, merchant_pub: target.merchant_pub, account };
         let row = store.get::<Aggregates>(&key)?;
-        let transient = row.map(|row| transient(store, &key, &row.row)).transpose()?;
+        let transient = row.map(|found| found.row);
         let left = read::open_deposits(store, &target, now, AGGREGATE_DEPOSITS_MAX + 1)?;
         // Due, but a refund is still possible.
         if left > 0 {
@@ -414,18 +432,6 @@ fn look_up(
         }
     }
     Ok(found)
-}
-
-/// A hold lasts as long as its requirement.
-fn transient(store: &Store, key: &AggregateKey, row: &AggregateRow) -> Result<Transient, StoreError> {
-    let kyc_hold = match row.kyc_row {
-        Some(row) => {
-            let requirement = KycRequirementKey { h_payto: key.h_payto, row };
-            store.get::<KycRequirements>(&requirement)?.map(|_| row)
-        }
-        None => None,
-    };
-    Ok(Transient { wtid: row.wtid, kyc_hold })
 }
 
 /// Submits the next part of a unit.
@@ -466,6 +472,13 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
                 metrics.deposits.add(taken as u64);
                 metrics.aggregates.inc();
                 Fate::Done
+            }
+            Err(Refusal::KycRequired { h_payto, checks }) if races < RACES_MAX => {
+                races += 1;
+                tracing::info!(%h_payto, checks, "payout held until its receiver is identified");
+                let stored = decide(app, mode, RequireKyc { h_payto, checks }).await?;
+                unit.kyc_hold = Some(stored.expect("a requirement can always be stored").row);
+                continue;
             }
             Err(Refusal::TransientOther | Refusal::WtidTaken) if races < RACES_MAX => {
                 races += 1;

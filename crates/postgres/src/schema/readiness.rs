@@ -23,6 +23,7 @@ const PART: &str = "_p20";
 const ALL_SHARDS: &[&str] = &[
     "contracts.by_contract",
     "deposits.by_wtid",
+    "kyc_requirements.by_row",
     "purse_deposits.by_coin",
     "purse_merges.by_reserve",
     "reveals.by_coin_ev",

@@ -185,7 +185,7 @@ impl RequestDecoder<'_> {
                 },
             });
         }
-        let command = Command::Withdraw(Withdraw { reserve_pub, planchets, batch });
+        let command = Command::Withdraw(Withdraw { reserve_pub, planchets, batch, origin: None });
         Ok(Decoded::Command(Box::new(command), Pending::Withdraw { batch }))
     }
 

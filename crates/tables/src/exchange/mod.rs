@@ -5,8 +5,9 @@
 //! | `reserves` | reserves, reserves_in, withdrawals, closings, recoup_credits, history_requests (1–9) |
 //! | `coins` | coins, deposits, refunds (10, 11, 13) |
 //! | `refreshes` | melts, melt_by_rc, reveals, recoups, recoup_refreshes, recoup_refresh_credits, cs_nonces (20–29) |
-//! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, kyc_requirements, worker_leases (30–32, 34–38) |
+//! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, worker_leases (30–32, 34–36, 38) |
 //! | `purses` | purses, purse_deposits, purse_merges, contracts, purse_deletions, reserve_accounts, reserve_opens, reserve_open_deposits, close_requests (40–48) |
+//! | `kyc` | kyc_requirements, kyc_processes, kyc_usage, kyc_alerts, kyc_decisions (37, 70–73) |
 //! | `keys` | denominations, revocations, signing keys, wire accounts, fees, auditors, extensions, counters (50–69) |
 //!
 //! Numbers 12 and 33 belonged to removed tables; they must not be reused.
@@ -18,6 +19,7 @@
 
 mod coins;
 mod keys;
+mod kyc;
 mod purses;
 mod refreshes;
 mod reserves;
@@ -26,6 +28,7 @@ mod wire;
 
 pub use coins::*;
 pub use keys::*;
+pub use kyc::*;
 pub use purses::*;
 pub use refreshes::*;
 pub use reserves::*;
@@ -71,6 +74,10 @@ pub const ALL: &[&TableDef] = {
         ReserveOpens::DEF,
         ReserveOpenDeposits::DEF,
         CloseRequests::DEF,
+        KycProcesses::DEF,
+        KycUsages::DEF,
+        KycAlerts::DEF,
+        KycDecisions::DEF,
         Denominations::DEF,
         Revocations::DEF,
         SigningKeys::DEF,
@@ -85,7 +92,8 @@ pub const ALL: &[&TableDef] = {
 };
 
 /// The tables that an auditor needs: everything that proves money and obligations. Not work in progress
-/// (queues, counters, leases of workers), nor tables that only find or guard other rows ([`MeltByRc`],
+/// (queues, counters, leases of workers), nor who
+/// customers are (their attributes, and what counts against their limits), nor tables that only find or guard other rows ([`MeltByRc`],
 /// [`CsNonces`]), nor the encrypted contracts.
 pub const AUDITED: &[&TableDef] = {
     use batzen_store::Table;

@@ -1,6 +1,7 @@
 //! Types that occur in several tables.
 
 use batzen_crypto::{CsRPub, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, hash};
+use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Column, ColumnKind, ColumnType, DecodeError, put_bytes, take_array, take_bytes};
 
 /// A reserve's public key (32 bytes).
@@ -176,6 +177,70 @@ byte_enum! {
         Expired = 2,
         /// Its owner deleted it, and its coins were refunded.
         Deleted = 3,
+    }
+}
+
+byte_enum! {
+    /// An operation that KYC rules may limit.
+    KycOperation {
+        /// Withdrawals; the account is that which filled the reserve.
+        Withdraw = 1,
+        /// Transfers to a merchant's account.
+        Deposit = 2,
+        /// Payments between people; the account is the receiving reserve.
+        Merge = 3,
+        /// The balance of a wallet; the account is the wallet's key.
+        Balance = 4,
+        /// Closing a reserve to an account that did not fill it.
+        Close = 5,
+    }
+}
+
+byte_enum! {
+    /// The state of an identification.
+    KycState {
+        /// The user was sent to the provider.
+        Started = 1,
+        /// What the user entered waits for officers.
+        Submitted = 2,
+        /// The provider or the officers approved.
+        Approved = 3,
+        /// The provider or an officer refused. The user may try again.
+        Rejected = 4,
+    }
+}
+
+/// One event that counts against a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KycEvent {
+    /// When.
+    pub time: Timestamp,
+    /// How much.
+    pub amount: Money,
+}
+
+/// Events of an account, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct KycEvents(pub Vec<KycEvent>);
+
+impl Column for KycEvents {
+    const TYPE: ColumnType = ColumnType::new(ColumnKind::Bytes);
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut inner = Vec::with_capacity(self.0.len() * 20);
+        for event in &self.0 {
+            event.time.encode(&mut inner);
+            event.amount.encode(&mut inner);
+        }
+        put_bytes(&inner, out);
+    }
+    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        let inner = take_bytes(input, "KYC events")?;
+        let mut rest = inner.as_slice();
+        let mut events = Vec::new();
+        while !rest.is_empty() {
+            events.push(KycEvent { time: Timestamp::decode(&mut rest)?, amount: Money::decode(&mut rest)? });
+        }
+        Ok(Self(events))
     }
 }
 

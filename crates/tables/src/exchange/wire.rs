@@ -218,30 +218,6 @@ impl Table for Cursors {
 }
 
 record! {
-    /// Identifies a KYC requirement.
-    pub key struct KycRequirementKey {
-        /// The account whose owner must be identified.
-        pub h_payto: PaytoHash,
-        /// The requirement's number.
-        pub row: u64,
-    }
-}
-record! {
-    /// A KYC requirement. There are no rules yet, so there are no requirements, and everything is allowed.
-    pub struct KycRequirementRow {
-        /// The missing checks, separated by blanks.
-        pub checks: String,
-    }
-}
-/// KYC requirements.
-pub struct KycRequirements;
-impl Table for KycRequirements {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(37, "kyc_requirements").shard(32);
-    type Key = KycRequirementKey;
-    type Row = KycRequirementRow;
-}
-
-record! {
     /// Identifies a lease: a part of a job that several workers share.
     pub key struct LeaseKey {
         /// The job.

@@ -200,7 +200,7 @@ struct TransferArgs {
 struct AggregatorArgs {
     #[command(flatten)]
     worker: WorkerArgs,
-    /// Do not check whether receivers have identified themselves (this version never requires it)
+    /// Accepted for compatibility and without effect: identification rules always apply
     #[arg(short = 'y', long)]
     kyc_off: bool,
 }
@@ -238,7 +238,7 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         }
         ExchangeCommand::Aggregator(args) => {
             if args.kyc_off {
-                tracing::info!("there are no identification rules to switch off");
+                tracing::warn!("--kyc-off has no effect: identification rules always apply");
             }
             services::block_on(work(Worker::Aggregator, args.worker, WorkerOptions::default(), None))
         }

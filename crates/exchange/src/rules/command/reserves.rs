@@ -33,6 +33,8 @@ pub struct Withdraw {
     pub planchets: Vec<Planchet>,
     /// Whether this is `/batch-withdraw`, which accepts only reserves that had a wire credit.
     pub batch: bool,
+    /// The account that filled the reserve, as read before; it only matters if KYC rules limit withdrawals.
+    pub origin: Option<PaytoHash>,
 }
 
 /// The coins of a withdrawal.

@@ -38,7 +38,7 @@ pub struct Aggregate {
     pub wtid: Wtid,
     /// 64 random bytes: identifies the transfer at the bank.
     pub request_uid: HashCode,
-    /// The KYC requirement that forbids payment now, if any.
+    /// The KYC requirement that the worker has stored for this account, if the rules have asked for one.
     pub kyc_hold: Option<u64>,
 }
 

@@ -20,6 +20,7 @@ mod kyc;
 mod limits;
 mod malformed;
 mod proof;
+mod provider;
 mod purses;
 mod race;
 mod recoup;

@@ -15,7 +15,9 @@ use batzen_protocol::signatures::{
     WalletPurseMerge, WalletReserveClose, WalletReserveOpen,
 };
 use batzen_protocol::{Duration, Timestamp, hash_text};
+use batzen_tables::exchange::KycOperation;
 
+use crate::api::kyc::{self, Required};
 use crate::api::wallet::*;
 use crate::api::world::*;
 
@@ -475,4 +477,55 @@ async fn owners_prolong_and_close_their_reserves() {
     assert_eq!(closer::run_until_idle(&site.app().core).await.unwrap().done, 1);
     assert_eq!(closer::run_until_idle(&site.app().core).await.unwrap().done, 0);
     assert_eq!(site.balance(&reserve.public_key()).await, m("0"));
+}
+
+#[tokio::test]
+async fn who_receives_much_must_be_identified_first() {
+    let limits = [(KycOperation::Merge, "8"), (KycOperation::Close, "1")];
+    let (site, _provider) = kyc::site(&limits).await;
+    let reserve = EddsaPrivateKey::generate();
+    let account = PaytoUri::reserve(&site.url(""), &reserve.public_key()).unwrap().hash();
+    let mut coins = Vec::new();
+    for value in [RSA_8, CS_5] {
+        coins.push(site.coin(value).await);
+    }
+    // Five are received without questions; three more reach the limit.
+    let first = Payment::of(&site, "4.5");
+    let deposits = vec![first.coin(&site, &coins[1], "4.52")];
+    let _: PurseConfirmation = site.ok(&first.path("create"), &first.create(deposits)).await;
+    let _: PurseMergeConfirmation = site.ok(&first.path("merge"), &first.merge(&site, &reserve)).await;
+    let second = Payment::of(&site, "3.5");
+    let deposits = vec![second.coin(&site, &coins[0], "3.52")];
+    let _: PurseConfirmation = site.ok(&second.path("create"), &second.create(deposits)).await;
+    let required = Required::of(&site.post(&second.path("merge"), &second.merge(&site, &reserve)).await);
+    assert_eq!(required.h_payto, account);
+    assert_eq!(site.balance(&reserve.public_key()).await, m("4.5"));
+    // The same for asking, by another reserve without the limit.
+    let asked = Payment::of(&site, "3.5");
+    let asking = at_reserve(&reserve, "purse");
+    Required::of(&site.post(&asking, &asked.ask(&site, &reserve)).await);
+    let other = EddsaPrivateKey::generate();
+    let _: PurseConfirmation = site.ok(&at_reserve(&other, "purse"), &asked.ask(&site, &other)).await;
+
+    kyc::log_in(&site, &kyc::kyc_url(&site, &required).await, "pass").await;
+    let _: PurseMergeConfirmation = site.ok(&second.path("merge"), &second.merge(&site, &reserve)).await;
+    assert_eq!(site.balance(&reserve.public_key()).await, m("8"));
+    // What was merged can be withdrawn.
+    let planchet = site.planchet(&site.denom(CS_FREE)).await;
+    site.withdraw(&reserve, &planchet).await;
+
+    // Closing to a bank account is limited by that account.
+    let payto = PaytoUri::parse(MERCHANT).unwrap();
+    let message = WalletReserveClose { request_timestamp: site.now(), target_h_payto: payto.hash() };
+    let close = ReserveCloseRequest {
+        request_timestamp: site.now(),
+        payto_uri: Some(MERCHANT.to_owned()),
+        reserve_sig: message.sign(&reserve),
+    };
+    let closing = at_reserve(&reserve, "close");
+    let required = Required::of(&site.post(&closing, &close).await);
+    assert_eq!(required.h_payto, payto.hash());
+    kyc::log_in(&site, &kyc::kyc_url(&site, &required).await, "pass").await;
+    let answer: ReserveCloseResponse = site.ok(&closing, &close).await;
+    assert_eq!(answer.wire_amount, amount("7.4"));
 }

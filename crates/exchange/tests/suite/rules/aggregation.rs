@@ -256,23 +256,6 @@ fn a_refund_before_the_aggregation_in_one_batch_counts() {
 }
 
 #[test]
-fn a_kyc_hold_blocks_payment_until_it_ends() {
-    let mut shop = Shop::new();
-    let key = shop.pay(B, 42, "1", 0);
-    let held = Aggregate { kyc_hold: Some(17), ..command(42, 1) };
-    let outcome = shop.world.ok(Command::Aggregate(held));
-    let transient = Aggregated::Transient { taken: 1, total: m("0.9"), more: false };
-    assert_eq!(outcome, Outcome::Aggregate(transient));
-    let status = read::deposit_status(&shop.world.store, &shop.world.denoms, &key).unwrap().unwrap();
-    assert_eq!((status.transfer, status.kyc_row), (None, Some(17)));
-    assert_eq!(read::transfer(&shop.world.store, &shop.world.denoms, wtid(1)).unwrap(), None);
-    let released = Aggregate { trigger: Trigger::Continued, ..command(42, 2) };
-    assert_eq!(shop.world.refused(Command::Aggregate(released.clone())), Refusal::TransientOther);
-    shop.world.ok(Command::Aggregate(Aggregate { wtid: wtid(1), ..released }));
-    assert_eq!(shop.bank(), [(42, m("0.89"))]);
-}
-
-#[test]
 fn a_large_unit_is_aggregated_in_parts_under_one_identifier() {
     let mut shop = Shop::new();
     for _ in 0..25 {

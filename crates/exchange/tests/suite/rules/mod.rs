@@ -6,6 +6,7 @@ mod aggregation;
 mod coins;
 mod compare;
 mod generate;
+mod kyc;
 mod leases;
 mod model;
 mod nodes;

@@ -49,7 +49,8 @@ fn issue(world: &World) {
             ev_sig: Some(ev_sig(1, 0)),
             nonce: None,
         });
-        let withdraw = Withdraw { reserve_pub: reserve(1), planchets: planchets.collect(), batch: true };
+        let withdraw =
+            Withdraw { reserve_pub: reserve(1), planchets: planchets.collect(), batch: true, origin: None };
         world.ok(Command::Withdraw(withdraw));
     }
 }

@@ -374,7 +374,7 @@ pub fn withdraw(n: u8, planchets: &[(u8, u32)], batch: bool) -> Command {
             nonce: (*serial == 3).then(|| CsNonce::from_bytes([planchet % 4; 32])),
         })
         .collect();
-    Command::Withdraw(Withdraw { reserve_pub: reserve(n), planchets, batch })
+    Command::Withdraw(Withdraw { reserve_pub: reserve(n), planchets, batch, origin: Some(h_payto(n)) })
 }
 
 pub fn presented(n: u8, serial: u32) -> PresentedCoin {

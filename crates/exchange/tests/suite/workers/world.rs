@@ -208,7 +208,7 @@ impl World {
                 nonce: None,
             };
             let planchets = part.iter().map(planchet).collect();
-            let command = Command::Withdraw(Withdraw { reserve_pub, planchets, batch: true });
+            let command = Command::Withdraw(Withdraw { reserve_pub, planchets, batch: true, origin: None });
             self.submit(command).await.unwrap();
         }
         numbers.into_iter().map(|n| key(2, n)).collect()

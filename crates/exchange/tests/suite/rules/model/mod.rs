@@ -368,7 +368,15 @@ impl Model {
             Command::PurseExpire(command) => Outcome::PurseExpire(self.expire(command, now)?),
             Command::ReserveOpen(command) => Outcome::ReserveOpen(self.open(command, now)?),
             Command::RequestClose(command) => Outcome::RequestClose(self.request_close(command)?),
-            Command::ExecuteDrain(_) | Command::Management(_) | Command::Lease(_) => {
+            Command::RequireKyc(_)
+            | Command::StartKyc(_)
+            | Command::FinishKyc(_)
+            | Command::SubmitKyc(_)
+            | Command::DecideKyc(_)
+            | Command::ClearKycAlert(_)
+            | Command::ExecuteDrain(_)
+            | Command::Management(_)
+            | Command::Lease(_) => {
                 unreachable!("not generated")
             }
         })

@@ -203,7 +203,7 @@ impl Model {
         self.income += given - total;
         let amount = self.round(total - wire_fee);
         let taken = names.len();
-        if amount == 0 || command.kyc_hold.is_some() {
+        if amount == 0 {
             self.transients.insert(key, (total, command.wtid));
             return Ok(Aggregated::Transient { taken, total: money(total), more: false });
         }

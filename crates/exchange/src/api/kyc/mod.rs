@@ -1,0 +1,278 @@
+//! Identification of customers: `/kyc-wallet`, `/kyc-check`, `/kyc-proof`, `/kyc-webhook`; the form that users fill in
+//! ([`form`]) and the officers' page ([`officer`]).
+
+mod form;
+mod officer;
+
+use std::sync::Arc;
+use std::time::Duration as StdDuration;
+
+use batzen_crypto::{ShortHash, base32};
+use batzen_http::{Head, Request, Response, Woken, escape_html, header};
+use batzen_protocol::api::errors::KycRequired;
+use batzen_protocol::api::exchange::{KycDone, KycRedirect, KycWalletRequest};
+use batzen_protocol::canonical::plain_hash;
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
+use batzen_protocol::payto::PaytoUri;
+use batzen_protocol::signatures::{ExchangeAccountSetupSuccess, SignedMessage, WalletAccountSetup};
+use batzen_protocol::{ErrorCode, Timestamp};
+use batzen_tables::exchange::{KycOperation, PaytoHash};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::check::Checked;
+use super::purses::LONG_POLL_MAX;
+use super::response;
+use super::signing;
+use super::{Table, body, endpoint, error, money, submit_error};
+use crate::app::Exchange;
+use crate::config::KycProviderConfig;
+use crate::kyc::{Identity, NotIdentified, Process};
+use crate::reads::kyc::{self, Requirement};
+use crate::rules::{FinishKyc, KycUserType, RequireKyc, StartKyc, TypedCommand};
+
+/// Random bytes of the secret of a user's page.
+const TOKEN_BYTES: usize = 20;
+
+pub(super) fn routes(table: Table) -> Table {
+    let table = table
+        .post("/kyc-wallet", SMALL_BODY_BYTES_MAX, endpoint!(wallet))
+        .get("/kyc-check/:requirement_row/:h_payto/:usertype", endpoint!(check))
+        .get("/kyc-proof/:provider", endpoint!(proof))
+        .get("/kyc-webhook/:provider", endpoint!(webhook))
+        .post("/kyc-webhook/:provider", SMALL_BODY_BYTES_MAX, endpoint!(webhook));
+    officer::routes(form::routes(table))
+}
+
+/// Submits a command that the rules can refuse only if nothing began.
+async fn decide<C: TypedCommand>(app: &Exchange, command: C) -> Checked<C::Outcome> {
+    let verdict = app.core.submit(command).await.map_err(|failure| submit_error(&failure))?;
+    verdict.map_err(|_| error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""))
+}
+
+/// Stores a requirement, and the answer that names it (API chapter 1.10).
+pub(super) async fn required(app: &Exchange, h_payto: PaytoHash, checks: String) -> Response {
+    app.core.metrics.kyc.required.inc();
+    match decide(app, RequireKyc { h_payto, checks }).await {
+        Ok(requirement) => response::error_extra(
+            ErrorCode::EXCHANGE_GENERIC_KYC_REQUIRED,
+            &KycRequired { h_payto, requirement_row: requirement.row },
+        ),
+        Err(answer) => answer,
+    }
+}
+
+async fn wallet(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let body: KycWalletRequest = body(request)?;
+    let balance = money::<KycWalletRequest>(app, &body.balance, "balance")?;
+    app.core.metrics.verifications.eddsa.inc();
+    let message = WalletAccountSetup { threshold: body.balance };
+    if !signing::on_pool(app, move || message.verify(&body.reserve_pub, &body.reserve_sig)).await? {
+        return Err(error(ErrorCode::EXCHANGE_KYC_WALLET_SIGNATURE_INVALID, ""));
+    }
+    let payto = PaytoUri::reserve(&app.core.config.base_url, &body.reserve_pub)
+        .map_err(|_| error(ErrorCode::EXCHANGE_GENERIC_BAD_CONFIGURATION, "BASE_URL"))?;
+    let (rules, h_payto, now) = (Arc::clone(&app.core.rules), payto.hash(), app.core.now());
+    let missing = app.core.read(move |store| {
+        kyc::missing(store, &rules.config.kyc, KycOperation::Balance, h_payto, balance, now)
+    });
+    match missing.await.map_err(response::store)? {
+        None => Ok(Response::empty(204)),
+        Some(checks) => Err(required(app, h_payto, checks).await),
+    }
+}
+
+/// What is left of a requirement.
+struct Open {
+    /// All its checks.
+    checks: Vec<String>,
+    /// Those that are missing; empty if it is satisfied.
+    missing: Vec<String>,
+}
+
+async fn open_requirement(app: &Exchange, h_payto: PaytoHash, row: u64) -> Checked<Option<Open>> {
+    let (rules, now) = (Arc::clone(&app.core.rules), app.core.now());
+    let read = app.core.read(move |store| {
+        let checks = match kyc::requirement(store, h_payto, row)? {
+            Requirement::Unknown => return Ok(Ok(None)),
+            Requirement::Foreign => return Ok(Err(())),
+            Requirement::Of(checks) => checks,
+        };
+        let processes = kyc::processes(store, h_payto)?;
+        let missing = rules.config.kyc.unsatisfied(checks.split(' '), &kyc::pairs(&processes), now);
+        let missing = missing.into_iter().map(str::to_owned).collect();
+        Ok(Ok(Some(Open { checks: checks.split(' ').map(str::to_owned).collect(), missing })))
+    });
+    let found = read.await.map_err(response::store)?;
+    found.map_err(|()| error(ErrorCode::EXCHANGE_KYC_CHECK_AUTHORIZATION_FAILED, ""))
+}
+
+fn malformed(name: &str) -> Response {
+    error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name)
+}
+
+async fn check(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let row = request.segment(1).parse::<u64>().map_err(|_| malformed("requirement_row"))?;
+    let h_payto = request.segment(2).parse::<ShortHash>().map_err(|_| malformed("h_payto"))?;
+    let user_type = match request.segment(3) {
+        text if text.eq_ignore_ascii_case("individual") => KycUserType::Individual,
+        text if text.eq_ignore_ascii_case("business") => KycUserType::Business,
+        _ => return Err(malformed("usertype")),
+    };
+    let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
+    // Registered before the look-up, so that no change is missed in between.
+    let waiter = if timeout_ms > 0 { app.core.notices.wait_for_kyc(h_payto) } else { None };
+    let open = open_requirement(app, h_payto, row).await?.filter(|open| !open.missing.is_empty());
+    let Some(open) = open else { return Ok(Response::empty(204)) };
+    let kyc_url = begin(app, h_payto, &open.missing, user_type).await?;
+    if let Some(mut waiter) = waiter {
+        request.leave_slot();
+        let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
+        let poll_interval = app.core.notices.poll_interval().unwrap_or(LONG_POLL_MAX);
+        loop {
+            let poll_end = end.min(Instant::now() + poll_interval);
+            let woken = waiter.wait_until(Some(poll_end), &request.drain).await;
+            // The wake-up may have been for another account, and notices from other nodes may be lost.
+            match open_requirement(app, h_payto, row).await? {
+                Some(now) if !now.missing.is_empty() => {}
+                _ => return done(app, h_payto, open.checks).await,
+            }
+            if woken == Woken::Drain || Instant::now() >= end {
+                break;
+            }
+        }
+    }
+    Ok(Response::json(202, &KycRedirect { kyc_url }))
+}
+
+/// Begins a process with the provider that suits best, and where the user goes.
+async fn begin(
+    app: &Exchange,
+    h_payto: PaytoHash,
+    missing: &[String],
+    user_type: KycUserType,
+) -> Checked<String> {
+    let missing: Vec<&str> = missing.iter().map(String::as_str).collect();
+    let chosen = app.core.rules.config.kyc.choose(&missing, user_type);
+    let found = chosen.and_then(|provider| app.kyc.find(&provider.section));
+    let Some((provider, logic)) = found else {
+        let detail = format!("no provider for: {}", missing.join(" "));
+        return Err(error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_GONE, &detail));
+    };
+    let mut token = [0; TOKEN_BYTES];
+    batzen_crypto::fill_random(&mut token);
+    let command = StartKyc { h_payto, provider: provider.section.clone(), token: base32::encode(&token) };
+    let token = decide(app, command).await?.token;
+    let base_url = &app.core.config.base_url;
+    Ok(logic.user_url(Process { base_url, section: &provider.section, h_payto, token: &token }))
+}
+
+/// The confirmation that everything required was provided while the client waited.
+async fn done(app: &Exchange, h_payto: PaytoHash, checks: Vec<String>) -> Checked<Response> {
+    let details: Map<String, Value> =
+        checks.into_iter().map(|check| (check, Value::Object(Map::new()))).collect();
+    let kyc_details = Value::Object(details);
+    let h_kyc = plain_hash(&kyc_details).expect("names of checks are JSON");
+    let now = app.core.now();
+    let message = ExchangeAccountSetupSuccess { h_payto, h_kyc, timestamp: now };
+    let (exchange_pub, exchange_sig) = signing::sign_one(app, message).await?;
+    Ok(Response::json(200, &KycDone { now, kyc_details, exchange_sig, exchange_pub }))
+}
+
+/// A process that has begun.
+struct Begun {
+    token: String,
+    expiration: Timestamp,
+}
+
+async fn find_process(app: &Exchange, h_payto: PaytoHash, provider: &str) -> Checked<Begun> {
+    let provider = provider.to_owned();
+    let row = app.core.read(move |store| kyc::process(store, h_payto, &provider));
+    let row = row.await.map_err(response::store)?;
+    let row = row.ok_or_else(|| error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""))?;
+    Ok(Begun { token: row.token, expiration: row.expiration })
+}
+
+async fn proof(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let section = request.segment(1).to_owned();
+    let h_payto = request.query_required::<ShortHash>("state")?;
+    let unknown = || error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_UNKNOWN, &section);
+    let (provider, logic) = app.kyc.find(&section).ok_or_else(unknown)?;
+    let begun = find_process(app, h_payto, &provider.section).await?;
+    if begun.expiration > app.core.now() {
+        return Ok(Response::empty(204));
+    }
+    // The provider may take seconds, which must not keep other requests from being served.
+    request.leave_slot();
+    let base_url = &app.core.config.base_url;
+    let process = Process { base_url, section: &provider.section, h_payto, token: &begun.token };
+    match logic.prove(process, &request.head).await {
+        Ok(identity) => identified(app, h_payto, provider, identity).await,
+        Err(problem) => Err(not_identified(app, provider, &request.head, problem)),
+    }
+}
+
+async fn identified(
+    app: &Exchange,
+    h_payto: PaytoHash,
+    provider: &KycProviderConfig,
+    identity: Identity,
+) -> Checked<Response> {
+    let attributes = app.kyc.seal(&identity.attributes).map_err(|problem| {
+        error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_INVALID_RESPONSE, &format!("attributes: {problem}"))
+    })?;
+    let command = FinishKyc {
+        h_payto,
+        provider: provider.section.clone(),
+        provider_user_id: identity.user_id,
+        attributes,
+        validity: provider.validity,
+    };
+    decide(app, command).await?;
+    app.core.metrics.kyc.identified.inc();
+    app.core.notices.identified(h_payto);
+    Ok(Response::empty(303).with_header(header::LOCATION, &identity.next_url))
+}
+
+fn not_identified(
+    app: &Exchange,
+    provider: &KycProviderConfig,
+    head: &Head,
+    problem: NotIdentified,
+) -> Response {
+    app.core.metrics.kyc.failed.inc();
+    let warn = |reason: &str| tracing::warn!(provider = %provider.section, reason, "nobody was identified");
+    match problem {
+        NotIdentified::Missing(name) => error(ErrorCode::GENERIC_PARAMETER_MISSING, name),
+        NotIdentified::Refused { title, text } => refusal(head, &title, &text),
+        NotIdentified::Malformed(what) => {
+            warn(&what);
+            let detail = format!("Unexpected response from KYC gateway: {what}");
+            error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_INVALID_RESPONSE, &detail)
+        }
+        NotIdentified::Failed(reason) => {
+            warn(&reason);
+            error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_ERROR, "try again later")
+        }
+        NotIdentified::OtherWay => error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, "fill in the form"),
+    }
+}
+
+/// The user's browser shows this, so it is a page, unless the client asks for JSON.
+fn refusal(head: &Head, title: &str, text: &str) -> Response {
+    if head.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("application/json")) {
+        let detail = if text.is_empty() { title.to_owned() } else { format!("{title}: {text}") };
+        return error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_AUTHORIZATION_FAILED, &detail);
+    }
+    let (title, text) = (escape_html(title), escape_html(text));
+    let page =
+        format!("<html><head><title>{title}</title></head><body><h1>{title}</h1><p>{text}</p></body></html>");
+    Response::bytes(403, "text/html; charset=utf-8", page)
+        .with_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'")
+        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
+}
+
+/// None of the providers reports results by itself.
+async fn webhook(_: &Exchange, request: &mut Request) -> Checked<Response> {
+    Err(error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_UNKNOWN, request.segment(1)))
+}
