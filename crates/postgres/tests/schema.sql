@@ -1,4 +1,4 @@
--- version 2
+-- version 3
 -- bank.books
 CREATE TABLE "bank"."books" (
   "vshard" smallint NOT NULL,
@@ -381,6 +381,51 @@ CREATE TABLE "exchange"."history_requests" (
   "version" integer NOT NULL,
   CONSTRAINT "history_requests_pkey" PRIMARY KEY ("vshard", "reserve_pub", "request_time")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.kyc_alerts
+CREATE TABLE "exchange"."kyc_alerts" (
+  "vshard" smallint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_open" bytea,
+  CONSTRAINT "kyc_alerts_pkey" PRIMARY KEY ("vshard", "h_payto")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "kyc_alerts_open" ON "exchange"."kyc_alerts" USING btree ("ix_open") WHERE "ix_open" IS NOT NULL;
+-- exchange.kyc_decisions
+CREATE TABLE "exchange"."kyc_decisions" (
+  "vshard" smallint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "provider" text COLLATE "C" NOT NULL,
+  "time" bigint NOT NULL,
+  "officer" text COLLATE "C" NOT NULL,
+  "approved" boolean NOT NULL,
+  "reason" text COLLATE "C" NOT NULL,
+  "held_val" bigint NOT NULL,
+  "held_frac" integer NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "kyc_decisions_pkey" PRIMARY KEY ("vshard", "h_payto", "provider", "time", "officer")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- exchange.kyc_processes
+CREATE TABLE "exchange"."kyc_processes" (
+  "vshard" smallint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "provider" text COLLATE "C" NOT NULL,
+  "started" bigint NOT NULL,
+  "token" text COLLATE "C" NOT NULL,
+  "state" smallint NOT NULL,
+  "expiration" bigint NOT NULL,
+  "provider_user_id" text COLLATE "C" NOT NULL,
+  "attributes" bytea NOT NULL,
+  "submitted" bytea NOT NULL,
+  "approved_by" text COLLATE "C" NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_submitted" bytea,
+  CONSTRAINT "kyc_processes_pkey" PRIMARY KEY ("vshard", "h_payto", "provider")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "kyc_processes_submitted" ON "exchange"."kyc_processes" USING btree ("ix_submitted") WHERE "ix_submitted" IS NOT NULL;
 -- exchange.kyc_requirements
 CREATE TABLE "exchange"."kyc_requirements" (
   "vshard" smallint NOT NULL,
@@ -389,8 +434,20 @@ CREATE TABLE "exchange"."kyc_requirements" (
   "checks" text COLLATE "C" NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
+  "ix_by_row" bigint,
   CONSTRAINT "kyc_requirements_pkey" PRIMARY KEY ("vshard", "h_payto", "row")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "kyc_requirements_by_row" ON "exchange"."kyc_requirements" USING btree ("ix_by_row") WHERE "ix_by_row" IS NOT NULL;
+-- exchange.kyc_usage
+CREATE TABLE "exchange"."kyc_usage" (
+  "vshard" smallint NOT NULL,
+  "h_payto" bytea NOT NULL,
+  "operation" smallint NOT NULL,
+  "events" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "kyc_usage_pkey" PRIMARY KEY ("vshard", "h_payto", "operation")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 -- exchange.melt_by_rc
 CREATE TABLE "exchange"."melt_by_rc" (
   "vshard" smallint NOT NULL,

@@ -35,11 +35,19 @@ struct Refusal {
     error_description: String,
 }
 
-/// The answer of the information endpoint.
-#[derive(Deserialize)]
-struct Info {
-    status: String,
-    data: Map<String, Value>,
+/// The user's name at the provider, and the attributes, in an answer of the information endpoint: either `{status:
+/// "success", data: {id, …}}`, or the claims of OpenID Connect (Core 1.0 chapter 5.3), whose name is `sub`.
+fn identity_in(answer: Map<String, Value>) -> Option<(String, Map<String, Value>)> {
+    let (name, attributes) = match answer.get("status") {
+        None => ("sub", answer),
+        Some(status) if status == "success" => match answer.get("data")? {
+            Value::Object(data) => ("id", data.clone()),
+            _ => return None,
+        },
+        Some(_) => return None,
+    };
+    let id = attributes.get(name)?.as_str().filter(|id| id.len() <= USER_ID_BYTES_MAX)?.to_owned();
+    Some((id, attributes))
 }
 
 impl OAuth2 {
@@ -87,16 +95,10 @@ impl OAuth2 {
         let reply = call.send().await.map_err(|error| NotIdentified::Failed(error.to_string()))?;
         check(&reply, "info error")?;
         let malformed = || NotIdentified::Malformed("info endpoint".to_owned());
-        let info: Info = reply.json().map_err(|_| malformed())?;
-        let id = info.data.get("id").and_then(Value::as_str).filter(|id| id.len() <= USER_ID_BYTES_MAX);
-        match (info.status.as_str(), id.map(str::to_owned)) {
-            ("success", Some(user_id)) => Ok(Identity {
-                user_id,
-                attributes: Value::Object(info.data),
-                next_url: self.config.post_url.clone(),
-            }),
-            _ => Err(malformed()),
-        }
+        let (user_id, attributes) =
+            identity_in(reply.json().map_err(|_| malformed())?).ok_or_else(malformed)?;
+        let (attributes, next_url) = (Value::Object(attributes), self.config.post_url.clone());
+        Ok(Identity { user_id, attributes, next_url })
     }
 }
 
@@ -134,5 +136,33 @@ impl KycLogic for OAuth2 {
             let token = self.token(process, code).await?;
             self.identify(&token).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn both_forms_of_answers_name_the_user() {
+        let id = |answer: Value| {
+            let Value::Object(answer) = answer else { unreachable!("an object") };
+            identity_in(answer).map(|(id, attributes)| (id, attributes.len()))
+        };
+        let found = |id: &str, attributes| Some((id.to_owned(), attributes));
+        assert_eq!(id(json!({ "status": "success", "data": { "id": "7", "name": "A" } })), found("7", 2));
+        assert_eq!(id(json!({ "sub": "abc", "name": "A", "email": "a@b" })), found("abc", 3));
+        for bad in [
+            json!({}),
+            json!({ "sub": 7 }),
+            json!({ "sub": "x".repeat(257) }),
+            json!({ "status": "failed", "data": { "id": "7" } }),
+            json!({ "status": "success", "data": ["7"] }),
+            json!({ "status": "success", "data": { "sub": "7" } }),
+        ] {
+            assert_eq!(id(bad.clone()), None, "{bad}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `batzen exchange`: run the exchange, its workers, and the offline key tool; inspect its books.
 
 mod database;
+mod kyc;
 mod transfers;
 
 use std::path::{Path, PathBuf};
@@ -72,6 +73,8 @@ enum ExchangeCommand {
     Totals(TotalsArgs),
     /// List or retry the transfers that the bank refused permanently
     Transfers(transfers::TransfersArgs),
+    /// Decide on customers who must be identified, as an officer
+    Kyc(kyc::KycArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
 }
@@ -255,6 +258,7 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         ExchangeCommand::Drain(args) => {
             services::block_on(work(Worker::Drain, args, WorkerOptions::default(), None))
         }
+        ExchangeCommand::Kyc(args) => kyc::run(args),
         ExchangeCommand::Dbinit(args) => database::dbinit(&args),
         ExchangeCommand::Maintain(args) => database::maintain(&args),
         ExchangeCommand::Replication(args) => database::replication(&args),

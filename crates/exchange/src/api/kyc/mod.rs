@@ -1,6 +1,7 @@
 //! Identification of customers: `/kyc-wallet`, `/kyc-check`, `/kyc-proof`, `/kyc-webhook`; the form that users fill in
-//! ([`form`]) and the officers' page ([`officer`]).
+//! ([`form`]), the officers' page ([`officer`]), and `/reserves-attest` ([`attest`]).
 
+mod attest;
 mod form;
 mod officer;
 
@@ -41,7 +42,7 @@ pub(super) fn routes(table: Table) -> Table {
         .get("/kyc-proof/:provider", endpoint!(proof))
         .get("/kyc-webhook/:provider", endpoint!(webhook))
         .post("/kyc-webhook/:provider", SMALL_BODY_BYTES_MAX, endpoint!(webhook));
-    officer::routes(form::routes(table))
+    attest::routes(officer::routes(form::routes(table)))
 }
 
 /// Submits a command that the rules can refuse only if nothing began.

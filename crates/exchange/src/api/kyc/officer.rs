@@ -119,7 +119,7 @@ fn officer(app: &Exchange, request: &Request) -> Checked<String> {
 }
 
 /// Answers with personal data are for the officer alone.
-fn private(response: Response) -> Response {
+pub(super) fn private(response: Response) -> Response {
     response.with_header(header::CACHE_CONTROL, "no-store")
 }
 

@@ -1,17 +1,18 @@
 //! Identification of customers as wallets, their users' browsers and officers see it.
 
-use batzen_crypto::{EddsaPrivateKey, HashCode, ShortHash, hash};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, ShortHash, hash};
 use batzen_exchange::config::{ExchangeConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig};
 use batzen_exchange::reads::kyc;
 use batzen_exchange::rules::{KycProvider, KycRule, KycUserType};
 use batzen_http_client::Reply;
-use batzen_protocol::Duration;
 use batzen_protocol::api::exchange::{DepositPending, KycDone, KycRedirect, KycWalletRequest};
 use batzen_protocol::canonical::plain_hash;
 use batzen_protocol::payto::{PaytoUri, h_payto};
 use batzen_protocol::signatures::{
-    ExchangeAccountSetupSuccess, MerchantTrackTransaction, SignedMessage, WalletAccountSetup,
+    ExchangeAccountSetupSuccess, ExchangeReserveAttestDetails, MerchantTrackTransaction, SignedMessage,
+    WalletAccountSetup, WalletReserveAttestDetails,
 };
+use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::exchange::KycOperation;
 use serde_json::{Value, json};
 
@@ -246,6 +247,50 @@ async fn a_wallet_asks_before_it_holds_more_than_the_limit() {
     site.refused("kyc-wallet", &wrong, 403, 1925).await;
     let foreign = edited(&wrong, |body| body["balance"] = "EUR:1".into());
     site.refused("kyc-wallet", &foreign, 400, 22).await;
+}
+
+#[tokio::test]
+async fn what_is_known_about_the_owner_of_a_reserve_is_attested_to_the_owner() {
+    let (site, _provider) = site(&[(KycOperation::Balance, "100")]).await;
+    let key = EddsaPrivateKey::generate();
+    let path = format!("reserves-attest/{}", key.public_key());
+    is_error(&site.get(&path).await, 404, 1027);
+    let wallet = KycWalletRequest {
+        balance: amount("100"),
+        reserve_pub: key.public_key(),
+        reserve_sig: WalletAccountSetup { threshold: amount("100") }.sign(&key),
+    };
+    let required = Required::of(&site.post("kyc-wallet", &wallet).await);
+    log_in(&site, &kyc_url(&site, &required).await, "pass").await;
+    let names: Value = site.get(&path).await.ok().unwrap();
+    assert_eq!(names, json!({ "attributes": ["full_name", "id"] }));
+    let ask = |details: Value| {
+        let h_details = plain_hash(&details).unwrap();
+        let message = WalletReserveAttestDetails { request_timestamp: site.now(), h_details };
+        let reserve_sig = message.sign(&key);
+        json!({ "request_timestamp": site.now(), "details": details, "reserve_sig": reserve_sig })
+    };
+    let answer: Value = site.ok(&path, &ask(json!(["full_name", "shoe_size"]))).await;
+    assert_eq!(answer["attributes"], json!({ "full_name": "Anna Müller" }));
+    assert_eq!(answer["attest"], answer["attributes"]);
+    let of = |name: &str| serde_json::from_value::<Timestamp>(answer[name].clone()).unwrap();
+    let message = ExchangeReserveAttestDetails {
+        attest_timestamp: of("exchange_timestamp"),
+        expiration_time: of("expiration_time"),
+        reserve_pub: key.public_key(),
+        h_attributes: plain_hash(&answer["attributes"]).unwrap(),
+    };
+    assert_eq!(of("expiration_time"), site.now().saturating_add(Duration::from_days(30)));
+    let exchange_pub: EddsaPublicKey = answer["exchange_pub"].as_str().unwrap().parse().unwrap();
+    assert!(site.is_online_key(&exchange_pub));
+    assert!(message.verify(&exchange_pub, &answer["exchange_sig"].as_str().unwrap().parse().unwrap()));
+    let forged = edited(&ask(json!(["full_name"])), |body| body["details"] = json!(["id"]));
+    site.refused(&path, &forged, 403, 1787).await;
+    let late = edited(&ask(json!([])), |body| body["request_timestamp"] = json!({ "t_s": 1 }));
+    site.refused(&path, &late, 400, 1020).await;
+    // Expired data is left out.
+    site.clock.advance(Duration::from_days(31));
+    is_error(&site.get(&path).await, 404, 1027);
 }
 
 #[tokio::test]

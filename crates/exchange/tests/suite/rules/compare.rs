@@ -16,7 +16,7 @@ use batzen_store::{ChangeSet, Store, StoreError, Table};
 use batzen_tables::exchange::{self as tables, CoinKey, Coins, DenomSerial, Deposits, Reserves};
 use proptest::prelude::*;
 
-use crate::rules::generate::{Op, ops, pay, sent_and_deleted};
+use crate::rules::generate::{Op, known_for_ever, limited_config, limited_ops, ops, pay, sent_and_deleted};
 use crate::rules::model::{Model, Reason, reason};
 use crate::rules::world::{METHOD, World, at, config, denom, denoms, m, refund, withdraw};
 
@@ -167,11 +167,16 @@ pub fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
 /// Adds steps in front that issue the coins to be spent. The API lets no coins without a signature through.
 pub fn with_coins(ops: Vec<Op>) -> Vec<Op> {
     let planchets: Vec<(u8, u32)> = (60..66).map(|n| (n, 1)).collect();
-    [crate::rules::world::credits(&[(50, 200, "100", 1, at(0))], 0), withdraw(50, &planchets, true)]
+    [crate::rules::world::credits(&[(50, 200, "100", 50, at(0))], 0), withdraw(50, &planchets, true)]
         .into_iter()
         .map(|command| Op::Do(Box::new(command)))
         .chain(ops)
         .collect()
+}
+
+/// The same by a customer who is identified.
+fn with_coins_of_a_known_customer(ops: Vec<Op>) -> Vec<Op> {
+    known_for_ever(50).into_iter().map(|command| Op::Do(Box::new(command))).chain(with_coins(ops)).collect()
 }
 
 proptest! {
@@ -194,6 +199,63 @@ proptest! {
             prop_assert_eq!(dump(&single.store), dump(&batched.store));
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn limits_equal_the_model_in_any_batches(
+        ops in limited_ops(1..60).prop_map(with_coins_of_a_known_customer),
+        sizes in prop::collection::vec(1usize..24, 1..6),
+    ) {
+        let limited = || World::with(&denoms(), limited_config(), |rules| rules);
+        let single = limited();
+        let (one_by_one, _) = check(&single, &ops, &[1]).map_err(TestCaseError::fail)?;
+        let batched = limited();
+        let (in_batches, reruns) = check(&batched, &ops, &sizes).map_err(TestCaseError::fail)?;
+        if reruns == 0 {
+            prop_assert_eq!(one_by_one, in_batches);
+            prop_assert_eq!(dump(&single.store), dump(&batched.store));
+        }
+    }
+}
+
+#[test]
+fn limited_customers_reach_every_outcome() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for _ in 0..60 {
+        let steps = limited_ops(150..151).new_tree(&mut runner).unwrap().current();
+        let steps = with_coins_of_a_known_customer(steps);
+        let world = World::with(&denoms(), limited_config(), |rules| rules);
+        for verdict in check(&world, &steps, &[1, 7, 30]).unwrap().0 {
+            let text = match verdict {
+                Ok(outcome) => format!("{outcome:?}"),
+                Err(reason) => reason,
+            };
+            let words = [
+                "KycRequired",
+                "OriginOther",
+                "KycProcessUnknown",
+                "KycChanged",
+                "KycSameOfficer",
+                "NeedsAnother",
+                "Approved",
+                "Rejected",
+                "Withdrawn",
+                "Prepared",
+                "PurseMerged",
+                "CloseRequested",
+            ];
+            for word in words.into_iter().filter(|word| text.contains(word)) {
+                *seen.entry(word).or_default() += 1;
+            }
+        }
+    }
+    assert_eq!(seen.len(), 12, "{seen:?}");
 }
 
 #[test]

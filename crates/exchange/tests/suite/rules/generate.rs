@@ -2,12 +2,17 @@
 //! identifiers.
 
 use batzen_crypto::{CsNonce, HashCode, ShortHash};
+use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
-    Aggregate, CloseReserve, Command, Contract, Credit, Credits, Deposit, PurseCoin, PurseCreate,
-    PurseDelete, PurseDeposit, PurseExpire, PurseMerge, PurseTerms, Recoup, RecoupRefresh, RequestClose,
-    ReserveHistory, ReserveOpen, ReservePurse, TransferFailed, TransferRetry, TransfersDone, Trigger,
+    Aggregate, ClearKycAlert, CloseReserve, Command, Contract, Credit, Credits, DecideKyc, Deposit,
+    FinishKyc, KycProvider, KycRule, KycRules, KycUserType, PurseCoin, PurseCreate, PurseDelete,
+    PurseDeposit, PurseExpire, PurseMerge, PurseTerms, Recoup, RecoupRefresh, RequestClose, RequireKyc,
+    ReserveHistory, ReserveOpen, ReservePurse, RulesConfig, StartKyc, SubmitKyc, TransferFailed,
+    TransferRetry, TransfersDone, Trigger,
 };
-use batzen_tables::exchange::{FreshCoin, PurseMergeRow};
+use batzen_protocol::Duration;
+use batzen_protocol::payto::PaytoUri;
+use batzen_tables::exchange::{FreshCoin, KycOperation, PurseMergeRow};
 use proptest::prelude::*;
 
 use crate::rules::world::*;
@@ -62,16 +67,16 @@ fn credits() -> impl Strategy<Value = Command> {
 
 fn withdrawal() -> impl Strategy<Value = Command> {
     let planchets = prop::collection::vec(0..PLANCHETS, 1..4);
-    (0..RESERVES, planchets, any::<bool>(), prop::bool::weighted(0.1)).prop_map(
-        |(n, planchets, batch, unsigned)| {
+    (0..RESERVES, planchets, any::<bool>(), prop::bool::weighted(0.1), prop::option::weighted(0.9, 0u8..3))
+        .prop_map(|(n, planchets, batch, unsigned, sender)| {
             let planchets: Vec<(u8, u32)> = planchets.into_iter().map(|p| (p, denom_of(p))).collect();
             let Command::Withdraw(mut command) = withdraw(n, &planchets, batch) else { unreachable!() };
+            command.origin = sender.map(h_payto);
             if unsigned {
                 command.planchets[0].ev_sig = None;
             }
             Command::Withdraw(command)
-        },
-    )
+        })
 }
 
 fn history() -> impl Strategy<Value = Command> {
@@ -186,7 +191,7 @@ fn aggregating() -> impl Strategy<Value = Command> {
             complete: odd == 3,
             wtid: wtid(wtid_n),
             request_uid: HashCode::from_bytes([wtid_n; 64]),
-            kyc_hold: (odd == 4).then_some(7),
+            kyc_hold: (odd != 4).then(|| requirement_row(h_payto(account_n), "name")),
         })
     })
 }
@@ -448,6 +453,131 @@ pub fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
         12 => (0u64..600).prop_map(|seconds| vec![Op::Advance(seconds)]),
         1 => (1u32..4).prop_map(|denom| vec![Op::Revoke(denom)]),
     ];
+    prop::collection::vec(one, groups).prop_map(|groups| groups.concat())
+}
+
+/// A configuration that limits every kind of operation, with two providers.
+pub fn limited_config() -> RulesConfig {
+    let rule = |operation, checks: &str, threshold: &str, secs| KycRule {
+        operation,
+        checks: checks.split(' ').map(str::to_owned).collect(),
+        threshold: m(threshold),
+        timeframe: Duration::from_secs(secs),
+    };
+    let provider = |section: &str, checks: &str| KycProvider {
+        section: section.to_owned(),
+        cost: 1,
+        user_type: KycUserType::Individual,
+        checks: checks.split(' ').map(str::to_owned).collect(),
+    };
+    let rules = vec![
+        rule(KycOperation::Withdraw, "name", "15", 600),
+        rule(KycOperation::Withdraw, "address name", "40", 5_000),
+        rule(KycOperation::Deposit, "name", "4", 1_000),
+        rule(KycOperation::Merge, "name", "4", 800),
+        rule(KycOperation::Close, "name", "10", 800),
+    ];
+    let providers = vec![provider("id", "name"), provider("home", "address name")];
+    RulesConfig { kyc: KycRules { rules, providers }, ..config() }
+}
+
+/// An account that is limited: a bank account or a reserve's.
+fn limited_account(n: u8) -> ShortHash {
+    match n.checked_sub(3) {
+        None => h_payto(n),
+        Some(n) => {
+            let payto = PaytoUri::reserve(&config().exchange_base_url, &reserve(n));
+            payto.unwrap().hash()
+        }
+    }
+}
+
+/// Identifies the owner of bank account `n`.
+pub fn known_for_ever(n: u8) -> [Command; 2] {
+    let (h_payto, provider) = (h_payto(n), "home".to_owned());
+    [
+        Command::StartKyc(StartKyc { h_payto, provider: provider.clone(), token: "t".to_owned() }),
+        Command::FinishKyc(FinishKyc {
+            h_payto,
+            provider,
+            provider_user_id: "u".to_owned(),
+            attributes: Vec::new(),
+            validity: Duration::FOREVER,
+        }),
+    ]
+}
+
+fn identifying() -> impl Strategy<Value = Command> {
+    let provider = prop::sample::select(vec!["id", "home"]);
+    (0u8..3 + RESERVES, provider, 0u8..12, 0u8..2, 0u64..3).prop_map(|(n, provider, kind, choice, time_s)| {
+        let (h_payto, provider) = (limited_account(n), provider.to_owned());
+        let validity = Duration::from_secs(300 * (time_s + 1));
+        match kind {
+            0 => Command::RequireKyc(RequireKyc { h_payto, checks: "name".to_owned() }),
+            1..4 => Command::StartKyc(StartKyc { h_payto, provider, token: choice.to_string() }),
+            4 | 5 => Command::FinishKyc(FinishKyc {
+                h_payto,
+                provider,
+                provider_user_id: "u".to_owned(),
+                attributes: vec![choice; usize::from(choice)],
+                validity,
+            }),
+            6 | 7 => Command::SubmitKyc(SubmitKyc {
+                h_payto,
+                provider,
+                token: choice.to_string(),
+                attributes: vec![7],
+            }),
+            8..11 => Command::DecideKyc(DecideKyc {
+                h_payto,
+                provider,
+                submitted: vec![7],
+                officer: if choice == 0 { "alice" } else { "bob" }.to_owned(),
+                approved: time_s > 0,
+                reason: "r".to_owned(),
+                time: at(time_s),
+                validity,
+            }),
+            _ => Command::ClearKycAlert(ClearKycAlert { h_payto, time: at(time_s) }),
+        }
+    })
+}
+
+/// A customer fills in the form, and officers decide.
+fn form() -> impl Strategy<Value = Vec<Op>> {
+    (0u8..3 + RESERVES, 0u64..9, 0u8..4).prop_map(|(n, time_s, kind)| {
+        let (h_payto, provider) = (limited_account(n), "id".to_owned());
+        let start = StartKyc { h_payto, provider: provider.clone(), token: "0".to_owned() };
+        let (token, attributes) = ("0".to_owned(), vec![7]);
+        let submit = SubmitKyc { h_payto, provider: provider.clone(), token, attributes };
+        let decide = |officer: &str, later_s| {
+            Command::DecideKyc(DecideKyc {
+                h_payto,
+                provider: provider.clone(),
+                submitted: vec![7],
+                officer: officer.to_owned(),
+                approved: kind != 0,
+                reason: "r".to_owned(),
+                time: at(10 * time_s + later_s),
+                validity: Duration::from_secs(400),
+            })
+        };
+        [
+            Command::StartKyc(start),
+            Command::SubmitKyc(submit),
+            decide("alice", 0),
+            decide("alice", 1),
+            decide("bob", 2),
+        ]
+        .map(doing)
+        .to_vec()
+    })
+}
+
+/// Many steps in groups, with customers who are identified.
+pub fn limited_ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
+    let identifying = identifying().prop_map(|command| vec![doing(command)]);
+    let one = prop_oneof![16 => ops(1..6), 4 => identifying, 1 => form()];
     prop::collection::vec(one, groups).prop_map(|groups| groups.concat())
 }
 

@@ -2,6 +2,7 @@
 //! Written from the text of the rules and not from their code, so that a comparison can find mistakes in
 //! either.
 
+mod kyc;
 mod purses;
 mod refresh;
 
@@ -12,12 +13,13 @@ use batzen_crypto::{
 };
 use batzen_exchange::rules::{
     CloseReserve, Closed, Command, ConflictReason, Credited, Credits, DenomProblem, DenomTerms, Deposit,
-    Deposited, DepositedCoin, HistoryPaid, Outcome, PresentedCoin, Refund, Refunded, Refusal, ReserveHistory,
-    ReserveOpened, RulesConfig, TransferMarked, Withdraw, Withdrawn,
+    Deposited, DepositedCoin, HistoryPaid, KycAlertCleared, Outcome, PresentedCoin, Refund, Refunded,
+    Refusal, ReserveHistory, ReserveOpened, RulesConfig, TransferMarked, Withdraw, Withdrawn,
 };
 use batzen_protocol::{Money, Timestamp};
-use batzen_tables::exchange::{DenomSerial, DepositKey, FreshCoin};
+use batzen_tables::exchange::{DenomSerial, DepositKey, FreshCoin, KycOperation};
 
+use kyc::Customers;
 use purses::Purse;
 
 /// Hundred-millionths of the currency, signed.
@@ -153,6 +155,7 @@ pub struct Model {
     close_requests: BTreeMap<(EddsaPublicKey, Timestamp), (Units, ShortHash, bool)>,
     /// Transfers that came after the current aggregation looked.
     unseen_transfers: BTreeSet<Wtid>,
+    customers: Customers,
     income: Units,
 }
 
@@ -207,6 +210,7 @@ impl Model {
             opens: BTreeMap::new(),
             close_requests: BTreeMap::new(),
             unseen_transfers: BTreeSet::new(),
+            customers: Customers::default(),
             income: 0,
         }
     }
@@ -367,16 +371,14 @@ impl Model {
             Command::PurseDelete(command) => Outcome::PurseDelete(self.delete(command, now)?),
             Command::PurseExpire(command) => Outcome::PurseExpire(self.expire(command, now)?),
             Command::ReserveOpen(command) => Outcome::ReserveOpen(self.open(command, now)?),
-            Command::RequestClose(command) => Outcome::RequestClose(self.request_close(command)?),
-            Command::RequireKyc(_)
-            | Command::StartKyc(_)
-            | Command::FinishKyc(_)
-            | Command::SubmitKyc(_)
-            | Command::DecideKyc(_)
-            | Command::ClearKycAlert(_)
-            | Command::ExecuteDrain(_)
-            | Command::Management(_)
-            | Command::Lease(_) => {
+            Command::RequestClose(command) => Outcome::RequestClose(self.request_close(command, now)?),
+            Command::RequireKyc(command) => Outcome::RequireKyc(self.require(command)),
+            Command::StartKyc(command) => Outcome::StartKyc(self.start(command, now)),
+            Command::FinishKyc(command) => Outcome::FinishKyc(self.finish(command, now)?),
+            Command::SubmitKyc(command) => Outcome::SubmitKyc(self.submit(command)?),
+            Command::DecideKyc(command) => Outcome::DecideKyc(self.decide(command, now)?),
+            Command::ClearKycAlert(_) => Outcome::ClearKycAlert(KycAlertCleared),
+            Command::ExecuteDrain(_) | Command::Management(_) | Command::Lease(_) => {
                 unreachable!("not generated")
             }
         })
@@ -466,6 +468,15 @@ impl Model {
                     Some(Shortage::Reserve(command.reserve_pub, price)),
                 ));
             }
+            if let Some(origin) = reserve.origin
+                && self.config.kyc.limits(KycOperation::Withdraw)
+            {
+                if command.origin != Some(origin) {
+                    return Err(Refusal::OriginOther.into());
+                }
+                self.limit(KycOperation::Withdraw, origin, price, now)?;
+            }
+            let reserve = self.reserves.get_mut(&command.reserve_pub).unwrap();
             reserve.log.push(-price);
             reserve.gc = reserve.gc.max(now.saturating_add(self.config.legal_reserve_expiration));
             for (index, planchet) in command.planchets.iter().enumerate() {

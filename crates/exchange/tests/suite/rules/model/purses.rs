@@ -11,7 +11,7 @@ use batzen_exchange::rules::{
 };
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
-    ContractRow, DenomSerial, PurseDepositRow, PurseMergeRow, PurseMode, PurseRow, PurseState,
+    ContractRow, DenomSerial, KycOperation, PurseDepositRow, PurseMergeRow, PurseMode, PurseRow, PurseState,
 };
 
 use super::{Model, Refused, Shortage, Step, Units, money, short_reserve, u};
@@ -199,6 +199,8 @@ impl Model {
         let target = u(purse.terms.target);
         purse.decision = Some((PurseState::Paid, now));
         self.income += purse.contributed() - target;
+        let account = self.reserve_account(&purse.merge.as_ref().unwrap().reserve_pub);
+        self.count(KycOperation::Merge, account, target, now);
         let until = now.saturating_add(self.config.legal_reserve_expiration);
         self.fill(purse.merge.as_ref().unwrap().reserve_pub, target, until, now);
     }
@@ -223,11 +225,21 @@ impl Model {
         if late {
             return Err(Refusal::PurseExpired.into());
         }
+        self.limit_merge(&command.reserve_pub, u(purse.terms.target), now)?;
         purse.merge.get_or_insert_with(|| command.merge.clone());
         self.pay_out(&mut purse, now);
         let row = self.row(&purse);
         self.purses.insert(command.purse_pub, purse);
         Ok(PurseMerged { purse: row, is_new: true })
+    }
+
+    /// Merging counts only when it happens.
+    fn limit_merge(&self, reserve_pub: &EddsaPublicKey, target: Units, now: Timestamp) -> Step<()> {
+        let account = self.reserve_account(reserve_pub);
+        match self.missing(KycOperation::Merge, account, target, now) {
+            Some(checks) => Err(Refusal::KycRequired { h_payto: account, checks }.into()),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn ask(&mut self, command: &ReservePurse, now: Timestamp) -> Step<PurseCreated> {
@@ -247,6 +259,7 @@ impl Model {
         if command.terms.expiration <= now {
             return Err(Refusal::PurseExpired.into());
         }
+        self.limit_merge(&command.reserve_pub, u(command.terms.target), now)?;
         let fee = u(command.fee.unwrap_or(Money::ZERO));
         let known = self.reserves.contains_key(&command.reserve_pub);
         match command.fee {
@@ -403,7 +416,7 @@ impl Model {
         Ok(opened)
     }
 
-    pub(super) fn request_close(&mut self, command: &RequestClose) -> Step<CloseRequested> {
+    pub(super) fn request_close(&mut self, command: &RequestClose, now: Timestamp) -> Step<CloseRequested> {
         let reserve = self.reserves.get(&command.reserve_pub).ok_or(Refusal::ReserveUnknown)?;
         let (balance, origin) = (reserve.balance(), reserve.origin);
         if command.method != self.method {
@@ -419,6 +432,9 @@ impl Model {
             return Err(Refusal::TargetMismatch.into());
         }
         if balance > fee {
+            if origin != Some(target) {
+                self.limit(KycOperation::Close, target, balance, now)?;
+            }
             self.targets.entry(command.h_payto).or_insert_with(|| command.payto_uri.clone());
             self.close_requests.insert(key, (balance, command.h_payto, false));
         }

@@ -1,11 +1,12 @@
 //! The model's refreshes, recoups and aggregations.
 
+use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
     Aggregate, Aggregated, DenomProblem, Melt, Melted, PresentedCoin, Recoup, RecoupRefresh, RecoupRefreshed,
     Recouped, Refusal, Reveal, Revealed, Trigger,
 };
 use batzen_protocol::Timestamp;
-use batzen_tables::exchange::{Cipher, DepositKey};
+use batzen_tables::exchange::{Cipher, DepositKey, KycOperation};
 
 use super::{Model, Payment, Refresh, Sent, Step, money, u, unusable};
 
@@ -203,6 +204,17 @@ impl Model {
         self.income += given - total;
         let amount = self.round(total - wire_fee);
         let taken = names.len();
+        if amount > 0
+            && let Some(checks) = self.missing(KycOperation::Deposit, h_payto, total, now)
+        {
+            if command.kyc_hold != Some(requirement_row(h_payto, &checks)) {
+                return Err(Refusal::KycRequired { h_payto, checks }.into());
+            }
+            self.customers.held.insert(key);
+            self.transients.insert(key, (total, command.wtid));
+            return Ok(Aggregated::Transient { taken, total: money(total), more: false });
+        }
+        self.customers.held.remove(&key);
         if amount == 0 {
             self.transients.insert(key, (total, command.wtid));
             return Ok(Aggregated::Transient { taken, total: money(total), more: false });
@@ -211,6 +223,7 @@ impl Model {
         if self.transfers.contains_key(&command.wtid) {
             return Err(Refusal::WtidTaken.into());
         }
+        self.count(KycOperation::Deposit, h_payto, amount, now);
         self.transfers.insert(command.wtid, (amount, Sent::Open));
         self.income += total - amount;
         Ok(Aggregated::Prepared { taken, amount: money(amount) })
