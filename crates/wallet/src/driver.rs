@@ -1,7 +1,10 @@
 //! The driver: makes the core's changes durable, sends its requests, and passes it the answers.
 
 mod actions;
+mod people;
 mod run;
+
+pub use people::PeerRequest;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -69,11 +69,15 @@ impl HttpTransport {
         let mut call = match request.method {
             Method::Get => client.get(&request.url),
             Method::Post => client.post(&request.url),
+            Method::Delete => client.call(batzen_http_client::Method::DELETE, &request.url),
         }
         .timeout(ANSWER_TIMEOUT + Duration::from_millis(request.poll_ms))
         .header("accept", request.accept);
         if let Some((user, password)) = &request.basic_auth {
             call = call.basic_auth(user, password);
+        }
+        if let Some(purse_sig) = &request.purse_sig {
+            call = call.header("taler-purse-signature", &purse_sig.to_string());
         }
         if let Some(body) = &request.body {
             call = call.body("application/json", body.clone());

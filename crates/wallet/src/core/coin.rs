@@ -2,11 +2,13 @@
 
 use batzen_crypto::{
     BlindingSecret, CryptoError, CsNonce, CsRPub, DenomSignature, EddsaPrivateKey, EddsaPublicKey,
-    ExchangeWithdrawValues, HashCode,
+    ExchangeWithdrawValues, HashCode, ShortHash,
 };
 use batzen_protocol::{Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::CoreError;
+use super::age::CoinAge;
 use super::encoding::text;
 use super::state::OpId;
 
@@ -92,6 +94,9 @@ pub struct Coin {
     /// Clause-Schnorr coins only: the session, needed for recoup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cs: Option<CsSession>,
+    /// Coins of age-restricted denominations only: the age commitment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age: Option<CoinAge>,
     /// Base URL of the exchange that issued it.
     pub exchange: String,
     /// Its denomination.
@@ -107,4 +112,26 @@ pub struct Coin {
     pub remaining: Money,
     /// When it was issued.
     pub created: Timestamp,
+}
+
+impl Coin {
+    /// The hash of its age commitment, if it has one.
+    ///
+    /// # Errors
+    /// Cannot happen in this wallet's records.
+    pub fn h_age(&self) -> Result<Option<ShortHash>, CoreError> {
+        self.age.as_ref().map(CoinAge::hash).transpose()
+    }
+
+    /// The same in the form that signatures cover: all zero without commitment.
+    pub(crate) fn signed_h_age(&self) -> Result<ShortHash, CoreError> {
+        Ok(self.h_age()?.unwrap_or(ShortHash::ZERO))
+    }
+
+    /// Whether it can pay where the payer must be at least `min_age` years old. A coin without commitment
+    /// counts as an adult's.
+    #[must_use]
+    pub fn can_attest(&self, min_age: u32) -> bool {
+        min_age == 0 || self.age.as_ref().is_none_or(|age| age.can_attest(min_age))
+    }
 }

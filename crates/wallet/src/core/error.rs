@@ -131,6 +131,21 @@ pub enum CoreError {
         /// The limit.
         max: usize,
     },
+    /// The exchange offers no coins with an age limit.
+    #[error("{0} offers no coins with an age limit; choose another exchange")]
+    NoAgeLimit(String),
+    /// The coins that can prove an age do not suffice.
+    #[error(
+        "this payment is for people of {min_age} or more, and only {available} of the {needed} needed are in coins that can prove it: the others were withdrawn with a lower age limit"
+    )]
+    AgeNotProven {
+        /// The minimum age.
+        min_age: u32,
+        /// The amount needed, with the fees as far as they are known.
+        needed: Amount,
+        /// The amount in coins that can prove the age.
+        available: Amount,
+    },
     /// Input is malformed or not acceptable.
     #[error("{what}: {reason}")]
     BadInput {

@@ -12,10 +12,11 @@ use batzen_protocol::signatures::{ExchangeKeySet, SignedMessage};
 use batzen_protocol::{Amount, Currency, Duration, Money, PaytoUri, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::age::AgeLimit;
 use super::encoding::text;
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::select::Offer;
-use super::url::versions_compatible;
+use super::url::{normalise_base_url, versions_compatible};
 use super::{Change, CoreError};
 
 /// The protocol version this wallet speaks, libtool style.
@@ -35,6 +36,21 @@ pub enum CipherChoice {
     Rsa,
     /// Clause Blind Schnorr.
     Cs,
+}
+
+/// The coins that a withdrawal shall yield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct CoinWish {
+    /// Preferred kind of blind signature.
+    pub cipher: CipherChoice,
+    /// The highest age that the coins can prove; `None` for coins without age limit.
+    pub age_limit: Option<u8>,
+}
+
+impl From<CipherChoice> for CoinWish {
+    fn from(cipher: CipherChoice) -> Self {
+        Self { cipher, age_limit: None }
+    }
 }
 
 /// A denomination with its terms, in the exchange's currency.
@@ -131,7 +147,6 @@ impl Denom {
         let margin = Duration::from_micros((window_us / 20).min(600_000_000));
         self.offered
             && !self.revoked
-            && self.key.age_mask == 0
             && self.stamp_start <= now
             && now.saturating_add(margin) < self.stamp_expire_withdraw
     }
@@ -163,6 +178,9 @@ pub struct Terms {
 pub struct Exchange {
     /// Base URL in canonical form; identifies the exchange.
     pub base_url: String,
+    /// The base URL that it announces, as it is spelled there. Wallets of earlier versions did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced_url: Option<String>,
     /// Its currency.
     pub currency: Currency,
     /// Its offline master key, fixed when it was added.
@@ -234,11 +252,53 @@ impl Exchange {
         }
     }
 
-    /// The denominations that can be withdrawn now: for each value the cheapest, and among equally cheap ones
-    /// the newest.
+    /// The URL by which the exchange calls itself in what is signed. Trusted only if it names the same place.
+    #[must_use]
+    pub fn own_url(&self) -> &str {
+        match &self.announced_url {
+            Some(url) if normalise_base_url(url).is_ok_and(|url| url == self.base_url) => url,
+            _ => &self.base_url,
+        }
+    }
+
+    /// The fees for reserves and purses at `time`, if the exchange has published any.
+    #[must_use]
+    pub fn global_fee(&self, time: Timestamp) -> Option<&GlobalFee> {
+        self.global_fees.iter().find(|fee| fee.start_date <= time && time < fee.end_date)
+    }
+
+    /// The age restriction of the coins of a new withdrawal.
+    ///
+    /// # Errors
+    /// [`CoreError::NoAgeLimit`] if a limit is wanted and the exchange offers no such coins.
+    pub fn age_limit(&self, wish: CoinWish, now: Timestamp) -> Result<Option<AgeLimit>, CoreError> {
+        let offered = || self.denoms.values().filter(|denom| denom.can_withdraw(now));
+        let mask = offered().map(|denom| denom.key.age_mask).find(|mask| *mask != 0);
+        match (wish.age_limit, mask) {
+            (Some(_), None) => Err(CoreError::NoAgeLimit(self.base_url.clone())),
+            (limit @ Some(_), Some(mask)) => Ok(Some(AgeLimit::new(mask, limit))),
+            // Some exchanges offer only denominations with age groups: their coins can prove any age.
+            (None, Some(mask)) if offered().all(|denom| denom.key.age_mask != 0) => {
+                Ok(Some(AgeLimit::new(mask, None)))
+            }
+            (None, _) => Ok(None),
+        }
+    }
+
+    /// The denominations without age restriction that can be withdrawn now; see [`Exchange::offers_of`].
     #[must_use]
     pub fn offers(&self, cipher: CipherChoice, now: Timestamp) -> Vec<Offer> {
-        let available = || self.denoms.values().filter(|denom| denom.can_withdraw(now));
+        self.offers_of(cipher, 0, now)
+    }
+
+    /// The denominations with these age groups (0: without) that can be withdrawn now: for each value the
+    /// cheapest, and among equally cheap ones the newest.
+    #[must_use]
+    pub fn offers_of(&self, cipher: CipherChoice, age_mask: u32, now: Timestamp) -> Vec<Offer> {
+        let available = || {
+            let fits = move |denom: &&Denom| denom.key.age_mask == age_mask && denom.can_withdraw(now);
+            self.denoms.values().filter(fits)
+        };
         let liked = |denom: &&Denom| match cipher {
             CipherChoice::Any => true,
             CipherChoice::Rsa => !denom.is_cs(),
@@ -478,6 +538,7 @@ fn build(
     }
     Ok(Exchange {
         base_url: base_url.to_owned(),
+        announced_url: Some(keys.base_url),
         currency,
         master_pub,
         version: keys.version,

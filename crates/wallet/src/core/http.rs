@@ -1,18 +1,21 @@
 //! HTTP as data: the requests that the core wants to send, and their answers. The driver sends them.
 
+use batzen_crypto::EddsaSignature;
 use batzen_protocol::ErrorCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::CoreError;
 
-/// GET or POST, the two methods the protocol uses.
+/// The methods that the protocol uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Reads data.
     Get,
     /// Changes data. Every POST of this protocol can be repeated without harm.
     Post,
+    /// Deletes a purse. A repetition is refused, and the purse's state then tells why.
+    Delete,
 }
 
 impl Method {
@@ -22,6 +25,7 @@ impl Method {
         match self {
             Self::Get => "GET",
             Self::Post => "POST",
+            Self::Delete => "DELETE",
         }
     }
 }
@@ -35,9 +39,9 @@ pub enum Context {
     Info,
     /// Bank that the money comes from.
     Bank,
-    /// Reserves and withdrawals.
+    /// Reserves and withdrawals, and purses that pay into a reserve.
     Withdraw,
-    /// Payments, refunds and tracking of payments.
+    /// Payments, refunds and tracking of payments, and what is paid into purses.
     Deposit,
     /// Melt, reveal and recoup.
     Refresh,
@@ -51,7 +55,7 @@ impl Context {
 /// A request for the driver to send.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HttpRequest {
-    /// GET or POST.
+    /// GET, POST or DELETE.
     pub method: Method,
     /// The complete URL.
     pub url: String,
@@ -61,6 +65,8 @@ pub struct HttpRequest {
     pub accept: &'static str,
     /// Bank credentials (user, password).
     pub basic_auth: Option<(String, String)>,
+    /// The signature of a purse's key, in the header `Taler-Purse-Signature`.
+    pub purse_sig: Option<EddsaSignature>,
     /// Decides which connections may carry it.
     pub context: Context,
     /// How long the server may delay its answer (long poll), in milliseconds. The driver waits that much
@@ -85,6 +91,7 @@ impl HttpRequest {
             body: None,
             accept: "application/json",
             basic_auth: None,
+            purse_sig: None,
             context,
             poll_ms: 0,
         }
@@ -98,6 +105,12 @@ impl HttpRequest {
     pub fn post(context: Context, url: String, body: &impl Serialize) -> Self {
         let body = serde_json::to_vec(body).expect("protocol bodies have texts as keys and finite numbers");
         Self { method: Method::Post, body: Some(body), ..Self::get(context, url) }
+    }
+
+    /// A DELETE of a purse, signed by its key.
+    #[must_use]
+    pub fn delete(context: Context, url: String, purse_sig: EddsaSignature) -> Self {
+        Self { method: Method::Delete, purse_sig: Some(purse_sig), ..Self::get(context, url) }
     }
 
     /// The same request with a long poll of `ms` milliseconds.

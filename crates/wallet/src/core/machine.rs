@@ -9,6 +9,7 @@ use batzen_protocol::Timestamp;
 use super::entropy::Entropy;
 use super::evidence::{self, Disputed};
 use super::http::{HttpRequest, HttpResponse};
+use super::purse::{income, payment as purse_payment};
 use super::state::{Change, Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, payment, recoup, refresh, refund, withdraw};
 
@@ -49,6 +50,8 @@ pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next, CoreErr
         OpKind::Refresh(record) => refresh::next(state, operation, record)?,
         OpKind::Recoup(record) => recoup::next(state, operation, record)?,
         OpKind::Refund(record) => refund::next(state, operation, record)?,
+        OpKind::PursePayment(record) => purse_payment::next(state, operation, record, poll_ms)?,
+        OpKind::PurseIncome(record) => income::next(state, operation, record, poll_ms)?,
     };
     Ok(Next::Request(Box::new(request)))
 }
@@ -107,6 +110,8 @@ fn take_in(
         OpKind::Refresh(record) => refresh::receive(&mut step, *record, response)?,
         OpKind::Recoup(record) => recoup::receive(&mut step, *record, response)?,
         OpKind::Refund(record) => refund::receive(&mut step, *record, response)?,
+        OpKind::PursePayment(record) => purse_payment::receive(&mut step, *record, response)?,
+        OpKind::PurseIncome(record) => income::receive(&mut step, *record, response)?,
     }
     let Step { mut draft, mut operation, waiting, .. } = step;
     operation.last_error.clone_from(&waiting);

@@ -8,6 +8,7 @@
 //! [`planchet`], [`refresh::Session`] and [`select`] need no state. Load generators and other wallets can use
 //! them.
 
+pub mod age;
 pub mod coin;
 pub mod encoding;
 mod entropy;
@@ -15,10 +16,12 @@ mod error;
 pub mod evidence;
 pub mod exchange;
 pub mod http;
+pub mod kyc;
 mod machine;
 pub mod payment;
 pub mod planchet;
 mod proof;
+pub mod purse;
 pub mod recoup;
 pub mod refresh;
 pub mod refund;

@@ -29,7 +29,11 @@ pub use record::*;
 pub const MAX_COINS: usize = 256;
 
 /// The coins of `exchange` that can pay now.
-fn candidates(state: &WalletState, exchange: &Exchange, now: Timestamp) -> Result<Vec<Candidate>, CoreError> {
+pub(super) fn candidates(
+    state: &WalletState,
+    exchange: &Exchange,
+    now: Timestamp,
+) -> Result<Vec<Candidate>, CoreError> {
     state
         .fresh_coins(&exchange.base_url, now)
         .map(|coin| {
@@ -56,7 +60,7 @@ pub fn preview(
     choose(state, exchange, &have, target, now)
 }
 
-fn choose(
+pub(super) fn choose(
     state: &WalletState,
     exchange: &Exchange,
     have: &[Candidate],
@@ -318,10 +322,10 @@ pub(crate) fn sign_deposit(
     payment: &Payment,
     part: &PaymentCoin,
     coin: &Coin,
-) -> EddsaSignature {
-    WalletCoinDeposit {
+) -> Result<EddsaSignature, CoreError> {
+    let message = WalletCoinDeposit {
         h_contract_terms: payment.h_contract_terms,
-        h_age_commitment: batzen_crypto::ShortHash::ZERO,
+        h_age_commitment: coin.signed_h_age()?,
         h_policy: HashCode::ZERO,
         h_wire: payment.h_wire(),
         h_denom_pub: coin.h_denom_pub,
@@ -330,8 +334,8 @@ pub(crate) fn sign_deposit(
         amount_with_fee: exchange.amount(part.amount),
         deposit_fee: exchange.amount(part.fee_deposit),
         merchant_pub: payment.merchant_pub,
-    }
-    .sign(&coin.coin_priv)
+    };
+    Ok(message.sign(&coin.coin_priv))
 }
 
 pub(crate) fn next(
@@ -349,8 +353,8 @@ pub(crate) fn next(
             contribution: exchange.amount(part.amount),
             denom_pub_hash: coin.h_denom_pub,
             ub_sig: coin.denom_sig.clone(),
-            h_age_commitment: None,
-            coin_sig: sign_deposit(exchange, payment, part, coin),
+            h_age_commitment: coin.h_age()?,
+            coin_sig: sign_deposit(exchange, payment, part, coin)?,
         });
     }
     let refund_deadline = (payment.refund_deadline != Timestamp::ZERO).then_some(payment.refund_deadline);
@@ -364,7 +368,7 @@ pub(crate) fn next(
                 ub_sig: coin.ub_sig,
                 merchant_pub: payment.merchant_pub,
                 h_contract_terms: payment.h_contract_terms,
-                h_age_commitment: None,
+                h_age_commitment: coin.h_age_commitment,
                 coin_sig: coin.coin_sig,
                 timestamp: payment.timestamp,
                 refund_deadline,

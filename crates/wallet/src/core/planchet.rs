@@ -4,8 +4,8 @@
 
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, BlindingSecret, CoinSecrets, CsNonce, DenomSignature,
-    EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode, PlanchetMasterSecret, UnblindState,
-    kdf,
+    EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode, PlanchetMasterSecret, ShortHash,
+    UnblindState, kdf,
 };
 use batzen_protocol::Currency;
 use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
@@ -33,11 +33,16 @@ pub struct Planchet {
 }
 
 impl Planchet {
-    /// Blinds a coin for `denom`.
+    /// Blinds a coin for `denom`, with the hash of its age commitment if it has one.
     ///
     /// # Errors
     /// If the denomination's key or the R values would mark coins, or the ciphers do not match.
-    pub fn new(secrets: CoinSecrets, denom: &Denom, cs: Option<&CsSession>) -> Result<Self, CoreError> {
+    pub fn new(
+        secrets: CoinSecrets,
+        denom: &Denom,
+        cs: Option<&CsSession>,
+        h_age: Option<&ShortHash>,
+    ) -> Result<Self, CoreError> {
         let values = withdraw_values(cs);
         let coin_pub = secrets.coin_pub();
         let nonce = cs.map(|session| session.nonce);
@@ -47,7 +52,7 @@ impl Planchet {
             nonce.as_ref(),
             &coin_pub,
             &secrets.blinding,
-            None,
+            h_age,
         )?;
         Ok(Self {
             h_coin_ev: blinded.hash(&denom.h_denom_pub),
@@ -100,12 +105,13 @@ pub fn withdraw_planchet(
     index: u32,
     denom: &Denom,
     cs: Option<&CsSession>,
+    h_age: Option<&ShortHash>,
 ) -> Result<Planchet, CoreError> {
     let secrets = match cs {
         None => CoinSecrets::from_withdrawal_seed(seed.as_bytes(), index),
         Some(_) => CoinSecrets::from_master(&master_secret(seed, index), &withdraw_values(cs)),
     };
-    Planchet::new(secrets, denom, cs)
+    Planchet::new(secrets, denom, cs, h_age)
 }
 
 /// The signed request that withdraws one coin from a reserve.

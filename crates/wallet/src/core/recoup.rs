@@ -132,7 +132,7 @@ pub(crate) fn next(
         ewv: planchet::withdraw_values(coin.cs.as_ref()),
         coin_blind_key_secret: coin.blinding.clone(),
         coin_sig,
-        h_age_commitment: None,
+        h_age_commitment: coin.h_age()?,
         cs_nonce: coin.cs.map(|session| session.nonce),
     };
     Ok(HttpRequest::post(

@@ -4,14 +4,14 @@
 //! the other two. Everything follows from one stored secret, so a killed refresh continues with the same
 //! requests.
 
-use batzen_crypto::ecdh::ecdh_eddsa_pubs;
+use batzen_crypto::ecdh::{ecdh_eddsa_pub, ecdh_eddsa_pubs};
 use batzen_crypto::refresh::{
     Candidate, FreshCoin, FreshDenom, KAPPA, MAX_FRESH_COINS, RefreshCommitment, derive_candidates,
     transfer_priv_from_master_secret,
 };
 use batzen_crypto::{
-    CoinSecrets, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues,
-    HashCode, RefreshMasterSecret, ShortHash,
+    AgeCommitment, CoinSecrets, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, EddsaSignature,
+    ExchangeWithdrawValues, HashCode, RefreshMasterSecret, TransferSecret,
 };
 use batzen_protocol::signatures::{
     ExchangeConfirmMelt, SignedMessage, WalletCoinLink, WalletCoinMelt, Zeros,
@@ -19,6 +19,7 @@ use batzen_protocol::signatures::{
 use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::age::CoinAge;
 use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
 use super::encoding::text;
 use super::exchange::{CipherChoice, Exchange};
@@ -131,6 +132,8 @@ pub struct Session<'a> {
     pub secret: &'a RefreshMasterSecret,
     /// Fresh denominations, with the exchange's first messages for Clause-Schnorr.
     pub fresh: Vec<(&'a super::exchange::Denom, ExchangeWithdrawValues)>,
+    /// The age commitment of the melted coin, if it has one.
+    pub old_age: Option<AgeCommitment>,
 }
 
 impl Session<'_> {
@@ -148,6 +151,11 @@ impl Session<'_> {
     #[must_use]
     pub fn transfer_priv(&self, candidate: u32) -> EcdhePrivateKey {
         transfer_priv_from_master_secret(self.secret, self.old_coin.0, candidate)
+    }
+
+    /// The secret that a candidate's transfer key shares with the melted coin.
+    fn transfer_secret(&self, candidate: u32) -> Result<TransferSecret, CoreError> {
+        Ok(ecdh_eddsa_pub(&self.transfer_priv(candidate), &self.old_coin.1)?)
     }
 
     /// The coins of a candidate.
@@ -172,7 +180,12 @@ impl Session<'_> {
         let secrets = secrets.into_iter().collect::<Result<Vec<_>, _>>()?;
         let derivable: Vec<_> = secrets
             .iter()
-            .map(|secret| Candidate { secret, fresh: &fresh, rms: self.rms(), old_age: None })
+            .map(|secret| Candidate {
+                secret,
+                fresh: &fresh,
+                rms: self.rms(),
+                old_age: self.old_age.as_ref(),
+            })
             .collect();
         let mut lists: [Vec<FreshCoin>; N] = [const { Vec::new() }; N];
         for (list, coins) in lists.iter_mut().zip(derive_candidates(&derivable)) {
@@ -210,7 +223,8 @@ fn session<'a>(exchange: &'a Exchange, old: &'a Coin, record: &'a Refresh) -> Re
     for item in &record.fresh {
         fresh.push((exchange.denom(&item.h_denom_pub)?, planchet::withdraw_values(item.cs.as_ref())));
     }
-    Ok(Session { old_coin: (&old.coin_priv, old.coin_pub), secret: &record.secret, fresh })
+    let old_age = old.age.as_ref().map(CoinAge::commitment).transpose()?;
+    Ok(Session { old_coin: (&old.coin_priv, old.coin_pub), secret: &record.secret, fresh, old_age })
 }
 
 /// The coins that `amount` on a coin of this denomination would yield; `None` if it is too little.
@@ -222,7 +236,10 @@ fn plan_fresh(
 ) -> Result<Option<IssuePlan>, CoreError> {
     let fee_melt = exchange.denom(&old.h_denom_pub)?.fee_refresh;
     let Ok(sum) = amount.checked_sub(fee_melt) else { return Ok(None) };
-    let plan = split_into_coins(&exchange.offers(CipherChoice::Any, now), sum, MAX_COINS)?;
+    // Change keeps the age commitment, so it needs the same age groups.
+    let age_mask = old.age.as_ref().map_or(0, |age| age.mask);
+    let offers = exchange.offers_of(CipherChoice::Any, age_mask, now);
+    let plan = split_into_coins(&offers, sum, MAX_COINS)?;
     Ok((!plan.denoms.is_empty()).then_some(plan))
 }
 
@@ -276,6 +293,8 @@ pub(crate) fn is_busy(draft: &Draft<'_>, coin_pub: &EddsaPublicKey) -> bool {
         match &operation.kind {
             OpKind::Withdrawal(_) => false,
             OpKind::Payment(payment) => payment.coins.iter().any(|coin| coin.coin_pub == *coin_pub),
+            OpKind::PursePayment(payment) => payment.holds(coin_pub),
+            OpKind::PurseIncome(_) => false,
             OpKind::Refresh(refresh) => refresh.old_coin_pub == *coin_pub,
             OpKind::Recoup(recoup) => recoup.coin_pub == *coin_pub,
             OpKind::Refund(refund) => refund.items.iter().any(|item| item.coin_pub == *coin_pub),
@@ -373,14 +392,14 @@ pub(crate) fn next(
             let message = WalletCoinMelt {
                 refresh_commitment: rc,
                 h_denom_pub: old.h_denom_pub,
-                h_age_commitment: ShortHash::ZERO,
+                h_age_commitment: old.signed_h_age()?,
                 amount_with_fee: exchange.amount(record.amount),
                 melt_fee: exchange.amount(record.fee_melt),
             };
             let body = MeltRequest {
                 denom_sig: old.denom_sig.clone(),
                 denom_pub_hash: old.h_denom_pub,
-                age_commitment_hash: None,
+                age_commitment_hash: old.h_age()?,
                 confirm_sig: message.sign(&old.coin_priv),
                 value_with_fee: exchange.amount(record.amount),
                 rc,
@@ -417,7 +436,7 @@ pub(crate) fn next(
                 link_sigs,
                 coin_evs: coins.into_iter().map(|coin| coin.planchet).collect(),
                 new_denoms_h: record.fresh.iter().map(|item| item.h_denom_pub).collect(),
-                old_age_commitment: None,
+                old_age_commitment: old.age.as_ref().map(|age| age.keys.clone()),
                 rms: session.rms().cloned(),
             };
             Ok(HttpRequest::post(Context::Refresh, format!("{base}refreshes/{rc}/reveal"), &body))
@@ -635,7 +654,12 @@ fn after_reveal(
     }
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     let old = step.draft.coin(&record.old_coin_pub)?.clone();
-    let coins = session(&exchange, &old, &record)?.candidate(chosen(&step.operation, &record)?)?;
+    let (session, chosen) = (session(&exchange, &old, &record)?, chosen(&step.operation, &record)?);
+    let coins = session.candidate(chosen)?;
+    let age = match &old.age {
+        Some(age) => Some(age.derive(&session.transfer_secret(chosen)?)?),
+        None => None,
+    };
     for ((fresh, item), signature) in coins.into_iter().zip(&record.fresh).zip(&answer.ev_sigs) {
         let denom_sig = fresh
             .unblind
@@ -647,6 +671,7 @@ fn after_reveal(
             coin_priv,
             blinding,
             cs: item.cs,
+            age: age.clone(),
             exchange: exchange.base_url.clone(),
             h_denom_pub: item.h_denom_pub,
             denom_sig,

@@ -15,6 +15,7 @@ use super::coin::{Coin, CoinStatus};
 use super::evidence::{Dispute, Evidence, EvidenceId};
 use super::exchange::{Denom, Exchange};
 use super::payment::Payment;
+use super::purse::{Direction, PurseIncome, PursePayment};
 use super::recoup::Recoup;
 use super::refresh::Refresh;
 use super::refund::Refund;
@@ -59,18 +60,30 @@ pub enum OpKind {
     Recoup(Box<Recoup>),
     /// A refund from a merchant.
     Refund(Box<Refund>),
+    /// Coins into a purse: money sent to somebody, or a request paid.
+    PursePayment(Box<PursePayment>),
+    /// Money from a purse: sent by somebody, or requested.
+    PurseIncome(Box<PurseIncome>),
 }
 
 impl OpKind {
     /// Its name in one word.
     #[must_use]
-    pub const fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Withdrawal(_) => "withdrawal",
             Self::Payment(_) => "payment",
             Self::Refresh(_) => "refresh",
             Self::Recoup(_) => "recoup",
             Self::Refund(_) => "refund",
+            Self::PursePayment(record) => match record.direction {
+                Direction::Push => "send",
+                Direction::Pull => "pay-request",
+            },
+            Self::PurseIncome(record) => match record.direction {
+                Direction::Push => "receive",
+                Direction::Pull => "request",
+            },
         }
     }
 }

@@ -9,15 +9,16 @@ use std::collections::BTreeMap;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use serde::Serialize;
 
-use super::CoreError;
 use super::coin::{Coin, CoinStatus};
 use super::evidence::EvidenceId;
 use super::exchange::{Denom, Exchange};
 use super::payment::PaymentStage;
+use super::purse::{Direction, IncomeStage, PayStage};
 use super::refresh::{RefreshReason, RefreshStage, is_busy};
 use super::refund::RefundState;
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::withdraw::{Origin, PlanchetState, WithdrawStage};
+use super::{CoreError, purse};
 use effect::{effect, losses, signed, summary_row};
 pub use left::{Left, left};
 pub use wait::{Wait, wait};
@@ -115,7 +116,7 @@ fn exchange_balance(
         *sum = sum.checked_add(coin.remaining)?;
     }
     for operation in state.open_operations().filter(|operation| operation.exchange == exchange.base_url) {
-        let comes = !matches!(operation.kind, OpKind::Payment(_));
+        let comes = !matches!(operation.kind, OpKind::Payment(_) | OpKind::PursePayment(_));
         let sum = match (operation.dispute, comes) {
             (Some(_), _) => &mut disputed,
             (None, true) => &mut incoming,
@@ -162,9 +163,11 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
         OpKind::Withdrawal(record) => {
             let (open, _) = record.totals(exchange, &[PlanchetState::Open])?;
             let expected = record.amount.checked_add(record.recouped)?;
-            Ok(if record.planchets.is_empty() { expected } else { open })
+            Ok(if record.planchets.is_empty() { expected } else { open.checked_add(record.unplanned)? })
         }
         OpKind::Payment(record) => Ok(record.totals()?.0),
+        OpKind::PursePayment(record) => Ok(record.totals()?.0),
+        OpKind::PurseIncome(record) => Ok(record.expected()),
         // Nothing of it counts as spent before the exchange has confirmed it.
         OpKind::Refresh(record) if operation.dispute.is_some() => Ok(record.amount),
         OpKind::Refresh(record) => record.value(),
@@ -197,8 +200,8 @@ pub struct Transaction {
     /// Number of the operation; `None` for a row that stands for no single operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<OpId>,
-    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup` or `refund`; without number `refreshes`,
-    /// `expired` or `spent-elsewhere`.
+    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup`, `refund`, `send`, `receive`, `request` or
+    /// `pay-request`; without number `refreshes`, `expired` or `spent-elsewhere`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// When it began.
@@ -234,6 +237,9 @@ pub struct Transaction {
     /// The contract of a payment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub h_contract_terms: Option<String>,
+    /// The URI to give to the other person, while money that was sent or requested waits for her.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
 }
 
 /// The history, newest first. Refreshes are included if requested, disputed, or failed with a loss.
@@ -355,6 +361,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
         payto: None,
         reserve_pub: None,
         h_contract_terms: None,
+        uri: None,
     };
     match &operation.kind {
         OpKind::Withdrawal(record) => {
@@ -371,6 +378,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                     "by bank transfer"
                 }
                 Origin::Recoup => "of money paid back for revoked coins",
+                Origin::Purse => "of received money",
             };
             line.description = format!("Withdrawal {from}");
             if line.coins > 0 || !record.planchets.is_empty() {
@@ -381,10 +389,12 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                 ));
             }
             if !record.leftover.is_zero() {
-                line.description.push_str(&format!(
-                    "; {} fit into no coin and return to the sender when the reserve closes",
-                    exchange.amount(record.leftover)
-                ));
+                let then = match record.origin {
+                    Origin::Purse => "stay in the reserve until more money comes",
+                    _ => "return to the sender when the reserve closes",
+                };
+                let leftover = exchange.amount(record.leftover);
+                line.description.push_str(&format!("; {leftover} fit into no coin and {then}"));
             }
             if record.stage == WithdrawStage::Aborted || (running == Status::Done && line.coins == 0) {
                 line.status = Status::Failed;
@@ -490,8 +500,53 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                 line.message = Some(failures.join("; "));
             }
         }
+        OpKind::PursePayment(record) => {
+            let (_, fees) = record.totals()?;
+            line.amount = exchange.amount(record.terms.amount);
+            line.fees = exchange.amount(fees);
+            line.coins = record.coins.len();
+            line.h_contract_terms = Some(record.terms.h_contract_terms.to_string());
+            let what = match record.direction {
+                Direction::Push => "Sent",
+                Direction::Pull => "Request paid",
+            };
+            line.description = format!("{what}{}: {}", about(&record.terms.summary), line.amount);
+            if !fees.is_zero() {
+                line.description.push_str(&format!(" plus {} deposit fee", line.fees));
+            }
+            if record.stage == PayStage::Open {
+                line.uri = Some(purse::uri(record.direction, &operation.exchange, &record.contract_priv));
+            }
+            if matches!(record.stage, PayStage::Failed | PayStage::Returned) {
+                line.status = Status::Failed;
+            }
+            line.message = line.message.or_else(|| record.reason.clone());
+        }
+        OpKind::PurseIncome(record) => {
+            line.amount = exchange.amount(record.terms.amount);
+            line.h_contract_terms = Some(record.terms.h_contract_terms.to_string());
+            line.reserve_pub = Some(record.reserve_priv.public_key().to_string());
+            let what = match (record.direction, record.stage) {
+                (Direction::Push, _) => "Received",
+                (Direction::Pull, IncomeStage::Done) => "Request paid to you",
+                (Direction::Pull, _) => "Requested",
+            };
+            line.description = format!("{what}{}: {}", about(&record.terms.summary), line.amount);
+            if record.stage == IncomeStage::Await {
+                line.uri = Some(purse::uri(record.direction, &operation.exchange, &record.contract_priv));
+            }
+            if record.stage == IncomeStage::Failed {
+                line.status = Status::Failed;
+            }
+            line.message = line.message.or_else(|| record.reason.clone());
+        }
     }
     Ok(line)
+}
+
+/// The summary of a payment in a description.
+fn about(summary: &str) -> String {
+    if summary.is_empty() { String::new() } else { format!(" for {summary:?}") }
 }
 
 /// `no fee`, or the fees that are not zero: `EUR:0.02 withdrawal fee`.

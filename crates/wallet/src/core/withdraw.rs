@@ -13,18 +13,19 @@ use batzen_crypto::{EddsaPrivateKey, HashCode, PlanchetMasterSecret};
 use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
 use serde::Deserialize;
 
+use super::age::{AgeLimit, CoinAge};
 use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
-use super::exchange::{CipherChoice, Denom, Exchange};
+use super::exchange::{CipherChoice, CoinWish, Denom, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
+use super::kyc::KycWanted;
 use super::machine::Step;
 use super::proof::denomination::{self, Use};
 use super::select::split_into_coins;
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet};
 use batzen_protocol::api::bank::WithdrawalSelection;
-use batzen_protocol::api::errors::KycRequired;
 use batzen_protocol::api::exchange::{
-    BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrWithdrawRequest, KycRedirect, WithdrawRequest,
+    BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrWithdrawRequest, WithdrawRequest,
     WithdrawValues,
 };
 
@@ -44,22 +45,24 @@ pub fn start(
     base_url: &str,
     amount: Amount,
     origin: Origin,
-    cipher: CipherChoice,
+    wish: CoinWish,
     now: Timestamp,
     entropy: &mut dyn super::Entropy,
 ) -> Result<(OpId, Vec<super::Change>), CoreError> {
     let exchange = state.exchange(base_url)?;
     exchange.require_terms()?;
     let sum = amount.money_in(exchange.currency)?;
-    let preview = preview(exchange, amount, cipher, now)?;
+    let preview = preview(exchange, amount, wish, now)?;
+    let age = exchange.age_limit(wish, now)?;
     debug_assert!(!preview.denoms.is_empty() && sum >= preview.leftover);
     let mut draft = Draft::new(state);
     let stage = match &origin {
         Origin::Bank(_) => WithdrawStage::Select,
-        Origin::Manual { .. } | Origin::Recoup => WithdrawStage::AwaitReserve,
+        Origin::Manual { .. } | Origin::Recoup | Origin::Purse => WithdrawStage::AwaitReserve,
     };
     let reserve_priv = EddsaPrivateKey::from_bytes(entropy.array());
-    let id = put(&mut draft, base_url, reserve_priv, sum, origin, stage, cipher, now, entropy);
+    let coins = (wish.cipher, age);
+    let id = put(&mut draft, base_url, reserve_priv, sum, origin, stage, coins, now, entropy);
     Ok((id, draft.into_changes()))
 }
 
@@ -71,7 +74,7 @@ fn put(
     amount: Money,
     origin: Origin,
     stage: WithdrawStage,
-    cipher: CipherChoice,
+    (cipher, age): (CipherChoice, Option<AgeLimit>),
     now: Timestamp,
     entropy: &mut dyn super::Entropy,
 ) -> OpId {
@@ -82,13 +85,17 @@ fn put(
         seed: PlanchetMasterSecret::from_bytes(entropy.array()),
         amount,
         cipher,
+        age,
+        // Exchanges do not find a reserve for a batch if only purses have paid into it.
+        batch: origin != Origin::Purse,
         origin,
         stage,
         next_index: 0,
         planchets: Vec::new(),
-        batch: true,
         leftover: Money::ZERO,
         recouped: Money::ZERO,
+        from_purses: Money::ZERO,
+        unplanned: Money::ZERO,
         missing: Money::ZERO,
         unproved: Money::ZERO,
         awaited: Money::ZERO,
@@ -139,25 +146,71 @@ pub(crate) fn start_from_recoup(
         amount,
         Origin::Recoup,
         WithdrawStage::AwaitReserve,
-        CipherChoice::Any,
+        (CipherChoice::Any, None),
         step.now,
         step.entropy,
     );
     Ok(())
 }
 
+/// Records the withdrawal of money that a purse paid into a reserve. All purses of an exchange pay into one
+/// reserve, so an open withdrawal from it takes this money along.
+pub(crate) fn start_from_purse(
+    step: &mut Step<'_, '_>,
+    reserve_priv: &EddsaPrivateKey,
+    amount: Money,
+) -> Result<(), CoreError> {
+    let reserve_pub = reserve_priv.public_key();
+    let open = step.draft.operations().find(|operation| {
+        operation.finished.is_none()
+            && matches!(&operation.kind, OpKind::Withdrawal(record) if record.reserve_pub == reserve_pub)
+    });
+    if let Some(mut operation) = open.cloned() {
+        if let OpKind::Withdrawal(record) = &mut operation.kind {
+            record.amount = record.amount.checked_add(amount)?;
+            record.from_purses = record.from_purses.checked_add(amount)?;
+            if !record.planchets.is_empty() {
+                record.unplanned = record.unplanned.checked_add(amount)?;
+            }
+        }
+        step.draft.put_operation(operation);
+        return Ok(());
+    }
+    let base_url = step.operation.exchange.clone();
+    let age = step.draft.exchange(&base_url)?.age_limit(CoinWish::default(), step.now)?;
+    let id = put(
+        &mut step.draft,
+        &base_url,
+        reserve_priv.clone(),
+        amount,
+        Origin::Purse,
+        WithdrawStage::AwaitReserve,
+        (CipherChoice::Any, age),
+        step.now,
+        step.entropy,
+    );
+    let mut operation = step.draft.operation(id)?.clone();
+    if let OpKind::Withdrawal(record) = &mut operation.kind {
+        record.from_purses = amount;
+    }
+    step.draft.put_operation(operation);
+    Ok(())
+}
+
 /// The coins that `amount` would yield now.
 ///
 /// # Errors
-/// [`CoreError::NothingOffered`] or [`CoreError::TooSmall`].
+/// [`CoreError::NothingOffered`], [`CoreError::NoAgeLimit`] or [`CoreError::TooSmall`].
 pub fn preview(
     exchange: &Exchange,
     amount: Amount,
-    cipher: CipherChoice,
+    wish: impl Into<CoinWish>,
     now: Timestamp,
 ) -> Result<super::select::IssuePlan, CoreError> {
     let sum = amount.money_in(exchange.currency)?;
-    let offers = exchange.offers(cipher, now);
+    let wish = wish.into();
+    let age_mask = exchange.age_limit(wish, now)?.map_or(0, |age| age.mask);
+    let offers = exchange.offers_of(wish.cipher, age_mask, now);
     let mut smallest: Option<Money> = None;
     for offer in &offers {
         let cost = offer.value.checked_add(offer.fee_withdraw)?;
@@ -212,13 +265,19 @@ fn work(exchange: &Exchange, record: &Withdrawal) -> Result<Work, CoreError> {
     Ok(if batch.is_empty() { Work::Nothing } else { Work::Issue(batch) })
 }
 
+/// The coin of a planchet's record, before it is signed.
+fn made(record: &Withdrawal, item: &PlanchetRecord, denom: &Denom) -> Result<planchet::Planchet, CoreError> {
+    let h_age = item.age.as_ref().map(CoinAge::hash).transpose()?;
+    planchet::withdraw_planchet(&record.seed, item.index, denom, item.cs.as_ref(), h_age.as_ref())
+}
+
 fn body_for(
     exchange: &Exchange,
     record: &Withdrawal,
     planchet: &PlanchetRecord,
 ) -> Result<WithdrawRequest, CoreError> {
     let denom = exchange.denom(&planchet.h_denom_pub)?;
-    let made = planchet::withdraw_planchet(&record.seed, planchet.index, denom, planchet.cs.as_ref())?;
+    let made = made(record, planchet, denom)?;
     planchet::withdraw_request(&record.reserve_priv, exchange.currency, denom, &made)
 }
 
@@ -272,8 +331,7 @@ pub(crate) fn next(
         }
         WithdrawStage::Withdraw => {
             if let Some(kyc) = &record.kyc {
-                let url = format!("{base}kyc-check/{}/{}/individual", kyc.requirement_row, kyc.h_payto);
-                return Ok(HttpRequest::get(Context::Withdraw, url));
+                return Ok(kyc.request(base, poll_ms));
             }
             let exchange = state.exchange(base)?;
             match work(exchange, record)? {
@@ -449,32 +507,18 @@ fn after_kyc(
     mut record: Withdrawal,
     response: &HttpResponse,
 ) -> Result<(), CoreError> {
-    match response.status {
-        200 | 204 => {
-            record.kyc = None;
-            step.proceed(OpKind::Withdrawal(Box::new(record)));
-            Ok(())
-        }
-        202 => {
-            let pending: KycRedirect = response.json("asking about the identity check")?;
-            if let Some(kyc) = &mut record.kyc {
-                kyc.url = Some(pending.kyc_url);
-            }
-            let reason = kyc_reason(&record);
+    record.kyc = match &record.kyc {
+        Some(kyc) => kyc.receive(response)?,
+        None => None,
+    };
+    match &record.kyc {
+        Some(kyc) => {
+            let reason = kyc.words("your money stays in the reserve");
             step.wait(OpKind::Withdrawal(Box::new(record)), reason);
-            Ok(())
         }
-        _ => Err(response.refusal("asking about the identity check")),
+        None => step.proceed(OpKind::Withdrawal(Box::new(record))),
     }
-}
-
-fn kyc_reason(record: &Withdrawal) -> String {
-    match record.kyc.as_ref().and_then(|kyc| kyc.url.as_ref()) {
-        Some(url) => {
-            format!("the exchange requires an identity check; your money stays in the reserve; visit {url}")
-        }
-        None => "the exchange requires an identity check; your money stays in the reserve".to_owned(),
-    }
+    Ok(())
 }
 
 fn after_withdraw(
@@ -502,14 +546,8 @@ fn after_withdraw(
             _ => take_coins(step, record, &exchange, &asked, response),
         },
         (451, _) => {
-            let answer: KycRequired = response.json("withdrawing coins")?;
-            record.kyc = Some(KycWanted {
-                h_payto: answer.h_payto.to_string(),
-                requirement_row: answer.requirement_row,
-                url: None,
-            });
-            let reason = kyc_reason(&record);
-            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            record.kyc = Some(KycWanted::read(response, "withdrawing coins")?);
+            step.proceed(OpKind::Withdrawal(Box::new(record)));
             Ok(())
         }
         // The endpoint is missing, or some coins of the batch were issued before and the exchange cannot say
@@ -589,16 +627,16 @@ fn take_coins(
         });
     }
     for (&position, signature) in asked.iter().zip(&signatures) {
-        let planchet = &mut record.planchets[position];
+        let planchet = &record.planchets[position];
         let denom: &Denom = exchange.denom(&planchet.h_denom_pub)?;
-        let made = planchet::withdraw_planchet(&record.seed, planchet.index, denom, planchet.cs.as_ref())?;
+        let made = made(&record, planchet, denom)?;
         let denom_sig = made.unblind(signature)?;
-        planchet.state = PlanchetState::Done;
         step.draft.put_coin(Coin {
             coin_pub: made.coin_pub,
             coin_priv: made.coin_priv.clone(),
             blinding: made.blinding.clone(),
             cs: planchet.cs,
+            age: planchet.age.clone(),
             exchange: exchange.base_url.clone(),
             h_denom_pub: planchet.h_denom_pub,
             denom_sig,
@@ -607,6 +645,7 @@ fn take_coins(
             remaining: denom.value,
             created: step.now,
         });
+        record.planchets[position].state = PlanchetState::Done;
     }
     let dropped = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Dropped);
     let open = record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open);

@@ -6,9 +6,10 @@ use batzen_protocol::Amount;
 use super::{ManualWithdrawal, Wallet, WalletError};
 use crate::bank::{self, WithdrawOffer};
 use crate::core::evidence;
-use crate::core::exchange::{CipherChoice, Exchange, ExchangeUpdate, accept_terms};
+use crate::core::exchange::{CoinWish, Exchange, ExchangeUpdate, accept_terms};
 use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::payment::{self, DepositAmount, PaymentReceipt, PaymentRequest, PaymentStage};
+use crate::core::purse::{income, payment as purse_payment};
 use crate::core::refund::{self, RefundPermission};
 use crate::core::state::OpKind;
 use crate::core::url::normalise_base_url;
@@ -122,8 +123,9 @@ impl Wallet {
         &self,
         exchange_url: &str,
         amount: Amount,
-        cipher: CipherChoice,
+        coins: impl Into<CoinWish>,
     ) -> Result<ManualWithdrawal, WalletError> {
+        let wish = coins.into();
         let exchange = self.fresh_exchange(exchange_url).await?;
         let payto = exchange.accounts.first().cloned().ok_or_else(|| CoreError::BadInput {
             what: "exchange",
@@ -131,7 +133,7 @@ impl Wallet {
         })?;
         let operation = self.step(|state, now, entropy| {
             let origin = Origin::Manual { payto };
-            withdraw::start(state, &exchange.base_url, amount, origin, cipher, now, entropy)
+            withdraw::start(state, &exchange.base_url, amount, origin, wish, now, entropy)
         })?;
         self.manual_withdrawal(operation)
     }
@@ -184,9 +186,10 @@ impl Wallet {
         &self,
         offer: &WithdrawOffer,
         exchange_url: Option<&str>,
-        cipher: CipherChoice,
+        coins: impl Into<CoinWish>,
         login: Option<BankLogin>,
     ) -> Result<OpId, WalletError> {
+        let wish = coins.into();
         let url = exchange_url.or(offer.suggested_exchange.as_deref()).ok_or_else(|| {
             CoreError::BadInput { what: "exchange", reason: "the bank suggests none; name one".to_owned() }
         })?;
@@ -217,7 +220,7 @@ impl Wallet {
             confirm: login,
         });
         self.step(|state, now, entropy| {
-            withdraw::start(state, &exchange.base_url, offer.amount, origin, cipher, now, entropy)
+            withdraw::start(state, &exchange.base_url, offer.amount, origin, wish, now, entropy)
         })
     }
 
@@ -248,15 +251,16 @@ impl Wallet {
         password: &str,
         amount: Amount,
         exchange_url: Option<&str>,
-        cipher: CipherChoice,
+        coins: impl Into<CoinWish>,
     ) -> Result<OpId, WalletError> {
+        let wish = coins.into();
         let login = BankLogin {
             access_url: bank::access_url(bank_url)?,
             user: user.to_owned(),
             password: password.to_owned(),
         };
         let offer = self.begin_at_bank(&login, amount).await?;
-        self.accept_withdrawal(&offer, exchange_url, cipher, Some(login)).await
+        self.accept_withdrawal(&offer, exchange_url, wish, Some(login)).await
     }
 
     /// Pays a merchant and waits for the exchange's confirmation. [`Wallet::run_pending`] refreshes the
@@ -331,14 +335,17 @@ impl Wallet {
 
     /// Gives up a withdrawal that has received no money yet, or a disputed payment. Money that arrives later
     /// stays in the reserve and returns to its sender when the reserve closes. Coins of the payment are
-    /// refreshed.
+    /// refreshed. Money that was sent to somebody, and a request for money, are taken back with the next run
+    /// if nobody has accepted or paid them.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If it is none of these.
     pub fn cancel(&self, id: OpId) -> Result<(), WalletError> {
         self.step(|state, now, _| {
             let changes = match state.operation(id)?.kind {
                 OpKind::Withdrawal(_) => withdraw::cancel(state, id, now)?,
+                OpKind::PursePayment(_) => purse_payment::cancel(state, id)?,
+                OpKind::PurseIncome(_) => income::cancel(state, id)?,
                 _ => payment::cancel(state, id, now)?,
             };
             Ok(((), changes))

@@ -11,7 +11,7 @@ use batzen_wallet::{
     CipherChoice, CoinStatus, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, RunUntil,
     Status, Wallet, WalletError,
 };
-use common::{BANK, EXCHANGE, FakeTerms, START, World, amount, check_history};
+use common::{BANK, EXCHANGE, FakeTerms, START, World, amount, check_books, check_history};
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
 
@@ -29,23 +29,6 @@ async fn withdraw_some(wallet: &Wallet, sum: &str, cipher: CipherChoice) {
 
 fn available(wallet: &Wallet) -> String {
     wallet.balance().unwrap()[0].available.to_string()
-}
-
-/// The exchange's books add up, and agree with the wallet's coin by coin.
-fn check_books(world: &World, wallets: &[&Wallet]) {
-    wallets.iter().for_each(|wallet| check_history(wallet));
-    let exchange = world.exchange.lock().unwrap();
-    exchange.check_conservation();
-    let mut held = Money::ZERO;
-    for wallet in wallets {
-        for coin in wallet.coins() {
-            let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
-            held = held.checked_add(value).unwrap();
-            let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
-            assert_eq!(remaining, coin.remaining, "coin {} in state {:?}", coin.coin_pub, coin.status);
-        }
-    }
-    assert_eq!(held, exchange.issued, "every coin that was signed is in a wallet");
 }
 
 fn request(merchant: &EddsaPrivateKey, sum: &str, contract: u8) -> PaymentRequest {

@@ -351,7 +351,7 @@ fn check(world: &World, wallet: &Wallet) {
                 OpKind::Refresh(record) => record.old_coin_pub == coin_pub,
                 OpKind::Recoup(record) => record.coin_pub == coin_pub,
                 OpKind::Refund(record) => record.items.iter().any(|item| item.coin_pub == coin_pub),
-                OpKind::Withdrawal(_) => false,
+                OpKind::Withdrawal(_) | OpKind::PursePayment(_) | OpKind::PurseIncome(_) => false,
             })
         };
         // The protocol does not sign the answer to a recoup-refresh, and provides no history of the old coin.

@@ -8,4 +8,5 @@ mod crash;
 mod false_proofs;
 mod flows;
 mod lying_proxy;
+mod people;
 mod random_lives;

@@ -5,19 +5,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash};
 use batzen_protocol::api::errors::CoinConflict;
 use batzen_protocol::api::exchange::{
-    CoinDeposit, CoinHistoryItem, CoinMelt, CoinRecoup, CoinRecoupRefresh, CoinRefund, OldCoinRecoup,
+    CoinDeposit, CoinHistoryItem, CoinMelt, CoinPurseDeposit, CoinPurseRefund, CoinRecoup, CoinRecoupRefresh,
+    CoinRefund, OldCoinRecoup,
 };
 use batzen_protocol::signatures::{
-    ExchangeConfirmRecoup, ExchangeConfirmRecoupRefresh, MerchantRefund, SignedMessage, WalletCoinDeposit,
-    WalletCoinMelt, WalletCoinRecoup, WalletCoinRecoupRefresh,
+    ExchangeConfirmPurseRefund, ExchangeConfirmRecoup, ExchangeConfirmRecoupRefresh, MerchantRefund,
+    SignedMessage, WalletCoinDeposit, WalletCoinMelt, WalletCoinRecoup, WalletCoinRecoupRefresh,
+    WalletPurseDeposit,
 };
-use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
+use batzen_protocol::{Amount, ErrorCode, Money, Timestamp, hash_text};
 use serde::Deserialize;
 
 use super::super::coin::{Coin, CoinSource, CoinStatus};
 use super::super::exchange::{Denom, Exchange};
 use super::super::http::HttpResponse;
 use super::super::machine::Step;
+use super::super::purse::{PartState, PayStage};
 use super::super::recoup::RecoupStage;
 use super::super::refresh::RefreshStage;
 use super::super::refund::RefundState;
@@ -47,6 +50,13 @@ pub(crate) enum Asked {
         /// Amount with fee.
         amount: Money,
     },
+    /// A deposit into a purse.
+    Purse {
+        /// The purse.
+        purse_pub: EddsaPublicKey,
+        /// Contribution of the coin.
+        amount: Money,
+    },
     /// A recoup, or a recoup of a refreshed coin.
     Recoup,
 }
@@ -60,6 +70,8 @@ pub(crate) struct CoinProof {
     recouped: Vec<Money>,
     /// Operations that the exchange had refused, and that the user accepts as done.
     conceded: BTreeSet<OpId>,
+    /// This wallet's payments into purses that the history lists, and whether they were given back.
+    purses: Vec<(OpId, bool)>,
 }
 
 /// The coin that a conflict answer is about.
@@ -90,7 +102,7 @@ pub(crate) fn verify(
     let denom = exchange.denom(&coin.h_denom_pub)?;
     let conflict: CoinConflict = PROOF.parse(response)?;
     PROOF.check(conflict.coin_pub == *coin_pub, "it is about another coin")?;
-    // This wallet uses each coin key with one denomination, and without age restriction.
+    // This wallet uses each coin key with one denomination and one age commitment, or none.
     PROOF.check(
         response.code() == ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
             && conflict.h_denom_pub == coin.h_denom_pub,
@@ -112,6 +124,8 @@ struct Known {
     deposits: Vec<(Contract, Money, OperationState)>,
     /// Melts by commitment.
     melts: BTreeMap<HashCode, OperationState>,
+    /// Payments into purses: contribution and outcome.
+    purses: BTreeMap<EddsaPublicKey, Vec<(OpId, Money, OperationState)>>,
     /// Confirmed refunds.
     refunds: BTreeSet<(Contract, u64)>,
     /// Confirmed recoups of the coin.
@@ -136,7 +150,21 @@ impl Known {
         let mut known = Self::default();
         for operation in draft.operations() {
             match &operation.kind {
-                OpKind::Withdrawal(_) => {}
+                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) => {}
+                OpKind::PursePayment(payment) => {
+                    let listed = known.purses.entry(payment.purse_pub).or_default();
+                    for part in payment.coins.iter().filter(|part| part.coin_pub == coin_pub) {
+                        let state = match (part.state, payment.stage) {
+                            (PartState::Returned, _) => OperationState::Refused(operation.id),
+                            (PartState::Spent, PayStage::Open | PayStage::Done) => OperationState::Confirmed,
+                            (PartState::Spent | PartState::Doubtful, _) => OperationState::Unanswered,
+                        };
+                        listed.push((operation.id, part.amount, state));
+                    }
+                    for part in payment.refused.iter().filter(|part| part.coin_pub == coin_pub) {
+                        listed.push((operation.id, part.amount, OperationState::Refused(operation.id)));
+                    }
+                }
                 OpKind::Payment(payment) => {
                     let contract = (payment.merchant_pub, payment.h_contract_terms);
                     for part in payment.coins.iter().filter(|part| part.coin_pub == coin_pub) {
@@ -203,6 +231,10 @@ struct Ledger<'a> {
     deposits: BTreeMap<Contract, Money>,
     melts: BTreeSet<HashCode>,
     refunds: BTreeMap<(Contract, u64), Money>,
+    /// Payments into purses: amount, and whether the purse gave it back.
+    purses: BTreeMap<EddsaPublicKey, (Money, bool)>,
+    /// Purses that gave the coin's contribution back: the signed amount and refund fee.
+    purse_refunds: BTreeMap<EddsaPublicKey, (Money, Money)>,
     /// Recoups of the coin: time and amount.
     recoups: BTreeSet<(Timestamp, Money)>,
     /// Recoups into the coin: the other coin, time and amount.
@@ -232,6 +264,8 @@ impl<'a> Ledger<'a> {
             deposits: BTreeMap::new(),
             melts: BTreeSet::new(),
             refunds: BTreeMap::new(),
+            purses: BTreeMap::new(),
+            purse_refunds: BTreeMap::new(),
             recoups: BTreeSet::new(),
             returned: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -246,9 +280,9 @@ impl<'a> Ledger<'a> {
             CoinHistoryItem::Recoup(item) => self.recoup(item),
             CoinHistoryItem::RecoupRefresh(item) => self.recoup_refresh(item),
             CoinHistoryItem::OldCoinRecoup(item) => self.old_coin_recoup(item),
-            CoinHistoryItem::PurseDeposit(_)
-            | CoinHistoryItem::PurseRefund(_)
-            | CoinHistoryItem::ReserveOpenDeposit(_) => {
+            CoinHistoryItem::PurseDeposit(item) => self.purse_deposit(item),
+            CoinHistoryItem::PurseRefund(item) => self.purse_refund(item),
+            CoinHistoryItem::ReserveOpenDeposit(_) => {
                 Err(PROOF.false_proof("it lists a kind of payment that this wallet never makes"))
             }
         }
@@ -363,6 +397,73 @@ impl<'a> Ledger<'a> {
         self.credit(money)
     }
 
+    fn purse_deposit(&mut self, item: &CoinPurseDeposit) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        let message = WalletPurseDeposit {
+            coin_amount: item.amount,
+            h_denom_pub: self.coin.h_denom_pub,
+            h_age_commitment: item.h_age_commitment.unwrap_or(ShortHash::ZERO),
+            purse_pub: item.purse_pub,
+            h_exchange_base_url: hash_text(&item.exchange_base_url),
+        };
+        Self::check_own(message.verify(&self.coin.coin_pub, &item.coin_sig))?;
+        if let Asked::Purse { purse_pub, .. } = self.asked {
+            PROOF.check(item.purse_pub != purse_pub, "it counts the very payment that it refuses")?;
+        }
+        let is_new = self.purses.insert(item.purse_pub, (money, item.refunded)).is_none();
+        PROOF.check(is_new, "it lists a payment into a purse twice")?;
+        self.debit(money)
+    }
+
+    fn purse_refund(&mut self, item: &CoinPurseRefund) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        self.check_fee(&item.refund_fee, self.denom.fee_refund)?;
+        let statement = ExchangeConfirmPurseRefund {
+            purse_pub: item.purse_pub,
+            coin_pub: self.coin.coin_pub,
+            refunded_amount: item.amount,
+            refund_fee: item.refund_fee,
+        };
+        let signature = (&item.exchange_pub, &item.exchange_sig);
+        PROOF.check_exchange(self.exchange, &statement, signature, (Timestamp::ZERO, self.now))?;
+        let is_new = self.purse_refunds.insert(item.purse_pub, (money, item.refund_fee.money)).is_none();
+        PROOF.check(is_new, "it lists what a purse gave back twice")
+    }
+
+    /// Checks payments into purses against what was given back, and against this wallet's records.
+    fn close_purses(&mut self) -> Result<Vec<(OpId, bool)>, CoreError> {
+        for (purse_pub, (refunded, fee)) in std::mem::take(&mut self.purse_refunds) {
+            let paid = self.purses.get(&purse_pub).filter(|(_, is_refunded)| *is_refunded);
+            let (paid, _) = *paid.ok_or_else(|| {
+                PROOF.false_proof("it lists what a purse gave back without the payment into it")
+            })?;
+            // The exchange gives back everything. The fee in its statement is not charged.
+            let is_right = refunded == paid.checked_sub(fee).unwrap_or(Money::ZERO);
+            PROOF.check(is_right, "a purse gave back another amount than was paid into it")?;
+            self.credit(paid)?;
+        }
+        let mut own = Vec::new();
+        for (purse_pub, (money, is_refunded)) in &self.purses {
+            for (id, amount, state) in self.known.purses.get(purse_pub).into_iter().flatten() {
+                PROOF.check(
+                    amount == money || *state != OperationState::Confirmed,
+                    "it lists another amount for a payment into a purse than the exchange confirmed",
+                )?;
+                if amount != money {
+                    continue;
+                }
+                match state {
+                    OperationState::Refused(id) if !is_refunded => {
+                        self.refused.insert(*id);
+                    }
+                    OperationState::Refused(_) => {}
+                    OperationState::Confirmed | OperationState::Unanswered => own.push((*id, *is_refunded)),
+                }
+            }
+        }
+        Ok(own)
+    }
+
     fn check_exchange(
         &self,
         message: &impl SignedMessage,
@@ -436,7 +537,8 @@ impl<'a> Ledger<'a> {
     }
 
     /// Adds up the items, and checks that no confirmed refund or recoup is missing.
-    fn close(self, accept_refused: bool) -> Result<CoinProof, CoreError> {
+    fn close(mut self, accept_refused: bool) -> Result<CoinProof, CoreError> {
+        let purses = self.close_purses()?;
         let mut refunded: BTreeMap<Contract, Money> = BTreeMap::new();
         for ((contract, _), money) in &self.refunds {
             let sum = refunded.entry(*contract).or_default();
@@ -461,7 +563,9 @@ impl<'a> Ledger<'a> {
             left.map_err(|_| PROOF.false_proof("it takes more from the coin than the coin was worth"))?;
         PROOF.check(left <= value, "it leaves more on the coin than the coin is worth")?;
         let suffices = match self.asked {
-            Asked::Deposit { amount, .. } | Asked::Melt { amount, .. } => left >= amount,
+            Asked::Deposit { amount, .. } | Asked::Melt { amount, .. } | Asked::Purse { amount, .. } => {
+                left >= amount
+            }
             Asked::Recoup => !left.is_zero(),
         };
         PROOF.check(!suffices, "by its own figures enough is left on the coin")?;
@@ -470,7 +574,7 @@ impl<'a> Ledger<'a> {
         }
         // Operations in excess of the wallet's own were made by a copy of this wallet, or refused earlier.
         let recouped = self.recoups.into_iter().skip(self.known.recoups).map(|(_, money)| money).collect();
-        Ok(CoinProof { left, recouped, conceded: self.refused })
+        Ok(CoinProof { left, recouped, conceded: self.refused, purses })
     }
 }
 
@@ -496,7 +600,28 @@ pub(crate) fn accept(
                 refresh.rc = None;
                 refresh.failure.get_or_insert_default().push_str(note);
             }
+            OpKind::PursePayment(payment) => {
+                payment.refused.retain(|part| part.coin_pub != *coin_pub);
+                for part in payment.coins.iter_mut().filter(|part| part.coin_pub == *coin_pub) {
+                    part.state = PartState::Spent;
+                }
+                payment.reason.get_or_insert_default().push_str(note);
+            }
             _ => {}
+        }
+        step.draft.put_operation(operation);
+    }
+    // The payment that is being processed has taken the coin back already.
+    for (id, is_refunded) in proof.purses.iter().filter(|(id, _)| *id != step.operation.id) {
+        let mut operation = step.draft.operation(*id)?.clone();
+        let OpKind::PursePayment(payment) = &mut operation.kind else { continue };
+        for part in payment.coins.iter_mut().filter(|part| part.coin_pub == *coin_pub) {
+            part.state = if *is_refunded { PartState::Returned } else { PartState::Spent };
+        }
+        if !is_refunded && matches!(payment.stage, PayStage::Returned | PayStage::Failed) {
+            payment.stage = PayStage::Done;
+            payment.reason =
+                Some("the receiver got it before it expired, as the exchange has proven".to_owned());
         }
         step.draft.put_operation(operation);
     }

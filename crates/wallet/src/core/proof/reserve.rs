@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::api::errors::InsufficientReserve;
 use batzen_protocol::api::exchange::{
-    ReserveClosing, ReserveCredit, ReserveHistoryItem, ReserveRecoup, ReserveStatus, ReserveWithdraw,
+    ReserveClosing, ReserveCredit, ReserveHistoryItem, ReserveMerge, ReserveRecoup, ReserveStatus,
+    ReserveWithdraw,
 };
 use batzen_protocol::signatures::{
-    ExchangeConfirmRecoup, ExchangeReserveClosed, SignedMessage, WalletReserveWithdraw,
+    ExchangeConfirmRecoup, ExchangeReserveClosed, SignedMessage, WalletAccountMerge, WalletReserveWithdraw,
 };
 use batzen_protocol::{Amount, Money, Timestamp, payto};
 
@@ -16,6 +17,7 @@ use super::super::CoreError;
 use super::super::coin::CoinSource;
 use super::super::exchange::Exchange;
 use super::super::http::HttpResponse;
+use super::super::purse::IncomeStage;
 use super::super::recoup::RecoupStage;
 use super::super::state::{Draft, OpKind};
 use super::super::withdraw::{Origin, Withdrawal};
@@ -66,6 +68,7 @@ pub(crate) fn verify(
         asked,
         now,
         transfers: BTreeMap::new(),
+        merges: BTreeMap::new(),
         recoups: BTreeSet::new(),
         closings: BTreeSet::new(),
         withdrawn: BTreeSet::new(),
@@ -84,6 +87,10 @@ pub(crate) fn verify(
         let listed = Money::checked_sum(listed.map(|(.., money)| *money))?;
         PROOF.check(listed >= confirmed, "it leaves out a recoup that the exchange confirmed")?;
     }
+    for purse_pub in received_purses(draft, &record.reserve_pub) {
+        let is_listed = ledger.merges.get(&purse_pub) == Some(&true);
+        PROOF.check(is_listed, "it leaves out a payment that the exchange confirmed")?;
+    }
     let balance = ledger
         .received
         .checked_sub(ledger.taken)
@@ -92,6 +99,19 @@ pub(crate) fn verify(
     PROOF.check(balance == stated, "its balance is not the sum of its history")?;
     PROOF.check(balance < asked.amount, "by its own figures the reserve holds enough")?;
     Ok(ReserveProof { balance, received: ledger.received, withdrawn: ledger.withdrawn })
+}
+
+/// The purses that paid into a reserve, as the exchange has confirmed.
+fn received_purses(draft: &Draft<'_>, reserve: &EddsaPublicKey) -> Vec<EddsaPublicKey> {
+    let purses = draft.operations().filter_map(|operation| match &operation.kind {
+        OpKind::PurseIncome(income)
+            if income.stage == IncomeStage::Done && income.reserve_priv.public_key() == *reserve =>
+        {
+            Some(income.purse_pub)
+        }
+        _ => None,
+    });
+    purses.collect()
 }
 
 /// Confirmed recoups into a reserve, by coin.
@@ -166,6 +186,8 @@ struct Ledger<'a> {
     now: Timestamp,
     /// Incoming transfers, by sender, row at the bank, and time.
     transfers: BTreeMap<(String, u64, Timestamp), Money>,
+    /// Purses that were merged into the reserve, and whether they paid.
+    merges: BTreeMap<EddsaPublicKey, bool>,
     recoups: BTreeSet<(EddsaPublicKey, Timestamp, Money)>,
     closings: BTreeSet<([u8; 32], Timestamp)>,
     withdrawn: BTreeSet<HashCode>,
@@ -180,10 +202,8 @@ impl Ledger<'_> {
             ReserveHistoryItem::Withdraw(item) => self.withdraw(item),
             ReserveHistoryItem::Recoup(item) => self.recoup(item),
             ReserveHistoryItem::Closing(item) => self.closing(item),
-            ReserveHistoryItem::Merge(_)
-            | ReserveHistoryItem::History(_)
-            | ReserveHistoryItem::Open(_)
-            | ReserveHistoryItem::Close(_) => {
+            ReserveHistoryItem::Merge(item) => self.merge(item),
+            ReserveHistoryItem::History(_) | ReserveHistoryItem::Open(_) | ReserveHistoryItem::Close(_) => {
                 Err(PROOF.false_proof("it lists a kind of operation that this wallet never makes"))
             }
         }
@@ -208,6 +228,31 @@ impl Ledger<'_> {
         let key = (item.sender_account_url.clone(), item.wire_reference, item.timestamp);
         PROOF.check(self.transfers.insert(key, money).is_none(), "it lists a transfer twice")?;
         self.receive(money)
+    }
+
+    fn merge(&mut self, item: &ReserveMerge) -> Result<(), CoreError> {
+        let money = self.money(&item.amount)?;
+        let fee = self.money(&item.purse_fee)?;
+        let message = WalletAccountMerge {
+            purse_expiration: item.purse_expiration,
+            purse_amount: item.amount,
+            purse_fee: item.purse_fee,
+            h_contract_terms: item.h_contract_terms,
+            purse_pub: item.purse_pub,
+            merge_timestamp: item.merge_timestamp,
+            min_age: item.min_age,
+            flags: item.flags,
+        };
+        PROOF.check(
+            message.verify(&self.reserve_pub, &item.reserve_sig),
+            "it lists a merge that the reserve's key did not sign",
+        )?;
+        let is_new = self.merges.insert(item.purse_pub, item.merged).is_none();
+        PROOF.check(is_new, "it lists a merge twice")?;
+        if item.merged {
+            self.receive(money)?;
+        }
+        self.take(fee)
     }
 
     fn withdraw(&mut self, item: &ReserveWithdraw) -> Result<(), CoreError> {

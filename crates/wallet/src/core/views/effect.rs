@@ -13,6 +13,7 @@ use batzen_protocol::{Amount, Money, Timestamp};
 
 use super::super::coin::{Coin, CoinSource};
 use super::super::exchange::Exchange;
+use super::super::purse::{PartState, PursePart};
 use super::super::recoup::RecoupStage;
 use super::super::refresh::RefreshStage;
 use super::super::refund::RefundState;
@@ -42,15 +43,19 @@ pub(super) fn effect(
     let is_open = operation.finished.is_none();
     let is_disputed = is_open && operation.dispute.is_some();
     Ok(match &operation.kind {
+        // The income counts what came through purses, so the withdrawal only counts what it costs.
         OpKind::Withdrawal(record) if is_open && record.planchets.is_empty() => {
-            units(record.amount.checked_add(record.recouped)?)
+            units(record.amount.checked_add(record.recouped)?) - units(record.from_purses)
         }
         OpKind::Withdrawal(record) => {
             let states = [PlanchetState::Done, PlanchetState::Open];
             let states = if is_open { &states[..] } else { &states[..1] };
-            units(record.totals(exchange, states)?.0)
+            let later = if is_open { record.unplanned } else { Money::ZERO };
+            units(record.totals(exchange, states)?.0.checked_add(later)?) - units(record.from_purses)
         }
-        OpKind::Payment(_) | OpKind::Refresh(_) if is_disputed => 0,
+        OpKind::Payment(_) | OpKind::Refresh(_) | OpKind::PursePayment(_) if is_disputed => 0,
+        OpKind::PursePayment(record) => -units(record.totals()?.0),
+        OpKind::PurseIncome(record) => units(record.expected()),
         OpKind::Payment(record) => -units(record.totals()?.0),
         OpKind::Refresh(record) => match record.stage {
             RefreshStage::Failed => 0,
@@ -99,7 +104,13 @@ fn expected(
     };
     for operation in state.operations.values().filter(|operation| operation.exchange == exchange.base_url) {
         match &operation.kind {
-            OpKind::Withdrawal(_) => {}
+            OpKind::Withdrawal(_) | OpKind::PurseIncome(_) => {}
+            OpKind::PursePayment(record) => {
+                for PursePart { coin_pub, amount, state, .. } in &record.coins {
+                    let taken = if *state == PartState::Spent { *amount } else { Money::ZERO };
+                    change(coin_pub, -units(taken), operation);
+                }
+            }
             OpKind::Payment(record) => {
                 for payment::PaymentCoin { coin_pub, amount, .. } in &record.coins {
                     change(coin_pub, -units(*amount), operation);
@@ -226,5 +237,6 @@ pub(super) fn summary_row(
         payto: None,
         reserve_pub: None,
         h_contract_terms: None,
+        uri: None,
     })
 }

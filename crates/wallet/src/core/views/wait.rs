@@ -3,6 +3,7 @@
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 
+use super::super::purse::{IncomeStage, PayStage};
 use super::super::state::{OpKind, WalletOperation, WalletState};
 use super::super::withdraw::WithdrawStage;
 use super::super::{CoreError, recoup::RecoupStage};
@@ -57,6 +58,22 @@ pub fn wait(state: &WalletState, operation: &WalletOperation) -> Result<Wait, Co
             (reason, Some((spendable_until(&record.coin_pub)?, "coin expires")))
         }
         OpKind::Refund(_) => ("waits for the exchange's confirmation", None),
+        OpKind::PursePayment(record) => {
+            let reason = match record.stage {
+                PayStage::Open => "waits for the receiver to accept it",
+                PayStage::Delete | PayStage::Decided => "waits for the exchange to give the money back",
+                _ => "waits for the exchange's confirmation",
+            };
+            (reason, Some((record.terms.expiration, "it expires")))
+        }
+        OpKind::PurseIncome(record) => {
+            let reason = match record.stage {
+                _ if record.kyc.is_some() => "waits for the identity check",
+                IncomeStage::Await => "waits for somebody to pay it",
+                _ => "waits for the exchange's confirmation",
+            };
+            (reason, Some((record.terms.expiration, "it expires")))
+        }
     };
     let until = match operation.dispute {
         Some(dispute) => Some((dispute.retry_at, "request is sent again")),

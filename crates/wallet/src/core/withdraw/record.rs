@@ -5,9 +5,11 @@ use batzen_protocol::Money;
 use serde::{Deserialize, Serialize};
 
 use super::super::CoreError;
+use super::super::age::{AgeLimit, CoinAge};
 use super::super::coin::CsSession;
 use super::super::encoding::text;
 use super::super::exchange::{CipherChoice, Exchange};
+use super::super::kyc::KycWanted;
 
 /// Source of the money.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +24,8 @@ pub enum Origin {
     },
     /// A recoup paid coins of a revoked denomination into the reserve.
     Recoup,
+    /// Other people paid into the reserve with purses.
+    Purse,
 }
 
 /// A withdrawal operation at a bank.
@@ -100,20 +104,11 @@ pub struct PlanchetRecord {
     /// The exchange's first message, for Clause-Schnorr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cs: Option<CsSession>,
+    /// The age commitment of an age-restricted coin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age: Option<CoinAge>,
     /// Its state.
     pub state: PlanchetState,
-}
-
-/// An identity check that the exchange requires first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KycWanted {
-    /// The account that it is about.
-    pub h_payto: String,
-    /// Number of the requirement.
-    pub requirement_row: u64,
-    /// URL for the user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub url: Option<String>,
 }
 
 /// A withdrawal.
@@ -130,6 +125,9 @@ pub struct Withdrawal {
     pub amount: Money,
     /// Preferred kind of blind signature.
     pub cipher: CipherChoice,
+    /// The age restriction of its coins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age: Option<AgeLimit>,
     /// Source of the money.
     pub origin: Origin,
     /// Its stage.
@@ -147,6 +145,12 @@ pub struct Withdrawal {
     /// Amount that recoups paid into the reserve while this withdrawal waited for it.
     #[serde(default, with = "text")]
     pub recouped: Money,
+    /// Part of the amount that came through purses. Their receipts count it, so this withdrawal does not.
+    #[serde(default, with = "text")]
+    pub from_purses: Money,
+    /// Part of the amount that came after the coins were planned. More coins are planned for it later.
+    #[serde(default, with = "text")]
+    pub unplanned: Money,
     /// Amount that this withdrawal expects in the reserve and that the exchange proved to be missing.
     #[serde(default, with = "text")]
     pub missing: Money,

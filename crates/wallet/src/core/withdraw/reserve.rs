@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use batzen_protocol::Money;
 use batzen_protocol::api::exchange::ReserveBalance;
 
+use super::super::CoreError;
+use super::super::age::CoinAge;
 use super::super::exchange::Exchange;
 use super::super::http::HttpResponse;
 use super::super::machine::Step;
 use super::super::proof::reserve as reserve_proof;
 use super::super::select::split_into_coins;
 use super::super::state::OpKind;
-use super::super::{CoreError, planchet};
 use super::{MAX_COINS, Origin, PlanchetRecord, PlanchetState, WithdrawStage, Withdrawal};
 
 /// Most planchets in one withdrawal, including those that yield no coin.
@@ -32,7 +33,9 @@ pub(super) fn after_balance(
         (404, ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN | ErrorCode::NONE) => {
             let reason = match &record.origin {
                 Origin::Manual { .. } => "waiting for your bank transfer to reach the exchange",
-                Origin::Bank(_) | Origin::Recoup => "waiting for the transfer to reach the exchange",
+                Origin::Bank(_) | Origin::Recoup | Origin::Purse => {
+                    "waiting for the transfer to reach the exchange"
+                }
             };
             step.wait(OpKind::Withdrawal(Box::new(record)), reason);
             return Ok(());
@@ -66,7 +69,8 @@ fn plan(
     sum: Money,
 ) -> Result<(), CoreError> {
     let in_work = record.planchets.iter().any(|planchet| planchet.state != PlanchetState::Dropped);
-    let offers = exchange.offers(record.cipher, step.now);
+    let age_mask = record.age.map_or(0, |age| age.mask);
+    let offers = exchange.offers_of(record.cipher, age_mask, step.now);
     if offers.is_empty() && !sum.is_zero() && !in_work {
         record.stage = WithdrawStage::AwaitReserve;
         step.wait(OpKind::Withdrawal(Box::new(record)), "the exchange offers no coins now");
@@ -74,11 +78,14 @@ fn plan(
     }
     let plan = split_into_coins(&offers, sum, MAX_COINS)?;
     record.leftover = plan.leftover;
+    record.unplanned = Money::ZERO;
     for h_denom_pub in plan.denoms {
+        let age = record.age.map(|age| CoinAge::draw(age, step.entropy)).transpose()?;
         record.planchets.push(PlanchetRecord {
             index: record.next_index,
             h_denom_pub,
             cs: None,
+            age,
             state: PlanchetState::Open,
         });
         record.next_index = record
@@ -95,6 +102,11 @@ pub(super) fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
     let has = |state| record.planchets.iter().any(|planchet| planchet.state == state);
     if has(PlanchetState::Open) {
         record.stage = WithdrawStage::Withdraw;
+        step.proceed(OpKind::Withdrawal(Box::new(record)));
+        return;
+    }
+    if !record.unplanned.is_zero() {
+        record.stage = WithdrawStage::AwaitReserve;
         step.proceed(OpKind::Withdrawal(Box::new(record)));
         return;
     }
@@ -179,5 +191,5 @@ fn envelope(
     item: &PlanchetRecord,
 ) -> Result<batzen_crypto::HashCode, CoreError> {
     let denom = exchange.denom(&item.h_denom_pub)?;
-    Ok(planchet::withdraw_planchet(&record.seed, item.index, denom, item.cs.as_ref())?.h_coin_ev)
+    Ok(super::made(record, item, denom)?.h_coin_ev)
 }

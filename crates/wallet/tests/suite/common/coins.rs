@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use batzen_crypto::denom::h_coin_pub;
 use batzen_crypto::refresh::{FreshDenom, KAPPA, RefreshCommitment, recompute_candidate};
 use batzen_crypto::{
-    BlindedPlanchet, CsOperation, DenomPrivateKey, DenomSignature, EcdhePublicKey, EddsaPublicKey,
-    ExchangeWithdrawValues, HashCode, RefreshMasterSecret, ShortHash,
+    AgeCommitment, AgeMask, BlindedPlanchet, CsOperation, DenomPrivateKey, DenomSignature, EcdhePublicKey,
+    EddsaPublicKey, ExchangeWithdrawValues, HashCode, RefreshMasterSecret, ShortHash,
 };
 use batzen_protocol::api::errors::CoinConflict;
 use batzen_protocol::api::exchange::*;
@@ -25,12 +25,14 @@ impl FakeExchange {
         coin_pub: EddsaPublicKey,
         h_denom: &HashCode,
         signature: &DenomSignature,
+        h_age: Option<ShortHash>,
     ) -> &mut CoinRow {
         let denom = self.denom(h_denom).unwrap();
-        assert!(denom.public.verify(&h_coin_pub(&coin_pub, None), signature), "a genuine coin");
+        assert!(denom.public.verify(&h_coin_pub(&coin_pub, h_age.as_ref()), signature), "a genuine coin");
+        assert_eq!(denom.public.age_mask != 0, h_age.is_some(), "coins with age groups have a commitment");
         let remaining = denom.terms.value.money;
         let h_denom = denom.h;
-        self.coins.entry(coin_pub).or_insert(CoinRow { h_denom, remaining, history: Vec::new() })
+        self.coins.entry(coin_pub).or_insert(CoinRow { h_denom, remaining, h_age, history: Vec::new() })
     }
 
     pub(super) fn conflict(&mut self, coin_pub: EddsaPublicKey, code: u32) -> Box<HttpResponse> {
@@ -58,7 +60,7 @@ impl FakeExchange {
             let (fee, h_denom_pub) = (denom.terms.fee_deposit, denom.h);
             let message = WalletCoinDeposit {
                 h_contract_terms: request.h_contract_terms,
-                h_age_commitment: ShortHash::ZERO,
+                h_age_commitment: coin.h_age_commitment.unwrap_or(ShortHash::ZERO),
                 h_policy: HashCode::ZERO,
                 h_wire,
                 h_denom_pub,
@@ -70,7 +72,7 @@ impl FakeExchange {
             };
             assert!(message.verify(&coin.coin_pub, &coin.coin_sig), "coin signature");
             assert!(coin.contribution.money >= fee.money, "F2");
-            self.known_coin(coin.coin_pub, &coin.denom_pub_hash, &coin.ub_sig);
+            self.known_coin(coin.coin_pub, &coin.denom_pub_hash, &coin.ub_sig, coin.h_age_commitment);
             if let Some(row) = self.deposits.get(&key) {
                 if row.coin_sig != coin.coin_sig {
                     let conflict = self.conflict(coin.coin_pub, 1206);
@@ -94,7 +96,7 @@ impl FakeExchange {
                     merchant_pub: request.merchant_pub,
                     h_contract_terms: request.h_contract_terms,
                     h_wire,
-                    h_age_commitment: None,
+                    h_age_commitment: coin.h_age_commitment,
                     h_policy: None,
                     coin_sig: coin.coin_sig,
                 }));
@@ -161,13 +163,14 @@ impl FakeExchange {
         let message = WalletCoinMelt {
             refresh_commitment: request.rc,
             h_denom_pub: denom.h,
-            h_age_commitment: ShortHash::ZERO,
+            h_age_commitment: request.age_commitment_hash.unwrap_or(ShortHash::ZERO),
             amount_with_fee: request.value_with_fee,
             melt_fee: fee,
         };
         assert!(message.verify(&coin_pub, &request.confirm_sig), "coin signature");
         if !self.melts.contains_key(&request.rc) {
-            let row = self.known_coin(coin_pub, &request.denom_pub_hash, &request.denom_sig);
+            let h_age = request.age_commitment_hash;
+            let row = self.known_coin(coin_pub, &request.denom_pub_hash, &request.denom_sig, h_age);
             let Ok(rest) = row.remaining.checked_sub(request.value_with_fee.money) else {
                 return *self.conflict(coin_pub, 1012);
             };
@@ -176,7 +179,7 @@ impl FakeExchange {
                 amount: request.value_with_fee,
                 melt_fee: fee,
                 rc: request.rc,
-                h_age_commitment: None,
+                h_age_commitment: h_age,
                 coin_sig: request.confirm_sig,
             }));
             self.draws += 1;
@@ -214,6 +217,14 @@ impl FakeExchange {
                 Err(response) => return *response,
             }
         }
+        let old = &self.coins[&melt.old_coin];
+        let old_mask = self.denom(&old.h_denom).unwrap().public.age_mask;
+        let old_age = request
+            .old_age_commitment
+            .clone()
+            .map(|keys| AgeCommitment::new(AgeMask::new(old_mask).unwrap(), keys).expect("one key a group"));
+        assert_eq!(old_age.as_ref().map(AgeCommitment::hash), old.h_age, "the old coin's commitment");
+        assert!(denoms.iter().all(|denom| denom.public.age_mask == old_mask), "change keeps the age groups");
         let rms: Option<&RefreshMasterSecret> = request.rms.as_ref();
         let values = |(index, denom): (usize, &&FakeDenom)| match &denom.key {
             DenomPrivateKey::Rsa(_) => ExchangeWithdrawValues::Rsa,
@@ -237,7 +248,8 @@ impl FakeExchange {
             } else {
                 let key = privs.next().unwrap();
                 transfer_pubs[candidate] = key.public_key();
-                planchets[candidate] = recompute_candidate(key, &melt.old_coin, &fresh, rms, None).unwrap();
+                planchets[candidate] =
+                    recompute_candidate(key, &melt.old_coin, &fresh, rms, old_age.as_ref()).unwrap();
             }
         }
         let [first, second, third] = &planchets;
@@ -373,13 +385,13 @@ impl FakeExchange {
             request.cs_nonce.as_ref(),
             &coin_pub,
             &coin_blind,
-            None,
+            request.h_age_commitment.as_ref(),
         )
         .unwrap();
         let reserve = self.withdrawals.keys().find(|(_, h)| *h == h_coin_ev).map(|(reserve, _)| *reserve);
         let old_coin =
             self.melts.values().find(|melt| melt.h_coin_evs.contains(&h_coin_ev)).map(|melt| melt.old_coin);
-        self.known_coin(coin_pub, &request.denom_pub_hash, &request.denom_sig);
+        self.known_coin(coin_pub, &request.denom_pub_hash, &request.denom_sig, request.h_age_commitment);
         let row = self.coins.get_mut(&coin_pub).unwrap();
         let amount = std::mem::take(&mut row.remaining);
         let repeated = row

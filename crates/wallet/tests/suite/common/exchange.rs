@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 
+use super::purses::FakePurse;
 use batzen_crypto::denom::blind_sign_batch;
 use batzen_crypto::{
     BlindedDenomSignature, BlindedPlanchet, CsNonce, CsOperation, DenomPrivateKey, DenomPublicKey,
@@ -32,6 +33,10 @@ pub struct FakeTerms {
     pub has_batch: bool,
     /// Repeated batches are refused, as old exchanges do.
     pub refuses_batch_repetition: bool,
+    /// Age groups of additional denominations; 0 for none.
+    pub age_mask: u32,
+    /// Fee for a purse that a reserve creates.
+    pub fee_purse: u64,
 }
 
 impl Default for FakeTerms {
@@ -43,11 +48,13 @@ impl Default for FakeTerms {
             fee_refund: 1,
             has_batch: true,
             refuses_batch_repetition: false,
+            age_mask: 0,
+            fee_purse: 0,
         }
     }
 }
 
-fn cents(n: u64) -> Money {
+pub(super) fn cents(n: u64) -> Money {
     Money::from_units(u128::from(n) * 1_000_000).unwrap()
 }
 
@@ -69,6 +76,7 @@ pub struct FakeDenom {
 pub(super) struct CoinRow {
     pub(super) h_denom: HashCode,
     pub(super) remaining: Money,
+    pub(super) h_age: Option<ShortHash>,
     pub(super) history: Vec<CoinHistoryItem>,
 }
 
@@ -123,6 +131,7 @@ pub struct FakeExchange {
     pub(super) coins: HashMap<EddsaPublicKey, CoinRow>,
     pub(super) deposits: HashMap<(EddsaPublicKey, EddsaPublicKey, HashCode), DepositRow>,
     pub(super) melts: HashMap<HashCode, MeltRow>,
+    pub(super) purses: HashMap<EddsaPublicKey, FakePurse>,
     bank: HashMap<String, BankOp>,
     pub(super) accounts: HashMap<String, String>,
     /// Sum of the values of all signed coins.
@@ -157,7 +166,13 @@ pub(super) fn error_with(status: u16, code: u32, extra: impl Serialize) -> HttpR
     HttpResponse { status, body: serde_json::to_vec(&body).unwrap(), ..HttpResponse::default() }
 }
 
-fn body<T: DeserializeOwned>(request: &HttpRequest) -> T {
+/// The answer of an exchange that wants to know who its customer is.
+pub(super) fn kyc_required() -> HttpResponse {
+    let kyc = batzen_protocol::api::errors::KycRequired { h_payto: ShortHash::ZERO, requirement_row: 7 };
+    error_with(451, 1028, kyc)
+}
+
+pub(super) fn body<T: DeserializeOwned>(request: &HttpRequest) -> T {
     serde_json::from_slice(request.body.as_ref().expect("a body")).expect("a well-formed body")
 }
 
@@ -177,6 +192,7 @@ impl FakeExchange {
             coins: HashMap::new(),
             deposits: HashMap::new(),
             melts: HashMap::new(),
+            purses: HashMap::new(),
             bank: HashMap::new(),
             accounts: HashMap::new(),
             issued: Money::ZERO,
@@ -193,12 +209,19 @@ impl FakeExchange {
         for keys in [rsa, cs] {
             for (key, value) in keys.iter().zip(VALUES) {
                 exchange.add_denom(key.clone(), value, start);
+                if terms.age_mask != 0 {
+                    exchange.add_denom_of(key.clone(), terms.age_mask, value, start);
+                }
             }
         }
         exchange
     }
 
     pub fn add_denom(&mut self, key: DenomPrivateKey, value: u64, start: Timestamp) {
+        self.add_denom_of(key, 0, value, start);
+    }
+
+    fn add_denom_of(&mut self, key: DenomPrivateKey, age_mask: u32, value: u64, start: Timestamp) {
         let amount = |n| cents(n).of(currency());
         let days = |n| start.saturating_add(Duration::from_days(n));
         let terms = DenominationTerms {
@@ -212,7 +235,7 @@ impl FakeExchange {
             stamp_expire_deposit: days(100),
             stamp_expire_legal: days(400),
         };
-        let public = key.public(0);
+        let public = key.public(age_mask);
         let h = public.h_denom_pub();
         let master_sig = terms.validity(self.master.public_key(), h).sign(&self.master);
         self.denoms.push(FakeDenom { key, public, h, terms, master_sig, listed: true, revoked: false });
@@ -258,6 +281,7 @@ impl FakeExchange {
         let sum = reserves.units() as i128
             + outstanding
             + self.owed
+            + self.in_purses().units() as i128
             + self.fees.units() as i128
             + self.unrevealed().units() as i128;
         assert_eq!(sum, self.bank_in.units() as i128, "the exchange's books add up");
@@ -361,7 +385,7 @@ impl FakeExchange {
                     denom_pub_hash: deposit.denom_pub_hash,
                     ub_sig: deposit.ub_sig,
                     coin_pub: coin.parse().unwrap(),
-                    h_age_commitment: None,
+                    h_age_commitment: deposit.h_age_commitment,
                     coin_sig: deposit.coin_sig,
                 };
                 let batch = BatchDepositRequest {
@@ -402,6 +426,9 @@ impl FakeExchange {
             (Method::Post, ["coins", coin, "recoup-refresh"]) => {
                 self.recoup(coin.parse().unwrap(), &body(request), now, true)
             }
+            (_, ["purses" | "contracts", ..]) | (Method::Post, ["reserves", _, "purse"]) => {
+                self.people(request, &segments, now)
+            }
             (Method::Get, ["kyc-check", ..]) => {
                 if self.kyc {
                     let body =
@@ -432,6 +459,12 @@ impl FakeExchange {
                 }
                 batzen_crypto::DenomKey::Cs(key) => (GroupCipher::Cs, None, Some(*key.as_public_key())),
             };
+            let age_mask = Some(denom.public.age_mask).filter(|mask| *mask != 0);
+            let cipher = match (age_mask, cipher) {
+                (Some(_), GroupCipher::Rsa) => GroupCipher::RsaAgeRestricted,
+                (Some(_), _) => GroupCipher::CsAgeRestricted,
+                (None, cipher) => cipher,
+            };
             for (sum, byte) in all.iter_mut().zip(denom.h.as_bytes()) {
                 *sum ^= byte;
             }
@@ -442,7 +475,7 @@ impl FakeExchange {
                 fee_deposit: denom.terms.fee_deposit,
                 fee_refresh: denom.terms.fee_refresh,
                 fee_refund: denom.terms.fee_refund,
-                age_mask: None,
+                age_mask,
                 hash: denom.h,
                 denoms: vec![GroupMember {
                     rsa_pub,
@@ -494,7 +527,7 @@ impl FakeExchange {
             denoms,
             denominations: groups,
             auditors: Vec::new(),
-            global_fees: Vec::new(),
+            global_fees: vec![self.global_fee()],
             list_issue_date,
             eddsa_pub: self.signer.public_key(),
             eddsa_sig: key_set(batzen_crypto::hash::sha512(&flat)),
@@ -540,7 +573,7 @@ impl FakeExchange {
             return Err(Box::new(error_with(404, 1005, statement)));
         };
         let expire = match oper {
-            "DEPOSIT" | "MELT" => denom.terms.stamp_expire_deposit,
+            "DEPOSIT" | "MELT" | "PURSE CREATE" => denom.terms.stamp_expire_deposit,
             _ => denom.terms.stamp_expire_withdraw,
         };
         let code = if denom.revoked {
@@ -593,6 +626,13 @@ impl FakeExchange {
         if known.len() == planchets.len() && !(batch && self.terms.refuses_batch_repetition) {
             return Ok(known.into_iter().map(|(_, ev_sig)| BlindSignature { ev_sig }).collect());
         }
+        // Batches do not find reserves that only purses have paid into.
+        let is_credit = |item: &ReserveHistoryItem| matches!(item, ReserveHistoryItem::Credit(_));
+        let has_credit =
+            self.reserve_histories.get(&reserve).is_some_and(|items| items.iter().any(is_credit));
+        if batch && !has_credit {
+            return Err(Box::new(error(404, 1027)));
+        }
         if batch && !known.is_empty() {
             return Err(Box::new(error(409, 1175)));
         }
@@ -618,9 +658,7 @@ impl FakeExchange {
             signatures.push(self.sign_blind(denom, &planchet.coin_ev, CsOperation::Withdraw));
         }
         if self.kyc {
-            let kyc =
-                batzen_protocol::api::errors::KycRequired { h_payto: ShortHash::ZERO, requirement_row: 7 };
-            return Err(Box::new(error_with(451, 1028, kyc)));
+            return Err(Box::new(kyc_required()));
         }
         let Some(balance) = self.reserves.get_mut(&reserve) else { return Err(Box::new(error(404, 1027))) };
         let Ok(rest) = balance.checked_sub(cost) else {

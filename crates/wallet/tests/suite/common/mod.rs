@@ -5,6 +5,7 @@
 
 mod coins;
 mod exchange;
+mod purses;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use batzen_protocol::{Amount, Timestamp};
+use batzen_protocol::{Amount, Money, Timestamp};
 use batzen_wallet::core::SeededEntropy;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::transport::{Transport, TransportError};
@@ -34,6 +35,23 @@ pub fn check_history(wallet: &Wallet) {
         assert_eq!(sum, balance.total.money.units() as i128, "{balance:#?}\n{:#?}", history.transactions);
         assert_eq!(history.totals[0].total, format!("+{}", balance.total));
     }
+}
+
+/// The exchange's books add up, and agree with the wallet's coin by coin.
+pub fn check_books(world: &World, wallets: &[&Wallet]) {
+    wallets.iter().for_each(|wallet| check_history(wallet));
+    let exchange = world.exchange.lock().unwrap();
+    exchange.check_conservation();
+    let mut held = Money::ZERO;
+    for wallet in wallets {
+        for coin in wallet.coins() {
+            let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
+            held = held.checked_add(value).unwrap();
+            let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
+            assert_eq!(remaining, coin.remaining, "coin {} in state {:?}", coin.coin_pub, coin.status);
+        }
+    }
+    assert_eq!(held, exchange.issued, "every coin that was signed is in a wallet");
 }
 
 /// Checks that no value left the wallet without an operation.

@@ -1,0 +1,666 @@
+//! The payer's side: money sent, and requests paid.
+//!
+//! Coins are debited before the request is sent. Money that was sent and that nobody accepted comes back: the
+//! wallet deletes the purse when the user wants that, or when it has expired. If the exchange says that the
+//! purse was decided before, its coins are doubtful: they are refreshed, and the exchange has to prove it if
+//! the receiver has the money after all.
+
+use batzen_crypto::{EddsaPublicKey, HashCode};
+use batzen_protocol::api::exchange::{
+    PurseCoin, PurseConfirmation, PurseCreateRequest, PurseDepositConfirmation, PurseDepositRequest,
+};
+use batzen_protocol::econtract::PeerContract;
+use batzen_protocol::limits::PURSE_COINS_MAX;
+use batzen_protocol::signatures::{SignedMessage, WalletPurseDeposit};
+use batzen_protocol::{Amount, ErrorCode, Money, Timestamp, hash_text};
+
+use super::super::coin::CoinStatus;
+use super::super::exchange::Exchange;
+use super::super::http::{Context, HttpRequest, HttpResponse};
+use super::super::machine::Step;
+use super::super::payment::{candidates, choose};
+use super::super::proof::coin as coin_proof;
+use super::super::proof::denomination::{self, Problem, Use};
+use super::super::select::{Candidate, PaymentPlan, Target};
+use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
+use super::super::{Change, CoreError, Entropy, refresh};
+use super::lookup::PeerPayment;
+use super::{
+    Direction, NewPurse, PartState, PayStage, PursePart, PursePayment, PurseTerms, Seen, WaitFor, bad,
+    delete_request, forgotten, read_status, status_request, upload, verify_confirmation,
+};
+
+/// Says that nobody has accepted sent money yet.
+const WAITING: &str = "waiting for the receiver to accept it";
+
+/// Selects the cheapest coins of one exchange that can prove the minimum age, without recording anything.
+///
+/// # Errors
+/// [`CoreError::InsufficientFunds`] or [`CoreError::AgeNotProven`].
+pub fn preview(
+    state: &WalletState,
+    base_url: &str,
+    amount: Amount,
+    min_age: u32,
+    now: Timestamp,
+) -> Result<PaymentPlan, CoreError> {
+    let exchange = state.exchange(base_url)?;
+    let all = candidates(state, exchange, now)?;
+    let mut have = Vec::with_capacity(all.len());
+    for candidate in &all {
+        if state.coin(&candidate.coin_pub)?.can_attest(min_age) {
+            have.push(*candidate);
+        }
+    }
+    let amount = amount.money_in(exchange.currency)?;
+    let target = Target { amount, max_fee: Money::ZERO, max_coins: PURSE_COINS_MAX };
+    match choose(state, exchange, &have, target, now) {
+        Err(CoreError::InsufficientFunds { needed, available })
+            if choose(state, exchange, &all, target, now).is_ok() =>
+        {
+            Err(CoreError::AgeNotProven { min_age, needed, available })
+        }
+        result => result,
+    }
+}
+
+/// The exchange with the currency whose coins pay at the least cost.
+///
+/// # Errors
+/// As [`preview`].
+pub fn cheapest(
+    state: &WalletState,
+    amount: Amount,
+    min_age: u32,
+    now: Timestamp,
+) -> Result<String, CoreError> {
+    let mut best: Option<(u128, String)> = None;
+    let mut failure = None;
+    for exchange in state.exchanges.values().filter(|exchange| exchange.currency == amount.currency) {
+        match preview(state, &exchange.base_url, amount, min_age, now) {
+            Ok(plan) => {
+                let cost = plan.total.units() + plan.change_cost.units();
+                if best.as_ref().is_none_or(|(other, _)| cost < *other) {
+                    best = Some((cost, exchange.base_url.clone()));
+                }
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    match (best, failure) {
+        (Some((_, base_url)), _) => Ok(base_url),
+        (None, Some(error)) => Err(error),
+        (None, None) => {
+            let available = Amount::zero(amount.currency);
+            Err(CoreError::InsufficientFunds { needed: amount, available })
+        }
+    }
+}
+
+/// Records money to be sent, and debits its coins. Nothing is sent before the changes are durable.
+///
+/// # Errors
+/// If the coins do not suffice or the terms are malformed.
+pub fn start_send(
+    state: &WalletState,
+    base_url: &str,
+    amount: Amount,
+    (summary, expiration, min_age): (&str, Timestamp, u32),
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    let terms = PurseTerms::new(amount, summary, expiration, min_age, now)?;
+    let plan = preview(state, base_url, amount, min_age, now)?;
+    let purse = NewPurse::draw(entropy);
+    let offer =
+        PeerContract::Offer { merge_priv: purse.merge_priv.clone(), contract: terms.contract.clone() };
+    let record = PursePayment {
+        direction: Direction::Push,
+        econtract: Some(purse.encrypt(&offer, entropy)?),
+        purse_pub: purse.purse_priv.public_key(),
+        purse_priv: Some(purse.purse_priv),
+        merge_priv: Some(purse.merge_priv),
+        contract_priv: purse.contract_priv,
+        terms,
+        coins: Vec::new(),
+        refused: Vec::new(),
+        stage: PayStage::Send,
+        confirmation: None,
+        status: None,
+        reason: None,
+    };
+    put(state, base_url, record, &plan, now, entropy)
+}
+
+/// Records a request to be paid, and debits its coins. Nothing is sent before the changes are durable.
+///
+/// # Errors
+/// As [`start_send`].
+pub fn start_pay(
+    state: &WalletState,
+    asked: &PeerPayment,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    asked.require_open()?;
+    let amount = state.exchange(&asked.exchange)?.amount(asked.terms.amount);
+    let plan = preview(state, &asked.exchange, amount, asked.terms.min_age, now)?;
+    put(state, &asked.exchange, of_request(asked, PayStage::Send), &plan, now, entropy)
+}
+
+fn of_request(asked: &PeerPayment, stage: PayStage) -> PursePayment {
+    PursePayment {
+        direction: Direction::Pull,
+        purse_priv: None,
+        purse_pub: asked.purse_pub,
+        merge_priv: None,
+        contract_priv: asked.contract_priv.clone(),
+        econtract: None,
+        terms: asked.terms.clone(),
+        coins: Vec::new(),
+        refused: Vec::new(),
+        stage,
+        confirmation: None,
+        status: None,
+        reason: None,
+    }
+}
+
+/// Records that the user does not pay a request.
+///
+/// # Errors
+/// Cannot happen in this wallet's records.
+pub fn decline(
+    state: &WalletState,
+    asked: &PeerPayment,
+    now: Timestamp,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    let mut draft = Draft::new(state);
+    let mut record = of_request(asked, PayStage::Failed);
+    record.reason = Some("declined by you".to_owned());
+    let id = draft.next_id();
+    draft.put_operation(operation(id, &asked.exchange, record, now, Some(now)));
+    Ok((id, draft.into_changes()))
+}
+
+fn operation(
+    id: OpId,
+    base_url: &str,
+    record: PursePayment,
+    created: Timestamp,
+    finished: Option<Timestamp>,
+) -> WalletOperation {
+    WalletOperation {
+        id,
+        created,
+        finished,
+        exchange: base_url.to_owned(),
+        last_error: None,
+        dispute: None,
+        kind: OpKind::PursePayment(Box::new(record)),
+    }
+}
+
+fn put(
+    state: &WalletState,
+    base_url: &str,
+    mut record: PursePayment,
+    plan: &PaymentPlan,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    let mut draft = Draft::new(state);
+    allocate(&mut draft, &mut record, plan, entropy)?;
+    let id = draft.next_id();
+    draft.put_operation(operation(id, base_url, record, now, None));
+    Ok((id, draft.into_changes()))
+}
+
+fn allocate(
+    draft: &mut Draft<'_>,
+    record: &mut PursePayment,
+    plan: &PaymentPlan,
+    entropy: &mut dyn Entropy,
+) -> Result<(), CoreError> {
+    let mut contributions = plan.contributions.clone();
+    entropy.shuffle(&mut contributions);
+    for part in contributions {
+        draft.debit_coin(&part.coin_pub, part.amount)?;
+        record.coins.push(PursePart {
+            coin_pub: part.coin_pub,
+            amount: part.amount,
+            fee_deposit: part.fee_deposit,
+            state: PartState::Spent,
+        });
+    }
+    Ok(())
+}
+
+/// The coins as a request presents them.
+fn deposits(
+    state: &WalletState,
+    exchange: &Exchange,
+    record: &PursePayment,
+) -> Result<Vec<PurseCoin>, CoreError> {
+    let h_exchange_base_url = hash_text(exchange.own_url());
+    let mut deposits = Vec::with_capacity(record.coins.len());
+    for part in record.coins.iter().filter(|part| part.state == PartState::Spent) {
+        let coin = state.coin(&part.coin_pub)?;
+        let message = WalletPurseDeposit {
+            coin_amount: exchange.amount(part.amount),
+            h_denom_pub: coin.h_denom_pub,
+            h_age_commitment: coin.signed_h_age()?,
+            purse_pub: record.purse_pub,
+            h_exchange_base_url,
+        };
+        let attest = match &coin.age {
+            Some(age) if record.terms.min_age > 0 => Some(age.attest(record.terms.min_age)?),
+            _ => None,
+        };
+        deposits.push(PurseCoin {
+            amount: message.coin_amount,
+            denom_pub_hash: coin.h_denom_pub,
+            ub_sig: coin.denom_sig.clone(),
+            coin_pub: coin.coin_pub,
+            coin_sig: message.sign(&coin.coin_priv),
+            age_commitment: coin.age.as_ref().map(|age| age.keys.clone()),
+            attest,
+        });
+    }
+    Ok(deposits)
+}
+
+fn missing(id: OpId, what: &str) -> CoreError {
+    CoreError::Inconsistent(format!("payment {id} has no {what}"))
+}
+
+pub(crate) fn next(
+    state: &WalletState,
+    operation: &WalletOperation,
+    record: &PursePayment,
+    poll_ms: u64,
+) -> Result<HttpRequest, CoreError> {
+    let base = &operation.exchange;
+    let exchange = state.exchange(base)?;
+    let purse_pub = &record.purse_pub;
+    let purse_priv = || record.purse_priv.as_ref().ok_or_else(|| missing(operation.id, "purse key"));
+    match record.stage {
+        PayStage::Send if record.direction == Direction::Push => {
+            let purse_priv = purse_priv()?;
+            let merge_priv = record.merge_priv.as_ref().ok_or_else(|| missing(operation.id, "merge key"))?;
+            let econtract = record.econtract.as_ref().ok_or_else(|| missing(operation.id, "contract"))?;
+            let merge_pub = merge_priv.public_key();
+            let body = PurseCreateRequest {
+                amount: exchange.amount(record.terms.amount),
+                min_age: record.terms.min_age,
+                merge_pub,
+                purse_sig: record.terms.create_message(exchange, merge_pub).sign(purse_priv),
+                h_contract_terms: record.terms.h_contract_terms,
+                purse_expiration: record.terms.expiration,
+                deposits: deposits(state, exchange, record)?,
+                econtract: Some(upload(purse_priv, &record.contract_priv, econtract)),
+            };
+            Ok(HttpRequest::post(Context::Deposit, format!("{base}purses/{purse_pub}/create"), &body))
+        }
+        PayStage::Send => {
+            let body = PurseDepositRequest { deposits: deposits(state, exchange, record)? };
+            Ok(HttpRequest::post(Context::Deposit, format!("{base}purses/{purse_pub}/deposit"), &body))
+        }
+        PayStage::Open => Ok(status_request(Context::Deposit, base, purse_pub, WaitFor::Merge, poll_ms)),
+        PayStage::Delete => Ok(delete_request(Context::Deposit, base, purse_priv()?)),
+        PayStage::Decided => Ok(status_request(Context::Deposit, base, purse_pub, WaitFor::Merge, 0)),
+        PayStage::Done | PayStage::Returned | PayStage::Failed => {
+            Err(CoreError::Inconsistent(format!("payment {} ended without date", operation.id)))
+        }
+    }
+}
+
+pub(crate) fn receive(
+    step: &mut Step<'_, '_>,
+    record: PursePayment,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match record.stage {
+        PayStage::Send => after_deposit(step, record, response),
+        PayStage::Open => after_status(step, record, response),
+        PayStage::Delete => after_delete(step, record, response),
+        PayStage::Decided => after_decision(step, record, response),
+        PayStage::Done | PayStage::Returned | PayStage::Failed => Ok(()),
+    }
+}
+
+fn end(step: &mut Step<'_, '_>, mut record: PursePayment, stage: PayStage) {
+    record.stage = stage;
+    step.finish(OpKind::PursePayment(Box::new(record)));
+}
+
+fn proceed(step: &mut Step<'_, '_>, mut record: PursePayment, stage: PayStage) {
+    record.stage = stage;
+    step.proceed(OpKind::PursePayment(Box::new(record)));
+}
+
+fn after_deposit(
+    step: &mut Step<'_, '_>,
+    mut record: PursePayment,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code()) {
+        (200, _) => confirmed(step, record, response),
+        (
+            409,
+            ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY
+            | ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
+            | ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_AGE_HASH,
+        ) => {
+            let conflict = |reason: &str| CoreError::FalseProof {
+                what: "the exchange's proof about a coin",
+                reason: reason.to_owned(),
+            };
+            let coin_pub = coin_proof::named(response)
+                .ok_or_else(|| conflict("it does not say which coin it is about"))?;
+            let part = record.coins.iter().find(|part| part.coin_pub == coin_pub);
+            let part = part.ok_or_else(|| conflict("it is about a coin that is not in the request"))?;
+            let about = coin_proof::Asked::Purse { purse_pub: record.purse_pub, amount: part.amount };
+            let accept = step.accept_refused;
+            let proof = coin_proof::verify(&step.draft, &coin_pub, about, accept, response, step.now)?;
+            replace(step, record, |step, coin| {
+                if coin == coin_pub {
+                    coin_proof::accept(step, &coin, &proof)?;
+                    return Ok(true);
+                }
+                Ok(false)
+            })
+        }
+        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
+        | (
+            410,
+            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
+            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
+        ) => {
+            let (h_denom_pub, status) = unusable(step, &record, response)?;
+            replace(step, record, |step, coin| {
+                let coin = step.draft.coin_mut(&coin)?;
+                if coin.h_denom_pub == h_denom_pub {
+                    coin.status = status;
+                    return Ok(true);
+                }
+                Ok(false)
+            })
+        }
+        // An earlier attempt may have been paid in, and then the receiver has the money.
+        (410, ErrorCode::EXCHANGE_GENERIC_PURSE_EXPIRED) => {
+            give_back(step, &mut record, PartState::Doubtful)?;
+            record.reason = Some("it expired".to_owned());
+            end(step, record, PayStage::Failed);
+            Ok(())
+        }
+        (410, ErrorCode::EXCHANGE_GENERIC_PURSE_DELETED) => {
+            give_back(step, &mut record, PartState::Returned)?;
+            record.reason = Some("it was taken back".to_owned());
+            end(step, record, PayStage::Failed);
+            Ok(())
+        }
+        // The exchange claims, without proof, that it booked nothing of this request. If it did after all, it
+        // has to list that when it refuses the coins, and so reveals it.
+        (400..=499, code) if code != ErrorCode::NONE => {
+            let reason = match code {
+                ErrorCode::EXCHANGE_PURSE_DEPOSIT_DECIDED_ALREADY => "somebody else has paid it".to_owned(),
+                _ => response.refusal("paying").to_string(),
+            };
+            record_refused(&mut record);
+            give_back(step, &mut record, PartState::Returned)?;
+            record.reason = Some(reason);
+            end(step, record, PayStage::Failed);
+            Ok(())
+        }
+        _ => Err(response.refusal("paying")),
+    }
+}
+
+/// Verifies the statement that a denomination of a coin cannot be used. Returns the denomination, and the
+/// status of its coins.
+fn unusable(
+    step: &mut Step<'_, '_>,
+    record: &PursePayment,
+    response: &HttpResponse,
+) -> Result<(HashCode, CoinStatus), CoreError> {
+    let exchange = step.draft.exchange(&step.operation.exchange)?;
+    let mut hashes = Vec::with_capacity(record.coins.len());
+    for part in &record.coins {
+        hashes.push(step.draft.coin(&part.coin_pub)?.h_denom_pub);
+    }
+    let (h_denom_pub, problem) =
+        denomination::verify(exchange, &hashes, &["PURSE CREATE"], Use::Spend, response, step.now)?;
+    if problem != Problem::Revoked {
+        return Ok((h_denom_pub, CoinStatus::Lost));
+    }
+    if let Some(denom) = step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub) {
+        denom.revoke(step.now);
+    }
+    Ok((h_denom_pub, CoinStatus::Used))
+}
+
+fn confirmed(
+    step: &mut Step<'_, '_>,
+    mut record: PursePayment,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let exchange = step.draft.exchange(&step.operation.exchange)?;
+    let answer = match record.direction {
+        Direction::Push => response.json::<PurseConfirmation>("sending money")?,
+        Direction::Pull => {
+            let answer: PurseDepositConfirmation = response.json("paying a request")?;
+            PurseConfirmation {
+                total_deposited: answer.total_deposited,
+                exchange_timestamp: answer.exchange_timestamp,
+                exchange_sig: answer.exchange_sig,
+                exchange_pub: answer.exchange_pub,
+            }
+        }
+    };
+    let proof = verify_confirmation(exchange, &record.terms, record.purse_pub, &answer, step.now)?;
+    let (total, fees) = record.totals()?;
+    if proof.total < total.checked_sub(fees)? {
+        return Err(CoreError::FalseProof {
+            what: "the exchange's confirmation of a purse",
+            reason: "it confirms less than was paid in".to_owned(),
+        });
+    }
+    record.confirmation = Some(proof);
+    match record.direction {
+        Direction::Push => {
+            record.stage = PayStage::Open;
+            step.wait(OpKind::PursePayment(Box::new(record)), WAITING);
+        }
+        // The purse was merged when it was created, so now that it is full, the receiver has the money.
+        Direction::Pull => end(step, record, PayStage::Done),
+    }
+    Ok(())
+}
+
+fn after_status(
+    step: &mut Step<'_, '_>,
+    mut record: PursePayment,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let exchange = step.draft.exchange(&step.operation.exchange)?;
+    match read_status(exchange, response, step.now)? {
+        Seen::Current(status) => {
+            record.status = Some(status);
+            if status.is_merged() {
+                end(step, record, PayStage::Done);
+            } else {
+                step.wait(OpKind::PursePayment(Box::new(record)), WAITING);
+            }
+        }
+        Seen::Expired => {
+            record.reason = Some("nobody accepted it before it expired; the money is back".to_owned());
+            proceed(step, record, PayStage::Delete);
+        }
+        Seen::Deleted => {
+            record.reason = Some("it was taken back, perhaps by a copy of this wallet".to_owned());
+            give_back(step, &mut record, PartState::Returned)?;
+            end(step, record, PayStage::Returned);
+        }
+        Seen::Unknown => return Err(forgotten()),
+    }
+    Ok(())
+}
+
+fn after_delete(
+    step: &mut Step<'_, '_>,
+    mut record: PursePayment,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code()) {
+        (200..=204, _) => {}
+        (409, ErrorCode::EXCHANGE_PURSE_DELETE_ALREADY_DECIDED) => {
+            proceed(step, record, PayStage::Decided);
+            return Ok(());
+        }
+        // The request that creates it never arrived.
+        (404, ErrorCode::EXCHANGE_GENERIC_PURSE_UNKNOWN) if record.confirmation.is_none() => {}
+        (404, ErrorCode::EXCHANGE_GENERIC_PURSE_UNKNOWN) => return Err(forgotten()),
+        _ => return Err(response.refusal("taking money back")),
+    }
+    give_back(step, &mut record, PartState::Returned)?;
+    end(step, record, PayStage::Returned);
+    Ok(())
+}
+
+/// The exchange has refused to delete the purse, because it was paid, expired or deleted before.
+fn after_decision(
+    step: &mut Step<'_, '_>,
+    mut record: PursePayment,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    let exchange = step.draft.exchange(&step.operation.exchange)?;
+    match read_status(exchange, response, step.now)? {
+        Seen::Current(status) if status.is_merged() => {
+            record.status = Some(status);
+            record.reason = None;
+            end(step, record, PayStage::Done);
+        }
+        Seen::Current(_) => {
+            return Err(CoreError::FalseProof {
+                what: "the exchange's refusal to delete a purse",
+                reason: "it says that nothing was decided about the purse".to_owned(),
+            });
+        }
+        Seen::Deleted => {
+            give_back(step, &mut record, PartState::Returned)?;
+            end(step, record, PayStage::Returned);
+        }
+        Seen::Expired => {
+            give_back(step, &mut record, PartState::Doubtful)?;
+            end(step, record, PayStage::Returned);
+        }
+        Seen::Unknown => return Err(forgotten()),
+    }
+    Ok(())
+}
+
+/// Credits the coins again.
+///
+/// Only the exchange saw them, in a purse that it has given back. So a coin that comes back whole can pay
+/// again. Change of it is refreshed, and so is a coin of which the exchange has not said that it gave it
+/// back.
+fn give_back(step: &mut Step<'_, '_>, record: &mut PursePayment, state: PartState) -> Result<(), CoreError> {
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    for part in record.coins.iter_mut().filter(|part| part.state == PartState::Spent) {
+        step.draft.credit_coin(&part.coin_pub, part.amount)?;
+        part.state = state;
+        let coin = step.draft.coin(&part.coin_pub)?;
+        let is_whole = part.amount == exchange.denom(&coin.h_denom_pub)?.value;
+        let is_too_small =
+            refresh::cost_of_change(&exchange, coin, coin.remaining, step.now) == coin.remaining;
+        if coin.status == CoinStatus::Used && is_whole && (state == PartState::Returned || is_too_small) {
+            step.draft.coin_mut(&part.coin_pub)?.status = CoinStatus::Fresh;
+        }
+    }
+    Ok(())
+}
+
+/// Records the requested contributions as refused.
+fn record_refused(record: &mut PursePayment) {
+    for part in record.coins.iter().filter(|part| part.state == PartState::Spent) {
+        if !record.refused.contains(part) {
+            record.refused.push(part.clone());
+        }
+    }
+}
+
+/// Takes back the coins of a refused request, excludes those for which `drop_coin` holds, and selects coins
+/// again. The exchange books all coins of a request or none.
+fn replace(
+    step: &mut Step<'_, '_>,
+    mut record: PursePayment,
+    mut drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
+) -> Result<(), CoreError> {
+    record_refused(&mut record);
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    let min_age = record.terms.min_age;
+    let mut have: Vec<Candidate> = Vec::new();
+    for part in std::mem::take(&mut record.coins) {
+        step.draft.credit_coin(&part.coin_pub, part.amount)?;
+        if !drop_coin(step, part.coin_pub)? {
+            let remaining = step.draft.coin(&part.coin_pub)?.remaining;
+            have.push(Candidate { coin_pub: part.coin_pub, remaining, fee_deposit: part.fee_deposit });
+        }
+    }
+    let again: Vec<EddsaPublicKey> = have.iter().map(|candidate| candidate.coin_pub).collect();
+    for other in candidates(step.draft.base(), &exchange, step.now)? {
+        let coin = step.draft.coin(&other.coin_pub)?;
+        let is_usable = coin.status == CoinStatus::Fresh
+            && coin.can_attest(min_age)
+            && !step.draft.exchange(&step.operation.exchange)?.denom(&coin.h_denom_pub)?.revoked;
+        if is_usable && !again.contains(&other.coin_pub) {
+            have.push(other);
+        }
+    }
+    let target = Target { amount: record.terms.amount, max_fee: Money::ZERO, max_coins: PURSE_COINS_MAX };
+    match choose(step.draft.base(), &exchange, &have, target, step.now) {
+        Ok(plan) => {
+            allocate(&mut step.draft, &mut record, &plan, step.entropy)?;
+            step.proceed(OpKind::PursePayment(Box::new(record)));
+        }
+        Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
+            record.reason = Some(error.to_string());
+            end(step, record, PayStage::Failed);
+        }
+        Err(error) => return Err(error),
+    }
+    // Coins that were taken back and not selected again can pay for something else.
+    for coin_pub in again {
+        let coin = step.draft.coin_mut(&coin_pub)?;
+        let value = exchange.denom(&coin.h_denom_pub)?.value;
+        if coin.status == CoinStatus::Used && coin.remaining == value {
+            coin.status = CoinStatus::Fresh;
+        }
+    }
+    Ok(())
+}
+
+/// The changes that take sent money back, if nobody has accepted it yet.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if it was accepted, or is a request that was paid.
+pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>, CoreError> {
+    let mut operation = state.operation(id)?.clone();
+    let OpKind::PursePayment(record) = &mut operation.kind else {
+        return Err(bad("operation", "it is no payment between people"));
+    };
+    if operation.finished.is_some() {
+        return Err(bad("operation", "it is finished"));
+    }
+    if record.direction == Direction::Pull {
+        return Err(bad("operation", "a request that was paid cannot be cancelled; ask the receiver"));
+    }
+    if matches!(record.stage, PayStage::Send | PayStage::Open) {
+        record.stage = PayStage::Delete;
+        record.reason = Some("cancelled by you; the money is back".to_owned());
+    }
+    operation.last_error = None;
+    operation.dispute = None;
+    Ok(vec![Change::Operation(Box::new(operation))])
+}

@@ -1,0 +1,290 @@
+//! Payments that are taken back, declined, expire, or meet a race or a lie.
+
+use super::*;
+use batzen_protocol::Timestamp;
+use batzen_wallet::CoinStatus;
+use batzen_wallet::core::http::HttpResponse;
+
+const LATER: Timestamp = START.saturating_add(Duration::from_days(3));
+
+/// Money that nobody has accepted can be taken back, and its coins can be spent again.
+#[tokio::test]
+async fn sent_money_can_be_taken_back() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let bob = person(&world, 2, "KUDOS:0").await;
+    let before = available(&alice);
+    let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
+    let uri = uri(&alice, id);
+    let offer = bob.inspect_peer(&uri).await.unwrap();
+    alice.cancel(id).unwrap();
+    settle(&[&alice]).await;
+    let sent = row(&alice, "send");
+    assert_eq!((sent.status, sent.effect.as_str()), (Status::Failed, "+KUDOS:0"));
+    assert!(sent.message.unwrap().contains("cancelled by you"));
+    // Only the refresh of change costs something.
+    assert!(available(&alice).money >= before.money.checked_sub(money("KUDOS:0.25")).unwrap());
+    check_books(&world, &[&alice, &bob]);
+    let error = bob.inspect_peer(&uri).await.unwrap_err().to_string();
+    assert!(error.contains("taken back"), "{error}");
+    let error = bob.accept_peer(&offer).await.unwrap_err().to_string();
+    assert!(error.contains("taken it back"), "{error}");
+    assert!(alice.cancel(id).is_err(), "it is finished");
+    let again = alice.send_money(&of("KUDOS:7")).await.unwrap();
+    accept(&bob, &super::uri(&alice, again)).await;
+    settle(&[&bob, &alice]).await;
+    check_books(&world, &[&alice, &bob]);
+    check_no_loss(&alice);
+    assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
+}
+
+/// A whole coin that comes back can pay again at once, even the smallest, which could not be refreshed.
+#[tokio::test]
+async fn whole_coins_come_back_without_loss() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:0.22").await;
+    assert_eq!(available(&alice), amount("KUDOS:0.2"));
+    let id = alice.send_money(&of("KUDOS:0.18")).await.unwrap();
+    alice.cancel(id).unwrap();
+    settle(&[&alice]).await;
+    assert_eq!(available(&alice), amount("KUDOS:0.2"));
+    assert!(alice.coins().iter().all(|coin| coin.status == CoinStatus::Fresh));
+    check_books(&world, &[&alice]);
+}
+
+#[tokio::test]
+async fn accepted_money_cannot_be_taken_back() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let bob = person(&world, 2, "KUDOS:0").await;
+    let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
+    accept(&bob, &uri(&alice, id)).await;
+    // Alice's wallet does not know it yet.
+    alice.cancel(id).unwrap();
+    settle(&[&alice, &bob]).await;
+    let sent = row(&alice, "send");
+    assert_eq!((sent.status, sent.message), (Status::Done, None));
+    check_books(&world, &[&alice, &bob]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn a_request_can_be_withdrawn_until_it_is_paid() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let bob = person(&world, 2, "KUDOS:0").await;
+    let first = bob.request_money(&of("KUDOS:1")).await.unwrap();
+    let asked = alice.inspect_peer(&uri(&bob, first)).await.unwrap();
+    bob.cancel(first).unwrap();
+    settle(&[&bob]).await;
+    assert_eq!(row(&bob, "request").status, Status::Failed);
+    let error = alice.accept_peer(&asked).await.unwrap_err().to_string();
+    assert!(error.contains("taken back"), "{error}");
+    // The second is paid before it is withdrawn.
+    let second = bob.request_money(&of("KUDOS:2")).await.unwrap();
+    accept(&alice, &uri(&bob, second)).await;
+    bob.cancel(second).unwrap();
+    settle(&[&bob, &alice]).await;
+    assert_eq!(bob.transaction(second).unwrap().status, Status::Done);
+    assert_eq!(available(&bob), amount("KUDOS:1.9"));
+    check_books(&world, &[&alice, &bob]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn offers_and_requests_can_be_declined() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let bob = person(&world, 2, "KUDOS:5").await;
+    let id = alice.send_money(&of("KUDOS:1")).await.unwrap();
+    let offer = bob.inspect_peer(&uri(&alice, id)).await.unwrap();
+    let declined = bob.decline_peer(&offer).unwrap();
+    let line = bob.transaction(declined).unwrap();
+    assert_eq!((line.status, line.effect.as_str()), (Status::Failed, "+KUDOS:0"));
+    assert!(line.message.unwrap().contains("declined by you"));
+    let request = alice.request_money(&of("KUDOS:1")).await.unwrap();
+    let asked = bob.inspect_peer(&uri(&alice, request)).await.unwrap();
+    let declined = bob.decline_peer(&asked).unwrap();
+    assert_eq!(bob.transaction(declined).unwrap().status, Status::Failed);
+    // Second thoughts are possible, in one direction.
+    bob.accept_peer(&offer).await.unwrap();
+    bob.accept_peer(&asked).await.unwrap();
+    assert!(bob.decline_peer(&offer).is_err() && bob.decline_peer(&asked).is_err());
+    settle(&[&bob, &alice]).await;
+    check_books(&world, &[&alice, &bob]);
+}
+
+/// Money that nobody accepts comes back, whether the exchange has noticed the expiration already or not.
+#[tokio::test]
+async fn expired_money_comes_back() {
+    for worker_was_quick in [false, true] {
+        let world = World::new();
+        let alice = person(&world, 1, "KUDOS:10").await;
+        let bob = person(&world, 2, "KUDOS:0").await;
+        let before = available(&alice);
+        let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
+        let uri = uri(&alice, id);
+        world.clock.set(LATER);
+        if worker_was_quick {
+            world.exchange.lock().unwrap().expire_purses(LATER);
+        }
+        let error = bob.inspect_peer(&uri).await.unwrap_err().to_string();
+        assert!(error.contains("expired") || error.contains("taken back"), "{error}");
+        settle(&[&alice]).await;
+        let sent = row(&alice, "send");
+        assert_eq!((sent.status, sent.effect.as_str()), (Status::Failed, "+KUDOS:0"));
+        assert!(sent.message.unwrap().contains("nobody accepted it"));
+        assert!(available(&alice).money >= before.money.checked_sub(money("KUDOS:0.5")).unwrap());
+        check_books(&world, &[&alice, &bob]);
+        check_no_loss(&alice);
+        assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
+    }
+}
+
+/// The receiver accepts in time, but the sender's wallet hears of it only after the expiration, when the
+/// exchange says no more than that the purse has expired. The coins' history then proves it.
+#[tokio::test]
+async fn money_that_was_accepted_in_time_is_not_counted_as_back() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let bob = person(&world, 2, "KUDOS:0").await;
+    let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
+    accept(&bob, &uri(&alice, id)).await;
+    world.clock.set(LATER);
+    settle(&[&alice, &bob]).await;
+    let sent = row(&alice, "send");
+    assert_eq!(sent.status, Status::Done, "{sent:?}");
+    assert!(sent.message.unwrap().contains("as the exchange has proven"));
+    assert!(alice.evidence().is_empty());
+    check_books(&world, &[&alice, &bob]);
+    check_no_loss(&alice);
+}
+
+/// The same for a request: the answer to the payment is lost, and the request has expired when it is
+/// repeated.
+#[tokio::test]
+async fn a_request_paid_in_time_with_a_lost_answer_is_not_counted_as_back() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let bob = person(&world, 2, "KUDOS:0").await;
+    let id = bob.request_money(&of("KUDOS:2")).await.unwrap();
+    let asked = alice.inspect_peer(&uri(&bob, id)).await.unwrap();
+    world.network.lie(|request, exchange, now| {
+        let is_deposit = request.url.ends_with("/deposit") && request.body.is_some();
+        is_deposit.then(|| {
+            exchange.handle(request, now);
+            HttpResponse { status: 502, ..HttpResponse::default() }
+        })
+    });
+    assert!(alice.accept_peer(&asked).await.is_err());
+    world.network.be_honest();
+    world.clock.set(LATER);
+    settle(&[&alice, &bob]).await;
+    let paid = row(&alice, "pay-request");
+    assert_eq!(paid.status, Status::Done, "{paid:?}");
+    // Bob's wallet learns it from its reserve's history.
+    assert_eq!(row(&bob, "request").status, Status::Done);
+    assert_eq!(available(&bob), amount("KUDOS:1.9"));
+    check_books(&world, &[&alice, &bob]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn requests_that_nobody_pays_end() {
+    let world = World::new();
+    let bob = person(&world, 2, "KUDOS:0").await;
+    bob.request_money(&of("KUDOS:2")).await.unwrap();
+    world.clock.set(LATER);
+    settle(&[&bob]).await;
+    let line = row(&bob, "request");
+    assert_eq!(line.status, Status::Failed);
+    assert!(line.message.unwrap().contains("nobody paid it"));
+    check_books(&world, &[&bob]);
+}
+
+#[tokio::test]
+async fn only_the_first_who_accepts_or_pays_counts() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let (bob, carol) = (person(&world, 2, "KUDOS:10").await, person(&world, 3, "KUDOS:10").await);
+    let id = alice.send_money(&of("KUDOS:2")).await.unwrap();
+    let offers = [
+        bob.inspect_peer(&uri(&alice, id)).await.unwrap(),
+        carol.inspect_peer(&uri(&alice, id)).await.unwrap(),
+    ];
+    bob.accept_peer(&offers[0]).await.unwrap();
+    let error = carol.accept_peer(&offers[1]).await.unwrap_err().to_string();
+    assert!(error.contains("somebody else has accepted it"), "{error}");
+    let id = alice.request_money(&of("KUDOS:3")).await.unwrap();
+    let asked = [
+        bob.inspect_peer(&uri(&alice, id)).await.unwrap(),
+        carol.inspect_peer(&uri(&alice, id)).await.unwrap(),
+    ];
+    bob.accept_peer(&asked[0]).await.unwrap();
+    let before = carol.balance().unwrap()[0].total;
+    let error = carol.accept_peer(&asked[1]).await.unwrap_err().to_string();
+    assert!(error.contains("somebody else has paid it"), "{error}");
+    // Change costs a little.
+    let after = carol.balance().unwrap()[0].total;
+    assert!(after.money >= before.money.checked_sub(money("KUDOS:0.2")).unwrap(), "{before} {after}");
+    settle(&[&alice, &bob, &carol]).await;
+    check_books(&world, &[&alice, &bob, &carol]);
+    check_no_loss(&carol);
+}
+
+/// False answers pause a payment and are kept. Nothing is written off, and honest answers continue it.
+#[tokio::test]
+async fn false_confirmations_are_kept_as_evidence() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let bob = person(&world, 2, "KUDOS:0").await;
+    let forge = || {
+        world.network.lie(|request, exchange, now| {
+            let of_purse = request.url.contains("/purses/") || request.url.ends_with("/purse");
+            if !of_purse {
+                return None;
+            }
+            // Signed by a key that is not among those of the exchange.
+            let honest = std::mem::replace(&mut exchange.signer, batzen_crypto::EddsaPrivateKey::generate());
+            let mut answer = exchange.handle(request, now);
+            let forged = exchange.signer.public_key().to_string();
+            exchange.signer = honest;
+            let text = String::from_utf8(answer.body).unwrap();
+            answer.body = text.replace(&forged, &exchange.signer.public_key().to_string()).into_bytes();
+            Some(answer)
+        });
+    };
+    forge();
+    let error = alice.send_money(&of("KUDOS:2")).await.unwrap_err();
+    assert!(matches!(error, WalletError::Disputed { .. }), "{error}");
+    assert_eq!(alice.evidence().len(), 1);
+    let balance = alice.balance().unwrap()[0].clone();
+    assert!(balance.disputed.money >= money("KUDOS:2"), "{balance:?}");
+    check_books(&world, &[&alice, &bob]);
+    world.network.be_honest();
+    alice.retry_disputed().unwrap();
+    alice.run_pending().await.unwrap();
+    let id = row(&alice, "send").id.unwrap();
+    let offer = bob.inspect_peer(&uri(&alice, id)).await.unwrap();
+    forge();
+    let error = bob.accept_peer(&offer).await.unwrap_err();
+    assert!(matches!(error, WalletError::Disputed { .. }), "{error}");
+    world.network.be_honest();
+    bob.retry_disputed().unwrap();
+    settle(&[&bob, &alice]).await;
+    assert!(bob.evidence()[0].settled.is_some() && alice.evidence()[0].settled.is_some());
+    assert_eq!(available(&bob), amount("KUDOS:1.9"));
+    // An exchange that has confirmed a purse cannot say later that there is none.
+    let id = alice.send_money(&of("KUDOS:1")).await.unwrap();
+    world.network.lie(|request, _, _| {
+        request.url.contains("/purses/").then(|| HttpResponse {
+            status: 404,
+            body: br#"{"code":1025,"hint":""}"#.to_vec(),
+            ..HttpResponse::default()
+        })
+    });
+    alice.run_pending().await.unwrap();
+    assert!(alice.transaction(id).unwrap().evidence.is_some());
+    world.network.be_honest();
+    check_books(&world, &[&alice, &bob]);
+}

@@ -1,0 +1,146 @@
+//! Wallets that are killed at any point of payments between people lose nothing and pay nothing twice.
+
+use std::path::Path;
+
+use super::*;
+
+/// The script. Each part is skipped if an earlier run got that far, as people would do.
+async fn live(alice: &Wallet, bob: &Wallet) -> Result<(), WalletError> {
+    for wallet in [alice, bob] {
+        wallet.run_pending().await?;
+        if wallet.with_state(|state| state.exchanges.is_empty()) {
+            wallet.add_exchange(EXCHANGE).await?;
+        }
+        wallet.accept_terms(EXCHANGE)?;
+    }
+    let find = |wallet: &Wallet, kind: &str, summary: &str| {
+        let rows = wallet.transactions(false).unwrap();
+        rows.into_iter().find(|row| row.kind == kind && row.description.contains(summary))
+    };
+    if find(alice, "withdrawal", "").is_none() {
+        let sum = amount("KUDOS:6.1");
+        let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await?;
+        alice.finish(id).await?;
+    }
+    let named = |sum: &str, summary: &str| PeerRequest { summary: summary.to_owned(), ..of(sum) };
+    // Sent and accepted.
+    if find(alice, "send", "gift").is_none() {
+        alice.send_money(&named("KUDOS:1.5", "gift")).await?;
+    }
+    if let Some(uri) = find(alice, "send", "gift").unwrap().uri {
+        let offer = bob.inspect_peer(&uri).await;
+        if let Ok(offer) = offer
+            && !(offer.is_merged && offer.known(&bob.with_state(Clone::clone)).is_none())
+        {
+            bob.accept_peer(&offer).await?;
+        }
+    }
+    alice.run_pending().await?;
+    bob.run_pending().await?;
+    // Requested and paid.
+    if find(bob, "request", "rent").is_none() {
+        bob.request_money(&named("KUDOS:0.7", "rent")).await?;
+    }
+    if find(alice, "pay-request", "rent").is_none()
+        && let Some(uri) = find(bob, "request", "rent").unwrap().uri
+    {
+        let asked = alice.inspect_peer(&uri).await?;
+        alice.accept_peer(&asked).await?;
+    }
+    alice.run_pending().await?;
+    bob.run_pending().await?;
+    // Sent and taken back.
+    if find(alice, "send", "loan").is_none() {
+        alice.send_money(&named("KUDOS:0.9", "loan")).await?;
+    }
+    let loan = find(alice, "send", "loan").unwrap();
+    if loan.status == Status::Pending && loan.uri.is_some() {
+        alice.cancel(loan.id.unwrap())?;
+    }
+    alice.run_pending().await?;
+    bob.run_pending().await?;
+    Ok(())
+}
+
+fn open(world: &World, directory: &Path, seed: u64) -> (Wallet, Wallet) {
+    let wallet = |name: &str, seed| Wallet::open_with(&directory.join(name), world.options(seed)).unwrap();
+    (wallet("alice.db", seed), wallet("bob.db", seed + 1_000_000))
+}
+
+fn check(world: &World, wallets: &[&Wallet], context: &str) {
+    check_books(world, wallets);
+    for wallet in wallets {
+        check_no_loss(wallet);
+        assert!(wallet.pending().is_empty(), "{context}: {:?}", wallet.pending());
+    }
+    let exchange = world.exchange.lock().unwrap();
+    assert_eq!(exchange.conflicts, 0, "{context}: no coin was spent twice");
+    assert!(exchange.unrevealed().is_zero(), "{context}: no melt was left alone");
+}
+
+#[tokio::test]
+async fn a_kill_at_any_point_loses_nothing() {
+    let mut reference = None;
+    let mut n = 0;
+    loop {
+        n += 1;
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::new();
+        // n = 1 runs the script undisturbed. Otherwise both wallets are killed at point n - 1, and after
+        // their restart three points later.
+        world.network.set_fuse(n - 1);
+        let mut lives = 0;
+        let (alice, bob) = loop {
+            lives += 1;
+            let (alice, bob) = open(&world, directory.path(), 100 * n as u64 + lives);
+            common::check_history(&alice);
+            common::check_history(&bob);
+            let is_alive = tokio::select! {
+                result = live(&alice, &bob) => { result.unwrap(); true }
+                () = world.network.died() => false,
+            };
+            if is_alive {
+                break (alice, bob);
+            }
+            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
+        };
+        let context = format!("death at point {}", n - 1);
+        check(&world, &[&alice, &bob], &context);
+        let kinds = |wallet: &Wallet| -> Vec<_> {
+            wallet.transactions(false).unwrap().iter().map(|row| (row.kind, row.status)).collect()
+        };
+        let story = (kinds(&alice), kinds(&bob));
+        drop((alice, bob));
+        let (alice, bob) = open(&world, directory.path(), 1);
+        check(&world, &[&alice, &bob], &context);
+        let reference = reference.get_or_insert_with(|| story.clone());
+        assert_eq!(*reference, story, "{context}");
+        if n > 1 && lives == 1 {
+            break;
+        }
+    }
+    assert!(n > 60, "the script has {n} points");
+}
+
+#[tokio::test]
+async fn lost_answers_change_nothing() {
+    for lose_every in [2, 3, 5] {
+        let world = World::new();
+        let (alice, bob) = (
+            Wallet::in_memory_with(world.options(lose_every)),
+            Wallet::in_memory_with(world.options(100 + lose_every)),
+        );
+        world.network.lose_every.store(lose_every, std::sync::atomic::Ordering::SeqCst);
+        // When the attempts are exhausted, people try again.
+        let mut tries = 0;
+        while let Err(error) = live(&alice, &bob).await {
+            assert!(matches!(error, WalletError::NoAnswer(_)), "{error}");
+            tries += 1;
+            assert!(tries < 30);
+        }
+        world.network.lose_every.store(0, std::sync::atomic::Ordering::SeqCst);
+        alice.run_pending().await.unwrap();
+        bob.run_pending().await.unwrap();
+        check(&world, &[&alice, &bob], &format!("one answer of {lose_every} lost"));
+    }
+}
