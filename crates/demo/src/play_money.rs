@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use batzen_exchange::config::{
-    CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig, WorkersConfig,
+    AgeRestrictionConfig, CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig,
+    WorkersConfig,
 };
 use batzen_http_client::{Client, ClientError};
 use batzen_protocol::api::bank::RegisterRequest;
@@ -11,6 +12,9 @@ use batzen_protocol::{Currency, Duration, Money};
 
 /// The values of the coins, largest first.
 const VALUES: [&str; 8] = ["10", "5", "2", "1", "0.5", "0.2", "0.1", "0.01"];
+
+/// The values of the coins with age groups.
+const AGE_VALUES: [&str; 4] = ["5", "1", "0.1", "0.01"];
 
 /// The exchange's fee for a transfer to a merchant, and for closing a reserve.
 const WIRE_FEE: &str = "0.01";
@@ -35,7 +39,8 @@ fn fees(value: Money) -> CoinFees {
 
 /// A stand-alone exchange with play money that keeps everything below `dir/exchange`.
 ///
-/// With `with_cs` it also offers every value in Clause Blind Schnorr. The GNU Taler wallet of December 2022
+/// With `with_ages` it also offers the values of [`AGE_VALUES`] with age groups, for pocket money. With
+/// `with_cs` it also offers every value in Clause Blind Schnorr. The GNU Taler wallet of December 2022
 /// selects such coins and then waits forever, so they are optional.
 pub fn exchange_config(
     currency: Currency,
@@ -43,6 +48,7 @@ pub fn exchange_config(
     port: u16,
     rsa_bits: u32,
     with_cs: bool,
+    with_ages: bool,
 ) -> ExchangeConfig {
     let mut config = ExchangeConfig::local(currency, dir, port);
     config.listen = ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port };
@@ -61,13 +67,26 @@ pub fn exchange_config(
         standalone.fees.wire = money(WIRE_FEE);
         standalone.fees.closing = money(WIRE_FEE);
     }
-    for text in VALUES {
+    if with_ages {
+        config.age_restriction = AgeRestrictionConfig::parse(AgeRestrictionConfig::DEFAULT_GROUPS);
+    }
+    let restricted = AGE_VALUES.iter().filter(|_| with_ages).map(|text| (text, true));
+    for (text, is_restricted) in VALUES.iter().map(|text| (text, false)).chain(restricted) {
         let value = money(text);
-        let name = format!("coin_{}_{}", currency.as_str().to_lowercase(), text.replace('.', "_"));
+        let name = format!(
+            "coin_{}_{}{}",
+            currency.as_str().to_lowercase(),
+            text.replace('.', "_"),
+            if is_restricted { "_ages" } else { "" }
+        );
+        let first = config.coins.len();
         let rsa = CipherConfig::Rsa { bits: rsa_bits };
         config = config.with_coin(&format!("{name}_rsa{rsa_bits}"), value, fees(value), rsa);
         if with_cs {
             config = config.with_coin(&format!("{name}_cs"), value, fees(value), CipherConfig::Cs);
+        }
+        for coin in &mut config.coins[first..] {
+            coin.age_restricted = is_restricted;
         }
     }
     config
@@ -119,12 +138,15 @@ mod tests {
     #[test]
     fn configurations_are_valid() {
         let currency = "KUDOS".parse().unwrap();
-        for with_cs in [false, true] {
-            let config = exchange_config(currency, Path::new("/x"), 8081, 2048, with_cs);
+        for (with_cs, with_ages) in [(false, false), (true, false), (false, true), (true, true)] {
+            let config = exchange_config(currency, Path::new("/x"), 8081, 2048, with_cs, with_ages);
             config.validate().unwrap();
             let is_cs = |cipher: &CipherConfig| matches!(cipher, CipherConfig::Cs);
             let cs = config.coins.iter().filter(|coin| is_cs(&coin.cipher)).count();
-            assert_eq!((config.coins.len() - cs, cs), (8, if with_cs { 8 } else { 0 }));
+            let values = if with_ages { 12 } else { 8 };
+            assert_eq!((config.coins.len() - cs, cs), (values, if with_cs { values } else { 0 }));
+            let restricted = config.coins.iter().filter(|coin| config.age_mask(coin) != 0).count();
+            assert_eq!(restricted, if with_ages { config.coins.len() / 3 } else { 0 });
         }
     }
 }

@@ -4,6 +4,7 @@
 //! `BATZEN_BLESS=1 cargo test -p batzen --test suite wallet_cli` rewrites the snapshots.
 
 mod input;
+mod people;
 
 use crate::common;
 
@@ -29,10 +30,13 @@ fn check_snapshot(name: &str, actual: &str) {
 
 #[test]
 fn help_texts() {
-    let commands: [&[&str]; 22] = [
+    let commands: [&[&str]; 25] = [
         &[],
         &["withdraw"],
         &["accept"],
+        &["send"],
+        &["request"],
+        &["decline"],
         &["balance"],
         &["deposit"],
         &["transactions"],
@@ -119,6 +123,11 @@ fn wait_for(url: &str) {
 
 impl World {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these options for the exchange.
+    fn start_with(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (bank_port, exchange_port) = (free_port(), free_port());
         let (bank_url, exchange_url) =
@@ -136,6 +145,7 @@ impl World {
         let exchange_arguments = [
             &["exchange", "serve", "--standalone", "--rsa-bits", "1024", "--cs", "--bank", &bank_url][..],
             &["--data", &exchange_data, "--port", &exchange_port][..],
+            options,
         ]
         .concat();
         let exchange = Service::start(directory.path(), "exchange", &exchange_arguments);

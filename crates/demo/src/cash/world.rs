@@ -167,9 +167,15 @@ impl World {
             .context("open the merchant's account")?;
 
         let (payto, gateway) = play_money::account(&bank.base_url, HOSTNAME, EXCHANGE_ACCOUNT);
-        let mut config =
-            play_money::exchange_config(currency, dir, saved.exchange_port, options.rsa_bits, options.cs)
-                .with_account("exchange-account-1", &payto, gateway);
+        let mut config = play_money::exchange_config(
+            currency,
+            dir,
+            saved.exchange_port,
+            options.rsa_bits,
+            options.cs,
+            true,
+        )
+        .with_account("exchange-account-1", &payto, gateway);
         if books.url().is_some() {
             config.store = books.store_config(dir);
             let store = config.store.clone();

@@ -128,6 +128,9 @@ struct ServeArgs {
     /// from such an exchange
     #[arg(long, requires = "bank")]
     cs: bool,
+    /// With --bank: also offer coins with age groups, for pocket money
+    #[arg(long, requires = "bank")]
+    ages: bool,
 }
 
 #[derive(Args)]
@@ -281,11 +284,8 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         let bank_url = if bank.ends_with('/') { bank.clone() } else { format!("{bank}/") };
         let (payto, gateway) = play_money::account(&bank_url, "localhost", &args.account);
         let port = args.port.unwrap_or(8081);
-        play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.cs).with_account(
-            "exchange-account-1",
-            &payto,
-            gateway,
-        )
+        play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.cs, args.ages)
+            .with_account("exchange-account-1", &payto, gateway)
     } else {
         let mut ini = args.common.load()?;
         if args.standalone {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use batzen_protocol::Duration;
 use batzen_wallet::CipherChoice;
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -13,6 +14,7 @@ use clap::{Args, Subcommand, ValueEnum};
   batzen wallet withdraw --bank http://localhost:8082/ --user zoe --password zoe --amount KUDOS:20
   batzen wallet balance
   batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/zoe
+  batzen wallet send KUDOS:5 --summary lunch
 
 Exit codes:
   0  done
@@ -49,8 +51,29 @@ pub struct WalletArgs {
 pub enum WalletCommand {
     /// Get coins for money in a bank account
     Withdraw(WithdrawArgs),
-    /// Accept a withdrawal that a bank began (a taler://withdraw URI)
+    /// Accept what a taler:// link offers: a withdrawal that a bank began, money from somebody, or a request
     Accept(AcceptArgs),
+    /// Send money to somebody: makes a link with which the receiver takes it
+    #[command(after_help = "Examples:
+  batzen wallet send KUDOS:5 --summary lunch
+  batzen wallet send KUDOS:5 --expires '12 h'
+
+The money comes back if nobody takes it before it expires, or with `batzen wallet cancel`.")]
+    Send(PeerArgs),
+    /// Request money from somebody: makes a link with which the payer pays
+    #[command(after_help = "Examples:
+  batzen wallet request KUDOS:5 --summary rent
+  batzen wallet request KUDOS:5 --min-age 18 --exchange https://exchange.example/
+
+`batzen wallet run` waits for the payment and fetches the coins.")]
+    Request(PeerArgs),
+    /// Decline money that somebody sends, or a request (a taler://pay-push or taler://pay-pull URI)
+    #[command(after_help = "Example:
+  batzen wallet decline taler://pay-pull/exchange.example/KEY")]
+    Decline {
+        /// The URI
+        uri: String,
+    },
     /// Show how much money the wallet holds
     #[command(after_help = "Examples:
   batzen wallet balance
@@ -98,7 +121,7 @@ Effects include all fees. They sum to the total that `batzen wallet balance --js
         #[arg(long)]
         qr: bool,
     },
-    /// Abandon a withdrawal for which no money was sent, or a disputed payment
+    /// Take back money that nobody has accepted or a request, or give up a withdrawal or a disputed payment
     #[command(after_help = "Examples:
   batzen wallet cancel 3")]
     Cancel {
@@ -141,7 +164,9 @@ impl From<Cipher> for CipherChoice {
   A test bank whose account the wallet may use (opened if needed):
     batzen wallet withdraw --bank http://localhost:8082/ --user zoe --password zoe --amount KUDOS:20
   A transfer that you make yourself:
-    batzen wallet withdraw --exchange http://localhost:8081/ --amount KUDOS:20 --manual")]
+    batzen wallet withdraw --exchange http://localhost:8081/ --amount KUDOS:20 --manual
+  Pocket money:
+    batzen wallet withdraw --exchange http://localhost:8081/ --amount KUDOS:20 --age-limit 14")]
 pub struct WithdrawArgs {
     /// Amount to leave the bank account, e.g. KUDOS:20
     #[arg(long)]
@@ -167,6 +192,9 @@ pub struct WithdrawArgs {
     /// Which blind signatures to prefer
     #[arg(long, value_enum, default_value_t)]
     pub cipher: Cipher,
+    /// For a child of this age: coins that can pay only where no higher age is required
+    #[arg(long, value_name = "YEARS", value_parser = clap::value_parser!(u8).range(1..=31))]
+    pub age_limit: Option<u8>,
     /// Wait up to this many seconds for the coins [default: 60 with --bank, else 0]
     #[arg(long, value_name = "SECONDS")]
     pub wait: Option<u64>,
@@ -179,19 +207,52 @@ pub struct WithdrawArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   batzen wallet accept taler://withdraw/bank.example/taler-bank-integration/OPERATION
-  batzen wallet accept taler+http://withdraw/localhost:8082/taler-bank-integration/OPERATION --wait 60")]
+  batzen wallet accept taler+http://withdraw/localhost:8082/taler-bank-integration/OPERATION --wait 60
+  batzen wallet accept taler://pay-push/exchange.example/KEY
+  batzen wallet accept taler://pay-pull/exchange.example/KEY")]
 pub struct AcceptArgs {
-    /// The taler://withdraw URI
+    /// The taler://withdraw, taler://pay-push or taler://pay-pull URI
     pub uri: String,
-    /// Base URL of the exchange [default: the bank's suggestion]
+    /// Of a withdrawal: base URL of the exchange [default: the bank's suggestion]
     #[arg(long, value_name = "URL")]
     pub exchange: Option<String>,
-    /// Which blind signatures to prefer
+    /// Of a withdrawal: which blind signatures to prefer
     #[arg(long, value_enum, default_value_t)]
     pub cipher: Cipher,
-    /// Wait up to this many seconds for your confirmation at the bank, and for the coins
+    /// Wait up to this many seconds for your confirmation at the bank, or for an identity check
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u64,
+}
+
+/// Options of `send` and `request`.
+#[derive(Debug, Args)]
+pub struct PeerArgs {
+    /// Amount for the receiver, e.g. KUDOS:5
+    pub amount: String,
+    /// What it is for; the other person reads it
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub summary: String,
+    /// How long the link is valid, such as "12 h"
+    #[arg(long, value_name = "DURATION", default_value = "7 days", value_parser = duration)]
+    pub expires: Duration,
+    /// Only for payers of at least this age
+    #[arg(long, value_name = "YEARS", default_value_t = 0, hide_default_value = true,
+        value_parser = clap::value_parser!(u32).range(..=120))]
+    pub min_age: u32,
+    /// Base URL of the exchange [default: for sending the cheapest, for requesting the first with the
+    /// currency]
+    #[arg(long, value_name = "URL")]
+    pub exchange: Option<String>,
+    /// Show a QR code even if the output is not a terminal
+    #[arg(long)]
+    pub qr: bool,
+}
+
+/// A finite duration of the configuration syntax, above zero.
+fn duration(text: &str) -> Result<Duration, String> {
+    batzen_config::parse_duration(text)
+        .filter(|duration| !duration.is_zero() && !duration.is_forever())
+        .ok_or_else(|| "expected a duration such as 12 h or 7 days".to_owned())
 }
 
 /// Options of `deposit`.

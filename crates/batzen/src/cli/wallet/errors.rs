@@ -81,7 +81,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         Some(WalletError::Pending { .. } | WalletError::NoAnswer(_) | WalletError::Unavailable { .. }) => {
             EXIT_PENDING
         }
-        Some(WalletError::Core(CoreError::InsufficientFunds { .. })) => EXIT_INSUFFICIENT,
+        Some(WalletError::Core(CoreError::InsufficientFunds { .. } | CoreError::AgeNotProven { .. })) => {
+            EXIT_INSUFFICIENT
+        }
         Some(WalletError::Failed { .. } | WalletError::Core(CoreError::Refused { .. })) => EXIT_REFUSED,
         Some(WalletError::Store(StoreError::InUse(_))) => EXIT_IN_USE,
         Some(WalletError::Disputed { .. }) => EXIT_DISPUTED,
@@ -94,7 +96,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
     const RUN: &str = "operations that began continue with `batzen wallet run`";
     if error.is::<MissingWallet>() {
         return Some(
-            "`batzen wallet withdraw`, `accept`, `exchanges add` and `backup-file import` create it; --wallet names another file"
+            "`batzen wallet withdraw`, `accept`, `request`, `exchanges add` and `backup-file import` create it; --wallet names another file"
                 .to_owned(),
         );
     }

@@ -1,8 +1,10 @@
 //! Checks amounts and URLs before any request, computation or output.
 
+use batzen_protocol::TalerUri;
 use batzen_protocol::payto::PaytoUri;
 use batzen_wallet::bank::parse_withdraw_uri;
 use batzen_wallet::core::CoreError;
+use batzen_wallet::core::purse::lookup::PeerUri;
 use batzen_wallet::core::url::normalise_base_url;
 use batzen_wallet::{Amount, DepositAmount};
 
@@ -27,6 +29,7 @@ impl std::error::Error for InputError {}
 const AMOUNT: &str = "KUDOS:5";
 const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
 const WITHDRAW_URI: &str = "taler://withdraw/bank.example/taler-bank-integration/OPERATION";
+const PEER_URI: &str = "taler://pay-push/exchange.example/KEY";
 const EXCHANGE: &str = "https://exchange.example/";
 const BANK: &str = "https://bank.example/";
 
@@ -70,6 +73,26 @@ pub fn withdraw_uri(text: &str) -> Result<(), InputError> {
     })
 }
 
+/// Whether a URI is about a payment between people.
+pub fn is_peer_uri(text: &str) -> bool {
+    matches!(TalerUri::parse(text.trim()), Ok(TalerUri::PayPush { .. } | TalerUri::PayPull { .. }))
+}
+
+/// A `taler://pay-push` or `taler://pay-pull` URI.
+pub fn peer_uri(text: &str) -> Result<(), InputError> {
+    PeerUri::parse(text).map(|_| ()).map_err(|error| InputError {
+        given: text.to_owned(),
+        expected: "a taler://pay-push or taler://pay-pull URI",
+        reason: reason(&error),
+        example: PEER_URI,
+    })
+}
+
+/// A URI that `accept` takes.
+pub fn accept_uri(text: &str) -> Result<(), InputError> {
+    if is_peer_uri(text) { peer_uri(text) } else { withdraw_uri(text) }
+}
+
 /// The base URL of an exchange, in canonical form.
 pub fn exchange_url(text: &str) -> Result<String, InputError> {
     base_url(text, "the URL of an exchange", EXCHANGE)
@@ -109,6 +132,8 @@ mod tests {
             deposit_amount("everything").unwrap_err(),
             payto("zoe").unwrap_err(),
             withdraw_uri("taler://pay/x").unwrap_err(),
+            accept_uri("taler://pay-push/exchange.example/KEY").unwrap_err(),
+            peer_uri(WITHDRAW_URI).unwrap_err(),
             exchange_url("ftp://exchange.example/").unwrap_err(),
             bank_url("http://bank:99999999/").unwrap_err(),
         ];
@@ -126,6 +151,11 @@ mod tests {
             assert_eq!(payto(example).unwrap(), example);
         }
         withdraw_uri(WITHDRAW_URI).unwrap();
+        accept_uri(WITHDRAW_URI).unwrap();
+        let key = batzen_crypto::EcdhePrivateKey::generate();
+        for action in ["pay-push", "pay-pull"] {
+            accept_uri(&format!("taler://{action}/exchange.example/{}", &*key.to_base32())).unwrap();
+        }
         assert_eq!(exchange_url("exchange.example").unwrap(), EXCHANGE);
         assert_eq!(bank_url(BANK).unwrap(), BANK);
     }

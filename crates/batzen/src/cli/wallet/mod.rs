@@ -9,6 +9,7 @@ mod exchanges;
 mod inputs;
 mod money;
 mod output;
+mod people;
 mod reports;
 mod table;
 
@@ -55,7 +56,13 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
     let path = path.as_path();
     match &args.command {
         WalletCommand::Withdraw(command) => money::withdraw(&create(path)?, command, args.yes, output).await,
+        WalletCommand::Accept(command) if inputs::is_peer_uri(&command.uri) => {
+            people::accept(&create(path)?, command, args.yes, output).await
+        }
         WalletCommand::Accept(command) => money::accept(&create(path)?, command, args.yes, output).await,
+        WalletCommand::Send(command) => people::send(&open(path)?, command, args.yes, output).await,
+        WalletCommand::Request(command) => people::request(&create(path)?, command, args.yes, output).await,
+        WalletCommand::Decline { uri } => people::decline(&create(path)?, uri, output).await,
         WalletCommand::Deposit(command) => deposit::deposit(&open(path)?, command, args.yes, output).await,
         WalletCommand::Run(command) => money::run(&open(path)?, command, output).await,
         WalletCommand::Cancel { id } => money::cancel(&open(path)?, *id, output),
@@ -79,9 +86,14 @@ fn check_inputs(command: &WalletCommand) -> Result<(), InputError> {
             args.bank.as_deref().map(inputs::bank_url).transpose()?;
         }
         WalletCommand::Accept(args) => {
-            inputs::withdraw_uri(&args.uri)?;
+            inputs::accept_uri(&args.uri)?;
             args.exchange.as_deref().map(inputs::exchange_url).transpose()?;
         }
+        WalletCommand::Send(args) | WalletCommand::Request(args) => {
+            inputs::amount(&args.amount)?;
+            args.exchange.as_deref().map(inputs::exchange_url).transpose()?;
+        }
+        WalletCommand::Decline { uri } => inputs::peer_uri(uri)?,
         WalletCommand::Deposit(args) => {
             inputs::deposit_amount(&args.amount)?;
             inputs::payto(&args.payto)?;

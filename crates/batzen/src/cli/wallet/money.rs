@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use batzen_wallet::core::views::describe_fees;
 use batzen_wallet::core::withdraw;
 use batzen_wallet::{
-    Amount, CipherChoice, Exchange, ManualWithdrawal, PendingOperation, RunReport, RunUntil, Status, Wallet,
-    WalletError,
+    Amount, CipherChoice, CoinWish, Exchange, ManualWithdrawal, PendingOperation, RunReport, RunUntil,
+    Status, Wallet, WalletError,
 };
 
 use super::args::{AcceptArgs, RunArgs, WithdrawArgs};
@@ -16,7 +16,12 @@ use super::output::{Output, day};
 use super::{evidence, inputs};
 
 /// Fetches the exchange's data if needed, and has the user accept its terms.
-async fn usable_exchange(wallet: &Wallet, url: &str, yes: bool, output: &Output) -> anyhow::Result<Exchange> {
+pub async fn usable_exchange(
+    wallet: &Wallet,
+    url: &str,
+    yes: bool,
+    output: &Output,
+) -> anyhow::Result<Exchange> {
     let bar = output.progress(format!("Asking {url}"));
     let exchange = wallet.fresh_exchange(url).await;
     bar.finish_and_clear();
@@ -37,9 +42,9 @@ fn preview_words(
     wallet: &Wallet,
     exchange: &Exchange,
     amount: Amount,
-    cipher: CipherChoice,
+    wish: CoinWish,
 ) -> anyhow::Result<String> {
-    let plan = withdraw::preview(exchange, amount, cipher, wallet.now()).map_err(WalletError::from)?;
+    let plan = withdraw::preview(exchange, amount, wish, wallet.now()).map_err(WalletError::from)?;
     let mut words = format!(
         "{amount} from your bank account become {} in {} coins of {}; {}",
         exchange.amount(plan.value),
@@ -95,7 +100,7 @@ pub async fn withdraw(
     yes: bool,
     output: &Output,
 ) -> anyhow::Result<u8> {
-    let cipher = CipherChoice::from(args.cipher);
+    let wish = CoinWish { cipher: CipherChoice::from(args.cipher), age_limit: args.age_limit };
     let amount = inputs::amount(&args.amount)?;
     match (&args.bank, &args.user, &args.exchange) {
         (Some(bank), Some(user), exchange) => {
@@ -118,16 +123,16 @@ pub async fn withdraw(
                 .or(offer.suggested_exchange.as_deref())
                 .context("the bank suggests no exchange; name one with --exchange URL")?;
             let exchange = usable_exchange(wallet, url, yes, output).await?;
-            let words = preview_words(wallet, &exchange, amount, cipher)?;
+            let words = preview_words(wallet, &exchange, amount, wish)?;
             output.note(&words);
             output.confirm("Withdraw?", yes)?;
-            let id = wallet.accept_withdrawal(&offer, Some(&exchange.base_url), cipher, Some(login)).await?;
+            let id = wallet.accept_withdrawal(&offer, Some(&exchange.base_url), wish, Some(login)).await?;
             finish(wallet, id, Duration::from_secs(args.wait.unwrap_or(60)), output).await
         }
         (_, _, Some(exchange)) => {
             let exchange = usable_exchange(wallet, exchange, yes, output).await?;
-            output.note(&preview_words(wallet, &exchange, amount, cipher)?);
-            let manual = wallet.withdraw_manual(&exchange.base_url, amount, cipher).await?;
+            output.note(&preview_words(wallet, &exchange, amount, wish)?);
+            let manual = wallet.withdraw_manual(&exchange.base_url, amount, wish).await?;
             match args.wait {
                 None | Some(0) => {
                     print_instructions(&manual, args.qr, output)?;
@@ -189,7 +194,7 @@ pub async fn accept(wallet: &Wallet, args: &AcceptArgs, yes: bool, output: &Outp
         .or(offer.suggested_exchange.as_deref())
         .context("the bank suggests no exchange; name one with --exchange URL")?;
     let exchange = usable_exchange(wallet, url, yes, output).await?;
-    output.note(&preview_words(wallet, &exchange, offer.amount, cipher)?);
+    output.note(&preview_words(wallet, &exchange, offer.amount, cipher.into())?);
     output.confirm("Withdraw?", yes)?;
     let id = wallet.accept_withdrawal(&offer, Some(&exchange.base_url), cipher, None).await?;
     finish(wallet, id, Duration::from_secs(args.wait), output).await
@@ -267,10 +272,17 @@ fn report_words(wallet: &Wallet, report: &RunReport, output: &Output) -> anyhow:
 pub fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
     wallet.cancel(id)?;
     let line = wallet.transaction(id)?;
-    let text = if line.kind == "withdrawal" {
-        format!("Withdrawal {id} is given up. If you sent money, it returns when the reserve closes.")
-    } else {
-        format!("Payment {id} is given up. Continue with `batzen wallet run`, which refreshes its coins.")
+    let text = match line.kind {
+        "withdrawal" => {
+            format!("Withdrawal {id} is given up. If you sent money, it returns when the reserve closes.")
+        }
+        "send" | "request" => format!(
+            "{} {id} is being taken back. Continue with `batzen wallet run`, which asks the exchange.",
+            if line.kind == "send" { "Payment" } else { "Request" }
+        ),
+        _ => {
+            format!("Payment {id} is given up. Continue with `batzen wallet run`, which refreshes its coins.")
+        }
     };
     output.result(&line, &text)?;
     Ok(0)

@@ -1,5 +1,6 @@
 //! Commands that only read.
 
+use batzen_crypto::age::UNRESTRICTED;
 use batzen_wallet::{Status, Transaction, Wallet};
 use serde_json::json;
 
@@ -108,23 +109,26 @@ pub fn pending(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
 pub fn coins(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     let mut list = Vec::new();
     let mut text = String::new();
-    let columns = [Column::Bold, Column::Left, Column::Left, Column::Left, Column::Left, Column::Dim];
+    let columns =
+        [Column::Bold, Column::Left, Column::Left, Column::Left, Column::Left, Column::Left, Column::Dim];
     let mut table = Table::new(&columns);
     wallet.with_state(|state| {
         for coin in state.coins.values() {
             let Ok(exchange) = state.exchange(&coin.exchange) else { continue };
             let Ok(denom) = exchange.denom(&coin.h_denom_pub) else { continue };
             let (value, remaining) = (exchange.amount(denom.value), exchange.amount(coin.remaining));
+            let age_limit = coin.age.as_ref().map(|age| age.limit).filter(|limit| *limit < UNRESTRICTED);
             let cipher = if denom.is_cs() { "CS" } else { "RSA" };
             table.row([
                 remaining.to_string(),
                 format!("of {value}"),
                 cipher.to_owned(),
                 format!("{:?}", coin.status).to_lowercase(),
+                age_limit.map_or_else(String::new, |limit| format!("age limit {limit}")),
                 format!("spendable until {}", date(denom.stamp_expire_deposit)),
                 coin.coin_pub.to_string(),
             ]);
-            list.push(json!({
+            let mut item = json!({
                 "coin_pub": coin.coin_pub,
                 "exchange": coin.exchange,
                 "h_denom_pub": coin.h_denom_pub,
@@ -133,7 +137,11 @@ pub fn coins(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
                 "remaining": remaining,
                 "status": coin.status,
                 "expires": denom.stamp_expire_deposit,
-            }));
+            });
+            if let Some(limit) = age_limit {
+                item["age_limit"] = limit.into();
+            }
+            list.push(item);
         }
     });
     if list.is_empty() {
