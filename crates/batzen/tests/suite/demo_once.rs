@@ -9,7 +9,7 @@ use batzen_protocol::{Amount, Money};
 use serde_json::Value;
 
 /// The steps in order, and whether each one always does something.
-const STEPS: [(&str, bool); 14] = [
+const STEPS: [(&str, bool); 19] = [
     ("start", true),
     ("resume", false),
     ("exchange", true),
@@ -22,11 +22,16 @@ const STEPS: [(&str, bool); 14] = [
     ("aggregate", true),
     ("transfer", true),
     ("pending", true),
+    ("send", true),
+    ("request", true),
+    ("expire", true),
+    ("ages", true),
+    ("purse", true),
     ("unrevealed", true),
     ("balance", true),
 ];
 
-const TERMS: [&str; 9] = [
+const TERMS: [&str; 10] = [
     "bank_in",
     "bank_out",
     "reserves",
@@ -34,6 +39,7 @@ const TERMS: [&str; 9] = [
     "redeemed",
     "outstanding",
     "pending",
+    "purses",
     "unrevealed_melts",
     "fees",
 ];

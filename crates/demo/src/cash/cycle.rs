@@ -31,7 +31,7 @@ use crate::play_money;
 use crate::sheet::BalanceSheet;
 
 /// Time limit for anything that should be quick.
-const PATIENCE: StdDuration = StdDuration::from_secs(120);
+pub(super) const PATIENCE: StdDuration = StdDuration::from_secs(120);
 /// How often the bank is asked for new money while the round is played.
 const WATCH_PAUSE: StdDuration = StdDuration::from_millis(30);
 /// The refund period of the round's sales, short so that the transfers come soon.
@@ -40,15 +40,15 @@ const REFUNDABLE: Duration = Duration::from_secs(1);
 const REFUNDABLE_LONG: Duration = Duration::from_secs(3_600);
 
 /// Somebody with a wallet.
-struct Person {
-    name: &'static str,
-    wallet: Wallet,
+pub(super) struct Person {
+    pub(super) name: &'static str,
+    pub(super) wallet: Wallet,
     /// The amounts to withdraw, and the kind of coins.
-    withdrawals: Withdrawals,
+    pub(super) withdrawals: Withdrawals,
 }
 
 /// The withdrawals of one person, each in coins of one cipher.
-type Withdrawals = &'static [(&'static str, CipherChoice)];
+pub(super) type Withdrawals = &'static [(&'static str, CipherChoice)];
 
 /// Name, withdrawals from an exchange with RSA coins only, and from one that also offers Clause Schnorr
 /// coins.
@@ -161,13 +161,13 @@ impl Watch {
     }
 }
 
-struct Round<'a> {
-    world: &'a World,
-    exchange_url: &'a str,
+pub(super) struct Round<'a> {
+    pub(super) world: &'a World,
+    pub(super) exchange_url: &'a str,
 }
 
 impl Round<'_> {
-    fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         self.world.app().core.now()
     }
 
@@ -175,7 +175,7 @@ impl Round<'_> {
         text.parse().context("amount")
     }
 
-    fn amount(&self, text: &str) -> anyhow::Result<Amount> {
+    pub(super) fn amount(&self, text: &str) -> anyhow::Result<Amount> {
         Ok(Self::money(text)?.of(self.world.currency))
     }
 
@@ -209,6 +209,11 @@ impl Round<'_> {
                 self.pay_later(&people[0], &exchange),
             )
             .await?;
+        report.step("send", "sending money to somebody", self.send(&people[0], &people[1])).await?;
+        report.step("request", "asking somebody for money", self.request(&people[1], &people[2])).await?;
+        report.step("expire", "sending money that nobody takes", self.expire(&people[2])).await?;
+        report.step("ages", "paying with pocket money", self.ages(&people[1])).await?;
+        report.step("purse", "leaving money in a purse", self.leave_purse(&people[0])).await?;
         drop(people);
         report
             .step("unrevealed", "losing a wallet's connection in the middle of change", self.lose_change())
@@ -222,6 +227,7 @@ impl Round<'_> {
         for (name, rsa_only, with_cs) in PEOPLE {
             let withdrawals = if self.world.cs { with_cs } else { rsa_only };
             let wallet = self.world.wallet(name)?;
+            Self::take_back(&wallet)?;
             // A withdrawal may still be waiting for the bank.
             let finished = wallet.run(RunUntil::Finished(Some(PATIENCE))).await?;
             ensure!(
@@ -580,7 +586,7 @@ fn coins_of(wallet: &Wallet, id: OpId, cipher: CipherChoice) -> anyhow::Result<u
 }
 
 /// Refreshes everything that is due. Returns the number of fresh coins.
-async fn make_change(person: &Person) -> anyhow::Result<usize> {
+pub(super) async fn make_change(person: &Person) -> anyhow::Result<usize> {
     let fresh = || -> BTreeSet<_> {
         let coins = person.wallet.coins();
         let is_change = |coin: &&batzen_wallet::Coin| {

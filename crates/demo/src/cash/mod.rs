@@ -7,6 +7,7 @@
 //! | `world` | the bank, the exchange, the people, and the state that is saved |
 //! | `cycle` | the round, step by step |
 //! | `load` | customers who keep paying while the demo serves |
+//! | `people` | the steps of the round in which people pay each other |
 //! | `merchant` | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
 //! | `proof` | checks the history by which a double spend is refused |
 //! | `report` | prints the steps, for people or for programs |
@@ -15,6 +16,7 @@ mod books;
 mod cycle;
 mod load;
 mod merchant;
+mod people;
 mod proof;
 mod report;
 mod world;

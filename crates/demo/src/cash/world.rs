@@ -57,6 +57,9 @@ pub struct Options {
 /// The people with wallets.
 pub const PEOPLE: [&str; 3] = ["alice", "bob", "carol"];
 
+/// The child, with a wallet of her own.
+pub const CHILD: &str = "emma";
+
 /// The documented ports.
 const BANK_PORT: u16 = 8082;
 const EXCHANGE_PORT: u16 = 8081;
@@ -329,7 +332,7 @@ impl World {
             entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "db"));
         let is_ours = |path: &PathBuf| {
             let stem = path.file_stem().and_then(|stem| stem.to_str());
-            PEOPLE.iter().any(|name| stem == Some(name))
+            PEOPLE.iter().chain([&CHILD]).any(|name| stem == Some(name))
         };
         files.filter(|path| !is_ours(path)).collect()
     }
