@@ -229,9 +229,7 @@ doc: needs ## the API documentation: target/doc
 
 install: build ## install the binary, links by the names that operators know, and defaults below PREFIX (default /usr/local)
 	install -Dm755 $(BIN) $(DESTDIR)$(PREFIX)/bin/batzen
-	for name in taler-fakebank-run taler-exchange-httpd taler-exchange-offline taler-exchange-wirewatch \
-		taler-exchange-aggregator taler-exchange-transfer taler-exchange-closer taler-exchange-expire taler-exchange-drain \
-		taler-exchange-dbinit taler-config; do \
+	for name in $$(sed -n 's/^    ("\(taler-[a-z-]*\)".*/\1/p' crates/batzen/src/names.rs); do \
 		ln -sf batzen $(DESTDIR)$(PREFIX)/bin/$$name; done
 	install -d $(DESTDIR)$(PREFIX)/share/taler/config.d
 	install -m644 deploy/config.d/*.conf $(DESTDIR)$(PREFIX)/share/taler/config.d

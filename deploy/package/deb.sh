@@ -45,8 +45,9 @@ for unit in "$here"/deploy/systemd/*.service; do
 	install -d "$root/usr/lib/systemd/system"
 	sed 's#/usr/local/bin/#/usr/bin/#; /^DynamicUser=/d' "$unit" >"$root/usr/lib/systemd/system/$(basename "$unit")"
 done
+cp "$here/deploy/systemd/secmod.conf" "$root/etc/batzen/"
 install -d "$root/usr/lib/sysusers.d"
-for service in bank exchange ledger signer switch; do
+for service in bank exchange ledger signer switch secmod-rsa secmod-cs secmod-eddsa; do
 	echo "u batzen-$service - \"Batzen $service\" /var/lib/batzen-$service"
 done >"$root/usr/lib/sysusers.d/batzen.conf"
 docs=$root/usr/share/doc/batzen

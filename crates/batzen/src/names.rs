@@ -9,7 +9,7 @@ use std::path::Path;
 pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-fakebank-run", &["bank", "serve"]),
     ("taler-exchange-dbinit", &["exchange", "dbinit"]),
-    ("taler-exchange-httpd", &["exchange", "serve"]),
+    ("taler-exchange-httpd", &["exchange", "serve", "--as-httpd"]),
     ("taler-exchange-offline", &["exchange", "offline"]),
     ("taler-exchange-wirewatch", &["exchange", "wirewatch"]),
     ("taler-exchange-aggregator", &["exchange", "aggregator"]),
@@ -17,9 +17,9 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-exchange-closer", &["exchange", "closer"]),
     ("taler-exchange-expire", &["exchange", "expire"]),
     ("taler-exchange-drain", &["exchange", "drain"]),
-    ("taler-exchange-secmod-rsa", &["signer", "helper"]),
-    ("taler-exchange-secmod-cs", &["signer", "helper"]),
-    ("taler-exchange-secmod-eddsa", &["signer", "helper"]),
+    ("taler-exchange-secmod-rsa", &["signer", "helper", "rsa"]),
+    ("taler-exchange-secmod-cs", &["signer", "helper", "cs"]),
+    ("taler-exchange-secmod-eddsa", &["signer", "helper", "eddsa"]),
     ("taler-config", &["config"]),
 ];
 

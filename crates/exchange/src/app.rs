@@ -42,7 +42,7 @@ pub struct Exchange {
     pub account_hashes: AccountHashes,
     /// Those who identify customers.
     pub kyc: Providers,
-    /// The holder of the private keys: this process, or signers.
+    /// The holder of the private keys: this process, or others.
     pub custody: Arc<Custody>,
     /// The address that the service listens on.
     pub bound: Bound,

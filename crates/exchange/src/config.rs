@@ -14,7 +14,7 @@ use batzen_protocol::{Currency, Duration, Money};
 use crate::storage::StoreConfig;
 use batzen_signer::config::{KeysConfig, SectionConfig};
 use batzen_signer::listing::DenomInfo;
-use batzen_signer::service_config::ClientConfig as SignersConfig;
+use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig};
 
 mod ini;
 mod kyc;
@@ -334,6 +334,8 @@ pub struct ExchangeConfig {
     pub module_eddsa: ModuleConfig,
     /// The signers that hold the private keys, if this process does not.
     pub signers: Option<SignersConfig>,
+    /// The key helpers on this machine that hold the private keys, if this process does not.
+    pub key_helpers: Option<HelpersConfig>,
     /// The bank accounts.
     pub accounts: Vec<AccountConfig>,
     /// Age restriction, if enabled.
@@ -394,6 +396,7 @@ impl ExchangeConfig {
             module_cs: module("cs"),
             module_eddsa: module("eddsa"),
             signers: None,
+            key_helpers: None,
             accounts: Vec::new(),
             age_restriction: None,
             kyc: KycConfig { attributes_key_file: data.join("kyc-attributes.key"), ..KycConfig::default() },
@@ -494,6 +497,14 @@ impl ExchangeConfig {
             let reason =
                 "a stand-alone exchange holds its master key, SIGNERS are there so that it holds no key";
             return Err(ConfigError::invalid("exchange", reason));
+        }
+        if self.key_helpers.is_some() && self.standalone.is_some() {
+            let reason =
+                "a stand-alone exchange holds its master key, so KEY_HELPERS = YES would protect nothing";
+            return Err(ConfigError::invalid("exchange", reason));
+        }
+        if self.key_helpers.is_some() && self.signers.is_some() {
+            return Err(ConfigError::invalid("exchange", "the keys are either at SIGNERS or at KEY_HELPERS"));
         }
         self.keys_config().validate()?;
         self.kyc.validate(self)?;

@@ -14,6 +14,7 @@ use batzen_engine::{Clock, CpuPool, Readers};
 use batzen_http::{Bound, Checks, Drained, Listen, MetricsPage, Server, ServerOptions};
 use batzen_protocol::Timestamp;
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
+use batzen_signer::keyholders::{KeyHelpers, Keyholders};
 use batzen_signer::{Custody, SecurityModules, channel};
 use batzen_store::StoreError;
 use futures_util::future::BoxFuture;
@@ -29,8 +30,8 @@ use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::core::Core;
 use crate::crypto::Crypto;
 use crate::error::StartError;
-use crate::keys::KeyState;
 use crate::keys::keeper::Keeper;
+use crate::keys::{KeyRoundError, KeyState};
 use crate::kyc::Providers;
 
 /// When another process takes over the port, an open connection may send one more request within this time;
@@ -197,6 +198,34 @@ impl RunningExchange {
         Ok(self.app.keeper.ready().await?)
     }
 
+    /// The same, but does not give up: `tell` learns each new reason for which it still waits.
+    ///
+    /// # Errors
+    /// When the exchange ends.
+    pub async fn wait_until_ready(&self, mut tell: impl FnMut(&StartError)) -> Result<(), StartError> {
+        let mut rounds = self.app.keeper.ready.subscribe();
+        let mut told = String::new();
+        loop {
+            let round = rounds.borrow_and_update().clone();
+            match round {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(KeyRoundError::Stopping)) => return Err(KeyRoundError::Stopping.into()),
+                Some(Err(error)) => {
+                    let error = StartError::from(error);
+                    if told != error.to_string() {
+                        tell(&error);
+                        told = error.to_string();
+                    }
+                }
+                None => {}
+            }
+            // The sender lives in `self`.
+            if rounds.changed().await.is_err() {
+                return Err(KeyRoundError::Stopping.into());
+            }
+        }
+    }
+
     /// Starts the workers in this process unless they are already running. The exchange's bank account must
     /// exist by then.
     pub fn start_workers(&self) {
@@ -287,8 +316,13 @@ fn with_port(base_url: &str, port: u16) -> String {
     base_url.replacen(":0/", &format!(":{port}/"), 1)
 }
 
-/// The custody: keys loaded in this process, or signers. With signers, the key directories are never read.
+/// The custody: keys loaded in this process, or at signers or key helpers. In the latter cases, the directories
+/// of keys are never read.
 fn custody(config: &ExchangeConfig, pool: &CpuPool) -> Result<Custody, StartError> {
+    if let Some(helpers) = &config.key_helpers {
+        let ciphers = config.coins.iter().map(|coin| coin.cipher);
+        return Ok(Custody::Remote(Keyholders::Helpers(KeyHelpers::start(helpers, ciphers))));
+    }
     let Some(signers) = &config.signers else {
         let modules = SecurityModules::open(&config.keys_config())?;
         return Ok(Custody::local(Arc::new(modules), pool));
@@ -296,5 +330,5 @@ fn custody(config: &ExchangeConfig, pool: &CpuPool) -> Result<Custody, StartErro
     let invalid = |reason: String| ConfigError::invalid("exchange", reason);
     let key = channel::load_key(&signers.key_file).map_err(|error| invalid(error.to_string()))?;
     let client = SignerClient::start(signers, &key, SignerOptions::default());
-    Ok(Custody::Remote(client.map_err(|error| invalid(error.to_string()))?))
+    Ok(Custody::Remote(Keyholders::Signers(client.map_err(|error| invalid(error.to_string()))?)))
 }

@@ -18,6 +18,7 @@ use batzen_protocol::{Duration, Timestamp};
 use batzen_signer::channel::Connect;
 use batzen_signer::client::{ClientOptions, SignerClient};
 use batzen_signer::config::{CipherConfig, KeysConfig, ModuleConfig, SectionConfig};
+use batzen_signer::keyholders::Keyholders;
 use batzen_signer::server::SignerServer;
 use batzen_signer::service_config::{ClientConfig, NodeConfig, Role, SignerConfig};
 use batzen_signer::state::Signer;
@@ -150,7 +151,8 @@ async fn main() {
         public_keys: vec![signer_pub],
         key_file: dir.path().join("node"),
     };
-    let remote = Custody::Remote(SignerClient::start(&config, &node_key, ClientOptions::default()).unwrap());
+    let client = SignerClient::start(&config, &node_key, ClientOptions::default()).unwrap();
+    let remote = Custody::Remote(Keyholders::Signers(client));
     while remote.denominations().len() < 2 || remote.signing_keys().is_empty() {
         tokio::time::sleep(StdDuration::from_millis(50)).await;
     }

@@ -1,5 +1,10 @@
-//! The encrypted channel: TLS 1.3 with raw public keys (RFC 7250) on both sides. There are no certificates
-//! and no authorities. Each side has one Ed25519 key, and its configuration names the other's.
+//! The channel between the exchange and the holders of its keys.
+//!
+//! With signers, it is encrypted: TLS 1.3 with raw public keys (RFC 7250) on both sides. There are no
+//! certificates and no authorities. Each side has one Ed25519 key, and its configuration names the other's.
+//!
+//! With key helpers, it is a plain local socket: both processes are on one machine, and the permissions of the
+//! socket and its directory decide who may connect.
 
 use std::io;
 use std::path::Path;
@@ -35,8 +40,8 @@ use crate::address::Address;
 pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// A connection whose peer is authenticated.
-pub type Channel = TlsStream<Box<dyn Transport>>;
+/// A connection whose peer is authenticated, by its key or by the permissions of a local socket.
+pub type Channel = Box<dyn Transport>;
 
 /// The bytes before the public key in its SubjectPublicKeyInfo (RFC 8410).
 const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -232,7 +237,13 @@ fn key_error(error: &TlsError) -> ChannelError {
 
 /// The accepting side.
 #[derive(Clone)]
-pub struct Accept(TlsAcceptor);
+pub struct Accept(Accepting);
+
+#[derive(Clone)]
+enum Accepting {
+    Tls(TlsAcceptor),
+    Local,
+}
 
 impl Accept {
     /// Presents `key` and accepts clients with one of the keys `allowed`.
@@ -251,10 +262,15 @@ impl Accept {
         // No session resumption: every connection authenticates again.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Self(TlsAcceptor::from(Arc::new(config))))
+        Ok(Self(Accepting::Tls(TlsAcceptor::from(Arc::new(config)))))
     }
 
-    /// Performs the handshake; returns the client's key too.
+    /// Accepts everybody who may open the local socket.
+    pub fn local() -> Self {
+        Self(Accepting::Local)
+    }
+
+    /// Performs the handshake; returns the client's key too, unless the socket is local.
     ///
     /// # Errors
     /// If the client is not on the list, or does not speak the protocol.
@@ -262,22 +278,29 @@ impl Accept {
         &self,
         socket: Socket,
         timeout: Duration,
-    ) -> Result<(Channel, EddsaPublicKey), ChannelError> {
+    ) -> Result<(Channel, Option<EddsaPublicKey>), ChannelError> {
         let stream: Box<dyn Transport> = match socket {
             Socket::Tcp(stream, _) => Box::new(stream),
             Socket::Unix(stream) => Box::new(stream),
         };
-        let handshake = tokio::time::timeout(timeout, self.0.accept(stream));
+        let Accepting::Tls(acceptor) = &self.0 else { return Ok((stream, None)) };
+        let handshake = tokio::time::timeout(timeout, acceptor.accept(stream));
         let stream = handshake.await.map_err(|_| ChannelError::Timeout)??;
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
         let key = shown.and_then(key_of).ok_or_else(|| io::Error::other("the client presented no key"))?;
-        Ok((TlsStream::Server(stream), key))
+        Ok((Box::new(TlsStream::Server(stream)), Some(key)))
     }
 }
 
 /// The connecting side.
 #[derive(Clone)]
-pub struct Connect(TlsConnector);
+pub struct Connect(Connecting);
+
+#[derive(Clone)]
+enum Connecting {
+    Tls(TlsConnector),
+    Local,
+}
 
 impl Connect {
     /// Presents `key` and accepts servers with one of the keys `allowed`.
@@ -296,7 +319,17 @@ impl Connect {
             .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified)));
         config.resumption = Resumption::disabled();
         config.enable_sni = false;
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        Ok(Self(Connecting::Tls(TlsConnector::from(Arc::new(config)))))
+    }
+
+    /// Connects to local sockets without encryption.
+    pub fn local() -> Self {
+        Self(Connecting::Local)
+    }
+
+    /// Whether the peer checks this side's key.
+    pub(crate) fn presents_key(&self) -> bool {
+        matches!(self.0, Connecting::Tls(_))
     }
 
     /// Connects. Whether the signer accepts this side's key is known only after its first answer.
@@ -313,9 +346,11 @@ impl Connect {
                 }
                 Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
             };
+            let Connecting::Tls(connector) = &self.0 else { return Ok(stream) };
             // The name is ignored: the key authenticates.
             let name = ServerName::try_from("signer.invalid").expect("a valid name");
-            Ok(TlsStream::Client(self.0.connect(name, stream).await?))
+            let channel: Channel = Box::new(TlsStream::Client(connector.connect(name, stream).await?));
+            Ok(channel)
         };
         tokio::time::timeout(timeout, connect).await.map_err(|_| ChannelError::Timeout)?
     }
@@ -343,7 +378,7 @@ mod tests {
             stream.write_u8(byte + 1).await?;
             stream.flush().await?;
             stream.shutdown().await?;
-            Ok(key)
+            Ok(key.expect("TLS names the client"))
         });
         let ask = async {
             let address = Address::Tcp(address.to_string());

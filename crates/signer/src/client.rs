@@ -1,11 +1,13 @@
-//! The nodes' side: one connection at a time to the first signer that answers, with pipelined requests. If a
+//! The nodes' side: one connection at a time to the first signer that answers (or to a key helper), with
+//! pipelined requests. If a
 //! connection breaks or an answer is late, its requests are sent again over the next one. Both ciphers and
 //! Ed25519 sign deterministically, so a repeated request gives the same signature.
 
 mod driver;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -34,8 +36,10 @@ pub struct ClientOptions {
     pub silence: Duration,
     /// Timeout for connecting.
     pub connect: Duration,
-    /// The first pause after no signer could be reached. It doubles, up to one second.
+    /// The first pause after no signer could be reached. It doubles, up to `pause_max`.
     pub pause: Duration,
+    /// The longest pause.
+    pub pause_max: Duration,
 }
 
 impl Default for ClientOptions {
@@ -46,7 +50,15 @@ impl Default for ClientOptions {
             silence: Duration::from_secs(2),
             connect: Duration::from_secs(2),
             pause: Duration::from_millis(20),
+            pause_max: Duration::from_secs(1),
         }
+    }
+}
+
+impl ClientOptions {
+    /// Limits of a client of a key helper: attempts over a local socket cost little.
+    pub fn of_helper() -> Self {
+        Self { pause_max: Duration::from_millis(100), ..Self::default() }
     }
 }
 
@@ -76,6 +88,8 @@ struct Pending {
 }
 
 struct Inner {
+    /// What the peer is called in the log.
+    peer: &'static str,
     addresses: Vec<Address>,
     connect: Connect,
     options: ClientOptions,
@@ -89,7 +103,11 @@ struct Inner {
     listing_version: AtomicU64,
     /// Why the last attempt to connect failed.
     last_error: Mutex<Option<String>>,
-    metrics: ClientMetrics,
+    /// Whether there is a connection.
+    connected: AtomicBool,
+    /// Whether the first attempt to get the keys has succeeded or failed.
+    tried: watch::Sender<bool>,
+    metrics: Arc<ClientMetrics>,
 }
 
 /// A client of one exchange's signers. Dropping it closes the connection.
@@ -134,9 +152,32 @@ impl SignerClient {
         key: &EddsaPrivateKey,
         options: ClientOptions,
     ) -> Result<Self, ChannelError> {
+        let connect = Connect::new(key, config.public_keys.clone())?;
+        Ok(Self::run("signer", config.addresses.clone(), connect, options, Arc::default()))
+    }
+
+    /// Creates a client of a key helper, which starts to connect at once. Must be called within a tokio
+    /// runtime.
+    pub(crate) fn of_helper(
+        name: &'static str,
+        socket: &Path,
+        options: ClientOptions,
+        metrics: Arc<ClientMetrics>,
+    ) -> Self {
+        Self::run(name, vec![Address::Unix(socket.to_owned())], Connect::local(), options, metrics)
+    }
+
+    fn run(
+        peer: &'static str,
+        addresses: Vec<Address>,
+        connect: Connect,
+        options: ClientOptions,
+        metrics: Arc<ClientMetrics>,
+    ) -> Self {
         let inner = Arc::new(Inner {
-            addresses: config.addresses.clone(),
-            connect: Connect::new(key, config.public_keys.clone())?,
+            peer,
+            addresses,
+            connect,
             options,
             queue: Mutex::default(),
             work: Notify::new(),
@@ -144,10 +185,28 @@ impl SignerClient {
             listing: watch::Sender::new(None),
             listing_version: AtomicU64::new(NO_VERSION),
             last_error: Mutex::default(),
-            metrics: ClientMetrics::default(),
+            connected: AtomicBool::new(false),
+            tried: watch::Sender::new(false),
+            metrics,
         });
         let driver = tokio::spawn(driver::run(Arc::clone(&inner)));
-        Ok(Self { inner, driver })
+        Self { inner, driver }
+    }
+
+    /// Whether there is a connection.
+    pub fn is_connected(&self) -> bool {
+        self.inner.connected.load(Relaxed)
+    }
+
+    /// Items that are waiting or under way.
+    pub(crate) fn queued(&self) -> usize {
+        self.inner.items.load(Relaxed)
+    }
+
+    /// Waits until the first attempt to get the keys has succeeded or failed.
+    pub(crate) async fn tried(&self) {
+        // The sender lives in `self`.
+        let _ = self.inner.tried.subscribe().wait_for(|tried| *tried).await;
     }
 
     /// The latest listing of keys; `None` before the first.
@@ -256,6 +315,6 @@ impl SignerClient {
 
     /// Writes `batzen_signer_client_*`.
     pub fn write(&self, page: &mut Page) {
-        self.inner.metrics.write(page, self.inner.items.load(Relaxed));
+        self.inner.metrics.write(page, self.is_connected(), self.queued());
     }
 }

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use batzen_config::{Config, ConfigError as IniError};
+use batzen_crypto::denom::Cipher;
 use batzen_protocol::Duration;
 
 use crate::schedule::{Schedule, ScheduleError};
@@ -54,6 +55,58 @@ pub enum CipherConfig {
     Cs,
 }
 
+impl CipherConfig {
+    /// The cipher without its parameters.
+    pub const fn cipher(self) -> Cipher {
+        match self {
+            Self::Rsa { .. } => Cipher::Rsa,
+            Self::Cs => Cipher::Cs,
+        }
+    }
+}
+
+/// A kind of private key. Each kind has a security module of its own, which may be a process of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ModuleKind {
+    /// RSA denomination keys.
+    Rsa,
+    /// Clause Blind Schnorr denomination keys.
+    Cs,
+    /// Online signing keys.
+    Eddsa,
+}
+
+impl ModuleKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Rsa, Self::Cs, Self::Eddsa];
+
+    /// The name of its section, which is also that of the key helper program.
+    pub const fn section(self) -> &'static str {
+        match self {
+            Self::Rsa => RSA,
+            Self::Cs => CS,
+            Self::Eddsa => EDDSA,
+        }
+    }
+
+    /// Its short name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rsa => "rsa",
+            Self::Cs => "cs",
+            Self::Eddsa => "eddsa",
+        }
+    }
+
+    /// The kind that holds the keys of denominations with this cipher.
+    pub const fn of_cipher(cipher: Cipher) -> Self {
+        match cipher {
+            Cipher::Rsa => Self::Rsa,
+            Cipher::Cs => Self::Cs,
+        }
+    }
+}
+
 /// A section `[taler-exchange-secmod-*]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleConfig {
@@ -93,12 +146,16 @@ pub struct KeysConfig {
     pub signkey_duration: Duration,
 }
 
-/// The section of the RSA module. The other modules' sections have similar names.
 const RSA: &str = "taler-exchange-secmod-rsa";
 const CS: &str = "taler-exchange-secmod-cs";
 const EDDSA: &str = "taler-exchange-secmod-eddsa";
 
-fn path_or(ini: &Config, section: &str, option: &str, default: &str) -> Result<PathBuf, ConfigError> {
+pub(crate) fn path_or(
+    ini: &Config,
+    section: &str,
+    option: &str,
+    default: &str,
+) -> Result<PathBuf, ConfigError> {
     if let Some(path) = ini.get(section, option)? {
         return Ok(path);
     }
@@ -164,12 +221,18 @@ impl KeysConfig {
         Ok(config)
     }
 
+    /// The configuration of a module.
+    pub fn module(&self, kind: ModuleKind) -> &ModuleConfig {
+        match kind {
+            ModuleKind::Rsa => &self.rsa,
+            ModuleKind::Cs => &self.cs,
+            ModuleKind::Eddsa => &self.eddsa,
+        }
+    }
+
     /// The schedule of a section's keys.
     pub fn section_schedule(&self, section: &SectionConfig) -> Schedule {
-        let module = match section.cipher {
-            CipherConfig::Rsa { .. } => &self.rsa,
-            CipherConfig::Cs => &self.cs,
-        };
+        let module = self.module(ModuleKind::of_cipher(section.cipher.cipher()));
         Schedule {
             duration: section.duration,
             overlap: module.overlap_duration,

@@ -1,21 +1,22 @@
-//! Custody of the exchange's private keys: in this process, or in a signer elsewhere. Callers do not see the
-//! difference, except that a signer can be unavailable.
+//! Custody of the exchange's private keys: in this process, or in signers or key helpers. Callers do not see
+//! the difference, except that another process can be unavailable.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_crypto::cs::CsOperation;
 use batzen_crypto::denom::{
-    BlindedDenomSignature, BlindedPlanchet, Cipher, DenomKey, ExchangeWithdrawValues,
+    BlindedDenomSignature, BlindedPlanchet, Cipher, DenomKey, DenomPublicKey, ExchangeWithdrawValues,
 };
-use batzen_crypto::{CryptoError, CsNonce, EddsaPublicKey, EddsaSignature, HashCode, eddsa};
+use batzen_crypto::{CryptoError, CsNonce, EddsaPublicKey, EddsaSignature, eddsa};
 use batzen_engine::{CpuPool, PoolBusy};
 use batzen_metrics::Page;
 use tokio::sync::watch;
 
-use crate::client::{SignerClient, Unavailable};
+use crate::client::Unavailable;
 use crate::frame::ItemStatus;
 use crate::items::{Item, KeyId, SignedItem};
+use crate::keyholders::Keyholders;
 use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
 use crate::local_signer::{HeldBlind, HeldSign, HeldValues, LocalSigner};
 use crate::modules::{HeldKey, SecurityModules, SigningKey};
@@ -60,7 +61,7 @@ impl From<ItemStatus> for NotSigned {
 pub enum DenomHandle {
     /// The private key is in this process.
     Here(Arc<HeldKey>),
-    /// A signer has the private key.
+    /// Another process has the private key.
     Remote(Arc<DenomInfo>),
 }
 
@@ -79,7 +80,7 @@ impl DenomHandle {
 pub enum SigningHandle {
     /// The private key is in this process.
     Here(Arc<SigningKey>),
-    /// A signer has the private key.
+    /// Another process has the private key.
     Remote(Arc<SigningInfo>),
 }
 
@@ -129,8 +130,8 @@ pub enum Custody {
         /// The CPU pool for signing.
         local_signer: LocalSigner,
     },
-    /// At signers.
-    Remote(SignerClient),
+    /// In other processes.
+    Remote(Keyholders),
 }
 
 fn busy(_: PoolBusy) -> Unavailable {
@@ -154,11 +155,11 @@ impl Custody {
         }
     }
 
-    /// The client of the signers, if there are any.
-    pub fn signers(&self) -> Option<&SignerClient> {
+    /// The processes that have the private keys, if this one does not.
+    pub fn keyholders(&self) -> Option<&Keyholders> {
         match self {
             Self::Here { .. } => None,
-            Self::Remote(client) => Some(client),
+            Self::Remote(holders) => Some(holders),
         }
     }
 
@@ -168,7 +169,7 @@ impl Custody {
             Self::Here { modules, .. } => {
                 modules.denominations().into_iter().map(DenomHandle::Here).collect()
             }
-            Self::Remote(client) => match client.listing() {
+            Self::Remote(holders) => match holders.listing() {
                 Some(listing) => listing.denoms.iter().cloned().map(DenomHandle::Remote).collect(),
                 None => Vec::new(),
             },
@@ -181,24 +182,24 @@ impl Custody {
             Self::Here { modules, .. } => {
                 modules.signing_keys().into_iter().map(SigningHandle::Here).collect()
             }
-            Self::Remote(client) => match client.listing() {
+            Self::Remote(holders) => match holders.listing() {
                 Some(listing) => listing.signing.iter().cloned().map(SigningHandle::Remote).collect(),
                 None => Vec::new(),
             },
         }
     }
 
-    /// The modules' keys, which sign announcements. `None` until a signer has sent a listing.
+    /// The modules' keys, which sign announcements. `None` until their holders have sent a listing.
     pub fn module_keys(&self) -> Option<ModuleKeys> {
         match self {
             Self::Here { modules, .. } => modules.module_keys(),
-            Self::Remote(client) => client.listing().map(|listing| listing.modules),
+            Self::Remote(holders) => holders.listing().map(|listing| listing.modules),
         }
     }
 
     /// Notifies of changed keys. `None` if only this process changes them.
     pub fn listings(&self) -> Option<watch::Receiver<Option<Arc<Listing>>>> {
-        self.signers().map(SignerClient::listings)
+        self.keyholders().map(Keyholders::listings)
     }
 
     /// Signs blinded planchets. The results are in the order of the arguments.
@@ -221,8 +222,8 @@ impl Custody {
                 let results = results.map_err(busy)?.into_iter();
                 Ok(results.map(|result| result.map_err(NotSigned::from)).collect())
             }
-            Self::Remote(client) => {
-                remote(client, &orders, blind_item, |made| match made {
+            Self::Remote(holders) => {
+                remote(holders, &orders, blind_item, |made| match made {
                     SignedItem::Rsa(signature) => Some(BlindedDenomSignature::Rsa(signature)),
                     SignedItem::Cs(signature) => Some(BlindedDenomSignature::Cs(signature)),
                     _ => None,
@@ -251,13 +252,13 @@ impl Custody {
                 let values = local_signer.values.run(orders.into_iter().map(held).collect()).await;
                 Ok(values.map_err(busy)?.into_iter().map(Ok).collect())
             }
-            Self::Remote(client) => {
+            Self::Remote(holders) => {
                 // RSA needs no values.
                 let mut results: Vec<_> = orders.iter().map(|_| Ok(ExchangeWithdrawValues::Rsa)).collect();
                 let is_cs = |order: &ValuesOrder| order.key.info().cipher() == Cipher::Cs;
                 let (places, orders): (Vec<_>, Vec<_>) =
                     orders.into_iter().enumerate().filter(|(_, order)| is_cs(order)).unzip();
-                let values = remote(client, &orders, values_item, |made| match made {
+                let values = remote(holders, &orders, values_item, |made| match made {
                     SignedItem::Values([r0, r1]) => Some(ExchangeWithdrawValues::Cs { r0, r1 }),
                     _ => None,
                 });
@@ -286,11 +287,11 @@ impl Custody {
                 let orders = messages.into_iter().map(order).collect();
                 ticket = Some(local_signer.sign.submit(orders).map_err(busy)?);
             }
-            (Self::Remote(client), SigningHandle::Remote(key)) => {
+            (Self::Remote(holders), SigningHandle::Remote(key)) => {
                 let item =
                     |message: Box<[u8]>| Item::Eddsa { key: key.exchange_pub, message: message.into() };
                 let items: Vec<Item> = messages.into_iter().map(item).collect();
-                request = Some(client.submit(&items)?);
+                request = Some(holders.submit(&items)?);
             }
             _ => panic!("handles are of their custodian"),
         }
@@ -332,23 +333,29 @@ impl Custody {
         }
     }
 
-    /// Asks every signer to destroy a denomination key that the master key has revoked. True if all have done
-    /// so.
+    /// Asks every other process with this denomination key to destroy it, because the master key has revoked
+    /// it. True if all have done so.
     pub async fn revoke_denomination(
         &self,
-        h_bare: HashCode,
-        age_mask: u32,
+        public: &DenomPublicKey,
         master_sig: EddsaSignature,
         wait: Duration,
     ) -> bool {
-        let item = Item::RevokeDenomination { key: KeyId::of(&h_bare), age_mask, master_sig };
+        let cipher = match &public.key {
+            DenomKey::Rsa(_) => Cipher::Rsa,
+            DenomKey::Cs(_) => Cipher::Cs,
+        };
         match self {
             Self::Here { .. } => true,
-            Self::Remote(client) => client.revoke_everywhere(&item, wait).await,
+            Self::Remote(holders) => {
+                let (h_bare, age_mask) = (public.h_key(), public.age_mask);
+                holders.revoke_denomination(cipher, h_bare, age_mask, master_sig, wait).await
+            }
         }
     }
 
-    /// Asks every signer to destroy an online key that the master key has revoked. True if all have done so.
+    /// Asks every other process with this online key to destroy it, because the master key has revoked it.
+    /// True if all have done so.
     pub async fn revoke_signing(
         &self,
         key: EddsaPublicKey,
@@ -357,23 +364,21 @@ impl Custody {
     ) -> bool {
         match self {
             Self::Here { .. } => true,
-            Self::Remote(client) => {
-                client.revoke_everywhere(&Item::RevokeSigning { key, master_sig }, wait).await
-            }
+            Self::Remote(holders) => holders.revoke_signing(key, master_sig, wait).await,
         }
     }
 
-    /// Writes `batzen_signer_client_*`, if there are signers.
+    /// Writes `batzen_signer_client_*`, if other processes have the keys.
     pub fn write(&self, page: &mut Page) {
-        if let Self::Remote(client) = self {
-            client.write(page);
+        if let Self::Remote(holders) = self {
+            holders.write(page);
         }
     }
 }
 
-/// Sends the orders that can be encoded to the signers. The others get their error at once.
+/// Sends the orders that can be encoded to the holders of the keys. The others get their error at once.
 async fn remote<O, T>(
-    client: &SignerClient,
+    holders: &Keyholders,
     orders: &[O],
     item: impl Fn(&O) -> Result<Item, NotSigned>,
     take: impl Fn(SignedItem) -> Option<T>,
@@ -384,7 +389,7 @@ async fn remote<O, T>(
     if items.is_empty() {
         return Ok(places.into_iter().filter_map(|place| place.err().map(Err)).collect());
     }
-    let mut made = client.submit(&items)?.await?.into_iter();
+    let mut made = holders.submit(&items)?.await?.into_iter();
     let mut result = |()| {
         let made = made.next().expect("one answer an item").map_err(NotSigned::from)?;
         take(made).ok_or(NotSigned::Failed(CryptoError::Internal))

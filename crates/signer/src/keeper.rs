@@ -122,7 +122,7 @@ async fn check_peers(signer: &Signer, connect: &Connect) -> bool {
 /// Becomes a follower if another signer was promoted after this one.
 async fn gives_way(signer: &Signer, connect: &Connect) -> bool {
     let own = signer.persisted_role.borrow().epoch;
-    for peer in &signer.config.peers {
+    for peer in &signer.peers {
         let Ok(report) = ask(connect, peer).await else { continue };
         if report.role != Role::Primary.name() {
             continue;
@@ -187,7 +187,7 @@ async fn find_primary<'a>(
 ) -> Result<(&'a PeerConfig, Link, u64), SyncError> {
     let mut found: Option<(&PeerConfig, Link, u64)> = None;
     let mut reasons = Vec::new();
-    for peer in &signer.config.peers {
+    for peer in &signer.peers {
         let attempt = async {
             let mut link = Link::connect(connect, &peer.address, STEP_TIMEOUT).await?;
             let report = link.status().await?;
@@ -232,7 +232,7 @@ fn remember_epoch(signer: &Signer, epoch: u64) -> Result<(), KeyError> {
     let mut persisted_role = *signer.persisted_role.borrow();
     if persisted_role.epoch < epoch && persisted_role.role == Role::Follower {
         persisted_role.epoch = epoch;
-        persisted_role.store(&signer.config.state_file)?;
+        signer.store_role(persisted_role)?;
         signer.persisted_role.send_replace(persisted_role);
     }
     Ok(())

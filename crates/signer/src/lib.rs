@@ -1,9 +1,9 @@
 //! The private keys of an exchange: storage, schedule, signing, and the signer process.
 //!
 //! An exchange reaches its keys through a [`custody::Custody`]. Either the keys are in its own process, or
-//! signers hold them: processes that do nothing else, reached over an encrypted channel on which both sides
-//! authenticate with their keys. `docs/signer.md` explains how to run signers, what they protect against, and
-//! what they do not.
+//! other processes hold them, which do nothing else: signers, reached over an encrypted channel on which both
+//! sides authenticate with their keys, or key helpers, one for each kind of key, reached over local sockets.
+//! `docs/signer.md` explains how to run them, what they protect against, and what they do not.
 //!
 //! | module | contents |
 //! |---|---|
@@ -16,8 +16,9 @@
 //! | [`frame`], [`items`], [`secrets`] | the protocol: bytes in, bytes out |
 //! | [`policy`] | what a signer signs, for any client |
 //! | [`channel`] | TLS with raw public keys |
-//! | [`state`], [`server`], [`keeper`], [`persisted_role`], [`status`] | the signer process |
+//! | [`state`], [`server`], [`keeper`], [`persisted_role`], [`status`] | the signer or key helper process |
 //! | [`client`], [`link`] | its clients |
+//! | [`keyholders`] | the signers or key helpers of an exchange |
 //! | [`metrics`], [`page`] | counters of both, the signer's pages `/metrics` and `/dashboard` |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -32,6 +33,7 @@ pub mod frame;
 pub mod fuzz_entry;
 pub mod items;
 pub mod keeper;
+pub mod keyholders;
 pub mod link;
 pub mod listing;
 pub mod local_signer;

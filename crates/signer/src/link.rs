@@ -24,8 +24,11 @@ pub enum LinkError {
     #[error(transparent)]
     Channel(#[from] ChannelError),
     /// It closed the connection.
-    #[error("the signer closed the connection (is this side's key listed there?): {0}")]
+    #[error("it closed the connection: {0}")]
     Closed(std::io::Error),
+    /// It closed the connection before its first answer.
+    #[error("the signer closed the connection (is this side's key listed there?): {0}")]
+    Unwelcome(std::io::Error),
     /// It speaks another protocol.
     #[error("the signer's answer is malformed")]
     Malformed,
@@ -64,7 +67,18 @@ pub struct Link {
 ///
 /// # Errors
 /// If the peer is not a signer of this version.
-pub(crate) async fn greet(channel: &mut Channel) -> Result<Hello, LinkError> {
+pub(crate) async fn greet(
+    connect: &Connect,
+    channel: &mut Channel,
+    wait: Duration,
+) -> Result<Hello, LinkError> {
+    match timeout(wait, hello(channel)).await.map_err(|_| ChannelError::Timeout)? {
+        Err(LinkError::Closed(error)) if connect.presents_key() => Err(LinkError::Unwelcome(error)),
+        hello => hello,
+    }
+}
+
+async fn hello(channel: &mut Channel) -> Result<Hello, LinkError> {
     let mut out = Header::request(Kind::Hello, 0, 1, 0).to_bytes().to_vec();
     out.extend_from_slice(&Hello { version: VERSION, items_max: 0, keys_version: 0 }.to_bytes());
     channel.write_all(&out).await.map_err(LinkError::Closed)?;
@@ -102,7 +116,7 @@ impl Link {
         step_timeout: Duration,
     ) -> Result<Self, LinkError> {
         let mut channel = connect.connect(address, step_timeout).await?;
-        timeout(step_timeout, greet(&mut channel)).await.map_err(|_| ChannelError::Timeout)??;
+        greet(connect, &mut channel, step_timeout).await?;
         Ok(Self { channel, next: 1, step_timeout })
     }
 

@@ -10,7 +10,7 @@ use batzen_crypto::{
 };
 use batzen_protocol::{Duration, Timestamp};
 
-/// The public keys of the three security modules.
+/// The public keys of the three security modules; [`EddsaPublicKey::ZERO`] for one that runs elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleKeys {
     /// Announces RSA denomination keys.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use batzen_metrics::{Counter, Gauge, Histogram, Page};
+use batzen_metrics::{Counter, Histogram, Page};
 
 use crate::frame::{ItemStatus, Kind};
 
@@ -140,8 +140,6 @@ impl ServerMetrics {
 
 /// Counters of a client.
 pub struct ClientMetrics {
-    /// 1 if connected.
-    pub connected: Gauge,
     /// Connections made.
     pub connects: Counter,
     /// Failed attempts to connect, and broken connections.
@@ -160,7 +158,6 @@ pub struct ClientMetrics {
 impl Default for ClientMetrics {
     fn default() -> Self {
         Self {
-            connected: Gauge::default(),
             connects: Counter::default(),
             failures: Counter::default(),
             repeated: Counter::default(),
@@ -181,8 +178,12 @@ impl ClientMetrics {
     }
 
     /// Writes the metrics.
-    pub fn write(&self, page: &mut Page, queued: usize) {
-        page.gauge("batzen_signer_client_connected", "Whether a signer is connected", self.connected.get());
+    pub fn write(&self, page: &mut Page, is_connected: bool, queued: usize) {
+        page.gauge(
+            "batzen_signer_client_connected",
+            "Whether a signer, or each required key helper, is connected",
+            u8::from(is_connected),
+        );
         page.gauge("batzen_signer_client_queued_items", "Items that wait for a signer", queued);
         let mut count = |name, help, counter: &Counter| page.count(name, help, counter);
         count("batzen_signer_client_connects_total", "Connections to signers", &self.connects);

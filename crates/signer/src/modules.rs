@@ -19,7 +19,7 @@ use batzen_protocol::{Duration, Timestamp, hash_text};
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
 
-use crate::config::{CipherConfig, KeysConfig, SectionConfig};
+use crate::config::{CipherConfig, KeysConfig, ModuleKind, SectionConfig};
 use crate::files::{self, KeyFileError, KeyKind, StoredKey};
 use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
 use crate::schedule::Schedule;
@@ -96,13 +96,6 @@ impl SigningKey {
     }
 }
 
-fn cipher_of(section: &SectionConfig) -> Cipher {
-    match section.cipher {
-        CipherConfig::Rsa { .. } => Cipher::Rsa,
-        CipherConfig::Cs => Cipher::Cs,
-    }
-}
-
 fn kind_of(cipher: Cipher) -> KeyKind {
     match cipher {
         Cipher::Rsa => KeyKind::Rsa,
@@ -110,11 +103,13 @@ fn kind_of(cipher: Cipher) -> KeyKind {
     }
 }
 
-/// The modules' own keys.
-struct OwnKeys {
-    rsa: ExpandedSigner,
-    cs: ExpandedSigner,
-    eddsa: ExpandedSigner,
+/// The modules' own keys, by kind; `None` for a module that another process runs.
+struct OwnKeys([Option<ExpandedSigner>; ModuleKind::ALL.len()]);
+
+impl OwnKeys {
+    fn of(&self, kind: ModuleKind) -> Option<&ExpandedSigner> {
+        self.0[kind as usize].as_ref()
+    }
 }
 
 /// The keys of one section, by anchor.
@@ -145,15 +140,17 @@ struct Order {
     anchor: Timestamp,
 }
 
-/// The security modules of one exchange.
+/// The security modules of one exchange: all three, or one of them in a process of its own.
 pub struct SecurityModules {
+    /// The kinds of keys that this process holds.
+    kinds: Vec<ModuleKind>,
+    /// The sections whose keys it holds.
     sections: Vec<(SectionConfig, Schedule)>,
     signkey_schedule: Schedule,
-    rsa_dir: PathBuf,
-    cs_dir: PathBuf,
-    eddsa_dir: PathBuf,
-    /// The files of the modules' own keys: RSA, Clause Blind Schnorr, EdDSA.
-    own_paths: [PathBuf; 3],
+    /// The directories of the keys, by kind.
+    key_dirs: [PathBuf; ModuleKind::ALL.len()],
+    /// The files of the modules' own keys, by kind.
+    own_paths: [PathBuf; ModuleKind::ALL.len()],
     /// Set before any other key exists.
     own: OnceLock<OwnKeys>,
     state: Mutex<KeyTables>,
@@ -204,58 +201,77 @@ impl SecurityModules {
     /// Loads the modules' own keys and all stored keys, including those of sections that are no longer
     /// configured. Creates the modules' own keys at the first start, but no other keys.
     pub fn open(config: &KeysConfig) -> Result<Self, KeyError> {
-        Self::open_as(config, true)
+        Self::open_as(config, &ModuleKind::ALL, true)
+    }
+
+    /// Opens the module for one kind of keys: for a process that holds no others.
+    pub fn open_one(config: &KeysConfig, kind: ModuleKind) -> Result<Self, KeyError> {
+        Self::open_as(config, &[kind], true)
     }
 
     /// Opens the modules without creating anything: for a signer that follows another one.
     pub fn open_follower(config: &KeysConfig) -> Result<Self, KeyError> {
-        Self::open_as(config, false)
+        Self::open_as(config, &ModuleKind::ALL, false)
     }
 
-    fn open_as(config: &KeysConfig, creates: bool) -> Result<Self, KeyError> {
+    fn open_as(config: &KeysConfig, kinds: &[ModuleKind], creates: bool) -> Result<Self, KeyError> {
         let sections = config.sections.iter();
+        let sections =
+            sections.filter(|section| kinds.contains(&ModuleKind::of_cipher(section.cipher.cipher())));
         let modules = Self {
+            kinds: kinds.to_vec(),
             sections: sections.map(|section| (section.clone(), config.section_schedule(section))).collect(),
             signkey_schedule: config.signkey_schedule(),
-            rsa_dir: config.rsa.key_dir.clone(),
-            cs_dir: config.cs.key_dir.clone(),
-            eddsa_dir: config.eddsa.key_dir.clone(),
-            own_paths: [&config.rsa, &config.cs, &config.eddsa].map(|module| module.sm_priv_key.clone()),
+            key_dirs: ModuleKind::ALL.map(|kind| config.module(kind).key_dir.clone()),
+            own_paths: ModuleKind::ALL.map(|kind| config.module(kind).sm_priv_key.clone()),
             own: OnceLock::new(),
             state: Mutex::default(),
             key_file_lock: KeyFileLock::default(),
         };
-        for cipher in [Cipher::Rsa, Cipher::Cs] {
-            files::create_private_directory(modules.directory(cipher))?;
+        for directory in modules.held_directories() {
+            files::create_private_directory(directory)?;
         }
-        files::create_private_directory(&modules.eddsa_dir)?;
-        if creates || modules.own_paths.iter().all(|path| path.exists()) {
+        if creates || kinds.iter().all(|kind| modules.own_paths[*kind as usize].exists()) {
             modules.create_own()?;
             modules.load_at_start()?;
         }
         Ok(modules)
     }
 
+    /// Whether this process holds the keys of this kind.
+    fn holds_kind(&self, kind: ModuleKind) -> bool {
+        self.kinds.contains(&kind)
+    }
+
+    /// The directories of the keys that this process holds.
+    fn held_directories(&self) -> impl Iterator<Item = &Path> {
+        self.kinds.iter().map(|kind| self.key_dirs[*kind as usize].as_path())
+    }
+
     /// Creates the modules' own keys if they do not exist.
     pub fn create_own(&self) -> Result<(), KeyError> {
         if self.own.get().is_none() {
-            let load = |path: &Path| load_or_create_eddsa(path).map(|key| ExpandedSigner::new(&key));
-            let [rsa, cs, eddsa] = &self.own_paths;
-            let own = OwnKeys { rsa: load(rsa)?, cs: load(cs)?, eddsa: load(eddsa)? };
+            let mut own = OwnKeys([const { None }; ModuleKind::ALL.len()]);
+            for kind in &self.kinds {
+                let key = load_or_create_eddsa(&self.own_paths[*kind as usize])?;
+                own.0[*kind as usize] = Some(ExpandedSigner::new(&key));
+            }
             // If another thread was faster, it has read the same files.
             let _ = self.own.set(own);
         }
         Ok(())
     }
 
-    fn own(&self) -> &OwnKeys {
-        self.own.get().expect("no key is there before the modules' own")
+    fn own(&self, kind: ModuleKind) -> &ExpandedSigner {
+        let own = self.own.get().expect("no key is there before the modules' own");
+        own.of(kind).expect("keys are only of kinds that are held here")
     }
 
     /// The modules' public keys; `None` before a follower's first synchronization.
     pub fn module_keys(&self) -> Option<ModuleKeys> {
         let own = self.own.get()?;
-        Some(ModuleKeys { rsa: own.rsa.public_key(), cs: own.cs.public_key(), eddsa: own.eddsa.public_key() })
+        let key = |kind| own.of(kind).map_or(EddsaPublicKey::ZERO, ExpandedSigner::public_key);
+        Some(ModuleKeys { rsa: key(ModuleKind::Rsa), cs: key(ModuleKind::Cs), eddsa: key(ModuleKind::Eddsa) })
     }
 
     /// All keys, as public information; `None` before a follower's first synchronization.
@@ -284,11 +300,11 @@ impl SecurityModules {
         let announcement = match cipher {
             Cipher::Rsa => {
                 SmRsaDenominationKey { h_rsa: h_bare, h_section_name, anchor_time, duration_withdraw }
-                    .sign_with(&self.own().rsa)
+                    .sign_with(self.own(ModuleKind::Rsa))
             }
             Cipher::Cs => {
                 SmCsDenominationKey { h_cs: h_bare, h_section_name, anchor_time, duration_withdraw }
-                    .sign_with(&self.own().cs)
+                    .sign_with(self.own(ModuleKind::Cs))
             }
         };
         let section = section.to_owned();
@@ -300,13 +316,13 @@ impl SecurityModules {
 
     fn insert_signing(&self, key: &StoredKey) -> Result<(), KeyError> {
         let malformed =
-            |_| KeyError::Crypto { path: self.eddsa_dir.clone(), source: CryptoError::MalformedKey };
+            |_| KeyError::Crypto { path: self.eddsa_dir().to_owned(), source: CryptoError::MalformedKey };
         let seed = EddsaPrivateKey::try_from(key.secret.as_slice()).map_err(malformed)?;
         let signer = ExpandedSigner::new(&seed);
         let (exchange_pub, anchor) = (signer.public_key(), key.anchor);
         let duration = self.signkey_schedule.duration;
-        let announcement =
-            SmSigningKey { exchange_pub, anchor_time: anchor, duration }.sign_with(&self.own().eddsa);
+        let announcement = SmSigningKey { exchange_pub, anchor_time: anchor, duration }
+            .sign_with(self.own(ModuleKind::Eddsa));
         let info = Arc::new(SigningInfo { exchange_pub, anchor, duration, announcement });
         let key = SigningKey { info, signer, stored: key.duration };
         self.lock().signing.insert(anchor, Arc::new(key));
@@ -320,10 +336,12 @@ impl SecurityModules {
     }
 
     fn directory(&self, cipher: Cipher) -> &PathBuf {
-        match cipher {
-            Cipher::Rsa => &self.rsa_dir,
-            Cipher::Cs => &self.cs_dir,
-        }
+        &self.key_dirs[ModuleKind::of_cipher(cipher) as usize]
+    }
+
+    /// The directory of the online signing keys.
+    fn eddsa_dir(&self) -> &Path {
+        &self.key_dirs[ModuleKind::Eddsa as usize]
     }
 
     /// All denomination keys, section by section, oldest first.
@@ -338,7 +356,8 @@ impl SecurityModules {
 
     fn section(&self, name: &str, cipher: Cipher) -> Option<&SectionConfig> {
         let mut sections = self.sections.iter();
-        let found = sections.find(|(section, _)| section.section == name && cipher_of(section) == cipher);
+        let found =
+            sections.find(|(section, _)| section.section == name && section.cipher.cipher() == cipher);
         found.map(|(section, _)| section)
     }
 
@@ -348,7 +367,7 @@ impl SecurityModules {
         self.sections.iter().all(|(section, _)| {
             state
                 .denoms
-                .get(&(cipher_of(section), section.section.clone()))
+                .get(&(section.cipher.cipher(), section.section.clone()))
                 .is_some_and(|keys| !keys.is_empty())
         })
     }
@@ -357,19 +376,21 @@ impl SecurityModules {
     pub fn next_due(&self, now: Timestamp) -> Timestamp {
         let state = self.lock();
         let denoms = self.sections.iter().map(|(section, schedule)| {
-            let keys = state.denoms.get(&(cipher_of(section), section.section.clone()));
+            let keys = state.denoms.get(&(section.cipher.cipher(), section.section.clone()));
             keys.and_then(|keys| keys.keys().next_back())
                 .map_or(Timestamp::ZERO, |last| schedule.next_due(*last))
         });
-        let signing = state.signing.keys().next_back();
-        let signing = signing.map_or(Timestamp::ZERO, |last| self.signkey_schedule.next_due(*last));
+        let signing = self.holds_kind(ModuleKind::Eddsa).then(|| {
+            let last = state.signing.keys().next_back();
+            last.map_or(Timestamp::ZERO, |last| self.signkey_schedule.next_due(*last))
+        });
         let denom_ends = state.denoms.values().flat_map(BTreeMap::values).map(|key| key.signs_until());
         let signing_ends = state.signing.values().map(|key| key.signs_until());
         let ends = denom_ends
             .chain(signing_ends)
             .map(|end| end.saturating_add(Duration::from_secs(1)))
             .filter(|end| *end > now);
-        denoms.chain([signing]).chain(ends).min().unwrap_or(Timestamp::NEVER)
+        denoms.chain(signing).chain(ends).min().unwrap_or(Timestamp::NEVER)
     }
 
     /// Creates every key that the schedules require, at most `parallel` at a time.
@@ -382,7 +403,7 @@ impl SecurityModules {
         let _guard = self.lock_key_files().await?;
         let mut orders = Vec::new();
         for (section, schedule) in &self.sections {
-            let cipher = cipher_of(section);
+            let cipher = section.cipher.cipher();
             let last = {
                 let state = self.lock();
                 state
@@ -394,8 +415,11 @@ impl SecurityModules {
                 orders.push(Order { cipher, section: section.clone(), anchor });
             }
         }
-        let last = self.lock().signing.keys().next_back().copied();
-        let signing = self.signkey_schedule.missing(last, now);
+        let mut signing = Vec::new();
+        if self.holds_kind(ModuleKind::Eddsa) {
+            let last = self.lock().signing.keys().next_back().copied();
+            signing = self.signkey_schedule.missing(last, now);
+        }
         for anchor in &signing {
             self.make_signing_key(*anchor)?;
         }
@@ -410,7 +434,7 @@ impl SecurityModules {
         let secret = EddsaPrivateKey::generate();
         let duration = self.signkey_schedule.duration;
         let stored = StoredKey { anchor, duration, secret: Zeroizing::new(secret.as_bytes().to_vec()) };
-        files::store(&self.eddsa_dir, KeyKind::Eddsa, &stored)?;
+        files::store(self.eddsa_dir(), KeyKind::Eddsa, &stored)?;
         self.insert_signing(&stored)
     }
 
@@ -510,7 +534,7 @@ impl SecurityModules {
             if now < self.signkey_schedule.expire(anchor) {
                 self.make_signing_key(anchor)?;
             } else {
-                files::erase(&self.eddsa_dir, anchor)?;
+                files::erase(self.eddsa_dir(), anchor)?;
             }
         }
         Ok(revoked.len())
@@ -538,7 +562,7 @@ impl SecurityModules {
             let until = signing_until(&key.info.exchange_pub).unwrap_or_else(|| key.signs_until());
             if until < now {
                 self.lock().signing.remove(&key.info.anchor);
-                files::erase(&self.eddsa_dir, key.info.anchor)?;
+                files::erase(self.eddsa_dir(), key.info.anchor)?;
                 erased += 1;
             }
         }

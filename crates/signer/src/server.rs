@@ -12,7 +12,7 @@ use batzen_http::{Bound, Listener, Socket};
 use tokio::task::JoinSet;
 
 use crate::channel::{Accept, ChannelError};
-use crate::state::Signer;
+use crate::state::{Access, Signer};
 
 /// Timeout of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,9 +36,12 @@ impl SignerServer {
     /// # Errors
     /// The system's error, or the reason why the static key cannot be used.
     pub async fn bind(signer: Arc<Signer>) -> Result<Self, ChannelError> {
-        let accept = Accept::new(&signer.key, signer.clients.keys().copied().collect())?;
+        let accept = match &signer.access {
+            Access::Keys { own, clients } => Accept::new(own, clients.keys().copied().collect())?,
+            Access::LocalSocket => Accept::local(),
+        };
         let mut listeners = Vec::new();
-        for address in &signer.config.listen {
+        for address in &signer.listen {
             let bound = Listener::bind(address.listen()).await;
             listeners.push(bound.map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
@@ -104,7 +107,7 @@ async fn accept_all(signer: Arc<Signer>, listener: Listener, accept: Accept, gua
             signer.metrics.connections_refused.inc();
             continue;
         };
-        if signer.metrics.connections.get() >= signer.config.connections_max as u64 {
+        if signer.metrics.connections.get() >= signer.connections_max as u64 {
             signer.metrics.connections_refused.inc();
             continue;
         }
@@ -114,8 +117,7 @@ async fn accept_all(signer: Arc<Signer>, listener: Listener, accept: Accept, gua
             drop(permit);
             match shaken {
                 Ok((channel, key)) => {
-                    let client =
-                        signer.clients.get(&key).expect("the handshake lets in listed keys only").clone();
+                    let client = signer.access.client(key);
                     conn::serve(&signer, channel, &client).await;
                 }
                 Err(error) => {

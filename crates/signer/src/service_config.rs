@@ -1,5 +1,5 @@
-//! Configuration of signers and their clients: `[signer]`, `[signer-node-*]`, `[signer-peer-*]`, and the
-//! exchange's `[exchange] SIGNERS`.
+//! Configuration of signers, key helpers and their clients: `[signer]`, `[signer-node-*]`, `[signer-peer-*]`,
+//! `[taler-exchange-secmod-*] UNIXPATH`, and the exchange's `[exchange] SIGNERS` and `KEY_HELPERS`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use batzen_config::{Config, Expected};
 use batzen_crypto::EddsaPublicKey;
 
 use crate::address::{self, Address};
-use crate::config::{ConfigError, KeysConfig};
+use crate::config::{ConfigError, KeysConfig, ModuleKind, path_or};
 
 /// Role of a signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,24 @@ pub struct ClientConfig {
     pub key_file: PathBuf,
 }
 
+/// Configuration of a key helper: a process with the private keys of one kind, for an exchange on the same
+/// machine.
+#[derive(Clone, Debug)]
+pub struct HelperConfig {
+    /// The kind of its keys.
+    pub kind: ModuleKind,
+    /// The exchange's keys.
+    pub keys: KeysConfig,
+    /// The local socket to listen on.
+    pub socket: PathBuf,
+    /// The master public key, which signs revocations; without it, the helper destroys no key before its time.
+    pub master_public_key: Option<EddsaPublicKey>,
+}
+
+/// The exchange's configuration of its key helpers: their local sockets, by kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HelpersConfig(pub [PathBuf; ModuleKind::ALL.len()]);
+
 const SIGNER: &str = "signer";
 const NODE_PREFIX: &str = "signer-node-";
 const PEER_PREFIX: &str = "signer-peer-";
@@ -102,19 +120,15 @@ pub const KNOWN: &[(&str, &[&str])] = &[
     ("signer-peer-*", &["PUBLIC_KEY", "ADDRESS"]),
 ];
 
-fn path_or(ini: &Config, section: &str, option: &str, default: &str) -> Result<PathBuf, ConfigError> {
-    if let Some(path) = ini.get(section, option)? {
-        return Ok(path);
-    }
-    let expanded = ini.expand(default).map(PathBuf::from);
-    expanded.map_err(|reason| ConfigError::invalid(section, format!("default of {option}: {reason}")))
+const KEY_EXPECTED: &str = "a public key (52 characters of base32)";
+
+fn optional_key(ini: &Config, section: &str, option: &str) -> Result<Option<EddsaPublicKey>, ConfigError> {
+    let read = |text: &str| text.parse().map_err(|_| Expected::new(KEY_EXPECTED));
+    Ok(ini.get_with(section, option, read)?)
 }
 
 fn key(ini: &Config, section: &str, option: &str) -> Result<EddsaPublicKey, ConfigError> {
-    const EXPECTED: &str = "a public key (52 characters of base32)";
-    let read = |text: &str| text.parse().map_err(|_| Expected::new(EXPECTED));
-    let key = ini.get_with(section, option, read)?;
-    key.ok_or_else(|| ini.missing(section, option, EXPECTED).into())
+    optional_key(ini, section, option)?.ok_or_else(|| ini.missing(section, option, KEY_EXPECTED).into())
 }
 
 fn addresses(ini: &Config, section: &str, option: &str) -> Result<Option<Vec<Address>>, ConfigError> {
@@ -124,6 +138,41 @@ fn addresses(ini: &Config, section: &str, option: &str) -> Result<Option<Vec<Add
         list.ok_or_else(|| Expected::new(EXPECTED))
     };
     Ok(ini.get_with(section, option, read)?)
+}
+
+/// The local socket of a key helper.
+fn helper_socket(ini: &Config, kind: ModuleKind) -> Result<PathBuf, ConfigError> {
+    let default = format!("${{TALER_RUNTIME_DIR}}/exchange-secmod-{}/server.sock", kind.name());
+    path_or(ini, kind.section(), "UNIXPATH", &default)
+}
+
+impl HelperConfig {
+    /// Reads the configuration of the helper for one kind of keys.
+    ///
+    /// # Errors
+    /// The first option that is missing or invalid, with its place.
+    pub fn from_ini(ini: &Config, kind: ModuleKind) -> Result<Self, ConfigError> {
+        Ok(Self {
+            kind,
+            keys: KeysConfig::from_ini(ini)?,
+            socket: helper_socket(ini, kind)?,
+            master_public_key: optional_key(ini, "exchange", "MASTER_PUBLIC_KEY")?,
+        })
+    }
+}
+
+impl HelpersConfig {
+    /// Reads `[exchange] KEY_HELPERS`. `None` if it is not YES.
+    ///
+    /// # Errors
+    /// The first option that is invalid, with its place.
+    pub fn from_ini(ini: &Config) -> Result<Option<Self>, ConfigError> {
+        if !ini.get_or("exchange", "KEY_HELPERS", false)? {
+            return Ok(None);
+        }
+        let [rsa, cs, eddsa] = ModuleKind::ALL.map(|kind| helper_socket(ini, kind));
+        Ok(Some(Self([rsa?, cs?, eddsa?])))
+    }
 }
 
 impl SignerConfig {

@@ -1,6 +1,7 @@
 //! What the parts of one signer share.
 
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use batzen_crypto::denom::Cipher;
@@ -11,6 +12,8 @@ use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterDenominationKeyRevoked, MasterSigningKeyRevoked, SignedMessage};
 use tokio::sync::{Notify, watch};
 
+use crate::address::Address;
+use crate::files::KeyFileError;
 use crate::frame::ItemStatus;
 use crate::items::KeyId;
 use crate::listing::{self, Listing, NO_VERSION};
@@ -18,11 +21,14 @@ use crate::local_signer::LocalSigner;
 use crate::metrics::ServerMetrics;
 use crate::modules::{HeldKey, KeyError, SecurityModules, SigningKey};
 use crate::persisted_role::PersistedRole;
-use crate::service_config::{Role, SignerConfig};
+use crate::service_config::{HelperConfig, PeerConfig, Role, SignerConfig};
 use crate::status::StatusReport;
 
 /// How many single jobs may wait for the CPU pool. Most of a signer's work goes through collectors.
 const POOL_JOBS_MAX: usize = 64;
+/// The maximum number of concurrent connections to a key helper: one for each service of the exchange on this
+/// machine, and one for each revocation.
+const HELPER_CONNECTIONS_MAX: usize = 256;
 
 /// A client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +48,35 @@ pub enum ClientKind {
     Peer,
     /// May request the status and promote: it has the signer's own key.
     Operator,
+}
+
+/// Who may connect.
+pub enum Access {
+    /// Clients with these keys, over an encrypted channel.
+    Keys {
+        /// The signer's own static key.
+        own: EddsaPrivateKey,
+        /// The clients.
+        clients: HashMap<EddsaPublicKey, Client>,
+    },
+    /// The exchange: whoever may open the local socket.
+    LocalSocket,
+}
+
+impl Access {
+    /// The client behind an accepted connection.
+    ///
+    /// # Panics
+    /// If the handshake has let in a key that is not listed.
+    pub fn client(&self, key: Option<EddsaPublicKey>) -> Client {
+        match (self, key) {
+            (Self::Keys { clients, .. }, Some(key)) => {
+                clients.get(&key).expect("the handshake lets in listed keys only").clone()
+            }
+            (Self::LocalSocket, None) => Client { kind: ClientKind::Node, name: "exchange".to_owned() },
+            _ => panic!("a channel is of the kind that the signer accepts"),
+        }
+    }
 }
 
 /// The keys at one moment.
@@ -69,12 +104,20 @@ pub struct SyncState {
     pub error: Option<String>,
 }
 
-/// A signer.
+/// A signer, or a key helper, which is a signer with the keys of one kind and without peers.
 pub struct Signer {
-    /// Its configuration.
-    pub config: SignerConfig,
-    /// Its static key.
-    pub key: EddsaPrivateKey,
+    /// Addresses to listen on.
+    pub listen: Vec<Address>,
+    /// Clients that may connect.
+    pub access: Access,
+    /// The maximum number of concurrent connections.
+    pub connections_max: usize,
+    /// The exchange's other signers.
+    pub peers: Vec<PeerConfig>,
+    /// The file of its role; `None` if the role never changes.
+    pub state_file: Option<PathBuf>,
+    /// The master public key, which signs revocations.
+    master_public_key: Option<EddsaPublicKey>,
     /// The private keys.
     pub modules: SecurityModules,
     /// Signing with these keys.
@@ -87,8 +130,6 @@ pub struct Signer {
     pub clock: Arc<dyn Clock>,
     /// Fires when the process must end.
     pub drain: Drain,
-    /// Clients that may connect.
-    pub clients: HashMap<EddsaPublicKey, Client>,
     /// Whether it creates keys.
     pub persisted_role: watch::Sender<PersistedRole>,
     /// The current keys.
@@ -106,7 +147,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Signer {
-    /// Opens the key files.
+    /// Opens the key files of a signer.
     ///
     /// # Errors
     /// If they cannot be read, or (primary) the modules' own keys cannot be created.
@@ -128,15 +169,51 @@ impl Signer {
         }
         add(key.public_key(), ClientKind::Operator, "operator");
         let pool = CpuPool::new(config.threads, POOL_JOBS_MAX);
+        Ok(Self {
+            listen: config.listen,
+            access: Access::Keys { own: key, clients },
+            connections_max: config.connections_max,
+            peers: config.peers,
+            state_file: Some(config.state_file),
+            master_public_key: Some(config.master_public_key),
+            ..Self::with(modules, persisted_role, pool, clock)
+        })
+    }
+
+    /// Opens the key files of a key helper.
+    ///
+    /// # Errors
+    /// If they cannot be read, or the module's own key cannot be created.
+    pub fn open_helper(config: HelperConfig, clock: Arc<dyn Clock>) -> Result<Self, KeyError> {
+        let modules = SecurityModules::open_one(&config.keys, config.kind)?;
+        let role = PersistedRole { role: Role::Primary, epoch: 0 };
+        Ok(Self {
+            listen: vec![Address::Unix(config.socket)],
+            master_public_key: config.master_public_key,
+            ..Self::with(modules, role, CpuPool::new(0, POOL_JOBS_MAX), clock)
+        })
+    }
+
+    /// A signer with these keys, which listens nowhere.
+    fn with(
+        modules: SecurityModules,
+        persisted_role: PersistedRole,
+        pool: CpuPool,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let signer = Self {
+            listen: Vec::new(),
+            access: Access::LocalSocket,
+            connections_max: HELPER_CONNECTIONS_MAX,
+            peers: Vec::new(),
+            state_file: None,
+            master_public_key: None,
             local_signer: LocalSigner::new(&pool),
             pool,
-            key,
             modules,
             metrics: ServerMetrics::default(),
             clock,
             drain: Drain::new(),
-            clients,
             persisted_role: watch::Sender::new(persisted_role),
             snapshot: watch::Sender::new(Arc::new(Snapshot {
                 encoded: Vec::new(),
@@ -148,10 +225,23 @@ impl Signer {
             sync: Mutex::default(),
             poke: Notify::new(),
             revoked: Mutex::default(),
-            config,
         };
         signer.publish();
-        Ok(signer)
+        signer
+    }
+
+    /// Whether the master key has signed this.
+    fn is_signed_by_master<M: SignedMessage>(&self, message: &M, signature: &EddsaSignature) -> bool {
+        let Some(master) = &self.master_public_key else {
+            tracing::error!("a revoked key stays: [exchange] MASTER_PUBLIC_KEY is missing here");
+            return false;
+        };
+        message.verify(master, signature)
+    }
+
+    /// Stores a role, if it can change.
+    pub(crate) fn store_role(&self, role: PersistedRole) -> Result<(), KeyFileError> {
+        self.state_file.as_ref().map_or(Ok(()), |file| role.store(file))
     }
 
     /// The current keys.
@@ -207,8 +297,7 @@ impl Signer {
             }
         };
         let h_denom_pub = key.info.public(age_mask).h_denom_pub();
-        let message = MasterDenominationKeyRevoked { h_denom_pub };
-        if !message.verify(&self.config.master_public_key, master_sig) {
+        if !self.is_signed_by_master(&MasterDenominationKeyRevoked { h_denom_pub }, master_sig) {
             return Err(ItemStatus::BadSignature);
         }
         lock(&self.revoked).insert(id.0);
@@ -234,8 +323,7 @@ impl Signer {
                 return Err(ItemStatus::UnknownKey);
             }
         }
-        if !(MasterSigningKeyRevoked { signkey_pub: key }).verify(&self.config.master_public_key, master_sig)
-        {
+        if !self.is_signed_by_master(&MasterSigningKeyRevoked { signkey_pub: key }, master_sig) {
             return Err(ItemStatus::BadSignature);
         }
         lock(&self.revoked).insert(*key.as_bytes());
@@ -278,7 +366,7 @@ impl Signer {
         let present = *self.persisted_role.borrow();
         let persisted_role =
             PersistedRole { role: Role::Primary, epoch: present.epoch.max(above).saturating_add(1) };
-        persisted_role.store(&self.config.state_file)?;
+        self.store_role(persisted_role)?;
         self.persisted_role.send_replace(persisted_role);
         self.poke.notify_one();
         tracing::warn!(epoch = persisted_role.epoch, "this signer is the primary now");
@@ -291,7 +379,7 @@ impl Signer {
     /// If it cannot store the role.
     pub fn demote(&self, epoch: u64) -> Result<(), KeyError> {
         let persisted_role = PersistedRole { role: Role::Follower, epoch };
-        persisted_role.store(&self.config.state_file)?;
+        self.store_role(persisted_role)?;
         self.persisted_role.send_replace(persisted_role);
         tracing::warn!(epoch, "another signer was promoted: this one follows now");
         Ok(())
@@ -302,8 +390,12 @@ impl Signer {
         let (keys, persisted_role, sync) =
             (self.keys(), *self.persisted_role.borrow(), lock(&self.sync).clone());
         let count = |cipher| keys.denoms.values().filter(|key| key.cipher() == cipher).count();
+        let public_key = match &self.access {
+            Access::Keys { own, .. } => own.public_key(),
+            Access::LocalSocket => EddsaPublicKey::ZERO,
+        };
         StatusReport {
-            public_key: self.key.public_key().to_string(),
+            public_key: public_key.to_string(),
             role: persisted_role.role.name().to_owned(),
             epoch: persisted_role.epoch,
             keys_version: format!("{:016x}", keys.version),

@@ -471,7 +471,7 @@ impl Customer {
             EXCHANGE_URL,
             amount.of(currency()),
             origin,
-            cipher,
+            cipher.into(),
             self.now(context),
             &mut self.entropy,
         );

@@ -12,12 +12,13 @@ use batzen_crypto::EddsaPrivateKey;
 use batzen_http::{Listen, Server, ServerOptions};
 use batzen_signer::address::Address;
 use batzen_signer::channel::{self, Connect};
+use batzen_signer::config::ModuleKind;
 use batzen_signer::files;
 use batzen_signer::keeper;
 use batzen_signer::link::{Link, LinkError};
 use batzen_signer::page::Api;
 use batzen_signer::server::SignerServer;
-use batzen_signer::service_config::SignerConfig;
+use batzen_signer::service_config::{HelperConfig, SignerConfig};
 use batzen_signer::state::Signer;
 use batzen_signer::status::StatusReport;
 use clap::{Args, Subcommand};
@@ -49,9 +50,8 @@ enum SignerCommand {
     Status(StatusArgs),
     /// Make this signer the one that creates keys; the others follow it
     Promote(PromoteArgs),
-    /// Stand in for the key helper programs
-    #[command(hide = true)]
-    Helper(Common),
+    /// Hold the private keys of one kind for the exchange on this machine
+    Helper(HelperArgs),
 }
 
 #[derive(Args)]
@@ -64,6 +64,30 @@ The nodes' configuration has [exchange] SIGNERS, SIGNER_PUBLIC_KEYS and SIGNER_K
 struct ServeArgs {
     #[command(flatten)]
     common: Common,
+}
+
+/// Creates the keys of one kind on schedule, keeps them in KEY_DIR of its section [taler-exchange-secmod-*], and
+/// signs for the exchange over the local socket UNIXPATH. The exchange uses it with `exchange serve --key-helpers`
+/// or `[exchange] KEY_HELPERS = YES`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen signer helper rsa --config /etc/taler/taler.conf
+  batzen signer helper cs --config /etc/taler/taler.conf
+  batzen signer helper eddsa --config /etc/taler/taler.conf
+
+Also called taler-exchange-secmod-rsa, taler-exchange-secmod-cs and taler-exchange-secmod-eddsa. See docs/signer.md.")]
+struct HelperArgs {
+    /// The kind of keys: rsa and cs for coins, eddsa for confirmations
+    #[arg(value_name = "KIND", value_parser = kind_of_key)]
+    kind: ModuleKind,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Parses the name of a kind of keys.
+fn kind_of_key(text: &str) -> Result<ModuleKind, String> {
+    let kind = ModuleKind::ALL.into_iter().find(|kind| kind.name() == text);
+    kind.ok_or_else(|| "expected rsa, cs or eddsa".to_owned())
 }
 
 #[derive(Args)]
@@ -102,7 +126,7 @@ pub fn run(args: SignerArgs) -> anyhow::Result<ExitCode> {
         }
         SignerCommand::Status(args) => services::block_on(status(args)),
         SignerCommand::Promote(args) => services::block_on(promote(args)),
-        SignerCommand::Helper(common) => services::block_on(helper(common)),
+        SignerCommand::Helper(args) => services::block_on(helper(args)),
     }
 }
 
@@ -138,10 +162,35 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             let _ = serving.await;
         }));
     }
+    eprintln!("signer ready: {}", ready.join(" "));
+    run_until(stop, signer, server, connect, tasks).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Holds the keys of one kind.
+async fn helper(args: HelperArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let ini = args.common.load()?;
+    known_options::warn(&ini);
+    let config = HelperConfig::from_ini(&ini, args.kind)?;
+    let signer = Arc::new(Signer::open_helper(config, args.common.timetravel.clock())?);
+    let server = SignerServer::bind(Arc::clone(&signer)).await?;
+    eprintln!("{} ready: {}", args.kind.section(), server.urls().join(" "));
+    run_until(stop, signer, server, Connect::local(), Vec::new()).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves, and keeps the keys up to date, until the signal to stop.
+async fn run_until(
+    stop: impl Future<Output = ()>,
+    signer: Arc<Signer>,
+    server: SignerServer,
+    connect: Connect,
+    mut tasks: Vec<tokio::task::JoinHandle<()>>,
+) {
     let progress = progress::of_keys(progress::is_interactive());
     tasks.push(tokio::spawn(keeper::run(Arc::clone(&signer), connect, progress)));
     tasks.push(tokio::spawn(server.serve()));
-    eprintln!("signer ready: {}", ready.join(" "));
     stop.await;
     signer.drain.trigger();
     for task in tasks {
@@ -149,7 +198,6 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             tracing::error!("a part of the signer did not end cleanly");
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn listen(address: &str) -> anyhow::Result<Listen> {
@@ -258,20 +306,5 @@ async fn promote(args: PromoteArgs) -> anyhow::Result<ExitCode> {
             println!("{name} was not asked ({error}): it gives way when it sees this one");
         }
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Stands in for a key helper: the keys are in the exchange's service or in a signer, but a supervisor of key
-/// helpers expects a running program.
-async fn helper(common: Common) -> anyhow::Result<ExitCode> {
-    let stop = services::stop_signal()?;
-    let ini = common.load()?;
-    let where_to = if ini.raw("exchange", "SIGNERS").is_some() || ini.has_section("signer") {
-        "`batzen signer serve` holds the keys of all kinds"
-    } else {
-        "the exchange's service holds the keys itself (docs/signer.md: how to keep them in processes of their own)"
-    };
-    eprintln!("batzen: no key helper is needed: {where_to}; this one does nothing until it is told to end");
-    stop.await;
     Ok(ExitCode::SUCCESS)
 }

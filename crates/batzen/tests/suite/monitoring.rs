@@ -226,7 +226,7 @@ fn replication_page() -> String {
 /// A page with the additional metrics of an exchange with signers.
 fn signer_client_page() -> String {
     let mut page = Page::new();
-    ClientMetrics::default().write(&mut page, 0);
+    ClientMetrics::default().write(&mut page, true, 0);
     page.finish()
 }
 

@@ -66,10 +66,18 @@ fn the_debian_package_has_what_its_units_name() {
         if let Some(at) = start.iter().position(|word| *word == "--config") {
             assert!(root.join(start[at + 1].trim_start_matches('/')).exists(), "{text}");
         }
-        assert!(users.contains(&format!("u {} ", value("User="))), "{text}");
+        // An instance of a template.
+        let user = value("User=").replace("%i", "rsa");
+        assert!(users.contains(&format!("u {user} ")), "{text}");
         count += 1;
     }
-    assert!(count >= 7);
+    assert!(count >= 8);
+    for kind in ["rsa", "cs", "eddsa"] {
+        let link = std::fs::read_link(root.join(format!("usr/bin/taler-exchange-secmod-{kind}"))).unwrap();
+        assert_eq!(link, Path::new("batzen"));
+        assert!(users.contains(&format!("u batzen-secmod-{kind} ")), "{users}");
+    }
+    assert!(root.join("etc/batzen/secmod.conf").exists());
     for file in ["share/man/man1/batzen-exchange-serve.1.gz", "share/bash-completion/completions/batzen"] {
         assert!(root.join("usr").join(file).exists(), "{file}");
     }

@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 use batzen_crypto::PlanchetMasterSecret;
 use batzen_protocol::api::exchange::CsrWithdrawRequest;
 use coins::{Denom, Shop};
+use common::customer::go_on;
+use common::drop_in::wait_until;
 use common::setup::wait_for;
 use common::{PATIENCE, Service, run, stderr};
-use deployment::{Deployment, assert_no_private_keys, go_on, must};
+use deployment::{Deployment, assert_no_private_keys, must};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
@@ -32,7 +34,7 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut load = tokio::task::JoinSet::new();
     for _ in 0..4 {
-        load.spawn(Arc::clone(&deployment).load(Arc::clone(&ends), Arc::clone(&done)));
+        load.spawn(Arc::clone(&deployment.customer).load(Arc::clone(&ends), Arc::clone(&done)));
     }
     go_on(&done, 20, &mut load).await;
 
@@ -177,14 +179,6 @@ fn log(deployment: &Deployment, name: &str) -> String {
     std::fs::read_to_string(deployment.path(&format!("{name}.log"))).unwrap_or_default()
 }
 
-fn wait_until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "it does not happen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// Services start in any order; and a request of an exchange has the same number in the signer's log.
 #[test]
 fn an_exchange_waits_for_its_signer_and_their_logs_have_the_same_numbers() {
@@ -215,23 +209,6 @@ fn an_exchange_waits_for_its_signer_and_their_logs_have_the_same_numbers() {
         !sent.is_empty() && !sent.is_disjoint(&received)
     });
     for service in [exchange, signer] {
-        assert!(service.terminate().0.success());
-    }
-}
-
-/// Supervisors start key helpers by name, and expect programs that run until a signal.
-#[test]
-fn key_helpers_name_the_key_directory_and_stop_on_request() {
-    let deployment = Deployment::new();
-    for (config, hint) in [("node-0.conf", "signer serve"), ("offline.conf", "exchange's service")] {
-        let name = format!("helper-{config}");
-        let mut service = Service::start(
-            deployment.dir.path(),
-            &name,
-            &["signer", "helper", "-c", &deployment.text(config)],
-        );
-        wait_until(|| log(&deployment, &name).contains(hint));
-        service.assert_runs();
         assert!(service.terminate().0.success());
     }
 }

@@ -75,13 +75,14 @@ pub async fn is_signed(
     Ok(checked(app, vec![Check::eddsa(public, message, signature)]).await? == [true])
 }
 
-/// 503 when no signature could be made: the queue is full, or no signer answers. Clients try again.
+/// 503 when no signature could be made: the queue is full, or no process with the key answers. Clients try again.
 fn unavailable(reason: Unavailable) -> Response {
     match reason {
         Unavailable::Busy => overloaded(),
         Unavailable::NoSigner => {
             let code = ErrorCode::EXCHANGE_DENOMINATION_HELPER_UNAVAILABLE;
-            error_status(code, 503, "no signer answers").with_header(batzen_http::header::RETRY_AFTER, "1")
+            error_status(code, 503, "the process with the private key does not answer")
+                .with_header(batzen_http::header::RETRY_AFTER, "1")
         }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) async fn revoke_denomination(
     public: &DenomPublicKey,
     master_sig: EddsaSignature,
 ) -> bool {
-    app.custody.revoke_denomination(public.h_key(), public.age_mask, master_sig, REVOKE_WAIT).await
+    app.custody.revoke_denomination(public, master_sig, REVOKE_WAIT).await
 }
 
 /// Destroys a denomination key that was never in use.

@@ -7,7 +7,7 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_http::TrustedProxies;
 use batzen_protocol::{Currency, Duration, Money};
 use batzen_signer::config::module;
-use batzen_signer::service_config::ClientConfig as SignersConfig;
+use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig};
 
 use super::{
     AccountConfig, AgeRestrictionConfig, CoinConfig, CoinFees, ConfigError, DocumentsConfig, ExchangeConfig,
@@ -254,6 +254,7 @@ pub const KNOWN: &[(&str, &[&str])] = &[
             "SIGNERS",
             "SIGNER_PUBLIC_KEYS",
             "SIGNER_KEY_FILE",
+            "KEY_HELPERS",
             "ASSET_TYPE",
             "SIGNKEY_LEGAL_DURATION",
             "TERMS_DIR",
@@ -426,6 +427,7 @@ impl ExchangeConfig {
             module_cs: module(ini, "taler-exchange-secmod-cs", "cs")?,
             module_eddsa: module(ini, eddsa, "eddsa")?,
             signers: SignersConfig::from_ini(ini)?,
+            key_helpers: HelpersConfig::from_ini(ini)?,
             accounts,
             age_restriction: reader.age_restriction()?,
             kyc: reader.kyc()?,

@@ -26,12 +26,12 @@ pub enum KeyRoundError {
     /// The stand-alone set-up failed.
     #[error(transparent)]
     Setup(Arc<SetupError>),
-    /// No signer answered.
-    #[error("no signer answers: {0}")]
-    NoSigner(String),
-    /// The signers have not created all keys yet.
-    #[error("the signers are still making keys")]
-    SignersMakeKeys,
+    /// No process with the private keys answered.
+    #[error("{0}")]
+    NoKeyholder(String),
+    /// The processes with the private keys have not created all keys yet.
+    #[error("the keys are still being created")]
+    KeysInTheMaking,
 }
 
 impl From<KeyError> for KeyRoundError {

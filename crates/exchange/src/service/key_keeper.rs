@@ -9,7 +9,6 @@ use std::time::Duration as StdDuration;
 
 use batzen_protocol::{Duration, Timestamp};
 use batzen_signer::SigningHandle;
-use batzen_signer::client::SignerClient;
 use batzen_signer::listing::Listing;
 use batzen_store::StoreError;
 use batzen_tables::exchange::{Revocations, SigningKeys};
@@ -58,8 +57,12 @@ async fn keep(app: &Arc<Exchange>, progress: &(dyn Fn(usize, usize) + Send + Syn
         let pause = match &result {
             Ok(()) => pause(app, setup_due),
             // Services start in any order, so a signer that is not there yet is no error.
-            Err(error @ (KeyRoundError::NoSigner(_) | KeyRoundError::SignersMakeKeys)) => {
-                tracing::warn!(%error, "waiting for a signer");
+            Err(error @ (KeyRoundError::NoKeyholder(_) | KeyRoundError::KeysInTheMaking)) => {
+                match app.core.config.key_helpers {
+                    // Who starts the service tells the operator, once.
+                    Some(_) => tracing::info!(%error, "waiting for the key helpers"),
+                    None => tracing::warn!(%error, "waiting for a signer"),
+                }
                 RETRY
             }
             Err(error) => {
@@ -121,7 +124,7 @@ async fn round(
 ) -> Result<(), KeyRoundError> {
     let now = app.core.now();
     let keys = app.keys();
-    let Some(modules) = app.custody.modules() else { return round_of_signers(app).await };
+    let Some(modules) = app.custody.modules() else { return round_of_keyholders(app).await };
     let is_first = app.keeper.ready.borrow().is_none();
     // Keys that other services with the same files have created.
     let mut changes = modules.refresh().await?;
@@ -145,19 +148,22 @@ async fn round(
     Ok(())
 }
 
-/// A round of an exchange whose signers hold the keys.
-async fn round_of_signers(app: &Arc<Exchange>) -> Result<(), KeyRoundError> {
-    revoke_at_signers(app).await?;
+/// A round of an exchange whose keys are in other processes.
+async fn round_of_keyholders(app: &Arc<Exchange>) -> Result<(), KeyRoundError> {
+    let holders = app.custody.keyholders().expect("keys are here or in other processes");
+    if holders.listing().is_none() {
+        holders.first_attempts().await;
+    }
+    revoke_everywhere(app).await?;
     app.rebuild_keys().await?;
     if app.custody.module_keys().is_none() {
-        let trouble = app.custody.signers().and_then(SignerClient::last_error);
-        return Err(KeyRoundError::NoSigner(trouble.unwrap_or_else(|| "not yet".to_owned())));
+        return Err(KeyRoundError::NoKeyholder(holders.trouble()));
     }
-    if app.has_all_keys() { Ok(()) } else { Err(KeyRoundError::SignersMakeKeys) }
+    if app.has_all_keys() { Ok(()) } else { Err(KeyRoundError::KeysInTheMaking) }
 }
 
-/// Sends the revocations to the signers until each has confirmed them.
-async fn revoke_at_signers(app: &Exchange) -> Result<(), StoreError> {
+/// Sends the revocations to the processes with the keys until each has confirmed them.
+async fn revoke_everywhere(app: &Exchange) -> Result<(), StoreError> {
     let keys = app.keys();
     let mut is_missing = false;
     // A signer restored from an old backup lists keys that it had destroyed.

@@ -18,8 +18,6 @@ use crate::listing::{self, Listing, NO_VERSION};
 use crate::server_limits::{LISTING_WAIT, REQUESTS_MAX};
 use crate::state::lock;
 
-/// The longest pause between two attempts.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often to look for overdue requests.
 const TICK: Duration = Duration::from_millis(100);
 const READ_BUFFER_BYTES: usize = 64 << 10;
@@ -49,13 +47,13 @@ pub(super) async fn run(inner: Arc<Inner>) {
         let address = &inner.addresses[next % count];
         let error = match connect(&inner, address).await {
             Ok((channel, items_max)) => {
-                tracing::info!(signer = %address, "connected");
+                tracing::info!(peer = inner.peer, %address, "connected");
                 inner.metrics.connects.inc();
-                inner.metrics.connected.set(1);
+                inner.connected.store(true, Relaxed);
                 *lock(&inner.last_error) = None;
                 (pause, missed) = (inner.options.pause, 0);
                 let error = use_connection(&inner, channel, items_max).await;
-                inner.metrics.connected.set(0);
+                inner.connected.store(false, Relaxed);
                 error
             }
             Err(error) => {
@@ -66,22 +64,35 @@ pub(super) async fn run(inner: Arc<Inner>) {
         inner.metrics.failures.inc();
         let text = format!("{address}: {error}");
         if lock(&inner.last_error).replace(text.clone()).as_ref() != Some(&text) {
-            tracing::warn!(signer = %address, %error, "signer lost or not reached; trying the next");
+            let is_first = inner.listing.borrow().is_none();
+            log_failure(&inner, address, &error, is_first);
         }
+        inner.tried.send_replace(true);
         next = (next + 1) % count;
         if missed >= count {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(inner.options.pause_max);
             missed = 0;
         }
         drop_abandoned(&inner);
     }
 }
 
+/// Services start in any order. So a key helper that was never there is reported once, by the service that
+/// waits for it.
+fn log_failure(inner: &Inner, address: &Address, error: &str, is_first: bool) {
+    if inner.connect.presents_key() {
+        tracing::warn!(signer = %address, %error, "signer lost or not reached; trying the next");
+    } else if is_first {
+        tracing::info!(socket = %address, %error, "{} is not there yet", inner.peer);
+    } else {
+        tracing::warn!(socket = %address, %error, "{} was lost; connecting again", inner.peer);
+    }
+}
+
 async fn connect(inner: &Inner, address: &Address) -> Result<(Channel, usize), LinkError> {
     let mut channel = inner.connect.connect(address, inner.options.connect).await?;
-    let hello = timeout(inner.options.connect, greet(&mut channel)).await;
-    let hello = hello.map_err(|_| crate::channel::ChannelError::Timeout)??;
+    let hello = greet(&inner.connect, &mut channel, inner.options.connect).await?;
     if hello.keys_version == NO_VERSION {
         return Err(LinkError::Refused(Status::NotReady));
     }
@@ -259,6 +270,7 @@ async fn read(in_flight: Arc<InFlight>, reader: ReadHalf<Channel>) -> LinkError 
                                 let version = listing::version(content);
                                 in_flight.inner.listing_version.store(version, Relaxed);
                                 in_flight.inner.listing.send_replace(Some(Arc::new(listing)));
+                                in_flight.inner.tried.send_replace(true);
                             }
                             Err(_) => return LinkError::Malformed,
                         },

@@ -6,6 +6,7 @@ use batzen_crypto::{CryptoError, ExpandedSigner};
 use zeroize::Zeroizing;
 
 use super::{HeldKey, KeyError, SecurityModules, SigningKey, decode, kind_of};
+use crate::config::ModuleKind;
 use crate::files::{self, KeyKind, StoredKey};
 use crate::listing::{DenomInfo, SigningInfo};
 
@@ -23,8 +24,12 @@ impl SecurityModules {
     /// The modules' own private keys, for a follower.
     pub fn export_own(&self) -> Option<Secret> {
         let own = self.own.get()?;
-        let seed = |signer: &ExpandedSigner| Zeroizing::new(*signer.private_key().as_bytes());
-        Some(Secret::Modules([seed(&own.rsa), seed(&own.cs), seed(&own.eddsa)]))
+        let seed = |kind| {
+            let key: &ExpandedSigner = own.of(kind)?;
+            Some(Zeroizing::new(*key.private_key().as_bytes()))
+        };
+        let [rsa, cs, eddsa] = ModuleKind::ALL.map(seed);
+        Some(Secret::Modules([rsa?, cs?, eddsa?]))
     }
 
     /// A denomination's private key, for a follower.
@@ -72,7 +77,7 @@ impl SecurityModules {
                 self.insert_denomination(*cipher, section, stored)
             }
             Secret::Signing(stored) => {
-                files::store(&self.eddsa_dir, KeyKind::Eddsa, stored)?;
+                files::store(self.eddsa_dir(), KeyKind::Eddsa, stored)?;
                 self.insert_signing(stored)
             }
         }
@@ -100,7 +105,7 @@ impl SecurityModules {
         for key in self.signing_keys() {
             if !keeps_signing(&key.info) {
                 self.lock().signing.remove(&key.info.anchor);
-                files::erase(&self.eddsa_dir, key.info.anchor)?;
+                files::erase(self.eddsa_dir(), key.info.anchor)?;
                 erased += 1;
             }
         }

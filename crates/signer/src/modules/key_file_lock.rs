@@ -1,8 +1,10 @@
 //! The lock on the key files, which services on one machine share. Only its holder creates, replaces or
 //! erases keys, and it first loads the keys that other processes have written. So no key is created twice,
-//! and no key is in the memory of only one process.
+//! and no key is in the memory of only one process. Each directory of keys has its own lock: a process that
+//! holds one kind of keys shares it with a process that holds all.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use batzen_crypto::denom::Cipher;
 use batzen_engine::run_long;
 
 use super::{KeyError, SecurityModules, kind_of};
+use crate::config::ModuleKind;
 use crate::files::{self, KeyFileError, KeyKind, StoredKey};
 
 /// How often a start loads the files again if another process erases one meanwhile ...
@@ -25,10 +28,10 @@ pub(super) struct KeyFileLock {
     taken_up: AtomicUsize,
 }
 
-/// Permits its holder to change keys. The lock between processes ends with the file.
+/// Permits its holder to change keys. The locks between processes end with the files.
 pub(super) struct KeyFileGuard<'a> {
     _process: tokio::sync::MutexGuard<'a, ()>,
-    _machine: File,
+    _machine: Vec<File>,
 }
 
 impl SecurityModules {
@@ -36,16 +39,19 @@ impl SecurityModules {
     /// processes.
     pub(super) async fn lock_key_files(&self) -> Result<KeyFileGuard<'_>, KeyError> {
         let process_guard = self.key_file_lock.process.lock().await;
-        let directory = self.eddsa_dir.clone();
-        let file = files::open_lock(&directory)?;
-        let file = if files::try_lock(&file, &directory)? {
-            file
-        } else {
-            let wait = move || files::lock(&file, &directory).map(|()| file);
-            run_long("keys-lock", wait).await?
-        };
+        let mut locks = Vec::new();
+        // Every process takes them in the same order.
+        for directory in self.lock_directories()? {
+            let file = files::open_lock(&directory)?;
+            if files::try_lock(&file, &directory)? {
+                locks.push(file);
+            } else {
+                let wait = move || files::lock(&file, &directory).map(|()| file);
+                locks.push(run_long("keys-lock", wait).await?);
+            }
+        }
         self.take_up(true)?;
-        Ok(KeyFileGuard { _process: process_guard, _machine: file })
+        Ok(KeyFileGuard { _process: process_guard, _machine: locks })
     }
 
     /// Loads the keys that other processes have created or replaced in these files. Returns their number
@@ -60,8 +66,13 @@ impl SecurityModules {
 
     /// Loads all keys without waiting for the lock: another process may hold it for a long time.
     pub(super) fn load_at_start(&self) -> Result<(), KeyError> {
-        let lock = files::open_lock(&self.eddsa_dir)?;
-        let is_alone = files::try_lock(&lock, &self.eddsa_dir)?;
+        let mut locks = Vec::new();
+        let mut is_alone = true;
+        for directory in self.lock_directories()? {
+            let lock = files::open_lock(&directory)?;
+            is_alone &= files::try_lock(&lock, &directory)?;
+            locks.push(lock);
+        }
         let mut loads = 0;
         while let Err(error) = self.take_up(is_alone) {
             loads += 1;
@@ -74,14 +85,32 @@ impl SecurityModules {
         Ok(())
     }
 
+    /// The directories to lock, each once, even if the configuration names one twice.
+    fn lock_directories(&self) -> Result<Vec<PathBuf>, KeyFileError> {
+        let mut directories = Vec::new();
+        for directory in self.held_directories() {
+            files::create_private_directory(directory)?;
+            let io = |source| KeyFileError::Io { path: directory.to_owned(), source };
+            directories.push(directory.canonicalize().map_err(io)?);
+        }
+        directories.sort();
+        directories.dedup();
+        Ok(directories)
+    }
+
     fn take_up(&self, cleans: bool) -> Result<(), KeyError> {
         if self.own.get().is_none() {
             return Ok(());
         }
         for cipher in [Cipher::Rsa, Cipher::Cs] {
-            self.take_up_sections(cipher, cleans)?;
+            if self.holds_kind(ModuleKind::of_cipher(cipher)) {
+                self.take_up_sections(cipher, cleans)?;
+            }
         }
-        for stored in files::load(&self.eddsa_dir, KeyKind::Eddsa, cleans)? {
+        if !self.holds_kind(ModuleKind::Eddsa) {
+            return Ok(());
+        }
+        for stored in files::load(self.eddsa_dir(), KeyKind::Eddsa, cleans)? {
             let held = self.lock().signing.get(&stored.anchor).cloned();
             let is_held = held.is_some_and(|key| {
                 key.stored == stored.duration

@@ -18,6 +18,7 @@ use batzen_signer::client::{ClientOptions, SignerClient, Unavailable};
 use batzen_signer::config::{CipherConfig, KeysConfig, ModuleConfig, SectionConfig};
 use batzen_signer::frame::{HEADER_BYTES, Header, Hello, ItemStatus, Kind, Side, Status, VERSION};
 use batzen_signer::items::{Item, KeyId};
+use batzen_signer::keyholders::Keyholders;
 use batzen_signer::link::{Link, LinkError};
 use batzen_signer::secrets::Wanted;
 use batzen_signer::server::SignerServer;
@@ -138,7 +139,7 @@ fn client(keys: &Keys, urls: &[&str], options: ClientOptions) -> SignerClient {
 }
 
 async fn custody(keys: &Keys, urls: &[&str]) -> Custody {
-    let custody = Custody::Remote(client(keys, urls, ClientOptions::default()));
+    let custody = Custody::Remote(Keyholders::Signers(client(keys, urls, ClientOptions::default())));
     wait_until(|| custody.denominations().len() == 2 && custody.signing_keys().len() == 1).await;
     custody
 }
@@ -198,7 +199,7 @@ async fn a_node_gets_signatures_but_no_private_keys() {
     assert!(refused.iter().all(|result| matches!(result, Err(NotSigned::Planchet(_)))), "{refused:?}");
 
     // A signer signs no other messages, and cannot sign with missing keys.
-    let signers = custody.signers().unwrap();
+    let Some(Keyholders::Signers(signers)) = custody.keyholders() else { panic!("keys are at a signer") };
     let ask = |item: Item| async move { signers.submit(&[item]).unwrap().await.unwrap().remove(0) };
     let message = MasterSigningKeyRevoked { signkey_pub: key.public_key() }.message().as_ref().to_vec();
     let item = Item::Eddsa { key: key.public_key(), message };
@@ -253,13 +254,16 @@ async fn a_follower_has_the_primarys_keys_and_loses_what_is_revoked() {
 
     // Only the master key can revoke, and the revocation reaches every signer.
     let cs = of(&on_both, Cipher::Cs);
-    let (h_bare, h_denom_pub) = (cs.info().h_bare, cs.info().public(6).h_denom_pub());
+    let (h_bare, public) = (cs.info().h_bare, cs.info().public(6));
+    let h_denom_pub = public.h_denom_pub();
     let message = MasterDenominationKeyRevoked { h_denom_pub };
     let forged = message.sign(&keys.node);
-    assert!(!on_both.revoke_denomination(h_bare, 6, forged, STEP_TIMEOUT).await);
-    assert!(!on_both.revoke_denomination(h_bare, 0, message.sign(&keys.master), STEP_TIMEOUT).await);
+    assert!(!on_both.revoke_denomination(&public, forged, STEP_TIMEOUT).await);
+    assert!(
+        !on_both.revoke_denomination(&cs.info().public(0), message.sign(&keys.master), STEP_TIMEOUT).await
+    );
     assert!(same(), "nothing was destroyed");
-    assert!(on_both.revoke_denomination(h_bare, 6, message.sign(&keys.master), STEP_TIMEOUT).await);
+    assert!(on_both.revoke_denomination(&public, message.sign(&keys.master), STEP_TIMEOUT).await);
     for signer in [&primary, &follower] {
         assert!(!signer.signer.keys().denoms.contains_key(&KeyId::of(&h_bare)));
     }

@@ -112,6 +112,14 @@ struct ServeArgs {
     /// Do not run the workers in this process
     #[arg(long)]
     no_workers: bool,
+    /// Leave the private keys to the key helpers: taler-exchange-secmod-rsa, -cs and -eddsa (as
+    /// `[exchange] KEY_HELPERS`)
+    #[arg(long, conflicts_with = "standalone")]
+    key_helpers: bool,
+    /// Called as taler-exchange-httpd: key helpers hold the private keys and worker programs do the work,
+    /// unless the configuration says otherwise
+    #[arg(long, hide = true)]
+    as_httpd: bool,
     /// With --standalone and without configuration: base URL of the test bank
     #[arg(long, value_name = "URL", requires = "standalone")]
     bank: Option<String>,
@@ -291,6 +299,9 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         if args.standalone {
             ini.set("exchange-standalone", "ENABLED", "YES")?;
         }
+        if args.key_helpers || (args.as_httpd && chooses_no_custody(&ini)?) {
+            ini.set("exchange", "KEY_HELPERS", "YES")?;
+        }
         if let Some(data) = &args.data {
             set_data(&mut ini, data)?;
         }
@@ -308,6 +319,13 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         }
     }
     Ok(config)
+}
+
+/// Whether the configuration leaves open where the private keys are.
+fn chooses_no_custody(ini: &Config) -> anyhow::Result<bool> {
+    let is_set = |option| ini.raw("exchange", option).is_some();
+    let is_standalone = ini.get_or("exchange-standalone", "ENABLED", false)?;
+    Ok(!is_set("KEY_HELPERS") && !is_set("SIGNERS") && !is_standalone)
 }
 
 /// Places all data below one directory.
@@ -353,13 +371,12 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         tracing::warn!(%error, "worker programs cannot reach this service");
     }
     tokio::pin!(stop);
+    let runs_workers =
+        !args.no_workers && (!args.as_httpd || exchange.app().core.config.standalone.is_some());
     let ready = async {
-        // The reason may go away: the disk may get free space, another process may release a key.
-        while let Err(error) = exchange.ready().await {
-            eprintln!("batzen: {error:#}");
-            tokio::time::sleep(SETUP_PAUSE).await;
-        }
-        if !args.no_workers {
+        // The reason may go away: the disk may get free space, a key helper may start.
+        exchange.wait_until_ready(|error| eprintln!("batzen: not ready: {error:#}")).await?;
+        if runs_workers {
             let client = Client::new(&ClientOptions::default())?;
             play_money::open_accounts(&client, &exchange.app().core.config).await;
             exchange.start_workers();

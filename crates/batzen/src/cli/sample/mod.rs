@@ -48,6 +48,7 @@ mod tests {
     use batzen_bank::BankConfig;
     use batzen_config::Config;
     use batzen_exchange::config::{CipherConfig, ExchangeConfig};
+    use batzen_signer::config::ModuleKind;
 
     use super::*;
 
@@ -108,6 +109,27 @@ mod tests {
             let unit = std::fs::read_to_string(unit).unwrap();
             assert!(unit.contains(&format!("\nStateDirectory=batzen-{service}\n")), "{service}");
             assert!(unit.contains(&format!("\nUser=batzen-{service}\n")), "{service}");
+        }
+    }
+
+    /// The paths for key helpers are those of their units.
+    #[test]
+    fn key_helpers_of_the_units_have_directories_of_their_own() {
+        let text = with_system_paths("exchange", EXCHANGE)
+            + include_str!("../../../../../deploy/systemd/secmod.conf");
+        let master = format!("[exchange]\nMASTER_PUBLIC_KEY = {}\n", "0".repeat(52));
+        let config = ExchangeConfig::from_ini(&Config::parse(&(text + &master)).unwrap()).unwrap();
+        let sockets = config.key_helpers.clone().unwrap().0;
+        let unit = include_str!("../../../../../deploy/systemd/batzen-exchange-secmod@.service");
+        assert!(unit.contains("\nStateDirectory=batzen-secmod-%i\nStateDirectoryMode=0700\n"), "{unit}");
+        assert!(unit.contains("\nRuntimeDirectory=batzen-secmod-%i\nRuntimeDirectoryMode=0750\n"), "{unit}");
+        let keys = config.keys_config();
+        for kind in ModuleKind::ALL {
+            let (module, name) = (keys.module(kind), kind.name());
+            for path in [&module.key_dir, &module.sm_priv_key] {
+                assert!(path.starts_with(format!("/var/lib/batzen-secmod-{name}")), "{}", path.display());
+            }
+            assert!(sockets[kind as usize].starts_with(format!("/run/batzen-secmod-{name}")));
         }
     }
 

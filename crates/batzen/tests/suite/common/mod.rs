@@ -3,9 +3,12 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod browser;
+pub mod customer;
 pub mod damage;
+pub mod drop_in;
 pub mod setup;
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -19,7 +22,16 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The program, isolated from the caller's configuration: the one built beside the test, or the one that
 /// `BATZEN_PROGRAM` names.
 pub fn batzen() -> Command {
-    let program = std::env::var_os("BATZEN_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_batzen").into());
+    isolated(batzen_path())
+}
+
+/// Where it is.
+pub fn batzen_path() -> OsString {
+    std::env::var_os("BATZEN_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_batzen").into())
+}
+
+/// A program, isolated from the caller's configuration.
+pub fn isolated(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for name in ["TALER_BASE_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "LISTEN_FDS", "LISTEN_PID"] {
         command.env_remove(name);
@@ -67,15 +79,15 @@ impl Service {
 
     /// The same with environment variables.
     pub fn start_with(dir: &Path, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = batzen();
+        command.args(arguments).envs(variables.iter().copied());
+        Self::start_command(dir, name, command)
+    }
+
+    /// The same with a command.
+    pub fn start_command(dir: &Path, name: &str, mut command: Command) -> Self {
         let log = File::options().create(true).append(true).open(dir.join(format!("{name}.log"))).unwrap();
-        let child = batzen()
-            .args(arguments)
-            .envs(variables.iter().copied())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .process_group(0)
-            .spawn()
-            .unwrap();
+        let child = command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0).spawn().unwrap();
         Self { child }
     }
 

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use batzen_pg_cluster::{fresh_database, shared};
 use tokio::task::JoinSet;
 
+use crate::common::customer::go_on;
 use crate::common::{run, stderr, stdout};
-use crate::signer::deployment::{Deployment, assert_no_private_keys, go_on};
+use crate::signer::deployment::{Deployment, assert_no_private_keys};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_on_postgresql_go_on_when_either_signer_is_killed() {
@@ -21,7 +22,7 @@ async fn two_services_on_postgresql_go_on_when_either_signer_is_killed() {
     let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut load = JoinSet::new();
     for _ in 0..3 {
-        load.spawn(Arc::clone(&deployment).load(Arc::clone(&ends), Arc::clone(&done)));
+        load.spawn(Arc::clone(&deployment.customer).load(Arc::clone(&ends), Arc::clone(&done)));
     }
     go_on(&done, 20, &mut load).await;
     for killed in [0, 1] {
