@@ -32,7 +32,7 @@ pub struct ExchangeBalance {
     pub available: Amount,
     /// Incoming: withdrawals, change, refunds.
     pub pending_incoming: Amount,
-    /// Spent, but not confirmed by the exchange yet.
+    /// Spent, but not confirmed by the exchange yet, or sent to somebody who has not accepted it yet.
     pub pending_outgoing: Amount,
     /// Left on used coins, and too little to become a coin.
     pub dust: Amount,

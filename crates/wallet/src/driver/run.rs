@@ -19,6 +19,10 @@ use crate::network_error::NetworkError;
 const LONG_POLL_MS: u64 = 30_000;
 /// Most operations processed at the same time.
 const PARALLEL: usize = 8;
+/// If more operations than this are open, none of them holds a place for a long poll.
+const FEW: usize = PARALLEL / 2;
+/// Pause of an operation that waits, while many are open.
+const CROWDED_PAUSE: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
@@ -129,6 +133,7 @@ impl Wallet {
                 open.map(|operation| operation.id).collect()
             });
             let now = Instant::now();
+            let is_crowded = open.len() > FEW;
             let out_of_time = deadline.is_some_and(|deadline| deadline <= now);
             for id in open {
                 let due = match resting.get(&id) {
@@ -141,7 +146,7 @@ impl Wallet {
                         u64::try_from(deadline.saturating_duration_since(now).as_millis())
                             .unwrap_or(LONG_POLL_MS)
                     });
-                    let poll_ms = if idle_mode { 0 } else { LONG_POLL_MS.min(left) };
+                    let poll_ms = if idle_mode || is_crowded { 0 } else { LONG_POLL_MS.min(left) };
                     tasks.push(async move { (id, self.drive(id, poll_ms).await) });
                 }
             }
@@ -170,7 +175,8 @@ impl Wallet {
                     disputed.insert(id);
                 }
                 Progress::Waiting => {
-                    resting.insert(id, (Instant::now() + Duration::from_secs(1), Duration::from_secs(1)));
+                    let pause = if is_crowded { CROWDED_PAUSE } else { Duration::from_secs(1) };
+                    resting.insert(id, (Instant::now() + pause, pause));
                 }
                 Progress::Stuck(error) => {
                     tracing::debug!(operation = id, %error, "no progress");

@@ -18,23 +18,49 @@ use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, Money};
 use batzen_wallet::core::coin::CoinSource;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
+use batzen_wallet::core::purse::{PartState, PursePart};
 use batzen_wallet::core::state::OpKind;
-use batzen_wallet::{CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, Wallet};
+use batzen_wallet::{
+    CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, PeerRequest, RefundPermission, Wallet,
+};
 use common::{BANK, EXCHANGE, START, World, check_history};
 use proptest::prelude::*;
 use serde_json::Value;
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
 const STATUSES: [u16; 9] = [200, 204, 400, 403, 404, 409, 410, 451, 503];
-const CODES: [u32; 12] = [21, 26, 1003, 1005, 1009, 1010, 1012, 1150, 1175, 1305, 1353, 1555];
+const CODES: [u32; 18] =
+    [21, 26, 1003, 1005, 1009, 1010, 1012, 1025, 1026, 1031, 1150, 1175, 1305, 1353, 1555, 1676, 1679, 1976];
 
 #[derive(Clone, Debug)]
 enum Deed {
-    Withdraw { cents: u64, cs: bool },
-    Pay { cents: u64 },
-    Deposit { cents: u64 },
-    Refund { payment: usize, percent: u64 },
-    Revoke { denomination: usize },
+    Withdraw {
+        cents: u64,
+        cs: bool,
+    },
+    Pay {
+        cents: u64,
+    },
+    Deposit {
+        cents: u64,
+    },
+    Refund {
+        payment: usize,
+        percent: u64,
+    },
+    Revoke {
+        denomination: usize,
+    },
+    /// Sends money, and accepts it in the same wallet, or takes it back.
+    Send {
+        cents: u64,
+        takes_back: bool,
+    },
+    /// Requests money, and pays it in the same wallet, or withdraws the request.
+    Request {
+        cents: u64,
+        takes_back: bool,
+    },
 }
 
 fn deed() -> impl Strategy<Value = Deed> {
@@ -44,6 +70,8 @@ fn deed() -> impl Strategy<Value = Deed> {
         2 => (1u64..500).prop_map(|cents| Deed::Deposit { cents }),
         2 => (0usize..8, 1u64..=100).prop_map(|(payment, percent)| Deed::Refund { payment, percent }),
         1 => (0usize..10).prop_map(|denomination| Deed::Revoke { denomination }),
+        2 => (1u64..500, any::<bool>()).prop_map(|(cents, takes_back)| Deed::Send { cents, takes_back }),
+        2 => (1u64..500, any::<bool>()).prop_map(|(cents, takes_back)| Deed::Request { cents, takes_back }),
     ]
 }
 
@@ -197,9 +225,9 @@ fn falsified(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse
         Lie::Code { which } => {
             let code = *pick(&CODES, *which).unwrap();
             let status = match code {
-                21 | 1005 => 404,
+                21 | 1005 | 1025 => 404,
                 26 | 1305 => 400,
-                1009 | 1010 | 1555 => 410,
+                1009 | 1010 | 1026 | 1031 | 1555 | 1976 => 410,
                 _ => 409,
             };
             let mut value: Value = serde_json::from_slice(&response.body).unwrap_or_default();
@@ -239,6 +267,28 @@ fn proxy(world: &World, lies: &[Lie], rate: usize) {
 
 fn cents(cents: u64) -> batzen_wallet::Amount {
     format!("KUDOS:{}.{:02}", cents / 100, cents % 100).parse().unwrap()
+}
+
+fn peer_request(sum: u64) -> PeerRequest {
+    PeerRequest {
+        exchange: Some(EXCHANGE.to_owned()),
+        amount: cents(sum),
+        summary: "lunch".to_owned(),
+        expiration: START.saturating_add(Duration::from_days(2)),
+        min_age: 0,
+    }
+}
+
+/// The other side of a payment between people, by the same wallet.
+async fn answer(wallet: &Wallet, id: u64, takes_back: bool) {
+    if takes_back {
+        let _ = wallet.cancel(id);
+        return;
+    }
+    let Some(uri) = wallet.transaction(id).unwrap().uri else { return };
+    if let Ok(peer) = wallet.inspect_peer(&uri).await {
+        let _ = wallet.accept_peer(&peer).await;
+    }
 }
 
 async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
@@ -307,6 +357,16 @@ async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
                 world.exchange.lock().unwrap().denoms[*denomination].revoked = true;
                 let _ = wallet.add_exchange(EXCHANGE).await;
             }
+            Deed::Send { cents: sum, takes_back } => {
+                if let Ok(id) = wallet.send_money(&peer_request(*sum)).await {
+                    answer(&wallet, id, *takes_back).await;
+                }
+            }
+            Deed::Request { cents: sum, takes_back } => {
+                if let Ok(id) = wallet.request_money(&peer_request(*sum)).await {
+                    answer(&wallet, id, *takes_back).await;
+                }
+            }
         }
         check_history(&wallet);
         if number % 3 == 0 {
@@ -351,7 +411,8 @@ fn check(world: &World, wallet: &Wallet) {
                 OpKind::Refresh(record) => record.old_coin_pub == coin_pub,
                 OpKind::Recoup(record) => record.coin_pub == coin_pub,
                 OpKind::Refund(record) => record.items.iter().any(|item| item.coin_pub == coin_pub),
-                OpKind::Withdrawal(_) | OpKind::PursePayment(_) | OpKind::PurseIncome(_) => false,
+                OpKind::PursePayment(record) => record.coins.iter().any(|part| part.coin_pub == coin_pub),
+                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) => false,
             })
         };
         // The protocol does not sign the answer to a recoup-refresh, and provides no history of the old coin.
@@ -372,6 +433,11 @@ fn check(world: &World, wallet: &Wallet) {
         let is_refused = |coin_pub| {
             state.operations.values().any(|operation| match &operation.kind {
                 OpKind::Payment(record) => record.refused.iter().any(|part| part.coin_pub == coin_pub),
+                OpKind::PursePayment(record) => {
+                    let is_back = |part: &&PursePart| part.state != PartState::Spent;
+                    let mut back = record.coins.iter().filter(is_back).chain(&record.refused);
+                    back.any(|part| part.coin_pub == coin_pub)
+                }
                 _ => false,
             })
         };

@@ -113,9 +113,10 @@ fn describe(wallet: &Wallet, peer: &PeerPayment) -> anyhow::Result<String> {
         wallet.with_state(|state| state.exchange(&peer.exchange).cloned()).map_err(WalletError::from)?;
     let (amount, terms) = (exchange.amount(peer.terms.amount), &peer.terms);
     let summary = if terms.summary.is_empty() { String::new() } else { format!(" for {:?}", terms.summary) };
+    let at = &peer.exchange;
     let until = format!("expires {}", date(terms.expiration));
     Ok(match peer.direction {
-        Direction::Push => format!("Somebody sends you {amount}{summary}; it {until}."),
+        Direction::Push => format!("Somebody sends you {amount} of {at}{summary}; it {until}."),
         Direction::Pull => {
             let (now, age) = (wallet.now(), terms.min_age);
             let plan = wallet
@@ -125,7 +126,8 @@ fn describe(wallet: &Wallet, peer: &PeerPayment) -> anyhow::Result<String> {
                 ("deposit", exchange.amount(plan.fees)),
                 ("change", exchange.amount(plan.change_cost)),
             ]);
-            format!("Somebody asks you for {amount}{summary}{}; on top {fees}; it {until}.", age_words(age))
+            let age = age_words(age);
+            format!("Somebody asks you for {amount} of {at}{summary}{age}; on top {fees}; it {until}.")
         }
     })
 }

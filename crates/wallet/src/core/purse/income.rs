@@ -24,8 +24,8 @@ use super::super::{Change, CoreError, Entropy, withdraw};
 use super::lookup::PeerPayment;
 use super::{
     CREATE_WITH_FEE, Direction, IncomeStage, MERGE_FULL_PURSE, NewPurse, PurseIncome, PurseProof, PurseTerms,
-    Seen, WaitFor, bad, delete_request, forgotten, is_full, read_status, status_request, upload,
-    verify_confirmation,
+    Seen, WaitFor, bad, check_expired, delete_request, forgotten, is_full, read_status, status_request,
+    upload, verify_confirmation,
 };
 
 /// Says that nobody has paid a request yet.
@@ -347,25 +347,34 @@ fn after_merge(
                 Ok(())
             }
         },
+        // The exchange does not sign these refusals. An earlier attempt may have been successful, and then the
+        // reserve's history shows it.
         (410, ErrorCode::EXCHANGE_GENERIC_PURSE_EXPIRED) => {
-            fail(step, record, "it expired before it was accepted");
+            check(step, record, "it expired before it was accepted");
             Ok(())
         }
         (410, ErrorCode::EXCHANGE_GENERIC_PURSE_DELETED)
         | (404, ErrorCode::EXCHANGE_GENERIC_PURSE_UNKNOWN) => {
-            fail(step, record, "the sender has taken it back");
+            check(step, record, "the sender has taken it back");
             Ok(())
         }
         (402, ErrorCode::EXCHANGE_PURSE_NOT_FULL) => {
-            fail(step, record, "the sender has not paid the whole amount");
+            check(step, record, "the sender has not paid the whole amount");
             Ok(())
         }
         (400..=499, code) if code != ErrorCode::NONE => {
-            fail(step, record, response.refusal(WHAT).to_string());
+            check(step, record, response.refusal(WHAT).to_string());
             Ok(())
         }
         _ => Err(response.refusal(WHAT)),
     }
+}
+
+/// Continues with the reserve's history. If it does not show the money, the income fails for this reason.
+fn check(step: &mut Step<'_, '_>, mut record: PurseIncome, reason: impl Into<String>) {
+    record.reason = Some(reason.into());
+    record.stage = IncomeStage::Check { time: step.now };
+    step.proceed(OpKind::PurseIncome(Box::new(record)));
 }
 
 /// Verifies the proof that the purse was merged into another reserve. Returns that reserve.
@@ -457,13 +466,19 @@ fn after_status(
             }
             step.wait(OpKind::PurseIncome(Box::new(record)), WAITING);
         }
-        Seen::Expired => {
-            record.stage = IncomeStage::Check { time: step.now };
-            step.proceed(OpKind::PurseIncome(Box::new(record)));
+        Seen::Expired if !check_expired(&record.terms, step.now)? => {
+            step.wait(OpKind::PurseIncome(Box::new(record)), WAITING);
         }
-        Seen::Deleted => {
-            let reason = record.reason.take().unwrap_or_else(|| "it was withdrawn".to_owned());
+        Seen::Expired => check(step, record, "nobody paid it before it expired"),
+        Seen::Deleted if is_decided => {
+            let reason = record.reason.take().unwrap_or_default();
             fail(step, record, reason);
+        }
+        // This wallet did not ask for it, so it asks now: if it was not deleted, it is then.
+        Seen::Deleted => {
+            record.reason = Some("it was withdrawn, perhaps by a copy of this wallet".to_owned());
+            record.stage = IncomeStage::Delete;
+            step.proceed(OpKind::PurseIncome(Box::new(record)));
         }
         Seen::Unknown => return Err(forgotten()),
     }
@@ -509,9 +524,13 @@ fn after_history(
             if is_paid {
                 return credited(step, record);
             }
-            fail(step, record, "nobody paid it before it expired");
+            let reason = record.reason.take().unwrap_or_default();
+            fail(step, record, reason);
         }
-        (404, _) => fail(step, record, "nobody paid it before it expired"),
+        (404, _) => {
+            let reason = record.reason.take().unwrap_or_default();
+            fail(step, record, reason);
+        }
         // The wallet has not run since then: the request is older than the exchange allows.
         (400, ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW) if step.now >= time.saturating_add(STALE) => {
             record.stage = IncomeStage::Check { time: step.now };

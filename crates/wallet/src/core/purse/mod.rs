@@ -20,7 +20,9 @@ use batzen_protocol::signatures::{
     ExchangeConfirmPurseCreation, ExchangePurseStatus, SignedMessage, WalletPurseCreate, WalletPurseDelete,
     WalletPurseEcontract,
 };
-use batzen_protocol::{Amount, Base32Data, Currency, ErrorCode, Money, TalerUri, Timestamp, canonical};
+use batzen_protocol::{
+    Amount, Base32Data, Currency, Duration, ErrorCode, Money, TalerUri, Timestamp, canonical,
+};
 use serde_json::{Value, json};
 
 use super::exchange::Exchange;
@@ -259,6 +261,22 @@ fn verify_confirmation(
         exchange_pub: answer.exchange_pub,
         exchange_sig: answer.exchange_sig,
     })
+}
+
+/// Tolerated difference between the exchange's clock and ours.
+const CLOCK_TOLERANCE: Duration = Duration::from_days(1);
+
+/// Checks by our clock that a purse can have expired. The exchange does not sign that it has.
+///
+/// Returns whether it has. If not, the exchange's clock may be ahead of ours, and the wallet asks again later.
+fn check_expired(terms: &PurseTerms, now: Timestamp) -> Result<bool, CoreError> {
+    if now.saturating_add(CLOCK_TOLERANCE) < terms.expiration {
+        return Err(CoreError::FalseProof {
+            what: "the exchange's statement about a purse",
+            reason: "it says that the purse has expired, long before its time".to_owned(),
+        });
+    }
+    Ok(now >= terms.expiration)
 }
 
 /// The error for an exchange that forgets a purse whose creation it has confirmed.

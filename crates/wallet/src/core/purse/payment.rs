@@ -27,7 +27,7 @@ use super::super::{Change, CoreError, Entropy, refresh};
 use super::lookup::PeerPayment;
 use super::{
     Direction, NewPurse, PartState, PayStage, PursePart, PursePayment, PurseTerms, Seen, WaitFor, bad,
-    delete_request, forgotten, read_status, status_request, upload, verify_confirmation,
+    check_expired, delete_request, forgotten, read_status, status_request, upload, verify_confirmation,
 };
 
 /// Says that nobody has accepted sent money yet.
@@ -389,6 +389,9 @@ fn after_deposit(
         }
         // An earlier attempt may have been paid in, and then the receiver has the money.
         (410, ErrorCode::EXCHANGE_GENERIC_PURSE_EXPIRED) => {
+            if !check_expired(&record.terms, step.now)? {
+                return Err(response.refusal("paying"));
+            }
             give_back(step, &mut record, PartState::Doubtful)?;
             record.reason = Some("it expired".to_owned());
             end(step, record, PayStage::Failed);
@@ -492,6 +495,9 @@ fn after_status(
             } else {
                 step.wait(OpKind::PursePayment(Box::new(record)), WAITING);
             }
+        }
+        Seen::Expired if !check_expired(&record.terms, step.now)? => {
+            step.wait(OpKind::PursePayment(Box::new(record)), WAITING);
         }
         Seen::Expired => {
             record.reason = Some("nobody accepted it before it expired; the money is back".to_owned());

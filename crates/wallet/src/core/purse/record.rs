@@ -195,7 +195,7 @@ pub enum IncomeStage {
     Delete,
     /// Pull: the exchange did not delete it. Its state tells why.
     Decided,
-    /// Pull: it expired. The reserve's history tells whether it was paid before.
+    /// It expired or was refused. The reserve's history tells whether it was paid before.
     Check {
         /// Timestamp of the history request. The exchange accepts only its current time.
         time: Timestamp,

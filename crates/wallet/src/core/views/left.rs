@@ -45,7 +45,7 @@ pub fn left(state: &WalletState, base_url: &str, now: Timestamp) -> Result<Vec<L
         (exchange.amount(too_small), "deposit-fee", "in coins worth no more than their deposit fee"),
         (balance.dust, "dust", "left on used coins, and too little for a fresh coin after fees"),
         (balance.pending_incoming, "incoming", "coming in, and not available yet"),
-        (balance.pending_outgoing, "outgoing", "in payments that the exchange has not confirmed yet"),
+        (balance.pending_outgoing, "outgoing", "in payments that are not finished yet"),
         (balance.disputed, "disputed", "disputed, because the exchange gave a false answer"),
         (exchange.amount(expired), "expired", "in expired coins, which nobody accepts any more"),
     ];

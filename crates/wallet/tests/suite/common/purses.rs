@@ -287,6 +287,9 @@ impl FakeExchange {
         now: Timestamp,
     ) -> Result<Money, Refused> {
         assert!(!coins.is_empty() && coins.len() <= 256);
+        for coin in coins {
+            self.usable(&coin.denom_pub_hash, "PURSE CREATE", now)?;
+        }
         let before = self.coins.clone();
         let mut purse = self.purses[&purse_pub].clone();
         let mut total = Money::ZERO;
