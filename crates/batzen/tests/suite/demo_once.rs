@@ -9,7 +9,7 @@ use batzen_protocol::{Amount, Money};
 use serde_json::Value;
 
 /// The steps in order, and whether each one always does something.
-const STEPS: [(&str, bool); 19] = [
+const STEPS: [(&str, bool); 20] = [
     ("start", true),
     ("resume", false),
     ("exchange", true),
@@ -26,6 +26,7 @@ const STEPS: [(&str, bool); 19] = [
     ("request", true),
     ("expire", true),
     ("ages", true),
+    ("identify", true),
     ("purse", true),
     ("unrevealed", true),
     ("balance", true),

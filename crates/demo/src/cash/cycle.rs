@@ -213,6 +213,7 @@ impl Round<'_> {
         report.step("request", "asking somebody for money", self.request(&people[1], &people[2])).await?;
         report.step("expire", "sending money that nobody takes", self.expire(&people[2])).await?;
         report.step("ages", "paying with pocket money", self.ages(&people[1])).await?;
+        report.step("identify", "withdrawing more than strangers may", self.identify()).await?;
         report.step("purse", "leaving money in a purse", self.leave_purse(&people[0])).await?;
         drop(people);
         report

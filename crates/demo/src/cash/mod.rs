@@ -14,6 +14,7 @@
 
 mod books;
 mod cycle;
+mod identify;
 mod load;
 mod merchant;
 mod people;

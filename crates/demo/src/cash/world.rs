@@ -23,6 +23,7 @@ use batzen_wallet::Wallet;
 use serde::{Deserialize, Serialize};
 
 use super::books::Books;
+use super::identify;
 use super::merchant::Merchant;
 use crate::play_money;
 use crate::sheet::BalanceSheet;
@@ -59,6 +60,9 @@ pub const PEOPLE: [&str; 3] = ["alice", "bob", "carol"];
 
 /// The child, with a wallet of her own.
 pub const CHILD: &str = "emma";
+
+/// Whoever withdraws more than strangers may: a new customer in each round, named by this and its number.
+pub const CUSTOMER: &str = "frank";
 
 /// The documented ports.
 const BANK_PORT: u16 = 8082;
@@ -103,6 +107,8 @@ pub struct World {
     pub follows_interruption: bool,
     /// Whether coins are also offered in Clause Blind Schnorr.
     pub cs: bool,
+    /// The token of the clerk who identifies customers.
+    pub officer_token: String,
     saved: SavedState,
 }
 
@@ -179,6 +185,8 @@ impl World {
             true,
         )
         .with_account("exchange-account-1", &payto, gateway);
+        let officer_token = identify::new_token();
+        config.kyc = identify::limits(dir, &officer_token)?;
         if books.url().is_some() {
             config.store = books.store_config(dir);
             let store = config.store.clone();
@@ -214,6 +222,7 @@ impl World {
             client,
             follows_interruption,
             cs: options.cs,
+            officer_token,
             saved,
         })
     }
@@ -332,7 +341,11 @@ impl World {
             entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "db"));
         let is_ours = |path: &PathBuf| {
             let stem = path.file_stem().and_then(|stem| stem.to_str());
-            PEOPLE.iter().chain([&CHILD]).any(|name| stem == Some(name))
+            let is_customer = |stem: &str| {
+                let number = stem.strip_prefix(CUSTOMER);
+                number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+            };
+            PEOPLE.iter().chain([&CHILD]).any(|name| stem == Some(name)) || stem.is_some_and(is_customer)
         };
         files.filter(|path| !is_ours(path)).collect()
     }

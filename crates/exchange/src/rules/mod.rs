@@ -46,6 +46,7 @@ use batzen_store::{ChangeSet, Store, StoreError};
 
 use crate::metrics::flow::MoneyFlow;
 
+pub use batzen_tables::exchange::KycOperation;
 pub use command::*;
 pub use denoms::{DenomProblem, DenomTable, DenomTerms};
 pub use history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
