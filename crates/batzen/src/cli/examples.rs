@@ -46,6 +46,26 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["exchange", "aggregator"], "batzen exchange aggregator --config exchange.conf --test"),
     (&["exchange", "transfer"], "batzen exchange transfer --config exchange.conf --test"),
     (&["exchange", "expire"], "batzen exchange expire --config exchange.conf --test"),
+    (&["exchange", "kyc", "officer"], "batzen exchange kyc officer alice --token-file alice.token"),
+    (
+        &["exchange", "kyc", "cases"],
+        "batzen exchange kyc cases --exchange http://localhost:8081/ --token-file alice.token",
+    ),
+    (
+        &["exchange", "kyc", "show"],
+        "batzen exchange kyc show -c exchange.conf --token-file alice.token \
+         2T256N96NKYQDHKGMAAW2SJJXPAD0P0V25MRM54MC544N3VXJBP0",
+    ),
+    (
+        &["exchange", "kyc", "approve"],
+        "batzen exchange kyc approve -c exchange.conf --token-file alice.token --reason seen-passport \
+         2T256N96NKYQDHKGMAAW2SJJXPAD0P0V25MRM54MC544N3VXJBP0",
+    ),
+    (
+        &["exchange", "kyc", "reject"],
+        "batzen exchange kyc reject -c exchange.conf --token-file alice.token --reason unreadable \
+         2T256N96NKYQDHKGMAAW2SJJXPAD0P0V25MRM54MC544N3VXJBP0",
+    ),
     (&["exchange", "closer"], "batzen exchange closer --config exchange.conf --test"),
     (&["exchange", "drain"], "batzen exchange drain --config exchange.conf --test"),
     (&["exchange", "maintain"], "batzen exchange maintain --config exchange.conf"),

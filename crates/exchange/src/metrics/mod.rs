@@ -443,7 +443,7 @@ impl Metrics {
             ("identified", self.kyc.identified.get()),
             ("failed", self.kyc.failed.get()),
         ];
-        page.counters("batzen_kyc_total", "Identification of customers", "event", kyc);
+        page.counters("batzen_kyc_total", "Identification of customers", "kind", kyc);
         page.count(
             "taler_exchange_batch_withdraw_num_coins",
             "Coins issued by batch withdrawals",

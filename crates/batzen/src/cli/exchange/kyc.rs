@@ -20,9 +20,7 @@ const TOKEN_BYTES: usize = 32;
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen exchange kyc officer alice --token-file alice.token
-  batzen exchange kyc cases --exchange http://localhost:8081/ --token-file alice.token
-  batzen exchange kyc approve 2T256N96NKYQDHKGMAAW2SJJXPAD0P0V25MRM54MC544N3VXJBP0 --reason 'saw the passport' \\
-    --exchange http://localhost:8081/ --token-file alice.token")]
+  batzen exchange kyc cases --exchange http://localhost:8081/ --token-file alice.token")]
 pub struct KycArgs {
     #[command(subcommand)]
     command: KycCommand,
