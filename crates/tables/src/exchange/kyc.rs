@@ -64,7 +64,7 @@ record! {
         pub token: String,
         /// What happens now. A process that is repeated may still be valid.
         pub state: KycState,
-        /// Until when the owner counts as identified; zero: never was.
+        /// When the identification expires; zero if there was none.
         pub expiration: Timestamp,
         /// The provider's name for the user; empty if unknown.
         pub provider_user_id: String,

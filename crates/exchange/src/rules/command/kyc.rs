@@ -55,7 +55,7 @@ pub struct FinishKyc {
 /// The owner is identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KycFinished {
-    /// Until when.
+    /// When it expires.
     pub expiration: Timestamp,
 }
 
@@ -103,7 +103,7 @@ pub struct DecideKyc {
 pub enum KycDecided {
     /// The owner is identified.
     Approved {
-        /// Until when.
+        /// When it expires.
         expiration: Timestamp,
     },
     /// The decision releases money, so another officer must approve as well.
