@@ -45,7 +45,7 @@ struct CaseView {
     state: &'static str,
     /// When it began.
     started: Timestamp,
-    /// Until when the owner counts as identified.
+    /// When the identification expires.
     expiration: Timestamp,
     /// Names the submitted attributes in a decision; absent if none wait.
     case: Option<HashCode>,
