@@ -156,7 +156,7 @@ async fn withdraw(
     signatures_or_response(app, &keys, submit(app, command).await, batch).await
 }
 
-/// Submits a withdrawal, once more if the reserve's first bank transfer has arrived since it was read.
+/// Submits a withdrawal, and again if the reserve's first bank transfer came after it was read.
 async fn submit(app: &Exchange, mut command: Withdraw) -> Result<Result<Withdrawn, Refusal>, SubmitError> {
     let verdict = app.core.submit(command.clone()).await?;
     if !matches!(verdict, Err(Refusal::OriginOther)) {
