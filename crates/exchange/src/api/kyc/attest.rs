@@ -59,7 +59,7 @@ pub(super) fn routes(table: Table) -> Table {
     )
 }
 
-/// An attribute, and until when it counts.
+/// An attribute and its expiration.
 struct Known {
     value: Value,
     expiration: Timestamp,
