@@ -568,9 +568,8 @@ fn after_decision(
 
 /// Credits the coins again.
 ///
-/// Only the exchange saw them, in a purse that it has given back. So a coin that comes back whole can pay
-/// again. Change of it is refreshed, and so is a coin of which the exchange has not said that it gave it
-/// back.
+/// The exchange has seen them together in a purse, so paying with them apart would link the payments. They are
+/// refreshed like change. Only a coin that is worth no more than its refresh pays again as it is.
 fn give_back(step: &mut Step<'_, '_>, record: &mut PursePayment, state: PartState) -> Result<(), CoreError> {
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     for part in record.coins.iter_mut().filter(|part| part.state == PartState::Spent) {
@@ -580,7 +579,7 @@ fn give_back(step: &mut Step<'_, '_>, record: &mut PursePayment, state: PartStat
         let is_whole = part.amount == exchange.denom(&coin.h_denom_pub)?.value;
         let is_too_small =
             refresh::cost_of_change(&exchange, coin, coin.remaining, step.now) == coin.remaining;
-        if coin.status == CoinStatus::Used && is_whole && (state == PartState::Returned || is_too_small) {
+        if coin.status == CoinStatus::Used && is_whole && is_too_small {
             step.draft.coin_mut(&part.coin_pub)?.status = CoinStatus::Fresh;
         }
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 use batzen_protocol::Timestamp;
-use batzen_wallet::CoinStatus;
 use batzen_wallet::core::http::HttpResponse;
+use batzen_wallet::{Coin, CoinStatus};
 
 const LATER: Timestamp = START.saturating_add(Duration::from_days(3));
 
@@ -38,9 +38,27 @@ async fn sent_money_can_be_taken_back() {
     assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
 }
 
-/// A whole coin that comes back can pay again at once, even the smallest, which could not be refreshed.
+/// The exchange has seen the coins of a purse together, so none of them pays again as it is.
 #[tokio::test]
-async fn whole_coins_come_back_without_loss() {
+async fn coins_that_come_back_are_refreshed() {
+    let world = World::new();
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let id = alice.send_money(&of("KUDOS:9")).await.unwrap();
+    let is_shown = |coin: &Coin| coin.status != CoinStatus::Fresh;
+    let shown: Vec<_> = alice.coins().into_iter().filter(is_shown).map(|coin| coin.coin_pub).collect();
+    assert!(shown.len() > 1, "several coins are in the purse");
+    alice.cancel(id).unwrap();
+    settle(&[&alice]).await;
+    for coin in alice.coins().iter().filter(|coin| coin.status == CoinStatus::Fresh) {
+        assert!(!shown.contains(&coin.coin_pub), "{} can be spent again", coin.coin_pub);
+    }
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+/// The smallest coins could not be refreshed, so they pay again as they are.
+#[tokio::test]
+async fn the_smallest_coins_come_back_without_loss() {
     let world = World::new();
     let alice = person(&world, 1, "KUDOS:0.22").await;
     assert_eq!(available(&alice), amount("KUDOS:0.2"));
