@@ -380,9 +380,9 @@ impl Call<'_> {
     #[must_use]
     pub fn query(mut self, name: &str, value: impl fmt::Display) -> Self {
         self.url.push(if self.url.contains('?') { '&' } else { '?' });
-        self.url.push_str(&encode(name));
+        self.url.push_str(&url_encoded(name));
         self.url.push('=');
-        self.url.push_str(&encode(&value.to_string()));
+        self.url.push_str(&url_encoded(&value.to_string()));
         self
     }
 
@@ -419,6 +419,15 @@ impl Call<'_> {
     pub fn body(mut self, content_type: &str, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
         self.header("content-type", content_type)
+    }
+
+    /// Sets a body of form fields (`application/x-www-form-urlencoded`).
+    #[must_use]
+    pub fn form(self, fields: &[(&str, &str)]) -> Self {
+        let pairs =
+            fields.iter().map(|(name, value)| format!("{}={}", url_encoded(name), url_encoded(value)));
+        let body = pairs.collect::<Vec<_>>().join("&");
+        self.body("application/x-www-form-urlencoded", body)
     }
 
     /// Sets user name and password of HTTP basic authentication (RFC 7617).
@@ -540,7 +549,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Percent-encodes everything but the unreserved characters (RFC 3986).
-fn encode(text: &str) -> String {
+#[must_use]
+pub fn url_encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -573,6 +583,6 @@ mod tests {
         let value = basic_auth("Aladdin", "open sesame");
         assert_eq!(value, "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
         assert!(value.is_sensitive());
-        assert_eq!(encode("a b/ü&=~"), "a%20b%2F%C3%BC%26%3D~");
+        assert_eq!(url_encoded("a b/ü&=~"), "a%20b%2F%C3%BC%26%3D~");
     }
 }

@@ -17,7 +17,7 @@ mod retry;
 
 pub use batzen_http_codec::correlation;
 pub use bytes::Bytes;
-pub use client::{Call, Client, ClientError, ClientOptions, Reply, basic_auth};
+pub use client::{Call, Client, ClientError, ClientOptions, Reply, basic_auth, url_encoded};
 pub use direct::{DirectClient, DirectOptions};
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 pub use retry::Backoff;
