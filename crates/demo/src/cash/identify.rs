@@ -1,6 +1,8 @@
 //! The step in which the exchange wants to know a customer before it hands out more coins, and a clerk decides.
 
-use std::path::Path;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use batzen_crypto::hash::sha512;
@@ -21,7 +23,7 @@ const CLERK: &str = "clerk";
 /// The provider's section.
 const SECTION: &str = "kyc-provider-clerk";
 /// What a customer may withdraw within a minute without being known.
-const THRESHOLD: &str = "500";
+pub(super) const THRESHOLD: &str = "500";
 /// What the step withdraws.
 const WISH: &str = "600";
 
@@ -54,11 +56,30 @@ pub(super) fn limits(dir: &Path, token: &str) -> anyhow::Result<KycConfig> {
     })
 }
 
-/// A new token for the clerk.
-pub(super) fn new_token() -> String {
+/// The file with the clerk's token.
+pub(super) fn token_file(dir: &Path) -> PathBuf {
+    dir.join("clerk.token")
+}
+
+/// The clerk's token: that of an earlier run, or a new one.
+pub(super) fn token(dir: &Path) -> anyhow::Result<String> {
+    let path = token_file(dir);
+    let context = || path.display().to_string();
+    match std::fs::read_to_string(&path) {
+        Ok(token) if !token.trim().is_empty() => return Ok(token.trim().to_owned()),
+        // An earlier run was killed before it had written anything.
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(context),
+    }
     let mut random = [0; 32];
     fill_random(&mut random);
-    base32::encode(&random)
+    let token = base32::encode(&random);
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let file = file.as_mut().map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
+    writeln!(file, "{token}").with_context(context)?;
+    Ok(token)
 }
 
 impl Round<'_> {

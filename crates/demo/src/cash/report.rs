@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::json;
 
+use super::identify::{self, THRESHOLD};
 use super::world::{SIGNUP_BONUS, World};
 use crate::sheet::BalanceSheet;
 
@@ -147,6 +148,7 @@ impl Report {
         let database = world.database.as_ref();
         let database = database.map_or_else(String::new, |url| format!("  psql {}\n", quoted(url)));
         let mut out = std::io::stdout().lock();
+        let clerk = identify::token_file(&world.dir).display().to_string();
         let other_ports = world.other_ports();
         // A function, not an alias: shells expand aliases only when a person types.
         writeln!(
@@ -165,6 +167,11 @@ The bank gives every new customer {currency}:{SIGNUP_BONUS} of play money; nobod
   zoe deposit {currency}:7.5 'payto://x-taler-bank/localhost/zoe?receiver-name=zoe' --yes
   zoe transactions
   {program} bank gateway --url {bank}taler-wire-gateway/exchange/ outgoing
+
+Whoever withdraws {currency}:{THRESHOLD} or more within a minute must say who she is. Decide as the clerk, with the token in
+{clerk}:
+
+  {exchange}kyc-officer
 "
         )?;
         out.flush()?;

@@ -185,7 +185,7 @@ impl World {
             true,
         )
         .with_account("exchange-account-1", &payto, gateway);
-        let officer_token = identify::new_token();
+        let officer_token = identify::token(dir)?;
         config.kyc = identify::limits(dir, &officer_token)?;
         if books.url().is_some() {
             config.store = books.store_config(dir);
