@@ -61,6 +61,8 @@ pub struct Exchange {
     pub(crate) metrics_page: MetricsPage,
     /// The page that browsers get at the root, once one has asked.
     pub(crate) welcome: OnceLock<StaticPage>,
+    /// The pages of customers and officers.
+    pub(crate) kyc_pages: crate::api::KycPages,
     pub(crate) checks: Checks,
     /// How many requests will be served before the service ends, and the task that waits for that.
     pub(crate) requests_left: AtomicU64,

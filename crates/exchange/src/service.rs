@@ -147,6 +147,7 @@ impl RunningExchange {
             http_stats: server.stats(),
             metrics_page,
             welcome: OnceLock::new(),
+            kyc_pages: crate::api::KycPages::default(),
             checks: Checks::default(),
             requests_left,
             last_request: Notify::new(),

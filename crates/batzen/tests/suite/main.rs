@@ -22,6 +22,7 @@ mod doctor;
 mod four_eyes;
 mod key_helpers;
 mod kills;
+mod kyc_pages;
 mod ledger;
 mod monitoring;
 mod mutate;

@@ -46,6 +46,7 @@ mod tracking;
 mod wire;
 mod withdraw;
 
+pub(crate) use kyc::Pages as KycPages;
 pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
 
 /// Bodies up to this size are decoded on the thread that serves the request.

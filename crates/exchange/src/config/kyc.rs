@@ -86,12 +86,6 @@ pub struct KycConfig {
 }
 
 impl KycConfig {
-    /// The provider with this section, in any case.
-    #[must_use]
-    pub fn provider(&self, section: &str) -> Option<&KycProviderConfig> {
-        self.providers.iter().find(|provider| provider.section.eq_ignore_ascii_case(section))
-    }
-
     /// Whether there is anything to identify.
     #[must_use]
     pub fn is_used(&self) -> bool {
@@ -108,6 +102,16 @@ impl KycConfig {
                     );
                     return Err(ConfigError::invalid("kyc-legitimization", reason));
                 }
+            }
+        }
+        for (n, officer) in self.officers.iter().enumerate() {
+            let section = format!("{OFFICER_PREFIX}{}", officer.name);
+            if officer.name.is_empty() || officer.name.contains(char::is_whitespace) {
+                return Err(ConfigError::invalid(&section, "an officer's name is one word"));
+            }
+            // Four eyes belong to two people.
+            if self.officers[..n].iter().any(|other| other.token_hash == officer.token_hash) {
+                return Err(ConfigError::invalid(&section, "TOKEN_HASH is that of another officer"));
             }
         }
         let holds_payouts = self.rules.limits(KycOperation::Deposit);
@@ -201,11 +205,10 @@ impl Reader<'_> {
         let user_type = self.ini.choice(section, "USER_TYPE", &users)?;
         let user_type =
             user_type.ok_or_else(|| self.ini.missing(section, "USER_TYPE", "individual or business"))?;
-        let logics = [("oauth2", Some(true)), ("manual", Some(false)), ("kycaid", None), ("persona", None)];
-        let logic = self.ini.choice(section, "LOGIC", &logics)?;
-        let logic = logic.ok_or_else(|| self.ini.missing(section, "LOGIC", "oauth2 or manual"))?;
-        let (validity, logic) = match logic {
-            Some(true) => {
+        let is_oauth2 = self.ini.choice(section, "LOGIC", &[("oauth2", true), ("manual", false)])?;
+        let is_oauth2 = is_oauth2.ok_or_else(|| self.ini.missing(section, "LOGIC", "oauth2 or manual"))?;
+        let (validity, logic) = match is_oauth2 {
+            true => {
                 let url = |option: &str| self.web_url(section, option);
                 let logic = KycLogicConfig::OAuth2(OAuth2Config {
                     login_url: url("KYC_OAUTH2_LOGIN_URL")?,
@@ -217,16 +220,12 @@ impl Reader<'_> {
                 });
                 (self.ini.duration(section, "KYC_OAUTH2_VALIDITY")?, logic)
             }
-            Some(false) => {
+            false => {
                 let post_url = match self.ini.raw(section, "KYC_MANUAL_POST_URL") {
                     Some(_) => Some(self.web_url(section, "KYC_MANUAL_POST_URL")?),
                     None => None,
                 };
                 (self.ini.duration(section, "KYC_MANUAL_VALIDITY")?, KycLogicConfig::Manual { post_url })
-            }
-            None => {
-                let expected = "oauth2 or manual: kycaid and persona are not supported";
-                return Err(self.ini.invalid(section, "LOGIC", expected).into());
             }
         };
         let section = section.to_ascii_lowercase();
@@ -306,8 +305,7 @@ kyc_manual_validity = 2 years
         assert_eq!(day.checks, ["name", "address"]);
         assert_eq!((day.threshold, day.timeframe), (Money::new(100, 0).unwrap(), Duration::from_days(1)));
         assert_eq!((wallet.operation, wallet.timeframe), (KycOperation::Balance, Duration::FOREVER));
-        let login = kyc.provider("KYC-PROVIDER-LOGIN").unwrap();
-        assert_eq!(login.section, "kyc-provider-login");
+        assert_eq!(kyc.providers[1].section, "kyc-provider-login");
         assert!(!format!("{kyc:?}").contains("hush"));
         assert_eq!(kyc.officers[0].name, "alice");
         assert_eq!(kyc.attributes_key_file, PathBuf::from("/data/exchange/kyc-attributes.key"));
@@ -324,9 +322,11 @@ kyc_manual_validity = 2 years
             ("[kyc-legitimization-day]\nthreshold = EUR:1", "THRESHOLD"),
             ("[kyc-legitimization-day]\noperation_type = melt", "OPERATION_TYPE"),
             ("[kyc-legitimization-day]\nrequired_checks = ", "REQUIRED_CHECKS"),
-            ("[kyc-provider-login]\nlogic = persona", "not supported"),
+            ("[kyc-provider-login]\nlogic = persona", "oauth2 or manual"),
             ("[kyc-provider-login]\nkyc_oauth2_info_url = ftp://x", "KYC_OAUTH2_INFO_URL"),
             ("[kyc-officer-bob]\ntoken_hash = abc", "TOKEN_HASH"),
+            (&officer("alice").replace("officer-alice", "officer-alice b"), "one word"),
+            (&officer("alice").replace("officer-alice", "officer-bob"), "another officer"),
             // Two officers where payouts are released.
             ("[kyc-legitimization-day]\noperation_type = deposit", "needs 2"),
         ] {

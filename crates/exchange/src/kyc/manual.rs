@@ -5,7 +5,7 @@ use futures_util::future::{BoxFuture, ready};
 
 use super::{Identity, KycLogic, NotIdentified, Process};
 
-/// The form is a page of this exchange (`api/kyc_form.rs`).
+/// The form is a page of this exchange (`api/kyc/form.rs`).
 pub(super) struct Manual;
 
 impl KycLogic for Manual {

@@ -173,16 +173,3 @@ fn load_or_create_key(path: &Path) -> io::Result<Zeroizing<[u8; KEY_BYTES]>> {
         Err(error) => Err(error),
     }
 }
-
-/// Text as part of a URL's query (RFC 3986: everything but unreserved characters is escaped).
-fn url_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
-}

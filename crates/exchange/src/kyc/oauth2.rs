@@ -2,13 +2,13 @@
 //! 9.4).
 
 use batzen_http::Head;
-use batzen_http_client::{Client, Reply};
+use batzen_http_client::{Client, Reply, url_encoded};
 use futures_util::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
-use super::{Identity, KycLogic, NotIdentified, Process, url_encoded};
+use super::{Identity, KycLogic, NotIdentified, Process};
 use crate::config::OAuth2Config;
 
 /// The longest name of a user that is stored, in bytes.
@@ -62,17 +62,14 @@ impl OAuth2 {
     }
 
     async fn token(&self, process: Process<'_>, code: &str) -> Result<Zeroizing<String>, NotIdentified> {
-        let form = [
-            ("client_id", self.config.client_id.as_str()),
+        let call = self.client.post(self.config.auth_url.as_str()).form(&[
+            ("client_id", &self.config.client_id),
             ("redirect_uri", &Self::redirect_uri(process)),
             ("client_secret", &self.config.client_secret),
             ("code", code),
             ("grant_type", "authorization_code"),
-        ]
-        .map(|(name, value)| format!("{name}={}", url_encoded(value)))
-        .join("&");
-        let call = self.client.post(self.config.auth_url.as_str());
-        let reply = call.body("application/x-www-form-urlencoded", form.into_bytes()).send().await;
+        ]);
+        let reply = call.send().await;
         let reply = reply.map_err(|error| NotIdentified::Failed(error.to_string()))?;
         check(&reply, "proof error")?;
         let answer: TokenAnswer =

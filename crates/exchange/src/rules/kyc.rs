@@ -319,7 +319,7 @@ pub(super) fn decide(
         return Err(Refusal::KycChanged);
     }
     let decision_key = decision_key(command);
-    let is_repeated = row.approved_by.split(' ').any(|officer| officer == command.officer);
+    let is_repeated = row.approved_by == command.officer;
     if command.approved && is_repeated || rows.get::<KycDecisions>(&decision_key).is_some() {
         return Err(Refusal::KycSameOfficer);
     }

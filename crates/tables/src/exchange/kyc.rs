@@ -72,7 +72,7 @@ record! {
         pub attributes: Vec<u8>,
         /// The attributes that wait for officers, encrypted; empty if none do.
         pub submitted: Vec<u8>,
-        /// The officers who approved what was submitted, separated by blanks.
+        /// The officer who approved what was submitted, while another must; empty if nobody has.
         pub approved_by: String,
     }
 }

@@ -200,8 +200,7 @@ fn print_case(case: &Value) {
     line("provider", text(&case["provider"]));
     line("state", text(&case["state"]));
     line("held payouts", text(&case["held"]));
-    let officers = case["approved_by"].as_array().map(Vec::as_slice).unwrap_or_default();
-    line("approved by", &officers.iter().map(text).collect::<Vec<_>>().join(", "));
+    line("approved by", text(&case["approved_by"]));
     if let Some(missing) = case["approvals_missing"].as_u64().filter(|missing| *missing > 0) {
         line("approvals missing", &missing.to_string());
     }

@@ -105,6 +105,14 @@ fn provider<'a>(app: &'a Exchange, request: &Request) -> Checked<(&'a KycProvide
 
 async fn page(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let (_, user_type) = provider(app, request)?;
+    let page = match user_type {
+        KycUserType::Individual => &app.kyc_pages.individual,
+        KycUserType::Business => &app.kyc_pages.business,
+    };
+    Ok(page.get_or_init(|| form(app, user_type)).response())
+}
+
+fn form(app: &Exchange, user_type: KycUserType) -> StaticPage {
     let field = |question: &Question| {
         let Question { name, label, required, kind } = question;
         let (star, required) = if *required { ("", " required") } else { (" (optional)", "") };
@@ -117,7 +125,7 @@ async fn page(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let html = include_str!("form/page.html")
         .replace("{CURRENCY}", &escape_html(&app.core.config.currency.to_string()))
         .replace("{FIELDS}", &fields);
-    Ok(StaticPage::new(&html, include_str!("pages.css"), include_str!("form/page.js")).response())
+    StaticPage::new(&html, super::STYLE, include_str!("form/page.js"))
 }
 
 fn answer(config: &KycProviderConfig, state: KycState) -> Response {

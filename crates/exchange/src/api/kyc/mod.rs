@@ -5,11 +5,11 @@ mod attest;
 mod form;
 mod officer;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::{ShortHash, base32};
-use batzen_http::{Head, Request, Response, Woken, escape_html, header};
+use batzen_http::{Head, Request, Response, StaticPage, Woken, escape_html, header};
 use batzen_protocol::api::errors::KycRequired;
 use batzen_protocol::api::exchange::{KycDone, KycRedirect, KycWalletRequest};
 use batzen_protocol::canonical::plain_hash;
@@ -19,6 +19,7 @@ use batzen_protocol::signatures::{ExchangeAccountSetupSuccess, SignedMessage, Wa
 use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_tables::exchange::{KycOperation, PaytoHash};
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::check::Checked;
@@ -32,8 +33,21 @@ use crate::kyc::{Identity, NotIdentified, Process};
 use crate::reads::kyc::{self, Requirement};
 use crate::rules::{FinishKyc, KycUserType, RequireKyc, StartKyc, TypedCommand};
 
+/// How many browsers' requests may wait for providers at the same time. Each holds a connection to one.
+const PROOFS_MAX: usize = 64;
 /// Random bytes of the secret of a user's page.
 const TOKEN_BYTES: usize = 20;
+
+/// The style of all pages: that of the welcome page, and what forms need.
+const STYLE: &str = concat!(include_str!("../root/page.css"), include_str!("pages.css"));
+
+/// The pages, each made when somebody asks for it first.
+#[derive(Default)]
+pub(crate) struct Pages {
+    individual: OnceLock<StaticPage>,
+    business: OnceLock<StaticPage>,
+    officer: OnceLock<StaticPage>,
+}
 
 pub(super) fn routes(table: Table) -> Table {
     let table = table
@@ -203,11 +217,18 @@ async fn proof(app: &Exchange, request: &mut Request) -> Checked<Response> {
     if begun.expiration > app.core.now() {
         return Ok(Response::empty(204));
     }
+    static PROOFS: Semaphore = Semaphore::const_new(PROOFS_MAX);
+    let _turn = PROOFS.try_acquire().map_err(|_| super::overloaded())?;
     // The provider may take seconds, which must not keep other requests from being served.
     request.leave_slot();
     let base_url = &app.core.config.base_url;
     let process = Process { base_url, section: &provider.section, h_payto, token: &begun.token };
-    match logic.prove(process, &request.head).await {
+    let proven = tokio::select! {
+        proven = logic.prove(process, &request.head) => proven,
+        // The service ends, or too many requests wait. The provider's code may be used up, so the user logs in again.
+        () = request.drain.draining() => return Err(super::overloaded()),
+    };
+    match proven {
         Ok(identity) => identified(app, h_payto, provider, identity).await,
         Err(problem) => Err(not_identified(app, provider, &request.head, problem)),
     }

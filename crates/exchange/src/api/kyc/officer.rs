@@ -51,8 +51,8 @@ struct CaseView {
     case: Option<HashCode>,
     /// The submitted attributes, or those on file.
     attributes: Value,
-    /// The officers who have approved so far.
-    approved_by: Vec<String>,
+    /// The officer who has approved so far; absent if nobody has.
+    approved_by: Option<String>,
     /// The sum of payouts that approval releases.
     held: Amount,
     /// How many more officers must approve.
@@ -138,8 +138,8 @@ fn view(app: &Exchange, case: Case) -> CaseView {
             app.kyc.open(sealed).unwrap_or_else(|problem| Value::from(format!("not readable: {problem}")))
         }
     };
-    let approved_by: Vec<String> = row.approved_by.split_whitespace().map(str::to_owned).collect();
-    let approvals_missing = match (is_submitted, held.is_zero() || !approved_by.is_empty()) {
+    let approved_by = Some(row.approved_by).filter(|officer| !officer.is_empty());
+    let approvals_missing = match (is_submitted, held.is_zero() || approved_by.is_some()) {
         (false, _) => 0,
         (true, true) => 1,
         (true, false) => 2,
@@ -169,8 +169,12 @@ async fn page(app: &Exchange, _: &mut Request) -> Checked<Response> {
         let detail = "this exchange has no [kyc-officer-…] section";
         return Err(error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, detail));
     }
-    let html = include_str!("officer/page.html").replace("{BASE}", &escape_html(&app.core.config.base_url));
-    Ok(StaticPage::new(&html, include_str!("pages.css"), include_str!("officer/page.js")).response())
+    let page = app.kyc_pages.officer.get_or_init(|| {
+        let html =
+            include_str!("officer/page.html").replace("{BASE}", &escape_html(&app.core.config.base_url));
+        StaticPage::new(&html, super::STYLE, include_str!("officer/page.js"))
+    });
+    Ok(page.response())
 }
 
 async fn cases(app: &Exchange, request: &mut Request) -> Checked<Response> {

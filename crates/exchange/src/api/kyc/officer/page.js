@@ -57,7 +57,7 @@ function show(one, officer) {
   fact("Provider", one.provider);
   fact("Begun", new Date(one.started.t_s * 1000).toLocaleString());
   fact("Held payouts", one.held);
-  if (one.approved_by.length) fact("Approved by", one.approved_by.join(", "));
+  if (one.approved_by) fact("Approved by", one.approved_by);
   if (typeof one.attributes === "object") {
     for (const [name, value] of Object.entries(one.attributes)) fact(name.replaceAll("_", " "), String(value));
   } else {
@@ -76,7 +76,7 @@ function show(one, officer) {
     button.type = "button";
     button.addEventListener("click", () => decide(one, reason.value, approved));
   }
-  if (one.approved_by.includes(officer)) approve.disabled = true;
+  if (one.approved_by === officer) approve.disabled = true;
 }
 
 async function load() {
