@@ -78,6 +78,14 @@ impl Common {
         Ok(config)
     }
 
+    /// Sets one option in a configuration file, and keeps its other lines.
+    ///
+    /// # Errors
+    /// A file that cannot be read, parsed or written; a name or value that cannot be written.
+    pub fn set(&self, file: &Path, section: &str, option: &str, value: &str) -> anyhow::Result<()> {
+        Ok(loader().set_in_file(file, section, option, value)?)
+    }
+
     /// The file to read, if there is one.
     pub fn file(&self) -> Option<PathBuf> {
         if let Some(path) = &self.config {
@@ -99,15 +107,22 @@ fn loader() -> Loader {
 
 /// The directory of defaults: named by the environment, beside the program `taler-config`, or the system's.
 fn defaults_dir() -> Option<PathBuf> {
-    if let Some(dir) = std::env::var_os("TALER_BASE_CONFIG") {
+    if let Some(dir) = std::env::var_os("TALER_BASE_CONFIG").filter(|dir| !dir.is_empty()) {
         return Some(PathBuf::from(dir));
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
+    // This program may have been called by a path outside of the search path.
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let beside = called.filter(|name| name.components().count() > 1);
+    let beside = beside.and_then(|name| Some(name.parent()?.to_owned()));
+    beside
+        .into_iter()
+        .chain(std::env::split_paths(&path))
         .filter(|dir| dir.join("taler-config").is_file())
-        .filter_map(|dir| Some(dir.parent()?.join("share/taler/config.d")))
+        .map(|dir| dir.join("../share/taler/config.d"))
         .chain([PathBuf::from(SYSTEM_DEFAULTS)])
         .find(|dir| dir.is_dir())
+        .map(|dir| dir.canonicalize().unwrap_or(dir))
 }
 
 /// Parses an amount on the command line, with or without its currency.

@@ -167,9 +167,6 @@ impl Run {
             }
             Include::Secret { section, file } => {
                 let path = resolve(&self.config, file)?;
-                if self.origin == Origin::File {
-                    self.config.secrets.push(((*section).to_owned(), path.clone()));
-                }
                 match self.file(&path, depth + 1, Some(section)) {
                     // Other programs with the same configuration may not be allowed to read the secrets, and
                     // do not need them.

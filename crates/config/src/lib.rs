@@ -20,6 +20,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod edit;
 mod error;
 mod expand;
 mod files;
@@ -34,12 +35,7 @@ pub use files::Loader;
 pub use unknown::{UnknownOption, UnknownSection};
 pub use value::{Expected, FromConfig, parse_duration};
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,13 +99,11 @@ pub struct Config {
     sections: BTreeMap<String, Section>,
     env: Env,
     warnings: Vec<String>,
-    /// `@inline-secret@` directives of the main file, so that writing it back keeps them.
-    secrets: Vec<(String, PathBuf)>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { sections: BTreeMap::new(), env: Arc::new(|_| None), warnings: Vec::new(), secrets: Vec::new() }
+        Self { sections: BTreeMap::new(), env: Arc::new(|_| None), warnings: Vec::new() }
     }
 }
 

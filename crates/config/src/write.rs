@@ -1,13 +1,7 @@
 //! Writing configurations as text.
 
-use crate::{Config, ConfigError, Origin, Source, Value, parse::quote};
-use std::{
-    fmt::Write as _,
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::Path,
-};
+use crate::{Config, Origin, Value, parse::quote};
+use std::fmt::Write as _;
 
 /// Parts of option names whose values a dump does not show.
 const SECRET_WORDS: &[&str] = &["PASSWORD", "SECRET", "TOKEN", "SALT", "PRIVATE_KEY"];
@@ -26,29 +20,13 @@ impl Config {
     /// The whole configuration as text, names in upper case. Reading it gives the same options and values.
     #[must_use]
     pub fn to_text(&self) -> String {
-        self.text_of(|_| true)
-    }
-
-    /// The content of the main file: all options except defaults and those from files of secrets, and the
-    /// directives that include these.
-    #[must_use]
-    pub fn to_main_text(&self) -> String {
-        let mut text = self.text_of(|source| matches!(source.origin, Origin::File | Origin::Set));
-        for (section, path) in &self.secrets {
-            let _ = writeln!(text, "@inline-secret@ {section} {}", quote(&path.to_string_lossy()));
-        }
-        text
-    }
-
-    fn text_of(&self, wanted: impl Fn(&Source) -> bool) -> String {
         let mut out = String::new();
         for (name, section) in &self.sections {
-            let mut options = section.options.iter().filter(|(_, value)| wanted(&value.source)).peekable();
-            if options.peek().is_none() {
+            if section.options.is_empty() {
                 continue;
             }
             let _ = writeln!(out, "[{name}]");
-            for (option, value) in options {
+            for (option, value) in &section.options {
                 let _ = writeln!(out, "{option} = {}", quote(&value.text));
             }
             out.push('\n');
@@ -70,35 +48,5 @@ impl Config {
             out.push('\n');
         }
         out
-    }
-
-    /// Writes [`Config::to_main_text`] to a file atomically: readers see either the old or the new content.
-    /// An existing file keeps its permissions; a new one can be read only by its owner.
-    ///
-    /// # Errors
-    /// [`ConfigError::File`].
-    pub fn save(&self, path: &Path) -> Result<(), ConfigError> {
-        let write = || -> io::Result<()> {
-            // Follow links to the file itself, so that a link is kept.
-            let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-            let mode = fs::metadata(&target).map_or(0o600, |meta| meta.permissions().mode() & 0o7777);
-            let name = target.file_name().ok_or_else(|| io::Error::other("not the name of a file"))?;
-            let mut temporary = name.to_owned();
-            temporary.push(format!(".new{}", std::process::id()));
-            let temporary = target.with_file_name(temporary);
-            let result = (|| {
-                let mut file =
-                    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-                file.write_all(self.to_main_text().as_bytes())?;
-                file.set_permissions(fs::Permissions::from_mode(mode))?;
-                file.sync_all()?;
-                fs::rename(&temporary, &target)
-            })();
-            if result.is_err() {
-                let _ = fs::remove_file(&temporary);
-            }
-            result
-        };
-        write().map_err(|error| ConfigError::File { path: path.to_owned(), error })
     }
 }

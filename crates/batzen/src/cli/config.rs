@@ -40,12 +40,15 @@ pub struct ConfigArgs {
     /// The option to print
     #[arg(short, long, value_name = "NAME", requires = "section")]
     option: Option<String>,
-    /// Expand variables in the value, as in a file name
-    #[arg(short, long, requires = "option", conflicts_with = "value")]
+    /// Print the value as a file name, with variables expanded
+    #[arg(short, long, requires = "option")]
     filename: bool,
-    /// Write this value to the configuration file; comments in the file are lost
+    /// Write this value to the configuration file, whose other lines stay as they are
     #[arg(short = 'V', long, value_name = "TEXT", requires = "option")]
     value: Option<String>,
+    /// List every option, its value and its source, as without --section
+    #[arg(short, long, conflicts_with_all = ["list_sections", "section"])]
+    diagnostics: bool,
     /// Print the answer as JSON
     #[arg(long, conflicts_with = "value")]
     json: bool,
@@ -174,13 +177,7 @@ fn set(common: &Common, section: &str, option: &str, value: &str) -> anyhow::Res
     let Some(file) = common.file() else {
         bail!("no configuration file is named and none exists: name the one to write with --config FILE");
     };
-    let mut config = match file.exists() {
-        true => common.load()?,
-        false => Config::default(),
-    };
-    config.set(section, option, value)?;
-    config.save(&file)?;
-    Ok(())
+    common.set(&file, section, option, value)
 }
 
 fn value_of(config: &Config, section: &str, option: &str, expand: bool) -> anyhow::Result<String> {

@@ -27,8 +27,11 @@ fn options_are_read_and_changed() {
     let dir = tempfile::tempdir().unwrap();
     let (home, file) = (dir.path(), dir.path().join("exchange.conf"));
     let file = file.to_str().unwrap();
-    std::fs::write(file, "[exchange]\nport = 8181\n[exchange-accountcredentials-1]\npassword = geheim\n")
-        .unwrap();
+    std::fs::write(
+        file,
+        "[exchange]\n# The port.\nport = 8181\n[exchange-accountcredentials-1]\npassword = geheim\n",
+    )
+    .unwrap();
 
     // The file comes before the defaults; the defaults apply to options that the file does not set.
     assert_eq!(answer(home, &["-c", file, "-s", "exchange", "-o", "port"]), "8181\n");
@@ -58,10 +61,45 @@ fn options_are_read_and_changed() {
         "https://exchange.example/\n"
     );
     let text = std::fs::read_to_string(file).unwrap();
-    assert!(text.contains("8181") && text.contains("geheim") && !text.contains("KEY_DIR"), "{text}");
+    assert_eq!(
+        text,
+        "[exchange]\n# The port.\nport = 8181\nBASE_URL = https://exchange.example/\n\
+         [exchange-accountcredentials-1]\npassword = geheim\n"
+    );
+    let diagnostics = answer(home, &["-c", file, "-d"]);
+    assert!(diagnostics.contains(&format!("PORT = 8181   # {file}:3")), "{diagnostics}");
     let fresh = dir.path().join("fresh.conf");
     answer(home, &["-c", fresh.to_str().unwrap(), "-s", "taler", "-o", "CURRENCY", "-V", "KUDOS"]);
     assert_eq!(std::fs::read_to_string(fresh).unwrap().trim(), "[TALER]\nCURRENCY = KUDOS");
+}
+
+/// Called by its old name, it finds the defaults beside itself.
+#[test]
+fn defaults_are_beside_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::create_dir_all(path("bin")).unwrap();
+    std::fs::create_dir_all(path("share/taler/config.d")).unwrap();
+    std::fs::write(path("share/taler/config.d/x.conf"), "[exchange]\nport = 4711\n").unwrap();
+    let port = |name: &str, variables: &[(&str, &Path)]| {
+        let link = path("bin").join(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(common::batzen_path(), &link).unwrap();
+        }
+        let mut command = common::isolated(link);
+        if name == "batzen" {
+            command.arg("config");
+        }
+        command.args(["-s", "exchange", "-o", "PORT"]).envs(variables.iter().copied());
+        stdout(&command.output().unwrap())
+    };
+    assert_eq!(port("taler-config", &[]), "4711\n");
+    // The other programs beside it read the same.
+    assert_eq!(port("batzen", &[]), "4711\n");
+    // The environment has precedence.
+    std::fs::create_dir(path("other")).unwrap();
+    std::fs::write(path("other/x.conf"), "[exchange]\nport = 4712\n").unwrap();
+    assert_eq!(port("taler-config", &[("TALER_BASE_CONFIG", &path("other"))]), "4712\n");
 }
 
 #[test]

@@ -66,27 +66,70 @@ fn secrets_are_read_if_they_can_be() {
         "main.conf",
         "[a]\nx = 1\n@inline-secret@ cred secret.conf\n@inline-secret@ cred missing.conf\n@inline-secret@ dir .\n",
     );
-    let mut config = Config::load(Some(&main), None, no_env).unwrap();
+    let config = Config::load(Some(&main), None, no_env).unwrap();
     assert_eq!(config.text("cred", "password"), Some("marked-secret"));
     assert_eq!(config.text("other", "x"), None);
     assert_eq!(config.warnings().len(), 3, "{:?}", config.warnings());
     assert!(config.warnings()[1].contains("main.conf:4: section [cred] is not read from"));
     assert!(!format!("{config:?}").contains("marked-secret"));
     assert!(!config.dump().contains("marked-secret"));
-    // Writing keeps secrets in their file, and permissions unchanged.
-    config.set("a", "y", "2").unwrap();
+}
+
+#[test]
+fn setting_an_option_changes_one_line_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "secret.conf", "[cred]\npassword = marked-secret\n");
+    write(dir.path(), "late.conf", "[a]\nz = included\n");
+    let main_text = "# Kept.\n[a]\nx = 1\nz = 1 \n@inline-secret@ cred secret.conf\n@inline@ late.conf\n";
+    let main = write(dir.path(), "main.conf", main_text);
     fs::set_permissions(&main, fs::Permissions::from_mode(0o640)).unwrap();
     let link = dir.path().join("link.conf");
     symlink(&main, &link).unwrap();
-    config.save(&link).unwrap();
-    let text = fs::read_to_string(&main).unwrap();
-    assert!(text.starts_with("[A]\nX = 1\nY = 2\n") && !text.contains("marked-secret"), "{text}");
-    assert_eq!(fs::metadata(&main).unwrap().permissions().mode() & 0o777, 0o640);
-    assert!(link.symlink_metadata().unwrap().file_type().is_symlink());
+    let loader = || Loader::new(no_env);
+    let set = |section: &str, option: &str, value: &str| {
+        loader().set_in_file(&link, section, option, value).unwrap();
+        fs::read_to_string(&main).unwrap()
+    };
+    assert_eq!(set("A", "x", "2"), main_text.replace("x = 1", "X = 2"));
+    // The file included later would win, so the change goes below it.
+    let text = set("a", "z", "mine");
+    assert_eq!(text, main_text.replace("x = 1", "X = 2") + "\n[A]\nZ = mine\n");
+    let text = set("new", "long name", "a = \"b\"");
+    assert!(text.ends_with("\n[NEW]\nLONG NAME = a = \"b\"\n"), "{text}");
     let again = Config::load(Some(&main), None, no_env).unwrap();
     assert_eq!(again.text("cred", "password"), Some("marked-secret"));
-    assert_eq!(again.text("a", "y"), Some("2"));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    for (section, option, value) in [("a", "x", "2"), ("a", "z", "mine"), ("new", "long name", "a = \"b\"")] {
+        assert_eq!(again.text(section, option), Some(value));
+    }
+    // Permissions, link and secrets stay; no temporary file is left.
+    assert_eq!(fs::metadata(&main).unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(link.symlink_metadata().unwrap().file_type().is_symlink());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
+    // What cannot be written changes nothing.
+    let before = fs::read(&main).unwrap();
+    assert!(loader().set_in_file(&main, "a", "x", "two\nlines").is_err());
+    let broken = write(dir.path(), "broken.conf", "[a\n");
+    let error = loader().set_in_file(&broken, "a", "x", "1").unwrap_err().to_string();
+    assert!(error.contains("broken.conf:1"), "{error}");
+    assert_eq!(fs::read(&main).unwrap(), before);
+}
+
+#[test]
+fn writers_at_the_same_time_lose_no_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let main = write(dir.path(), "main.conf", "[a]\n");
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let main = &main;
+            scope.spawn(move || {
+                for option in 0..5 {
+                    let name = format!("o{number}{option}");
+                    Loader::new(no_env).set_in_file(main, "a", &name, "1").unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(Config::load(Some(&main), None, no_env).unwrap().options("a").count(), 40);
 }
 
 #[test]
