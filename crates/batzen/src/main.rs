@@ -56,8 +56,19 @@ fn command() -> clap::Command {
     cli::examples::add(Cli::command())
 }
 
+/// The exit code of a program that existing set-ups call but that does nothing here. Their units do not restart a
+/// program that ends with it.
+const NOT_HERE: u8 = 9;
+
 fn main() -> ExitCode {
-    let matches = command().get_matches_from(names::native_arguments(std::env::args_os()));
+    let arguments = match names::native_arguments(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(reason) => {
+            eprintln!("batzen: {reason}");
+            return ExitCode::from(NOT_HERE);
+        }
+    };
+    let matches = command().get_matches_from(arguments);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let service = format!("batzen-{}", matches.subcommand_name().unwrap_or_default());
     let exporter = cli.otlp.map(|url| otlp::Exporter::start(url, service)).transpose();

@@ -20,7 +20,7 @@ mod ini;
 mod kyc;
 
 pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
-pub use ini::KNOWN;
+pub use ini::{CREDENTIALS_PREFIX, KNOWN};
 pub use kyc::{KycConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig, OAuth2Config};
 
 /// The number of lanes of an exchange on a database, unless the configuration says otherwise. With service

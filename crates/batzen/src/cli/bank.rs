@@ -18,6 +18,7 @@ use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::wire_gateway_client::{self, WireGatewayClientArgs};
 use super::{known_options, sample};
 
 /// Run the bank.
@@ -36,6 +37,9 @@ enum BankCommand {
     Totals(TotalsArgs),
     /// Query an account's wire gateway
     Gateway(GatewayArgs),
+    /// The same with other options
+    #[command(hide = true)]
+    WireGatewayClient(WireGatewayClientArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
 }
@@ -66,8 +70,14 @@ struct ServeArgs {
     #[arg(long)]
     currency: Option<Currency>,
     /// Amount that a newly registered account receives
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(short, long, value_name = "AMOUNT")]
     signup_bonus: Option<String>,
+    /// Close each connection after its first answer
+    #[arg(short = 'C', long)]
+    connection_close: bool,
+    /// Accepted for existing scripts; there are as many threads as processors
+    #[arg(short, long, value_name = "N")]
+    num_threads: Option<u32>,
     /// Base URL of the exchange that the bank suggests to wallets
     #[arg(long, value_name = "URL")]
     exchange: Option<String>,
@@ -159,6 +169,7 @@ pub fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
         BankCommand::Serve(args) => services::block_on(serve(args)),
         BankCommand::Totals(args) => services::block_on(totals(args)),
         BankCommand::Gateway(args) => services::block_on(gateway(args)),
+        BankCommand::WireGatewayClient(args) => services::block_on(wire_gateway_client::run(args)),
         BankCommand::SampleConfig(args) => {
             sample::print(&args, "bank", sample::BANK);
             Ok(ExitCode::SUCCESS)
@@ -193,6 +204,10 @@ fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
     config.hostname = args.hostname.clone().unwrap_or(config.hostname);
     config.suggested_exchange = args.exchange.clone().or(config.suggested_exchange);
     config.clock = args.common.timetravel.clock();
+    config.close_each_connection |= args.connection_close;
+    if args.num_threads.is_some() {
+        tracing::info!("-n has no effect: there are as many threads as processors");
+    }
     config.store = args.store.choose(Some(config.store))?;
     Ok(config)
 }

@@ -14,6 +14,7 @@ mod signer;
 mod store;
 mod switch;
 mod wallet;
+mod wire_gateway_client;
 
 use std::process::ExitCode;
 

@@ -28,6 +28,7 @@ mod monitoring;
 mod mutate;
 mod nodes;
 mod packages;
+mod programs;
 mod readiness;
 mod readme;
 mod request_log;

@@ -18,6 +18,8 @@ use crate::storage::StoreConfig;
 type Result<T> = std::result::Result<T, ConfigError>;
 
 const ACCOUNT_PREFIX: &str = "exchange-account-";
+/// The beginning of the names of sections with the credentials of accounts.
+pub const CREDENTIALS_PREFIX: &str = "exchange-accountcredentials-";
 
 pub(super) struct Reader<'a> {
     pub(super) ini: &'a Config,
@@ -84,24 +86,7 @@ impl Reader<'_> {
     }
 
     fn account(&self, section: &str, name: &str) -> Result<AccountConfig> {
-        let credentials = format!("exchange-accountcredentials-{name}");
-        let url: Option<String> = self.ini.get(&credentials, "WIRE_GATEWAY_URL")?;
-        let gateway = match url {
-            None => None,
-            Some(url) => {
-                let choices = [("none", false), ("basic", true)];
-                let is_basic = self.ini.choice(&credentials, "WIRE_GATEWAY_AUTH_METHOD", &choices)?;
-                let auth = if is_basic.unwrap_or(false) {
-                    GatewayAuth::Basic {
-                        username: self.ini.string(&credentials, "USERNAME")?,
-                        password: self.ini.string(&credentials, "PASSWORD")?,
-                    }
-                } else {
-                    GatewayAuth::None
-                };
-                Some(GatewayConfig { url, auth })
-            }
-        };
+        let gateway = GatewayConfig::from_ini(self.ini, &format!("{CREDENTIALS_PREFIX}{name}"))?;
         Ok(AccountConfig {
             section: section.to_owned(),
             payto_uri: self.ini.string(section, "PAYTO_URI")?,
@@ -441,6 +426,27 @@ impl ExchangeConfig {
         };
         config.validate()?;
         Ok(config)
+    }
+}
+
+impl GatewayConfig {
+    /// Reads a section `[exchange-accountcredentials-*]`. `None` if it names no gateway.
+    ///
+    /// # Errors
+    /// The first option that is missing or invalid, with its place.
+    pub fn from_ini(ini: &Config, section: &str) -> std::result::Result<Option<Self>, ConfigError> {
+        let Some(url) = ini.get(section, "WIRE_GATEWAY_URL")? else { return Ok(None) };
+        let choices = [("none", false), ("basic", true)];
+        let is_basic = ini.choice(section, "WIRE_GATEWAY_AUTH_METHOD", &choices)?.unwrap_or(false);
+        let auth = if is_basic {
+            GatewayAuth::Basic {
+                username: ini.string(section, "USERNAME")?,
+                password: ini.string(section, "PASSWORD")?,
+            }
+        } else {
+            GatewayAuth::None
+        };
+        Ok(Some(Self { url, auth }))
     }
 }
 

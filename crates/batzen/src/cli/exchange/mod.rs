@@ -25,6 +25,7 @@ use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::storage::{self, StoreConfig};
 use batzen_exchange::workers::link::{self, Worker};
 use batzen_exchange::workers::{WorkerError, WorkerOptions};
+use batzen_http::ServerOptions;
 use batzen_http_client::{Client, ClientOptions};
 use batzen_protocol::{Currency, Duration};
 use batzen_store::StoreError;
@@ -109,6 +110,12 @@ struct ServeArgs {
     /// `[exchange] REUSE_PORT`)
     #[arg(short = 'r', long)]
     reuse_port: bool,
+    /// Close each connection after its first answer
+    #[arg(short = 'C', long)]
+    connection_close: bool,
+    /// Close a connection that has been unused for this many seconds [default: 30]
+    #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: Option<u32>,
     /// Do not run the workers in this process
     #[arg(long)]
     no_workers: bool,
@@ -312,6 +319,9 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         config.store = StoreConfig::Postgres { url: url.clone() };
     }
     config.share_port |= args.reuse_port;
+    if let Some(seconds) = args.timeout {
+        config.connection_timeout = Duration::from_secs(seconds.into());
+    }
     if let ListenConfig::Tcp { bind_to, port } = &mut config.listen {
         *port = args.port.unwrap_or(*port);
         if args.bind.is_some() {
@@ -356,7 +366,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         // A socket passed by the service manager takes precedence over the configuration.
         listen: batzen_http::inherited_fd(|name| std::env::var(name).ok(), std::process::id())?
             .map(batzen_http::Listen::Inherited),
-        ..StartOptions::default()
+        http: ServerOptions { close_each: args.connection_close, ..ServerOptions::default() },
     };
     let exchange = match RunningExchange::start(config, options).await {
         Err(StartError::Listen(error)) => bail!("cannot listen on {place}: {error}"),
