@@ -112,7 +112,7 @@ fn the_printed_commands_work_and_the_wallets_are_kept() {
     let arguments = ["demo", "--rsa-bits", "1024", "--bank-port", "0", "--exchange-port", "0", "--load", "4"];
     let temporary = dir.path().to_str().unwrap();
     let mut demo = Service::start_with(dir.path(), "demo", &arguments, &[("TMPDIR", temporary)]);
-    let log = wait_for(dir.path(), &mut demo, "  zoe transactions\n");
+    let log = wait_for(dir.path(), &mut demo, "clerk.token\n");
     let commands: Vec<&str> = log
         .split("In another terminal:")
         .nth(1)
@@ -121,6 +121,8 @@ fn the_printed_commands_work_and_the_wallets_are_kept() {
         .filter(|line| line.starts_with("  "))
         .collect();
     assert_eq!(commands.len(), 6, "{log}");
+    let clerk = log.split("with the token in ").nth(1).unwrap().lines().next().unwrap();
+    assert!(Path::new(clerk).exists(), "{clerk}");
     let script = commands.join("\n");
     let output = std::process::Command::new("sh").args(["-ec", &script]).output().unwrap();
     assert!(output.status.success(), "{script}\n{}{}", stdout(&output), stderr(&output));

@@ -168,10 +168,8 @@ The bank gives every new customer {currency}:{SIGNUP_BONUS} of play money; nobod
   zoe transactions
   {program} bank gateway --url {bank}taler-wire-gateway/exchange/ outgoing
 
-Whoever withdraws {currency}:{THRESHOLD} or more within a minute must say who she is. Decide as the clerk, with the token in
-{clerk}:
-
-  {exchange}kyc-officer
+Whoever withdraws {currency}:{THRESHOLD} or more within a minute must say who she is. The clerk decides at
+{exchange}kyc-officer with the token in {clerk}
 "
         )?;
         out.flush()?;
