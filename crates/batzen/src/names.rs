@@ -20,6 +20,7 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-exchange-secmod-rsa", &["signer", "helper", "rsa"]),
     ("taler-exchange-secmod-cs", &["signer", "helper", "cs"]),
     ("taler-exchange-secmod-eddsa", &["signer", "helper", "eddsa"]),
+    ("taler-exchange-kyc-tester", &["exchange", "kyc", "test"]),
     ("taler-exchange-wire-gateway-client", &["bank", "wire-gateway-client"]),
     ("taler-config", &["config"]),
 ];

@@ -303,7 +303,8 @@ fn documents(config: &DocumentsConfig, built_in: &str) -> Result<Documents, Star
     }
 }
 
-fn listen(config: &ExchangeConfig) -> Listen {
+/// Where the exchange listens.
+pub(crate) fn listen(config: &ExchangeConfig) -> Listen {
     match &config.listen {
         ListenConfig::Tcp { bind_to, port } => {
             Listen::Tcp { host: bind_to.clone(), port: *port, share_port: config.share_port }
@@ -313,7 +314,7 @@ fn listen(config: &ExchangeConfig) -> Listen {
 }
 
 /// The URL, with port 0 (any free port) replaced by the real one.
-fn with_port(base_url: &str, port: u16) -> String {
+pub(crate) fn with_port(base_url: &str, port: u16) -> String {
     base_url.replacen(":0/", &format!(":{port}/"), 1)
 }
 

@@ -1,6 +1,12 @@
 //! The programs by the names that existing set-ups use.
 
+use std::io::BufRead as _;
 use std::process::Output;
+use std::sync::Arc;
+
+use batzen_http::{Drain, Handler, Head, Listen, Method, Request, Response, Server, ServerOptions};
+use batzen_http_client::{Client, ClientOptions};
+use serde_json::json;
 
 use crate::common::drop_in::{DropIn, wait_until};
 use crate::common::{stderr, stdout};
@@ -74,7 +80,7 @@ fn names() -> Vec<&'static str> {
     let source = include_str!("../../src/names.rs");
     let lines = source.lines().filter_map(|line| line.strip_prefix("    (\"taler-"));
     let names: Vec<_> = lines.map(|line| line.split('"').next().unwrap()).collect();
-    assert!(names.len() >= 16, "{names:?}");
+    assert!(names.len() >= 17, "{names:?}");
     names
 }
 
@@ -156,4 +162,86 @@ fn the_service_closes_connections_as_told() {
         }
         assert!(service.terminate().0.success());
     }
+}
+
+/// A provider where everybody is Zoe (RFC 6749 chapter 4.1).
+struct Everybody;
+
+impl Handler for Everybody {
+    async fn handle(&self, request: Request) -> Response {
+        match (request.method.as_str(), request.segment(0)) {
+            ("POST", "token") if request.body.windows(9).any(|part| part == b"code=good") => {
+                Response::json(200, &json!({ "access_token": "t", "token_type": "Bearer" }))
+            }
+            ("POST", "token") => Response::json(400, &json!({ "error": "invalid_grant" })),
+            ("GET", "info") => Response::json(200, &json!({ "sub": "zoe-7", "name": "Zoe", "age": 9 })),
+            _ => Response::empty(404),
+        }
+    }
+}
+
+#[test]
+fn a_provider_is_tried_out() {
+    const TESTER: &str = "taler-exchange-kyc-tester";
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let drain = Drain::new();
+    let place = Listen::Tcp { host: Some("127.0.0.1".to_owned()), port: 0, share_port: false };
+    let server = runtime.block_on(Server::bind(place)).unwrap();
+    let provider = format!("http://127.0.0.1:{}", server.port());
+    runtime.spawn(server.serve(Arc::new(Everybody), ServerOptions::default(), drain.clone()));
+
+    let hash = batzen_crypto::hash::sha512(b"token");
+    let set_up = DropIn::new(&format!(
+        "[kyc-provider-login]\nlogic = oauth2\nuser_type = individual\nprovided_checks = name birth\n\
+         kyc_oauth2_validity = forever\nkyc_oauth2_login_url = {provider}/login\n\
+         kyc_oauth2_auth_url = {provider}/token\nkyc_oauth2_info_url = {provider}/info\n\
+         kyc_oauth2_post_url = http://shop.example/\nkyc_oauth2_client_id = exchange\n\
+         kyc_oauth2_client_secret = hush\n\
+         [kyc-provider-clerk]\nlogic = manual\nuser_type = business\nprovided_checks = name\n\
+         kyc_manual_validity = 1 year\n[kyc-officer-alice]\ntoken_hash = {hash}\n"
+    ));
+    let list = set_up.must(TESTER, &[]);
+    assert!(list.lines().any(|line| line.contains("login") && line.ends_with("name birth")), "{list}");
+    failed(&set_up.run(TESTER, &["nobody"]), 1, "kyc-provider-nobody");
+    failed(&set_up.run(TESTER, &["clerk"]), 1, "officers");
+    let output = set_up.run(TESTER, &["login", "--wait", "0"]);
+    assert!(stderr(&output).contains("nobody came back") && output.status.code() == Some(1));
+
+    // The customer logs in at the provider, which sends the browser back with a code.
+    for (code, is_good) in [("bad", false), ("good", true)] {
+        let mut command = set_up.program(TESTER, &["login", "--json"]);
+        let mut child = command
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let user_url = first["user_url"].as_str().unwrap();
+        let query = user_url.strip_prefix(&format!("{provider}/login?")).unwrap();
+        let query = Head::local(Method::GET, &format!("/?{query}"));
+        assert_eq!(
+            (query.query_text("client_id"), query.query_text("response_type")),
+            (Some("exchange"), Some("code"))
+        );
+        let back = query.query_text("redirect_uri").unwrap();
+        let client = Client::new(&ClientOptions::default()).unwrap();
+        let get = |url: String| runtime.block_on(client.get_json(url)).unwrap().status;
+        // Somebody else's page, and a guess.
+        assert_eq!(get(back.replace("kyc-provider-login", "kyc-provider-other")), 404);
+        let guess = format!("{}?state={}&code=good", back.split_once('?').unwrap().0, "0".repeat(52));
+        assert_eq!(get(guess), 404);
+        assert_eq!(get(format!("{back}&code={code}")), if is_good { 303 } else { 403 });
+        let second = lines.next();
+        assert_eq!(child.wait().unwrap().code(), Some(if is_good { 0 } else { 1 }));
+        let Some(second) = second else {
+            assert!(!is_good);
+            continue;
+        };
+        let identity: serde_json::Value = serde_json::from_str(&second.unwrap()).unwrap();
+        assert_eq!(identity["user_id"], "zoe-7");
+        assert_eq!(identity["attributes"]["age"], 9);
+        assert!(is_good);
+    }
+    drain.trigger();
 }

@@ -5,6 +5,7 @@
 
 mod manual;
 mod oauth2;
+mod rehearsal;
 
 use std::fs;
 use std::io;
@@ -20,6 +21,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::config::{KycConfig, KycLogicConfig, KycProviderConfig};
+pub use rehearsal::{Rehearsal, RehearsalError};
 
 /// The largest reply of a provider, in bytes.
 const REPLY_BYTES_MAX: usize = 256 << 10;
@@ -53,11 +55,13 @@ pub struct Identity {
 }
 
 /// Why nobody was identified.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotIdentified {
     /// The browser did not bring what it must, named here \[25\].
+    #[error("the browser came back without {0}")]
     Missing(&'static str),
     /// The provider, or the user there, refused: a title and an explanation for the user.
+    #[error("the provider answers {title} ({text})")]
     Refused {
         /// The provider's error, such as `access_denied`.
         title: String,
@@ -65,10 +69,13 @@ pub enum NotIdentified {
         text: String,
     },
     /// The provider's answer makes no sense \[1926\].
+    #[error("the provider's answer makes no sense: {0}")]
     Malformed(String),
     /// The provider cannot be reached, or failed \[1927\].
+    #[error("the provider cannot be reached, or failed: {0}")]
     Failed(String),
     /// This provider's results do not come by the user's browser \[1929\].
+    #[error("officers decide")]
     OtherWay,
 }
 
@@ -102,21 +109,9 @@ impl Providers {
         }
         let file = &config.attributes_key_file;
         let key = load_or_create_key(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let options = ClientOptions {
-            timeout: PROVIDER_TIMEOUT,
-            max_reply_bytes: REPLY_BYTES_MAX,
-            ..ClientOptions::default()
-        };
-        let client = Client::new(&options).map_err(|error| error.to_string())?;
-        let logic = |provider: &KycProviderConfig| -> Box<dyn KycLogic> {
-            match &provider.logic {
-                KycLogicConfig::OAuth2(oauth2) => {
-                    Box::new(oauth2::OAuth2::new(oauth2.clone(), client.clone()))
-                }
-                KycLogicConfig::Manual { .. } => Box::new(manual::Manual),
-            }
-        };
-        let logics = config.providers.iter().map(|provider| (provider.clone(), logic(provider))).collect();
+        let client = provider_client()?;
+        let logic = |provider: &KycProviderConfig| (provider.clone(), make_logic(&provider.logic, &client));
+        let logics = config.providers.iter().map(logic).collect();
         Ok(Self { logics, key: Some(key) })
     }
 
@@ -148,6 +143,23 @@ impl Providers {
 impl std::fmt::Debug for Providers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.logics.iter().map(|(config, _)| config)).finish()
+    }
+}
+
+/// The client for requests to providers.
+fn provider_client() -> Result<Client, String> {
+    let options = ClientOptions {
+        timeout: PROVIDER_TIMEOUT,
+        max_reply_bytes: REPLY_BYTES_MAX,
+        ..ClientOptions::default()
+    };
+    Client::new(&options).map_err(|error| error.to_string())
+}
+
+fn make_logic(config: &KycLogicConfig, client: &Client) -> Box<dyn KycLogic> {
+    match config {
+        KycLogicConfig::OAuth2(oauth2) => Box::new(oauth2::OAuth2::new(oauth2.clone(), client.clone())),
+        KycLogicConfig::Manual { .. } => Box::new(manual::Manual),
     }
 }
 

@@ -1,4 +1,5 @@
-//! `batzen exchange kyc`: what officers do on a terminal. The page `/kyc-officer` of the exchange does the same.
+//! `batzen exchange kyc`: what officers do on a terminal (the page `/kyc-officer` of the exchange does the same), and
+//! trying providers out.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -13,6 +14,8 @@ use batzen_exchange::config::ExchangeConfig;
 use batzen_http_client::{Client, ClientOptions, Reply};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+
+use super::kyc_test;
 
 /// Random bytes of an officer's token.
 const TOKEN_BYTES: usize = 32;
@@ -38,6 +41,8 @@ enum KycCommand {
     Approve(DecideArgs),
     /// Ask a customer to fill in the form again
     Reject(DecideArgs),
+    /// Try a provider out, as a customer
+    Test(kyc_test::TestArgs),
 }
 
 #[derive(Args)]
@@ -109,6 +114,7 @@ pub fn run(args: KycArgs) -> anyhow::Result<ExitCode> {
         KycCommand::Show(args) => services::block_on(show(args)),
         KycCommand::Approve(args) => services::block_on(decide(args, true)),
         KycCommand::Reject(args) => services::block_on(decide(args, false)),
+        KycCommand::Test(args) => services::block_on(kyc_test::run(args)),
     }
 }
 

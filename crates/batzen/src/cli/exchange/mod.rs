@@ -2,6 +2,7 @@
 
 mod database;
 mod kyc;
+mod kyc_test;
 mod transfers;
 
 use std::path::{Path, PathBuf};
@@ -74,7 +75,7 @@ enum ExchangeCommand {
     Totals(TotalsArgs),
     /// List or retry the transfers that the bank refused permanently
     Transfers(transfers::TransfersArgs),
-    /// Decide on customers who must be identified, as an officer
+    /// Decide on customers who must be identified, as an officer; try providers out
     Kyc(kyc::KycArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
