@@ -10,7 +10,8 @@ use batzen_bench::results::result::Run;
 use batzen_bench::results::summary::summary;
 use batzen_bench::scenarios::options::RunOptions;
 use batzen_bench::scenarios::{
-    Context, aggregator, deposit, hostile, partitions, pgbench, store, transfer, wallets, wirewatch, withdraw,
+    Context, aggregator, deposit, hostile, p2p, partitions, pgbench, startup, store, transfer, wallets,
+    wirewatch, withdraw,
 };
 use batzen_cli_support::{progress, services};
 use clap::{Args, Subcommand};
@@ -36,6 +37,8 @@ enum BenchCommand {
     Deposit(deposit::DepositArgs),
     /// Pay merchants, several coins per request
     BatchDeposit(deposit::BatchDepositArgs),
+    /// Pay people: create purses with coins, and merge them into reserves
+    P2p(p2p::P2pArgs),
     /// Change coins into fresh ones: melt and reveal
     Refresh(wallets::RefreshArgs),
     /// Withdraw, pay and take change: the published experiment of GNU Taler
@@ -54,6 +57,8 @@ enum BenchCommand {
     Hostile(hostile::HostileArgs),
     /// Run PostgreSQL's own benchmark on a server like that of --store postgres
     Pgbench(pgbench::PgbenchArgs),
+    /// Start a whole set-up of separate programs, from the tables to the first wallet
+    Startup(startup::StartupArgs),
     /// Read and write rows of deposits, without rules, lane or HTTP
     Store(store::StoreArgs),
     /// Make one HTML file with plots and tables of some results
@@ -79,6 +84,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
         BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
         BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
+        BenchCommand::P2p(args) => show(&args.run, p2p::run(&args, &context()?)),
         BenchCommand::Refresh(args) => show(&args.run, wallets::run_refresh(&args, &context()?)),
         BenchCommand::Mixed(args) => show(&args.run, wallets::run_mixed(&args, &context()?)),
         BenchCommand::Cycle(args) => show(&args.run, wallets::run_cycle(&args, &context()?)),
@@ -88,6 +94,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Partitions(args) => show_partitions(&args, partitions::run(&args, &context()?)),
         BenchCommand::Hostile(args) => show(&args.deposit.run, hostile::run(&args, &context()?)),
         BenchCommand::Pgbench(args) => show(&args.run, pgbench::run(&args, &context()?)),
+        BenchCommand::Startup(args) => startup::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
         BenchCommand::Report(args) => batzen_bench::results::report::run(&args).or_else(not_measured),
         BenchCommand::Table(args) => batzen_bench::results::table::run(&args).or_else(not_measured),

@@ -98,6 +98,8 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["doctor", "watch"], "batzen doctor watch --database postgres:///exchange"),
     (&["switch", "bench"], "batzen switch bench --participants 8 --duration 10"),
     (&["bench", "withdraw"], "batzen bench withdraw --rsa 2048 --duration 10"),
+    (&["bench", "startup"], "batzen bench startup --store postgres"),
+    (&["bench", "p2p"], "batzen bench p2p --rsa 2048 --coins 3 --duration 10"),
     (
         &["bench", "deposit"],
         "batzen bench deposit --duration 10\nbatzen bench deposit --rate 70% --with-workers --out my-deposit",

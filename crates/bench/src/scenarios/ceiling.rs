@@ -4,6 +4,7 @@
 //! |---|---|
 //! | withdraw, a coin | Ed25519 verification (reserve), blind signature; Clause Schnorr: the two R values before |
 //! | deposit, a coin | Ed25519 verification (coin), denomination signature, Ed25519 signature (confirmation) |
+//! | payment to a person, n coins | purse: Ed25519 verifications (purse, contract, n coins), n denomination signatures, Ed25519 signature; merge: two Ed25519 verifications (merge key, reserve), Ed25519 signature |
 //! | refresh to n coins | melt as a deposit; n Ed25519 verifications (links); for both opened candidates a key exchange and n planchets derived; n blind signatures; Clause Schnorr: n times the R values |
 //!
 //! Each step is measured alone, 64 items at a time, on the fastest path this processor has. Hashes, parsing
@@ -71,6 +72,8 @@ pub enum CoinOperation {
     Deposit,
     /// A coin changed into this many fresh coins on average.
     Refresh(f64),
+    /// A purse with this many coins, created and merged.
+    PushPayment(f64),
 }
 
 impl FromStr for Share {
@@ -86,7 +89,8 @@ impl FromStr for Share {
             None if name == "withdraw" => CoinOperation::Withdraw,
             None if name == "deposit" => CoinOperation::Deposit,
             Some(("refresh", fresh)) => CoinOperation::Refresh(number(fresh)?),
-            _ => return Err(format!("{name:?} is none of withdraw, deposit, refresh/COINS")),
+            Some(("p2p", coins)) => CoinOperation::PushPayment(number(coins)?),
+            _ => return Err(format!("{name:?} is none of withdraw, deposit, refresh/COINS, p2p/COINS")),
         };
         Ok(Self { operation, times: number(times)? })
     }
@@ -98,6 +102,7 @@ impl fmt::Display for Share {
             CoinOperation::Withdraw => write!(f, "withdraw={}", self.times),
             CoinOperation::Deposit => write!(f, "deposit={}", self.times),
             CoinOperation::Refresh(fresh) => write!(f, "refresh/{fresh}={}", self.times),
+            CoinOperation::PushPayment(coins) => write!(f, "p2p/{coins}={}", self.times),
         }
     }
 }
@@ -187,6 +192,9 @@ impl CoinOperation {
                     (Step::RValues, fresh),
                 ];
                 spend.into_iter().chain(reveal).collect()
+            }
+            Self::PushPayment(coins) => {
+                vec![(Step::EddsaVerify, 4.0 + coins), (Step::DenomVerify, coins), (Step::EddsaSign, 2.0)]
             }
         };
         steps.retain(|(step, _)| step.exists(cipher));
@@ -565,7 +573,7 @@ pub struct CeilingArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Operations and their number: withdraw=1, deposit=0.8, refresh/COINS=0.2
+    /// Operations and their number: withdraw=1, deposit=0.8, refresh/COINS=0.2, p2p/COINS=0.1
     #[arg(required = true, value_name = "OPERATION=TIMES")]
     shares: Vec<Share>,
 }
@@ -602,7 +610,7 @@ mod tests {
 
     #[test]
     fn shares_are_read_and_written() {
-        for text in ["withdraw=1", "deposit=0.5", "refresh/3.5=0.25"] {
+        for text in ["withdraw=1", "deposit=0.5", "refresh/3.5=0.25", "p2p/2=1"] {
             assert_eq!(text.parse::<Share>().map(|share| share.to_string()), Ok(text.to_owned()));
         }
         assert_eq!("withdraw".parse::<Share>().map(|share| share.times), Ok(1.0));
@@ -621,6 +629,10 @@ mod tests {
         assert_eq!(
             steps_of(Cipher::Cs, &[share("withdraw")]),
             [(Step::EddsaVerify, 1.0), (Step::BlindSign, 1.0), (Step::RValues, 1.0)]
+        );
+        assert_eq!(
+            steps_of(rsa, &[share("p2p/3=1")]),
+            [(Step::EddsaVerify, 7.0), (Step::EddsaSign, 2.0), (Step::DenomVerify, 3.0)]
         );
         assert_eq!(
             steps_of(rsa, &[share("withdraw=2"), share("deposit=1"), share("refresh/3=0.5")]),

@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{PAUSE, WorldPlan};
 use crate::BenchError;
 use crate::load::affinity;
 use crate::load::wire;
+use crate::scenarios::world::WorldPlan;
+
+/// The pause between two polls.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a service may take to end after a signal. Writing a checkpoint of large indexes takes a moment.
 const END_TIME: Duration = Duration::from_secs(60);

@@ -19,10 +19,7 @@ use crate::load::progress::Progress;
 use crate::load::wire;
 use crate::scenarios::ceiling::Cipher;
 use crate::scenarios::database::Database;
-
-mod service;
-
-use service::Service;
+use crate::scenarios::service::{self, PAUSE, Service};
 
 /// The exchange's account at the bank.
 const ACCOUNT: &str = "exchange";
@@ -30,8 +27,6 @@ const ACCOUNT: &str = "exchange";
 const CURRENCY: &str = "KUDOS";
 /// How long a service may take to start. Generating large RSA keys takes time.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The pause between two polls.
-const PAUSE: Duration = Duration::from_millis(20);
 /// Connections for the set-up.
 const SET_UP_CLIENTS: usize = 16;
 
@@ -144,7 +139,7 @@ impl World {
         for (node, port) in ports.iter().enumerate() {
             let config =
                 plan.dir.join(if node == 0 { "taler.conf".into() } else { format!("taler-{node}.conf") });
-            std::fs::write(&config, configuration(&plan, bank_port, *port))
+            std::fs::write(&config, configuration(&plan, bank_port, *port, ports[0]))
                 .map_err(BenchError::io(&config))?;
             configs.push(config);
         }
@@ -204,6 +199,12 @@ impl World {
     #[must_use]
     pub fn exchange_pids(&self) -> Vec<u32> {
         self.exchanges.iter().map(Service::pid).collect()
+    }
+
+    /// The exchange's public URL, which signatures of wallets contain.
+    #[must_use]
+    pub fn base_url(&self) -> String {
+        format!("http://localhost:{}/", self.exchange_address.port())
     }
 
     /// The database of the exchange, if it has one.
@@ -473,7 +474,7 @@ pub fn send_all(
 }
 
 /// A free port below the range that the system gives to clients.
-fn free_port() -> Result<u16, BenchError> {
+pub(super) fn free_port() -> Result<u16, BenchError> {
     const FIRST: u16 = 10_240;
     const COUNT: u16 = 20_000;
     for _ in 0..100 {
@@ -487,7 +488,8 @@ fn free_port() -> Result<u16, BenchError> {
     Err(BenchError::SetUp(format!("no free port between {FIRST} and {}", FIRST + COUNT)))
 }
 
-fn configuration(plan: &WorldPlan, bank_port: u16, exchange_port: u16) -> String {
+/// The configuration of one process of the exchange. All have the public URL of the first.
+fn configuration(plan: &WorldPlan, bank_port: u16, exchange_port: u16, public_port: u16) -> String {
     let home = plan.dir.join("home").display().to_string();
     let mut text = format!(
         "# Written by `batzen bench`.
@@ -505,7 +507,7 @@ BIND_TO = 127.0.0.1
 
 [exchange]
 PORT = {exchange_port}
-BASE_URL = http://localhost:{exchange_port}/
+BASE_URL = http://localhost:{public_port}/
 BIND_TO = 127.0.0.1
 AGGREGATOR_IDLE_SLEEP_INTERVAL = 1 s
 TRANSFER_IDLE_SLEEP_INTERVAL = 1 s
