@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "the parts of the crash test are shared")]
 
 mod keys;
+mod limits;
 mod outage;
 mod purse;
 mod race;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use batzen_exchange::storage::{self, StoreConfig};
 use batzen_http_client::{Client, ClientOptions};
-use common::setup::{config_with, credit, get, wait_for};
+use common::setup::{COINS, LIMITS, config_with_fees, credit, get, wait_for};
 use common::{PATIENCE, Service, run, stderr, stdout};
 use customers::{Dice, Load};
 use deployment::Deployment;
@@ -42,15 +43,7 @@ fn prepare_at(url: &str, dir: &Path, bank_port: u16, port: u16, more: &str) -> S
          TRANSFER_IDLE_SLEEP_INTERVAL = 1 s\nCLOSER_IDLE_SLEEP_INTERVAL = 1 s\n\
          [exchangedb-postgres]\nCONFIG = {url}\n{more}"
     );
-    let config = config_with(dir, (bank_port, bank_port), port, &more);
-    // The last value of an option wins.
-    let mut text = std::fs::read_to_string(&config).unwrap();
-    for name in ["one", "two"] {
-        for fee in ["WITHDRAW", "DEPOSIT", "REFRESH", "REFUND"] {
-            text.push_str(&format!("[coin_{name}]\nFEE_{fee} = KUDOS:0.01\n"));
-        }
-    }
-    std::fs::write(&config, text).unwrap();
+    let config = config_with_fees(dir, bank_port, port, &more);
     StoreConfig::Postgres { url: url.to_owned() }.prepare(&batzen_storage::EXCHANGE).unwrap();
     config
 }
@@ -202,14 +195,6 @@ fn services_take_over_from_each_other_without_a_failed_request() {
     }
 }
 
-/// Coins with the fees that the customers expect.
-const COINS: &str = "[exchange-standalone]\nWIRE_FEE = KUDOS:0.01\nCLOSING_FEE = KUDOS:0.01\n\
-    [coin_some]\nVALUE = KUDOS:0.5\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\nDURATION_LEGAL = 3 years\n\
-    FEE_WITHDRAW = KUDOS:0.01\nFEE_DEPOSIT = KUDOS:0.01\nFEE_REFRESH = KUDOS:0.01\nFEE_REFUND = KUDOS:0.01\nCIPHER = CS\n\
-    [coin_more]\nVALUE = KUDOS:5\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\nDURATION_LEGAL = 3 years\n\
-    FEE_WITHDRAW = KUDOS:0.01\nFEE_DEPOSIT = KUDOS:0.01\nFEE_REFRESH = KUDOS:0.01\nFEE_REFUND = KUDOS:0.01\n\
-    CIPHER = RSA\nRSA_KEYSIZE = 1024\n";
-
 /// The processes of an exchange: two services on one port, and two of each worker.
 struct Processes {
     config: String,
@@ -256,7 +241,7 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
     let bank_port = deployment.bank_url().trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
     let port = common::free_port();
     let dir = tempfile::tempdir().unwrap();
-    let (config, url) = prepare(dir.path(), bank_port, port, COINS);
+    let (config, url) = prepare(dir.path(), bank_port, port, &format!("{COINS}{LIMITS}"));
     let mut processes = Processes { config, dir, running: Vec::new() };
     let first = start_node(processes.dir.path(), "httpd-0", &processes.config, &[]);
     wait_for(port, "/keys");
@@ -300,6 +285,7 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
         coins: &coins,
         denoms: &load.denoms,
         shops: &load.shops,
+        base_url: &load.base_url,
     };
     processes.stop();
     // All due deposits are paid, by any of the workers.

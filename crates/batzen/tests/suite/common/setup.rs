@@ -70,6 +70,38 @@ pub fn config_with(
     file.to_str().unwrap().to_owned()
 }
 
+/// The same for services at their usual ports, where everything costs a fee.
+pub fn config_with_fees(dir: &Path, bank_port: u16, exchange_port: u16, more: &str) -> String {
+    let config = config_with(dir, (bank_port, bank_port), exchange_port, more);
+    // The last value of an option wins.
+    let mut text = std::fs::read_to_string(&config).unwrap();
+    for name in ["one", "two"] {
+        for fee in ["WITHDRAW", "DEPOSIT", "REFRESH", "REFUND"] {
+            text.push_str(&format!("[coin_{name}]\nFEE_{fee} = KUDOS:0.01\n"));
+        }
+    }
+    std::fs::write(&config, text).unwrap();
+    config
+}
+
+/// More denominations, and fees of the bank.
+pub const COINS: &str = "[exchange-standalone]\nWIRE_FEE = KUDOS:0.01\nCLOSING_FEE = KUDOS:0.01\n\
+    [coin_some]\nVALUE = KUDOS:0.5\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\nDURATION_LEGAL = 3 years\n\
+    FEE_WITHDRAW = KUDOS:0.01\nFEE_DEPOSIT = KUDOS:0.01\nFEE_REFRESH = KUDOS:0.01\nFEE_REFUND = KUDOS:0.01\nCIPHER = CS\n\
+    [coin_more]\nVALUE = KUDOS:5\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\nDURATION_LEGAL = 3 years\n\
+    FEE_WITHDRAW = KUDOS:0.01\nFEE_DEPOSIT = KUDOS:0.01\nFEE_REFRESH = KUDOS:0.01\nFEE_REFUND = KUDOS:0.01\n\
+    CIPHER = RSA\nRSA_KEYSIZE = 1024\n";
+
+/// Limits that nobody reaches, so that every withdrawal and every payment between people is counted.
+pub const LIMITS: &str = "[kyc-legitimization-withdraw]\nOPERATION_TYPE = withdraw\nREQUIRED_CHECKS = name\n\
+    THRESHOLD = KUDOS:1000000\nTIMEFRAME = 1 day\n\
+    [kyc-legitimization-merge]\nOPERATION_TYPE = merge\nREQUIRED_CHECKS = name\n\
+    THRESHOLD = KUDOS:1000000\nTIMEFRAME = 1 day\n\
+    [kyc-provider-login]\nLOGIC = oauth2\nUSER_TYPE = individual\nPROVIDED_CHECKS = name\n\
+    KYC_OAUTH2_VALIDITY = forever\nKYC_OAUTH2_LOGIN_URL = http://localhost:1/\n\
+    KYC_OAUTH2_AUTH_URL = http://localhost:1/\nKYC_OAUTH2_INFO_URL = http://localhost:1/\n\
+    KYC_OAUTH2_POST_URL = http://localhost:1/\nKYC_OAUTH2_CLIENT_ID = x\nKYC_OAUTH2_CLIENT_SECRET = x\n";
+
 /// Sends credits to the exchange's account over one connection, each for a new reserve.
 pub fn credit(bank_port: u16, first: u16, count: u16) {
     let mut stream = TcpStream::connect(("127.0.0.1", bank_port)).unwrap();

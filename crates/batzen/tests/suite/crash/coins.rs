@@ -15,14 +15,14 @@ use batzen_crypto::{
 use batzen_http_client::Client;
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositRequest, CoinHistoryItem, DepositRequest, KeysResponse, MeltRequest,
-    RefundRequest, RevealRequest, WithdrawRequest,
+    PurseCoin, RefundRequest, RevealRequest, WithdrawRequest,
 };
 use batzen_protocol::payto::{h_payto, h_wire};
 use batzen_protocol::signatures::{
-    MerchantRefund, SignedMessage, WalletCoinDeposit, WalletCoinLink, WalletCoinMelt, WalletReserveWithdraw,
-    Zeros,
+    MerchantRefund, SignedMessage, WalletCoinDeposit, WalletCoinLink, WalletCoinMelt, WalletPurseDeposit,
+    WalletReserveWithdraw, Zeros,
 };
-use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_protocol::{Amount, Currency, Money, Timestamp, hash_text};
 
 pub const CURRENCY: Currency = match Currency::new("KUDOS") {
     Ok(currency) => currency,
@@ -213,6 +213,26 @@ impl Coin {
         }
     }
 
+    /// What the coin pays into a purse.
+    pub fn purse_deposit(&self, purse_pub: EddsaPublicKey, amount: Money, base_url: &str) -> PurseCoin {
+        let message = WalletPurseDeposit {
+            coin_amount: amount.of(CURRENCY),
+            h_denom_pub: self.denom.hash,
+            h_age_commitment: ShortHash::ZERO,
+            purse_pub,
+            h_exchange_base_url: hash_text(base_url),
+        };
+        PurseCoin {
+            amount: amount.of(CURRENCY),
+            denom_pub_hash: self.denom.hash,
+            ub_sig: self.sig.clone(),
+            coin_pub: self.key_pub,
+            coin_sig: message.sign(&self.key),
+            age_commitment: None,
+            attest: None,
+        }
+    }
+
     pub fn batch_deposit(
         coins: &[(Arc<Self>, Money)],
         shop: &Shop,
@@ -266,6 +286,16 @@ impl Coin {
                         h_age_commitment: item.h_age_commitment.unwrap_or(ShortHash::ZERO),
                         amount_with_fee: item.amount,
                         melt_fee: item.melt_fee,
+                    };
+                    (&mut debits, item.amount, message.verify(&self.key_pub, &item.coin_sig))
+                }
+                CoinHistoryItem::PurseDeposit(item) if !item.refunded => {
+                    let message = WalletPurseDeposit {
+                        coin_amount: item.amount,
+                        h_denom_pub: self.denom.hash,
+                        h_age_commitment: item.h_age_commitment.unwrap_or(ShortHash::ZERO),
+                        purse_pub: item.purse_pub,
+                        h_exchange_base_url: hash_text(&item.exchange_base_url),
                     };
                     (&mut debits, item.amount, message.verify(&self.key_pub, &item.coin_sig))
                 }

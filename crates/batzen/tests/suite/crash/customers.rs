@@ -27,6 +27,7 @@ use serde_json::Value;
 use crate::common::PATIENCE;
 use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Refresh, Shop, minus, money, plus};
 use crate::crash::log::{Answer, Kind, Log, Request};
+use crate::crash::purses::Purse;
 
 /// The effect of an acknowledged request.
 #[derive(Clone, Debug)]
@@ -48,6 +49,10 @@ pub enum Effect {
     Melt { coin: EddsaPublicKey, rc: HashCode, amount: Money },
     /// Created fresh coins from it.
     Reveal { coin: EddsaPublicKey, rc: HashCode, coins: Vec<(HashCode, HashCode)> },
+    /// Paid into a new purse: the amount from each coin, and the purse's target.
+    PurseCreate { purse: EddsaPublicKey, coins: Vec<(EddsaPublicKey, Money)>, target: Money },
+    /// Paid a purse out into a reserve. Contested: two reserves asked for it at the same time.
+    PurseMerge { purse: EddsaPublicKey, reserve: EddsaPublicKey, amount: Money, is_contested: bool },
     /// Gave value back to a coin.
     Refund { coin: EddsaPublicKey, shop: usize, contract: HashCode, number: u64, amount: Money },
 }
@@ -106,6 +111,8 @@ pub struct Load {
     pub log: Log<Effect>,
     /// Reserves that the bank has credited, and with how much.
     pub credits: Mutex<Vec<(EddsaPublicKey, Money)>>,
+    /// What purses may have paid into each reserve.
+    pub asked: Mutex<HashMap<EddsaPublicKey, Money>>,
     /// All coins that were ever held.
     pub coins: Mutex<HashMap<EddsaPublicKey, Arc<Coin>>>,
     is_over: AtomicBool,
@@ -130,6 +137,7 @@ impl Load {
             shops: ["bakery", "bookshop", "barber"].map(Shop::new).into(),
             log: Log::new(),
             credits: Mutex::default(),
+            asked: Mutex::default(),
             coins: Mutex::default(),
             is_over: AtomicBool::new(false),
         }
@@ -176,7 +184,10 @@ impl Load {
         effect: Effect,
     ) -> Option<T> {
         let request = Request { kind, path, body: serde_json::to_vec(body).unwrap() };
-        let may_be_refused = matches!(effect, Effect::Deposit { is_contested: true, .. });
+        let may_be_refused = matches!(
+            effect,
+            Effect::Deposit { is_contested: true, .. } | Effect::PurseMerge { is_contested: true, .. }
+        );
         let number = self.log.open(request.clone(), effect);
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -429,15 +440,59 @@ impl Load {
         Some(self.hold(refresh.finish(index, &ev_sigs)))
     }
 
+    /// Pays somebody with a purse: mostly the customer, whose reserve it fills. Sometimes two people ask for it at
+    /// the same time, and sometimes nobody does.
+    async fn pay_a_person(&self, dice: &mut Dice, coins: &[Held], reserve: &mut Reserve) {
+        let purse = Purse::of(coins);
+        let (purse_pub, amount) = (purse.key_pub, purse.target);
+        let effect = Effect::PurseCreate {
+            purse: purse_pub,
+            coins: coins.iter().map(|(coin, amount)| (coin.key_pub, *amount)).collect(),
+            target: amount,
+        };
+        let path = format!("purses/{purse_pub}/create");
+        let body = purse.create(coins, &self.base_url);
+        if self.send::<Value>(dice, Kind::PurseCreate, path, &body, effect).await.is_none() || dice.one_in(8)
+        {
+            return;
+        }
+        let merge = |mut dice: Dice, key: EddsaPrivateKey, is_contested: bool| {
+            let mut asked = self.asked.lock().unwrap();
+            let sum = asked.entry(key.public_key()).or_default();
+            *sum = plus(*sum, amount);
+            drop(asked);
+            let body = purse.merge(&key, &self.base_url);
+            let effect =
+                Effect::PurseMerge { purse: purse_pub, reserve: key.public_key(), amount, is_contested };
+            let path = format!("purses/{purse_pub}/merge");
+            async move { self.send::<Value>(&mut dice, Kind::PurseMerge, path, &body, effect).await.is_some() }
+        };
+        let is_contested = dice.one_in(3);
+        let mine = merge(dice.child(), reserve.key.clone(), is_contested);
+        let is_mine = match is_contested {
+            true => tokio::join!(mine, merge(dice.child(), EddsaPrivateKey::generate(), true)).0,
+            false => mine.await,
+        };
+        if is_mine {
+            reserve.left = plus(reserve.left, amount);
+        }
+    }
+
     fn any_shop(&self, dice: &mut Dice) -> usize {
         usize::try_from(dice.below(self.shops.len() as u64)).unwrap()
     }
 
     /// Does something with a coin; returns coins to continue with.
-    async fn spend(&self, dice: &mut Dice, held: Held, other: &mut Option<Held>) -> Vec<Held> {
+    async fn spend(
+        &self,
+        dice: &mut Dice,
+        held: Held,
+        other: &mut Option<Held>,
+        reserve: &mut Reserve,
+    ) -> Vec<Held> {
         let (coin, left) = &held;
         let half = left.checked_div(2).unwrap();
-        match dice.below(8) {
+        match dice.below(10) {
             0 | 1 => self.refresh(dice, held).await.unwrap_or_default(),
             2 => self.pay_and_return(dice, &held).await.into_iter().collect(),
             3 if *left == coin.denom.value => {
@@ -447,6 +502,13 @@ impl Load {
             4 if other.is_some() => {
                 let coins = vec![held, other.take().expect("it was there")];
                 self.pay_together(dice, coins).await;
+                Vec::new()
+            }
+            // A purse must not be worth nothing.
+            7 | 8 if *left > coin.denom.fee_deposit => {
+                let mut coins = vec![held];
+                coins.extend(other.take());
+                self.pay_a_person(dice, &coins, reserve).await;
                 Vec::new()
             }
             5 | 6 if half >= coin.denom.fee_deposit => {
@@ -484,7 +546,7 @@ impl Load {
             }
             let is_usable = |(coin, left): &Held| *left >= coin.denom.fee_deposit && !left.is_zero();
             let mut other = purse.iter().position(is_usable).map(|index| purse.swap_remove(index));
-            purse.extend(self.spend(&mut dice, (coin, left), &mut other).await);
+            purse.extend(self.spend(&mut dice, (coin, left), &mut other, &mut reserve).await);
             purse.extend(other);
         }
     }
@@ -498,7 +560,7 @@ pub fn spent(
     let mut sums: HashMap<EddsaPublicKey, (Money, Money)> = HashMap::new();
     for effect in effects {
         match effect {
-            Effect::Deposit { coins, .. } => {
+            Effect::Deposit { coins, .. } | Effect::PurseCreate { coins, .. } => {
                 for (coin, amount) in coins {
                     let sum = sums.entry(coin).or_default();
                     sum.0 = plus(sum.0, amount);
@@ -513,7 +575,8 @@ pub fn spent(
                 let sum = sums.entry(coin).or_default();
                 sum.1 = plus(sum.1, minus(amount, fee));
             }
-            Effect::Nothing | Effect::Withdraw { .. } | Effect::Reveal { .. } => {}
+            Effect::Nothing | Effect::Withdraw { .. } | Effect::Reveal { .. } | Effect::PurseMerge { .. } => {
+            }
         }
     }
     sums

@@ -12,6 +12,7 @@ use batzen_pg_cluster::Cluster;
 use batzen_storage::StoreConfig;
 use batzen_store::Store;
 
+use crate::common::setup::{COINS, LIMITS, config_with_fees};
 use crate::common::{self, PATIENCE, Service};
 use crate::crash::false_claims;
 
@@ -151,22 +152,11 @@ impl Deployment {
 
     /// Starts the exchange.
     pub fn launch_exchange(&mut self) {
-        let (data, port, bank) = (self.path("exchange"), self.exchange_port.to_string(), self.bank_url());
+        let data = self.path("exchange");
         let store = self.store_arguments();
-        let mut arguments = vec![
-            "exchange",
-            "serve",
-            "--standalone",
-            "--data",
-            &data,
-            "--port",
-            &port,
-            "--cs",
-            "--bank",
-            &bank,
-            "--rsa-bits",
-            "1024",
-        ];
+        let more = format!("{COINS}{LIMITS}");
+        let config = config_with_fees(self.dir.path(), self.bank_port, self.exchange_port, &more);
+        let mut arguments = vec!["exchange", "serve", "--standalone", "-c", &config, "--data", &data];
         // The keys stay in the directory.
         arguments.extend(store.iter().skip(2).map(String::as_str));
         self.exchange = Some(Service::start(self.dir.path(), "exchange", &arguments));

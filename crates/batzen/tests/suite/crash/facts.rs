@@ -9,17 +9,18 @@ use batzen_crypto::{BlindedDenomSignature, EddsaPublicKey, HashCode, Wtid};
 use batzen_exchange::reads::totals::{self, Totals};
 use batzen_exchange::rules::DenomTable;
 use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures};
-use batzen_protocol::{Money, MoneySum, Timestamp};
+use batzen_protocol::{Money, MoneySum, PaytoUri, Timestamp};
 use batzen_store::{Store, Table};
 use batzen_tables::bank::BankTransactions;
 use batzen_tables::exchange::{
-    Aggregates, CoinKey, Coins, DepositKey, Deposits, MeltKey, Melts, Prepared, RefundKey, Refunds,
-    ReserveKey, Reserves, ReservesIn, Reveals, TransferKind, WireOut, WithdrawalKey, Withdrawals,
+    Aggregates, CoinKey, Coins, DepositKey, Deposits, KycOperation, KycUsages, MeltKey, Melts, PaytoHash,
+    Prepared, PurseDepositKey, PurseDeposits, PurseKey, PurseMerges, Purses, RefundKey, Refunds, ReserveKey,
+    Reserves, ReservesIn, Reveals, TransferKind, WireOut, WithdrawalKey, Withdrawals,
 };
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::crash::coins::{Coin, Denom, Shop};
+use crate::crash::coins::{Coin, Denom, Shop, plus};
 use crate::crash::customers::{Effect, spent};
 use crate::crash::deployment::BankBooks;
 use crate::crash::log::{Answer, Entry, Kind};
@@ -32,6 +33,7 @@ pub struct Claims<'a> {
     pub coins: &'a HashMap<EddsaPublicKey, Arc<Coin>>,
     pub denoms: &'a [Arc<Denom>],
     pub shops: &'a [Shop],
+    pub base_url: &'a str,
 }
 
 /// The result of the comparison.
@@ -84,6 +86,7 @@ pub async fn check(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks) -> F
     rows(claims, exchange, &mut findings);
     reserves(claims, exchange, &mut findings);
     coins(claims, exchange, &mut findings);
+    limits(claims, exchange, &mut findings);
     contests(claims, &mut findings);
     balance(claims, exchange, bank, &mut findings).await;
     transfers(claims, exchange, bank, &mut findings).await;
@@ -102,7 +105,7 @@ fn ev_sigs(kind: Kind, answer: &Value) -> Vec<BlindedDenomSignature> {
 
 /// Each acknowledged operation has its rows, which match the answer; and there are no other rows.
 fn rows(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
-    let mut counts = [0_u64; 5];
+    let mut counts = [0_u64; 7];
     for (entry, answer) in claims.acknowledged() {
         let kind = entry.request.kind;
         let mut lost =
@@ -168,6 +171,29 @@ fn rows(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
                     }
                 }
             }
+            Effect::PurseCreate { purse, coins, target } => {
+                counts[5] += 1;
+                match store.get::<Purses>(&PurseKey { purse_pub: *purse }).unwrap() {
+                    None => lost("no row"),
+                    Some(found) if found.row.target != *target => lost("another amount"),
+                    Some(_) => {}
+                }
+                for (coin_pub, amount) in coins {
+                    let key = PurseDepositKey { purse_pub: *purse, coin_pub: *coin_pub };
+                    let deposit = store.get::<PurseDeposits>(&key).unwrap();
+                    if deposit.is_none_or(|found| found.row.amount != *amount || found.row.refunded) {
+                        lost("a coin");
+                    }
+                }
+            }
+            Effect::PurseMerge { purse, reserve, .. } => {
+                counts[6] += 1;
+                match store.get::<PurseMerges>(&PurseKey { purse_pub: *purse }).unwrap() {
+                    None => lost("no row"),
+                    Some(found) if found.row.reserve_pub != *reserve => lost("another reserve"),
+                    Some(_) => {}
+                }
+            }
             Effect::Refund { coin, shop, contract, number, amount } => {
                 counts[4] += 1;
                 let merchant_pub = claims.shops[*shop].key_pub;
@@ -191,9 +217,13 @@ fn rows(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
         count::<Melts>(store),
         count::<Reveals>(store),
         count::<Refunds>(store),
+        count::<Purses>(store),
+        count::<PurseMerges>(store),
     ];
     findings.unless(stored == counts, || {
-        format!("withdrawals, deposits, melts, reveals, refunds: {stored:?} rows for {counts:?} answers")
+        format!(
+            "withdrawals, deposits, melts, reveals, refunds, purses, merges: {stored:?} rows for {counts:?} answers"
+        )
     });
 }
 
@@ -201,16 +231,24 @@ fn count<T: Table>(store: &Store) -> u64 {
     store.count::<T>().unwrap()
 }
 
-/// Each reserve holds the sum of its credits less its withdrawals.
+/// Each reserve holds the sum of its credits and of the purses it got, less its withdrawals.
 fn reserves(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     let mut withdrawn: HashMap<EddsaPublicKey, Vec<Money>> = HashMap::new();
+    let mut got: HashMap<EddsaPublicKey, Money> = claims.credits.iter().copied().collect();
     for effect in claims.effects() {
-        if let Effect::Withdraw { reserve, coins } = effect {
-            let costs = coins.iter().map(|(_, denom)| claims.denom(denom).cost());
-            withdrawn.entry(reserve).or_default().extend(costs);
+        match effect {
+            Effect::Withdraw { reserve, coins } => {
+                let costs = coins.iter().map(|(_, denom)| claims.denom(denom).cost());
+                withdrawn.entry(reserve).or_default().extend(costs);
+            }
+            Effect::PurseMerge { reserve, amount, .. } => {
+                let credit = got.entry(reserve).or_default();
+                *credit = sum([*credit, amount]);
+            }
+            _ => {}
         }
     }
-    for (reserve_pub, credit) in &claims.credits {
+    for (reserve_pub, credit) in &got {
         let taken = sum(withdrawn.remove(reserve_pub).unwrap_or_default());
         let balance = store
             .get::<Reserves>(&ReserveKey { reserve_pub: *reserve_pub })
@@ -223,6 +261,46 @@ fn reserves(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     findings.unless(withdrawn.is_empty(), || "withdrawals from reserves that got nothing".to_owned());
     let (booked, credited) = (count::<ReservesIn>(store), claims.credits.len() as u64);
     findings.unless(booked == credited, || format!("{booked} credits booked, {credited} made"));
+}
+
+/// What counts against limits is exactly what happened: counters change in the commit of the operation.
+fn limits(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
+    let mut moved: BTreeMap<(PaytoHash, KycOperation), Money> = BTreeMap::new();
+    let mut count = |account: PaytoHash, operation: KycOperation, amount: Money| {
+        let sum = moved.entry((account, operation)).or_default();
+        *sum = plus(*sum, amount);
+    };
+    for effect in claims.effects() {
+        match effect {
+            Effect::Withdraw { reserve, coins } => {
+                let found = store.get::<Reserves>(&ReserveKey { reserve_pub: reserve }).unwrap();
+                let Some(origin) = found.and_then(|found| found.row.origin) else {
+                    findings.problems.push(format!("reserve {reserve} has no origin"));
+                    continue;
+                };
+                for (_, denom) in coins {
+                    count(origin, KycOperation::Withdraw, claims.denom(&denom).cost());
+                }
+            }
+            Effect::PurseMerge { reserve, amount, .. } => {
+                let account = PaytoUri::reserve(claims.base_url, &reserve).unwrap();
+                count(account.hash(), KycOperation::Merge, amount);
+            }
+            _ => {}
+        }
+    }
+    let counted: BTreeMap<(PaytoHash, KycOperation), Money> = store
+        .all::<KycUsages>()
+        .unwrap()
+        .into_iter()
+        .map(|found| {
+            let amounts = found.row.events.0.iter().map(|event| event.amount);
+            ((found.key.h_payto, found.key.operation), sum(amounts))
+        })
+        .collect();
+    findings.unless(moved == counted, || {
+        format!("accounts moved {moved:?}, but {counted:?} counts against their limits")
+    });
 }
 
 /// No coin was accepted beyond its value, and the rest of each coin matches the log.
@@ -248,21 +326,23 @@ fn coins(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     findings.unless(known == used, || format!("{known} coins are known, {used} were used"));
 }
 
-/// If two shops were offered the same coin, exactly one got it.
+/// If two shops were offered the same coin, or two people the same purse, exactly one got it.
 fn contests(claims: &Claims<'_>, findings: &mut Findings) {
     let mut winners: HashMap<EddsaPublicKey, u32> = HashMap::new();
     for entry in &claims.entries {
         let is_paid = entry.is_acknowledged();
         if let Effect::Deposit { is_contested: true, coins, .. } = &entry.effect {
             *winners.entry(coins[0].0).or_default() += u32::from(is_paid);
+        } else if let Effect::PurseMerge { is_contested: true, purse, .. } = &entry.effect {
+            *winners.entry(*purse).or_default() += u32::from(is_paid);
         } else {
             findings.unless(is_paid || entry.is_open(), || {
                 format!("{:?} was refused: {:?}", entry.request.kind, entry.answer)
             });
         }
     }
-    for (coin, count) in winners {
-        findings.unless(count == 1, || format!("coin {coin} was offered to two shops, and {count} got it"));
+    for (key, count) in winners {
+        findings.unless(count == 1, || format!("{key} was offered to two, and {count} got it"));
     }
 }
 
@@ -298,18 +378,30 @@ async fn balance(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks, findin
             _ => {}
         }
     }
+    let mut open: HashMap<EddsaPublicKey, Money> = HashMap::new();
+    for effect in claims.effects() {
+        if let Effect::PurseCreate { purse, coins, .. } = effect {
+            open.insert(purse, sum(coins.into_iter().map(|(_, amount)| amount)));
+        }
+    }
+    for effect in claims.effects() {
+        if let Effect::PurseMerge { purse, .. } = effect {
+            open.remove(&purse);
+        }
+    }
     let (debits, credits): (Vec<_>, Vec<_>) = spent(claims.effects(), claims.coins).into_values().unzip();
     let expected = [
         sum(claims.credits.iter().map(|(_, amount)| *amount)),
         sum(issued.iter().map(|(_, denom)| claims.denom(denom).value)),
         sum(debits).checked_sub(sum(credits)).unwrap_or(Money::ZERO),
         sum(melted.iter().filter(|(rc, _)| !revealed.contains(*rc)).map(|(_, amount)| *amount)),
+        sum(open.into_values()),
     ];
     let expected = expected.map(MoneySum::from);
-    let booked = [totals.wired_in, totals.issued, totals.redeemed, totals.unrevealed_melts];
+    let booked = [totals.wired_in, totals.issued, totals.redeemed, totals.unrevealed_melts, totals.purses];
     findings.unless(expected == booked && totals.wired_in == bank_in, || {
         format!(
-            "paid in, issued, redeemed, unrevealed: {expected:?} by the customers, {booked:?} by the exchange"
+            "paid in, issued, redeemed, unrevealed, in purses: {expected:?} by the customers, {booked:?} by the exchange"
         )
     });
     findings.totals = Some(totals);

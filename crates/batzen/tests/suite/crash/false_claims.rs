@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use batzen_crypto::HashCode;
+use batzen_crypto::{EddsaPrivateKey, HashCode};
 use batzen_store::Table;
 use batzen_store::embedded::{EmbeddedStore, FrameKind, RealDisk, RecordInfo};
-use batzen_tables::exchange::{Coins, Melts, Refunds, Reveals, Withdrawals};
+use batzen_tables::exchange::{Coins, Melts, Purses, Refunds, Reveals, Withdrawals};
 
 use crate::crash::customers::Effect;
 use crate::crash::facts::Claims;
@@ -38,6 +38,8 @@ pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
         ("a melt that never happened", Kind::Melt),
         ("a reveal that never happened", Kind::Reveal),
         ("a refund that never happened", Kind::Refund),
+        ("a purse that never was", Kind::PurseCreate),
+        ("a merge that never happened", Kind::PurseMerge),
     ] {
         let mut entry = find(kind, &|_| true);
         match &mut entry.effect {
@@ -46,6 +48,9 @@ pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
                 *contract = HashCode::random();
             }
             Effect::Melt { rc, .. } | Effect::Reveal { rc, .. } => *rc = HashCode::random(),
+            Effect::PurseCreate { purse, .. } | Effect::PurseMerge { purse, .. } => {
+                *purse = EddsaPrivateKey::generate().public_key();
+            }
             Effect::Nothing => unreachable!("these kinds move money"),
         }
         planted.push(with(what, " lost: no row", entry));
@@ -85,7 +90,7 @@ pub fn cut_off(store: &Path, copy: &Path) -> usize {
     }
     // The workers also write to deposits, but not to coins.
     let acknowledged_tables =
-        [Withdrawals::DEF.id, Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id];
+        [Withdrawals::DEF.id, Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id, Purses::DEF.id];
     let mut frames = Vec::new();
     let report = EmbeddedStore::inspect(copy, &RealDisk, &mut |frame| frames.push(frame)).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());

@@ -17,10 +17,12 @@ pub enum Kind {
     Melt,
     Reveal,
     Refund,
+    PurseCreate,
+    PurseMerge,
 }
 
 impl Kind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::CsrWithdraw,
         Self::Withdraw,
         Self::BatchWithdraw,
@@ -30,6 +32,8 @@ impl Kind {
         Self::Melt,
         Self::Reveal,
         Self::Refund,
+        Self::PurseCreate,
+        Self::PurseMerge,
     ];
 }
 

@@ -8,5 +8,6 @@ pub mod false_claims;
 pub mod hub;
 pub mod log;
 pub mod proof;
+pub mod purses;
 pub mod run;
 pub mod transfers;

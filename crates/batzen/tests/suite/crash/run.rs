@@ -191,6 +191,7 @@ pub async fn end_and_prove(
         coins: &coins,
         denoms: &load.denoms,
         shops: &load.shops,
+        base_url: &load.base_url,
     };
     // Before any repetition, which could make good a loss.
     let first = check_at_rest(deployment, &claims).await;

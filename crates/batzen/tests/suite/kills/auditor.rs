@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use batzen_crypto::{BlindedDenomSignature, EddsaPublicKey, HashCode};
-use batzen_protocol::api::exchange::{BlindSignatures, CoinHistoryItem, LinkEntry};
-use batzen_protocol::{Amount, Money};
+use batzen_crypto::{BlindedDenomSignature, EddsaPrivateKey, EddsaPublicKey, HashCode};
+use batzen_protocol::api::exchange::{BlindSignatures, CoinHistoryItem, LinkEntry, PurseStatus};
+use batzen_protocol::{Amount, Money, Timestamp};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -21,12 +21,24 @@ use crate::crash::proof::{each, offer_again, repeat};
 /// The number of entries audited together.
 const BATCH: u64 = 64;
 
+/// The kinds of requests that move money.
+const MONEY: [Kind; 7] = [
+    Kind::Withdraw,
+    Kind::Deposit,
+    Kind::Melt,
+    Kind::Reveal,
+    Kind::Refund,
+    Kind::PurseCreate,
+    Kind::PurseMerge,
+];
+
 /// The trace of an operation in the history of a coin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     Deposit { contract: HashCode },
     Melt { rc: HashCode },
     Refund { contract: HashCode, number: u64 },
+    Purse { purse: EddsaPublicKey },
 }
 
 impl Mark {
@@ -36,6 +48,9 @@ impl Mark {
             (Self::Melt { rc }, CoinHistoryItem::Melt(item)) => item.rc == rc,
             (Self::Refund { contract, number }, CoinHistoryItem::Refund(item)) => {
                 item.h_contract_terms == contract && item.rtransaction_id == number
+            }
+            (Self::Purse { purse }, CoinHistoryItem::PurseDeposit(item)) => {
+                item.purse_pub == purse && !item.refunded
             }
             _ => false,
         }
@@ -54,6 +69,8 @@ enum Question {
     Reserve { reserve: EddsaPublicKey, withdrawn: Money },
     /// A spent coin, and the marks that its history must contain, each once.
     Coin { coin: EddsaPublicKey, marks: Vec<Mark> },
+    /// A purse that was paid out.
+    Merge { purse: EddsaPublicKey },
     /// A coin that was refreshed, and the signatures of the fresh coins.
     Link { coin: EddsaPublicKey, ev_sigs: Vec<BlindedDenomSignature> },
 }
@@ -116,6 +133,13 @@ impl Auditor {
                     self.marks.entry(*coin).or_default().push(mark);
                     coins.push(*coin);
                 }
+                Effect::PurseCreate { purse, coins: paid, .. } => {
+                    for (coin, _) in paid {
+                        self.marks.entry(*coin).or_default().push(Mark::Purse { purse: *purse });
+                        coins.push(*coin);
+                    }
+                }
+                Effect::PurseMerge { purse, .. } => questions.push(Question::Merge { purse: *purse }),
                 Effect::Reveal { coin, .. } => {
                     let signed = BlindSignatures::deserialize(&answer.body).unwrap().ev_sigs;
                     let ev_sigs = signed.into_iter().map(|item| item.ev_sig).collect();
@@ -141,7 +165,7 @@ impl Auditor {
     /// Checks that operations that never happened are found.
     pub async fn assert_finds_plants(&mut self) {
         let acknowledged = self.load.log.acknowledged_in(0..self.load.log.acknowledged());
-        for kind in [Kind::Withdraw, Kind::Deposit, Kind::Melt, Kind::Reveal, Kind::Refund] {
+        for kind in MONEY {
             let mut entry =
                 acknowledged.iter().rev().find(|entry| entry.request.kind == kind).unwrap().clone();
             match &mut entry.effect {
@@ -156,6 +180,9 @@ impl Auditor {
                         .iter()
                         .find(|other| other.request.kind == kind && other.request.path != entry.request.path);
                     entry.answer = other.unwrap().answer.clone();
+                }
+                Effect::PurseCreate { purse, .. } | Effect::PurseMerge { purse, .. } => {
+                    *purse = EddsaPrivateKey::generate().public_key();
                 }
                 Effect::Nothing => unreachable!("these kinds move money"),
             }
@@ -184,7 +211,9 @@ async fn answer(load: Arc<Load>, stranger: Arc<Shop>, question: Question) -> Res
         Question::Reserve { reserve, withdrawn } => {
             let status: Balance = get(&load, &format!("reserves/{reserve}")).await?;
             let balance = status.balance.money_in(CURRENCY).map_err(|error| error.to_string())?;
-            let credit = load.credits.lock().unwrap().iter().find(|(known, _)| *known == reserve).unwrap().1;
+            let paid_in = load.credits.lock().unwrap().iter().find(|(known, _)| *known == reserve).unwrap().1;
+            let merged = load.asked.lock().unwrap().get(&reserve).copied().unwrap_or(Money::ZERO);
+            let credit = plus(paid_in, merged);
             if plus(balance, withdrawn) <= credit {
                 return Ok(());
             }
@@ -208,6 +237,13 @@ async fn answer(load: Arc<Load>, stranger: Arc<Shop>, question: Question) -> Res
                 }
             }
             Ok(())
+        }
+        Question::Merge { purse } => {
+            let status: PurseStatus = get(&load, &format!("purses/{purse}/merge")).await?;
+            match status.merge_timestamp {
+                Some(time) if time != Timestamp::NEVER => Ok(()),
+                _ => Err(format!("the merge of purse {purse} was lost")),
+            }
         }
         Question::Link { coin, ev_sigs } => {
             let entries: Vec<LinkEntry> = get(&load, &format!("coins/{coin}/link")).await?;
