@@ -12,6 +12,7 @@ use batzen_ledger_net::LedgerAddress;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use batzen_storage::StoreConfig;
 
+use crate::names::IbanBank;
 use crate::password::PasswordCost;
 use crate::rules::Policy;
 
@@ -26,6 +27,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] =
 const BANK_OPTIONS: &[&str] = &[
     "HTTP_PORT",
     "HOSTNAME",
+    "IBAN_BANK",
     "BIND_TO",
     "BASE_URL",
     "SUGGESTED_EXCHANGE",
@@ -57,6 +59,7 @@ const BANK_OPTIONS: &[&str] = &[
 /// |---|---|---|
 /// | `HTTP_PORT` | 8082 | |
 /// | `HOSTNAME` | `localhost` | host name in payto and withdraw URIs |
+/// | `IBAN_BANK` | none | country and bank code of the bank's IBANs, such as `DE50010517`: accounts whose names are such IBANs have `iban` URIs |
 /// | `BIND_TO` | all addresses | address to listen on |
 /// | `BASE_URL` | `http://HOSTNAME:PORT/` | base URL for clients, for instance behind a proxy |
 /// | `SUGGESTED_EXCHANGE` | none | base URL of the exchange suggested to wallets |
@@ -84,6 +87,8 @@ pub struct BankConfig {
     pub listen_host: Option<String>,
     /// The host name in payto and withdraw URIs.
     pub hostname: String,
+    /// Which IBANs are accounts of this bank.
+    pub iban_bank: Option<IbanBank>,
     /// Base URL for clients, with a final slash. `None`: `http://HOSTNAME:PORT/`.
     pub base_url: Option<String>,
     /// The exchange suggested to wallets.
@@ -167,6 +172,7 @@ impl BankConfig {
             http_port: 8082,
             listen_host: Some("127.0.0.1".to_owned()),
             hostname: "localhost".to_owned(),
+            iban_bank: None,
             base_url: None,
             suggested_exchange: None,
             signup_bonus: Money::ZERO,
@@ -227,6 +233,9 @@ impl BankConfig {
             http_port: config.get_or(BANK, "HTTP_PORT", 8082)?,
             listen_host: config.get(BANK, "BIND_TO")?,
             hostname: config.get_or(BANK, "HOSTNAME", "localhost".to_owned())?,
+            iban_bank: config.get_with(BANK, "IBAN_BANK", |text| {
+                text.parse().map_err(|_| Expected::new("a country and a bank code such as DE50010517"))
+            })?,
             base_url: config.get(BANK, "BASE_URL")?,
             suggested_exchange: config.get(BANK, "SUGGESTED_EXCHANGE")?,
             signup_bonus: money("SIGNUP_BONUS")?.unwrap_or(Money::ZERO),
@@ -305,6 +314,7 @@ mod tests {
     #[test]
     fn reads_the_options() {
         let text = "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = 9000\nHOSTNAME = bank.test\nRAM_LIMIT = 32\n\
+                    IBAN_BANK = DE50010517\n\
                     MAX_DEBT = KUDOS:1\nSUGGESTED_EXCHANGE = http://localhost:8081/\nSIGNUP_BONUS = KUDOS:100\n\
                     DEBT_LIMIT = KUDOS:2.5\nCHECK_PASSWORDS = YES\nDATA_DIR = /tmp/x\nLEDGER = tcp://ledger.test:3000\n";
         let config = Config::parse(text).unwrap();
@@ -315,6 +325,7 @@ mod tests {
         );
         assert_eq!(bank.suggested_exchange.as_deref(), Some("http://localhost:8081/"));
         assert_eq!(bank.signup_bonus, "100".parse().unwrap());
+        assert_eq!(bank.iban_bank.as_ref().map(ToString::to_string).as_deref(), Some("DE50010517"));
         assert_eq!(bank.debt_limit, Some("2.5".parse().unwrap()));
         assert_eq!(bank.store, StoreConfig::Embedded { dir: PathBuf::from("/tmp/x") });
         assert_eq!(bank.ledger, LedgerAddress::Tcp("ledger.test:3000".to_owned()));
@@ -349,6 +360,7 @@ mod tests {
             "[taler]\nCURRENCY = KUDOS\n[bank]\nSIGNUP_BONUS = EUR:1\n",
             "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = 70000\n",
             "[taler]\nCURRENCY = KUDOS\n[bank]\nLEDGER = paper\n",
+            "[taler]\nCURRENCY = KUDOS\n[bank]\nIBAN_BANK = 50010517\n",
             "[taler]\nCURRENCY = KUDOS\n[bank]\nPASSWORD_MEMORY_KIB = 1000\n",
         ] {
             assert!(BankConfig::from_config(&Config::parse(text).unwrap()).is_err(), "{text}");

@@ -61,6 +61,7 @@ pub use batzen_ledger_net::LedgerAddress;
 pub use batzen_storage::StoreConfig;
 pub use books::{AccountFlow, AccountTotals, BooksError, Totals};
 pub use config::{BankConfig, KNOWN_OPTIONS, OptionsError};
+pub use names::IbanBank;
 pub use opening::embedded_books;
 pub use password::PasswordCost;
 

@@ -304,11 +304,33 @@ pub fn validate_iban(iban: &str) -> Result<(), PaytoError> {
     if !bytes[2].is_ascii_digit() || !bytes[3].is_ascii_digit() {
         return Err(PaytoError::Iban);
     }
-    let remainder = bytes[4..].iter().chain(&bytes[..4]).fold(0u32, |acc, byte| match byte {
+    if iban_remainder(bytes) == 1 { Ok(()) } else { Err(PaytoError::IbanChecksum) }
+}
+
+/// The IBAN of an account number: country, check digits, number (the bank's code and the account).
+///
+/// # Errors
+/// [`PaytoError::Iban`] or [`PaytoError::IbanCountry`].
+pub fn iban(country: &str, number: &str) -> Result<String, PaytoError> {
+    if country.len() != 2 {
+        return Err(PaytoError::IbanCountry);
+    }
+    let without_check = format!("{country}00{number}").to_ascii_uppercase();
+    match validate_iban(&without_check) {
+        // 00 and 97 have the same remainder; IBANs have 97.
+        Ok(()) | Err(PaytoError::IbanChecksum) => {}
+        Err(error) => return Err(error),
+    }
+    let check = 98 - iban_remainder(without_check.as_bytes());
+    Ok(format!("{}{check:02}{}", &without_check[..2], &without_check[4..]))
+}
+
+/// Letters count as numbers from 10, and the first four characters as the last.
+fn iban_remainder(bytes: &[u8]) -> u32 {
+    bytes[4..].iter().chain(&bytes[..4]).fold(0u32, |acc, byte| match byte {
         b'0'..=b'9' => (acc * 10 + u32::from(byte - b'0')) % 97,
         letter => (acc * 100 + u32::from(letter.to_ascii_uppercase() - b'A') + 10) % 97,
-    });
-    if remainder == 1 { Ok(()) } else { Err(PaytoError::IbanChecksum) }
+    })
 }
 
 impl fmt::Display for PaytoUri {
@@ -398,6 +420,22 @@ mod tests {
         assert_eq!(uri.as_str(), "payto://x-taler-bank/localhost:1/shop?receiver-name=A%20b");
         assert_eq!(uri.receiver_name().as_deref(), Some("A b"));
         assert!(PaytoUri::x_taler_bank("localhost", "a/b", None).is_err());
+    }
+
+    #[test]
+    fn check_digits() {
+        // Examples of the IBAN registry (SWIFT).
+        for known in ["DE89370400440532013000", "GB29NWBK60161331926819", "NL91ABNA0417164300"] {
+            assert_eq!(iban(&known[..2], &known[4..]).as_deref(), Ok(known));
+            assert_eq!(iban(&known[..2].to_lowercase(), &known[4..].to_lowercase()).as_deref(), Ok(known));
+        }
+        assert_eq!(iban("XX", "370400440532013000"), Err(PaytoError::IbanCountry));
+        assert_eq!(iban("DE", ""), Err(PaytoError::Iban));
+        assert_eq!(iban("DE", "37 04"), Err(PaytoError::Iban));
+        // Remainders 0 to 96, so all check digits from 02 to 98, are right.
+        for number in 0..500 {
+            assert_eq!(validate_iban(&iban("DE", &format!("5001{number}")).unwrap()), Ok(()), "{number}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use batzen_tables::bank::{BankTransactions, TransactionRow};
 use serde::{Deserialize, Serialize};
 
 use super::{Answer, Service, body, poll_deadline, refused, unknown_account, wait, wrong_member};
-use crate::names;
+use crate::names::{self, Addresses, NoAccount};
 use crate::rules::{AddIncoming, Booking, Transfer};
 use crate::wakes::Direction;
 
@@ -36,11 +36,11 @@ impl Service {
             deadline.and_then(|_| self.wakes.histories.register((direction, account.to_owned())).ok());
         loop {
             let name = account.to_owned();
-            let (hostname, currency) = (self.settings.config.hostname.clone(), self.settings.config.currency);
+            let (addresses, currency) = (Arc::clone(&self.addresses), self.settings.config.currency);
             let page = move |store: &Store| {
                 let rows = page(store, &name, direction, start, delta)?;
                 // Rendered on a blocking thread as well.
-                Ok((!rows.is_empty()).then(|| encode(&rows, direction, &hostname, currency)))
+                Ok((!rows.is_empty()).then(|| encode(&rows, direction, &addresses, currency)))
             };
             if let Some(body) = self.read(page).await? {
                 return Ok(Response::bytes(200, "application/json", body));
@@ -62,7 +62,7 @@ impl Service {
         if exchange_base_url.len() > limits::URL_BYTES_MAX {
             return Err(wrong_member::<TransferRequest>("exchange_base_url"));
         }
-        let credit_account = payto_account(&credit_account)?;
+        let credit_account = self.payto_account(&credit_account)?;
         let debit_account = gateway_account(account)?;
         let exchange_base_url = exchange_base_url.into_owned();
         let command =
@@ -80,7 +80,7 @@ impl Service {
         }
         let body: AddIncomingRequest = body(request)?;
         let amount = self.money::<AddIncomingRequest>("amount", &body.amount)?;
-        let debit_account = payto_account(&body.debit_account)?;
+        let debit_account = self.payto_account(&body.debit_account)?;
         let credit_account = gateway_account(account)?;
         let mut id = [0; 32];
         batzen_crypto::fill_random(&mut id);
@@ -91,6 +91,14 @@ impl Service {
             Ok(booking) => Ok(transferred(booking)),
             Err(refusal) => Err(refused(&refusal, "")),
         }
+    }
+
+    /// The account of a payto URI: 400, code 24 if it has none; 404, code 5106 if it belongs to another bank.
+    pub(super) fn payto_account(&self, uri: &str) -> Result<String, Response> {
+        self.addresses.account(uri).map(Cow::into_owned).map_err(|no_account| match no_account {
+            NoAccount::Malformed => Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri),
+            NoAccount::OtherBank => unknown_account("the IBAN is that of another bank"),
+        })
     }
 }
 
@@ -127,12 +135,6 @@ fn gateway_account(name: &str) -> Result<String, Response> {
     if names::is_account_name(name) { Ok(name.to_owned()) } else { Err(unknown_account(name)) }
 }
 
-/// The account of a payto URI: 400, code 24 if it has none.
-pub(super) fn payto_account(uri: &str) -> Result<String, Response> {
-    let malformed = || Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri);
-    names::account_of_payto(uri).map(str::to_owned).ok_or_else(malformed)
-}
-
 fn transferred(Booking { row_id, time }: Booking) -> Response {
     Response::json(200, &TransactionResponse { row_id, timestamp: time })
 }
@@ -164,7 +166,12 @@ struct OutgoingRow<'a> {
 const ROW_BYTES: usize = 384;
 
 /// A page of a history as JSON.
-fn encode(rows: &[TransactionRow], direction: Direction, hostname: &str, currency: Currency) -> Vec<u8> {
+fn encode(
+    rows: &[TransactionRow],
+    direction: Direction,
+    addresses: &Addresses,
+    currency: Currency,
+) -> Vec<u8> {
     let mut json = Vec::with_capacity(64 + rows.len() * ROW_BYTES);
     let list = match direction {
         Direction::Incoming => "incoming_transactions",
@@ -179,8 +186,8 @@ fn encode(rows: &[TransactionRow], direction: Direction, hostname: &str, currenc
         }
         let TransactionRow { row_id, time: date, .. } = *row;
         let amount = row.amount.of(currency);
-        let credit_account = credited.payto(hostname, &row.credit_account);
-        let debit_account = debited.payto(hostname, &row.debit_account);
+        let credit_account = credited.payto(addresses, &row.credit_account);
+        let debit_account = debited.payto(addresses, &row.debit_account);
         let written = match direction {
             Direction::Incoming => {
                 let reserve_pub =
@@ -218,10 +225,10 @@ struct Account {
 }
 
 impl Account {
-    fn payto(&mut self, hostname: &str, name: &str) -> &str {
+    fn payto(&mut self, addresses: &Addresses, name: &str) -> &str {
         if self.payto.is_empty() || self.name != name {
             name.clone_into(&mut self.name);
-            self.payto = names::payto(hostname, name);
+            self.payto = addresses.payto(name);
         }
         &self.payto
     }
@@ -261,6 +268,7 @@ mod tests {
     #[test]
     fn pages_are_what_the_protocol_says() {
         let currency = Currency::new("EUR").unwrap();
+        let addresses = Addresses { hostname: "bank.example".to_owned(), iban_bank: None };
         let row = |row_id, is_incoming: bool| TransactionRow {
             row_id,
             debit_account: format!("d{}", row_id / 2),
@@ -273,15 +281,15 @@ mod tests {
             text: None,
         };
         let rows: Vec<_> = (1..=4).map(|n| row(n, true)).collect();
-        let json = encode(&rows, Direction::Incoming, "bank.example", currency);
+        let json = encode(&rows, Direction::Incoming, &addresses, currency);
         let page: IncomingHistory = serde_json::from_slice(&json).unwrap();
         assert_eq!(serde_json::to_vec(&page).unwrap(), json, "member for member");
         let debited: Vec<_> =
             page.incoming_transactions.iter().map(|row| row.debit_account.as_str()).collect();
-        let payto = |name: &str| names::payto("bank.example", name);
+        let payto = |name: &str| addresses.payto(name);
         assert_eq!(debited, [payto("d0"), payto("d1"), payto("d1"), payto("d2")]);
         let rows: Vec<_> = (1..=2).map(|n| row(n, false)).collect();
-        let json = encode(&rows, Direction::Outgoing, "bank.example", currency);
+        let json = encode(&rows, Direction::Outgoing, &addresses, currency);
         let page: OutgoingHistory = serde_json::from_slice(&json).unwrap();
         assert_eq!(serde_json::to_vec(&page).unwrap(), json);
         assert_eq!(page.outgoing_transactions[1].exchange_base_url, "http://e/\"x\"");

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::bank::{WithdrawalOperation, WithdrawalSelected, WithdrawalSelection};
 
-use super::gateway::payto_account;
 use super::{Answer, Service, body, poll_deadline, refused, wait};
 use crate::rules::{SelectWithdrawal, SelectionStands};
 
@@ -37,7 +36,7 @@ impl Service {
                 selection_done: row.reserve_pub.is_some(),
                 transfer_done: row.row_id.is_some(),
                 amount: self.amount(row.amount),
-                wire_types: vec!["x-taler-bank".to_owned()],
+                wire_types: self.addresses.wire_methods(),
                 suggested_exchange: self.settings.config.suggested_exchange.clone(),
                 sender_wire: None,
                 confirm_transfer_url: None,
@@ -47,7 +46,7 @@ impl Service {
 
     pub(super) async fn withdrawal_select(self: &Arc<Self>, request: &Request, text: &str) -> Answer {
         let WithdrawalSelection { reserve_pub, selected_exchange } = body(request)?;
-        let exchange_account = payto_account(&selected_exchange)?;
+        let exchange_account = self.payto_account(&selected_exchange)?;
         let (wopid, _) = self.operation(text).await?;
         match self.execute(SelectWithdrawal { wopid, reserve_pub, exchange_account }).await? {
             Ok(SelectionStands { transfer_done }) => {

@@ -37,7 +37,7 @@ use crate::config::BankConfig;
 use crate::executor::{CommandExecutor, ExecuteError};
 use crate::lane_rules::BankLaneRules;
 use crate::money::MoneySums;
-use crate::names;
+use crate::names::{self, Addresses};
 use crate::rules::{Command, Refusal, TypedCommand};
 use crate::settler::{Unsettled, answered};
 use crate::wakes::{Direction, Wakes};
@@ -205,6 +205,7 @@ pub(crate) struct Service {
     ledger: Arc<dyn Ledger>,
     store: Store,
     settings: Settings,
+    addresses: Arc<Addresses>,
     wakes: Arc<Wakes>,
     sessions: Sessions,
     logins: Logins,
@@ -313,12 +314,17 @@ impl Service {
         let sessions = Sessions::default();
         let logins = Logins::new(settings.password_salt, settings.config.password_cost);
         let page = web::page(&settings.config);
+        let addresses = Arc::new(Addresses {
+            hostname: settings.config.hostname.clone(),
+            iban_bank: settings.config.iban_bank.clone(),
+        });
         let metrics_page = MetricsPage::new("bank").in_currency(settings.config.currency.to_string());
         Self {
             executor,
             ledger,
             store,
             settings,
+            addresses,
             wakes,
             sessions,
             logins,
@@ -390,7 +396,7 @@ impl Service {
     }
 
     pub(crate) fn payto(&self, account: &str) -> String {
-        names::payto(&self.settings.config.hostname, account)
+        self.addresses.payto(account)
     }
 
     /// A body's amount, in the bank's currency: 400, code 22 for another currency.

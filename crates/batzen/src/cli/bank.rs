@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use batzen_bank::gateway_client::{self, GatewayCommand};
-use batzen_bank::{Bank, BankConfig, BankError, LedgerAddress};
+use batzen_bank::{Bank, BankConfig, BankError, IbanBank, LedgerAddress};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::{self, StoreArgs};
 use batzen_crypto::{EddsaPublicKey, Wtid};
@@ -40,6 +40,8 @@ enum BankCommand {
     /// The same with other options
     #[command(hide = true)]
     WireGatewayClient(WireGatewayClientArgs),
+    /// Print the IBAN of an account number, by which the account can be registered
+    Iban(IbanArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
 }
@@ -66,6 +68,10 @@ struct ServeArgs {
     /// Host name in payto and withdraw URIs [default: localhost]
     #[arg(short = 'H', long, value_name = "NAME")]
     hostname: Option<String>,
+    /// Country and bank code, such as DE50010517: accounts whose names are IBANs of this bank have iban
+    /// payto URIs [default: no IBANs]
+    #[arg(long, value_name = "CODE")]
+    iban_bank: Option<IbanBank>,
     /// Currency of all accounts [default: from the configuration, else KUDOS]
     #[arg(long)]
     currency: Option<Currency>,
@@ -88,6 +94,17 @@ struct ServeArgs {
     /// How far any account may be overdrawn [default: without limit]
     #[arg(long, value_name = "AMOUNT")]
     debt_limit: Option<String>,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen bank iban DE50010517 0648489890")]
+struct IbanArgs {
+    /// Country and bank code, as for bank serve --iban-bank
+    #[arg(value_name = "CODE")]
+    bank: IbanBank,
+    /// The account's number at the bank
+    number: String,
 }
 
 #[derive(Args)]
@@ -170,6 +187,13 @@ pub fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
         BankCommand::Totals(args) => services::block_on(totals(args)),
         BankCommand::Gateway(args) => services::block_on(gateway(args)),
         BankCommand::WireGatewayClient(args) => services::block_on(wire_gateway_client::run(args)),
+        BankCommand::Iban(IbanArgs { bank, number }) => {
+            let iban = bank
+                .iban(&number)
+                .context("an account number has letters and digits, at most 30 with the code")?;
+            println!("{iban}");
+            Ok(ExitCode::SUCCESS)
+        }
         BankCommand::SampleConfig(args) => {
             sample::print(&args, "bank", sample::BANK);
             Ok(ExitCode::SUCCESS)
@@ -202,6 +226,7 @@ fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
     config.http_port = args.port.unwrap_or(config.http_port);
     config.listen_host = args.bind.clone().or(config.listen_host);
     config.hostname = args.hostname.clone().unwrap_or(config.hostname);
+    config.iban_bank = args.iban_bank.clone().or(config.iban_bank);
     config.suggested_exchange = args.exchange.clone().or(config.suggested_exchange);
     config.clock = args.common.timetravel.clock();
     config.close_each_connection |= args.connection_close;

@@ -122,6 +122,23 @@ fn workers_and_store() {
     }
 }
 
+/// The programs start, sign and end; how fast is not tested.
+#[test]
+fn startup() {
+    let words = ["bench", "startup", "--rsa", "1024", "--denominations", "2", "--store", "postgres"];
+    let output = run(&words);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for step in ["dbinit", "eight calls of the offline tool", "ready for wallets", "ends after SIGTERM"] {
+        assert!(stdout(&output).contains(step), "{}", stdout(&output));
+    }
+    let output = run(&["bench", "startup", "--cs", "--denominations", "1", "--json"]);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steps = result["steps"].as_array().unwrap();
+    let sum: f64 = steps.iter().map(|step| step["ms"].as_f64().unwrap()).sum();
+    assert!(steps.len() == 5 && (sum - result["ready_ms"].as_f64().unwrap()).abs() < 100.0, "{result}");
+    assert_eq!(result["denominations"], "1 × CS");
+}
+
 /// Each attack is made once, and the result shows what the honest client got during it.
 #[test]
 fn hostile() {

@@ -36,4 +36,5 @@ mod services;
 mod signer;
 mod switch_bench;
 mod switch_demo;
+mod two_methods;
 mod wallet_cli;

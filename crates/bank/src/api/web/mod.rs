@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::access::withdraw_uri;
-use super::{Answer, READ_MAX, Service, body, refused, try_later, wrong_member};
+use super::{Answer, READ_MAX, Service, body, refused, try_later, unknown_account, wrong_member};
 use crate::chart::CODE_HEADROOM;
 use crate::config::BankConfig;
-use crate::names;
+use crate::names::{self, NoAccount};
 use crate::password::PASSWORD_BYTES_MAX;
 use crate::rules::{CreateWithdrawal, Pay, Register};
 use crate::settler::answered;
@@ -365,12 +365,10 @@ impl Service {
         if amount.is_zero() {
             return Err(wrong("amount"));
         }
-        // An account name at this bank, or a payto URI as other banks print it.
-        let credit_account = match names::account_of_payto(&to) {
-            Some(name) => name.to_owned(),
-            None if names::is_account_name(&to) => to,
-            None => return Err(wrong("to")),
-        };
+        let credit_account = self.addresses.account_named(&to).map_err(|no_account| match no_account {
+            NoAccount::Malformed => wrong("to"),
+            NoAccount::OtherBank => unknown_account("the IBAN is that of another bank"),
+        })?;
         if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
             return Err(wrong("text"));
         }
