@@ -5,5 +5,6 @@
 
 mod api;
 mod keys;
+mod replay;
 mod rules;
 mod workers;

@@ -28,6 +28,6 @@ mod refresh;
 mod refund;
 mod reserves;
 mod tracking;
-mod wallet;
+pub(crate) mod wallet;
 mod withdraw;
-mod world;
+pub(crate) mod world;

@@ -20,7 +20,7 @@ use batzen_protocol::signatures::{
     WalletCoinDeposit, WalletCoinLink, WalletCoinMelt, WalletCoinRecoup, WalletCoinRecoupRefresh,
     WalletReserveWithdraw, Zeros,
 };
-use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_protocol::{Amount, Duration, Money, Timestamp};
 
 use crate::api::world::*;
 
@@ -385,6 +385,10 @@ impl Refresh {
         self.denoms.iter().any(|denom| denom.terms.denom_pub.cipher() == Cipher::Cs)
     }
 
+    fn amount_with_fee(&self) -> Amount {
+        self.amount.of(self.old.denom.terms.value.currency)
+    }
+
     fn sent_rms(&self) -> Option<RefreshMasterSecret> {
         self.has_cs().then(|| self.rms.clone())
     }
@@ -432,7 +436,7 @@ impl Refresh {
             transfer_pubs: &transfer_pubs.try_into().unwrap(),
             h_denom_pubs: &h_denom_pubs,
             old_coin_pub: &self.old.coin_pub,
-            amount_with_fee: &self.amount.of(currency()).to_nbo(),
+            amount_with_fee: &self.amount_with_fee().to_nbo(),
             planchets: [&planchets[0], &planchets[1], &planchets[2]],
         }
         .hash()
@@ -445,7 +449,7 @@ impl Refresh {
             refresh_commitment: self.rc,
             h_denom_pub: old.denom.h,
             h_age_commitment: old.h_age().unwrap_or(NO_AGE),
-            amount_with_fee: self.amount.of(currency()),
+            amount_with_fee: self.amount_with_fee(),
             melt_fee: old.denom.terms.fee_refresh,
         };
         MeltRequest {
@@ -453,7 +457,7 @@ impl Refresh {
             denom_pub_hash: old.denom.h,
             age_commitment_hash: old.h_age(),
             confirm_sig: message.sign(old.key()),
-            value_with_fee: self.amount.of(currency()),
+            value_with_fee: self.amount_with_fee(),
             rc: self.rc,
             rms: self.sent_rms(),
             coin_pub: Some(old.coin_pub),

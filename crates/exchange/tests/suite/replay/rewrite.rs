@@ -1,0 +1,198 @@
+//! Makes our request from a recorded one: the same structure, with our keys, coins and signatures. What was
+//! wrong on purpose stays wrong: an invalid signature is sent as it was recorded, an unknown key is unknown
+//! here too.
+
+use batzen_crypto::BlindedPlanchet;
+use serde_json::Value;
+
+use crate::replay::coins::{self, Refreshing, mentions};
+use crate::replay::player::Player;
+use crate::replay::recording::Line;
+
+/// A request of ours.
+pub struct Ours {
+    pub path: String,
+    pub body: Value,
+}
+
+fn text_of<'a>(body: &'a Value, name: &str) -> Option<&'a str> {
+    body.get(name)?.as_str()
+}
+
+fn split(path: &str) -> Vec<&str> {
+    path.split('?').next().unwrap_or_default().split('/').filter(|part| !part.is_empty()).collect()
+}
+
+impl Player {
+    pub async fn rewrite(&mut self, line: &Line) -> Ours {
+        let segments = line.request.segments();
+        let recorded = &line.request.body;
+        for coin in self.coins_in(&line.request.path, recorded) {
+            self.mint(&coin).await;
+        }
+        self.nonces(&segments, recorded);
+        self.refreshing(&segments, recorded).await;
+        let mut ours = Ours { path: self.cast.path(&line.request.path), body: self.cast.value(recorded) };
+        self.planchets(&segments, recorded, &mut ours.body).await;
+        for mention in mentions(&segments, recorded) {
+            if mention.is_valid(&self.recorded)
+                && let Some(coin) = self.purse.coins.get(&mention.coin_pub)
+            {
+                *ours.body.pointer_mut(&mention.at).expect("a coin's signature") =
+                    serde_json::to_value(&coin.denom_sig).unwrap();
+            }
+        }
+        self.reveal(&segments, line, &mut ours.body);
+        self.sign(line, &mut ours);
+        ours
+    }
+
+    /// The recorded coins that a request names, if the scenario uses them.
+    fn coins_in(&self, path: &str, body: &Value) -> Vec<String> {
+        let mut found: Vec<String> = Vec::new();
+        let segments = split(path);
+        match segments.as_slice() {
+            ["coins", coin, ..] | ["deposits", _, _, _, coin] => found.push((*coin).to_owned()),
+            _ => {}
+        }
+        found.extend(mentions(&segments, body).into_iter().map(|mention| mention.coin_pub));
+        found.retain(|coin| self.known.contains_key(coin) && !self.purse.coins.contains_key(coin));
+        found.dedup();
+        found
+    }
+
+    async fn mint(&mut self, recorded: &str) {
+        let known = &self.known[recorded];
+        let (Some(denom), h_age) = (self.denoms.get(&known.denom.to_string()).cloned(), known.h_age) else {
+            return;
+        };
+        let coin = self.stage.mint(&denom, h_age.is_some()).await;
+        self.cast.signer(recorded, coin.secrets.coin_priv.clone());
+        if let (Some(recorded), Some(ours)) = (h_age, coin.h_age()) {
+            self.cast.add(&recorded.to_string(), &ours.to_string());
+        }
+        self.purse.coins.insert(recorded.to_owned(), coin);
+    }
+
+    /// Secrets of ours for recorded nonces.
+    fn nonces(&mut self, segments: &[&str], body: &Value) {
+        match segments {
+            ["csr-withdraw"] => {
+                if let Some(nonce) = text_of(body, "nonce") {
+                    let ours = self.purse.secret(nonce).cs_nonce();
+                    self.cast.add(nonce, &ours.to_string());
+                }
+            }
+            ["csr-melt"] | ["coins", _, "melt"] | ["refreshes", _, "reveal"] => {
+                if let Some(rms) = text_of(body, "rms") {
+                    let ours = serde_json::to_value(self.purse.refresh_secret(rms)).unwrap();
+                    self.cast.add(rms, ours.as_str().expect("base 32"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Prepares the refresh that a recorded melt commits to, if it is revealed later. Otherwise nobody knows
+    /// what the commitment commits to, and any will do.
+    async fn refreshing(&mut self, segments: &[&str], body: &Value) {
+        let (["coins", coin, "melt"], Some(rc)) = (segments, text_of(body, "rc")) else { return };
+        if self.purse.refreshes.contains_key(rc) {
+            return;
+        }
+        let (Some(denoms), Some(old)) = (self.reveals.get(rc), self.purse.coins.get(*coin)) else { return };
+        let denoms: Option<Vec<_>> = denoms.iter().map(|h| self.denoms.get(h).cloned()).collect();
+        let amount = text_of(body, "value_with_fee").and_then(|amount| amount.parse().ok());
+        let (Some(denoms), Some(amount)) = (denoms, amount) else { return };
+        let old = old.clone();
+        let rms = self.purse.refresh_secret(text_of(body, "rms").unwrap_or(rc));
+        let values = self.stage.melt_values(&denoms, &rms).await;
+        let refresh = coins::plan(&old, &denoms, values, rms, &amount);
+        self.cast.add(rc, &refresh.rc.to_string());
+        self.purse.refreshes.insert(rc.to_owned(), Refreshing { refresh, noreveal_index: None });
+    }
+
+    /// Puts planchets of ours in the place of recorded ones.
+    async fn planchets(&mut self, segments: &[&str], recorded: &Value, ours: &mut Value) {
+        match segments {
+            ["reserves", _, "withdraw"] => self.planchet(recorded, ours).await,
+            ["reserves", _, "batch-withdraw"] => {
+                let count = recorded.get("planchets").and_then(Value::as_array).map_or(0, Vec::len);
+                for index in 0..count {
+                    self.planchet(&recorded["planchets"][index], &mut ours["planchets"][index]).await;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn planchet(&mut self, recorded: &Value, ours: &mut Value) {
+        let Some(denom) = text_of(recorded, "denom_pub_hash").and_then(|h| self.denoms.get(h)).cloned()
+        else {
+            return;
+        };
+        let Some(coin_ev) = recorded.get("coin_ev") else { return };
+        let Ok(planchet) = serde_json::from_value::<BlindedPlanchet>(coin_ev.clone()) else { return };
+        if !coins::fits(&planchet, &denom) {
+            return;
+        }
+        let key = format!("{} {coin_ev}", denom.h);
+        if !self.purse.planchets.contains_key(&key) {
+            let secret = self.purse.secret(coin_ev["cs_nonce"].as_str().unwrap_or(&key));
+            let is_restricted = denom.terms.denom_pub.age_mask != 0;
+            let planchet = self.stage.planchet(&denom, &secret, is_restricted).await;
+            self.purse.planchets.insert(key.clone(), planchet);
+        }
+        ours["coin_ev"] = serde_json::to_value(&self.purse.planchets[&key].blinded).unwrap();
+    }
+
+    /// Reveals our refresh, with the members that were recorded.
+    fn reveal(&self, segments: &[&str], line: &Line, ours: &mut Value) {
+        let ["refreshes", rc, "reveal"] = segments else { return };
+        let Some(Refreshing { refresh, noreveal_index: Some(index) }) = self.purse.refreshes.get(*rc) else {
+            return;
+        };
+        if !line.is_ok() {
+            return;
+        }
+        let mut body = serde_json::to_value(refresh.reveal(*index)).unwrap();
+        let recorded = line.request.body.as_object().expect("it was accepted");
+        let members = body.as_object_mut().expect("a struct");
+        members.retain(|name, _| recorded.contains_key(name));
+        assert_eq!(members.len(), recorded.len(), "members of a reveal");
+        *ours = body;
+    }
+
+    /// Signs what was validly signed in the recording.
+    fn sign(&self, line: &Line, ours: &mut Ours) {
+        let recorded =
+            self.recorded.signatures(&line.request.path, &line.request.segments(), &line.request.body);
+        let valid: Vec<&str> = recorded
+            .iter()
+            .filter(|signature| {
+                let text = match signature.at.strip_prefix('?') {
+                    Some(name) => line.request.argument(name),
+                    None => line.request.body.pointer(&signature.at).and_then(Value::as_str),
+                };
+                text.is_some_and(|text| signature.is_valid(text))
+            })
+            .map(|signature| signature.at.as_str())
+            .collect();
+        for signature in self.ours.signatures(&ours.path, &split(&ours.path), &ours.body) {
+            let Some(key) = self.cast.secret(&signature.signer) else { continue };
+            if !valid.contains(&signature.at.as_str()) {
+                continue;
+            }
+            let made = signature.sign(key).to_string();
+            match signature.at.strip_prefix('?') {
+                Some(name) => {
+                    let recorded = line.request.argument(name).expect("it is valid");
+                    ours.path = ours.path.replace(recorded, &made);
+                }
+                None => {
+                    *ours.body.pointer_mut(&signature.at).expect("it was read") = Value::String(made);
+                }
+            }
+        }
+    }
+}
