@@ -1,6 +1,6 @@
 //! Who plays whom: our key for every recorded key, our text for every recorded text that depends on a key.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use serde_json::Value;
@@ -16,6 +16,8 @@ const LEARNT: [&str; 2] = ["h_payto", "wtid"];
 #[derive(Default)]
 pub struct Cast {
     texts: HashMap<String, String>,
+    /// The values of `texts`.
+    ours: HashSet<String>,
     secrets: HashMap<EddsaPublicKey, EddsaPrivateKey>,
     /// Numbers of KYC requirements.
     rows: HashMap<u64, u64>,
@@ -38,6 +40,9 @@ impl Cast {
             if line.server == "exchange" {
                 match line.request.segments().as_slice() {
                     ["reserves" | "purses" | "coins", key, ..] => found.push((*key).to_owned()),
+                    ["management", "auditors", key, ..] | ["auditors", key, ..] => {
+                        found.push((*key).to_owned())
+                    }
                     ["deposits", _, merchant, _, coin] => {
                         found.extend([(*merchant).to_owned(), (*coin).to_owned()]);
                     }
@@ -62,6 +67,12 @@ impl Cast {
 
     pub fn add(&mut self, recorded: &str, ours: &str) {
         self.texts.insert(recorded.to_owned(), ours.to_owned());
+        self.ours.insert(ours.to_owned());
+    }
+
+    /// Whether a text of ours stands for a recorded one.
+    pub fn is_ours(&self, text: &str) -> bool {
+        self.ours.contains(text)
     }
 
     /// Adds a key that may sign.
@@ -142,7 +153,9 @@ impl Cast {
                         (Value::String(value), Some(Value::String(ours)))
                             if LEARNT.contains(&name.as_str()) =>
                         {
-                            self.texts.entry(value.clone()).or_insert_with(|| ours.clone());
+                            if self.get(value).is_none() {
+                                self.add(value, ours);
+                            }
                         }
                         (value, Some(ours)) if name == "requirement_row" => {
                             if let (Some(value), Some(ours)) = (value.as_u64(), ours.as_u64()) {

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use batzen_crypto::{
-    BlindedPlanchet, Cipher, CoinSecrets, CsNonce, DenomSignature, EddsaPublicKey, ExchangeWithdrawValues,
-    HashCode, PlanchetMasterSecret, RefreshMasterSecret, ShortHash,
+    BlindedPlanchet, Cipher, CoinSecrets, CsNonce, DenomSignature, EddsaPrivateKey, EddsaPublicKey,
+    ExchangeWithdrawValues, HashCode, PlanchetMasterSecret, RefreshMasterSecret, ShortHash,
 };
 use batzen_protocol::api::exchange::*;
 use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
@@ -20,11 +20,17 @@ use crate::replay::stage::Stage;
 /// The age to which our age-restricted coins are restricted.
 const AGE: u8 = 14;
 
-/// A coin in a request.
-pub struct Mention {
+/// A recorded coin that one of ours plays. Some recordings use one key for two coins.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Role {
     pub coin_pub: String,
     pub denom: HashCode,
     pub h_age: Option<ShortHash>,
+}
+
+/// A coin in a request.
+pub struct Mention {
+    pub role: Role,
     /// The place of the denomination's signature, a JSON pointer.
     pub at: String,
     signature: DenomSignature,
@@ -37,10 +43,11 @@ fn member<T: DeserializeOwned>(body: &Value, name: &str) -> Option<T> {
 /// Reads a coin whose members have these names.
 fn mention(coin_pub: String, body: &Value, at: &str, [signature, h_age]: [&str; 2]) -> Option<Mention> {
     let age: Option<Vec<batzen_crypto::AgePublicKey>> = member(body, "age_commitment");
+    let h_age = age.as_deref().map(h_age_commitment).or_else(|| member(body, h_age));
+    // Zeros mean that the coin is not restricted.
+    let h_age = h_age.filter(|h_age| *h_age != ShortHash::default());
     Some(Mention {
-        coin_pub,
-        denom: member(body, "denom_pub_hash")?,
-        h_age: age.as_deref().map(h_age_commitment).or_else(|| member(body, h_age)),
+        role: Role { coin_pub, denom: member(body, "denom_pub_hash")?, h_age },
         at: format!("{at}/{signature}"),
         signature: member(body, signature)?,
     })
@@ -72,31 +79,73 @@ pub fn mentions(segments: &[&str], body: &Value) -> Vec<Mention> {
 impl Mention {
     /// Whether the denomination has signed the coin.
     pub fn is_valid(&self, recorded: &Side) -> bool {
-        let Ok(coin_pub) = self.coin_pub.parse::<EddsaPublicKey>() else { return false };
-        recorded.denominations.get(&self.denom).is_some_and(|info| {
-            let hash = batzen_crypto::denom::h_coin_pub(&coin_pub, self.h_age.as_ref());
+        let Role { coin_pub, denom, h_age } = &self.role;
+        let Ok(coin_pub) = coin_pub.parse::<EddsaPublicKey>() else { return false };
+        recorded.denominations.get(denom).is_some_and(|info| {
+            let hash = batzen_crypto::denom::h_coin_pub(&coin_pub, h_age.as_ref());
             info.denom_pub.verify(&hash, &self.signature)
         })
     }
 }
 
-/// A coin that a scenario uses.
-pub struct Known {
-    pub denom: HashCode,
-    pub h_age: Option<ShortHash>,
-}
-
-/// All valid coins of a scenario.
-pub fn known_coins(scenario: &Scenario, recorded: &Side) -> HashMap<String, Known> {
-    let mut coins = HashMap::new();
+/// All valid coins of a scenario, in the order of their uses.
+pub fn known_coins(scenario: &Scenario, recorded: &Side) -> Vec<Role> {
+    let mut coins = Vec::new();
     for line in scenario.requests() {
         for mention in mentions(&line.request.segments(), &line.request.body) {
-            if mention.is_valid(recorded) {
-                coins.insert(mention.coin_pub, Known { denom: mention.denom, h_age: mention.h_age });
+            if mention.is_valid(recorded) && !coins.contains(&mention.role) {
+                coins.push(mention.role);
             }
         }
     }
     coins
+}
+
+/// The coins whose recoup tells which planchet they were made of: the hashes of planchets, and the coins.
+pub fn origins(scenario: &Scenario, recorded: &Side) -> HashMap<HashCode, Role> {
+    let mut origins = HashMap::new();
+    for line in scenario.requests() {
+        let segments = line.request.segments();
+        let ["coins", coin, "recoup" | "recoup-refresh"] = segments.as_slice() else { continue };
+        let valid =
+            mentions(&segments, &line.request.body).pop().filter(|mention| mention.is_valid(recorded));
+        let Ok(request) = serde_json::from_value::<RecoupRequest>(line.request.body.clone()) else {
+            continue;
+        };
+        if let (Some(mention), Ok(coin_pub), Some(info)) =
+            (valid, coin.parse(), recorded.denominations.get(&request.denom_pub_hash))
+        {
+            let planchet = batzen_crypto::denom::recoup_h_coin_ev(
+                &info.denom_pub,
+                &request.ewv,
+                request.cs_nonce.as_ref(),
+                &coin_pub,
+                &request.coin_blind_key_secret,
+                request.h_age_commitment.as_ref(),
+            );
+            origins.insert(planchet.unwrap(), mention.role);
+        }
+    }
+    origins
+}
+
+/// The planchets in a request, by their hashes.
+pub fn planchet_hashes(segments: &[&str], body: &Value) -> Vec<HashCode> {
+    let hash = |planchet: &Value, h_denom_pub: &Value| -> Option<HashCode> {
+        let planchet: BlindedPlanchet = serde_json::from_value(planchet.clone()).ok()?;
+        Some(planchet.hash(&h_denom_pub.as_str()?.parse().ok()?))
+    };
+    let withdrawn = |body: &Value| hash(&body["coin_ev"], &body["denom_pub_hash"]);
+    let list = |name: &str| body[name].as_array().cloned().unwrap_or_default();
+    match segments {
+        ["reserves", _, "withdraw"] => withdrawn(body).into_iter().collect(),
+        ["reserves", _, "batch-withdraw"] => list("planchets").iter().filter_map(withdrawn).collect(),
+        ["refreshes", _, "reveal"] => {
+            let (planchets, denoms) = (list("coin_evs"), list("new_denoms_h"));
+            planchets.iter().zip(&denoms).filter_map(|(planchet, denom)| hash(planchet, denom)).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// A refresh of ours, and the index that our exchange chose.
@@ -108,9 +157,9 @@ pub struct Refreshing {
 /// Our purse of coins.
 #[derive(Default)]
 pub struct Purse {
-    pub coins: HashMap<String, Coin>,
-    /// By the recorded planchet and denomination.
-    pub planchets: HashMap<String, Planchet>,
+    pub coins: HashMap<Role, Coin>,
+    /// By the hash of the recorded planchet.
+    pub planchets: HashMap<HashCode, Planchet>,
     /// By the recorded refresh commitment.
     pub refreshes: HashMap<String, Refreshing>,
     secrets: HashMap<String, PlanchetMasterSecret>,
@@ -162,10 +211,16 @@ impl Stage {
         Planchet::prepare(denom, CoinSecrets::from_master(secret, &values), values, nonce, age)
     }
 
-    /// A coin from a reserve that is no part of the recording.
-    pub async fn mint(&mut self, denom: &Denom, is_restricted: bool) -> Coin {
+    /// A coin from a reserve that is no part of the recording, with this key if there is one.
+    pub async fn mint(&mut self, denom: &Denom, key: Option<EddsaPrivateKey>, is_restricted: bool) -> Coin {
         let reserve = self.float(denom.cost()).await;
-        let planchet = self.planchet(denom, &PlanchetMasterSecret::generate(), is_restricted).await;
+        let secret = PlanchetMasterSecret::generate();
+        let mut planchet = self.planchet(denom, &secret, is_restricted).await;
+        if let Some(coin_priv) = key {
+            let secrets = CoinSecrets { coin_priv, ..planchet.secrets };
+            let Planchet { values, nonce, age, .. } = planchet;
+            planchet = Planchet::prepare(denom, secrets, values, nonce, age);
+        }
         let message = WalletReserveWithdraw {
             amount_with_fee: denom.cost().of(denom.terms.value.currency),
             h_denom_pub: denom.h,

@@ -25,6 +25,8 @@ impl Player {
             ("p2p-rsa", 42) => self.open_reserve(42).await,
             ("kyc", 17) => self.deposit_for_unidentified(2).await,
             ("kyc", 24) => self.withdraw_unidentified(1).await,
+            // The transfer of this step pays this reserve out.
+            ("exchange-api-rsa", 141) => self.close_reserve(142).await,
             _ => {}
         }
     }
@@ -68,6 +70,17 @@ impl Player {
         assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body));
     }
 
+    async fn close_reserve(&mut self, asked: u64) {
+        let reserve = self.key(asked);
+        let request_timestamp = self.stage.now();
+        let message = WalletReserveClose { request_timestamp, target_h_payto: Default::default() };
+        let reserve_sig = message.sign(reserve);
+        let request = ReserveCloseRequest { request_timestamp, payto_uri: None, reserve_sig };
+        let reply = self.post(&format!("/reserves/{}/close", reserve.public_key()), &request).await;
+        assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body));
+        self.stage.pay_out().await;
+    }
+
     /// The denomination of this value that can be withdrawn now.
     fn denom(&self, value: &str) -> Denom {
         let value = value.parse().unwrap();
@@ -85,7 +98,7 @@ impl Player {
     /// Deposits a coin for a merchant whose account nobody knows yet. The transfer waits until somebody does.
     async fn deposit_for_unidentified(&mut self, row: u64) {
         let denom = self.denom("5");
-        let coin = self.stage.mint(&denom, false).await;
+        let coin = self.stage.mint(&denom, None, false).await;
         let merchant = EddsaPrivateKey::generate();
         let (now, salt) = (self.stage.now(), WireSalt::random());
         let h_contract_terms = HashCode::random();

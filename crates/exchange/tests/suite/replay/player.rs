@@ -3,20 +3,21 @@
 use std::collections::HashMap;
 use std::time::Duration as StdDuration;
 
-use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_http_client::Method;
-use batzen_protocol::api::exchange::KeysResponse;
+use batzen_protocol::api::exchange::{BlindSignature, KeysResponse};
 use batzen_protocol::{Amount, Timestamp};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
+use crate::api::wallet::Coin;
 use crate::api::world::Denom;
 use crate::replay::cast::Cast;
-use crate::replay::coins::{self, Known, Purse};
+use crate::replay::coins::{self, Purse, Refreshing, Role};
 use crate::replay::compare;
 use crate::replay::recording::{Line, Scenario};
-use crate::replay::rules::{self, Reason};
+use crate::replay::rules::{self, Reason, Right};
 use crate::replay::side::Side;
 use crate::replay::stage::{self, Stage};
 
@@ -32,6 +33,8 @@ const LAST_ANSWERS: StdDuration = StdDuration::from_secs(15);
 pub enum Fate {
     /// Our answer has the same status, code, members and determined values.
     Same,
+    /// The protocol decides that the recorded answer is wrong, or allows another; ours is that.
+    Decided,
     LeftOut(Reason),
     Different(String),
 }
@@ -70,8 +73,10 @@ pub struct Player {
     pub stage: Stage,
     /// Our denominations by the hashes of recorded ones.
     pub denoms: HashMap<String, Denom>,
-    pub known: HashMap<String, Known>,
+    pub known: Vec<Role>,
     pub purse: Purse,
+    /// The recorded coins by the planchets that they were made of, as far as recoups tell.
+    pub origins: HashMap<HashCode, Role>,
     /// The denominations of recorded refreshes by their commitments.
     pub reveals: HashMap<String, Vec<String>>,
     /// Bank transfers that are not booked yet.
@@ -125,7 +130,8 @@ impl Player {
     pub async fn new(scenario: Scenario, master: EddsaPrivateKey) -> Self {
         let recorded = stage::recorded_side(&scenario);
         let known = coins::known_coins(&scenario, &recorded);
-        let mut cast = Cast::of(&scenario, |text| known.contains_key(text));
+        let origins = coins::origins(&scenario, &recorded);
+        let mut cast = Cast::of(&scenario, |text| known.iter().any(|role| role.coin_pub == text));
         let stage = Stage::start(&scenario, &recorded, master.clone()).await;
         let mut ours = Side::new(recorded.base_url.clone(), recorded.master_pub, recorded.history_fee);
         ours.add_future_keys(&stage.future);
@@ -159,6 +165,7 @@ impl Player {
             denoms,
             known,
             purse,
+            origins,
             reveals,
             credits,
             pending,
@@ -172,7 +179,7 @@ impl Player {
         for index in order {
             let line = self.lines[index].clone();
             self.before(&line).await;
-            match rules::left_out(&line) {
+            match rules::left_out(&self.name, &self.recorded, &line) {
                 Some(reason) => self.fates[index] = Some(Fate::LeftOut(reason)),
                 None => self.send(index, &line).await,
             }
@@ -210,14 +217,24 @@ impl Player {
 
     /// Brings about what happened before a request.
     async fn before(&mut self, line: &Line) {
-        if let Some(time) = moment(line) {
+        let is_transfer = line.server == "bank" && line.request.path.ends_with("/transfer");
+        let decision = if is_transfer { self.decision(line) } else { None };
+        if let Some(time) = decision.or_else(|| moment(line)) {
             self.stage.advance(time).await;
         }
-        if line.server == "bank" && line.request.path.ends_with("/transfer") {
+        if is_transfer {
             self.stage.pay_out().await;
         }
         self.book(line).await;
         self.fill_gaps(line).await;
+    }
+
+    /// When the exchange decided on a transfer, if that can be seen later.
+    fn decision(&self, transfer: &Line) -> Option<Timestamp> {
+        let wtid = transfer.request.body.get("wtid")?;
+        let answers = self.lines.iter().map(|line| &line.response.body);
+        let mut tracked = answers.filter(|body| body.get("wtid") == Some(wtid));
+        serde_json::from_value(tracked.next()?.get("execution_time")?.clone()).ok()
     }
 
     /// Books bank transfers when they are ordered, or just before the exchange is asked about their reserve.
@@ -296,8 +313,50 @@ impl Player {
         self.judge(index, &answer);
     }
 
+    /// Takes the coins out of an answer that recoups name later.
+    fn issued(&mut self, line: &Line, answer: &Answer) {
+        let segments = line.request.segments();
+        let hashes = coins::planchet_hashes(&segments, &line.request.body);
+        if !hashes.iter().any(|hash| self.origins.contains_key(hash)) {
+            return;
+        }
+        let body = body_of(answer);
+        let issued: Vec<Coin> = match segments.as_slice() {
+            ["refreshes", rc, "reveal"] => {
+                let Some(Refreshing { refresh, noreveal_index: Some(index) }) = self.purse.refreshes.get(*rc)
+                else {
+                    return;
+                };
+                refresh.finish(*index, &serde_json::from_value(body).unwrap())
+            }
+            _ => {
+                let signatures: Vec<BlindSignature> = match body.get("ev_sigs") {
+                    Some(list) => serde_json::from_value(list.clone()).unwrap(),
+                    None => vec![serde_json::from_value(body).unwrap()],
+                };
+                let planchets = hashes.iter().map(|hash| &self.purse.planchets[hash]);
+                planchets.zip(&signatures).map(|(planchet, signed)| planchet.finish(&signed.ev_sig)).collect()
+            }
+        };
+        for (hash, coin) in hashes.iter().zip(issued) {
+            if let Some(role) = self.origins.get(hash) {
+                self.play_coin(role.clone(), coin);
+            }
+        }
+    }
+
+    /// Lets a coin of ours play a recorded one.
+    pub fn play_coin(&mut self, role: Role, coin: Coin) {
+        self.cast.signer(&role.coin_pub, coin.secrets.coin_priv.clone());
+        if let (Some(recorded), Some(ours)) = (role.h_age, coin.h_age()) {
+            self.cast.add(&recorded.to_string(), &ours.to_string());
+        }
+        self.purse.coins.insert(role, coin);
+    }
+
     /// Takes from an accepted answer what later requests need.
     async fn after(&mut self, line: &Line, answer: &Answer) {
+        self.issued(line, answer);
         match line.request.segments().as_slice() {
             ["management", "keys"] if line.request.method == "POST" => {
                 self.stage.running.app().keeper().round().await.unwrap();
@@ -357,16 +416,16 @@ impl Player {
         {
             self.cast.add(recorded, ours);
         }
-        let (expected, decided) = match rules::decided(&self.recorded.base_url, &line) {
-            Some(response) => (response, Fate::LeftOut(Reason::Decided)),
-            None => (line.response, Fate::Same),
+        let decided = rules::decided(&self.name, &self.lines, &self.recorded.base_url, &line);
+        let fate = if decided.is_some() { Fate::Decided } else { Fate::Same };
+        let difference = match decided.unwrap_or(Right::Answer(line.response)) {
+            Right::Answer(expected) if answer.status == expected.status => {
+                compare::difference(&self.cast, &expected.body, &body)
+            }
+            Right::Refusal(status, code) if answer.status == status && body["code"] == code => None,
+            _ => Some(format!("status {}: {}", answer.status, String::from_utf8_lossy(&answer.body))),
         };
-        let difference = if answer.status == expected.status {
-            compare::difference(&self.cast, &expected.body, &body)
-        } else {
-            Some(format!("status {}: {}", answer.status, String::from_utf8_lossy(&answer.body)))
-        };
-        self.fates[index] = Some(difference.map_or(decided, Fate::Different));
+        self.fates[index] = Some(difference.map_or(fate, Fate::Different));
     }
 }
 

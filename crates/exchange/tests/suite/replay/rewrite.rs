@@ -2,10 +2,10 @@
 //! wrong on purpose stays wrong: an invalid signature is sent as it was recorded, an unknown key is unknown
 //! here too.
 
-use batzen_crypto::BlindedPlanchet;
+use batzen_crypto::{BlindedPlanchet, CsNonce, HashCode};
 use serde_json::Value;
 
-use crate::replay::coins::{self, Refreshing, mentions};
+use crate::replay::coins::{self, Refreshing, Role, mentions};
 use crate::replay::player::Player;
 use crate::replay::recording::Line;
 
@@ -27,8 +27,8 @@ impl Player {
     pub async fn rewrite(&mut self, line: &Line) -> Ours {
         let segments = line.request.segments();
         let recorded = &line.request.body;
-        for coin in self.coins_in(&line.request.path, recorded) {
-            self.mint(&coin).await;
+        for role in self.coins_in(&segments, recorded) {
+            self.mint(role).await;
         }
         self.nonces(&segments, recorded);
         self.refreshing(&segments, recorded).await;
@@ -36,49 +36,49 @@ impl Player {
         self.planchets(&segments, recorded, &mut ours.body).await;
         for mention in mentions(&segments, recorded) {
             if mention.is_valid(&self.recorded)
-                && let Some(coin) = self.purse.coins.get(&mention.coin_pub)
+                && let Some(coin) = self.purse.coins.get(&mention.role)
             {
                 *ours.body.pointer_mut(&mention.at).expect("a coin's signature") =
                     serde_json::to_value(&coin.denom_sig).unwrap();
             }
         }
+        self.recoup(&segments, recorded, &mut ours.body);
         self.reveal(&segments, line, &mut ours.body);
         self.sign(line, &mut ours);
         ours
     }
 
     /// The recorded coins that a request names, if the scenario uses them.
-    fn coins_in(&self, path: &str, body: &Value) -> Vec<String> {
-        let mut found: Vec<String> = Vec::new();
-        let segments = split(path);
-        match segments.as_slice() {
-            ["coins", coin, ..] | ["deposits", _, _, _, coin] => found.push((*coin).to_owned()),
-            _ => {}
+    fn coins_in(&self, segments: &[&str], body: &Value) -> Vec<Role> {
+        let mentions = mentions(segments, body);
+        let mut found: Vec<Role> = mentions.iter().map(|mention| mention.role.clone()).collect();
+        found.retain(|role| self.known.contains(role) && !self.purse.coins.contains_key(role));
+        // Every coin needs a key, also where it is named alone or is not valid.
+        let in_path = match segments {
+            ["coins", coin, ..] | ["deposits", _, _, _, coin] => Some((*coin).to_owned()),
+            _ => None,
+        };
+        for coin_pub in in_path.into_iter().chain(mentions.into_iter().map(|mention| mention.role.coin_pub)) {
+            if self.cast.get(&coin_pub).is_none() && found.iter().all(|role| role.coin_pub != coin_pub) {
+                found.extend(self.known.iter().find(|role| role.coin_pub == coin_pub).cloned());
+            }
         }
-        found.extend(mentions(&segments, body).into_iter().map(|mention| mention.coin_pub));
-        found.retain(|coin| self.known.contains_key(coin) && !self.purse.coins.contains_key(coin));
-        found.dedup();
         found
     }
 
-    async fn mint(&mut self, recorded: &str) {
-        let known = &self.known[recorded];
-        let (Some(denom), h_age) = (self.denoms.get(&known.denom.to_string()).cloned(), known.h_age) else {
-            return;
-        };
-        let coin = self.stage.mint(&denom, h_age.is_some()).await;
-        self.cast.signer(recorded, coin.secrets.coin_priv.clone());
-        if let (Some(recorded), Some(ours)) = (h_age, coin.h_age()) {
-            self.cast.add(&recorded.to_string(), &ours.to_string());
-        }
-        self.purse.coins.insert(recorded.to_owned(), coin);
+    async fn mint(&mut self, role: Role) {
+        let Some(denom) = self.denoms.get(&role.denom.to_string()).cloned() else { return };
+        let twin = self.purse.coins.iter().find(|(other, _)| other.coin_pub == role.coin_pub);
+        let key = twin.map(|(_, coin)| coin.secrets.coin_priv.clone());
+        let coin = self.stage.mint(&denom, key, role.h_age.is_some()).await;
+        self.play_coin(role, coin);
     }
 
     /// Secrets of ours for recorded nonces.
     fn nonces(&mut self, segments: &[&str], body: &Value) {
         match segments {
             ["csr-withdraw"] => {
-                if let Some(nonce) = text_of(body, "nonce") {
+                if let Some(nonce) = text_of(body, "nonce").filter(|nonce| nonce.parse::<CsNonce>().is_ok()) {
                     let ours = self.purse.secret(nonce).cs_nonce();
                     self.cast.add(nonce, &ours.to_string());
                 }
@@ -96,11 +96,14 @@ impl Player {
     /// Prepares the refresh that a recorded melt commits to, if it is revealed later. Otherwise nobody knows
     /// what the commitment commits to, and any will do.
     async fn refreshing(&mut self, segments: &[&str], body: &Value) {
-        let (["coins", coin, "melt"], Some(rc)) = (segments, text_of(body, "rc")) else { return };
+        let (["coins", _, "melt"], Some(rc)) = (segments, text_of(body, "rc")) else { return };
         if self.purse.refreshes.contains_key(rc) {
             return;
         }
-        let (Some(denoms), Some(old)) = (self.reveals.get(rc), self.purse.coins.get(*coin)) else { return };
+        let Some(mention) = mentions(segments, body).pop() else { return };
+        let (Some(denoms), Some(old)) = (self.reveals.get(rc), self.purse.coins.get(&mention.role)) else {
+            return;
+        };
         let denoms: Option<Vec<_>> = denoms.iter().map(|h| self.denoms.get(h).cloned()).collect();
         let amount = text_of(body, "value_with_fee").and_then(|amount| amount.parse().ok());
         let (Some(denoms), Some(amount)) = (denoms, amount) else { return };
@@ -136,14 +139,32 @@ impl Player {
         if !coins::fits(&planchet, &denom) {
             return;
         }
-        let key = format!("{} {coin_ev}", denom.h);
+        let Ok(h_denom_pub) = recorded["denom_pub_hash"].as_str().unwrap_or_default().parse::<HashCode>()
+        else {
+            return;
+        };
+        let key = planchet.hash(&h_denom_pub);
         if !self.purse.planchets.contains_key(&key) {
-            let secret = self.purse.secret(coin_ev["cs_nonce"].as_str().unwrap_or(&key));
+            let secret = self.purse.secret(coin_ev["cs_nonce"].as_str().unwrap_or(&key.to_string()));
             let is_restricted = denom.terms.denom_pub.age_mask != 0;
             let planchet = self.stage.planchet(&denom, &secret, is_restricted).await;
-            self.purse.planchets.insert(key.clone(), planchet);
+            self.purse.planchets.insert(key, planchet);
         }
         ours["coin_ev"] = serde_json::to_value(&self.purse.planchets[&key].blinded).unwrap();
+    }
+
+    /// Tells how our coin was blinded, in place of a recorded coin.
+    fn recoup(&self, segments: &[&str], recorded: &Value, ours: &mut Value) {
+        let ["coins", _, "recoup" | "recoup-refresh"] = segments else { return };
+        let Some(mention) = mentions(segments, recorded).pop() else { return };
+        let is_known = self.origins.values().any(|role| *role == mention.role);
+        let Some(coin) = self.purse.coins.get(&mention.role).filter(|_| is_known) else { return };
+        let request = serde_json::to_value(coin.recoup()).unwrap();
+        for name in ["ewv", "coin_blind_key_secret", "cs_nonce"] {
+            if recorded.get(name).is_some() {
+                ours[name] = request[name].clone();
+            }
+        }
     }
 
     /// Reveals our refresh, with the members that were recorded.

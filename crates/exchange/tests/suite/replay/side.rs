@@ -59,6 +59,8 @@ pub struct Side {
     /// The fee for a full history.
     pub history_fee: Amount,
     purses: HashMap<EddsaPublicKey, Purse>,
+    /// The URLs of auditors.
+    auditors: HashMap<EddsaPublicKey, String>,
 }
 
 fn typed<T: DeserializeOwned>(body: &Value) -> Option<T> {
@@ -78,8 +80,8 @@ fn query<'a>(path: &'a str, name: &str) -> Option<&'a str> {
 
 impl Side {
     pub fn new(base_url: String, master_pub: EddsaPublicKey, history_fee: Amount) -> Self {
-        let (denominations, signing_keys, purses) = Default::default();
-        Self { base_url, master_pub, denominations, signing_keys, history_fee, purses }
+        let (denominations, signing_keys, purses, auditors) = Default::default();
+        Self { base_url, master_pub, denominations, signing_keys, history_fee, purses, auditors }
     }
 
     pub fn add_future_keys(&mut self, keys: &FutureKeys) {
@@ -105,6 +107,11 @@ impl Side {
     /// Remembers what an accepted request created.
     pub fn learn(&mut self, segments: &[&str], body: &Value) {
         let (purse_pub, purse) = match segments {
+            ["management", "auditors"] => {
+                let request: AuditorAddRequest = typed(body).expect("it was accepted");
+                self.auditors.insert(request.auditor_pub, request.auditor_url);
+                return;
+            }
             ["purses", purse, "create"] => {
                 let request: PurseCreateRequest = typed(body).expect("it was accepted");
                 let purse_pub: EddsaPublicKey = purse.parse().expect("it was accepted");
@@ -152,10 +159,19 @@ impl Side {
                 signatures.add("/reserve_sig", request.reserve_pub, &message);
             }),
             ["management", rest @ ..] => self.management(&mut signatures, rest, body),
+            ["auditors", auditor, denom] => self.auditor(&mut signatures, auditor, denom),
             _ => None,
         };
         let _ = complete;
         signatures.0
+    }
+
+    fn auditor(&self, signatures: &mut Signatures, auditor: &str, denom: &str) -> Option<()> {
+        let (auditor, h_denom_pub) = (auditor.parse().ok()?, denom.parse().ok()?);
+        let (url, info) = (self.auditors.get(&auditor)?, self.denominations.get(&h_denom_pub)?);
+        let message = info.terms.auditor_approval(url, self.master_pub, h_denom_pub);
+        signatures.add("/auditor_sig", auditor, &message);
+        Some(())
     }
 
     fn management(&self, signatures: &mut Signatures, segments: &[&str], body: &Value) -> Option<()> {
@@ -174,6 +190,21 @@ impl Side {
                         signatures.add(format!("/signkey_sigs/{index}/master_sig"), master, message);
                     }
                 }
+            }
+            ["auditors"] => {
+                let request: AuditorAddRequest = typed(body)?;
+                let message = MasterAddAuditor {
+                    start_date: request.validity_start,
+                    auditor_pub: request.auditor_pub,
+                    h_auditor_url: hash_text(&request.auditor_url),
+                };
+                signatures.add("/master_sig", master, &message);
+            }
+            ["auditors", auditor, "disable"] => {
+                let request: AuditorDisableRequest = typed(body)?;
+                let message =
+                    MasterDelAuditor { end_date: request.validity_end, auditor_pub: auditor.parse().ok()? };
+                signatures.add("/master_sig", master, &message);
             }
             ["denominations", hash, "revoke"] => {
                 let message = MasterDenominationKeyRevoked { h_denom_pub: hash.parse().ok()? };

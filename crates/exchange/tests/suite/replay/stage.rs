@@ -27,9 +27,6 @@ use crate::replay::provider::Provider;
 use crate::replay::recording::Scenario;
 use crate::replay::side::Side;
 
-/// How long neighbouring keys of a section overlap.
-const OVERLAP: Duration = Duration::from_secs(300);
-
 /// What distinguishes the sections of denominations: value, fees, cipher, age mask.
 type SectionKey = (Money, [Money; 4], u32, u32);
 
@@ -124,9 +121,18 @@ fn section_names(scenario: &Scenario) -> BTreeMap<SectionKey, String> {
         .collect()
 }
 
-/// A period and the number of its repetitions: enough to create that many keys.
-fn lookahead(duration: Duration, count: usize) -> Duration {
-    let step = duration.as_micros() - OVERLAP.as_micros();
+/// How long neighbouring keys overlap.
+fn overlap(recorded: &Side) -> Duration {
+    let pairs = sections(recorded).into_values().find_map(|keys| {
+        let next = keys.get(1)?.terms.stamp_start;
+        Some(keys[0].terms.stamp_expire_withdraw.saturating_since(next))
+    });
+    pairs.expect("a section with two keys")
+}
+
+/// A period that needs this number of keys.
+fn lookahead(duration: Duration, overlap: Duration, count: usize) -> Duration {
+    let step = duration.as_micros() - overlap.as_micros();
     let whole = Duration::from_micros(step * count as u64 - step / 2).as_secs();
     Duration::from_secs(whole.unwrap())
 }
@@ -160,6 +166,7 @@ fn config(
         config.age_restriction = AgeRestrictionConfig::parse(groups);
     }
     let names = section_names(scenario);
+    let overlap = overlap(recorded);
     for (number, (key, keys)) in sections(recorded).into_iter().enumerate() {
         let (value, [withdraw, deposit, refresh, refund], bits, age_mask) = key;
         let terms = &keys[0].terms;
@@ -175,14 +182,15 @@ fn config(
             age_restricted: age_mask != 0,
         });
         let module = if bits == 0 { &mut config.module_cs } else { &mut config.module_rsa };
-        module.overlap_duration = OVERLAP;
-        module.lookahead_sign = lookahead(duration_withdraw, keys.len());
+        module.overlap_duration = overlap;
+        module.lookahead_sign = lookahead(duration_withdraw, overlap, keys.len());
     }
     let key = recorded.signing_keys.values().min_by_key(|key| key.start).expect("a signing key");
     config.signkey_duration = key.expire.saturating_since(key.start);
     config.signkey_legal_duration = key.end.saturating_since(key.expire);
-    config.module_eddsa.overlap_duration = OVERLAP;
-    config.module_eddsa.lookahead_sign = lookahead(config.signkey_duration, recorded.signing_keys.len());
+    config.module_eddsa.overlap_duration = overlap;
+    config.module_eddsa.lookahead_sign =
+        lookahead(config.signkey_duration, overlap, recorded.signing_keys.len());
     let gateway = GatewayConfig { url: "http://127.0.0.1:1/".into(), auth: GatewayAuth::None };
     let account = text_in(scenario, "payto_uri").unwrap_or(FLOAT);
     config.default_purse_limit = FREE_PURSES;
