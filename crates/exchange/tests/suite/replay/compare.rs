@@ -140,6 +140,8 @@ fn text(cast: &Cast, name: &str, recorded: &str, ours: &str) -> bool {
 fn outline(value: &Value, cast: &Cast) -> String {
     fn comparable(name: &str, value: &Value, cast: &Cast) -> Value {
         match value {
+            // The hash of a group of one key is that of the key, so it would count on one side only.
+            Value::String(_) if name == "hash" => Value::Null,
             Value::String(text) if is_base32(text) && !cast.is_ours(text) && !UNCHANGED.contains(&name) => {
                 Value::Null
             }

@@ -193,7 +193,8 @@ fn every_recording_of_the_project_is_expected() {
 
 #[tokio::test]
 async fn further_recordings() {
-    let Some(directory) = std::env::var_os("BATZEN_HTTP_VECTORS") else { return };
+    let directory = std::env::var_os("BATZEN_HTTP_VECTORS").filter(|directory| !directory.is_empty());
+    let Some(directory) = directory else { return };
     let directory = Path::new(&directory);
     for name in Scenario::names(directory) {
         assert_eq!(replay(directory, &name).await.different, 0, "{name}");
