@@ -1,4 +1,4 @@
--- version 3
+-- version 4
 -- bank.books
 CREATE TABLE "bank"."books" (
   "vshard" smallint NOT NULL,
@@ -210,6 +210,15 @@ CREATE TABLE "exchange"."coins" (
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   CONSTRAINT "coins_pkey" PRIMARY KEY ("vshard", "coin_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.collected_sums
+CREATE TABLE "exchange"."collected_sums" (
+  "vshard" smallint NOT NULL,
+  "term" smallint NOT NULL,
+  "units" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "collected_sums_pkey" PRIMARY KEY ("vshard", "term")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 -- exchange.contracts
 CREATE TABLE "exchange"."contracts" (
@@ -486,6 +495,15 @@ CREATE TABLE "exchange"."meta" (
   "created" timestamp with time zone NOT NULL,
   CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- exchange.past_transfers
+CREATE TABLE "exchange"."past_transfers" (
+  "vshard" smallint NOT NULL,
+  "wtid" bytea NOT NULL,
+  "kind" smallint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "past_transfers_pkey" PRIMARY KEY ("vshard", "wtid")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
 -- exchange.prepared
 CREATE TABLE "exchange"."prepared" (
   "vshard" smallint NOT NULL,

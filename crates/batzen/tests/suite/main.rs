@@ -20,6 +20,7 @@ mod demo_once;
 mod docs;
 mod doctor;
 mod four_eyes;
+mod garbage;
 mod key_helpers;
 mod kills;
 mod kyc_pages;

@@ -25,16 +25,16 @@ use batzen_store::{
     ChangeSet, DecodeError, FrozenRows, RawRecord, Record, Store, StoreError, Table, TableDef,
 };
 use batzen_tables::exchange::{
-    Aggregates, Closings, CoinKey, Coins, DenomSerial, DepositKey, Deposits, Drains, HistoryRequests,
-    MeltKey, Melts, Prepared, PurseState, Purses, RefundKey, Refunds, ReserveOpenDeposits, ReserveOpens,
-    Reserves, ReservesIn, Reveals, WireOut, Withdrawals,
+    Aggregates, Closings, CoinKey, Coins, CollectedKey, CollectedSums, CollectedTerm, DenomSerial,
+    DepositKey, Deposits, Drains, HistoryRequests, MeltKey, Melts, Prepared, PurseState, Purses, RefundKey,
+    Refunds, ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, WireOut, Withdrawals,
 };
 
 use crate::rules::{DenomTable, DenomTerms};
 use batzen_protocol::Money;
 
 /// The tables that hold money.
-const TABLES: [&TableDef; 17] = [
+const TABLES: [&TableDef; 18] = [
     ReservesIn::DEF,
     Reserves::DEF,
     Withdrawals::DEF,
@@ -52,6 +52,7 @@ const TABLES: [&TableDef; 17] = [
     Purses::DEF,
     ReserveOpens::DEF,
     ReserveOpenDeposits::DEF,
+    CollectedSums::DEF,
 ];
 
 /// How many rows of a view get their related rows read together.
@@ -93,6 +94,8 @@ enum RowError {
     Denomination(DenomSerial),
     #[error("a coin holds more than its value")]
     Coin,
+    #[error("a sum of removed rows is too large")]
+    Collected,
     #[error("a row names a missing row of {0}")]
     Missing(&'static str),
     #[error("{0}")]
@@ -229,7 +232,7 @@ impl Sums {
         key: &[u8],
         row: &[u8],
     ) -> Result<Self, RowError> {
-        let mut sums = Self::of_plain_row(denoms, table, row)?;
+        let mut sums = Self::of_plain_row(denoms, table, key, row)?;
         let terms = |serial| terms_of(denoms, serial);
         if table == Melts::DEF.id {
             let melt = <Melts as Table>::Row::decode(row)?;
@@ -252,7 +255,7 @@ impl Sums {
     }
 
     /// The same without the parts that depend on related rows.
-    fn of_plain_row(denoms: &DenomTable, table: u16, row: &[u8]) -> Result<Self, RowError> {
+    fn of_plain_row(denoms: &DenomTable, table: u16, key: &[u8], row: &[u8]) -> Result<Self, RowError> {
         let value = |serial| Ok::<i128, RowError>(units(terms_of(denoms, serial)?.value));
         let mut sums = Self::default();
         if table == ReservesIn::DEF.id {
@@ -309,6 +312,24 @@ impl Sums {
             let transfer = <Prepared as Table>::Row::decode(row)?;
             let sum = if transfer.finished.is_some() { &mut sums.wired_out } else { &mut sums.in_flight };
             *sum = units(transfer.amount);
+        } else if table == CollectedSums::DEF.id {
+            let row = <CollectedSums as Table>::Row::decode(row)?;
+            let units = i128::try_from(row.units).map_err(|_| RowError::Collected)?;
+            match CollectedKey::decode(key)?.term {
+                CollectedTerm::WiredIn => sums.wired_in = units,
+                CollectedTerm::Issued => sums.issued = units,
+                CollectedTerm::WithdrawFees
+                | CollectedTerm::HistoryFees
+                | CollectedTerm::ClosingFees
+                | CollectedTerm::ClosingRounding
+                | CollectedTerm::AccountFees
+                | CollectedTerm::PurseFees => sums.fees = units,
+                CollectedTerm::MerchantTransfers
+                | CollectedTerm::ClosingTransfers
+                | CollectedTerm::DrainTransfers => sums.wired_out = units,
+                // Both the reserve and the transfer are settled.
+                CollectedTerm::ClosingsPaid => {}
+            }
         }
         Ok(sums)
     }
@@ -518,7 +539,7 @@ impl MoneyFlow {
                 let related = OfStore(store);
                 Sums::of_changes(changes, |table, key, row| Sums::of_row(denoms, &related, table, key, row))
             }
-            None => Sums::of_changes(changes, |table, _, row| Sums::of_plain_row(denoms, table, row)),
+            None => Sums::of_changes(changes, |table, key, row| Sums::of_plain_row(denoms, table, key, row)),
         };
         match sums {
             Ok(sums) => {

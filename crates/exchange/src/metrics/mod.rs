@@ -307,7 +307,8 @@ impl Decisions {
             | Outcome::Transfer(_)
             | Outcome::Drain(_)
             | Outcome::Management(_)
-            | Outcome::Lease(_) => {}
+            | Outcome::Lease(_)
+            | Outcome::Collect(_) => {}
         }
     }
 

@@ -21,6 +21,7 @@
 //!   by the bank yet (failed ones too).
 //! * **purses**: Σ contributions to purses that were neither paid nor refunded, deposit fees included.
 //! * **unrevealed_melts**: Σ (amount − melt fee) of melts without reveal.
+//! * Garbage collection keeps the sums of the rows that it removes in `collected_sums`; they count here.
 //! * **fees**: income that is still there: [`Fees`] less the profit paid out by drains.
 
 use std::collections::HashMap;
@@ -30,9 +31,9 @@ use batzen_crypto::Wtid;
 use batzen_protocol::{AmountError, Money, MoneySum};
 use batzen_store::{Found, Store, StoreError, Table};
 use batzen_tables::exchange::{
-    Aggregates, Closings, CoinPub, Coins, DenomSerial, Deposits, Drains, HistoryRequests, MeltKey, Melts,
-    Prepared, PurseDeposits, PursePub, PurseState, Purses, Refunds, ReserveOpenDeposits, ReserveOpens,
-    Reserves, ReservesIn, Reveals, TransferKind, WireOut, Withdrawals,
+    Aggregates, Closings, CoinPub, Coins, CollectedSums, CollectedTerm, DenomSerial, Deposits, Drains,
+    HistoryRequests, MeltKey, Melts, Prepared, PurseDeposits, PursePub, PurseState, Purses, Refunds,
+    ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, TransferKind, WireOut, Withdrawals,
 };
 
 use crate::rules::{DenomTable, DenomTerms};
@@ -176,6 +177,16 @@ struct Sheet<'a> {
     denoms: &'a DenomTable,
     totals: Totals,
     coins: HashMap<CoinPub, DenomSerial>,
+    removed: Removed,
+}
+
+/// Transfers and closings that garbage collection has removed.
+#[derive(Default, Clone, Copy)]
+struct Removed {
+    /// The transfers, by kind.
+    transfers: [MoneySum; 3],
+    /// What the closings paid.
+    closings: MoneySum,
 }
 
 /// Draws up the balance sheet. It scans the tables one after the other, so call it when no commands are
@@ -185,7 +196,14 @@ struct Sheet<'a> {
 /// # Errors
 /// When the store cannot be read, or its rows cannot be added up.
 pub fn totals(store: &Store, denoms: &DenomTable) -> Result<Totals, TotalsError> {
-    let mut sheet = Sheet { store, denoms, totals: Totals::default(), coins: HashMap::new() };
+    let mut sheet = Sheet {
+        store,
+        denoms,
+        totals: Totals::default(),
+        coins: HashMap::new(),
+        removed: Removed::default(),
+    };
+    sheet.collected()?;
     sheet.reserves()?;
     sheet.coins()?;
     sheet.refreshes()?;
@@ -226,6 +244,32 @@ impl Sheet<'_> {
             Some(serial) => self.terms(*serial),
             None => Err(TotalsError::Inconsistent(format!("a row names the unknown coin {coin_pub}"))),
         }
+    }
+
+    /// What rows added that are no longer there.
+    fn collected(&mut self) -> Result<(), TotalsError> {
+        let (mut totals, mut removed) = (self.totals, self.removed);
+        each::<CollectedSums>(self.store, |found| {
+            let income = &mut totals.income;
+            let sum = match found.key.term {
+                CollectedTerm::WiredIn => &mut totals.wired_in,
+                CollectedTerm::Issued => &mut totals.issued,
+                CollectedTerm::WithdrawFees => &mut income.withdraw,
+                CollectedTerm::HistoryFees => &mut income.history,
+                CollectedTerm::ClosingFees => &mut income.closing,
+                CollectedTerm::ClosingRounding => &mut income.rounding,
+                CollectedTerm::ClosingsPaid => &mut removed.closings,
+                CollectedTerm::AccountFees => &mut income.account,
+                CollectedTerm::PurseFees => &mut income.purse,
+                CollectedTerm::MerchantTransfers => &mut removed.transfers[0],
+                CollectedTerm::ClosingTransfers => &mut removed.transfers[1],
+                CollectedTerm::DrainTransfers => &mut removed.transfers[2],
+            };
+            plus(sum, found.row.sum(), "collected")
+        })?;
+        totals.wired_out = MoneySum::checked_sum(removed.transfers).term("collected")?;
+        (self.totals, self.removed) = (totals, removed);
+        Ok(())
     }
 
     fn reserves(&mut self) -> Result<(), TotalsError> {
@@ -386,7 +430,7 @@ impl Sheet<'_> {
 
     fn transfers(&mut self) -> Result<(), TotalsError> {
         let mut totals = self.totals;
-        let mut by_kind = [MoneySum::ZERO; 3];
+        let mut by_kind = self.removed.transfers;
         each::<Prepared>(self.store, |found| {
             let kind = match found.row.kind {
                 TransferKind::Aggregate => 0,
@@ -401,7 +445,7 @@ impl Sheet<'_> {
             }
         })?;
         // Each decision to pay has one transfer of exactly that amount.
-        let mut decided = [MoneySum::ZERO; 3];
+        let mut decided = [MoneySum::ZERO, self.removed.closings, MoneySum::ZERO];
         each::<WireOut>(self.store, |found| plus(&mut decided[0], found.row.amount, "wire_out"))?;
         each::<Closings>(self.store, |found| plus(&mut decided[1], found.row.paid, "closings"))?;
         each::<Drains>(self.store, |found| {

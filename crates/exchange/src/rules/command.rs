@@ -4,6 +4,7 @@
 
 mod accounts;
 mod coins;
+mod garbage;
 mod kyc;
 mod purses;
 mod reserves;
@@ -13,6 +14,7 @@ use super::management;
 
 pub use accounts::*;
 pub use coins::*;
+pub use garbage::*;
 pub use kyc::*;
 pub use purses::*;
 pub use reserves::*;
@@ -83,6 +85,8 @@ pub enum Command {
     Management(management::Command),
     /// Leases of workers.
     Lease(Lease),
+    /// Rows that are no longer needed.
+    Collect(Collect),
 }
 
 /// The answer to a command that took effect, now or before.
@@ -144,6 +148,8 @@ pub enum Outcome {
     Management(management::Outcome),
     /// To [`Command::Lease`].
     Lease(Leased),
+    /// To [`Command::Collect`].
+    Collect(Collected),
 }
 
 /// A command with the type of its outcome.
@@ -219,4 +225,5 @@ typed_commands! {
     ExecuteDrain => ExecuteDrain(Outcome::Drain), Drained;
     management::Command => Management(Outcome::Management), management::Outcome;
     Lease => Lease(Outcome::Lease), Leased;
+    Collect => Collect(Outcome::Collect), Collected;
 }

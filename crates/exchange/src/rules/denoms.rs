@@ -183,6 +183,15 @@ impl DenomTable {
         *self.terms.read().unwrap_or_else(PoisonError::into_inner).get(serial.0 as usize)?
     }
 
+    /// The highest serial up to which all denominations are known and satisfy a condition; 0 if the first does
+    /// not.
+    #[must_use]
+    pub fn all_up_to(&self, holds: impl Fn(&DenomTerms) -> bool) -> u32 {
+        let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
+        let count = terms.iter().skip(1).take_while(|terms| terms.as_ref().is_some_and(&holds)).count();
+        u32::try_from(count).expect("serials are 32 bits wide")
+    }
+
     /// The highest serial, 0 if there is none.
     #[must_use]
     pub fn serial_max(&self) -> u32 {

@@ -17,6 +17,7 @@
 //! | [`kyc`] | [`RequireKyc`], [`StartKyc`], [`FinishKyc`], [`SubmitKyc`], [`DecideKyc`], [`ClearKycAlert`] |
 //! | [`transfers`] | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
 //! | [`leases`] | [`Lease`]: how workers share jobs |
+//! | [`garbage`] | [`Collect`]: removes what is no longer needed |
 //! | [`management`] | changes signed by offline keys |
 //!
 //! Reads that need no batch are in [`reads`](crate::reads), together with the balance sheet. A refused
@@ -27,6 +28,7 @@ pub mod accounts;
 pub mod coins;
 mod command;
 pub mod denoms;
+pub mod garbage;
 pub mod history;
 pub mod kyc;
 pub mod leases;
@@ -151,6 +153,7 @@ impl Rules for ExchangeRules {
             Command::ExecuteDrain(command) => transfers::plan_drain(command, plan),
             Command::Management(command) => management::plan(command, plan),
             Command::Lease(command) => leases::plan_lease(command, plan),
+            Command::Collect(command) => garbage::plan(command, plan),
         }
     }
 
@@ -165,6 +168,7 @@ impl Rules for ExchangeRules {
                 | Command::TransfersDone(_)
                 | Command::TransferFailed(_)
                 | Command::Lease(_)
+                | Command::Collect(_)
         )
     }
 
@@ -215,6 +219,7 @@ impl Rules for ExchangeRules {
                 management::execute(rows, command, now).map(Outcome::Management).map_err(Refusal::Management)
             }
             Command::Lease(command) => Ok(Outcome::Lease(leases::execute(rows, command))),
+            Command::Collect(command) => self.collect(rows, command, now).map(Outcome::Collect),
         }
     }
 

@@ -8,9 +8,9 @@ use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
     AccountKey, CloseRequestRow, CloseRequests, ClosingKey, ClosingRow, Closings, CsNonceKey, CsNonceRow,
     CsNonces, CursorRow, Cursors, DenomSerial, HistoryRequestKey, HistoryRequestRow, HistoryRequests,
-    KycOperation, NonceKind, PaytoHash, Prepared, ReserveInKey, ReserveInRow, ReserveKey, ReservePub,
-    ReserveRequestKey, ReserveRow, Reserves, ReservesIn, TransferKind, WireFees, WireOut, WireTargetKey,
-    WireTargetRow, WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey,
+    KycOperation, NonceKind, PaytoHash, ReserveInKey, ReserveInRow, ReserveKey, ReservePub,
+    ReserveRequestKey, ReserveRow, Reserves, ReservesIn, TransferKind, WireFees, WireTargetKey,
+    WireTargetRow, WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals,
 };
 
 use super::denoms::{is_revoked, plan_revocation};
@@ -81,8 +81,7 @@ pub(super) fn plan_close(command: &CloseReserve, plan: &mut Plan) {
         plan.row::<CloseRequests>(ReserveRequestKey { reserve_pub: command.reserve_pub, request_time });
     }
     for wtid in [first_wtid(&command.reserve_pub), command.wtid] {
-        plan.row::<Prepared>(WtidKey { wtid });
-        plan.row::<WireOut>(WtidKey { wtid });
+        transfers::plan_wtid(wtid, plan);
     }
 }
 
@@ -91,8 +90,8 @@ fn first_wtid(reserve_pub: &ReservePub) -> Wtid {
     Wtid::from_bytes(*reserve_pub.as_bytes())
 }
 
-/// Locks a Clause Blind Schnorr nonce to one operation for ever: two signatures under one nonce would reveal
-/// the denomination's private key.
+/// Locks a Clause Blind Schnorr nonce to one operation for as long as the denominations can be withdrawn: two
+/// signatures under one nonce would reveal a denomination's private key.
 pub(super) fn lock_nonce(
     rows: &mut WorkingSet,
     kind: NonceKind,
@@ -103,7 +102,11 @@ pub(super) fn lock_nonce(
 ) -> Result<(), Refusal> {
     let key = CsNonceKey { kind, nonce };
     match rows.get::<CsNonces>(&key) {
-        Some(row) if row.operation == operation => Ok(()),
+        Some(row) if row.operation == operation => {
+            // Garbage collection must not remove the lock at the same time.
+            rows.depend_on::<CsNonces>(&key);
+            Ok(())
+        }
         Some(_) => Err(Refusal::NonceReuse { index }),
         None => {
             rows.insert::<CsNonces>(&key, CsNonceRow { operation, denom_max });

@@ -5,8 +5,8 @@ use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
     AccountId, AggregateKey, AggregateRow, Aggregates, DepositKey, DepositRow, DepositTarget, Deposits,
-    DrainRow, Drains, KycOperation, PaytoHash, Prepared, PreparedRow, TransferKind, WireFeeRow, WireFees,
-    WireOut, WireOutRow, WireTargetKey, WireTargets, WtidKey,
+    DrainRow, Drains, KycOperation, PastTransfers, PaytoHash, Prepared, PreparedRow, TransferKind,
+    WireFeeRow, WireFees, WireOut, WireOutRow, WireTargetKey, WireTargets, WtidKey,
 };
 
 use super::kyc::requirement_row;
@@ -31,11 +31,17 @@ fn plan_aggregate(command: &Aggregate, plan: &mut Plan) {
     plan.row::<WireTargets>(WireTargetKey { h_payto: command.target.h_payto });
     plan.group::<WireFees>(WireFees::BY_METHOD, &command.method);
     plan.row::<Aggregates>(aggregate_key(command));
-    plan.row::<WireOut>(WtidKey { wtid: command.wtid });
-    plan.row::<Prepared>(WtidKey { wtid: command.wtid });
+    plan_wtid(command.wtid, plan);
     let (from, to) = command.target.range(command.until);
     // One more than needed shows whether more are left.
     plan.range::<Deposits>(Deposits::BY_TARGET, from, to, command.deposits_max + 1);
+}
+
+/// Plans what shows whether an identifier is taken.
+pub(super) fn plan_wtid(wtid: Wtid, plan: &mut Plan) {
+    plan.row::<WireOut>(WtidKey { wtid });
+    plan.row::<Prepared>(WtidKey { wtid });
+    plan.row::<PastTransfers>(WtidKey { wtid });
 }
 
 pub(super) fn plan_transfer(wtid: Wtid, plan: &mut Plan) {
@@ -43,10 +49,8 @@ pub(super) fn plan_transfer(wtid: Wtid, plan: &mut Plan) {
 }
 
 pub(super) fn plan_drain(command: &ExecuteDrain, plan: &mut Plan) {
-    let key = WtidKey { wtid: command.wtid };
-    plan.row::<Drains>(key.clone());
-    plan.row::<WireOut>(key.clone());
-    plan.row::<Prepared>(key);
+    plan.row::<Drains>(WtidKey { wtid: command.wtid });
+    plan_wtid(command.wtid, plan);
     plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
 }
 
@@ -96,10 +100,12 @@ pub(super) fn wire_fees_at<'a>(
         .ok_or(Refusal::WireFeeMissing)
 }
 
-/// Whether a transfer has this identifier.
+/// Whether a transfer has this identifier, or had it.
 pub(super) fn wtid_taken(rows: &WorkingSet, wtid: Wtid) -> bool {
     let key = WtidKey { wtid };
-    rows.get::<Prepared>(&key).is_some() || rows.get::<WireOut>(&key).is_some()
+    rows.get::<Prepared>(&key).is_some()
+        || rows.get::<WireOut>(&key).is_some()
+        || rows.get::<PastTransfers>(&key).is_some()
 }
 
 /// A transfer that is decided.

@@ -8,7 +8,9 @@
 //! * `serve` with the same words. The service answers `ok` at once. The worker runs until the service ends
 //!   (`end`) or the worker fails (`error REASON`).
 //!
-//! In both cases the worker ends when the program disconnects: a killed program leaves no worker and no claim
+//! * `collect`. The service collects garbage and answers `ok REPORT`, in JSON, or `error REASON`.
+//!
+//! In all cases the worker ends when the program disconnects: a killed program leaves no worker and no claim
 //! behind.
 
 use std::io;
@@ -19,9 +21,10 @@ use std::sync::Arc;
 
 use batzen_tables::exchange::AccountId;
 use futures_util::future::BoxFuture;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
+use super::garbage::{self, Report};
 use super::{Progress, WorkerError, WorkerOptions, aggregator, closer, drain, expire, transfer, wirewatch};
 use crate::app::Exchange;
 use crate::core::Core;
@@ -30,6 +33,8 @@ use crate::core::Core;
 const SOCKET: &str = "workers.sock";
 /// The longest line, in bytes.
 const LINE_MAX: u64 = 1024;
+/// The order to collect garbage.
+const COLLECT: &str = "collect";
 
 /// A background worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +239,9 @@ async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
     let mut reader = BufReader::new(reader.take(LINE_MAX));
     let mut line = String::new();
     reader.read_line(&mut line).await?;
+    if line.trim() == COLLECT {
+        return collect(app, reader, writer).await;
+    }
     let Some(order) = Order::read(line.trim()) else {
         return writer.write_all(b"error no such worker\n").await;
     };
@@ -262,6 +270,41 @@ async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
         _ = reader.read_line(&mut rest) => return Ok(()),
     };
     writer.write_all(reply.as_bytes()).await
+}
+
+/// Collects garbage for a program.
+async fn collect(
+    app: &Arc<Exchange>,
+    mut reader: impl AsyncBufRead + Unpin,
+    mut writer: impl AsyncWrite + Unpin,
+) -> io::Result<()> {
+    let mut rest = String::new();
+    let collected = tokio::select! {
+        collected = garbage::run(&app.core, |_| ()) => collected,
+        // When the program ends, so does the collection.
+        _ = reader.read_line(&mut rest) => return Ok(()),
+    };
+    let reply = match collected {
+        Ok(report) => format!("ok {}\n", serde_json::to_string(&report).map_err(io::Error::other)?),
+        Err(error) => format!("error {}\n", error.to_string().replace('\n', " ")),
+    };
+    writer.write_all(reply.as_bytes()).await
+}
+
+/// Collects garbage in the service. None if no service listens.
+///
+/// # Errors
+/// The failure that ended the collection, or a broken connection.
+pub async fn collect_in_service(socket: &Path) -> Result<Option<Report>, LinkError> {
+    let Ok(mut stream) = UnixStream::connect(socket).await else { return Ok(None) };
+    stream.write_all(format!("{COLLECT}\n").as_bytes()).await?;
+    let mut reply = String::new();
+    BufReader::new(stream.take(LINE_MAX)).read_line(&mut reply).await?;
+    if let Some(reason) = reply.strip_prefix("error ") {
+        return Err(LinkError::Worker { worker: "garbage collection", reason: reason.trim_end().to_owned() });
+    }
+    let report = reply.strip_prefix("ok ").and_then(|report| serde_json::from_str(report).ok());
+    report.map(Some).ok_or(LinkError::ServiceEnded("garbage collection"))
 }
 
 /// Runs a worker in the service until it is idle. None if no service listens.

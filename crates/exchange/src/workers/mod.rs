@@ -8,6 +8,7 @@
 //! | [`expire`] | refunds expired purses |
 //! | [`drain`] | turns signed orders to pay out profit into prepared transfers |
 //! | [`transfer`] | submits prepared transfers to the bank |
+//! | [`garbage`] | removes rows that are no longer needed; only by order of an operator |
 //!
 //! They run as tasks of the service ([`start`]), or one after the other until all work is done
 //! (`run_until_idle` of each: tests, the demo, the `-t` mode of programs). [`link`] lets worker programs use
@@ -24,6 +25,7 @@ pub mod aggregator;
 pub mod closer;
 pub mod drain;
 pub mod expire;
+pub mod garbage;
 mod leases;
 pub mod link;
 mod queues;

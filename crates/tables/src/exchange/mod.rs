@@ -6,6 +6,7 @@
 //! | `coins` | coins, deposits, refunds (10, 11, 13) |
 //! | `refreshes` | melts, melt_by_rc, reveals, recoups, recoup_refreshes, recoup_refresh_credits, cs_nonces (20–29) |
 //! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, worker_leases (30–32, 34–36, 38) |
+//! | `collected` | collected_sums, past_transfers (39, 49) |
 //! | `purses` | purses, purse_deposits, purse_merges, contracts, purse_deletions, reserve_accounts, reserve_opens, reserve_open_deposits, close_requests (40–48) |
 //! | `kyc` | kyc_requirements, kyc_processes, kyc_usage, kyc_alerts, kyc_decisions (37, 70–73) |
 //! | `keys` | denominations, revocations, signing keys, wire accounts, fees, auditors, extensions, counters (50–69) |
@@ -18,6 +19,7 @@
 //! auditor recompute them from the other rows.
 
 mod coins;
+mod collected;
 mod keys;
 mod kyc;
 mod purses;
@@ -27,6 +29,7 @@ mod types;
 mod wire;
 
 pub use coins::*;
+pub use collected::*;
 pub use keys::*;
 pub use kyc::*;
 pub use purses::*;
@@ -88,13 +91,15 @@ pub const ALL: &[&TableDef] = {
         AuditorDenoms::DEF,
         Extensions::DEF,
         Counters::DEF,
+        CollectedSums::DEF,
+        PastTransfers::DEF,
     ]
 };
 
 /// The tables that an auditor needs: everything that proves money and obligations. Not work in progress
 /// (queues, counters, leases of workers), nor who
 /// customers are (their attributes, and what counts against their limits), nor tables that only find or guard other rows ([`MeltByRc`],
-/// [`CsNonces`]), nor the encrypted contracts.
+/// [`CsNonces`], [`PastTransfers`]), nor the encrypted contracts.
 pub const AUDITED: &[&TableDef] = {
     use batzen_store::Table;
     &[
@@ -136,6 +141,7 @@ pub const AUDITED: &[&TableDef] = {
         Auditors::DEF,
         AuditorDenoms::DEF,
         Extensions::DEF,
+        CollectedSums::DEF,
     ]
 };
 

@@ -155,6 +155,53 @@ byte_enum! {
 }
 
 byte_enum! {
+    /// A term of the balance sheet to which rows that were removed still add.
+    CollectedTerm {
+        /// Incoming transfers.
+        WiredIn = 1,
+        /// Values of coins signed.
+        Issued = 2,
+        /// Withdraw fees.
+        WithdrawFees = 3,
+        /// Fees of full histories.
+        HistoryFees = 4,
+        /// Closing fees.
+        ClosingFees = 5,
+        /// What closings were rounded down by.
+        ClosingRounding = 6,
+        /// What closings decided to pay.
+        ClosingsPaid = 7,
+        /// What reserves paid for prolonging them.
+        AccountFees = 8,
+        /// Fees of purses.
+        PurseFees = 9,
+        /// Transfers to merchants that the bank accepted.
+        MerchantTransfers = 10,
+        /// Transfers of closed reserves that the bank accepted.
+        ClosingTransfers = 11,
+        /// Transfers of profit that the bank accepted.
+        DrainTransfers = 12,
+    }
+}
+impl CollectedTerm {
+    /// All terms.
+    pub const ALL: [Self; 12] = [
+        Self::WiredIn,
+        Self::Issued,
+        Self::WithdrawFees,
+        Self::HistoryFees,
+        Self::ClosingFees,
+        Self::ClosingRounding,
+        Self::ClosingsPaid,
+        Self::AccountFees,
+        Self::PurseFees,
+        Self::MerchantTransfers,
+        Self::ClosingTransfers,
+        Self::DrainTransfers,
+    ];
+}
+
+byte_enum! {
     /// How a purse was created. The numbers are those that the reserve's signature covers.
     PurseMode {
         /// By its payer, with coins; a reserve takes it when it is full.

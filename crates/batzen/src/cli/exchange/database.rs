@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use batzen_cli_support::services::Common;
 use batzen_config::Config;
+use batzen_exchange::config::ExchangeConfig;
 use batzen_postgres::schema::dbinit::{self, DbinitOptions};
 use batzen_postgres::schema::maintain::{self, MaintainOptions, MaintainReport};
 use batzen_postgres::schema::{HISTORY, Sql, replication};
@@ -13,7 +14,9 @@ use batzen_postgres::{Connection, Target};
 use batzen_storage::StoreConfig;
 use batzen_tables::exchange;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
+
+use super::garbage;
 
 /// The schema of the exchange's tables.
 const SCHEMA: &str = "exchange";
@@ -36,9 +39,10 @@ pub struct Database {
 #[command(after_help = "Examples:
   batzen exchange dbinit -c /etc/taler/taler.conf
   batzen exchange dbinit --database postgres:///exchange --partitions 16
+  batzen exchange dbinit --gc -c /etc/taler/taler.conf
 
 It can be run again at any time: it adds missing tables, and otherwise changes nothing.
-Stop all services before a change.")]
+Stop all services before a change. Garbage may be collected while they run.")]
 pub struct DbinitArgs {
     #[command(flatten)]
     database: Database,
@@ -57,7 +61,8 @@ pub struct DbinitArgs {
     /// Prepare the tables to receive another database's rows by replication: see `exchange replication`
     #[arg(long, conflicts_with = "citus")]
     replica: bool,
-    /// Drop rows that are no longer needed: refused, since this version keeps all rows
+    /// Then remove the rows that are no longer needed: empty reserves that have been kept long enough, executed
+    /// transfers, old locks. Also for an embedded store
     #[arg(short, long)]
     gc: bool,
 }
@@ -125,25 +130,50 @@ fn connect(url: &str, application: &str) -> anyhow::Result<Connection> {
     Connection::open(&target).with_context(|| format!("the database {}", target.database()))
 }
 
-/// Creates, migrates or resets the exchange's tables.
-pub fn dbinit(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
-    if args.gc {
-        bail!(
-            "-g: this version keeps all rows and cannot collect garbage; nothing was done. Run it without -g"
-        );
-    }
+/// Creates, migrates or resets the exchange's tables, then collects garbage.
+pub async fn dbinit(args: DbinitArgs) -> anyhow::Result<ExitCode> {
     let (url, ini) = args.database.url()?;
+    // The exchange's configuration, if garbage is to be collected: wrong options must not show up half-way.
+    let config = args.gc.then(|| garbage_config(&ini, url.as_deref())).transpose()?;
+    let (is_json, clock) = (args.database.json, args.database.common.timetravel.clock());
+    let prepared = tokio::task::spawn_blocking(move || prepare(&args, url.as_deref(), &ini)).await?;
+    let Some(mut facts) = prepared? else { return Ok(ExitCode::FAILURE) };
+    if let Some(config) = config {
+        let report = garbage::collect(config, clock).await?;
+        facts["collected"] = garbage::json(&report);
+        if !is_json {
+            print!("{}", garbage::text(&report));
+        }
+    }
+    if is_json {
+        println!("{facts:#}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn garbage_config(ini: &Config, url: Option<&str>) -> anyhow::Result<ExchangeConfig> {
+    let mut config = ExchangeConfig::from_ini(ini).context("--gc needs the exchange's configuration")?;
+    if let Some(url) = url {
+        config.store = StoreConfig::Postgres { url: url.to_owned() };
+    }
+    Ok(config)
+}
+
+/// Creates, migrates or resets the tables. Returns what was done; none if the user does not want it.
+fn prepare(args: &DbinitArgs, url: Option<&str>, ini: &Config) -> anyhow::Result<Option<Value>> {
     let Some(url) = url else {
         if args.reset || args.citus || args.replica {
             bail!("[exchange] DB is not postgres: to reset an embedded store, remove its directory");
         }
-        eprintln!("the exchange keeps its rows in a directory: nothing is to be prepared");
-        return Ok(ExitCode::SUCCESS);
+        if !args.gc {
+            eprintln!("the exchange keeps its rows in a directory: nothing is to be prepared");
+        }
+        return Ok(Some(json!({ "actions": [] })));
     };
-    let mut sql = connect(&url, dbinit::APPLICATION)?;
+    let mut sql = connect(url, dbinit::APPLICATION)?;
     if args.reset && !args.yes && !confirmed(&mut sql)? {
         eprintln!("nothing was changed");
-        return Ok(ExitCode::FAILURE);
+        return Ok(None);
     }
     let options = DbinitOptions {
         partitions: args.partitions,
@@ -153,24 +183,21 @@ pub fn dbinit(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
         replica: args.replica,
     };
     let report = dbinit::dbinit(&mut sql, SCHEMA, exchange::ALL, &options, &HISTORY)?;
-    if args.database.json {
-        let facts = json!({
-            "schema": SCHEMA,
-            "from_version": report.from_version,
-            "version": report.version,
-            "partitions": report.partitions,
-            "actions": report.actions,
-        });
-        println!("{facts:#}");
-        return Ok(ExitCode::SUCCESS);
+    if !args.database.json {
+        for action in &report.actions {
+            eprintln!("{action}");
+        }
+        if report.actions.is_empty() {
+            eprintln!("the schema {SCHEMA} needs no changes");
+        }
     }
-    for action in &report.actions {
-        eprintln!("{action}");
-    }
-    if report.actions.is_empty() {
-        eprintln!("the schema {SCHEMA} needs no changes");
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(Some(json!({
+        "schema": SCHEMA,
+        "from_version": report.from_version,
+        "version": report.version,
+        "partitions": report.partitions,
+        "actions": report.actions,
+    })))
 }
 
 /// Asks on a terminal before rows are dropped; scripts confirm with the option.

@@ -1,6 +1,7 @@
 //! `batzen exchange`: run the exchange, its workers, and the offline key tool; inspect its books.
 
 mod database;
+mod garbage;
 mod kyc;
 mod kyc_test;
 mod transfers;
@@ -278,7 +279,7 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
             services::block_on(work(Worker::Drain, args, WorkerOptions::default(), None))
         }
         ExchangeCommand::Kyc(args) => kyc::run(args),
-        ExchangeCommand::Dbinit(args) => database::dbinit(&args),
+        ExchangeCommand::Dbinit(args) => services::block_on(database::dbinit(args)),
         ExchangeCommand::Maintain(args) => database::maintain(&args),
         ExchangeCommand::Replication(args) => database::replication(&args),
         ExchangeCommand::Totals(args) => show_totals(&args),

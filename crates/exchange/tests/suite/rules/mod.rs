@@ -5,6 +5,7 @@
 mod aggregation;
 mod coins;
 mod compare;
+mod garbage;
 mod generate;
 mod kyc;
 mod leases;

@@ -1,0 +1,324 @@
+//! Garbage collection (semantics R11 and chapter 11): removes rows that nobody needs any more.
+//!
+//! No sum changes. What the removed rows added to the balance sheet is added to `collected_sums` in the same
+//! commit. And no removed row is missed:
+//!
+//! * *A reserve* that is credited again begins anew. All its withdrawals are of denominations that have
+//!   expired for good, so neither can they be repeated nor their coins be recouped into it. The bank's rows
+//!   that credited it are behind the cursor of their account, so they are not imported again. Requests that
+//!   its owner signed have a time, which is too old to be accepted again ([`COLLECT_DELAY`]).
+//! * *A transfer* is not executed again, because only its row could cause that. Its identifier stays in
+//!   `wire_out` or `past_transfers`, so no other transfer gets it.
+//! * *A nonce* must never be signed under twice with one key, since two signatures reveal the key. Whatever
+//!   was signed under it was signed with a denomination that can no longer be withdrawn, and of which nothing
+//!   is signed any more. With a newer denomination the nonce is as good as new, because the values that a
+//!   signature needs derive from both.
+
+use std::collections::BTreeMap;
+
+use batzen_crypto::Wtid;
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::{Duration, MoneySum, Timestamp};
+use batzen_store::Table;
+use batzen_tables::exchange::{
+    AccountKey, Cipher, CloseRequests, Closings, CollectedKey, CollectedRow, CollectedSums, CollectedTerm,
+    CsNonces, Cursors, HistoryRequests, NonceKind, PastTransferRow, PastTransfers, Prepared, PreparedRow,
+    PurseMerges, RecoupCredits, ReserveAccounts, ReserveKey, ReserveOpens, ReservePub, ReserveRow, Reserves,
+    ReservesIn, Reveals, TransferKind, Withdrawals, WtidKey,
+};
+
+use super::{Collect, Collected, DenomTerms, ExchangeRules, NonceCandidate, Refusal, ReserveCandidate};
+
+/// How long everything must be over before it is removed: much longer than any request, lease or page of a
+/// worker lives, and than clocks differ.
+pub const COLLECT_DELAY: Duration = Duration::from_days(1);
+
+/// The maximum number of rows that belong to one reserve, so that one commit can remove them all. Reserves
+/// with more are kept.
+pub const COLLECT_ROWS_MAX: usize = 5_000;
+
+/// Whether a time has passed long ago.
+#[must_use]
+pub fn is_over(time: Timestamp, now: Timestamp) -> bool {
+    time.saturating_add(COLLECT_DELAY) < now
+}
+
+/// Whether a reserve's own row allows its removal.
+#[must_use]
+pub fn is_reserve_over(reserve: &ReserveRow, now: Timestamp) -> bool {
+    reserve.balance.is_zero() && is_over(reserve.gc, now) && is_over(reserve.expiration, now)
+}
+
+/// Whether a transfer's row may be removed.
+#[must_use]
+pub fn is_transfer_over(transfer: &PreparedRow, now: Timestamp) -> bool {
+    transfer.failed.is_none() && transfer.finished.is_some_and(|finished| is_over(finished, now))
+}
+
+/// What removed rows added to the balance sheet.
+#[derive(Default)]
+struct Sums(BTreeMap<CollectedTerm, MoneySum>);
+
+impl Sums {
+    fn add(&mut self, term: CollectedTerm, amount: impl Into<MoneySum>) -> Result<(), Refusal> {
+        let sum = self.0.entry(term).or_default();
+        *sum = sum.checked_add(amount).map_err(|_| Refusal::Overflow)?;
+        Ok(())
+    }
+
+    fn store(self, rows: &mut WorkingSet) -> Result<(), Refusal> {
+        for (term, sum) in self.0 {
+            let key = CollectedKey { term };
+            let before = rows.get::<CollectedSums>(&key).map_or(MoneySum::ZERO, CollectedRow::sum);
+            let units = before.checked_add(sum).map_err(|_| Refusal::Overflow)?.units();
+            rows.put::<CollectedSums>(&key, CollectedRow { units });
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn plan(command: &Collect, plan: &mut Plan) {
+    match command {
+        Collect::Reserves(candidates) => {
+            plan_sums(plan);
+            candidates.iter().for_each(|candidate| plan_reserve(candidate, plan));
+        }
+        Collect::Transfers(wtids) => {
+            plan_sums(plan);
+            for wtid in wtids {
+                plan.row::<Prepared>(WtidKey { wtid: *wtid });
+                plan.row::<PastTransfers>(WtidKey { wtid: *wtid });
+            }
+        }
+        Collect::Nonces(candidates) => {
+            for candidate in candidates {
+                plan.row::<CsNonces>(candidate.key.clone());
+                candidate.melt.iter().for_each(|melt| plan.row::<Reveals>(melt.clone()));
+            }
+        }
+    }
+}
+
+fn plan_sums(plan: &mut Plan) {
+    for term in CollectedTerm::ALL {
+        plan.row::<CollectedSums>(CollectedKey { term });
+    }
+}
+
+fn plan_reserve(candidate: &ReserveCandidate, plan: &mut Plan) {
+    let reserve_pub = candidate.reserve_pub;
+    plan.row::<Reserves>(ReserveKey { reserve_pub });
+    plan.row::<ReserveAccounts>(ReserveKey { reserve_pub });
+    plan.group::<ReservesIn>(ReservesIn::BY_RESERVE, &reserve_pub);
+    plan.group::<Withdrawals>(Withdrawals::BY_RESERVE, &reserve_pub);
+    plan.group::<Closings>(Closings::BY_RESERVE, &reserve_pub);
+    plan.group::<RecoupCredits>(RecoupCredits::BY_RESERVE, &reserve_pub);
+    plan.group::<HistoryRequests>(HistoryRequests::BY_RESERVE, &reserve_pub);
+    plan.group::<ReserveOpens>(ReserveOpens::BY_RESERVE, &reserve_pub);
+    plan.group::<CloseRequests>(CloseRequests::BY_RESERVE, &reserve_pub);
+    plan.group::<PurseMerges>(PurseMerges::BY_RESERVE, &reserve_pub);
+    for account in &candidate.accounts {
+        plan.row::<Cursors>(AccountKey { account: *account });
+    }
+    for wtid in &candidate.wtids {
+        plan.row::<Prepared>(WtidKey { wtid: *wtid });
+    }
+}
+
+/// Removes all of a reserve's rows in a table.
+fn take<T: Table>(
+    rows: &mut WorkingSet,
+    index: u8,
+    reserve_pub: &ReservePub,
+    collected: &mut Collected,
+) -> Vec<T::Row> {
+    let group: Vec<(T::Key, T::Row)> = rows
+        .group::<T>(index, reserve_pub)
+        .into_iter()
+        .map(|(key, row)| (key.clone(), row.clone()))
+        .collect();
+    collected.rows += group.len() as u64;
+    for (key, _) in &group {
+        rows.delete::<T>(key);
+    }
+    group.into_iter().map(|(_, row)| row).collect()
+}
+
+impl ExchangeRules {
+    pub(super) fn collect(
+        &self,
+        rows: &mut WorkingSet,
+        command: &Collect,
+        now: Timestamp,
+    ) -> Result<Collected, Refusal> {
+        let mut collected = Collected::default();
+        match command {
+            Collect::Reserves(candidates) => {
+                let mut sums = Sums::default();
+                for candidate in candidates {
+                    if self.is_collectable(rows, candidate, now) {
+                        self.collect_reserve(rows, candidate.reserve_pub, &mut sums, &mut collected)?;
+                    }
+                }
+                sums.store(rows)?;
+            }
+            Collect::Transfers(wtids) => collect_transfers(rows, wtids, now, &mut collected)?,
+            Collect::Nonces(candidates) => self.collect_nonces(rows, candidates, now, &mut collected),
+        }
+        Ok(collected)
+    }
+
+    /// Whether nobody needs a reserve and the rows that belong to it any more.
+    fn is_collectable(&self, rows: &WorkingSet, candidate: &ReserveCandidate, now: Timestamp) -> bool {
+        let reserve_pub = &candidate.reserve_pub;
+        let key = ReserveKey { reserve_pub: *reserve_pub };
+        if !rows.get::<Reserves>(&key).is_some_and(|reserve| is_reserve_over(reserve, now)) {
+            return false;
+        }
+        if rows.get::<ReserveAccounts>(&key).is_some_and(|account| account.purses_active > 0) {
+            return false;
+        }
+        // A merge belongs to its purse, which is still there.
+        if !rows.group::<PurseMerges>(PurseMerges::BY_RESERVE, reserve_pub).is_empty() {
+            return false;
+        }
+        let is_imported = |account, bank_row| {
+            candidate.accounts.contains(&account)
+                && rows.get::<Cursors>(&AccountKey { account }).is_some_and(|row| row.bank_row >= bank_row)
+        };
+        let is_paid = |wtid| {
+            candidate.wtids.contains(&wtid)
+                && rows.get::<Prepared>(&WtidKey { wtid }).is_none_or(|row| row.finished.is_some())
+        };
+        let is_expired = |terms: DenomTerms| is_over(terms.expire_legal, now);
+        rows.group::<ReservesIn>(ReservesIn::BY_RESERVE, reserve_pub)
+            .iter()
+            .all(|(key, row)| is_over(row.time, now) && is_imported(key.account, key.bank_row))
+            && rows
+                .group::<Withdrawals>(Withdrawals::BY_RESERVE, reserve_pub)
+                .iter()
+                .all(|(_, row)| is_over(row.time, now) && self.denoms.get(row.denom).is_some_and(is_expired))
+            && rows
+                .group::<Closings>(Closings::BY_RESERVE, reserve_pub)
+                .iter()
+                .all(|(_, row)| is_over(row.time, now) && (row.paid.is_zero() || is_paid(row.wtid)))
+            && rows
+                .group::<RecoupCredits>(RecoupCredits::BY_RESERVE, reserve_pub)
+                .iter()
+                .all(|(_, row)| is_over(row.time, now))
+            && rows
+                .group::<HistoryRequests>(HistoryRequests::BY_RESERVE, reserve_pub)
+                .iter()
+                .all(|(key, _)| is_over(key.request_time, now))
+            && rows
+                .group::<ReserveOpens>(ReserveOpens::BY_RESERVE, reserve_pub)
+                .iter()
+                .all(|(key, _)| is_over(key.request_time, now))
+            && rows
+                .group::<CloseRequests>(CloseRequests::BY_RESERVE, reserve_pub)
+                .iter()
+                .all(|(key, row)| row.done && is_over(key.request_time, now))
+    }
+
+    fn collect_reserve(
+        &self,
+        rows: &mut WorkingSet,
+        reserve_pub: ReservePub,
+        sums: &mut Sums,
+        collected: &mut Collected,
+    ) -> Result<(), Refusal> {
+        for row in take::<ReservesIn>(rows, ReservesIn::BY_RESERVE, &reserve_pub, collected) {
+            sums.add(CollectedTerm::WiredIn, row.amount)?;
+        }
+        for row in take::<Withdrawals>(rows, Withdrawals::BY_RESERVE, &reserve_pub, collected) {
+            let terms = self.terms(row.denom, 0)?;
+            sums.add(CollectedTerm::Issued, terms.value)?;
+            sums.add(CollectedTerm::WithdrawFees, terms.fee_withdraw)?;
+        }
+        for row in take::<Closings>(rows, Closings::BY_RESERVE, &reserve_pub, collected) {
+            let rest = row.amount.checked_sub(row.fee).and_then(|rest| rest.checked_sub(row.paid));
+            sums.add(CollectedTerm::ClosingFees, row.fee)?;
+            sums.add(CollectedTerm::ClosingRounding, rest.expect("a closing pays at most the rest"))?;
+            sums.add(CollectedTerm::ClosingsPaid, row.paid)?;
+        }
+        for row in take::<HistoryRequests>(rows, HistoryRequests::BY_RESERVE, &reserve_pub, collected) {
+            sums.add(CollectedTerm::HistoryFees, row.fee)?;
+        }
+        for row in take::<ReserveOpens>(rows, ReserveOpens::BY_RESERVE, &reserve_pub, collected) {
+            sums.add(CollectedTerm::AccountFees, row.payment)?;
+        }
+        take::<RecoupCredits>(rows, RecoupCredits::BY_RESERVE, &reserve_pub, collected);
+        take::<CloseRequests>(rows, CloseRequests::BY_RESERVE, &reserve_pub, collected);
+        let key = ReserveKey { reserve_pub };
+        if rows.get::<ReserveAccounts>(&key).is_some() {
+            rows.delete::<ReserveAccounts>(&key);
+            collected.rows += 1;
+        }
+        rows.delete::<Reserves>(&key);
+        collected.rows += 1;
+        collected.removed += 1;
+        Ok(())
+    }
+
+    fn collect_nonces(
+        &self,
+        rows: &mut WorkingSet,
+        candidates: &[NonceCandidate],
+        now: Timestamp,
+        collected: &mut Collected,
+    ) {
+        let ended_max = self.signing_ended_max(now);
+        for NonceCandidate { key, melt } in candidates {
+            let Some(lock) = rows.get::<CsNonces>(key) else { continue };
+            let is_unused = match (key.kind, melt) {
+                (NonceKind::Withdraw, _) => true,
+                // A reveal may be much later than its melt, and sign with denominations that are newer.
+                (NonceKind::Melt, Some(melt)) if melt.rc == lock.operation => rows
+                    .get::<Reveals>(melt)
+                    .is_none_or(|reveal| reveal.fresh.0.iter().all(|coin| coin.denom.0 <= ended_max)),
+                (NonceKind::Melt, _) => false,
+            };
+            if is_unused && lock.denom_max <= ended_max {
+                rows.delete::<CsNonces>(key);
+                collected.removed += 1;
+                collected.rows += 1;
+            }
+        }
+    }
+
+    /// The serial up to which no denomination signs under a nonce any more.
+    #[must_use]
+    pub fn signing_ended_max(&self, now: Timestamp) -> u32 {
+        self.denoms.all_up_to(|terms| terms.cipher != Cipher::Cs || is_over(terms.expire_withdraw, now))
+    }
+}
+
+fn collect_transfers(
+    rows: &mut WorkingSet,
+    wtids: &[Wtid],
+    now: Timestamp,
+    collected: &mut Collected,
+) -> Result<(), Refusal> {
+    let mut sums = Sums::default();
+    for wtid in wtids {
+        let key = WtidKey { wtid: *wtid };
+        let Some(transfer) = rows.get::<Prepared>(&key).filter(|row| is_transfer_over(row, now)) else {
+            continue;
+        };
+        let (kind, amount) = (transfer.kind, transfer.amount);
+        let term = match kind {
+            TransferKind::Aggregate => CollectedTerm::MerchantTransfers,
+            TransferKind::Closing => CollectedTerm::ClosingTransfers,
+            TransferKind::Drain => CollectedTerm::DrainTransfers,
+        };
+        sums.add(term, amount)?;
+        rows.delete::<Prepared>(&key);
+        // The identifiers of transfers to merchants are in wire_out.
+        if kind != TransferKind::Aggregate {
+            rows.insert::<PastTransfers>(&key, PastTransferRow { kind });
+        }
+        collected.removed += 1;
+        collected.rows += 1;
+    }
+    sums.store(rows)
+}

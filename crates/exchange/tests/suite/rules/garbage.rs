@@ -1,0 +1,349 @@
+//! Rules R11 and X1 to X4: garbage collection removes what nobody needs and changes no sum.
+
+use batzen_crypto::{Cipher, CsNonce, EddsaPublicKey, HashCode, Wtid};
+use batzen_exchange::reads::garbage::{nonce_candidates, reserve_candidates};
+use batzen_exchange::reads::read;
+use batzen_exchange::rules::garbage::{COLLECT_DELAY, is_transfer_over};
+use batzen_exchange::rules::{
+    CloseReserve, Closed, Collect, Collected, Command, DenomProblem, Outcome, Refusal, RequestClose,
+    ReserveHistory, RulesConfig,
+};
+use batzen_protocol::Duration;
+use batzen_store::{ChangeSet, CommitOutcome, Record};
+use batzen_tables::exchange::{
+    Closings, CsNonceKey, CsNonces, DenomSerial, HistoryRequests, NonceKind, PastTransfers, Prepared,
+    ReserveKey, Reserves, ReservesIn, WireFeeKey, WireFeeRow, WireFees, WireOut, Withdrawals,
+};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use crate::rules::compare::{check, with_coins};
+use crate::rules::generate::ops;
+use crate::rules::world::*;
+
+/// How long reserves are kept, in seconds.
+const KEPT_S: u64 = 4_000;
+
+fn kept_for(seconds: u64) -> RulesConfig {
+    RulesConfig { legal_reserve_expiration: Duration::from_secs(seconds), ..config() }
+}
+
+fn world() -> World {
+    World::with(&denoms(), kept_for(KEPT_S), |rules| rules)
+}
+
+/// The delay, in seconds.
+fn delay_s() -> u64 {
+    COLLECT_DELAY.as_secs().unwrap()
+}
+
+fn run(world: &World, command: Collect) -> Collected {
+    match world.ok(Command::Collect(command)) {
+        Outcome::Collect(collected) => collected,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn collect_transfers(world: &World) -> Collected {
+    let rows = world.store.all::<Prepared>().unwrap();
+    run(world, Collect::Transfers(rows.into_iter().map(|found| found.key.wtid).collect()))
+}
+
+fn collect_reserves(world: &World) -> Collected {
+    let found = world.store.all::<Reserves>().unwrap();
+    let candidates = reserve_candidates(&world.store, &found).unwrap();
+    run(world, Collect::Reserves(candidates.into_iter().map(|(candidate, _)| candidate).collect()))
+}
+
+fn collect_nonces(world: &World) -> Collected {
+    let found = world.store.all::<CsNonces>().unwrap();
+    run(world, Collect::Nonces(nonce_candidates(&world.store, found).unwrap()))
+}
+
+/// Collects everything, and asserts that no sum changes.
+fn collect(world: &World) -> [u64; 3] {
+    let before = world.totals();
+    let removed = [collect_transfers(world), collect_reserves(world), collect_nonces(world)];
+    assert_eq!(world.totals(), before, "collecting garbage changes no sum");
+    removed.map(|collected| collected.removed)
+}
+
+fn rows(world: &World) -> [u64; 5] {
+    let store = &world.store;
+    [
+        store.count::<Reserves>().unwrap(),
+        store.count::<ReservesIn>().unwrap(),
+        store.count::<Withdrawals>().unwrap(),
+        store.count::<Closings>().unwrap(),
+        store.count::<HistoryRequests>().unwrap(),
+    ]
+}
+
+fn close_as(reserve_pub: EddsaPublicKey, sender: u8, wtid_n: u8) -> Command {
+    Command::CloseReserve(CloseReserve {
+        reserve_pub,
+        request_time: None,
+        h_payto: h_payto(sender),
+        method: METHOD.to_owned(),
+        account: account(),
+        wtid: wtid(wtid_n),
+        request_uid: HashCode::random(),
+    })
+}
+
+/// Closes reserve `n`. Returns the transfer's identifier.
+fn close(world: &World, n: u8, wtid_n: u8) -> Wtid {
+    match world.ok(close_as(reserve(n), n, wtid_n)) {
+        Outcome::CloseReserve(Closed::Closed { wtid, .. }) => wtid,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn history(n: u8, time_s: u64, fee: &str) -> Command {
+    Command::ReserveHistory(ReserveHistory {
+        reserve_pub: reserve(n),
+        request_time: at(time_s),
+        fee: m(fee),
+        reserve_sig: sig(1),
+    })
+}
+
+#[test]
+fn an_empty_reserve_goes_with_all_that_belongs_to_it() {
+    let world = world();
+    world.fund(1, 1, "12.5");
+    world.ok(withdraw(1, &[(1, 1), (2, 2)], true));
+    world.ok(history(1, 5, "0.4"));
+    world.fund(2, 2, "5");
+    assert_eq!(rows(&world), [2, 2, 2, 0, 1]);
+    // Its time is not over.
+    world.advance(delay_s() + KEPT_S);
+    assert_eq!(collect(&world), [0, 0, 0]);
+    world.advance(1);
+    let collected = collect_reserves(&world);
+    assert_eq!(collected, Collected { removed: 1, rows: 5 });
+    assert_eq!(rows(&world), [1, 1, 0, 0, 0]);
+    // Reserve 2 has money.
+    assert_eq!(world.balance(2), m("5"));
+    assert_eq!(collect(&world), [0, 0, 0]);
+}
+
+#[test]
+fn money_that_comes_back_to_a_removed_reserve_is_paid_once() {
+    let world = world();
+    world.fund(1, 1, "2");
+    world.ok(withdraw(1, &[(1, 3)], false));
+    world.advance(1_000);
+    assert_eq!(close(&world, 1, 7), Wtid::from_bytes(*reserve(1).as_bytes()));
+    world.advance(KEPT_S + delay_s() + 1);
+    // The bank has not paid yet.
+    assert_eq!(collect(&world), [0, 0, 1]);
+    assert_eq!(world.transfer_all().len(), 1);
+    world.advance(delay_s());
+    assert_eq!(collect(&world), [0, 1, 0], "the transfer is too young, but it is done");
+    world.advance(1);
+    assert_eq!(collect(&world), [1, 0, 0]);
+    assert_eq!(rows(&world), [0; 5]);
+    assert!(world.transfer_all().is_empty());
+
+    // A reserve that is gone is unknown.
+    assert_eq!(world.refused(withdraw(1, &[(1, 3)], false)), expired(3));
+    assert_eq!(world.refused(history(1, 5, "1")), Refusal::HistoryUnaffordable);
+    assert_eq!(world.run(close_as(reserve(1), 1, 8)), Ok(Outcome::CloseReserve(Closed::NotDue)));
+
+    // The same key again: the old withdrawal is not repeated, and the transfer gets an identifier of its own.
+    let sum_before = world.totals();
+    world.fund(1, 2, "3");
+    assert_eq!(world.balance(1), m("3"));
+    assert_eq!(world.refused(withdraw(1, &[(1, 3)], false)), expired(3));
+    let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
+    assert_eq!(statement.items.len(), 1, "its history begins anew");
+    assert_eq!(world.totals().wired_in, sum_before.wired_in.checked_add(m("3")).unwrap());
+}
+
+fn expired(serial: u32) -> Refusal {
+    let problem = DenomProblem::Expired;
+    Refusal::DenominationUnusable { index: 0, denom: DenomSerial(serial), problem }
+}
+
+/// Fees for a time as late as that of the second closing.
+fn late_fees(world: &World) {
+    let mut changes = ChangeSet::new();
+    changes.insert::<WireFees>(
+        &WireFeeKey { method: METHOD.to_owned(), start: at(5_000) },
+        &WireFeeRow { end: at(10_000_000), wire_fee: m("0.01"), closing_fee: m("0.01"), master_sig: sig(0) },
+    );
+    assert_eq!(world.store.commit(&changes).unwrap(), CommitOutcome::Committed);
+}
+
+#[test]
+fn an_identifier_of_a_removed_transfer_is_not_used_again() {
+    let world = world();
+    late_fees(&world);
+    world.fund(1, 1, "2");
+    world.advance(600);
+    close(&world, 1, 7);
+    world.fund(1, 2, "2");
+    world.advance(600);
+    // The second closing has a random identifier, which anybody may choose as the key of a reserve.
+    assert_eq!(close(&world, 1, 7), wtid(7));
+    world.transfer_all();
+    world.advance(KEPT_S + delay_s() + 1);
+    assert_eq!(collect(&world), [2, 1, 0]);
+    assert_eq!(world.store.count::<PastTransfers>().unwrap(), 2);
+
+    world.fund(1, 3, "4");
+    world.advance(600);
+    assert_eq!(close(&world, 1, 8), wtid(8), "its own key was used as an identifier");
+    let chosen = EddsaPublicKey::from_bytes([7; 32]);
+    let Command::Credits(mut page) = credits(&[(1, 4, "4", 1, world.now())], 4) else { panic!() };
+    page.credits[0].reserve_pub = chosen;
+    world.ok(Command::Credits(page));
+    world.advance(600);
+    let taken = world.run(close_as(chosen, 1, 7));
+    assert_eq!(taken, Err(Refusal::WtidTaken));
+    let Ok(Outcome::CloseReserve(Closed::Closed { wtid: used, .. })) = world.run(close_as(chosen, 1, 9))
+    else {
+        panic!()
+    };
+    assert_eq!(used, wtid(9));
+    assert_eq!(world.transfer_all().len(), 2);
+}
+
+#[test]
+fn a_reserve_stays_as_long_as_anything_may_need_it() {
+    // The denomination is not forgotten yet.
+    let mut late = denoms();
+    late[0].1.expire_legal = at(10_000_000);
+    let world = World::with(&late, kept_for(KEPT_S), |rules| rules);
+    world.fund(1, 1, "10.1");
+    world.ok(withdraw(1, &[(1, 1)], false));
+    // It has an order to close it, which the closer has not seen.
+    world.fund(2, 2, "3.01");
+    world.ok(Command::RequestClose(RequestClose {
+        reserve_pub: reserve(2),
+        request_time: at(3),
+        requested: None,
+        h_payto: h_payto(2),
+        payto_uri: payto(2),
+        method: METHOD.to_owned(),
+        reserve_sig: sig(1),
+    }));
+    world.ok(withdraw(2, &[(2, 3), (3, 2)], true));
+    // It was asked for its history a moment ago, with all that it had.
+    world.fund(3, 3, "1");
+    // Nothing speaks against this one.
+    world.fund(4, 4, "2");
+    world.ok(withdraw(4, &[(4, 2)], false));
+    world.advance(KEPT_S + delay_s() + 1);
+    world.ok(history(3, KEPT_S + delay_s(), "1"));
+    let all = world.store.all::<Reserves>().unwrap();
+    let mut candidates: Vec<_> =
+        reserve_candidates(&world.store, &all).unwrap().into_iter().map(|(candidate, _)| candidate).collect();
+    // A candidate that does not name what its rows depend on is not removed either.
+    let accounts = std::mem::take(&mut candidates[3].accounts);
+    assert_eq!(run(&world, Collect::Reserves(candidates.clone())), Collected::default());
+    candidates[3].accounts = accounts;
+    assert_eq!(run(&world, Collect::Reserves(candidates)).removed, 1);
+    assert!(read::reserve(&world.store, reserve(4)).unwrap().is_none());
+    world.totals();
+}
+
+#[test]
+fn a_transfer_that_the_bank_has_not_executed_long_ago_stays() {
+    let world = world();
+    world.fund(1, 1, "10.1");
+    world.ok(withdraw(1, &[(1, 1)], false));
+    world.ok(Command::Deposit(deposit(&[(1, 1, "5")], (1, 1, 1), (0, 0))));
+    world.advance(10);
+    world.aggregate_all();
+    world.advance(2 * delay_s());
+    assert_eq!(collect_transfers(&world), Collected::default(), "it is not executed");
+    assert_eq!(world.transfer_all().len(), 1);
+    world.advance(delay_s());
+    assert_eq!(collect_transfers(&world), Collected::default(), "it was executed a moment ago");
+    world.advance(1);
+    let row = world.store.all::<Prepared>().unwrap().pop().unwrap();
+    assert!(is_transfer_over(&row.row, world.now()));
+    let before = world.totals();
+    assert_eq!(collect_transfers(&world), Collected { removed: 1, rows: 1 });
+    assert_eq!(world.totals(), before);
+    // What the merchant was paid for is still known, and its identifier is taken.
+    assert_eq!(world.store.count::<PastTransfers>().unwrap(), 0);
+    assert!(world.store.get::<WireOut>(&row.key).unwrap().is_some());
+}
+
+fn lock(kind: NonceKind, n: u8) -> CsNonceKey {
+    CsNonceKey { kind, nonce: CsNonce::from_bytes([n; 32]) }
+}
+
+#[test]
+fn a_nonce_stays_locked_as_long_as_its_denominations_sign() {
+    let mut terms = denoms();
+    // A denomination that begins when the first one has ended.
+    let (_, mut next) = denom(4, Cipher::Cs, "1", ["0.01", "0", "0", "0.01"]);
+    next.expire_withdraw = at(10 * delay_s());
+    next.expire_deposit = at(11 * delay_s());
+    next.expire_legal = at(12 * delay_s());
+    let world = World::with(&terms, kept_for(KEPT_S), |rules| rules);
+    world.fund(1, 1, "1000");
+    world.ok(withdraw(1, &[(1, 1), (5, 3)], true));
+    world.ok(melt(1, 1, "5", 1, 0, Some(7)));
+    world.ok(melt(1, 1, "2", 2, 0, Some(8)));
+    // Both melts are older than the denomination that one of them is revealed with.
+    terms.push((DenomSerial(4), next.clone()));
+    world.denoms.insert(DenomSerial(4), &next);
+    world.ok(reveal(1, 1, &[(20, 4)], Some(7), 0));
+    world.advance(1_000 + delay_s());
+    assert_eq!(collect_nonces(&world).removed, 0);
+    world.advance(1);
+    assert_eq!(collect_nonces(&world).removed, 2);
+    assert!(
+        world.store.get::<CsNonces>(&lock(NonceKind::Melt, 7)).unwrap().is_some(),
+        "it signed for the new one"
+    );
+    assert!(world.store.get::<CsNonces>(&lock(NonceKind::Melt, 8)).unwrap().is_none());
+    assert!(world.store.get::<CsNonces>(&lock(NonceKind::Withdraw, 1)).unwrap().is_none());
+    // Under the first key the nonce signs nothing any more; under the second it is as good as new, once.
+    assert_eq!(world.refused(withdraw(1, &[(9, 3)], false)), expired(3));
+    let with_nonce = |planchet, serial, n| {
+        let Command::Withdraw(mut command) = withdraw(1, &[(planchet, serial)], false) else { panic!() };
+        command.planchets[0].nonce = Some(CsNonce::from_bytes([n; 32]));
+        Command::Withdraw(command)
+    };
+    world.ok(with_nonce(10, 4, 1));
+    assert_eq!(world.refused(with_nonce(11, 4, 1)), Refusal::NonceReuse { index: 0 });
+    // The melt that kept its lock cannot sign with another one's planchets; the repetition is answered.
+    assert!(world.run(reveal(1, 1, &[(20, 4)], Some(7), 1)).is_ok());
+    // The reveal of a melt whose lock was removed locks its secret again.
+    world.ok(reveal(1, 2, &[(21, 4)], Some(8), 0));
+    assert!(world.store.get::<CsNonces>(&lock(NonceKind::Melt, 8)).unwrap().is_some());
+    assert_eq!(collect_nonces(&world).removed, 0);
+    world.advance(10 * delay_s());
+    assert_eq!(collect_nonces(&world).removed, 3);
+}
+
+#[test]
+fn whatever_happened_before_collecting_changes_no_sum() {
+    let mut runner = TestRunner::deterministic();
+    let mut removed = [0; 3];
+    for _ in 0..24 {
+        let steps = with_coins(ops(150..151).new_tree(&mut runner).unwrap().current());
+        let world = World::new();
+        check(&world, &steps, &[20]).unwrap();
+        world.aggregate_all();
+        world.transfer_all();
+        for years in [3, 3, 3] {
+            world.advance(years * 365 * 24 * 3_600);
+            for (sum, count) in removed.iter_mut().zip(collect(&world)) {
+                *sum += count;
+            }
+        }
+        // All that is left of a removed reserve is what it added to the sums.
+        for found in world.store.all::<Withdrawals>().unwrap() {
+            let key = ReserveKey { reserve_pub: found.key.reserve_pub };
+            assert!(world.store.get::<Reserves>(&key).unwrap().is_some(), "{:?}", key.to_bytes());
+        }
+    }
+    assert!(removed.iter().all(|count| *count > 0), "{removed:?}");
+}
