@@ -19,6 +19,7 @@ pub mod conformance;
 mod domain;
 pub mod embedded;
 mod error;
+mod layout;
 pub mod memory;
 mod record;
 mod store;
@@ -31,6 +32,7 @@ pub use backend::{
 };
 pub use column::{Column, ColumnKind, ColumnType, List, put_bytes, take, take_array, take_bytes};
 pub use error::{DecodeError, Result, StoreError};
+pub use layout::{LAYOUT_MAX, Layout, UpgradeFn};
 pub use record::{ColumnDef, Record};
 pub use store::{Answers, AskedGroup, AskedRow, Found, Reads, Store, Stored, prefix_successor};
 pub use table::{IndexDef, IndexEntries, IndexEntriesFn, IndexKind, Table, TableDef, VSHARD_COUNT, vshard};

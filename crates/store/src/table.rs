@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher24;
 
-use crate::{Column, ColumnDef, DecodeError, Record};
+use crate::{Column, ColumnDef, DecodeError, Layout, Record};
 
 /// How an index finds rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub struct TableDef {
     pub key_columns: &'static [ColumnDef],
     /// The columns of the row, without those of the key.
     pub row_columns: &'static [ColumnDef],
+    /// The layouts that rows had before: see [`TableDef::layouts`].
+    pub layouts: &'static [Layout],
     /// How many leading bytes of the key form the shard key, which identifies the owner of the row.
     pub shard_bytes: usize,
     /// The secondary indexes.
@@ -90,6 +92,7 @@ impl TableDef {
             version: 0,
             key_columns: T::Key::COLUMNS,
             row_columns: T::Row::COLUMNS,
+            layouts: &[],
             shard_bytes: usize::MAX,
             indexes: &[],
             queue: &[],

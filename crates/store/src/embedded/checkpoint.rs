@@ -59,7 +59,11 @@ pub(crate) struct Checkpoint {
 pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
     let describe = |table: &&'static TableDef| {
         let TableDef { id, version, indexes, key_columns, row_columns, .. } = table;
-        format!("{id} {version} {indexes:?} {key_columns:?} {row_columns:?}")
+        let mut text = format!("{id} {version} {indexes:?} {key_columns:?} {row_columns:?}");
+        if table.layout() > 0 {
+            text += &format!(" layout {}", table.layout());
+        }
+        text
     };
     let mut text: Vec<String> = tables.iter().map(describe).collect();
     text.sort();

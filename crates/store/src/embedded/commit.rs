@@ -137,6 +137,7 @@ impl Core {
                     (None, Some(before)) => before.serial(),
                     (None, None) => unreachable!("such effects were dropped"),
                 },
+                layout: if effect.after.is_some() { effect.table.layout() } else { 0 },
                 key: effect.key,
                 row: effect.after.map(|(row, _)| row),
             };

@@ -9,20 +9,26 @@
 //! bytes that clients store can never pass for a frame, nor can a frame that the disk wrote to the wrong
 //! place.
 //!
+//! Each record has the number of its row's layout (`migrate.rs`). A manifest that names layouts has format 3, so
+//! that programs that know no layouts refuse the store.
+//!
 //! The seal consists of the CRC-32C of the records' part in each 512-byte sector of the file, and an end word
 //! that is never zero. It distinguishes an interrupted write, which leaves sectors unchanged (zeros), from
 //! damage, which changes written data: see `tail.rs` and docs/decisions/0001-damaged-tail.md. Frames of
 //! format 1 have no seal, but one checksum over the records.
 
+use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::path::Path;
 
 use siphasher::sip::SipHasher24;
 
-use crate::{Result, StoreError};
+use crate::{LAYOUT_MAX, Result, StoreError};
 
-/// The format that this program writes.
+/// The format of the journal that this program writes.
 pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The format of a manifest that names layouts of rows.
+pub(crate) const MANIFEST_VERSION_LAYOUTS: u32 = 3;
 /// The oldest format that this program reads. Opening such a store converts it.
 const FORMAT_VERSION_MIN: u32 = 1;
 /// The number of bytes that a disk writes as a whole or not at all.
@@ -43,6 +49,11 @@ pub(crate) const NUMBER_LIMIT: u64 = 1 << 62;
 const SEGMENT_MAGIC: &[u8; 8] = b"BATZSEG1";
 pub(crate) const FRAME_MAGIC: &[u8; 4] = b"BZF2";
 pub(crate) const FRAME_MAGIC_1: &[u8; 4] = b"BZF1";
+/// The first byte of a record: what it is, and above that the layout of its row.
+const ROW: u32 = 1;
+const TOMBSTONE: u32 = 2;
+const OP_MASK: u8 = 3;
+const LAYOUT_SHIFT: u32 = 2;
 const FRAME_END_MAGIC: &[u8; 4] = b"BZE2";
 /// The last word of a frame: a constant, and the checksum of the sectors' checksums a second time.
 pub(crate) const FRAME_END_BYTES: usize = 8;
@@ -287,6 +298,8 @@ pub(crate) struct RecordView<'a> {
     pub table: u16,
     pub birth: u32,
     pub serial: u64,
+    /// The layout of the row; 0 for a tombstone.
+    pub layout: u8,
     pub key: &'a [u8],
     /// None: the row was deleted.
     pub row: Option<&'a [u8]>,
@@ -297,7 +310,9 @@ impl<'a> RecordView<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         let row = self.row.unwrap_or_default();
-        let op: u32 = if self.row.is_some() { 1 } else { 2 };
+        let op: u32 =
+            if self.row.is_some() { ROW | u32::from(self.layout) << LAYOUT_SHIFT } else { TOMBSTONE };
+        assert!(self.layout <= LAYOUT_MAX, "layouts fit");
         assert!(self.birth < SEGMENT_NUMBER_LIMIT, "segment numbers fit");
         let key_bytes = u16::try_from(self.key.len()).expect("commit checked the key's length");
         let row_bytes = u32::try_from(row.len()).expect("commit checked the row's length");
@@ -332,15 +347,17 @@ impl<'a> RecordView<'a> {
             return Err("a record's checksum is wrong");
         }
         let (key, row) = record[RECORD_HEADER_BYTES..row_end].split_at(key_bytes);
-        let row = match record[0] {
-            1 => Some(row),
-            2 if row.is_empty() => None,
+        let (op, layout) = (record[0] & OP_MASK, record[0] >> LAYOUT_SHIFT);
+        let row = match u32::from(op) {
+            ROW => Some(row),
+            TOMBSTONE if row.is_empty() && layout == 0 => None,
             _ => return Err("a record of unknown kind"),
         };
         let view = RecordView {
             table: u16::from_le_bytes([record[4], record[5]]),
             birth: u32_at(record, 0) >> 8,
             serial: u64_at(record, 16),
+            layout,
             key,
             row,
         };
@@ -374,6 +391,17 @@ pub(crate) struct Manifest {
     /// Segments up to this number exist if and only if they are listed; later ones exist without gaps.
     pub segments_upto: u32,
     pub segments: Vec<u32>,
+    /// The layouts of rows by table; all rows of other tables have layout 0.
+    pub layouts: BTreeMap<u16, Layouts>,
+}
+
+/// The layouts of a table's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layouts {
+    /// The newest.
+    pub newest: u8,
+    /// The oldest that rows may still have. If it is not the newest, the rows are being migrated.
+    pub oldest: u8,
 }
 
 pub(crate) const MANIFEST_NAME: &str = "MANIFEST";
@@ -395,8 +423,13 @@ fn unhex(text: &str) -> Option<[u8; 16]> {
 impl Manifest {
     pub fn encode(&self) -> String {
         let segments: Vec<String> = self.segments.iter().map(ToString::to_string).collect();
+        let version = self.version_written();
+        let mut layouts = String::new();
+        for (table, Layouts { newest, oldest }) in &self.layouts {
+            layouts += &format!("layout {table} {newest} {oldest}\n");
+        }
         let body = format!(
-            "batzen-store {FORMAT_VERSION}\nid {}\nkey {}\nsegments-upto {}\nsegments {}\n",
+            "batzen-store {version}\nid {}\nkey {}\nsegments-upto {}\nsegments {}\n{layouts}",
             hex(&self.identity.id),
             hex(&self.identity.key),
             self.segments_upto,
@@ -405,15 +438,24 @@ impl Manifest {
         format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()))
     }
 
+    /// The format that the file gets.
+    pub fn version_written(&self) -> u32 {
+        if self.layouts.is_empty() { FORMAT_VERSION } else { MANIFEST_VERSION_LAYOUTS }
+    }
+
     pub fn decode(path: &Path, bytes: &[u8]) -> Result<Self> {
         let corrupt =
             |what: &str| StoreError::Corrupt { file: path.to_owned(), offset: 0, what: what.into() };
         let text = std::str::from_utf8(bytes).map_err(|_| corrupt("not text"))?;
         let first = text.lines().next().unwrap_or_default();
         let version = match first.strip_prefix("batzen-store ").map(str::parse::<u32>) {
-            Some(Ok(version)) if (FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) => version,
+            Some(Ok(version)) if (FORMAT_VERSION_MIN..=MANIFEST_VERSION_LAYOUTS).contains(&version) => {
+                version
+            }
             Some(Ok(version)) => {
-                let what = format!("a store of format {version}, this program reads up to {FORMAT_VERSION}");
+                let what = format!(
+                    "a store of format {version}, this program reads up to {MANIFEST_VERSION_LAYOUTS}"
+                );
                 return Err(StoreError::Format { file: path.to_owned(), what });
             }
             _ => return Err(corrupt("not a manifest")),
@@ -435,6 +477,20 @@ impl Manifest {
             return Err(corrupt("a segment's number is too large"));
         }
         let identity = Identity { id: bytes16("id")?, key: bytes16("key")? };
-        Ok(Self { version, identity, segments_upto, segments })
+        let layouts = body
+            .lines()
+            .filter_map(|line| line.strip_prefix("layout "))
+            .map(read_layouts)
+            .collect::<Option<BTreeMap<u16, Layouts>>>();
+        let layouts = layouts.ok_or_else(|| corrupt("bad layout"))?;
+        Ok(Self { version, identity, segments_upto, segments, layouts })
     }
+}
+
+fn read_layouts(text: &str) -> Option<(u16, Layouts)> {
+    let mut words = text.split(' ');
+    let table = words.next()?.parse().ok()?;
+    let (newest, oldest) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let is_valid = words.next().is_none() && oldest <= newest && newest <= LAYOUT_MAX;
+    is_valid.then_some((table, Layouts { newest, oldest }))
 }

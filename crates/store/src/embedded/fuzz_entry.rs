@@ -1,6 +1,7 @@
 //! The code that the fuzz target `store_loader` runs: it opens a store of arbitrary files on a disk in
 //! memory.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -99,7 +100,13 @@ pub fn load(data: &[u8]) {
     segments.dedup();
     if !has_manifest {
         let segments_upto = segments.last().copied().unwrap_or(0);
-        let manifest = Manifest { version: FORMAT_VERSION, identity: IDENTITY, segments_upto, segments };
+        let manifest = Manifest {
+            version: FORMAT_VERSION,
+            identity: IDENTITY,
+            segments_upto,
+            segments,
+            layouts: BTreeMap::new(),
+        };
         disk.create(&path(2)).expect("there is space");
         disk.tamper(&path(2), |bytes| *bytes = manifest.encode().into_bytes());
     }

@@ -22,6 +22,7 @@ mod format;
 pub mod fuzz_entry;
 mod index;
 mod maintain;
+mod migrate;
 mod recover;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
@@ -73,6 +74,8 @@ pub struct Options {
     pub compaction_dead_percent: u64,
     /// The maximum number of bytes that one step of compaction copies. Commits wait meanwhile.
     pub compaction_step_bytes: usize,
+    /// How many bytes of rows are migrated to a new layout at once. Only while the store is being opened.
+    pub migration_batch_bytes: usize,
     /// A checkpoint is written after this many bytes of journal.
     pub checkpoint_bytes: u64,
     /// How long commits that need a new segment are refused without another attempt after the disk was found
@@ -96,6 +99,7 @@ impl Default for Options {
             segment_bytes_max: 64 << 20,
             compaction_dead_percent: 50,
             compaction_step_bytes: 256 << 10,
+            migration_batch_bytes: 1 << 20,
             checkpoint_bytes: 256 << 20,
             full_pause: Duration::from_millis(500),
             background: true,
@@ -204,6 +208,8 @@ pub(crate) struct StoredRecord {
     pub table: u16,
     pub birth: u32,
     pub serial: u64,
+    /// The layout of the row. Only while a store is being opened may it be an older one.
+    pub layout: u8,
 }
 
 impl StoredRecord {
@@ -257,8 +263,8 @@ pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<Sto
         return Err(segment.corrupt(location.offset(), "an index names a deleted row"));
     };
     let (key_bytes, row_bytes) = (view.key.len(), row.len());
-    let (table, birth, serial) = (view.table, view.birth, view.serial);
-    Ok(StoredRecord { bytes, key_bytes, row_bytes, table, birth, serial })
+    let (table, birth, serial, layout) = (view.table, view.birth, view.serial, view.layout);
+    Ok(StoredRecord { bytes, key_bytes, row_bytes, table, birth, serial, layout })
 }
 
 /// Reads the live record of a table at a location that the index has for a key with that fingerprint.
@@ -483,10 +489,11 @@ impl EmbeddedStore {
     ///
     /// # Errors
     /// [`StoreError::InUse`] when another process has it open, [`StoreError::Corrupt`] when its data is
-    /// damaged, [`StoreError::Format`] when another version wrote it.
+    /// damaged, [`StoreError::Format`] when a newer program wrote it.
     pub fn open(path: impl AsRef<Path>, tables: &[&'static TableDef], options: Options) -> Result<Self> {
         let background = options.background;
         let core = Arc::new(recover::open(path.as_ref(), tables, options)?);
+        core.migrate(tables)?;
         let maintainer = background.then(|| Maintainer::start(&core));
         Ok(Self { core, maintainer: Mutex::new(maintainer) })
     }

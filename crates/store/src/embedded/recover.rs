@@ -15,6 +15,7 @@ use super::format::{
 };
 use super::index::{Location, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
+use super::migrate;
 use super::tail::{self, Fault, TailMarks};
 use super::{
     Core, Counters, EngineState, Options, Segment, Segments, fingerprint, read_indexed, read_record_bytes,
@@ -40,6 +41,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let mut manifest = read_or_make_manifest(dir, &options)?;
     let identity = manifest.identity;
     let schema = checkpoint::schema(&identity, tables);
+    let layouts = migrate::layouts(&dir.join(MANIFEST_NAME), &manifest, tables)?;
     let mut segments = open_segments(&*disk, dir, &manifest)?;
     if segments.is_empty() {
         let first = create_segment(dir, &options, &identity, 1, segment_bytes(&options, 1), &mut |_, _| ())?;
@@ -97,10 +99,11 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let ends: Vec<Arc<Segment>> =
         segments.range(ended..).map(|(_, end)| end).chain(&ready).cloned().collect();
     let marks = TailMarks::open(&*disk, dir, &identity, mark)?;
-    if manifest.version < FORMAT_VERSION {
-        // Once the journal has a frame of this format, older programs must not read it.
+    if manifest.version < FORMAT_VERSION || manifest.layouts != layouts {
+        // Once the journal has a frame of this format or a row of this layout, older programs must not read it.
+        manifest.layouts = layouts;
         replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
-        manifest.version = FORMAT_VERSION;
+        manifest.version = manifest.version_written();
     }
     // The directory entries may not be durable yet, either.
     disk.sync_dir(dir).map_err(|source| io_error("sync", dir, source))?;
@@ -158,7 +161,13 @@ fn read_or_make_manifest(dir: &Path, options: &Options) -> Result<Manifest> {
     }
     let (id, key) = random.split_at(16);
     let identity = Identity { id: id.try_into().expect("16 bytes"), key: key.try_into().expect("16 bytes") };
-    let manifest = Manifest { version: FORMAT_VERSION, identity, segments_upto: 0, segments: Vec::new() };
+    let manifest = Manifest {
+        version: FORMAT_VERSION,
+        identity,
+        segments_upto: 0,
+        segments: Vec::new(),
+        layouts: BTreeMap::new(),
+    };
     replace_file(disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
     Ok(manifest)
 }
@@ -478,11 +487,13 @@ impl<'a> Replay<'a> {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         if let Some(def) = index.def.filter(|def| !def.indexes.is_empty()) {
             if let Some((_, old)) = &old {
-                let parts = (record.key, old.row(), old.serial);
+                let row = migrate::current(def, old.layout, record.key, old.row())?;
+                let parts = (record.key, &*row, old.serial);
                 secondary_entries(&self.identity, def, parts, true, &mut self.scratch, &mut gone)?;
             }
             if let Some(row) = record.row {
-                let parts = (record.key, row, record.serial);
+                let row = migrate::current(def, record.layout, record.key, row)?;
+                let parts = (record.key, &*row, record.serial);
                 secondary_entries(&self.identity, def, parts, true, &mut self.scratch, &mut come)?;
             }
         }

@@ -8,5 +8,6 @@ mod damage;
 mod faults;
 mod fuzz_smoke;
 mod kill;
+mod migrate;
 mod model;
 mod types;

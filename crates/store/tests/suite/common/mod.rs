@@ -21,6 +21,7 @@ pub fn sim_options(disk: &SimDisk) -> Options {
         segment_bytes_first: 1024,
         segment_bytes_max: 4096,
         compaction_step_bytes: 512,
+        migration_batch_bytes: 256,
         checkpoint_bytes: 16 << 10,
         full_pause: Duration::ZERO,
         background: false,
