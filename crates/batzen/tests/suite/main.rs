@@ -32,6 +32,7 @@ mod packages;
 mod programs;
 mod readiness;
 mod readme;
+mod release;
 mod request_log;
 mod services;
 mod signer;

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::exchange::{
-    Closings, CsNonces, MeltByRc, MeltKey, NonceKind, RcKey, Reserves, ReservesIn, Withdrawals,
+    Closings, CsNonces, MeltByRc, MeltKey, NonceKind, PurseMerges, Purses, RcKey, Reserves, ReservesIn,
+    Withdrawals,
 };
 
-use crate::rules::{NonceCandidate, ReserveCandidate};
+use crate::rules::{NonceCandidate, PurseCandidate, ReserveCandidate};
 
 /// Reads what the removal of reserves depends on. Returns each candidate with the number of its rows.
 ///
@@ -58,6 +59,22 @@ pub fn nonce_candidates(
         .map(|found| {
             let melt = if is_melt(&found) { melt_of(&found) } else { None };
             NonceCandidate { key: found.key, melt }
+        })
+        .collect())
+}
+
+/// Finds the reserves that purses belong to.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn purse_candidates(store: &Store, found: &[Found<Purses>]) -> Result<Vec<PurseCandidate>, StoreError> {
+    let keys: Vec<_> = found.iter().map(|found| found.key.clone()).collect();
+    let merges = store.get_many::<PurseMerges>(&keys)?;
+    let candidates = keys.into_iter().zip(merges);
+    Ok(candidates
+        .map(|(key, merge)| PurseCandidate {
+            purse_pub: key.purse_pub,
+            reserve_pub: merge.map(|merge| merge.row.reserve_pub),
         })
         .collect())
 }

@@ -149,9 +149,11 @@ pub fn reserve_statement(
         }
     }
     for (found, purse) in merges.into_iter().zip(purses) {
+        // Garbage collection has just removed a purse that was refunded, which has no effect.
+        let Some(purse) = purse else { continue };
         items.push(ReserveHistoryItem::Merge {
             purse_pub: found.key.purse_pub,
-            purse: Box::new(purse.expect("a merged purse exists").row),
+            purse: Box::new(purse.row),
             merge: Box::new(found.row),
         });
     }

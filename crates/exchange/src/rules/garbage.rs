@@ -14,6 +14,11 @@
 //!   is signed any more. With a newer denomination the nonce is as good as new, because the values that a
 //!   signature needs derive from both.
 
+//! * *A purse* gave everything back. Its coins are of denominations that have expired for good, so nobody can
+//!   deposit them into another purse of the same key by repeating what they signed.
+//! * *A KYC requirement* follows from its account and the checks, so the next operation that is refused stores it
+//!   again. *An identification* that is not valid counts as little as none, and can be begun again.
+
 use std::collections::BTreeMap;
 
 use batzen_crypto::Wtid;
@@ -21,13 +26,15 @@ use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Duration, MoneySum, Timestamp};
 use batzen_store::Table;
 use batzen_tables::exchange::{
-    AccountKey, Cipher, CloseRequests, Closings, CollectedKey, CollectedRow, CollectedSums, CollectedTerm,
-    CsNonces, Cursors, HistoryRequests, NonceKind, PastTransferRow, PastTransfers, Prepared, PreparedRow,
-    PurseMerges, RecoupCredits, ReserveAccounts, ReserveKey, ReserveOpens, ReservePub, ReserveRow, Reserves,
-    ReservesIn, Reveals, TransferKind, Withdrawals, WtidKey,
+    AccountKey, Aggregates, Cipher, CloseRequests, Closings, CollectedKey, CollectedRow, CollectedSums,
+    CollectedTerm, Contracts, CsNonces, Cursors, DenomSerial, HistoryRequests, KycProcessRow, KycProcesses,
+    KycRequirementKey, KycRequirementRow, KycRequirements, KycState, NonceKind, PastTransferRow,
+    PastTransfers, Prepared, PreparedRow, PurseDeletions, PurseDeposits, PurseKey, PurseMerges, PurseRow,
+    PurseState, Purses, RecoupCredits, ReserveAccounts, ReserveKey, ReserveOpens, ReservePub, ReserveRow,
+    Reserves, ReservesIn, Reveals, TransferKind, Withdrawals, WtidKey,
 };
 
-use super::{Collect, Collected, DenomTerms, ExchangeRules, NonceCandidate, Refusal, ReserveCandidate};
+use super::{Collect, Collected, ExchangeRules, NonceCandidate, PurseCandidate, Refusal, ReserveCandidate};
 
 /// How long everything must be over before it is removed: much longer than any request, lease or page of a
 /// worker lives, and than clocks differ.
@@ -36,6 +43,9 @@ pub const COLLECT_DELAY: Duration = Duration::from_days(1);
 /// The maximum number of rows that belong to one reserve, so that one commit can remove them all. Reserves
 /// with more are kept.
 pub const COLLECT_ROWS_MAX: usize = 5_000;
+
+/// How long a KYC requirement or an identification that was begun waits for the customer.
+pub const KYC_PATIENCE: Duration = Duration::from_days(90);
 
 /// Whether a time has passed long ago.
 #[must_use]
@@ -53,6 +63,12 @@ pub fn is_reserve_over(reserve: &ReserveRow, now: Timestamp) -> bool {
 #[must_use]
 pub fn is_transfer_over(transfer: &PreparedRow, now: Timestamp) -> bool {
     transfer.failed.is_none() && transfer.finished.is_some_and(|finished| is_over(finished, now))
+}
+
+/// Whether a KYC requirement's row allows its removal. One without a time gets it first.
+#[must_use]
+pub fn is_requirement_over(requirement: &KycRequirementRow, now: Timestamp) -> bool {
+    requirement.asked.is_none_or(|asked| is_over(asked.saturating_add(KYC_PATIENCE), now))
 }
 
 /// What removed rows added to the balance sheet.
@@ -96,6 +112,30 @@ pub(super) fn plan(command: &Collect, plan: &mut Plan) {
                 candidate.melt.iter().for_each(|melt| plan.row::<Reveals>(melt.clone()));
             }
         }
+        Collect::Purses(candidates) => {
+            plan_sums(plan);
+            candidates.iter().for_each(|candidate| plan_purse(candidate, plan));
+        }
+        Collect::KycRequirements(keys) => {
+            for key in keys {
+                plan.row::<KycRequirements>(key.clone());
+                plan.group::<KycProcesses>(KycProcesses::BY_ACCOUNT, &key.h_payto);
+                plan.group::<Aggregates>(Aggregates::BY_TARGET, &key.h_payto);
+            }
+        }
+        Collect::KycProcesses(keys) => keys.iter().for_each(|key| plan.row::<KycProcesses>(key.clone())),
+    }
+}
+
+fn plan_purse(candidate: &PurseCandidate, plan: &mut Plan) {
+    let key = PurseKey { purse_pub: candidate.purse_pub };
+    plan.row::<Purses>(key.clone());
+    plan.row::<PurseMerges>(key.clone());
+    plan.row::<Contracts>(key.clone());
+    plan.row::<PurseDeletions>(key);
+    plan.group::<PurseDeposits>(PurseDeposits::BY_PURSE, &candidate.purse_pub);
+    if let Some(reserve_pub) = candidate.reserve_pub {
+        plan.row::<Reserves>(ReserveKey { reserve_pub });
     }
 }
 
@@ -125,18 +165,23 @@ fn plan_reserve(candidate: &ReserveCandidate, plan: &mut Plan) {
     }
 }
 
-/// Removes all of a reserve's rows in a table.
+/// Removes a row if it exists.
+fn remove<T: Table>(rows: &mut WorkingSet, key: &T::Key, collected: &mut Collected) {
+    if rows.get::<T>(key).is_some() {
+        rows.delete::<T>(key);
+        collected.rows += 1;
+    }
+}
+
+/// Removes all rows of a table that belong to a reserve or purse.
 fn take<T: Table>(
     rows: &mut WorkingSet,
     index: u8,
-    reserve_pub: &ReservePub,
+    owner: &ReservePub,
     collected: &mut Collected,
 ) -> Vec<T::Row> {
-    let group: Vec<(T::Key, T::Row)> = rows
-        .group::<T>(index, reserve_pub)
-        .into_iter()
-        .map(|(key, row)| (key.clone(), row.clone()))
-        .collect();
+    let group: Vec<(T::Key, T::Row)> =
+        rows.group::<T>(index, owner).into_iter().map(|(key, row)| (key.clone(), row.clone())).collect();
     collected.rows += group.len() as u64;
     for (key, _) in &group {
         rows.delete::<T>(key);
@@ -164,6 +209,22 @@ impl ExchangeRules {
             }
             Collect::Transfers(wtids) => collect_transfers(rows, wtids, now, &mut collected)?,
             Collect::Nonces(candidates) => self.collect_nonces(rows, candidates, now, &mut collected),
+            Collect::Purses(candidates) => {
+                let mut sums = Sums::default();
+                for candidate in candidates {
+                    self.collect_purse(rows, candidate, now, &mut sums, &mut collected)?;
+                }
+                sums.store(rows)?;
+            }
+            Collect::KycRequirements(keys) => collect_requirements(rows, keys, now, &mut collected),
+            Collect::KycProcesses(keys) => {
+                for key in keys {
+                    if rows.get::<KycProcesses>(key).is_some_and(|row| self.is_process_over(row, now)) {
+                        remove::<KycProcesses>(rows, key, &mut collected);
+                        collected.removed += 1;
+                    }
+                }
+            }
         }
         Ok(collected)
     }
@@ -190,14 +251,13 @@ impl ExchangeRules {
             candidate.wtids.contains(&wtid)
                 && rows.get::<Prepared>(&WtidKey { wtid }).is_none_or(|row| row.finished.is_some())
         };
-        let is_expired = |terms: DenomTerms| is_over(terms.expire_legal, now);
         rows.group::<ReservesIn>(ReservesIn::BY_RESERVE, reserve_pub)
             .iter()
             .all(|(key, row)| is_over(row.time, now) && is_imported(key.account, key.bank_row))
             && rows
                 .group::<Withdrawals>(Withdrawals::BY_RESERVE, reserve_pub)
                 .iter()
-                .all(|(_, row)| is_over(row.time, now) && self.denoms.get(row.denom).is_some_and(is_expired))
+                .all(|(_, row)| is_over(row.time, now) && self.is_forgotten(row.denom, now))
             && rows
                 .group::<Closings>(Closings::BY_RESERVE, reserve_pub)
                 .iter()
@@ -218,6 +278,73 @@ impl ExchangeRules {
                 .group::<CloseRequests>(CloseRequests::BY_RESERVE, reserve_pub)
                 .iter()
                 .all(|(key, row)| row.done && is_over(key.request_time, now))
+    }
+
+    /// Whether a denomination has expired for good.
+    fn is_forgotten(&self, denom: DenomSerial, now: Timestamp) -> bool {
+        self.denoms.get(denom).is_some_and(|terms| is_over(terms.expire_legal, now))
+    }
+
+    /// Whether a purse's own row allows its removal.
+    #[must_use]
+    pub fn is_purse_over(&self, purse: &PurseRow, now: Timestamp) -> bool {
+        matches!(purse.state, PurseState::Expired | PurseState::Deleted)
+            && is_over(purse.decided.saturating_add(self.config.legal_reserve_expiration), now)
+            && is_over(purse.expiration, now)
+    }
+
+    /// Whether an identification was never completed, or expired as long ago as reserves are kept.
+    #[must_use]
+    pub fn is_process_over(&self, process: &KycProcessRow, now: Timestamp) -> bool {
+        let kept = self.config.legal_reserve_expiration;
+        match process.state {
+            KycState::Started if process.expiration == Timestamp::ZERO => {
+                is_over(process.started.saturating_add(KYC_PATIENCE), now)
+            }
+            KycState::Started => {
+                let last = process.started.max(process.expiration.saturating_add(kept));
+                is_over(last.saturating_add(KYC_PATIENCE), now)
+            }
+            KycState::Approved => is_over(process.expiration.saturating_add(kept), now),
+            // Officers have to decide, or have decided; both is evidence.
+            KycState::Submitted | KycState::Rejected => false,
+        }
+    }
+
+    fn collect_purse(
+        &self,
+        rows: &mut WorkingSet,
+        candidate: &PurseCandidate,
+        now: Timestamp,
+        sums: &mut Sums,
+        collected: &mut Collected,
+    ) -> Result<(), Refusal> {
+        let purse_pub = candidate.purse_pub;
+        let key = PurseKey { purse_pub };
+        let Some(purse) = rows.get::<Purses>(&key).filter(|purse| self.is_purse_over(purse, now)) else {
+            return Ok(());
+        };
+        let fee = purse.purse_fee;
+        let reserve_pub = rows.get::<PurseMerges>(&key).map(|merge| merge.reserve_pub);
+        // The reserve's history needs the fee as long as there is a reserve.
+        let is_fee_needed = !fee.is_zero()
+            && reserve_pub.is_some_and(|reserve_pub| {
+                candidate.reserve_pub != Some(reserve_pub)
+                    || rows.get::<Reserves>(&ReserveKey { reserve_pub }).is_some()
+            });
+        let deposits = rows.group::<PurseDeposits>(PurseDeposits::BY_PURSE, &purse_pub);
+        let are_refunded = deposits.iter().all(|(_, row)| row.refunded && self.is_forgotten(row.denom, now));
+        if is_fee_needed || !are_refunded {
+            return Ok(());
+        }
+        sums.add(CollectedTerm::PurseFees, fee)?;
+        take::<PurseDeposits>(rows, PurseDeposits::BY_PURSE, &purse_pub, collected);
+        remove::<PurseMerges>(rows, &key, collected);
+        remove::<Contracts>(rows, &key, collected);
+        remove::<PurseDeletions>(rows, &key, collected);
+        remove::<Purses>(rows, &key, collected);
+        collected.removed += 1;
+        Ok(())
     }
 
     fn collect_reserve(
@@ -250,12 +377,8 @@ impl ExchangeRules {
         take::<RecoupCredits>(rows, RecoupCredits::BY_RESERVE, &reserve_pub, collected);
         take::<CloseRequests>(rows, CloseRequests::BY_RESERVE, &reserve_pub, collected);
         let key = ReserveKey { reserve_pub };
-        if rows.get::<ReserveAccounts>(&key).is_some() {
-            rows.delete::<ReserveAccounts>(&key);
-            collected.rows += 1;
-        }
-        rows.delete::<Reserves>(&key);
-        collected.rows += 1;
+        remove::<ReserveAccounts>(rows, &key, collected);
+        remove::<Reserves>(rows, &key, collected);
         collected.removed += 1;
         Ok(())
     }
@@ -279,9 +402,8 @@ impl ExchangeRules {
                 (NonceKind::Melt, _) => false,
             };
             if is_unused && lock.denom_max <= ended_max {
-                rows.delete::<CsNonces>(key);
+                remove::<CsNonces>(rows, key, collected);
                 collected.removed += 1;
-                collected.rows += 1;
             }
         }
     }
@@ -312,13 +434,35 @@ fn collect_transfers(
             TransferKind::Drain => CollectedTerm::DrainTransfers,
         };
         sums.add(term, amount)?;
-        rows.delete::<Prepared>(&key);
+        remove::<Prepared>(rows, &key, collected);
         // The identifiers of transfers to merchants are in wire_out.
         if kind != TransferKind::Aggregate {
             rows.insert::<PastTransfers>(&key, PastTransferRow { kind });
         }
         collected.removed += 1;
-        collected.rows += 1;
     }
     sums.store(rows)
+}
+
+fn collect_requirements(
+    rows: &mut WorkingSet,
+    keys: &[KycRequirementKey],
+    now: Timestamp,
+    collected: &mut Collected,
+) {
+    for key in keys {
+        let Some(requirement) = rows.get::<KycRequirements>(key) else { continue };
+        if requirement.asked.is_none() {
+            let requirement = KycRequirementRow { asked: Some(now), ..requirement.clone() };
+            rows.update::<KycRequirements>(key, requirement);
+            continue;
+        }
+        let is_begun = !rows.group::<KycProcesses>(KycProcesses::BY_ACCOUNT, &key.h_payto).is_empty();
+        let aggregates = rows.group::<Aggregates>(Aggregates::BY_TARGET, &key.h_payto);
+        let holds_money = aggregates.iter().any(|(_, aggregate)| aggregate.kyc_row.is_some());
+        if !is_begun && !holds_money && is_requirement_over(requirement, now) {
+            remove::<KycRequirements>(rows, key, collected);
+            collected.removed += 1;
+        }
+    }
 }

@@ -20,7 +20,7 @@ use batzen_tables::exchange::{
 
 use super::{
     ClearKycAlert, DecideKyc, ExchangeRules, FinishKyc, KycAlertCleared, KycDecided, KycFinished,
-    KycRequirement, KycStarted, KycSubmitted, Refusal, RequireKyc, StartKyc, SubmitKyc,
+    KycRequirement, KycStarted, KycSubmitted, Refusal, RequireKyc, StartKyc, SubmitKyc, garbage,
 };
 
 /// How many events of one kind an account keeps. When there are more, the two oldest become one with the later
@@ -234,11 +234,14 @@ fn alert(rows: &mut WorkingSet, h_payto: PaytoHash, now: Timestamp) {
     rows.put::<KycAlerts>(&KycAccountKey { h_payto }, KycAlertRow { time: now });
 }
 
-pub(super) fn require(rows: &mut WorkingSet, command: &RequireKyc) -> KycRequirement {
+pub(super) fn require(rows: &mut WorkingSet, command: &RequireKyc, now: Timestamp) -> KycRequirement {
     let row = requirement_row(command.h_payto, &command.checks);
     let key = KycRequirementKey { h_payto: command.h_payto, row };
-    if rows.get::<KycRequirements>(&key).is_none() {
-        rows.insert::<KycRequirements>(&key, KycRequirementRow { checks: command.checks.clone() });
+    // Garbage collection removes what was not asked for in a long time. A day more or less does not matter.
+    let is_recent = |row: &KycRequirementRow| row.asked.is_some_and(|asked| !garbage::is_over(asked, now));
+    if !rows.get::<KycRequirements>(&key).is_some_and(is_recent) {
+        let row = KycRequirementRow { checks: command.checks.clone(), asked: Some(now) };
+        rows.put::<KycRequirements>(&key, row);
     }
     KycRequirement { row }
 }

@@ -204,7 +204,7 @@ impl Rules for ExchangeRules {
             Command::RequestClose(command) => {
                 self.request_close(rows, command, now).map(Outcome::RequestClose)
             }
-            Command::RequireKyc(command) => Ok(Outcome::RequireKyc(kyc::require(rows, command))),
+            Command::RequireKyc(command) => Ok(Outcome::RequireKyc(kyc::require(rows, command, now))),
             Command::StartKyc(command) => Ok(Outcome::StartKyc(kyc::start(rows, command, now))),
             Command::FinishKyc(command) => kyc::finish(rows, command, now).map(Outcome::FinishKyc),
             Command::SubmitKyc(command) => kyc::submit(rows, command).map(Outcome::SubmitKyc),

@@ -8,18 +8,21 @@
 use std::ops::ControlFlow;
 
 use batzen_store::{Found, StoreError, Table};
-use batzen_tables::exchange::{CsNonces, Prepared, Reserves};
+use batzen_tables::exchange::{CsNonces, KycProcesses, KycRequirements, Prepared, Purses, Reserves};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::{Mode, WorkerError, check_drain, decide, read};
 use crate::core::Core;
-use crate::reads::garbage::{nonce_candidates, reserve_candidates};
-use crate::rules::garbage::{COLLECT_ROWS_MAX, is_reserve_over, is_transfer_over};
+use crate::reads::garbage::{nonce_candidates, purse_candidates, reserve_candidates};
+use crate::rules::garbage::{COLLECT_ROWS_MAX, is_requirement_over, is_reserve_over, is_transfer_over};
+use crate::rules::purses::PURSE_COINS_MAX;
 use crate::rules::{Collect, Collected, ReserveCandidate};
 
 /// The maximum number of candidates in a command.
 const CANDIDATES_MAX: usize = 64;
+/// The maximum number of purses in a command, each of which may have many coins.
+const PURSES_MAX: usize = COLLECT_ROWS_MAX / PURSE_COINS_MAX as usize;
 /// How many pages of candidates the reader may be ahead.
 const PAGES_AHEAD: usize = 4;
 
@@ -50,13 +53,26 @@ pub struct Report {
     pub reserves: Swept,
     /// Locks of Clause Blind Schnorr nonces.
     pub nonces: Swept,
+    /// Purses that were refunded.
+    pub purses: Swept,
+    /// KYC requirements that nobody has acted on.
+    pub kyc_requirements: Swept,
+    /// Identifications that were never completed, or that expired long ago.
+    pub kyc_processes: Swept,
 }
 
 impl Report {
     /// Each kind with its name.
     #[must_use]
-    pub const fn named(&self) -> [(&'static str, Swept); 3] {
-        [("transfers", self.transfers), ("reserves", self.reserves), ("nonces", self.nonces)]
+    pub const fn named(&self) -> [(&'static str, Swept); 6] {
+        [
+            ("transfers", self.transfers),
+            ("purses", self.purses),
+            ("reserves", self.reserves),
+            ("nonces", self.nonces),
+            ("kyc_processes", self.kyc_processes),
+            ("kyc_requirements", self.kyc_requirements),
+        ]
     }
 }
 
@@ -79,7 +95,18 @@ pub async fn run(app: &Core, mut progress: impl FnMut(&Report)) -> Result<Report
         progress(&report);
     }
 
-    // After the transfers: a closing's transfer must be done before its reserve is removed.
+    let rules = app.rules.clone();
+    let mut pages = Pages::<Purses>::of(app, move |found| rules.is_purse_over(&found.row, now));
+    while let Some(page) = pages.next().await? {
+        report.purses.seen += page.seen;
+        let candidates = read(app, move |store| purse_candidates(store, &page.found)).await?;
+        for part in candidates.chunks(PURSES_MAX) {
+            report.purses.add(submit(app, Collect::Purses(part.to_vec())).await?);
+        }
+        progress(&report);
+    }
+
+    // After the transfers and the purses: a closing's transfer must be done before its reserve is removed.
     let mut pages = Pages::<Reserves>::of(app, move |found| is_reserve_over(&found.row, now));
     while let Some(page) = pages.next().await? {
         report.reserves.seen += page.seen;
@@ -96,6 +123,23 @@ pub async fn run(app: &Core, mut progress: impl FnMut(&Report)) -> Result<Report
         report.nonces.seen += page.seen;
         let candidates = read(app, move |store| nonce_candidates(store, page.found)).await?;
         report.nonces.add(submit(app, Collect::Nonces(candidates)).await?);
+        progress(&report);
+    }
+
+    let rules = app.rules.clone();
+    let mut pages = Pages::<KycProcesses>::of(app, move |found| rules.is_process_over(&found.row, now));
+    while let Some(page) = pages.next().await? {
+        report.kyc_processes.seen += page.seen;
+        let keys = page.found.into_iter().map(|found| found.key).collect();
+        report.kyc_processes.add(submit(app, Collect::KycProcesses(keys)).await?);
+        progress(&report);
+    }
+
+    let mut pages = Pages::<KycRequirements>::of(app, move |found| is_requirement_over(&found.row, now));
+    while let Some(page) = pages.next().await? {
+        report.kyc_requirements.seen += page.seen;
+        let keys = page.found.into_iter().map(|found| found.key).collect();
+        report.kyc_requirements.add(submit(app, Collect::KycRequirements(keys)).await?);
         progress(&report);
     }
     Ok(report)

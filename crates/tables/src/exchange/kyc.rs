@@ -1,7 +1,7 @@
 //! Identification of customers: what was required, what was proved, and what counts against the limits.
 
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{IndexDef, IndexEntries, IndexKind, Layout, Table, TableDef, record};
 
 use super::{KycEvents, KycOperation, KycState, PaytoHash};
 
@@ -19,6 +19,21 @@ record! {
     pub struct KycRequirementRow {
         /// The checks that were missing, sorted and separated by blanks.
         pub checks: String,
+        /// About when an operation was refused because of it for the last time; none if that was before this was
+        /// recorded.
+        pub asked: Option<Timestamp>,
+    }
+}
+record! {
+    /// The row before [`KycRequirementRow::asked`].
+    pub struct KycRequirementRow0 {
+        /// The checks.
+        pub checks: String,
+    }
+}
+impl From<KycRequirementRow0> for KycRequirementRow {
+    fn from(row: KycRequirementRow0) -> Self {
+        Self { checks: row.checks, asked: None }
     }
 }
 /// KYC requirements.
@@ -30,6 +45,7 @@ impl KycRequirements {
 impl Table for KycRequirements {
     const DEF: &'static TableDef = &TableDef::of::<Self>(37, "kyc_requirements")
         .shard(32)
+        .layouts(&[Layout::of::<KycRequirementRow0, KycRequirementRow>()])
         .indexed(&[IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Hash)]);
     type Key = KycRequirementKey;
     type Row = KycRequirementRow;

@@ -1,7 +1,9 @@
 //! Commands of garbage collection.
 
 use batzen_crypto::Wtid;
-use batzen_tables::exchange::{AccountId, CsNonceKey, MeltKey, ReservePub};
+use batzen_tables::exchange::{
+    AccountId, CsNonceKey, KycProcessKey, KycRequirementKey, MeltKey, PursePub, ReservePub,
+};
 
 /// Removes rows that are no longer needed. Whoever submits it has only found candidates: the rules decide on
 /// each, so that it does not matter how old the search is.
@@ -13,6 +15,12 @@ pub enum Collect {
     Transfers(Vec<Wtid>),
     /// Locks of Clause Blind Schnorr nonces.
     Nonces(Vec<NonceCandidate>),
+    /// Purses that gave their coins everything back.
+    Purses(Vec<PurseCandidate>),
+    /// KYC requirements that nobody has acted on.
+    KycRequirements(Vec<KycRequirementKey>),
+    /// Identifications that were never completed, or that expired long ago.
+    KycProcesses(Vec<KycProcessKey>),
 }
 
 /// A reserve that may be removed, and the rows that its removal depends on.
@@ -33,6 +41,15 @@ pub struct NonceCandidate {
     pub key: CsNonceKey,
     /// The melt that it belongs to; none for a withdrawal.
     pub melt: Option<MeltKey>,
+}
+
+/// A purse that may be removed.
+#[derive(Debug, Clone)]
+pub struct PurseCandidate {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve that wanted it, if there is one.
+    pub reserve_pub: Option<ReservePub>,
 }
 
 /// What a [`Collect`] removed.

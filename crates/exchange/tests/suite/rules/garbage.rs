@@ -1,17 +1,21 @@
 //! Rules R11 and X1 to X4: garbage collection removes what nobody needs and changes no sum.
 
 use batzen_crypto::{Cipher, CsNonce, EddsaPublicKey, HashCode, Wtid};
-use batzen_exchange::reads::garbage::{nonce_candidates, reserve_candidates};
+use batzen_exchange::reads::garbage::{nonce_candidates, purse_candidates, reserve_candidates};
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::garbage::{COLLECT_DELAY, is_transfer_over};
+use batzen_exchange::rules::garbage::{COLLECT_DELAY, KYC_PATIENCE, is_transfer_over};
+use batzen_exchange::rules::history::balance_of;
+use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
-    CloseReserve, Closed, Collect, Collected, Command, DenomProblem, Outcome, Refusal, RequestClose,
-    ReserveHistory, RulesConfig,
+    CloseReserve, Closed, Collect, Collected, Command, Contract, DenomProblem, FinishKyc, KycRequirement,
+    Outcome, PurseCoin, PurseCreate, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
+    RequestClose, RequireKyc, ReserveHistory, ReserveHistoryItem, ReservePurse, RulesConfig, StartKyc,
 };
-use batzen_protocol::Duration;
+use batzen_protocol::{Duration, Money};
 use batzen_store::{ChangeSet, CommitOutcome, Record};
 use batzen_tables::exchange::{
-    Closings, CsNonceKey, CsNonces, DenomSerial, HistoryRequests, NonceKind, PastTransfers, Prepared,
+    Closings, CsNonceKey, CsNonces, DenomSerial, HistoryRequests, KycProcesses, KycRequirementKey,
+    KycRequirementRow, KycRequirements, NonceKind, PastTransfers, Prepared, PurseMergeRow, Purses,
     ReserveKey, Reserves, ReservesIn, WireFeeKey, WireFeeRow, WireFees, WireOut, Withdrawals,
 };
 use proptest::strategy::{Strategy, ValueTree};
@@ -60,10 +64,16 @@ fn collect_nonces(world: &World) -> Collected {
     run(world, Collect::Nonces(nonce_candidates(&world.store, found).unwrap()))
 }
 
+fn collect_purses(world: &World) -> Collected {
+    let found = world.store.all::<Purses>().unwrap();
+    run(world, Collect::Purses(purse_candidates(&world.store, &found).unwrap()))
+}
+
 /// Collects everything, and asserts that no sum changes.
-fn collect(world: &World) -> [u64; 3] {
+fn collect(world: &World) -> [u64; 4] {
     let before = world.totals();
-    let removed = [collect_transfers(world), collect_reserves(world), collect_nonces(world)];
+    let (transfers, purses) = (collect_transfers(world), collect_purses(world));
+    let removed = [transfers, collect_reserves(world), collect_nonces(world), purses];
     assert_eq!(world.totals(), before, "collecting garbage changes no sum");
     removed.map(|collected| collected.removed)
 }
@@ -118,14 +128,14 @@ fn an_empty_reserve_goes_with_all_that_belongs_to_it() {
     assert_eq!(rows(&world), [2, 2, 2, 0, 1]);
     // Its time is not over.
     world.advance(delay_s() + KEPT_S);
-    assert_eq!(collect(&world), [0, 0, 0]);
+    assert_eq!(collect(&world), [0, 0, 0, 0]);
     world.advance(1);
     let collected = collect_reserves(&world);
     assert_eq!(collected, Collected { removed: 1, rows: 5 });
     assert_eq!(rows(&world), [1, 1, 0, 0, 0]);
     // Reserve 2 has money.
     assert_eq!(world.balance(2), m("5"));
-    assert_eq!(collect(&world), [0, 0, 0]);
+    assert_eq!(collect(&world), [0, 0, 0, 0]);
 }
 
 #[test]
@@ -137,12 +147,12 @@ fn money_that_comes_back_to_a_removed_reserve_is_paid_once() {
     assert_eq!(close(&world, 1, 7), Wtid::from_bytes(*reserve(1).as_bytes()));
     world.advance(KEPT_S + delay_s() + 1);
     // The bank has not paid yet.
-    assert_eq!(collect(&world), [0, 0, 1]);
+    assert_eq!(collect(&world), [0, 0, 1, 0]);
     assert_eq!(world.transfer_all().len(), 1);
     world.advance(delay_s());
-    assert_eq!(collect(&world), [0, 1, 0], "the transfer is too young, but it is done");
+    assert_eq!(collect(&world), [0, 1, 0, 0], "the transfer is too young, but it is done");
     world.advance(1);
-    assert_eq!(collect(&world), [1, 0, 0]);
+    assert_eq!(collect(&world), [1, 0, 0, 0]);
     assert_eq!(rows(&world), [0; 5]);
     assert!(world.transfer_all().is_empty());
 
@@ -189,7 +199,7 @@ fn an_identifier_of_a_removed_transfer_is_not_used_again() {
     assert_eq!(close(&world, 1, 7), wtid(7));
     world.transfer_all();
     world.advance(KEPT_S + delay_s() + 1);
-    assert_eq!(collect(&world), [2, 1, 0]);
+    assert_eq!(collect(&world), [2, 1, 0, 0]);
     assert_eq!(world.store.count::<PastTransfers>().unwrap(), 2);
 
     world.fund(1, 3, "4");
@@ -323,10 +333,160 @@ fn a_nonce_stays_locked_as_long_as_its_denominations_sign() {
     assert_eq!(collect_nonces(&world).removed, 3);
 }
 
+fn purse(n: u8) -> EddsaPublicKey {
+    key(77, n)
+}
+
+fn terms(target: &str, expiration: u64) -> PurseTerms {
+    PurseTerms {
+        merge_pub: key(78, 1),
+        h_contract_terms: contract(1),
+        min_age: 0,
+        target: m(target),
+        expiration: at(expiration),
+        purse_sig: sig(1),
+    }
+}
+
+/// A purse with coin `n`, and a contract.
+fn create(n: u8, terms: PurseTerms) -> Command {
+    let contract = Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) };
+    let coins = vec![PurseCoin { coin: presented(n, 1), amount: m("3"), coin_sig: sig(n) }];
+    let purse_pub = purse(n);
+    Command::PurseCreate(PurseCreate { purse_pub, terms, reserve_pub: None, coins, contract: Some(contract) })
+}
+
+fn request(n: u8, reserve_n: u8, fee: &str) -> Command {
+    Command::ReservePurse(ReservePurse {
+        purse_pub: purse(n),
+        reserve_pub: reserve(reserve_n),
+        terms: terms("1", 500),
+        fee: Some(m(fee)),
+        merge: PurseMergeRow {
+            reserve_pub: reserve(reserve_n),
+            h_payto: h_payto(reserve_n),
+            merge_sig: sig(1),
+            reserve_sig: sig(2),
+            merge_time: at(0),
+        },
+        contract: None,
+    })
+}
+
+fn expire(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
+    let coins = coins.iter().map(|n| coin(*n)).collect();
+    Command::PurseExpire(PurseExpire { purse_pub: purse(n), reserve_pub: reserve_n.map(reserve), coins })
+}
+
+#[test]
+fn refunded_purses_go_and_their_coins_stay_safe() {
+    let world = world();
+    world.fund(1, 1, "30.5");
+    world.ok(withdraw(1, &[(1, 1), (2, 1), (3, 1)], true));
+    world.ok(create(1, terms("2", 500)));
+    world.ok(create(2, terms("2", 500)));
+    world.ok(create(3, terms("2", 500)));
+    // One is paid, and one is for a reserve that paid a fee for it.
+    let Command::ReservePurse(ReservePurse { merge, .. }) = request(2, 1, "0") else { panic!() };
+    world.ok(Command::PurseMerge(PurseMerge { purse_pub: purse(2), reserve_pub: reserve(1), merge }));
+    world.ok(request(4, 1, "0.2"));
+    world.ok(request(5, 1, "0"));
+    world.advance(600);
+    for command in
+        [expire(1, None, &[1]), expire(3, None, &[3]), expire(4, Some(1), &[]), expire(5, Some(1), &[])]
+    {
+        world.ok(command);
+    }
+    world.advance(KEPT_S + delay_s());
+    assert_eq!(collect_purses(&world), Collected::default(), "they are kept as long as reserves");
+    world.advance(1);
+    let before = world.totals();
+    // Two with a coin and a contract each, and one with a merge.
+    assert_eq!(collect_purses(&world), Collected { removed: 3, rows: 3 * 2 + 2 });
+    assert_eq!(world.totals(), before);
+    let left: Vec<_> =
+        world.store.all::<Purses>().unwrap().into_iter().map(|found| found.key.purse_pub).collect();
+    assert_eq!(left, [purse(2), purse(4)], "what a reserve's history needs stays");
+    let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
+    let effects = statement.items.iter().map(ReserveHistoryItem::effect);
+    assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance));
+    // Its coin has everything back, and what it signed for the purse is worth nothing in another one.
+    assert_eq!(world.remaining(1), Some(m("10")));
+    assert_eq!(world.refused(create(1, terms("2", 500))), Refusal::PurseExpired);
+    let later = create(1, terms("2", 10 * delay_s()));
+    let problem = DenomProblem::Expired;
+    assert_eq!(
+        world.refused(later),
+        Refusal::DenominationUnusable { index: 0, denom: DenomSerial(1), problem }
+    );
+    assert_eq!(world.run(expire(1, None, &[1])), Ok(Outcome::PurseExpire(PurseExpired::NotDue)));
+    assert_eq!(collect_reserves(&world), Collected::default());
+}
+
+#[test]
+fn kyc_rows_without_a_customer_go_and_come_back() {
+    let world = world();
+    let require = |n| Command::RequireKyc(RequireKyc { h_payto: h_payto(n), checks: "id".to_owned() });
+    let start = |n| {
+        let (provider, token) = ("kyc-provider-clerk".to_owned(), "t".to_owned());
+        Command::StartKyc(StartKyc { h_payto: h_payto(n), provider, token })
+    };
+    let keys = |world: &World| -> Vec<_> {
+        world.store.all::<KycRequirements>().unwrap().into_iter().map(|found| found.key).collect()
+    };
+    let requirements = |world: &World| run(world, Collect::KycRequirements(keys(world))).removed;
+    let processes = |world: &World| {
+        let found = world.store.all::<KycProcesses>().unwrap();
+        run(world, Collect::KycProcesses(found.into_iter().map(|found| found.key).collect())).removed
+    };
+    world.ok(require(1));
+    world.ok(require(2));
+    world.ok(start(2));
+    world.ok(start(3));
+    // An account whose customer was identified.
+    world.ok(Command::FinishKyc(FinishKyc {
+        h_payto: h_payto(3),
+        provider: "kyc-provider-clerk".to_owned(),
+        provider_user_id: String::new(),
+        attributes: vec![1],
+        validity: Duration::from_days(365),
+    }));
+    let patience_s = KYC_PATIENCE.as_secs().unwrap();
+    world.advance(patience_s + delay_s());
+    assert_eq!([requirements(&world), processes(&world)], [0, 0]);
+    // Somebody asks again.
+    world.ok(require(1));
+    world.advance(1);
+    assert_eq!(requirements(&world), 0, "one was asked for again, the other's customer has begun");
+    assert_eq!(processes(&world), 1, "nobody continued it");
+    assert_eq!(requirements(&world), 1);
+    world.advance(patience_s + delay_s());
+    assert_eq!(requirements(&world), 1);
+    // It comes back with the same number.
+    let row = requirement_row(h_payto(1), "id");
+    assert_eq!(world.ok(require(1)), Outcome::RequireKyc(KycRequirement { row }));
+    assert_eq!(keys(&world), [KycRequirementKey { h_payto: h_payto(1), row }]);
+    // An identification is kept as long as a reserve after it has expired.
+    world.advance(366 * delay_s() + KEPT_S);
+    assert_eq!(processes(&world), 1);
+    assert_eq!(world.store.count::<KycProcesses>().unwrap(), 0);
+    // A row of an older program gets its time first.
+    let key = keys(&world).pop().unwrap();
+    let old = world.store.get::<KycRequirements>(&key).unwrap().unwrap().row;
+    let mut changes = ChangeSet::new();
+    changes.update::<KycRequirements>(&key, &old, &KycRequirementRow { asked: None, ..old.clone() });
+    assert_eq!(world.store.commit(&changes).unwrap(), CommitOutcome::Committed);
+    assert_eq!(requirements(&world), 0);
+    world.advance(patience_s + delay_s());
+    assert_eq!(requirements(&world), 0);
+    world.advance(1);
+    assert_eq!(requirements(&world), 1);
+}
+
 #[test]
 fn whatever_happened_before_collecting_changes_no_sum() {
     let mut runner = TestRunner::deterministic();
-    let mut removed = [0; 3];
+    let mut removed = [0; 4];
     for _ in 0..24 {
         let steps = with_coins(ops(150..151).new_tree(&mut runner).unwrap().current());
         let world = World::new();
