@@ -16,16 +16,14 @@ use crate::load::affinity::Placement;
 use crate::results::machine::Machine;
 use crate::results::output;
 use crate::scenarios::Context;
-use crate::scenarios::ceiling::{Cipher, CipherArgs};
+use crate::scenarios::ceiling::CipherArgs;
 use crate::scenarios::database::{Database, StoreOptions};
 use crate::scenarios::options;
 use crate::scenarios::service::{self, Service};
-use crate::scenarios::world::{CoinKind, WorldPlan, free_port};
+use crate::scenarios::world::{self, CoinKind, PAYTO, WorldPlan, free_port};
 
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The exchange's account.
-const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 /// The kinds of key helpers.
 const HELPERS: [&str; 3] = ["rsa", "cs", "eddsa"];
 
@@ -129,10 +127,8 @@ fn measure(args: &StartupArgs, context: &Context) -> Result<Startup, BenchError>
         (SocketAddr::from((Ipv4Addr::LOCALHOST, bank_port)), SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let file = plan.dir.join("taler.conf");
     let conf = file.to_string_lossy().into_owned();
-    let write = |master: &str| {
-        let text = configuration(&plan, bank_port, port, master);
-        std::fs::write(&file, text).map_err(BenchError::io(&file))
-    };
+    let shared = world::sections(&plan, &plan.dir.join("run"), bank_port, port, port);
+    let write = |more: &str| std::fs::write(&file, format!("{shared}{more}")).map_err(BenchError::io(&file));
     let go = |what: &str, words: &[&str]| service::run(&plan, what, words);
     // The master key is made once, long before.
     write("")?;
@@ -142,7 +138,7 @@ fn measure(args: &StartupArgs, context: &Context) -> Result<Startup, BenchError>
     let master = words.find(|word| word.len() == 52).ok_or_else(|| {
         BenchError::SetUp(format!("offline setup printed no master key, but {:?}", text.trim()))
     })?;
-    write(&format!("MASTER_PUBLIC_KEY = {master}\n"))?;
+    write(&format!("\n[exchange]\nMASTER_PUBLIC_KEY = {master}\n"))?;
 
     let begin = Instant::now();
     let mut watch = Watch { last: begin, steps: Vec::new() };
@@ -196,71 +192,6 @@ fn measure(args: &StartupArgs, context: &Context) -> Result<Startup, BenchError>
         ready_ms,
         end_ms,
     })
-}
-
-fn configuration(plan: &WorldPlan, bank_port: u16, port: u16, master: &str) -> String {
-    let home = plan.dir.display();
-    let mut text = format!(
-        "# Written by `batzen bench`.
-[taler]
-CURRENCY = KUDOS
-CURRENCY_ROUND_UNIT = KUDOS:0.01
-
-[paths]
-TALER_HOME = {home}
-TALER_DATA_HOME = {home}/data
-TALER_RUNTIME_DIR = {home}/run
-
-[bank]
-HTTP_PORT = {bank_port}
-BIND_TO = 127.0.0.1
-
-[exchange]
-PORT = {port}
-BASE_URL = http://localhost:{port}/
-BIND_TO = 127.0.0.1
-{master}
-[taler-exchange-secmod-rsa]
-LOOKAHEAD_SIGN = 1 day
-
-[taler-exchange-secmod-cs]
-LOOKAHEAD_SIGN = 1 day
-
-[taler-exchange-secmod-eddsa]
-LOOKAHEAD_SIGN = 1 day
-
-[exchange-account-1]
-PAYTO_URI = {PAYTO}
-ENABLE_CREDIT = YES
-ENABLE_DEBIT = YES
-
-[exchange-accountcredentials-1]
-WIRE_GATEWAY_URL = http://localhost:{bank_port}/taler-wire-gateway/exchange/
-"
-    );
-    text.extend(plan.database.as_deref().map(Database::configuration));
-    for CoinKind { value, cipher } in &plan.coins {
-        let cipher = match cipher {
-            Cipher::Rsa(bits) => format!("CIPHER = RSA\nRSA_KEYSIZE = {bits}"),
-            Cipher::Cs => "CIPHER = CS".to_owned(),
-        };
-        let _ = write!(
-            text,
-            "
-[coin_{value}]
-VALUE = KUDOS:{value}
-DURATION_WITHDRAW = 7 days
-DURATION_SPEND = 2 years
-DURATION_LEGAL = 3 years
-FEE_WITHDRAW = KUDOS:0
-FEE_DEPOSIT = KUDOS:0
-FEE_REFRESH = KUDOS:0
-FEE_REFUND = KUDOS:0
-{cipher}
-"
-        );
-    }
-    text
 }
 
 fn table(startup: &Startup) -> String {

@@ -2,7 +2,7 @@
 //! and funded reserves.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ use crate::scenarios::service::{self, PAUSE, Service};
 
 /// The exchange's account at the bank.
 const ACCOUNT: &str = "exchange";
+/// Its payto URI.
+pub(super) const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 /// The currency.
 const CURRENCY: &str = "KUDOS";
 /// How long a service may take to start. Generating large RSA keys takes time.
@@ -488,9 +490,36 @@ pub(super) fn free_port() -> Result<u16, BenchError> {
     Err(BenchError::SetUp(format!("no free port between {FIRST} and {}", FIRST + COUNT)))
 }
 
-/// The configuration of one process of the exchange. All have the public URL of the first.
+/// The configuration of one process of the exchange, which sets itself up. All have the public URL of the first.
 fn configuration(plan: &WorldPlan, bank_port: u16, exchange_port: u16, public_port: u16) -> String {
-    let home = plan.dir.join("home").display().to_string();
+    let run = service::runtime_dir(exchange_port);
+    let shared = sections(plan, &run, bank_port, exchange_port, public_port);
+    format!(
+        "{shared}
+[exchange]
+AGGREGATOR_IDLE_SLEEP_INTERVAL = 1 s
+TRANSFER_IDLE_SLEEP_INTERVAL = 1 s
+CLOSER_IDLE_SLEEP_INTERVAL = 60 s
+WIREWATCH_IDLE_SLEEP_INTERVAL = 1 s
+
+[exchange-standalone]
+ENABLED = YES
+WIRE_FEE = {CURRENCY}:0.01
+CLOSING_FEE = {CURRENCY}:0.01
+"
+    )
+}
+
+/// The sections that all set-ups have: a bank, an exchange with its account there, keys for a day, and the
+/// denominations of the plan without fees.
+pub(super) fn sections(
+    plan: &WorldPlan,
+    runtime_dir: &Path,
+    bank_port: u16,
+    exchange_port: u16,
+    public_port: u16,
+) -> String {
+    let (home, run) = (plan.dir.join("home"), runtime_dir.display());
     let mut text = format!(
         "# Written by `batzen bench`.
 [taler]
@@ -509,15 +538,6 @@ BIND_TO = 127.0.0.1
 PORT = {exchange_port}
 BASE_URL = http://localhost:{public_port}/
 BIND_TO = 127.0.0.1
-AGGREGATOR_IDLE_SLEEP_INTERVAL = 1 s
-TRANSFER_IDLE_SLEEP_INTERVAL = 1 s
-CLOSER_IDLE_SLEEP_INTERVAL = 60 s
-WIREWATCH_IDLE_SLEEP_INTERVAL = 1 s
-
-[exchange-standalone]
-ENABLED = YES
-WIRE_FEE = {CURRENCY}:0.01
-CLOSING_FEE = {CURRENCY}:0.01
 
 [taler-exchange-secmod-rsa]
 LOOKAHEAD_SIGN = 1 day
@@ -529,7 +549,7 @@ LOOKAHEAD_SIGN = 1 day
 LOOKAHEAD_SIGN = 1 day
 
 [exchange-account-1]
-PAYTO_URI = payto://x-taler-bank/localhost/{ACCOUNT}?receiver-name={ACCOUNT}
+PAYTO_URI = {PAYTO}
 ENABLE_CREDIT = YES
 ENABLE_DEBIT = YES
 
@@ -537,7 +557,7 @@ ENABLE_DEBIT = YES
 WIRE_GATEWAY_URL = http://localhost:{bank_port}/taler-wire-gateway/{ACCOUNT}/
 WIRE_GATEWAY_AUTH_METHOD = none
 ",
-        run = service::runtime_dir(exchange_port).display(),
+        home = home.display(),
     );
     text.extend(plan.database.as_deref().map(Database::configuration));
     for kind in &plan.coins {
