@@ -41,7 +41,7 @@ impl Cast {
                 match line.request.segments().as_slice() {
                     ["reserves" | "purses" | "coins", key, ..] => found.push((*key).to_owned()),
                     ["management", "auditors", key, ..] | ["auditors", key, ..] => {
-                        found.push((*key).to_owned())
+                        found.push((*key).to_owned());
                     }
                     ["deposits", _, merchant, _, coin] => {
                         found.extend([(*merchant).to_owned(), (*coin).to_owned()]);

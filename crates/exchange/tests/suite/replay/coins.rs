@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::api::wallet::{Coin, Planchet, Refresh, age_for};
-use crate::api::world::{Denom, InCurrency};
+use crate::api::world::Denom;
 use crate::replay::recording::Scenario;
 use crate::replay::side::{Side, h_age_commitment};
 use crate::replay::stage::Stage;
@@ -266,15 +266,4 @@ pub fn fits(planchet: &BlindedPlanchet, denom: &Denom) -> bool {
         (planchet, denom.terms.denom_pub.cipher()),
         (BlindedPlanchet::Rsa { .. }, Cipher::Rsa) | (BlindedPlanchet::Cs { .. }, Cipher::Cs)
     )
-}
-
-/// What melting costs and yields is in the recording.
-pub fn plan(
-    old: &Coin,
-    denoms: &[Denom],
-    values: Vec<ExchangeWithdrawValues>,
-    rms: RefreshMasterSecret,
-    amount: &batzen_protocol::Amount,
-) -> Refresh {
-    Refresh::commit(old, denoms, values, rms, amount.money())
 }

@@ -95,7 +95,7 @@ impl Player {
         (*denoms.first().expect("a denomination")).clone()
     }
 
-    /// Deposits a coin for a merchant whose account nobody knows yet. The transfer waits until somebody does.
+    /// Deposits a coin for a merchant who was not identified. The transfer waits for that.
     async fn deposit_for_unidentified(&mut self, row: u64) {
         let denom = self.denom("5");
         let coin = self.stage.mint(&denom, None, false).await;
@@ -144,7 +144,7 @@ impl Player {
         self.learn_row(row, &reply);
     }
 
-    /// Withdraws more than a customer may whom nobody knows.
+    /// Tries to withdraw more than a customer may who was not identified.
     async fn withdraw_unidentified(&mut self, row: u64) {
         let denom = self.denom("10");
         let reserve = EddsaPrivateKey::generate();

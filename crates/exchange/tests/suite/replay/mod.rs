@@ -47,9 +47,12 @@ struct Counts {
     left_out: BTreeMap<Reason, usize>,
 }
 
-/// The project's recordings: how many answers are the same, how many are those that the protocol decides
-/// instead, how many lines are messages to the bank, and how many are left out for another reason.
-const EXPECTED: [(&str, usize, usize, usize, Option<(Reason, usize)>); 15] = [
+/// A recording, and how many answers are the same, how many are those that the protocol decides instead, how
+/// many lines are messages to the bank, and how many are left out for another reason.
+type Row = (&'static str, usize, usize, usize, Option<(Reason, usize)>);
+
+/// The project's recordings.
+const EXPECTED: [Row; 15] = [
     ("auditor", 27, 0, 2, None),
     ("bank-gateway", 0, 0, 8, None),
     ("cherry-picking-rsa", 8, 1, 0, None),

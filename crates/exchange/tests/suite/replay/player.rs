@@ -28,7 +28,7 @@ const SHORT_POLL_MS: u64 = 1_000;
 /// How long the last long polls may take after all requests were sent.
 const LAST_ANSWERS: StdDuration = StdDuration::from_secs(15);
 
-/// What became of a line.
+/// The result of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// Our answer has the same status, code, members and determined values.
@@ -132,7 +132,7 @@ impl Player {
         let known = coins::known_coins(&scenario, &recorded);
         let origins = coins::origins(&scenario, &recorded);
         let mut cast = Cast::of(&scenario, |text| known.iter().any(|role| role.coin_pub == text));
-        let stage = Stage::start(&scenario, &recorded, master.clone()).await;
+        let stage = Stage::start(&scenario, &recorded).await;
         let mut ours = Side::new(recorded.base_url.clone(), recorded.master_pub, recorded.history_fee);
         ours.add_future_keys(&stage.future);
         for (recorded, ours) in stage::pairs(&recorded, &ours) {
@@ -141,6 +141,7 @@ impl Player {
         for (recorded, ours) in stage::signing_pairs(&recorded, &ours) {
             cast.add(&recorded.to_string(), &ours.to_string());
         }
+        assert_eq!(master.public_key(), recorded.master_pub, "the recordings' master key");
         cast.signer(&recorded.master_pub.to_string(), master);
         let mut reveals = HashMap::new();
         for line in scenario.requests() {

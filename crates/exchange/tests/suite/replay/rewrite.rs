@@ -3,8 +3,10 @@
 //! here too.
 
 use batzen_crypto::{BlindedPlanchet, CsNonce, HashCode};
+use batzen_protocol::Amount;
 use serde_json::Value;
 
+use crate::api::wallet::Refresh;
 use crate::replay::coins::{self, Refreshing, Role, mentions};
 use crate::replay::player::Player;
 use crate::replay::recording::Line;
@@ -93,8 +95,8 @@ impl Player {
         }
     }
 
-    /// Prepares the refresh that a recorded melt commits to, if it is revealed later. Otherwise nobody knows
-    /// what the commitment commits to, and any will do.
+    /// Prepares the refresh that a recorded melt commits to, if it is revealed later. Otherwise nobody can
+    /// check the commitment, and the recorded one is sent.
     async fn refreshing(&mut self, segments: &[&str], body: &Value) {
         let (["coins", _, "melt"], Some(rc)) = (segments, text_of(body, "rc")) else { return };
         if self.purse.refreshes.contains_key(rc) {
@@ -105,12 +107,12 @@ impl Player {
             return;
         };
         let denoms: Option<Vec<_>> = denoms.iter().map(|h| self.denoms.get(h).cloned()).collect();
-        let amount = text_of(body, "value_with_fee").and_then(|amount| amount.parse().ok());
+        let amount = text_of(body, "value_with_fee").and_then(|amount| amount.parse::<Amount>().ok());
         let (Some(denoms), Some(amount)) = (denoms, amount) else { return };
         let old = old.clone();
         let rms = self.purse.refresh_secret(text_of(body, "rms").unwrap_or(rc));
         let values = self.stage.melt_values(&denoms, &rms).await;
-        let refresh = coins::plan(&old, &denoms, values, rms, &amount);
+        let refresh = Refresh::commit(&old, &denoms, values, rms, amount.money);
         self.cast.add(rc, &refresh.rc.to_string());
         self.purse.refreshes.insert(rc.to_owned(), Refreshing { refresh, noreveal_index: None });
     }

@@ -1,6 +1,6 @@
 //! What one side of a replay knows of its exchange, the recorded one or ours: keys, purses and fees. With it,
 //! it builds the message of every signature in a request. The recorded side tells which signatures of a
-//! recorded request are valid; exactly those are made anew on our side.
+//! recorded request are valid; only those are made again on our side.
 
 use std::collections::HashMap;
 
@@ -162,7 +162,8 @@ impl Side {
             ["auditors", auditor, denom] => self.auditor(&mut signatures, auditor, denom),
             _ => None,
         };
-        let _ = complete;
+        // Whatever cannot be read ends the list.
+        complete.unwrap_or_default();
         signatures.0
     }
 

@@ -142,17 +142,12 @@ fn text_in<'a>(scenario: &'a Scenario, name: &str) -> Option<&'a str> {
     lines.find_map(|line| line.request.body.get(name).or_else(|| line.response.body.get(name))?.as_str())
 }
 
-fn config(
-    scenario: &Scenario,
-    recorded: &Side,
-    directory: &Path,
-    master: &EddsaPrivateKey,
-) -> ExchangeConfig {
+fn config(scenario: &Scenario, recorded: &Side, directory: &Path) -> ExchangeConfig {
     let currency = recorded.history_fee.currency;
     let mut config = ExchangeConfig::local(currency, directory, 0);
     config.base_url.clone_from(&recorded.base_url);
     config.standalone = None;
-    config.master_public_key = Some(master.public_key());
+    config.master_public_key = Some(recorded.master_pub);
     config.store = StoreConfig::Memory;
     config.crypto_threads = 2;
     let groups = scenario.requests().find_map(|line| {
@@ -207,7 +202,6 @@ const FLOAT_ROWS: u64 = 1 << 32;
 pub struct Stage {
     pub running: RunningExchange,
     pub client: Client,
-    pub master: EddsaPrivateKey,
     /// What our exchange announced when it started.
     pub future: FutureKeys,
     now: Arc<AtomicU64>,
@@ -218,9 +212,9 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub async fn start(scenario: &Scenario, recorded: &Side, master: EddsaPrivateKey) -> Self {
+    pub async fn start(scenario: &Scenario, recorded: &Side) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let mut config = config(scenario, recorded, directory.path(), &master);
+        let mut config = config(scenario, recorded, directory.path());
         let uses_kyc = scenario.requests().any(|line| line.response.status == 451);
         let provider = if uses_kyc { Some(Provider::start().await) } else { None };
         if let Some(provider) = &provider {
@@ -242,7 +236,7 @@ impl Stage {
         let url = format!("http://127.0.0.1:{port}/management/keys");
         let future = client.get(url).send().await.unwrap().ok().unwrap();
         let (rows, _directory, _provider) = (FLOAT_ROWS, directory, provider);
-        Self { running, client, master, future, now, account, rows, _directory, _provider }
+        Self { running, client, future, now, account, rows, _directory, _provider }
     }
 
     pub fn port(&self) -> u16 {
