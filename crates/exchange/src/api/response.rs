@@ -317,10 +317,12 @@ async fn refused(
             error_extra(code, &stored)
         }
         Refusal::PurseMergeConflict(merge) => {
+            // All reserves are at this exchange. A merge does not say so, the creation by a reserve does.
+            let names_exchange = operation != DenomOperation::PurseMerge;
             let stored = PurseMergeConflict {
                 merge_timestamp: merge.merge_time,
                 merge_sig: merge.merge_sig,
-                partner_url: Some(app.core.config.base_url.clone()),
+                partner_url: names_exchange.then(|| app.core.config.base_url.clone()),
                 reserve_pub: merge.reserve_pub,
             };
             error_extra(Code::EXCHANGE_RESERVES_PURSE_MERGE_CONFLICTING_META_DATA, &stored)

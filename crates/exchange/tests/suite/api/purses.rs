@@ -16,6 +16,7 @@ use batzen_protocol::signatures::{
 };
 use batzen_protocol::{Duration, Timestamp, hash_text};
 use batzen_tables::exchange::KycOperation;
+use serde_json::Value;
 
 use crate::api::kyc::{self, Required};
 use crate::api::wallet::*;
@@ -221,7 +222,10 @@ async fn money_is_sent_with_a_purse() {
     let (woken, ()) = tokio::join!(waiting, merging);
     let status: PurseStatus = woken.unwrap().ok().unwrap();
     assert_eq!(status.merge_timestamp, Some(site.now()));
-    site.refused(&payment.path("merge"), &payment.merge(&site, &other), 409, 1676).await;
+    let taken = site.refused(&payment.path("merge"), &payment.merge(&site, &other), 409, 1676).await;
+    let taken: Value = taken.json().unwrap();
+    assert_eq!(taken["reserve_pub"], reserve.public_key().to_string());
+    assert_eq!(taken.get("partner_url"), None);
     is_error(&payment.delete(&site).await, 409, 1679);
     assert_eq!(site.balance(&reserve.public_key()).await, m("9"));
     let planchet = site.planchet(&site.denom(RSA_8)).await;
@@ -349,6 +353,11 @@ async fn a_purse_for_nothing_can_be_merged_again() {
     let payment = Payment::of(&site, "0");
     let reserve = EddsaPrivateKey::generate();
     let _: PurseConfirmation = site.ok(&at_reserve(&reserve, "purse"), &payment.ask(&site, &reserve)).await;
+    let other = EddsaPrivateKey::generate();
+    let taken = site.refused(&at_reserve(&other, "purse"), &payment.ask(&site, &other), 409, 1676).await;
+    let taken: Value = taken.json().unwrap();
+    assert_eq!(taken["reserve_pub"], reserve.public_key().to_string());
+    assert_eq!(taken["partner_url"], site.url(""));
     for _ in 0..2 {
         let merge = payment.merge(&site, &reserve);
         let merged: PurseMergeConfirmation = site.ok(&payment.path("merge"), &merge).await;

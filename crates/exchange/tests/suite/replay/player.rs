@@ -417,7 +417,7 @@ impl Player {
         {
             self.cast.add(recorded, ours);
         }
-        let decided = rules::decided(&self.name, &self.lines, &self.recorded.base_url, &line);
+        let decided = rules::decided(&self.name, &self.lines, &line);
         let fate = if decided.is_some() { Fate::Decided } else { Fate::Same };
         let difference = match decided.unwrap_or(Right::Answer(line.response)) {
             Right::Answer(expected) if answer.status == expected.status => {

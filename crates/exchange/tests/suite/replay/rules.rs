@@ -63,7 +63,7 @@ pub enum Right {
 
 /// The right answer, if the protocol decides that the recorded one is wrong, or allows another that ours
 /// prefers.
-pub fn decided(scenario: &str, lines: &[Line], base_url: &str, line: &Line) -> Option<Right> {
+pub fn decided(scenario: &str, lines: &[Line], line: &Line) -> Option<Right> {
     let place = (scenario, line.step);
     // Rules of the exchange, F3: a complete refund does not return the deposit fee a second time.
     if OVERPAID.contains(&place) {
@@ -76,12 +76,10 @@ pub fn decided(scenario: &str, lines: &[Line], base_url: &str, line: &Line) -> O
     let mut right = line.response.clone();
     let code = body.get("code").and_then(Value::as_u64);
     match (line.request.method.as_str(), line.request.segments().as_slice(), *status) {
-        // Payments between people, differences, 5: the conflict of a merge has a code, and so the members that
-        // this code has elsewhere.
+        // Payments between people, differences, 5: the conflict of a merge has a code.
         ("POST", ["purses", _, "merge"], 409) if code.is_none() => {
             right.body["code"] = json!(1676);
             right.body["hint"] = json!("");
-            right.body["partner_url"] = json!(base_url);
         }
         // Exchange API, 4.1: parts of the keys have groups too.
         ("GET", ["keys"], 200) if body["denominations"] == json!([]) => {

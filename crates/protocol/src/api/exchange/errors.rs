@@ -98,7 +98,7 @@ pub struct PurseMergeConflict {
     pub merge_timestamp: Timestamp,
     /// `WALLET_PURSE_MERGE`.
     pub merge_sig: EddsaSignature,
-    /// The other exchange that has the reserve.
+    /// The exchange that has the reserve. A merge into a reserve at this exchange leaves it out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partner_url: Option<String>,
     /// The reserve.
