@@ -441,6 +441,7 @@ CREATE TABLE "exchange"."kyc_requirements" (
   "h_payto" bytea NOT NULL,
   "row" bigint NOT NULL,
   "checks" text COLLATE "C" NOT NULL,
+  "asked" bigint,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   "ix_by_row" bigint,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Output;
 
 use batzen_pg_cluster::fresh_database;
-use common::setup::{config_with, credit, wait_for};
+use common::setup::{ask, config_with, credit, wait_for};
 use common::{Service, isolated, run, stderr, stdout};
 use serde_json::Value;
 
@@ -46,16 +46,24 @@ impl Books {
         let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
         wait_for(bank_port, "/taler-bank-integration/config");
         must(&["exchange", "dbinit", "-c", &config]);
+        // This also opens the exchange's account.
+        credit(bank_port, 0, CLOSED);
         let books = Self { dir, config, bank_port, exchange_port, bank };
         let exchange = books.serve();
         let file = books.dir.path().join("wallet.db");
         let (exchange_url, bank_url) =
             (format!("http://localhost:{exchange_port}/"), format!("http://localhost:{bank_port}/"));
         let withdraw = ["withdraw", "--yes", "--amount", "KUDOS:5", "--exchange", &exchange_url];
-        let words = [&["wallet", "--wallet", file.to_str().unwrap()][..], &withdraw, &["--bank", &bank_url]];
+        let answer = ask(
+            bank_port,
+            "POST /taler-bank-access/testing/register",
+            "{\"username\":\"zoe\",\"password\":\"zoe\"}",
+        );
+        assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+        let login = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe"];
+        let words = [&["wallet", "--wallet", file.to_str().unwrap()][..], &withdraw, &login];
         must(&words.concat());
         assert!(exchange.terminate().0.success());
-        credit(bank_port, 0, CLOSED);
         books.work("wirewatch", 0);
         books.work("closer", DAYS_40);
         books.work("transfer", DAYS_40);
@@ -120,10 +128,10 @@ fn garbage_is_collected(store: &str) {
     let exchange = books.serve();
     assert_eq!(books.collect(0), [0, 0, 0]);
     assert!(exchange.terminate().0.success());
-    // The bank's old rows are not imported again. New credits of the same reserves are, and are paid back.
+    // The bank's old rows are not imported again, but new ones are.
     books.work("wirewatch", 0);
     assert_eq!(books.totals(), before);
-    credit(books.bank_port, 0, 4);
+    credit(books.bank_port, CLOSED, 4);
     for (worker, later_us) in [("wirewatch", 0), ("closer", DAYS_40), ("transfer", DAYS_40)] {
         books.work(worker, later_us);
     }

@@ -2,12 +2,12 @@
 
 use crate::common;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use common::damage::{assert_damage_is_refused, cut_last, stores_below};
-use common::setup::{config, config_with, credit, wait_for};
+use common::setup::{ask, config, config_with, credit, wait_for};
 use common::{Service, run, stderr, stdout};
 
 #[test]
@@ -137,22 +137,6 @@ fn damage_to_the_last_commit_is_refused() {
     let exchange = Service::start(dir.path(), "exchange", &words("exchange"));
     wait_for(exchange_port, "/keys");
     assert!(bank.terminate().0.success() && exchange.terminate().0.success());
-}
-
-/// The answer of a service to a request.
-fn ask(port: u16, request: &str, body: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
-    write!(
-        stream,
-        "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
 }
 
 /// A receiver that the bank does not know: the operator sees the refused transfer, opens the account, and

@@ -3,7 +3,7 @@
 //! No sum changes. What the removed rows added to the balance sheet is added to `collected_sums` in the same
 //! commit. And no removed row is missed:
 //!
-//! * *A reserve* that is credited again begins anew. All its withdrawals are of denominations that have
+//! * *A reserve* that is credited again is a new one. All its withdrawals are of denominations that have
 //!   expired for good, so neither can they be repeated nor their coins be recouped into it. The bank's rows
 //!   that credited it are behind the cursor of their account, so they are not imported again. Requests that
 //!   its owner signed have a time, which is too old to be accepted again ([`COLLECT_DELAY`]).

@@ -65,7 +65,7 @@ const INDEXES: &[IndexDef] = &[
 ];
 
 fn region_of(id: u32) -> u8 {
-    (id % 7).try_into().unwrap()
+    (id % 7).try_into().expect("small")
 }
 
 macro_rules! orders {
@@ -125,18 +125,18 @@ const ROWS: u32 = 60;
 /// A store of the first program, with rows that were changed and deleted.
 fn old_store(seed: u64) -> SimDisk {
     let disk = SimDisk::new(seed);
-    let store = open::<Orders0>(&disk).unwrap();
+    let store = open::<Orders0>(&disk).expect("it works");
     let mut random = Random(seed);
     for id in 0..ROWS {
         let row = OrderRow0 {
             customer: format!("customer {}", random.below(5)),
-            due_minutes: random.below(4).try_into().unwrap(),
+            due_minutes: random.below(4).try_into().expect("small"),
         };
         let mut changes = ChangeSet::new();
         changes.insert::<Orders0>(&OrderKey { id }, &row);
         changes.insert::<Others>(&OtherKey { id }, &row);
-        assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
-        let old = store.get::<Orders0>(&OrderKey { id: id / 2 }).unwrap();
+        assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
+        let old = store.get::<Orders0>(&OrderKey { id: id / 2 }).expect("it works");
         let mut changes = ChangeSet::new();
         match old {
             Some(old) if id % 5 == 0 => changes.delete::<Orders0>(&OrderKey { id: id / 2 }, &old.row),
@@ -146,22 +146,22 @@ fn old_store(seed: u64) -> SimDisk {
             }
             None => {}
         }
-        assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+        assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
     }
     if seed.is_multiple_of(2) {
-        store.close().unwrap();
+        store.close().expect("it works");
     }
     drop(store);
     disk
 }
 
 fn rows<T: Table>(store: &Store) -> Vec<Found<T>> {
-    store.all::<T>().unwrap()
+    store.all::<T>().expect("it works")
 }
 
 /// What the migrated rows must be.
 fn expected(disk: &SimDisk) -> Vec<Found<Orders2>> {
-    let store = open::<Orders0>(&disk.copy()).unwrap();
+    let store = open::<Orders0>(&disk.copy()).expect("it works");
     let upgraded = |found: Found<Orders0>| {
         let row = OrderRow1::from(found.row);
         let row = OrderRow2 { region: region_of(found.key.id), customer: row.customer, due_s: row.due_s };
@@ -175,7 +175,7 @@ fn check(store: &Store, expected: &[Found<Orders2>]) {
     assert_eq!(rows::<Orders2>(store), expected);
     for n in 0..5 {
         let customer = format!("customer {n}");
-        let found = store.lookup::<Orders2>(BY_CUSTOMER, &customer).unwrap();
+        let found = store.lookup::<Orders2>(BY_CUSTOMER, &customer).expect("it works");
         let wanted: Vec<_> =
             expected.iter().filter(|found| found.row.customer == customer).cloned().collect();
         assert_eq!(found, wanted);
@@ -183,37 +183,37 @@ fn check(store: &Store, expected: &[Found<Orders2>]) {
     let mut due: Vec<_> = expected.iter().filter(|found| found.row.due_s.is_some()).cloned().collect();
     let everything = || (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
     let (from, to) = everything();
-    assert_eq!(store.range_bytes::<Orders2>(QUEUE, from, to, 1_000, false).unwrap(), due);
+    assert_eq!(store.range_bytes::<Orders2>(QUEUE, from, to, 1_000, false).expect("it works"), due);
     due.sort_by_key(|found| (found.row.due_s, found.key.id));
     let (from, to) = everything();
-    assert_eq!(store.range_bytes::<Orders2>(BY_DUE, from, to, 1_000, false).unwrap(), due);
-    assert_eq!(store.count::<Others>().unwrap(), u64::from(ROWS));
+    assert_eq!(store.range_bytes::<Orders2>(BY_DUE, from, to, 1_000, false).expect("it works"), due);
+    assert_eq!(store.count::<Others>().expect("it works"), u64::from(ROWS));
 }
 
 /// Changes rows, compacts, and opens the store again.
 fn use_it(disk: &SimDisk, expected: &[Found<Orders2>]) {
-    let embedded =
-        EmbeddedStore::open(Path::new(DIR), &[Orders2::DEF, Others::DEF], sim_options(disk)).unwrap();
+    let embedded = EmbeddedStore::open(Path::new(DIR), &[Orders2::DEF, Others::DEF], sim_options(disk))
+        .expect("it works");
     for found in expected {
         let old = Backend::get_many(&embedded, Orders2::DEF, &[batzen_store::Record::to_bytes(&found.key)]);
-        assert!(old.unwrap()[0].is_some());
+        assert!(old.expect("it works")[0].is_some());
     }
     let mut changes = ChangeSet::new();
     for found in expected.iter().step_by(3) {
         let row = OrderRow2 { due_s: Some(7), ..found.row.clone() };
         changes.update::<Orders2>(&found.key, &found.row, &row);
     }
-    assert_eq!(Backend::commit(&embedded, &changes).unwrap(), CommitOutcome::Committed);
+    assert_eq!(Backend::commit(&embedded, &changes).expect("it works"), CommitOutcome::Committed);
     for _ in 0..4 {
-        embedded.maintain().unwrap();
+        embedded.maintain().expect("it works");
     }
-    Backend::close(&embedded).unwrap();
+    Backend::close(&embedded).expect("it works");
     drop(embedded);
-    let report = EmbeddedStore::inspect(Path::new(DIR), disk, &mut |_| {}).unwrap();
+    let report = EmbeddedStore::inspect(Path::new(DIR), disk, &mut |_| {}).expect("it works");
     assert_eq!(report.problems, Vec::<String>::new());
     let mut changed = expected.to_vec();
     changed.iter_mut().step_by(3).for_each(|found| found.row.due_s = Some(7));
-    check(&open::<Orders2>(disk).unwrap(), &changed);
+    check(&open::<Orders2>(disk).expect("it works"), &changed);
 }
 
 #[test]
@@ -223,15 +223,15 @@ fn rows_of_every_older_layout_are_migrated() {
         let disk = old_store(seed);
         let expected = expected(&disk);
         let both = disk.copy();
-        check(&open::<Orders2>(&both).unwrap(), &expected);
+        check(&open::<Orders2>(&both).expect("it works"), &expected);
         use_it(&both, &expected);
 
-        let store = open::<Orders1>(&disk).unwrap();
+        let store = open::<Orders1>(&disk).expect("it works");
         let due: Vec<_> = rows::<Orders1>(&store).into_iter().map(|found| found.row.due_s).collect();
         assert_eq!(due, expected.iter().map(|found| found.row.due_s).collect::<Vec<_>>());
-        store.close().unwrap();
+        store.close().expect("it works");
         drop(store);
-        check(&open::<Orders2>(&disk).unwrap(), &expected);
+        check(&open::<Orders2>(&disk).expect("it works"), &expected);
         use_it(&disk, &expected);
     }
 }
@@ -239,31 +239,31 @@ fn rows_of_every_older_layout_are_migrated() {
 #[test]
 fn an_older_program_refuses_migrated_rows() {
     let disk = old_store(1);
-    drop(open::<Orders1>(&disk).unwrap());
-    let error = open::<Orders0>(&disk).map(|_| ()).unwrap_err();
+    drop(open::<Orders1>(&disk).expect("it works"));
+    let error = open::<Orders0>(&disk).map(|_| ()).expect_err("it is refused");
     assert!(matches!(error, StoreError::Format { .. }), "{error}");
     let message = "table orders has rows of layout 1, and this program knows layouts up to 0: a newer program has migrated \
                    them; start that one";
     assert!(error.to_string().ends_with(message), "{error}");
     // Nothing was changed.
-    open::<Orders1>(&disk).unwrap();
+    open::<Orders1>(&disk).expect("it works");
 }
 
 #[test]
 fn a_new_store_has_nothing_to_migrate() {
     let disk = SimDisk::new(1);
-    let store = open::<Orders2>(&disk).unwrap();
+    let store = open::<Orders2>(&disk).expect("it works");
     let row = OrderRow2 { region: 1, customer: "A".into(), due_s: None };
     let mut changes = ChangeSet::new();
     changes.insert::<Orders2>(&OrderKey { id: 1 }, &row);
-    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+    assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
     drop(store);
     let written = disk.written();
-    let store = open::<Orders2>(&disk).unwrap();
-    assert_eq!(store.get::<Orders2>(&OrderKey { id: 1 }).unwrap().unwrap().row, row);
+    let store = open::<Orders2>(&disk).expect("it works");
+    assert_eq!(store.get::<Orders2>(&OrderKey { id: 1 }).expect("it works").expect("it works").row, row);
     drop(store);
     let again = disk.written() - written;
-    drop(open::<Orders2>(&disk).unwrap());
+    drop(open::<Orders2>(&disk).expect("it works"));
     assert!(disk.written() - written <= 2 * again, "opening writes no rows");
 }
 
@@ -276,7 +276,7 @@ fn interrupted_migrations_continue() {
         let calls = {
             let disk = disk.copy();
             let before = disk.calls();
-            drop(open::<Orders2>(&disk).unwrap());
+            drop(open::<Orders2>(&disk).expect("it works"));
             disk.calls() - before
         };
         assert!(calls > 30, "several batches: {calls} calls");
@@ -288,7 +288,7 @@ fn interrupted_migrations_continue() {
                 failed += u32::from(open::<Orders2>(&disk).is_err());
                 if n.is_multiple_of(2) { disk.kill() } else { disk.restart() }
             }
-            check(&open::<Orders2>(&disk).unwrap(), &expected);
+            check(&open::<Orders2>(&disk).expect("it works"), &expected);
             if n.is_multiple_of(8) {
                 disk.kill();
                 use_it(&disk, &expected);

@@ -167,7 +167,7 @@ fn money_that_comes_back_to_a_removed_reserve_is_paid_once() {
     assert_eq!(world.balance(1), m("3"));
     assert_eq!(world.refused(withdraw(1, &[(1, 3)], false)), expired(3));
     let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
-    assert_eq!(statement.items.len(), 1, "its history begins anew");
+    assert_eq!(statement.items.len(), 1, "it has a new history");
     assert_eq!(world.totals().wired_in, sum_before.wired_in.checked_add(m("3")).unwrap());
 }
 
