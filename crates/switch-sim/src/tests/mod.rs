@@ -136,7 +136,7 @@ fn overload_and_broken_connections_lose_nothing() {
 #[test]
 fn a_payer_without_callback_queries_the_transfer() {
     let (_relay, fsps) = town(2, Faults { is_mute: true, ..Faults::default() }, |_| ());
-    let id = fsps.send(Order { expiration: Duration::from_millis(100), ..order(Behaviour::Accept) });
+    let id = fsps.send(Order { expiration: Duration::from_secs(1), ..order(Behaviour::Accept) });
     let outcome = fsps.outcome(id, PATIENCE).unwrap();
     assert_eq!(outcome.payer_notice, Some(Notice::Committed));
 }
