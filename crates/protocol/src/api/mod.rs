@@ -5,6 +5,7 @@
 
 pub mod bank;
 pub mod exchange;
+pub mod merchant;
 pub mod offline;
 mod parse;
 

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use batzen_crypto::{Cipher, DenomKey, DenomPublicKey, EddsaPublicKey, HashCode, RsaPublicKey};
+use batzen_crypto::{Cipher, DenomPublicKey, EddsaPublicKey, HashCode};
 use batzen_protocol::api::exchange::{
-    Denomination, DenominationGroup, GlobalFee, GroupCipher, GroupMember, KeysResponse, SignKey, WireFee,
-    WireResponse,
+    Denomination, DenominationGroup, GlobalFee, KeysResponse, SignKey, WireFee, WireResponse,
 };
 use batzen_protocol::denominations::DenominationTerms;
 use batzen_protocol::signatures::{ExchangeKeySet, SignedMessage};
@@ -580,7 +579,9 @@ fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, Deno
     for group in &keys.denominations {
         let mut group_hash = [0u8; 64];
         for member in &group.denoms {
-            let key = group_key(group, member)?;
+            let key = group.key(member).ok_or_else(|| {
+                bad("the exchange's keys", "a denomination has no key of its group's cipher")
+            })?;
             let terms = DenominationGroup::terms(group, member);
             let h_denom_pub = verify(&key, &terms, &member.master_sig)?;
             for (sum, byte) in group_hash.iter_mut().zip(h_denom_pub.as_bytes()) {
@@ -620,27 +621,6 @@ fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, Deno
         }
     }
     Ok(listed)
-}
-
-fn group_key(group: &DenominationGroup, member: &GroupMember) -> Result<DenomPublicKey, CoreError> {
-    let restricted = matches!(group.cipher, GroupCipher::RsaAgeRestricted | GroupCipher::CsAgeRestricted);
-    let age_mask = match (restricted, group.age_mask) {
-        (true, Some(mask)) => mask,
-        (true, None) => return Err(bad("the exchange's keys", "an age-restricted group has no age mask")),
-        (false, _) => 0,
-    };
-    let missing = || bad("the exchange's keys", "a denomination has no key of its group's cipher");
-    let key = match group.cipher {
-        GroupCipher::Rsa | GroupCipher::RsaAgeRestricted => {
-            let encoded = member.rsa_pub.as_ref().ok_or_else(missing)?;
-            DenomKey::Rsa(RsaPublicKey::decode(encoded.as_ref())?)
-        }
-        GroupCipher::Cs | GroupCipher::CsAgeRestricted => {
-            let key = member.cs_pub.as_ref().ok_or_else(missing)?;
-            DenomKey::Cs(batzen_crypto::CsVerifyingKey::new(key)?)
-        }
-    };
-    Ok(DenomPublicKey { age_mask, key })
 }
 
 fn verify_wire(master_pub: &EddsaPublicKey, wire: &WireResponse) -> Result<(), CoreError> {

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use batzen_crypto::{CsPublicKey, DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_crypto::{
+    CsPublicKey, CsVerifyingKey, DenomKey, DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode,
+    RsaPublicKey,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -290,6 +293,24 @@ impl DenominationGroup {
             stamp_expire_deposit: member.stamp_expire_deposit,
             stamp_expire_legal: member.stamp_expire_legal,
         }
+    }
+
+    /// The key of one of its members. `None` if the member has no valid key of the group's cipher, or the group has
+    /// no age mask although its coins have ages.
+    pub fn key(&self, member: &GroupMember) -> Option<DenomPublicKey> {
+        let age_mask = match self.cipher {
+            GroupCipher::RsaAgeRestricted | GroupCipher::CsAgeRestricted => self.age_mask?,
+            GroupCipher::Rsa | GroupCipher::Cs => 0,
+        };
+        let key = match self.cipher {
+            GroupCipher::Rsa | GroupCipher::RsaAgeRestricted => {
+                DenomKey::Rsa(RsaPublicKey::decode(member.rsa_pub.as_ref()?.as_ref()).ok()?)
+            }
+            GroupCipher::Cs | GroupCipher::CsAgeRestricted => {
+                DenomKey::Cs(CsVerifyingKey::new(member.cs_pub.as_ref()?).ok()?)
+            }
+        };
+        Some(DenomPublicKey { age_mask, key })
     }
 }
 

@@ -1,0 +1,25 @@
+//! The merchant backend's interfaces: for wallets, for the shop's own programs, and for administrators.
+
+mod instances;
+mod orders;
+mod wallets;
+
+pub use instances::*;
+pub use orders::*;
+pub use wallets::*;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol that the backend announces: current, revision, age.
+pub const MERCHANT_PROTOCOL_VERSION: &str = "2:0:1";
+
+/// Answer to `GET config`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MerchantConfig {
+    /// [`MERCHANT_PROTOCOL_VERSION`].
+    pub version: String,
+    /// `taler-merchant`.
+    pub name: String,
+    /// The currency of all orders.
+    pub currency: String,
+}

@@ -1,0 +1,191 @@
+//! What the shop's own programs ask (`private/orders`), and the contract's terms.
+
+use batzen_crypto::{EddsaPublicKey, HashCode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{Amount, Duration, Timestamp};
+
+/// `POST private/orders`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CreateOrderRequest {
+    /// Members of the contract; at least `amount` and `summary`.
+    pub order: Map<String, Value>,
+    /// How long after the order it can be refunded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refund_delay: Option<Duration>,
+    /// The wire method of the account to pay to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payment_target: Option<String>,
+    /// Products of the inventory. Refused if there are any: the inventory does not exist.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inventory_products: Option<Vec<Value>>,
+    /// Whether only those who know a token may claim the order; by default yes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub create_token: Option<bool>,
+}
+
+/// Answer to `POST private/orders`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CreateOrderResponse {
+    /// The order.
+    pub order_id: String,
+    /// Its claim token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+}
+
+/// Answer to `GET private/orders`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderList {
+    /// The orders, in the order asked for.
+    pub orders: Vec<OrderSummary>,
+}
+
+/// An order in the list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderSummary {
+    /// The order.
+    pub order_id: String,
+    /// Its number, by which lists continue.
+    pub row_id: u64,
+    /// When it was created.
+    pub timestamp: Timestamp,
+    /// The amount.
+    pub amount: Amount,
+    /// One line.
+    pub summary: String,
+    /// Whether it can be refunded.
+    pub refundable: bool,
+    /// Whether it was paid.
+    pub paid: bool,
+}
+
+/// Answer to `GET private/orders/$ORDER_ID`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "order_status", rename_all = "lowercase")]
+pub enum OrderStatus {
+    /// No wallet has claimed it.
+    Unpaid(Box<UnpaidOrder>),
+    /// A wallet has claimed it, or it was not paid in this session.
+    Claimed(Box<ClaimedOrder>),
+    /// It was paid.
+    Paid(Box<PaidOrder>),
+}
+
+/// An order that no wallet has claimed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UnpaidOrder {
+    /// What a wallet opens.
+    pub taler_pay_uri: String,
+    /// The page for the customer.
+    pub order_status_url: String,
+    /// When it was created.
+    pub creation_time: Timestamp,
+    /// One line.
+    pub summary: String,
+    /// The amount.
+    pub total_amount: Amount,
+    /// Another order by which this session bought the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub already_paid_order_id: Option<String>,
+    /// What it gave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub already_paid_fulfillment_url: Option<String>,
+}
+
+/// An order that a wallet has claimed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClaimedOrder {
+    /// The contract.
+    pub contract_terms: Value,
+    /// The page for the customer.
+    pub order_status_url: String,
+}
+
+/// A paid order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PaidOrder {
+    /// Whether a refund was approved.
+    pub refunded: bool,
+    /// Whether some of it was not taken yet.
+    pub refund_pending: bool,
+    /// Whether the bank has reported all of the money.
+    pub wired: bool,
+    /// What the coins paid, less their deposit fees.
+    pub deposit_total: Amount,
+    /// The exchange's error code at the last tracking; 0 if there is none.
+    pub exchange_ec: u32,
+    /// The exchange's HTTP status at the last tracking; 0 if there is none.
+    pub exchange_hc: u32,
+    /// What was approved for refunds in total.
+    pub refund_amount: Amount,
+    /// The contract.
+    pub contract_terms: Value,
+    /// Transfers of the exchange.
+    pub wire_details: Vec<Value>,
+    /// Problems of tracking.
+    pub wire_reports: Vec<Value>,
+    /// The steps of refunds.
+    pub refund_details: Vec<Value>,
+    /// The page for the customer.
+    pub order_status_url: String,
+}
+
+/// The members of a contract that programs act on. There may be others.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct ContractTerms {
+    /// The order.
+    pub order_id: String,
+    /// One line.
+    pub summary: String,
+    /// What is to be paid.
+    pub amount: Amount,
+    /// The deposit fees that the shop pays.
+    pub max_fee: Amount,
+    /// The wire fee that the shop pays.
+    #[serde(default)]
+    pub max_wire_fee: Option<Amount>,
+    /// Over how many payments the customer's part of the wire fee is spread.
+    #[serde(default)]
+    pub wire_fee_amortization: Option<i64>,
+    /// The contract's date.
+    pub timestamp: Timestamp,
+    /// Until when refunds are possible.
+    pub refund_deadline: Timestamp,
+    /// Until when it must be paid.
+    pub pay_deadline: Timestamp,
+    /// Until when the exchange pays the shop.
+    pub wire_transfer_deadline: Timestamp,
+    /// The shop's key.
+    pub merchant_pub: EddsaPublicKey,
+    /// The shop's base URL.
+    pub merchant_base_url: String,
+    /// The shop's account.
+    pub h_wire: HashCode,
+    /// The account's wire method.
+    pub wire_method: String,
+    /// The exchanges that the shop accepts.
+    pub exchanges: Vec<ContractExchange>,
+    /// What the customer gets.
+    #[serde(default)]
+    pub fulfillment_url: Option<String>,
+    /// Where others can buy the same.
+    #[serde(default)]
+    pub public_reorder_url: Option<String>,
+    /// The age that the customer must have.
+    #[serde(default)]
+    pub minimum_age: Option<u8>,
+    /// The wallet's key.
+    #[serde(default)]
+    pub nonce: Option<String>,
+}
+
+/// An exchange in a contract.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ContractExchange {
+    /// Its base URL.
+    pub url: String,
+    /// Its master key.
+    pub master_pub: EddsaPublicKey,
+}

@@ -1,0 +1,120 @@
+//! What wallets ask a merchant backend.
+
+use batzen_crypto::{
+    AgePublicKey, AgeSignature, DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, ShortHash,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Amount;
+use crate::limits::{ARRAY_READ_MAX, array};
+
+/// `POST orders/$ORDER_ID/claim`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClaimRequest {
+    /// The wallet's fresh public key, in base32.
+    pub nonce: String,
+    /// The claim token of the pay URI.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+}
+
+/// Answer to a claim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClaimResponse {
+    /// The contract, with the wallet's nonce.
+    pub contract_terms: Value,
+    /// `MERCHANT_CONTRACT`.
+    pub sig: EddsaSignature,
+}
+
+/// `POST orders/$ORDER_ID/pay`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PayRequest {
+    /// The coins; none if there is nothing to pay.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
+    pub coins: Vec<PayCoin>,
+    /// The browser's session; may be empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+}
+
+/// A coin that pays.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PayCoin {
+    /// The coin.
+    pub coin_pub: EddsaPublicKey,
+    /// `WALLET_COIN_DEPOSIT`.
+    pub coin_sig: EddsaSignature,
+    /// The denomination's signature.
+    pub ub_sig: DenomSignature,
+    /// The denomination.
+    pub h_denom: HashCode,
+    /// The contribution, deposit fee included.
+    pub contribution: Amount,
+    /// Base URL of the exchange that signed the coin.
+    pub exchange_url: String,
+    /// Proof of the contract's minimum age.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minimum_age_sig: Option<AgeSignature>,
+    /// Age commitment, if the contract has a minimum age.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_commitment: Option<Vec<AgePublicKey>>,
+    /// Its hash, if the contract has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub h_age_commitment: Option<ShortHash>,
+}
+
+/// Answer to a payment: the receipt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PayResponse {
+    /// `MERCHANT_PAYMENT_OK`.
+    pub sig: EddsaSignature,
+}
+
+/// `POST orders/$ORDER_ID/paid`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PaidRequest {
+    /// Hash of the contract.
+    pub h_contract: HashCode,
+    /// The receipt.
+    pub sig: EddsaSignature,
+    /// The session to bind the payment to; may be empty.
+    pub session_id: String,
+}
+
+/// Answer 402 to `GET orders/$ORDER_ID`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderDue {
+    /// What the wallet opens.
+    pub taler_pay_uri: String,
+    /// What the customer gets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fulfillment_url: Option<String>,
+    /// Another order by which this session bought the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub already_paid_order_id: Option<String>,
+}
+
+/// Answer 202 to `GET orders/$ORDER_ID`, for somebody who does not know the order's secrets.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderReorder {
+    /// Where to buy the same.
+    pub public_reorder_url: String,
+}
+
+/// Answer 200 to `GET orders/$ORDER_ID`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OrderPaid {
+    /// Whether a refund was approved.
+    pub refunded: bool,
+    /// Whether some of it was not taken yet.
+    pub refund_pending: bool,
+    /// What was approved in total.
+    pub refund_amount: Amount,
+    /// What the wallet has taken.
+    pub refund_taken: Amount,
+    /// What the customer gets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fulfillment_url: Option<String>,
+}
