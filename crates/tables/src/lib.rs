@@ -2,9 +2,11 @@
 //! and the tools can read them without the services.
 //!
 //! There is one module per service. Table numbers are stored on disk: they never change and are never reused.
-//! The exchange has 1 to 99, the bank 100 to 199, the switch 200 to 299, the ledger 300 to 399.
+//! The exchange has 1 to 99, the bank 100 to 199, the switch 200 to 299, the ledger 300 to 399, the merchant
+//! 400 to 499.
 
 pub mod bank;
 pub mod exchange;
 pub mod ledger;
+pub mod merchant;
 pub mod switch;

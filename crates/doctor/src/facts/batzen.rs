@@ -62,6 +62,7 @@ fn tables_of(schema: &str) -> &'static [&'static TableDef] {
         "bank" => batzen_tables::bank::ALL,
         "ledger" => batzen_tables::ledger::ALL,
         "switch" => batzen_tables::switch::ALL,
+        "merchant" => batzen_tables::merchant::ALL,
         _ => &[],
     }
 }

@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 
 use batzen_postgres::Layout;
 use batzen_postgres::schema::{HISTORY, meta, wanted};
-use batzen_tables::{bank, exchange, ledger, switch};
+use batzen_tables::{bank, exchange, ledger, merchant, switch};
 
 /// The statements that create each table of every service, by its place.
 fn statements() -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
-    for (schema, tables) in
-        [("exchange", exchange::ALL), ("bank", bank::ALL), ("ledger", ledger::ALL), ("switch", switch::ALL)]
-    {
+    for (schema, tables) in [
+        ("exchange", exchange::ALL),
+        ("bank", bank::ALL),
+        ("ledger", ledger::ALL),
+        ("switch", switch::ALL),
+        ("merchant", merchant::ALL),
+    ] {
         let layouts: Vec<Layout> =
             tables.iter().map(|table| Layout::new(table, schema, 0).unwrap()).collect();
         for shape in meta::own_tables().iter().chain(&wanted::tables(&layouts)) {

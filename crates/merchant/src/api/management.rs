@@ -1,0 +1,233 @@
+//! Instances: `/management/instances`, and `/private` of each (merchant chapter 5).
+
+use std::collections::BTreeSet;
+
+use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt, fill_random};
+use batzen_http::{Head, Request, Response};
+use batzen_protocol::api::merchant::{
+    CreateInstanceRequest, InstanceAccount, InstanceAuth, InstanceAuthMethod, InstanceDetails, InstanceList,
+    InstanceSettings, InstanceSummary,
+};
+use batzen_protocol::{Amount, ErrorCode, Money, PaytoUri};
+use batzen_store::Store;
+use batzen_tables::merchant::{InstanceAccounts, InstanceRow, Instances, Orders};
+use serde_json::{Map, Value};
+
+use super::{Answer, Service, Shop, body, refused};
+use crate::rules::{
+    ChangeInstance, CreateInstance, DeleteInstance, NewAccount, PurgeOrders, Refusal, SetAuth, order_range,
+};
+
+/// The longest id of an instance, in bytes.
+const ID_BYTES_MAX: usize = 64;
+/// The longest text of a setting other than the logo, in bytes.
+const TEXT_BYTES_MAX: usize = 4 << 10;
+/// What every access token begins with.
+const TOKEN_PREFIX: &str = "secret-token:";
+/// Orders that one command forgets.
+const PURGE_ORDERS: usize = 128;
+
+/// Whether an instance can have this id: it is part of URLs.
+fn is_instance_id(id: &str) -> bool {
+    (1..=ID_BYTES_MAX).contains(&id.len())
+        && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))
+}
+
+fn malformed(name: &str) -> Response {
+    Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name)
+}
+
+impl Service {
+    pub(super) async fn list_instances(&self, head: &Head) -> Answer {
+        self.authorize_management(head).await?;
+        let read = |store: &Store| Ok((store.all::<Instances>()?, store.all::<InstanceAccounts>()?));
+        let (instances, accounts) = self.read(read).await?;
+        let summary = |id: &str, row: &InstanceRow| {
+            let active = accounts.iter().filter(|found| found.key.instance == id && found.row.active);
+            let methods: BTreeSet<String> = active
+                .filter_map(|found| PaytoUri::parse(found.row.payto_uri.as_str()).ok())
+                .map(|payto| payto.method().to_owned())
+                .collect();
+            InstanceSummary {
+                name: row.name.clone(),
+                id: id.to_owned(),
+                merchant_pub: row.merchant_pub,
+                payment_targets: methods.into_iter().collect(),
+                deleted: row.merchant_priv.is_none(),
+            }
+        };
+        let instances = instances.iter().map(|found| summary(&found.key.id, &found.row)).collect();
+        Ok(Response::json(200, &InstanceList { instances }))
+    }
+
+    pub(super) async fn create_instance(&self, request: &Request) -> Answer {
+        self.authorize_management(&request.head).await?;
+        let CreateInstanceRequest { id, auth, settings } = body(request)?;
+        if !is_instance_id(&id) {
+            return Err(malformed("id"));
+        }
+        let code = ErrorCode::MERCHANT_PRIVATE_POST_INSTANCES_BAD_AUTH;
+        let token_hash = self.hash_of(&id, &auth, code)?;
+        let (row, accounts) = self.settings(&settings, &EddsaPrivateKey::generate(), token_hash)?;
+        match self.execute(CreateInstance { id: id.clone(), row, accounts }).await? {
+            Ok(()) => Ok(Response::empty(204)),
+            Err(refusal) => Err(refused(&refusal, &id)),
+        }
+    }
+
+    /// The salted hash of a token: 400 with `code` if it has not the form of one.
+    fn hash_of(&self, id: &str, auth: &InstanceAuth, code: ErrorCode) -> Result<Option<HashCode>, Response> {
+        let InstanceAuth::Token { token } = auth else { return Ok(None) };
+        if token.starts_with(TOKEN_PREFIX) && token.len() <= TEXT_BYTES_MAX {
+            return Ok(Some(self.token_hash(id, token)));
+        }
+        Err(Response::error(code, &format!("a token begins with {TOKEN_PREFIX}")))
+    }
+
+    /// The row and the accounts that settings describe, with these keys and this token.
+    fn settings(
+        &self,
+        settings: &InstanceSettings,
+        key: &EddsaPrivateKey,
+        token_hash: Option<HashCode>,
+    ) -> Result<(InstanceRow, Vec<NewAccount>), Response> {
+        let money = |name: &str, amount: &Amount| -> Result<Money, Response> {
+            let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, name);
+            amount.money_in(self.config.currency).map_err(other)
+        };
+        for (name, text) in [
+            ("name", Some(&settings.name)),
+            ("email", settings.email.as_ref()),
+            ("website", settings.website.as_ref()),
+        ] {
+            if text.is_some_and(|text| text.len() > TEXT_BYTES_MAX) {
+                return Err(malformed(name));
+            }
+        }
+        let place = |name: &str, members: &Map<String, Value>| -> Result<String, Response> {
+            let text = serde_json::to_string(members).expect("members have string keys");
+            if text.len() <= TEXT_BYTES_MAX { Ok(text) } else { Err(malformed(name)) }
+        };
+        let mut accounts = Vec::with_capacity(settings.payto_uris.len());
+        for uri in &settings.payto_uris {
+            let wrong = |_| Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri);
+            // As exchanges accept them, since they pay there.
+            let payto = PaytoUri::parse_strict(uri.as_str()).map_err(wrong)?;
+            let mut salt = [0; 16];
+            fill_random(&mut salt);
+            let salt = WireSalt::from_bytes(salt);
+            accounts.push(NewAccount { payto_uri: uri.clone(), salt, h_wire: payto.wire_hash(&salt) });
+        }
+        let row = InstanceRow {
+            merchant_pub: key.public_key(),
+            merchant_priv: Some(*key.as_bytes()),
+            token_hash,
+            name: settings.name.clone(),
+            address: place("address", &settings.address)?,
+            jurisdiction: place("jurisdiction", &settings.jurisdiction)?,
+            email: settings.email.clone(),
+            website: settings.website.clone(),
+            logo: settings.logo.clone(),
+            default_max_wire_fee: money("default_max_wire_fee", &settings.default_max_wire_fee)?,
+            default_max_deposit_fee: money("default_max_deposit_fee", &settings.default_max_deposit_fee)?,
+            default_wire_fee_amortization: settings.default_wire_fee_amortization.max(1),
+            default_wire_transfer_delay: settings.default_wire_transfer_delay,
+            default_pay_delay: settings.default_pay_delay,
+        };
+        Ok((row, accounts))
+    }
+
+    pub(super) async fn show_instance(&self, shop: &Shop) -> Answer {
+        let accounts = self.accounts(&shop.id).await?.into_iter().map(|(key, row)| InstanceAccount {
+            payto_uri: row.payto_uri,
+            h_wire: key.h_wire,
+            salt: row.salt,
+            active: row.active,
+        });
+        let row = &shop.row;
+        let place = |text: &str| serde_json::from_str(text).unwrap_or_default();
+        let details = InstanceDetails {
+            accounts: accounts.collect(),
+            merchant_pub: row.merchant_pub,
+            auth: match row.token_hash {
+                Some(_) => InstanceAuthMethod::Token,
+                None => InstanceAuthMethod::External,
+            },
+            name: row.name.clone(),
+            address: place(&row.address),
+            jurisdiction: place(&row.jurisdiction),
+            email: row.email.clone(),
+            website: row.website.clone(),
+            logo: row.logo.clone(),
+            default_max_wire_fee: self.amount(row.default_max_wire_fee),
+            default_max_deposit_fee: self.amount(row.default_max_deposit_fee),
+            default_wire_fee_amortization: row.default_wire_fee_amortization,
+            default_wire_transfer_delay: row.default_wire_transfer_delay,
+            default_pay_delay: row.default_pay_delay,
+        };
+        Ok(Response::json(200, &details))
+    }
+
+    pub(super) async fn change_instance(&self, request: &Request, shop: &Shop) -> Answer {
+        let settings: InstanceSettings = body(request)?;
+        // The rules keep the instance's own keys and token.
+        let (row, accounts) = self.settings(&settings, &EddsaPrivateKey::generate(), None)?;
+        match self.execute(ChangeInstance { id: shop.id.clone(), row, accounts }).await? {
+            Ok(()) => Ok(Response::empty(204)),
+            Err(Refusal::InstanceDeleted) => {
+                Err(Response::error(ErrorCode::MERCHANT_PRIVATE_PATCH_INSTANCES_PURGE_REQUIRED, &shop.id))
+            }
+            Err(refusal) => Err(refused(&refusal, &shop.id)),
+        }
+    }
+
+    pub(super) async fn set_auth(&self, request: &Request, shop: &Shop) -> Answer {
+        let auth: InstanceAuth = body(request)?;
+        let code = ErrorCode::MERCHANT_PRIVATE_POST_INSTANCE_AUTH_BAD_AUTH;
+        let token_hash = self.hash_of(&shop.id, &auth, code)?;
+        match self.execute(SetAuth { id: shop.id.clone(), token_hash }).await? {
+            Ok(()) => Ok(Response::empty(204)),
+            Err(refusal) => Err(refused(&refusal, &shop.id)),
+        }
+    }
+
+    pub(super) async fn delete_instance(&self, head: &Head, shop: &Shop) -> Answer {
+        let purge = head.query_text("purge").is_some_and(|text| text.eq_ignore_ascii_case("yes"));
+        let delete = |purge| DeleteInstance { id: shop.id.clone(), purge };
+        // From now on nobody can order. Then the orders are forgotten, and the shop last.
+        self.execute(delete(false)).await?.map_err(|refusal| refused(&refusal, &shop.id))?;
+        if !purge {
+            return Ok(Response::empty(204));
+        }
+        loop {
+            let (from, to) = order_range(&shop.id);
+            let read = move |store: &Store| {
+                store.range_bytes::<Orders>(Orders::BY_ROW, from, to, PURGE_ORDERS, false)
+            };
+            let orders: Vec<_> = self.read(read).await?.into_iter().map(|found| found.key.order).collect();
+            if orders.is_empty() {
+                break;
+            }
+            let command = PurgeOrders { id: shop.id.clone(), orders };
+            self.execute(command).await?.map_err(|refusal| refused(&refusal, &shop.id))?;
+        }
+        match self.execute(delete(true)).await? {
+            // Somebody else has finished it.
+            Ok(()) | Err(Refusal::InstanceUnknown) => Ok(Response::empty(204)),
+            Err(refusal) => Err(refused(&refusal, &shop.id)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_instances() {
+        assert!(is_instance_id("default") && is_instance_id("books-2.zurich"));
+        for wrong in ["", "a/b", "a b", "ä", "a?b", &"x".repeat(65)] {
+            assert!(!is_instance_id(wrong), "{wrong}");
+        }
+    }
+}

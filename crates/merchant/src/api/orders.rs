@@ -1,0 +1,318 @@
+//! What the shop's own programs ask: `/private/orders` (merchant chapters 6.1 to 6.3).
+
+use std::ops::Bound;
+
+use batzen_crypto::hash::sha512;
+use batzen_crypto::{base32, fill_random};
+use batzen_http::{Request, Response, Woken};
+use batzen_protocol::api::merchant::{
+    ClaimedOrder, ContractExchange, CreateOrderRequest, CreateOrderResponse, OrderList, OrderStatus,
+    OrderSummary, PaidOrder, UnpaidOrder,
+};
+use batzen_protocol::canonical::to_canonical;
+use batzen_protocol::{ErrorCode, Money, PaytoUri, Timestamp};
+use batzen_store::{Found, Store};
+use batzen_tables::merchant::{OrderDeposits, OrderRow, Orders, order_ref};
+use serde_json::{Value, json};
+
+use super::{Answer, Service, Shop, body, poll_deadline, refused};
+use crate::contract::{self, BadOrder, Frame, is_order_id, random_order_id};
+use crate::rules::CreateOrder;
+use crate::urls;
+
+/// Orders in a list, if the client does not say how many.
+const LIST_DELTA: i64 = -20;
+/// The maximum number of orders in a list. To get more, a client asks again from the last one.
+const LIST_MAX: usize = 1_024;
+/// Orders that are read at a time for a list with conditions.
+const LIST_PAGE: usize = 1_024;
+/// The maximum number of orders that are read for a list.
+const LIST_READ_MAX: usize = 64 * LIST_PAGE;
+/// Random bytes of a claim token.
+const TOKEN_BYTES: usize = 16;
+
+/// Which orders a list shows.
+struct Wanted {
+    paid: Option<bool>,
+    refunded: Option<bool>,
+    wired: Option<bool>,
+    /// Created at this time or later, in an ascending list; at this time or earlier, in a descending one.
+    limit: Option<Timestamp>,
+    is_descending: bool,
+}
+
+impl Wanted {
+    fn has(&self, row: &OrderRow) -> bool {
+        let fits = |wanted: Option<bool>, is: bool| wanted.is_none_or(|wanted| wanted == is);
+        let in_time = self.limit.is_none_or(|limit| match self.is_descending {
+            true => row.created <= limit,
+            false => row.created >= limit,
+        });
+        // Nothing is refunded, and no transfer is known.
+        fits(self.paid, row.paid.is_some())
+            && fits(self.refunded, false)
+            && fits(self.wired, false)
+            && in_time
+    }
+}
+
+fn yes_or_no(request: &Request, name: &str) -> Result<Option<bool>, Response> {
+    match request.query_text(name).map(str::to_ascii_lowercase).as_deref() {
+        None | Some("all") => Ok(None),
+        Some("yes") => Ok(Some(true)),
+        Some("no") => Ok(Some(false)),
+        Some(_) => Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name)),
+    }
+}
+
+/// The text of a member of a contract.
+fn text(terms: &Value, name: &str) -> String {
+    terms[name].as_str().unwrap_or_default().to_owned()
+}
+
+/// The terms of a stored contract.
+pub(super) fn terms_of(row: &OrderRow) -> Result<Value, Response> {
+    let broken = |_| Response::error(ErrorCode::MERCHANT_GENERIC_DB_CONTRACT_CONTENT_INVALID, &row.order_id);
+    serde_json::from_str(&row.terms).map_err(broken)
+}
+
+pub(super) fn token_of(row: &OrderRow) -> Option<String> {
+    row.claim_token.map(|token| base32::encode(&token))
+}
+
+impl Service {
+    pub(super) async fn create_order(&self, request: &Request, shop: &Shop) -> Answer {
+        let wish: CreateOrderRequest = body(request)?;
+        shop.key()?;
+        let refuse = |BadOrder(code, detail)| Response::error(code, &detail);
+        if wish.inventory_products.as_ref().is_some_and(|products| !products.is_empty()) {
+            // There is no inventory, so there is no such product.
+            return Err(Response::error(ErrorCode::MERCHANT_GENERIC_PRODUCT_UNKNOWN, "inventory_products"));
+        }
+        let now = self.now();
+        let order_id = match wish.order.get("order_id") {
+            None => random_order_id(now),
+            Some(Value::String(id)) if is_order_id(id) => id.clone(),
+            Some(_) => {
+                let code = ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR;
+                return Err(Response::error(code, "order_id: letters, digits and - . _ ~ : @ +"));
+            }
+        };
+        let (h_wire, payto) = self.account_for(shop, wish.payment_target.as_deref()).await?;
+        let exchanges = self.exchanges.trusted().iter();
+        let frame = Frame {
+            instance: &shop.row,
+            base_url: &Self::base_url(&request.head, shop)?,
+            payto: &payto,
+            h_wire,
+            exchanges: exchanges
+                .map(|trusted| ContractExchange { url: trusted.url.clone(), master_pub: trusted.master_pub })
+                .collect(),
+            currency: self.config.currency,
+            now,
+        };
+        let terms = contract::terms(&wish, &order_id, &frame).map_err(refuse)?;
+        let claim_token = wish.create_token.unwrap_or(true).then(|| {
+            let mut token = [0; TOKEN_BYTES];
+            fill_random(&mut token);
+            token
+        });
+        // A repetition is the same wish, whatever was added to it.
+        let asked = to_canonical(&json!(wish)).map_err(|error| {
+            refuse(BadOrder(ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR, error.to_string()))
+        })?;
+        let typed = terms.typed;
+        let money = |amount: batzen_protocol::Amount| amount.money_in(self.config.currency);
+        let row = OrderRow {
+            instance: shop.id.clone(),
+            order_id: order_id.clone(),
+            row_id: self.next_row_id(),
+            created: Timestamp::from_secs(now.as_micros() / 1_000_000),
+            claim_token,
+            h_request: sha512(asked.as_bytes()),
+            terms: terms.text,
+            amount: money(typed.amount).expect("checked with the terms"),
+            max_fee: money(typed.max_fee).expect("checked with the terms"),
+            max_wire_fee: typed.max_wire_fee.and_then(|fee| money(fee).ok()).unwrap_or(Money::ZERO),
+            wire_fee_amortization: typed
+                .wire_fee_amortization
+                .and_then(|number| u32::try_from(number).ok())
+                .unwrap_or(1),
+            fulfillment_url: typed.fulfillment_url,
+            pay_deadline: typed.pay_deadline,
+            nonce: None,
+            h_contract: None,
+            paid: None,
+        };
+        match self.execute(CreateOrder { order: order_ref(&shop.id, &order_id), row }).await? {
+            Ok(row) => {
+                self.lists.wake(&shop.id);
+                Ok(Response::json(200, &CreateOrderResponse { order_id, token: token_of(&row) }))
+            }
+            Err(refusal) => Err(refused(&refusal, &order_id)),
+        }
+    }
+
+    /// The newest active account of a wire method, or of any: 404, code 2500.
+    async fn account_for(
+        &self,
+        shop: &Shop,
+        method: Option<&str>,
+    ) -> Result<(batzen_crypto::HashCode, PaytoUri), Response> {
+        let accounts = self.accounts(&shop.id).await?;
+        let mut usable = accounts.into_iter().filter(|(_, row)| row.active).filter_map(|(key, row)| {
+            let payto = PaytoUri::parse(row.payto_uri).ok()?;
+            method
+                .is_none_or(|method| payto.method().eq_ignore_ascii_case(method))
+                .then_some((key.h_wire, payto))
+        });
+        usable.next().ok_or_else(|| {
+            Response::error(
+                ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_NO_WIRE_METHOD,
+                method.unwrap_or_default(),
+            )
+        })
+    }
+
+    pub(super) async fn list_orders(&self, mut request: Request, shop: &Shop) -> Answer {
+        let delta = request.query_opt::<i64>("delta")?.unwrap_or(LIST_DELTA);
+        let start = request.query_opt::<u64>("start")?;
+        let time = match request.query_opt::<u64>("date_s")? {
+            Some(seconds) => Some(Timestamp::from_secs(seconds)),
+            None => request.query_opt::<u64>("date_ms")?.map(|ms| Timestamp::from_secs(ms / 1_000)),
+        };
+        let is_descending = delta < 0;
+        let wanted = Wanted {
+            paid: yes_or_no(&request, "paid")?,
+            refunded: yes_or_no(&request, "refunded")?,
+            wired: yes_or_no(&request, "wired")?,
+            limit: time,
+            is_descending,
+        };
+        let limit = usize::try_from(delta.unsigned_abs()).unwrap_or(LIST_MAX).min(LIST_MAX);
+        let timeout_ms = request.query_opt("timeout_ms")?;
+        let deadline = poll_deadline(timeout_ms).filter(|_| !is_descending);
+        // Registered before the first read, so that no order is missed in between.
+        let mut waiter = deadline.and_then(|_| self.lists.register(shop.id.clone()).ok());
+        let wanted = std::sync::Arc::new(wanted);
+        loop {
+            let (instance, wanted) = (shop.id.clone(), std::sync::Arc::clone(&wanted));
+            let rows = self.read(move |store| page(store, &instance, start, limit, &wanted)).await?;
+            let is_over = !rows.is_empty();
+            if let (false, Some(waiter), Some(deadline)) = (is_over, waiter.as_mut(), deadline) {
+                request.leave_slot();
+                if waiter.wait_until(Some(deadline), &request.drain).await == Woken::Event {
+                    continue;
+                }
+            }
+            let summary = |found: Found<Orders>| -> Result<OrderSummary, Response> {
+                let terms = terms_of(&found.row)?;
+                Ok(OrderSummary {
+                    summary: text(&terms, "summary"),
+                    order_id: found.row.order_id,
+                    row_id: found.row.row_id,
+                    timestamp: found.row.created,
+                    amount: self.amount(found.row.amount),
+                    refundable: false,
+                    paid: found.row.paid.is_some(),
+                })
+            };
+            let orders = rows.into_iter().map(summary).collect::<Result<_, _>>()?;
+            return Ok(Response::json(200, &OrderList { orders }));
+        }
+    }
+
+    pub(super) async fn show_order(&self, mut request: Request, shop: &Shop, order_id: &str) -> Answer {
+        let session = request.query_text("session_id").map(str::to_owned);
+        let deadline = poll_deadline(request.query_opt("timeout_ms")?);
+        let (order, mut row) = self.order(shop, order_id).await?;
+        row = self.wait_for_payment(&mut request, shop, order, row, deadline).await?;
+        let is_paid = self.is_paid(order, &row, session.as_deref()).await?;
+        let base_url = Self::base_url(&request.head, shop)?;
+        let token = token_of(&row);
+        let h_contract = row.h_contract.map(|hash| hash.to_string());
+        let order_status_url = urls::status_url(
+            &base_url,
+            order_id,
+            &[
+                ("token", token.as_deref()),
+                ("session_id", session.as_deref()),
+                ("h_contract", h_contract.as_deref()),
+            ],
+        );
+        let contract_terms = terms_of(&row)?;
+        let status = if is_paid {
+            OrderStatus::Paid(Box::new(PaidOrder {
+                refunded: false,
+                refund_pending: false,
+                wired: false,
+                deposit_total: self.amount(self.deposited(order).await?),
+                exchange_ec: 0,
+                exchange_hc: 0,
+                refund_amount: self.amount(Money::ZERO),
+                contract_terms,
+                wire_details: Vec::new(),
+                wire_reports: Vec::new(),
+                refund_details: Vec::new(),
+                order_status_url,
+            }))
+        } else if row.nonce.is_some() {
+            OrderStatus::Claimed(Box::new(ClaimedOrder { contract_terms, order_status_url }))
+        } else {
+            let session_id = session.as_deref().unwrap_or_default();
+            let paid = self.already_paid(&shop.id, &row, session.as_deref()).await?;
+            OrderStatus::Unpaid(Box::new(UnpaidOrder {
+                taler_pay_uri: urls::pay_uri(&base_url, order_id, session_id, token.as_deref()),
+                order_status_url,
+                creation_time: row.created,
+                summary: text(&contract_terms, "summary"),
+                total_amount: self.amount(row.amount),
+                already_paid_fulfillment_url: paid.as_ref().and(row.fulfillment_url),
+                already_paid_order_id: paid,
+            }))
+        };
+        Ok(Response::json(200, &status))
+    }
+
+    /// What the coins of an order paid, less their deposit fees.
+    async fn deposited(&self, order: batzen_tables::merchant::OrderRef) -> Result<Money, Response> {
+        let read = move |store: &Store| store.lookup::<OrderDeposits>(OrderDeposits::BY_ORDER, &order);
+        let coins = self.read(read).await?;
+        let sums = coins.iter().map(|found| found.row.amount.checked_sub(found.row.deposit_fee));
+        let sums: Vec<Money> = sums.map(|sum| sum.unwrap_or(Money::ZERO)).collect();
+        let overflow = |_| Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW, "");
+        Money::checked_sum(sums).map_err(overflow)
+    }
+}
+
+/// A part of an instance's orders.
+fn page(
+    store: &Store,
+    instance: &String,
+    start: Option<u64>,
+    limit: usize,
+    wanted: &Wanted,
+) -> Result<Vec<Found<Orders>>, batzen_store::StoreError> {
+    let bound = |row_id: u64| Bound::Excluded(Orders::row_value(instance, Some(row_id)));
+    let (first, last) = (Bound::Included(Orders::row_value(instance, Some(0))), bound(u64::MAX));
+    let mut from = start;
+    let (mut rows, mut read) = (Vec::new(), 0);
+    while rows.len() < limit && read < LIST_READ_MAX {
+        let (low, high) = match (from, wanted.is_descending) {
+            (None, _) => (first.clone(), last.clone()),
+            (Some(row_id), false) => (bound(row_id), last.clone()),
+            (Some(row_id), true) => (first.clone(), bound(row_id)),
+        };
+        let part: Vec<Found<Orders>> =
+            store.range_bytes(Orders::BY_ROW, low, high, LIST_PAGE, wanted.is_descending)?;
+        read += part.len();
+        let is_last = part.len() < LIST_PAGE;
+        from = part.last().map(|found| found.row.row_id);
+        rows.extend(part.into_iter().filter(|found| wanted.has(&found.row)));
+        if is_last {
+            break;
+        }
+    }
+    rows.truncate(limit);
+    Ok(rows)
+}

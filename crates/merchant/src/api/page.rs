@@ -1,0 +1,81 @@
+//! Pages for customers' browsers. They work without scripts; the one about an order that is due reloads itself.
+
+use std::fmt::Write as _;
+
+use batzen_http::{Response, escape_html, header};
+
+/// How often the page about an order that is due looks whether it was paid, in seconds.
+const RELOAD_S: u32 = 3;
+const STYLE: &str = "body{font-family:system-ui,sans-serif;max-width:32rem;margin:2rem auto;padding:0 1rem;\
+                     color-scheme:light dark;text-align:center}svg{width:min(20rem,80vw);background:#fff;\
+                     padding:1rem;border-radius:.5rem}a{word-break:break-all}";
+
+fn page(status: u16, title: &str, body: &str) -> Response {
+    let title = escape_html(title);
+    let html = format!(
+        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head>\
+         <body><main><h1>{title}</h1>{body}</main></body></html>"
+    );
+    Response::bytes(status, "text/html; charset=utf-8", html)
+        .with_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
+        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
+        .with_header(header::REFERRER_POLICY, "no-referrer")
+        .with_header(header::CACHE_CONTROL, "no-store")
+}
+
+/// A page with one sentence.
+pub(super) fn message(status: u16, text: &str) -> Response {
+    page(status, text, "")
+}
+
+/// The page about an order that is to be paid: 402.
+pub(super) fn due(summary: &str, amount: &str, pay_uri: &str) -> Response {
+    let (size, path) = qr(pay_uri);
+    let (uri, amount) = (escape_html(pay_uri), escape_html(amount));
+    let body = format!(
+        "<p>{amount}</p><svg viewBox=\"0 0 {size} {size}\" role=\"img\" aria-label=\"QR code of the payment\">\
+         <path d=\"{path}\"/></svg><p>Scan the code with your wallet, or open this link on the device that has it:\
+         </p><p><a href=\"{uri}\">{uri}</a></p>"
+    );
+    page(402, summary, &body).with_header(header::REFRESH, &RELOAD_S.to_string())
+}
+
+/// The page about a paid order.
+pub(super) fn paid(summary: &str, fulfillment_url: Option<&str>) -> Response {
+    let is_web = |url: &&str| url.starts_with("http://") || url.starts_with("https://");
+    let link = fulfillment_url.filter(is_web).map(|url| {
+        let url = escape_html(url);
+        format!("<p><a href=\"{url}\">Continue</a></p>")
+    });
+    page(200, summary, &format!("<p>Paid. Thank you!</p>{}", link.unwrap_or_default()))
+}
+
+/// A QR code as an SVG path of unit squares, and its size.
+fn qr(text: &str) -> (usize, String) {
+    // Longer than the largest code: the link below it works all the same.
+    let Ok(code) = qrcode::QrCode::new(text) else { return (1, String::new()) };
+    let size = code.width();
+    let mut path = String::new();
+    for (index, color) in code.to_colors().into_iter().enumerate() {
+        if color == qrcode::Color::Dark {
+            let _ = write!(path, "M{} {}h1v1h-1z", index % size, index / size);
+        }
+    }
+    (size, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_show_texts_as_texts() {
+        let page = due("a <book>", "KUDOS:1", "taler://pay/x/1/?c=\"2\"");
+        let html = String::from_utf8(page.body.to_vec()).unwrap();
+        assert_eq!(page.status, 402);
+        assert!(html.contains("<h1>a &lt;book&gt;</h1>") && !html.contains("=\"2\"\""), "{html}");
+        let script = paid("x", Some("javascript:alert(1)"));
+        assert!(!String::from_utf8(script.body.to_vec()).unwrap().contains("javascript"));
+    }
+}

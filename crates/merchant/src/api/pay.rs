@@ -1,0 +1,397 @@
+//! Payments: the coins go to their exchanges, and the order is paid when all are there (merchant chapter 2.3).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, HashCode, ShortHash};
+use batzen_http::{Request, Response};
+use batzen_http_client::ClientError;
+use batzen_protocol::api::exchange::{DepositConfirmation, DepositRequest};
+use batzen_protocol::api::merchant::{ContractTerms, PayCoin, PayRequest, PayResponse};
+use batzen_protocol::signatures::{
+    ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage, WalletCoinDeposit,
+};
+use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
+use batzen_store::Store;
+use batzen_tables::merchant::{
+    InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderDepositRow, OrderDeposits, OrderRef,
+    OrderRow,
+};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Map, Value, json};
+
+use super::wallets::session;
+use super::{Answer, Service, Shop, body, refused};
+use crate::exchanges::{Denom, Exchange, ExchangeError, is_transient};
+use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Settle};
+
+/// The maximum number of coins in a payment.
+const COINS_MAX: usize = 1_024;
+/// Deposits of a payment that are under way at the same time.
+const DEPOSITS_AT_ONCE: usize = 16;
+/// No policy.
+const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
+/// No age commitment.
+const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
+
+/// A coin that is ready for its exchange.
+struct ReadyCoin {
+    exchange: Arc<Exchange>,
+    exchange_url: String,
+    coin_pub: EddsaPublicKey,
+    amount: Money,
+    denom: Denom,
+    wire_fee: Money,
+    request: DepositRequest,
+}
+
+/// What a payment is for.
+struct Contract<'a> {
+    shop: &'a Shop,
+    order: OrderRef,
+    row: &'a OrderRow,
+    terms: ContractTerms,
+    h_contract: HashCode,
+    account: InstanceAccountRow,
+}
+
+/// An answer of an exchange that keeps a payment from being complete.
+fn exchange_problem(code: ErrorCode, status: Option<u16>, reply: Option<(u16, Value)>) -> Response {
+    let mut extra = Map::new();
+    if let Some((http_status, reply)) = reply {
+        extra.insert("exchange_http_status".to_owned(), json!(http_status));
+        if let Some(code) = reply.get("code") {
+            extra.insert("exchange_code".to_owned(), code.clone());
+        }
+        extra.insert("exchange_reply".to_owned(), reply);
+    }
+    Response::error_with(code, status, "", extra)
+}
+
+fn unknown_exchange(error: &ExchangeError) -> Response {
+    let detail = error.to_string();
+    match error {
+        ExchangeError::Timeout(_) => Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT, &detail),
+        ExchangeError::Unreachable(_) => {
+            Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE, &detail)
+        }
+        ExchangeError::Status { .. } | ExchangeError::Malformed(_) => {
+            Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE, &detail)
+        }
+    }
+}
+
+fn insufficient(problem: Insufficient) -> Response {
+    Response::error(problem.code(), "")
+}
+
+impl Service {
+    pub(super) async fn pay(&self, mut request: Request, shop: &Shop, order_id: &str) -> Answer {
+        let PayRequest { coins, session_id } = body(&request)?;
+        let session = session(session_id.as_deref())?;
+        let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
+        if coins.len() > COINS_MAX || distinct.len() != coins.len() {
+            return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
+        }
+        let key = shop.key()?;
+        let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
+        let (order, row) = self.order(shop, order_id).await?;
+        let h_contract = row.h_contract.ok_or_else(unknown)?;
+        let deposited = self.coins_of(order).await?;
+        if row.paid.is_some() {
+            if !distinct.iter().eq(deposited.keys()) {
+                return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id));
+            }
+        } else {
+            let left: Vec<PayCoin> =
+                coins.into_iter().filter(|coin| !deposited.contains_key(&coin.coin_pub)).collect();
+            if !left.is_empty() {
+                let contract = self.contract(shop, order, &row, h_contract).await?;
+                // Exchanges may take seconds, which must not keep other requests from being served.
+                request.leave_slot();
+                let ready = self.ready_coins(&contract, left).await?;
+                enough(&row, &deposited, &ready).map_err(insufficient)?;
+                self.deposit(&contract, ready).await?;
+            }
+        }
+        let (instance, fulfillment_url) = (shop.id.clone(), row.fulfillment_url.clone());
+        let settle = Settle { order, instance, fulfillment_url, session };
+        self.execute(settle).await?.map_err(|refusal| refused(&refusal, order_id))?;
+        self.payments.wake(&order);
+        let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign(&key);
+        Ok(Response::json(200, &PayResponse { sig }))
+    }
+
+    async fn coins_of(&self, order: OrderRef) -> Result<BTreeMap<EddsaPublicKey, OrderDepositRow>, Response> {
+        let read = move |store: &Store| store.lookup::<OrderDeposits>(OrderDeposits::BY_ORDER, &order);
+        let found = self.read(read).await?;
+        Ok(found.into_iter().map(|found| (found.key.coin_pub, found.row)).collect())
+    }
+
+    /// The contract of an order that is to be paid.
+    async fn contract<'a>(
+        &self,
+        shop: &'a Shop,
+        order: OrderRef,
+        row: &'a OrderRow,
+        h_contract: HashCode,
+    ) -> Result<Contract<'a>, Response> {
+        let now = self.now();
+        if row.pay_deadline <= now {
+            return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_OFFER_EXPIRED, &row.order_id));
+        }
+        let broken =
+            |_| Response::error(ErrorCode::MERCHANT_GENERIC_DB_CONTRACT_CONTENT_INVALID, &row.order_id);
+        let terms: ContractTerms = serde_json::from_str(&row.terms).map_err(broken)?;
+        let key = InstanceAccountKey { instance: shop.id.clone(), h_wire: terms.h_wire };
+        let account = self.read(move |store| store.get::<InstanceAccounts>(&key)).await?;
+        let unknown =
+            || Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_WIRE_HASH_UNKNOWN, &row.order_id);
+        let account = account.ok_or_else(unknown)?.row;
+        Ok(Contract { shop, order, row, terms, h_contract, account })
+    }
+
+    /// Checks coins against what their exchanges say.
+    async fn ready_coins(
+        &self,
+        contract: &Contract<'_>,
+        coins: Vec<PayCoin>,
+    ) -> Result<Vec<ReadyCoin>, Response> {
+        let mut by_exchange: BTreeMap<String, Vec<PayCoin>> = BTreeMap::new();
+        for coin in coins {
+            by_exchange.entry(coin.exchange_url.clone()).or_default().push(coin);
+        }
+        let mut ready = Vec::new();
+        for (url, coins) in by_exchange {
+            if !(url.starts_with("http://") || url.starts_with("https://")) || !url.ends_with('/') {
+                return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "exchange_url"));
+            }
+            let knows =
+                |exchange: &Exchange| coins.iter().all(|coin| exchange.denoms.contains_key(&coin.h_denom));
+            let exchange = self.exchanges.get(&url, knows).await.map_err(|error| unknown_exchange(&error))?;
+            if !self.exchanges.accepts(&exchange.master_pub) {
+                let code = ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_AUDITOR_FAILURE;
+                return Err(Response::error(code, &url));
+            }
+            let fee = exchange.wire_fee(&contract.terms.wire_method, self.now());
+            let fee = fee.and_then(|fee| fee.money_in(self.config.currency).ok());
+            let wire_fee = fee.ok_or_else(|| {
+                let code = ErrorCode::MERCHANT_GENERIC_HOLE_IN_WIRE_FEE_STRUCTURE;
+                Response::error(code, &contract.terms.wire_method)
+            })?;
+            for coin in coins {
+                ready.push(self.ready_coin(contract, &exchange, wire_fee, coin)?);
+            }
+        }
+        Ok(ready)
+    }
+
+    fn ready_coin(
+        &self,
+        contract: &Contract<'_>,
+        exchange: &Arc<Exchange>,
+        wire_fee: Money,
+        coin: PayCoin,
+    ) -> Result<ReadyCoin, Response> {
+        let refuse = |code| Response::error(code, &coin.coin_pub.to_string());
+        let denom = exchange.denoms.get(&coin.h_denom);
+        let denom = denom
+            .ok_or_else(|| refuse(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_NOT_FOUND))?
+            .clone();
+        if denom.expire_deposit <= self.now() {
+            return Err(refuse(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_DEPOSIT_EXPIRED));
+        }
+        let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, "contribution");
+        let amount = coin.contribution.money_in(self.config.currency).map_err(other)?;
+        let h_age_commitment = age(contract.terms.minimum_age, &denom, &coin).map_err(refuse)?;
+        let terms = &contract.terms;
+        let message = WalletCoinDeposit {
+            h_contract_terms: contract.h_contract,
+            h_age_commitment: h_age_commitment.unwrap_or(NO_AGE),
+            h_policy: NO_POLICY,
+            h_wire: terms.h_wire,
+            h_denom_pub: coin.h_denom,
+            wallet_timestamp: terms.timestamp,
+            refund_deadline: terms.refund_deadline,
+            amount_with_fee: coin.contribution,
+            deposit_fee: denom.deposit_fee.of(self.config.currency),
+            merchant_pub: terms.merchant_pub,
+        };
+        if !message.verify(&coin.coin_pub, &coin.coin_sig) {
+            return Err(refuse(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_COIN_SIGNATURE_INVALID));
+        }
+        let request = DepositRequest {
+            merchant_payto_uri: contract.account.payto_uri.clone(),
+            wire_salt: contract.account.salt,
+            contribution: coin.contribution,
+            denom_pub_hash: coin.h_denom,
+            ub_sig: coin.ub_sig,
+            merchant_pub: terms.merchant_pub,
+            h_contract_terms: contract.h_contract,
+            h_age_commitment,
+            coin_sig: coin.coin_sig,
+            timestamp: terms.timestamp,
+            refund_deadline: (terms.refund_deadline != Timestamp::ZERO).then_some(terms.refund_deadline),
+            wire_transfer_deadline: terms.wire_transfer_deadline,
+            policy: None,
+        };
+        Ok(ReadyCoin {
+            exchange: Arc::clone(exchange),
+            exchange_url: coin.exchange_url,
+            coin_pub: coin.coin_pub,
+            amount,
+            denom,
+            wire_fee,
+            request,
+        })
+    }
+
+    /// Deposits coins, and records those that were accepted, whatever happens to the others.
+    async fn deposit(&self, contract: &Contract<'_>, ready: Vec<ReadyCoin>) -> Result<(), Response> {
+        let answers = stream::iter(ready.into_iter().map(|coin| async move {
+            let answer = self.deposit_one(contract, &coin).await;
+            (coin, answer)
+        }));
+        let answers: Vec<_> = answers.buffer_unordered(DEPOSITS_AT_ONCE).collect().await;
+        let mut deposits = Vec::new();
+        let mut problems = Vec::new();
+        for (coin, answer) in answers {
+            match answer {
+                Ok(DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. }) => {
+                    let row = OrderDepositRow {
+                        exchange_url: coin.exchange_url,
+                        amount: coin.amount,
+                        deposit_fee: coin.denom.deposit_fee,
+                        refund_fee: coin.denom.refund_fee,
+                        wire_fee: coin.wire_fee,
+                        exchange_time: exchange_timestamp,
+                        exchange_pub,
+                        exchange_sig,
+                    };
+                    deposits.push((coin.coin_pub, row));
+                }
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if !deposits.is_empty() {
+            let (order, h_contract) = (contract.order, contract.h_contract);
+            let record = RecordDeposits { order, h_contract, deposits };
+            let recorded = self.execute(record).await?;
+            recorded.map_err(|refusal| refused(&refusal, &contract.row.order_id))?;
+        }
+        // What goes away by itself is reported last: the wallet can do something about the others.
+        problems.sort_by_key(|problem| problem.status >= 500);
+        problems.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    async fn deposit_one(
+        &self,
+        contract: &Contract<'_>,
+        coin: &ReadyCoin,
+    ) -> Result<DepositConfirmation, Response> {
+        let url = format!("{}coins/{}/deposit", coin.exchange_url, coin.coin_pub);
+        let reply = match self.exchanges.client.post_json(url, &coin.request).await {
+            Ok(reply) => reply,
+            Err(ClientError::Timeout { .. }) => {
+                return Err(exchange_problem(ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT, None, None));
+            }
+            Err(_) => {
+                return Err(exchange_problem(
+                    ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE,
+                    None,
+                    None,
+                ));
+            }
+        };
+        let malformed = || exchange_problem(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED, None, None);
+        if reply.status == 200 {
+            let confirmation: DepositConfirmation = reply.json().map_err(|_| malformed())?;
+            let is_confirmed = confirms(contract, coin, &confirmation, self.config.currency);
+            return if is_confirmed { Ok(confirmation) } else { Err(malformed()) };
+        }
+        let status = reply.status;
+        let body = reply.json::<Value>().ok().map(|body| (status, body));
+        Err(match status {
+            409 => exchange_problem(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_INSUFFICIENT_FUNDS, None, body),
+            _ if is_transient(status) => {
+                exchange_problem(ErrorCode::MERCHANT_GENERIC_EXCHANGE_UNEXPECTED_STATUS, None, body)
+            }
+            _ => exchange_problem(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_EXCHANGE_FAILED, None, body),
+        })
+    }
+}
+
+/// Whether the exchange has signed that it will pay.
+fn confirms(
+    contract: &Contract<'_>,
+    coin: &ReadyCoin,
+    confirmation: &DepositConfirmation,
+    currency: batzen_protocol::Currency,
+) -> bool {
+    let Ok(without_fee) = coin.amount.checked_sub(coin.denom.deposit_fee) else { return false };
+    let message = ExchangeConfirmDeposit {
+        h_contract_terms: contract.h_contract,
+        h_wire: contract.terms.h_wire,
+        h_policy: NO_POLICY,
+        exchange_timestamp: confirmation.exchange_timestamp,
+        wire_deadline: contract.terms.wire_transfer_deadline,
+        refund_deadline: contract.terms.refund_deadline,
+        amount_without_fee: Amount { currency, money: without_fee },
+        coin_pub: coin.coin_pub,
+        merchant_pub: contract.shop.row.merchant_pub,
+    };
+    coin.exchange.signs_with(&confirmation.exchange_pub, confirmation.exchange_timestamp)
+        && message.verify(&confirmation.exchange_pub, &confirmation.exchange_sig)
+}
+
+/// Checks before any coin is deposited that all together pay the order: what an exchange has accepted, the customer
+/// does not get back at once.
+fn enough(
+    row: &OrderRow,
+    deposited: &BTreeMap<EddsaPublicKey, OrderDepositRow>,
+    ready: &[ReadyCoin],
+) -> Result<(), Insufficient> {
+    let due = Due {
+        amount: row.amount,
+        max_fee: row.max_fee,
+        max_wire_fee: row.max_wire_fee,
+        wire_fee_amortization: row.wire_fee_amortization,
+    };
+    let before = deposited.values().map(|coin| Payment {
+        exchange_url: coin.exchange_url.clone(),
+        amount: coin.amount,
+        deposit_fee: coin.deposit_fee,
+        wire_fee: coin.wire_fee,
+    });
+    let now = ready.iter().map(|coin| Payment {
+        exchange_url: coin.exchange_url.clone(),
+        amount: coin.amount,
+        deposit_fee: coin.denom.deposit_fee,
+        wire_fee: coin.wire_fee,
+    });
+    rules::check_payment(&due, &before.chain(now).collect::<Vec<_>>())
+}
+
+/// The hash of a coin's age commitment, after the coin has proved the contract's minimum age (chapter 2.3.1).
+fn age(minimum_age: Option<u8>, denom: &Denom, coin: &PayCoin) -> Result<Option<ShortHash>, ErrorCode> {
+    if denom.age_mask == 0 {
+        return Ok(None);
+    }
+    let Some(age) = minimum_age.filter(|age| *age > 0) else {
+        let missing = ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AGE_COMMITMENT_HASH_MISSING;
+        return coin.h_age_commitment.map(Some).ok_or(missing);
+    };
+    let missing = ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AGE_COMMITMENT_MISSING;
+    let keys = coin.age_commitment.clone().ok_or(missing)?;
+    let commitment = AgeMask::new(denom.age_mask).and_then(|mask| AgeCommitment::new(mask, keys));
+    let commitment =
+        commitment.map_err(|_| ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AGE_COMMITMENT_SIZE_MISMATCH)?;
+    // The youngest group needs no proof.
+    let is_proven = commitment.mask().group(age) == 0
+        || coin.minimum_age_sig.as_ref().is_some_and(|proof| commitment.verify(age, proof));
+    if is_proven {
+        Ok(Some(commitment.hash()))
+    } else {
+        Err(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AGE_VERIFICATION_FAILED)
+    }
+}

@@ -1,0 +1,234 @@
+//! What the backend knows of exchanges: their denominations, signing keys and wire fees, each signed by the
+//! exchange's master key. Kept in memory until the next start, and fetched again when it is old or when a coin of
+//! an unknown denomination comes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration as StdDuration;
+
+use batzen_crypto::{DenomPublicKey, EddsaPublicKey, HashCode};
+use batzen_http_client::{Client, ClientError, ClientOptions, Reply};
+use batzen_protocol::api::exchange::{
+    Denomination, DenominationGroup, KeysResponse, SignKey, WireFee, WireResponse,
+};
+use batzen_protocol::denominations::DenominationTerms;
+use batzen_protocol::signatures::SignedMessage;
+use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use tokio::time::Instant;
+
+use crate::config::TrustedExchange;
+
+/// How long an exchange may take for one answer. The wallet's own limit is 15 s and 3 s a coin.
+const EXCHANGE_TIMEOUT: StdDuration = StdDuration::from_secs(10);
+/// After this time, what is known is fetched again.
+const FRESH: StdDuration = StdDuration::from_secs(3_600);
+/// After this time, what is known is fetched again if it does not suffice.
+const FORCED_PAUSE: StdDuration = StdDuration::from_secs(1);
+/// The maximum number of exchanges of which something is kept: wallets name any URL.
+const EXCHANGES_MAX: usize = 256;
+/// The largest answer of an exchange, in bytes.
+const REPLY_BYTES_MAX: usize = 16 << 20;
+
+/// A denomination.
+#[derive(Clone, Debug)]
+pub struct Denom {
+    /// The ages that its coins distinguish; 0 for none.
+    pub age_mask: u32,
+    /// What a deposit costs.
+    pub deposit_fee: Money,
+    /// What a refund costs.
+    pub refund_fee: Money,
+    /// Until when coins can be deposited.
+    pub expire_deposit: Timestamp,
+}
+
+/// What is known of an exchange.
+#[derive(Debug)]
+pub struct Exchange {
+    /// Its master key.
+    pub master_pub: EddsaPublicKey,
+    /// Its denominations.
+    pub denoms: HashMap<HashCode, Denom>,
+    signkeys: Vec<SignKey>,
+    wire_fees: HashMap<String, Vec<WireFee>>,
+    fetched: Instant,
+}
+
+impl Exchange {
+    /// Whether this key could confirm a deposit at this time.
+    #[must_use]
+    pub fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
+        self.signkeys.iter().any(|signkey| signkey.key == *key && time < signkey.stamp_end)
+    }
+
+    /// The wire fee of a method; none if the exchange has not published it.
+    #[must_use]
+    pub fn wire_fee(&self, method: &str, now: Timestamp) -> Option<Amount> {
+        let fees = self.wire_fees.get(method)?;
+        fees.iter().find(|fee| fee.start_date <= now && now < fee.end_date).map(|fee| fee.wire_fee)
+    }
+}
+
+/// Why nothing is known of an exchange.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// It did not answer in time.
+    #[error("{0} did not answer in time")]
+    Timeout(String),
+    /// It cannot be reached.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It answered with this status.
+    #[error("{url} answered {status}")]
+    Status {
+        /// What was asked for.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// Its answer cannot be read, or is not signed.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl From<ClientError> for ExchangeError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Timeout { .. } => Self::Timeout(error.to_string()),
+            error => Self::Unreachable(error.to_string()),
+        }
+    }
+}
+
+/// All exchanges.
+pub struct Exchanges {
+    /// For requests to them.
+    pub client: Client,
+    currency: Currency,
+    trusted: Vec<TrustedExchange>,
+    known: Mutex<HashMap<String, Arc<Exchange>>>,
+}
+
+impl Exchanges {
+    /// Knows nothing yet.
+    ///
+    /// # Errors
+    /// When the HTTP client cannot be made.
+    pub fn new(currency: Currency, trusted: Vec<TrustedExchange>) -> Result<Self, ClientError> {
+        let options = ClientOptions {
+            timeout: EXCHANGE_TIMEOUT,
+            max_reply_bytes: REPLY_BYTES_MAX,
+            ..ClientOptions::default()
+        };
+        Ok(Self { client: Client::new(&options)?, currency, trusted, known: Mutex::default() })
+    }
+
+    /// The exchanges that contracts name.
+    #[must_use]
+    pub fn trusted(&self) -> &[TrustedExchange] {
+        &self.trusted
+    }
+
+    /// Whether coins of the exchange with this master key are accepted, under whatever URL.
+    #[must_use]
+    pub fn accepts(&self, master_pub: &EddsaPublicKey) -> bool {
+        self.trusted.iter().any(|trusted| trusted.master_pub == *master_pub)
+    }
+
+    /// What is known of an exchange. `suffices` says whether it is enough; if not, it is fetched again, though not
+    /// at every request.
+    ///
+    /// # Errors
+    /// [`ExchangeError`] if nothing is known and it cannot be fetched.
+    pub async fn get(
+        &self,
+        url: &str,
+        suffices: impl Fn(&Exchange) -> bool,
+    ) -> Result<Arc<Exchange>, ExchangeError> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(url).cloned();
+        if let Some(known) = known {
+            let age = known.fetched.elapsed();
+            if age < if suffices(&known) { FRESH } else { FORCED_PAUSE } {
+                return Ok(known);
+            }
+        }
+        let fetched = Arc::new(self.fetch(url).await?);
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= EXCHANGES_MAX && !all.contains_key(url) {
+            // Whatever is thrown away is fetched again when somebody needs it.
+            all.clear();
+        }
+        all.insert(url.to_owned(), Arc::clone(&fetched));
+        Ok(fetched)
+    }
+
+    async fn fetch(&self, url: &str) -> Result<Exchange, ExchangeError> {
+        let keys: KeysResponse = read(&self.client.get_json(format!("{url}keys")).await?)?;
+        let wire: WireResponse = read(&self.client.get_json(format!("{url}wire")).await?)?;
+        let currency = self.currency;
+        // Thousands of signatures take a while.
+        let verified = tokio::task::spawn_blocking(move || verify(keys, wire, currency)).await;
+        verified.expect("verifying does not panic")
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(reply: &Reply) -> Result<T, ExchangeError> {
+    if reply.status != 200 {
+        return Err(ExchangeError::Status { url: reply.url.clone(), status: reply.status });
+    }
+    reply.json().map_err(|error| ExchangeError::Malformed(error.to_string()))
+}
+
+/// Checks what an exchange says against its master key.
+fn verify(keys: KeysResponse, wire: WireResponse, currency: Currency) -> Result<Exchange, ExchangeError> {
+    let malformed = |what: &str| ExchangeError::Malformed(what.to_owned());
+    let master_pub = keys.master_public_key;
+    let mut denoms = HashMap::new();
+    let mut add = |key: &DenomPublicKey, terms: &DenominationTerms, signature| {
+        let h_denom_pub = key.h_denom_pub();
+        if !terms.validity(master_pub, h_denom_pub).verify(&master_pub, signature) {
+            return Err(malformed("a denomination is not signed by the exchange's master key"));
+        }
+        let money = |amount: &Amount| {
+            amount.money_in(currency).map_err(|_| malformed("the exchange has another currency"))
+        };
+        let denom = Denom {
+            age_mask: key.age_mask,
+            deposit_fee: money(&terms.fee_deposit)?,
+            refund_fee: money(&terms.fee_refund)?,
+            expire_deposit: terms.stamp_expire_deposit,
+        };
+        denoms.insert(h_denom_pub, denom);
+        Ok(())
+    };
+    for denom in &keys.denoms {
+        add(&denom.denom_pub, &Denomination::terms(denom), &denom.master_sig)?;
+    }
+    for group in &keys.denominations {
+        for member in &group.denoms {
+            let key = group.key(member).ok_or_else(|| malformed("a denomination's key is malformed"))?;
+            add(&key, &DenominationGroup::terms(group, member), &member.master_sig)?;
+        }
+    }
+    if !keys.signkeys.iter().all(|signkey| signkey.validity().verify(&master_pub, &signkey.master_sig)) {
+        return Err(malformed("a signing key is not signed by the exchange's master key"));
+    }
+    for (method, fees) in &wire.fees {
+        if !fees.iter().all(|fee| fee.message(method).verify(&master_pub, &fee.sig)) {
+            return Err(malformed("wire fees are not signed by the exchange's master key"));
+        }
+    }
+    Ok(Exchange {
+        master_pub,
+        denoms,
+        signkeys: keys.signkeys,
+        wire_fees: wire.fees.into_iter().collect(),
+        fetched: Instant::now(),
+    })
+}
+
+/// The error of a request whose answer is not known.
+#[must_use]
+pub fn is_transient(status: u16) -> bool {
+    status >= 500 || status == 429
+}

@@ -1,0 +1,210 @@
+//! Commands and their outcomes.
+
+use batzen_crypto::{EddsaPublicKey, HashCode, WireSalt};
+use batzen_protocol::Currency;
+use batzen_tables::merchant::{InstanceRow, MerchantStateRow, OrderDepositRow, OrderRef, OrderRow};
+
+/// Opens the store for a backend of this currency. Idempotent.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// The currency.
+    pub currency: Currency,
+    /// Used if the store is new.
+    pub token_salt: [u8; 16],
+}
+
+/// A bank account that an instance shall have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewAccount {
+    /// The account.
+    pub payto_uri: String,
+    /// The salt, if the account is new.
+    pub salt: WireSalt,
+    /// The account's hash with this salt.
+    pub h_wire: HashCode,
+}
+
+/// Creates an instance. Idempotent.
+#[derive(Clone, Debug)]
+pub struct CreateInstance {
+    /// Its id.
+    pub id: String,
+    /// Its row, if it is new.
+    pub row: InstanceRow,
+    /// Its accounts.
+    pub accounts: Vec<NewAccount>,
+}
+
+/// Changes an instance; its keys and its access token stay.
+#[derive(Clone, Debug)]
+pub struct ChangeInstance {
+    /// Its id.
+    pub id: String,
+    /// Its new row, of which keys and token are ignored.
+    pub row: InstanceRow,
+    /// Its active accounts.
+    pub accounts: Vec<NewAccount>,
+}
+
+/// Changes who may use an instance.
+#[derive(Clone, Debug)]
+pub struct SetAuth {
+    /// Its id.
+    pub id: String,
+    /// Salted hash of the new token; none if a proxy decides.
+    pub token_hash: Option<HashCode>,
+}
+
+/// Destroys an instance's private key, and with `purge` forgets the instance, which must have no orders left.
+#[derive(Clone, Debug)]
+pub struct DeleteInstance {
+    /// Its id.
+    pub id: String,
+    /// Whether to forget it.
+    pub purge: bool,
+}
+
+/// Forgets orders of an instance that is being purged.
+#[derive(Clone, Debug)]
+pub struct PurgeOrders {
+    /// The instance.
+    pub id: String,
+    /// The orders.
+    pub orders: Vec<OrderRef>,
+}
+
+/// Creates an order. Idempotent.
+#[derive(Clone, Debug)]
+pub struct CreateOrder {
+    /// The order.
+    pub order: OrderRef,
+    /// Its row, if it is new.
+    pub row: OrderRow,
+}
+
+/// Gives an order to a wallet. Idempotent.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The order.
+    pub order: OrderRef,
+    /// The terms that the caller has read, without nonce. The claim is refused if they have changed.
+    pub offered: String,
+    /// The wallet's key.
+    pub nonce: String,
+    /// The terms with the nonce.
+    pub terms: String,
+    /// Their hash.
+    pub h_contract: HashCode,
+}
+
+/// Books coins that an exchange has accepted. Idempotent.
+#[derive(Clone, Debug)]
+pub struct RecordDeposits {
+    /// The order.
+    pub order: OrderRef,
+    /// The contract that the coins signed.
+    pub h_contract: HashCode,
+    /// The coins.
+    pub deposits: Vec<(EddsaPublicKey, OrderDepositRow)>,
+}
+
+/// A session in which an order is paid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The session, as its browser names it.
+    pub id: String,
+}
+
+/// Declares an order paid if its coins suffice. Idempotent.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    /// The order.
+    pub order: OrderRef,
+    /// The instance and what the customer gets, as read before: they never change.
+    pub instance: String,
+    /// See `instance`.
+    pub fulfillment_url: Option<String>,
+    /// The session that pays.
+    pub session: Option<Session>,
+}
+
+/// Binds a paid order to another session. Idempotent.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// The order.
+    pub order: OrderRef,
+    /// See [`Settle::instance`].
+    pub instance: String,
+    /// See [`Settle::instance`].
+    pub fulfillment_url: Option<String>,
+    /// The session.
+    pub session: Session,
+}
+
+/// The answer to a command that took effect, now or before.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The store is open.
+    Opened(Box<MerchantStateRow>),
+    /// The command took effect.
+    Done,
+    /// The order exists.
+    Ordered(Box<OrderRow>),
+    /// The order belongs to this wallet.
+    Claimed(Box<OrderRow>),
+}
+
+/// A command together with the type of its outcome.
+pub trait TypedCommand: Into<Command> {
+    /// The result for the caller.
+    type Outcome;
+
+    /// Extracts the outcome from the rules' answer.
+    ///
+    /// # Panics
+    /// If it is the answer to another command, which is a bug in the rules.
+    fn outcome(answer: Outcome) -> Self::Outcome;
+}
+
+macro_rules! commands {
+    ($($command:ident, $typed:pat => $outcome:expr, $type:ty;)*) => {
+        /// A change of the backend's rows.
+        #[derive(Clone, Debug)]
+        pub enum Command {
+            $(#[doc = concat!("See [`", stringify!($command), "`].")] $command($command),)*
+        }
+
+        $(
+            impl From<$command> for Command {
+                fn from(command: $command) -> Self {
+                    Self::$command(command)
+                }
+            }
+
+            impl TypedCommand for $command {
+                type Outcome = $type;
+
+                fn outcome(answer: Outcome) -> $type {
+                    match answer {
+                        $typed => $outcome,
+                        other => panic!("the rules answered {} with {other:?}", stringify!($command)),
+                    }
+                }
+            }
+        )*
+    };
+}
+
+commands! {
+    Open, Outcome::Opened(state) => *state, MerchantStateRow;
+    CreateInstance, Outcome::Done => (), ();
+    ChangeInstance, Outcome::Done => (), ();
+    SetAuth, Outcome::Done => (), ();
+    DeleteInstance, Outcome::Done => (), ();
+    PurgeOrders, Outcome::Done => (), ();
+    CreateOrder, Outcome::Ordered(order) => *order, OrderRow;
+    Claim, Outcome::Claimed(order) => *order, OrderRow;
+    RecordDeposits, Outcome::Done => (), ();
+    Settle, Outcome::Done => (), ();
+    Replay, Outcome::Done => (), ();
+}

@@ -1,0 +1,142 @@
+//! Shops: the management, their own access, and which paths exist.
+
+use serde_json::{Value, json};
+
+use crate::common::{Backend, free, is_error, shop};
+
+#[tokio::test]
+async fn shops_are_created_shown_changed_and_deleted() {
+    let backend = Backend::start().await;
+    let config: Value = backend.get("config").await.ok().unwrap();
+    assert_eq!(config, json!({ "version": "2:0:1", "name": "taler-merchant", "currency": "KUDOS" }));
+    let list: Value = backend.get("management/instances").await.ok().unwrap();
+    assert_eq!(list, json!({ "instances": [] }));
+    // The same again changes nothing; another with this id is refused.
+    let wish = shop("books", Some("secret-token:abc"));
+    for _ in 0..2 {
+        assert_eq!(backend.post("management/instances", &wish).await.status, 204);
+    }
+    let mut other = wish.clone();
+    other["name"] = json!("Shoes");
+    is_error(&backend.post("management/instances", &other).await, 409, 2600);
+    other["name"] = json!("Books");
+    other["auth"]["token"] = json!("secret-token:xyz");
+    is_error(&backend.post("management/instances", &other).await, 409, 2600);
+    let before: Value = backend.get("management/instances/books").await.ok().unwrap();
+    assert_eq!((&before["name"], &before["auth"]), (&json!("Books"), &json!({ "method": "token" })));
+    assert_eq!(before["accounts"][0]["active"], true);
+    assert!(!before.to_string().contains("abc"), "{before}");
+
+    // Another account; the first becomes inactive, and comes back with its salt.
+    let mut change = wish.clone();
+    change["payto_uris"] = json!(["payto://iban/DE75512108001245126199?receiver-name=B"]);
+    assert_eq!(backend.send("PATCH", "management/instances/books", Some(&change), None).await.status, 204);
+    let list: Value = backend.get("management/instances").await.ok().unwrap();
+    assert_eq!(list["instances"][0]["payment_targets"], json!(["iban"]));
+    assert_eq!(backend.send("PATCH", "management/instances/books", Some(&wish), None).await.status, 204);
+    let after: Value = backend.get("management/instances/books").await.ok().unwrap();
+    assert_eq!(after["accounts"][0], before["accounts"][0]);
+    assert_eq!(
+        (after["accounts"][1]["active"].as_bool(), &after["merchant_pub"]),
+        (Some(false), &before["merchant_pub"])
+    );
+
+    // Deleted, then forgotten, and only then its id is free.
+    let token = Some("secret-token:abc");
+    backend
+        .send("POST", "instances/books/private/orders", Some(&free()), token)
+        .await
+        .expect(&[200])
+        .unwrap();
+    assert_eq!(backend.send("DELETE", "management/instances/books", None, None).await.status, 204);
+    is_error(&backend.post("management/instances", &wish).await, 409, 2603);
+    is_error(&backend.send("PATCH", "management/instances/books", Some(&wish), None).await, 409, 2625);
+    is_error(&backend.send("POST", "instances/books/private/orders", Some(&free()), token).await, 404, 2016);
+    let list: Value = backend.get("management/instances").await.ok().unwrap();
+    assert_eq!(list["instances"][0]["deleted"], true);
+    assert_eq!(backend.send("DELETE", "management/instances/books?purge=YES", None, None).await.status, 204);
+    is_error(&backend.get("management/instances/books").await, 404, 2000);
+    assert_eq!(backend.post("management/instances", &wish).await.status, 204);
+    let orders = backend.send("GET", "instances/books/private/orders", None, token).await;
+    assert_eq!(orders.ok::<Value>().unwrap(), json!({ "orders": [] }));
+    backend.end().await;
+}
+
+#[tokio::test]
+async fn what_a_shop_cannot_be_is_refused() {
+    let backend = Backend::start().await;
+    for (member, value, status, code) in [
+        ("id", json!("a/b"), 400, 26),
+        ("auth", json!({ "method": "token", "token": "abc" }), 400, 2601),
+        ("auth", json!({ "method": "magic" }), 400, 22),
+        ("payto_uris", json!(["payto://iban/DE00"]), 400, 24),
+        ("payto_uris", json!(["http://x"]), 400, 24),
+        ("default_max_wire_fee", json!("EUR:1"), 400, 30),
+        ("name", json!("x".repeat(5_000)), 400, 26),
+        ("name", json!(1), 400, 22),
+    ] {
+        let mut wish = shop("books", None);
+        wish[member] = value;
+        is_error(&backend.post("management/instances", &wish).await, status, code);
+    }
+    backend.end().await;
+}
+
+#[tokio::test]
+async fn every_shop_has_its_own_token() {
+    let backend = Backend::start().await;
+    // The management is open until the instance default exists.
+    let any = Some("secret-token:any");
+    for (id, token) in [("books", "secret-token:one"), ("default", "secret-token:main")] {
+        let wish = shop(id, Some(token));
+        assert_eq!(backend.send("POST", "management/instances", Some(&wish), any).await.status, 204);
+    }
+    let asks = |path: &'static str, token: Option<&'static str>| {
+        let backend = &backend;
+        async move { backend.send("GET", path, None, token).await }
+    };
+    let (one, main) = (Some("secret-token:one"), Some("secret-token:main"));
+    for path in ["instances/books/private/orders", "instances/books/private"] {
+        is_error(&asks(path, None).await, 401, 2015);
+        is_error(&asks(path, main).await, 401, 2015);
+        assert_eq!(asks(path, one).await.status, 200);
+    }
+    is_error(&asks("management/instances", one).await, 401, 2015);
+    assert_eq!(asks("management/instances", main).await.status, 200);
+    // Any number of blanks, as scripts write them.
+    assert_eq!(asks("private/orders", Some("   secret-token:main")).await.status, 200);
+    for path in ["instances/default/private", "instances/default/config", "instances/books/config"] {
+        assert_eq!(asks(path, main).await.status, if path.contains("books") { 200 } else { 200 }, "{path}");
+    }
+    // Paths that do not exist, whatever the token.
+    for path in [
+        "instances/unknown/config",
+        "instances/default/private/instances",
+        "instances/books/private/instances",
+        "instances/books/management/instances",
+        "private/instances/default/instances/default/config",
+        "instances/default/instances/config",
+        "private/instances/books/config",
+        "private/instances/books/orders",
+    ] {
+        assert_eq!(asks(path, main).await.status, 404, "{path}");
+    }
+    // From a token to a proxy and back.
+    let external = json!({ "method": "external" });
+    let path = "instances/books/private/auth";
+    is_error(&backend.send("POST", path, Some(&external), main).await, 401, 2015);
+    assert_eq!(backend.send("POST", path, Some(&external), one).await.status, 204);
+    assert_eq!(asks("instances/books/private/orders", None).await.status, 200);
+    let wrong = json!({ "method": "token", "token": "x" });
+    is_error(&backend.post(path, &wrong).await, 400, 2602);
+    let token = json!({ "method": "token", "token": "secret-token:two" });
+    assert_eq!(backend.post(path, &token).await.status, 204);
+    is_error(&asks("instances/books/private/orders", one).await, 401, 2015);
+    let two = Some("secret-token:two");
+    assert_eq!(asks("instances/books/private/orders", two).await.status, 200);
+    assert_eq!(
+        backend.send("POST", "management/instances/books/auth", Some(&external), main).await.status,
+        204
+    );
+    backend.end().await;
+}

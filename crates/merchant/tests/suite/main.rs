@@ -1,0 +1,9 @@
+//! The merchant backend over HTTP: every answer of its endpoints.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+mod common;
+mod instances;
+mod orders;
+mod rules;
+mod status;
+mod wallets;

@@ -1,0 +1,414 @@
+//! The rules against a naive model: random commands, in batches of random sizes, must be decided alike, and the rows
+//! must be what the model remembers. Names and amounts come from tiny sets, so that everything collides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
+use batzen_engine::Batcher;
+use batzen_merchant::rules::{
+    ChangeInstance, Claim, Command, CreateInstance, CreateOrder, DeleteInstance, MerchantRules, NewAccount,
+    PurgeOrders, RecordDeposits, Refusal, Replay, Session, Settle,
+};
+use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_store::Store;
+use batzen_store::memory::MemoryBackend;
+use batzen_tables::merchant::{
+    InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderRow, OrderSessions,
+    Orders, PaidSessionKey, PaidSessions, order_ref, purchase_ref,
+};
+use proptest::prelude::*;
+
+/// The price of every order. Each coin is worth its number, and costs no fee.
+const PRICE: u64 = 3;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create { shop: u8, name: u8, accounts: u8 },
+    Change { shop: u8, name: u8, accounts: u8 },
+    Delete { shop: u8 },
+    Purge { shop: u8 },
+    Order { shop: u8, id: u8, request: u8 },
+    Claim { shop: u8, id: u8, nonce: u8 },
+    Deposit { shop: u8, id: u8, nonce: u8, coins: Vec<u8> },
+    Settle { shop: u8, id: u8, session: Option<u8> },
+    Replay { shop: u8, id: u8, session: u8 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (shop, id, few) = (0..2_u8, 0..3_u8, 0..3_u8);
+    let order = || (0..2_u8, 0..3_u8);
+    prop_oneof![
+        2 => (shop.clone(), 0..2_u8, few.clone()).prop_map(|(shop, name, accounts)| Step::Create { shop, name, accounts }),
+        2 => (shop.clone(), 0..2_u8, few.clone()).prop_map(|(shop, name, accounts)| Step::Change { shop, name, accounts }),
+        1 => shop.clone().prop_map(|shop| Step::Delete { shop }),
+        1 => shop.prop_map(|shop| Step::Purge { shop }),
+        4 => (order(), 0..2_u8).prop_map(|((shop, id), request)| Step::Order { shop, id, request }),
+        4 => (order(), 0..2_u8).prop_map(|((shop, id), nonce)| Step::Claim { shop, id, nonce }),
+        4 => (order(), 0..2_u8, prop::collection::vec(1..3_u8, 0..3))
+            .prop_map(|((shop, id), nonce, coins)| Step::Deposit { shop, id, nonce, coins }),
+        4 => (order(), prop::option::of(few.clone()))
+            .prop_map(|((shop, id), session)| Step::Settle { shop, id, session }),
+        2 => (order(), id).prop_map(|((shop, id), session)| Step::Replay { shop, id, session }),
+    ]
+}
+
+fn shop_id(shop: u8) -> String {
+    format!("shop{shop}")
+}
+
+fn url(shop: u8, id: u8) -> Option<String> {
+    // The first two orders give the same.
+    (id < 2).then(|| format!("https://shop{shop}.example/"))
+}
+
+fn money(value: u64) -> Money {
+    Money::new(value, 0).unwrap()
+}
+
+fn instance(name: u8, key: u8) -> InstanceRow {
+    InstanceRow {
+        merchant_pub: EddsaPublicKey::from_bytes([key; 32]),
+        merchant_priv: Some([key; 32]),
+        token_hash: None,
+        name: format!("name{name}"),
+        address: "{}".to_owned(),
+        jurisdiction: "{}".to_owned(),
+        email: None,
+        website: None,
+        logo: None,
+        default_max_wire_fee: Money::ZERO,
+        default_max_deposit_fee: Money::ZERO,
+        default_wire_fee_amortization: 1,
+        default_wire_transfer_delay: Duration::from_days(1),
+        default_pay_delay: Duration::from_days(1),
+    }
+}
+
+/// Accounts 0 to `count`, with salts of this command.
+fn accounts(count: u8, turn: u8) -> Vec<NewAccount> {
+    let account = |n: u8| NewAccount {
+        payto_uri: format!("payto://x-taler-bank/localhost/{n}"),
+        salt: WireSalt::from_bytes([turn; 16]),
+        h_wire: HashCode::from_bytes([n ^ (turn << 2); 64]),
+    };
+    (0..count).map(account).collect()
+}
+
+fn hash(shop: u8, id: u8, nonce: u8) -> HashCode {
+    let mut bytes = [nonce; 64];
+    (bytes[0], bytes[1]) = (shop, id);
+    HashCode::from_bytes(bytes)
+}
+
+fn order_row(shop: u8, id: u8, request: u8, row_id: u64) -> OrderRow {
+    OrderRow {
+        instance: shop_id(shop),
+        order_id: id.to_string(),
+        row_id,
+        created: Timestamp::ZERO,
+        claim_token: None,
+        h_request: HashCode::from_bytes([request; 64]),
+        terms: format!("terms {request}"),
+        amount: money(PRICE),
+        max_fee: Money::ZERO,
+        max_wire_fee: Money::ZERO,
+        wire_fee_amortization: 1,
+        fulfillment_url: url(shop, id),
+        pay_deadline: Timestamp::NEVER,
+        nonce: None,
+        h_contract: None,
+        paid: None,
+    }
+}
+
+fn deposit(coin: u8) -> (EddsaPublicKey, OrderDepositRow) {
+    let row = OrderDepositRow {
+        exchange_url: "http://e/".to_owned(),
+        amount: money(coin.into()),
+        deposit_fee: Money::ZERO,
+        refund_fee: Money::ZERO,
+        wire_fee: Money::ZERO,
+        exchange_time: Timestamp::ZERO,
+        exchange_pub: EddsaPublicKey::from_bytes([1; 32]),
+        exchange_sig: EddsaSignature::from_bytes([1; 64]),
+    };
+    (EddsaPublicKey::from_bytes([coin; 32]), row)
+}
+
+#[derive(Clone, Debug, Default)]
+struct Order {
+    request: u8,
+    nonce: Option<u8>,
+    coins: BTreeSet<u8>,
+    is_paid: bool,
+    sessions: BTreeSet<u8>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Shop {
+    name: u8,
+    key: u8,
+    is_deleted: bool,
+    /// The salt's turn and whether it is active, by account.
+    accounts: BTreeMap<u8, (u8, bool)>,
+}
+
+/// The naive backend.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    shops: BTreeMap<u8, Shop>,
+    orders: BTreeMap<(u8, u8), Order>,
+    /// The latest order by which a session bought something at a shop.
+    bought: BTreeMap<(u8, u8), u8>,
+    turn: u8,
+}
+
+impl Model {
+    fn set_accounts(shop: &mut Shop, count: u8, turn: u8) {
+        for (n, account) in &mut shop.accounts {
+            account.1 = *n < count;
+        }
+        for n in 0..count {
+            shop.accounts.entry(n).or_insert((turn, true));
+        }
+    }
+
+    fn active(shop: &Shop) -> u8 {
+        u8::try_from(shop.accounts.values().filter(|account| account.1).count()).unwrap()
+    }
+
+    fn bind(&mut self, shop: u8, id: u8, session: u8) {
+        self.orders.get_mut(&(shop, id)).unwrap().sessions.insert(session);
+        if url(shop, id).is_some() {
+            self.bought.insert((shop, session), id);
+        }
+    }
+
+    fn decide(&mut self, step: &Step, turn: u8) -> Result<(), Refusal> {
+        match *step {
+            Step::Create { shop, name, accounts } => match self.shops.get(&shop) {
+                Some(known) if known.is_deleted => Err(Refusal::InstanceDeleted),
+                Some(known) if known.name == name && Self::active(known) == accounts => Ok(()),
+                Some(_) => Err(Refusal::InstanceExists),
+                None => {
+                    let mut new = Shop { name, key: turn, ..Shop::default() };
+                    Self::set_accounts(&mut new, accounts, turn);
+                    self.shops.insert(shop, new);
+                    Ok(())
+                }
+            },
+            Step::Change { shop, name, accounts } => {
+                let known = self.shops.get_mut(&shop).ok_or(Refusal::InstanceUnknown)?;
+                if known.is_deleted {
+                    return Err(Refusal::InstanceDeleted);
+                }
+                known.name = name;
+                Self::set_accounts(known, accounts, turn);
+                Ok(())
+            }
+            Step::Delete { shop } => {
+                self.shops.get_mut(&shop).ok_or(Refusal::InstanceUnknown)?.is_deleted = true;
+                Ok(())
+            }
+            Step::Purge { shop } => {
+                let known = self.shops.get(&shop).ok_or(Refusal::InstanceUnknown)?;
+                if !known.is_deleted {
+                    return Err(Refusal::OrdersLeft);
+                }
+                self.orders.retain(|(of, _), _| *of != shop);
+                self.bought.retain(|(of, _), _| *of != shop);
+                Ok(())
+            }
+            Step::Order { shop, id, request } => {
+                if let Some(known) = self.orders.get(&(shop, id)) {
+                    return if known.request == request { Ok(()) } else { Err(Refusal::OrderExists) };
+                }
+                match self.shops.get(&shop) {
+                    None => Err(Refusal::InstanceUnknown),
+                    Some(known) if known.is_deleted => Err(Refusal::InstanceDeleted),
+                    Some(_) => {
+                        self.orders.insert((shop, id), Order { request, ..Order::default() });
+                        Ok(())
+                    }
+                }
+            }
+            Step::Claim { shop, id, nonce } => {
+                let known = self.orders.get_mut(&(shop, id)).ok_or(Refusal::OrderUnknown)?;
+                match known.nonce {
+                    Some(other) if other == nonce => Ok(()),
+                    Some(_) => Err(Refusal::AlreadyClaimed),
+                    // Commands offer the terms of request 0.
+                    None if known.request != 0 => Err(Refusal::OrderChanged),
+                    None => {
+                        known.nonce = Some(nonce);
+                        Ok(())
+                    }
+                }
+            }
+            Step::Deposit { shop, id, nonce, ref coins } => {
+                let known = self.orders.get_mut(&(shop, id)).ok_or(Refusal::OrderUnknown)?;
+                if known.nonce != Some(nonce) {
+                    return Err(Refusal::OtherContract);
+                }
+                known.coins.extend(coins);
+                Ok(())
+            }
+            Step::Settle { shop, id, session } => {
+                let known = self.orders.get_mut(&(shop, id)).ok_or(Refusal::OrderUnknown)?;
+                if known.nonce.is_none() {
+                    return Err(Refusal::Unpaid);
+                }
+                let sum: u64 = known.coins.iter().map(|coin| u64::from(*coin)).sum();
+                if !known.is_paid && sum < PRICE {
+                    return Err(Refusal::Insufficient(batzen_merchant::rules::Insufficient::Payment));
+                }
+                known.is_paid = true;
+                if let Some(session) = session {
+                    self.bind(shop, id, session);
+                }
+                Ok(())
+            }
+            Step::Replay { shop, id, session } => {
+                let known = self.orders.get(&(shop, id)).ok_or(Refusal::OrderUnknown)?;
+                if !known.is_paid {
+                    return Err(Refusal::Unpaid);
+                }
+                self.bind(shop, id, session);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn session(number: u8) -> Session {
+    Session { id: format!("session{number}") }
+}
+
+/// The command of a step. `turn` distinguishes what is drawn for it.
+fn command(step: &Step, turn: u8) -> Command {
+    match *step {
+        Step::Create { shop, name, accounts: count } => {
+            let accounts = accounts(count, turn);
+            CreateInstance { id: shop_id(shop), row: instance(name, turn), accounts }.into()
+        }
+        Step::Change { shop, name, accounts: count } => {
+            let accounts = accounts(count, turn);
+            ChangeInstance { id: shop_id(shop), row: instance(name, turn), accounts }.into()
+        }
+        Step::Delete { shop } => DeleteInstance { id: shop_id(shop), purge: false }.into(),
+        Step::Purge { shop } => {
+            let orders = (0..3).map(|id: u8| order_ref(&shop_id(shop), &id.to_string())).collect();
+            PurgeOrders { id: shop_id(shop), orders }.into()
+        }
+        Step::Order { shop, id, request } => {
+            let order = order_ref(&shop_id(shop), &id.to_string());
+            CreateOrder { order, row: order_row(shop, id, request, turn.into()) }.into()
+        }
+        Step::Claim { shop, id, nonce } => Claim {
+            order: order_ref(&shop_id(shop), &id.to_string()),
+            offered: "terms 0".to_owned(),
+            nonce: nonce.to_string(),
+            terms: format!("terms of {nonce}"),
+            h_contract: hash(shop, id, nonce),
+        }
+        .into(),
+        Step::Deposit { shop, id, nonce, ref coins } => {
+            let order = order_ref(&shop_id(shop), &id.to_string());
+            let deposits = coins.iter().map(|coin| deposit(*coin)).collect();
+            RecordDeposits { order, h_contract: hash(shop, id, nonce), deposits }.into()
+        }
+        Step::Settle { shop, id, session: number } => Settle {
+            order: order_ref(&shop_id(shop), &id.to_string()),
+            instance: shop_id(shop),
+            fulfillment_url: url(shop, id),
+            session: number.map(session),
+        }
+        .into(),
+        Step::Replay { shop, id, session: number } => Replay {
+            order: order_ref(&shop_id(shop), &id.to_string()),
+            instance: shop_id(shop),
+            fulfillment_url: url(shop, id),
+            session: session(number),
+        }
+        .into(),
+    }
+}
+
+/// Compares all rows with the model.
+fn compare(store: &Store, model: &Model) {
+    let shops = store.all::<Instances>().unwrap();
+    assert_eq!(shops.len(), model.shops.len());
+    for (n, shop) in &model.shops {
+        let row = &shops.iter().find(|found| found.key.id == shop_id(*n)).unwrap().row;
+        assert_eq!(
+            (&row.name, row.merchant_priv.is_none()),
+            (&format!("name{}", shop.name), shop.is_deleted)
+        );
+        assert_eq!(row.merchant_pub, EddsaPublicKey::from_bytes([shop.key; 32]), "keys never change");
+        let mut found: Vec<_> = store
+            .lookup::<InstanceAccounts>(InstanceAccounts::BY_INSTANCE, &shop_id(*n))
+            .unwrap()
+            .into_iter()
+            .map(|found| (found.row.payto_uri, found.row.salt, found.row.active))
+            .collect();
+        found.sort();
+        let expected: Vec<_> = shop
+            .accounts
+            .iter()
+            .map(|(account, (turn, active))| {
+                let payto = format!("payto://x-taler-bank/localhost/{account}");
+                (payto, WireSalt::from_bytes([*turn; 16]), *active)
+            })
+            .collect();
+        assert_eq!(found, expected);
+    }
+    let orders = store.all::<Orders>().unwrap();
+    assert_eq!(orders.len(), model.orders.len());
+    for ((shop, id), order) in &model.orders {
+        let reference = order_ref(&shop_id(*shop), &id.to_string());
+        let row = &orders.iter().find(|found| found.key.order == reference).unwrap().row;
+        assert_eq!(row.h_request, HashCode::from_bytes([order.request; 64]));
+        assert_eq!(row.nonce, order.nonce.map(|nonce| nonce.to_string()));
+        assert_eq!(row.h_contract, order.nonce.map(|nonce| hash(*shop, *id, nonce)));
+        assert_eq!(row.paid.is_some(), order.is_paid);
+        let coins = store.lookup::<OrderDeposits>(OrderDeposits::BY_ORDER, &reference).unwrap();
+        assert_eq!(coins.len(), order.coins.len());
+        let sessions = store.lookup::<OrderSessions>(OrderSessions::BY_ORDER, &reference).unwrap();
+        assert_eq!(sessions.len(), order.sessions.len());
+    }
+    assert_eq!(store.count::<PaidSessions>().unwrap(), model.bought.len() as u64);
+    for ((shop, number), id) in &model.bought {
+        let url = url(*shop, *id).unwrap();
+        let purchase = purchase_ref(&shop_id(*shop), &session(*number).id, &url);
+        let found = store.get::<PaidSessions>(&PaidSessionKey { purchase }).unwrap().unwrap();
+        assert_eq!(found.row.order_id, id.to_string());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rules_agree_with_the_model(
+        batches in prop::collection::vec(prop::collection::vec(step(), 1..6), 1..16),
+    ) {
+        let store = Store::new(MemoryBackend::new());
+        let batcher = Batcher::new(Arc::new(MerchantRules), store.clone());
+        let clock = || Timestamp::from_secs(1);
+        let mut model = Model::default();
+        for batch in batches {
+            let mut commands = Vec::new();
+            let mut expected = Vec::new();
+            for step in &batch {
+                model.turn += 1;
+                commands.push(command(step, model.turn));
+                expected.push(model.decide(step, model.turn));
+            }
+            let verdicts = batcher.run(&commands, &clock).unwrap();
+            let verdicts: Vec<_> = verdicts.into_iter().map(|verdict| verdict.map(drop)).collect();
+            prop_assert_eq!(verdicts, expected, "{:?}", batch);
+            compare(&store, &model);
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The merchant's tables: instances, their accounts, orders, deposits, and which sessions have paid.
+//!
+//! All amounts are in the one currency of the backend. What belongs to an order begins with its reference, which is
+//! computed from the instance and the order's id, so that it is in one shard.
+//!
+//! | table | primary key | other lookups |
+//! |---|---|---|
+//! | `merchant_state` | a constant | – |
+//! | `instances` | id | – |
+//! | `instance_accounts` | instance, account hash | instance |
+//! | `orders` | order reference | instance and row id, in order |
+//! | `order_deposits` | order reference, coin | order reference |
+//! | `order_sessions` | order reference, session | order reference |
+//! | `paid_sessions` | session and fulfillment URL | order reference |
+
+use batzen_crypto::hash::sha512_parts;
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt};
+use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+
+/// Every table of the merchant, for tools and backends that set up schemas.
+pub const ALL: &[&TableDef] = &[
+    MerchantStates::DEF,
+    Instances::DEF,
+    InstanceAccounts::DEF,
+    Orders::DEF,
+    OrderDeposits::DEF,
+    OrderSessions::DEF,
+    PaidSessions::DEF,
+];
+
+/// Identifies an order among those of all instances.
+pub type OrderRef = ShortHash;
+/// Identifies a session of a browser, or a session and what it bought.
+pub type SessionRef = ShortHash;
+
+fn reference(kind: &str, parts: &[&str]) -> ShortHash {
+    let mut hashed: Vec<&[u8]> = vec![kind.as_bytes()];
+    for part in parts {
+        hashed.push(&[0]);
+        hashed.push(part.as_bytes());
+    }
+    batzen_crypto::hash::shorten(&sha512_parts(&hashed))
+}
+
+/// The reference of an order.
+#[must_use]
+pub fn order_ref(instance: &str, order_id: &str) -> OrderRef {
+    reference("batzen-merchant-order", &[instance, order_id])
+}
+
+/// The reference of a session within an order.
+#[must_use]
+pub fn session_ref(session_id: &str) -> SessionRef {
+    reference("batzen-merchant-session", &[session_id])
+}
+
+/// The reference of what a session bought at an instance.
+#[must_use]
+pub fn purchase_ref(instance: &str, session_id: &str, fulfillment_url: &str) -> SessionRef {
+    reference("batzen-merchant-purchase", &[instance, session_id, fulfillment_url])
+}
+
+record! {
+    /// Identifies the one row of [`MerchantStates`].
+    pub key struct MerchantStateKey {
+        /// Always 0.
+        pub id: u8,
+    }
+}
+
+impl MerchantStateKey {
+    /// The only key.
+    pub const ONLY: Self = Self { id: 0 };
+}
+
+record! {
+    /// The backend's global data. Written once.
+    pub struct MerchantStateRow {
+        /// The currency of all amounts.
+        pub currency: String,
+        /// Mixed into hashes of access tokens, so that they are useless at another backend.
+        pub token_salt: [u8; 16],
+    }
+}
+
+/// The backend's state: one row, written by the first start.
+pub struct MerchantStates;
+
+impl Table for MerchantStates {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(400, "merchant_state");
+    type Key = MerchantStateKey;
+    type Row = MerchantStateRow;
+}
+
+record! {
+    /// Identifies an instance.
+    pub key struct InstanceKey {
+        /// Its id, as in URLs.
+        pub id: String,
+    }
+}
+
+impl InstanceKey {
+    /// The key of the instance with this id.
+    #[must_use]
+    pub fn new(id: &str) -> Self {
+        Self { id: id.to_owned() }
+    }
+}
+
+record! {
+    /// A shop.
+    pub struct InstanceRow {
+        /// Its public key, in contracts.
+        pub merchant_pub: EddsaPublicKey,
+        /// Its private key. `None`: the instance is deleted.
+        pub merchant_priv: Option<[u8; 32]>,
+        /// Salted hash of the access token. `None`: a proxy checks access.
+        pub token_hash: Option<HashCode>,
+        /// The shop's name.
+        pub name: String,
+        /// Where it is, a JSON object.
+        pub address: String,
+        /// Whose law applies, a JSON object.
+        pub jurisdiction: String,
+        /// Its e-mail address.
+        pub email: Option<String>,
+        /// Its web site.
+        pub website: Option<String>,
+        /// Its logo, a data URL.
+        pub logo: Option<String>,
+        /// See the contract's member of this name.
+        pub default_max_wire_fee: Money,
+        /// See the contract's `max_fee`.
+        pub default_max_deposit_fee: Money,
+        /// See the contract's member of this name.
+        pub default_wire_fee_amortization: u32,
+        /// From an order to the latest transfer.
+        pub default_wire_transfer_delay: Duration,
+        /// From an order to the latest payment.
+        pub default_pay_delay: Duration,
+    }
+}
+
+/// The instances.
+pub struct Instances;
+
+impl Table for Instances {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(401, "instances").updated();
+    type Key = InstanceKey;
+    type Row = InstanceRow;
+}
+
+record! {
+    /// Identifies a bank account of an instance.
+    pub key struct InstanceAccountKey {
+        /// The instance.
+        pub instance: String,
+        /// The account's salted hash, in contracts.
+        pub h_wire: HashCode,
+    }
+}
+
+record! {
+    /// A bank account of an instance.
+    pub struct InstanceAccountRow {
+        /// The account.
+        pub payto_uri: String,
+        /// The salt of its hash.
+        pub salt: WireSalt,
+        /// Whether new orders may use it.
+        pub active: bool,
+        /// When it was added.
+        pub added: Timestamp,
+    }
+}
+
+/// The accounts of instances. They are never removed before their instance, since contracts name them.
+pub struct InstanceAccounts;
+
+impl InstanceAccounts {
+    /// By instance.
+    pub const BY_INSTANCE: u8 = 1;
+}
+
+impl Table for InstanceAccounts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(402, "instance_accounts")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_INSTANCE, "by_instance", IndexKind::Hash)]);
+    type Key = InstanceAccountKey;
+    type Row = InstanceAccountRow;
+
+    fn index_entries(key: &InstanceAccountKey, _: &InstanceAccountRow, out: &mut IndexEntries) {
+        out.add(Self::BY_INSTANCE, &key.instance);
+    }
+}
+
+record! {
+    /// Identifies an order.
+    pub key struct OrderKey {
+        /// The order.
+        pub order: OrderRef,
+    }
+}
+
+record! {
+    /// An order, and the contract that a wallet claimed.
+    pub struct OrderRow {
+        /// The instance.
+        pub instance: String,
+        /// The order's id within the instance.
+        pub order_id: String,
+        /// Its number in lists: larger for later orders.
+        pub row_id: u64,
+        /// When it was created.
+        pub created: Timestamp,
+        /// Who knows it may claim the order. `None`: anybody may.
+        pub claim_token: Option<[u8; 16]>,
+        /// Hash of the request that created it, by which a repetition is recognised.
+        pub h_request: HashCode,
+        /// The contract's terms, canonical JSON; with the wallet's nonce once claimed.
+        pub terms: String,
+        /// The contract's amount.
+        pub amount: Money,
+        /// The deposit fees that the shop pays.
+        pub max_fee: Money,
+        /// The wire fee that the shop pays.
+        pub max_wire_fee: Money,
+        /// Over how many payments a customer's part of the wire fee is spread.
+        pub wire_fee_amortization: u32,
+        /// What the customer gets; also by which a wallet recognises a repeated purchase.
+        pub fulfillment_url: Option<String>,
+        /// Until when it must be paid.
+        pub pay_deadline: Timestamp,
+        /// The wallet's key.
+        pub nonce: Option<String>,
+        /// Hash of the contract. Set with `nonce`.
+        pub h_contract: Option<HashCode>,
+        /// When it was paid in full.
+        pub paid: Option<Timestamp>,
+    }
+}
+
+/// The orders.
+pub struct Orders;
+
+impl Orders {
+    /// By instance, then row id.
+    pub const BY_ROW: u8 = 1;
+
+    /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
+    /// share.
+    #[must_use]
+    pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
+        let mut value = instance.to_bytes();
+        if let Some(row_id) = row_id {
+            row_id.encode(&mut value);
+        }
+        value
+    }
+}
+
+impl Table for Orders {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(403, "orders")
+        .updated()
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Ordered)]);
+    type Key = OrderKey;
+    type Row = OrderRow;
+
+    fn index_entries(_: &OrderKey, row: &OrderRow, out: &mut IndexEntries) {
+        out.add_with(Self::BY_ROW, |bytes| {
+            row.instance.encode(bytes);
+            row.row_id.encode(bytes);
+        });
+    }
+}
+
+record! {
+    /// Identifies a coin that paid for an order.
+    pub key struct OrderDepositKey {
+        /// The order.
+        pub order: OrderRef,
+        /// The coin.
+        pub coin_pub: EddsaPublicKey,
+    }
+}
+
+record! {
+    /// What a coin paid, with the exchange's confirmation.
+    pub struct OrderDepositRow {
+        /// The exchange.
+        pub exchange_url: String,
+        /// The coin's contribution, deposit fee included.
+        pub amount: Money,
+        /// The deposit fee.
+        pub deposit_fee: Money,
+        /// What a refund would cost.
+        pub refund_fee: Money,
+        /// The exchange's wire fee for the contract's method at the time of the payment.
+        pub wire_fee: Money,
+        /// When the exchange booked it.
+        pub exchange_time: Timestamp,
+        /// The key of the confirmation.
+        pub exchange_pub: EddsaPublicKey,
+        /// The confirmation.
+        pub exchange_sig: EddsaSignature,
+    }
+}
+
+/// The coins that paid for orders.
+pub struct OrderDeposits;
+
+impl OrderDeposits {
+    /// By order.
+    pub const BY_ORDER: u8 = 1;
+}
+
+impl Table for OrderDeposits {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(404, "order_deposits")
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Prefix { key_bytes: 32 })]);
+    type Key = OrderDepositKey;
+    type Row = OrderDepositRow;
+
+    fn index_entries(key: &OrderDepositKey, _: &OrderDepositRow, out: &mut IndexEntries) {
+        out.add(Self::BY_ORDER, &key.order);
+    }
+}
+
+record! {
+    /// Identifies a session in which an order was paid.
+    pub key struct OrderSessionKey {
+        /// The order.
+        pub order: OrderRef,
+        /// The session.
+        pub session: SessionRef,
+    }
+}
+
+record! {
+    /// A session in which an order was paid.
+    pub struct OrderSessionRow {
+        /// When.
+        pub time: Timestamp,
+    }
+}
+
+/// The sessions in which orders were paid.
+pub struct OrderSessions;
+
+impl OrderSessions {
+    /// By order.
+    pub const BY_ORDER: u8 = 1;
+}
+
+impl Table for OrderSessions {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(405, "order_sessions")
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Prefix { key_bytes: 32 })]);
+    type Key = OrderSessionKey;
+    type Row = OrderSessionRow;
+
+    fn index_entries(key: &OrderSessionKey, _: &OrderSessionRow, out: &mut IndexEntries) {
+        out.add(Self::BY_ORDER, &key.order);
+    }
+}
+
+record! {
+    /// Identifies what a session bought.
+    pub key struct PaidSessionKey {
+        /// The instance, session and fulfillment URL.
+        pub purchase: SessionRef,
+    }
+}
+
+record! {
+    /// The latest order by which a session bought something.
+    pub struct PaidSessionRow {
+        /// The order.
+        pub order: OrderRef,
+        /// Its id.
+        pub order_id: String,
+        /// When it was paid in this session.
+        pub time: Timestamp,
+    }
+}
+
+/// What sessions bought.
+pub struct PaidSessions;
+
+impl PaidSessions {
+    /// By order.
+    pub const BY_ORDER: u8 = 1;
+}
+
+impl Table for PaidSessions {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(406, "paid_sessions")
+        .updated()
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Hash)]);
+    type Key = PaidSessionKey;
+    type Row = PaidSessionRow;
+
+    fn index_entries(_: &PaidSessionKey, row: &PaidSessionRow, out: &mut IndexEntries) {
+        out.add(Self::BY_ORDER, &row.order);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_depend_on_every_part() {
+        let all = [
+            order_ref("a", "b"),
+            order_ref("b", "a"),
+            order_ref("ab", ""),
+            session_ref("ab"),
+            purchase_ref("a", "b", "c"),
+            purchase_ref("a", "c", "b"),
+        ];
+        for (n, one) in all.iter().enumerate() {
+            assert!(!all[..n].contains(one), "{n}");
+        }
+    }
+
+    #[test]
+    fn orders_are_listed_by_number() {
+        let instance = "shop".to_owned();
+        let value = |row_id| Orders::row_value(&instance, row_id);
+        assert!(value(Some(255)) < value(Some(256)) && value(None) < value(Some(0)));
+        assert!(value(Some(1)).starts_with(&value(None)));
+    }
+}
