@@ -22,6 +22,8 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-exchange-secmod-eddsa", &["signer", "helper", "eddsa"]),
     ("taler-exchange-kyc-tester", &["exchange", "kyc", "test"]),
     ("taler-exchange-wire-gateway-client", &["bank", "wire-gateway-client"]),
+    ("taler-merchant-dbinit", &["merchant", "dbinit"]),
+    ("taler-merchant-httpd", &["merchant", "serve"]),
     ("taler-config", &["config"]),
 ];
 

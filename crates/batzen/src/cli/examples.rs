@@ -97,6 +97,8 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["store", "cut"], "batzen store cut ./exchange/store --reason 'disk failure of 3 May, no backup'"),
     (&["doctor", "watch"], "batzen doctor watch --database postgres:///exchange"),
     (&["switch", "bench"], "batzen switch bench --participants 8 --duration 10"),
+    (&["merchant"], "batzen merchant serve --config merchant.conf"),
+    (&["merchant", "sample-config"], "batzen merchant sample-config > merchant.conf"),
     (&["bench", "withdraw"], "batzen bench withdraw --rsa 2048 --duration 10"),
     (&["bench", "startup"], "batzen bench startup --store postgres"),
     (&["bench", "p2p"], "batzen bench p2p --rsa 2048 --coins 3 --duration 10"),

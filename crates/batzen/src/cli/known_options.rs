@@ -12,6 +12,7 @@ pub fn all() -> Vec<Known> {
         batzen_exchange::config::KNOWN,
         batzen_signer::service_config::KNOWN,
         batzen_bank::KNOWN_OPTIONS,
+        batzen_merchant::KNOWN_OPTIONS,
         super::switch::KNOWN,
         super::ledger::KNOWN,
     ]

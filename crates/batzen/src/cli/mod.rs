@@ -9,6 +9,7 @@ mod exchange;
 mod known_options;
 mod ledger;
 mod manual;
+mod merchant;
 mod sample;
 mod signer;
 mod store;
@@ -31,6 +32,8 @@ pub enum Command {
     Exchange(exchange::ExchangeArgs),
     /// Keep an exchange's private keys in a separate process
     Signer(signer::SignerArgs),
+    /// Run the merchant backend, with which shops get paid
+    Merchant(merchant::MerchantArgs),
     /// Hold and spend coins
     Wallet(wallet::WalletArgs),
     /// Run the interbank switch
@@ -61,6 +64,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bank(args) => bank::run(args),
         Command::Exchange(args) => exchange::run(args),
         Command::Signer(args) => signer::run(args),
+        Command::Merchant(args) => merchant::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Switch(args) => switch::run(args),
         Command::Ledger(args) => ledger::run(args),

@@ -136,9 +136,10 @@ fn cut(args: &Cut) -> anyhow::Result<ExitCode> {
 
 /// The name of a table by its number, if one of this program's services defines it.
 fn table_name(number: u16) -> String {
-    let known = batzen_tables::exchange::ALL.iter().chain(batzen_tables::bank::ALL);
+    let known = [batzen_tables::exchange::ALL, batzen_tables::bank::ALL, batzen_tables::merchant::ALL];
     known
-        .copied()
+        .into_iter()
+        .flatten()
         .find(|table| table.id == number)
         .map_or_else(|| format!("table {number}"), |table| table.name.to_owned())
 }

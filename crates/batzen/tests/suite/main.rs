@@ -25,6 +25,7 @@ mod key_helpers;
 mod kills;
 mod kyc_pages;
 mod ledger;
+mod merchant;
 mod monitoring;
 mod mutate;
 mod nodes;

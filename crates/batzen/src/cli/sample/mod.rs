@@ -17,6 +17,9 @@ pub const SIGNER: &str = include_str!("signer.conf");
 /// A configuration of a ledger to start from.
 pub const LEDGER: &str = include_str!("ledger.conf");
 
+/// A configuration of a merchant backend to start from.
+pub const MERCHANT: &str = include_str!("merchant.conf");
+
 #[derive(Args)]
 pub struct SampleArgs {
     /// Use the paths of the systemd units, below /var/lib and /run
@@ -52,8 +55,14 @@ mod tests {
 
     use super::*;
 
-    const SAMPLES: [(&str, &str); 5] =
-        [("exchange", EXCHANGE), ("bank", BANK), ("ledger", LEDGER), ("switch", SWITCH), ("signer", SIGNER)];
+    const SAMPLES: [(&str, &str); 6] = [
+        ("exchange", EXCHANGE),
+        ("bank", BANK),
+        ("ledger", LEDGER),
+        ("switch", SWITCH),
+        ("signer", SIGNER),
+        ("merchant", MERCHANT),
+    ];
 
     #[test]
     fn samples_are_valid() {
@@ -72,6 +81,9 @@ mod tests {
         let ledger = Config::parse(&with_system_paths("ledger", LEDGER)).unwrap();
         let ledger = crate::cli::ledger::ServeConfig::from_ini(&ledger).unwrap();
         assert_eq!(ledger.store.dir().unwrap(), std::path::Path::new("/var/lib/batzen-ledger/ledger"));
+        let merchant = Config::parse(&with_system_paths("merchant", MERCHANT)).unwrap();
+        let merchant = batzen_merchant::MerchantConfig::from_config(&merchant).unwrap();
+        assert_eq!(merchant.store.dir().unwrap(), std::path::Path::new("/var/lib/batzen-merchant/merchant"));
         let switch = Config::parse(&with_system_paths("switch", SWITCH)).unwrap();
         assert_eq!(crate::cli::switch::from_ini(&switch).unwrap().operators.len(), 2);
     }

@@ -17,6 +17,7 @@ use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositRequest, CoinHistoryItem, DepositRequest, KeysResponse, MeltRequest,
     PurseCoin, RefundRequest, RevealRequest, WithdrawRequest,
 };
+use batzen_protocol::api::merchant::{ContractTerms, PayCoin};
 use batzen_protocol::payto::{h_payto, h_wire};
 use batzen_protocol::signatures::{
     MerchantRefund, SignedMessage, WalletCoinDeposit, WalletCoinLink, WalletCoinMelt, WalletPurseDeposit,
@@ -210,6 +211,39 @@ impl Coin {
             refund_deadline: Some(contract.refund_deadline).filter(|deadline| *deadline != Timestamp::ZERO),
             wire_transfer_deadline: contract.wire_deadline,
             policy: None,
+        }
+    }
+
+    /// What the coin pays at a merchant backend.
+    pub fn pay(
+        &self,
+        terms: &ContractTerms,
+        contract: HashCode,
+        amount: Money,
+        exchange_url: &str,
+    ) -> PayCoin {
+        let message = WalletCoinDeposit {
+            h_contract_terms: contract,
+            h_age_commitment: ShortHash::ZERO,
+            h_policy: HashCode::ZERO,
+            h_wire: terms.h_wire,
+            h_denom_pub: self.denom.hash,
+            wallet_timestamp: terms.timestamp,
+            refund_deadline: terms.refund_deadline,
+            amount_with_fee: amount.of(CURRENCY),
+            deposit_fee: self.denom.fee_deposit.of(CURRENCY),
+            merchant_pub: terms.merchant_pub,
+        };
+        PayCoin {
+            coin_pub: self.key_pub,
+            coin_sig: message.sign(&self.key),
+            ub_sig: self.sig.clone(),
+            h_denom: self.denom.hash,
+            contribution: amount.of(CURRENCY),
+            exchange_url: exchange_url.to_owned(),
+            minimum_age_sig: None,
+            age_commitment: None,
+            h_age_commitment: None,
         }
     }
 
