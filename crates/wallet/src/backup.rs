@@ -15,6 +15,7 @@ use crate::core::Change;
 use crate::core::coin::Coin;
 use crate::core::evidence::Evidence;
 use crate::core::exchange::Exchange;
+use crate::core::purchase::Order;
 use crate::core::state::WalletOperation;
 
 const MAGIC: &[u8] = b"batzen-wallet-backup-1\n";
@@ -56,6 +57,8 @@ struct Document {
     coins: Vec<Coin>,
     #[serde(default)]
     evidence: Vec<Evidence>,
+    #[serde(default)]
+    orders: Vec<Order>,
 }
 
 /// All records as JSON text. Anyone who can read it can spend the money.
@@ -67,6 +70,7 @@ pub fn to_json(changes: Vec<Change>) -> Zeroizing<Vec<u8>> {
         operations: Vec::new(),
         coins: Vec::new(),
         evidence: Vec::new(),
+        orders: Vec::new(),
     };
     for change in changes {
         match change {
@@ -74,6 +78,7 @@ pub fn to_json(changes: Vec<Change>) -> Zeroizing<Vec<u8>> {
             Change::Operation(operation) => document.operations.push(*operation),
             Change::Coin(coin) => document.coins.push(*coin),
             Change::Evidence(evidence) => document.evidence.push(*evidence),
+            Change::Order(order) => document.orders.push(*order),
         }
     }
     Zeroizing::new(
@@ -138,7 +143,8 @@ pub fn open(file: &[u8], passphrase: Option<&str>) -> Result<Vec<Change>, Backup
     let operations = document.operations.into_iter().map(|record| Change::Operation(Box::new(record)));
     let coins = document.coins.into_iter().map(|record| Change::Coin(Box::new(record)));
     let evidence = document.evidence.into_iter().map(|record| Change::Evidence(Box::new(record)));
-    Ok(exchanges.chain(operations).chain(coins).chain(evidence).collect())
+    let orders = document.orders.into_iter().map(|record| Change::Order(Box::new(record)));
+    Ok(exchanges.chain(operations).chain(coins).chain(evidence).chain(orders).collect())
 }
 
 /// PBKDF2 (RFC 8018) with HMAC-SHA-512, one block of output.

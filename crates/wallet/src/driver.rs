@@ -2,9 +2,11 @@
 
 mod actions;
 mod people;
+mod purchases;
 mod run;
 
 pub use people::PeerRequest;
+pub use purchases::PurchaseOffer;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -20,12 +20,13 @@ pub use batzen_protocol::{Amount, Currency, Money, Timestamp};
 pub use core::coin::{Coin, CoinStatus};
 pub use core::exchange::{CipherChoice, CoinWish, Exchange};
 pub use core::payment::{DepositAmount, PaymentReceipt, PaymentRequest, ReceiptCoin};
+pub use core::purchase::PurchaseReceipt;
 pub use core::purse::lookup::PeerPayment;
 pub use core::purse::{Direction, PurseReceipt};
 pub use core::refund::RefundPermission;
 pub use core::views::{Balance, ExchangeBalance, History, HistoryTotal, Left, Status, Transaction};
 pub use driver::{
-    Clock, ManualWithdrawal, PeerRequest, PendingOperation, RunReport, RunUntil, SystemClock, Wallet,
-    WalletError, WalletOptions,
+    Clock, ManualWithdrawal, PeerRequest, PendingOperation, PurchaseOffer, RunReport, RunUntil, SystemClock,
+    Wallet, WalletError, WalletOptions,
 };
 pub use network_error::{NetworkError, NetworkProblem};

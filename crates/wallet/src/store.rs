@@ -16,7 +16,7 @@ use crate::core::state::{Change, WalletState};
 pub const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
 
 /// Statements that migrate from version n to n + 1.
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 3] = [
     "
     CREATE TABLE exchanges (
         base_url TEXT PRIMARY KEY NOT NULL,
@@ -49,6 +49,15 @@ const MIGRATIONS: [&str; 2] = [
         settled_s INTEGER,
         record TEXT NOT NULL
     ) STRICT;
+",
+    "
+    CREATE TABLE orders (
+        merchant TEXT NOT NULL,
+        order_id TEXT NOT NULL,
+        created_s INTEGER NOT NULL,
+        record TEXT NOT NULL,
+        PRIMARY KEY (merchant, order_id)
+    ) STRICT, WITHOUT ROWID;
 ",
 ];
 
@@ -200,7 +209,7 @@ impl Store {
     /// [`StoreError::Damaged`] if a record does not parse.
     pub fn load(&self) -> Result<WalletState, StoreError> {
         let mut state = WalletState::default();
-        for table in ["exchanges", "operations", "coins", "evidence"] {
+        for table in ["exchanges", "operations", "coins", "evidence", "orders"] {
             let mut statement = self.connection.prepare(&format!("SELECT record FROM {table}"))?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
@@ -211,6 +220,7 @@ impl Store {
                     "exchanges" => Change::Exchange(serde_json::from_str(&record).map_err(damaged)?),
                     "operations" => Change::Operation(serde_json::from_str(&record).map_err(damaged)?),
                     "evidence" => Change::Evidence(serde_json::from_str(&record).map_err(damaged)?),
+                    "orders" => Change::Order(serde_json::from_str(&record).map_err(damaged)?),
                     _ => Change::Coin(serde_json::from_str(&record).map_err(damaged)?),
                 };
                 state.apply(change);
@@ -287,6 +297,21 @@ impl Store {
                             evidence.operation.map(|id| id as i64),
                             evidence.first_seen.as_secs().unwrap_or(0) as i64,
                             evidence.settled.map(|time| time.as_secs().unwrap_or(0) as i64),
+                            *record
+                        ])?;
+                }
+                Change::Order(order) => {
+                    let record = to_text(order);
+                    transaction
+                        .prepare_cached(
+                            "INSERT INTO orders (merchant, order_id, created_s, record)
+                             VALUES (?1, ?2, ?3, ?4)
+                             ON CONFLICT (merchant, order_id) DO UPDATE SET record = ?4",
+                        )?
+                        .execute(params![
+                            order.merchant_base_url,
+                            order.order_id,
+                            order.created.as_secs().unwrap_or(0) as i64,
                             *record
                         ])?;
                 }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::http::{HttpRequest, HttpResponse};
-use super::state::{Draft, OpId, WalletOperation, WalletState};
+use super::purchase::PurchaseProof;
+use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
 
 /// Number of an evidence record, counted from 1.
@@ -71,6 +72,9 @@ pub struct Evidence {
     /// The operation that it holds up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<OpId>,
+    /// The contract that it is about, if a merchant gave the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purchase: Option<PurchaseProof>,
     /// What is false, and why.
     pub reason: String,
     /// The request that was sent.
@@ -198,12 +202,18 @@ pub(crate) fn record(
         item.last_seen = now;
         return Ok(id);
     }
+    let purchase = match operation.map(|id| draft.operation(id)).transpose()?.map(|operation| &operation.kind)
+    {
+        Some(OpKind::Purchase(record)) => Some(record.proof()),
+        _ => None,
+    };
     let id = draft.next_evidence_id();
     draft.put_evidence(Evidence {
         id,
         exchange: exchange.to_owned(),
         master_pub: draft.exchange(exchange)?.master_pub,
         operation,
+        purchase,
         reason,
         request: request_record(request),
         answer: answer_record(response),

@@ -336,8 +336,13 @@ impl Exchange {
     /// The wire fee of a transfer to `payto` at `time`, if the exchange publishes one.
     #[must_use]
     pub fn wire_fee(&self, payto: &str, time: Timestamp) -> Option<Amount> {
-        let payto = PaytoUri::parse(payto).ok()?;
-        let fees = self.wire_fees.get(payto.method())?;
+        self.wire_fee_of(PaytoUri::parse(payto).ok()?.method(), time)
+    }
+
+    /// The wire fee of a transfer by a wire method at `time`, if the exchange publishes one.
+    #[must_use]
+    pub fn wire_fee_of(&self, method: &str, time: Timestamp) -> Option<Amount> {
+        let fees = self.wire_fees.get(method)?;
         fees.iter().find(|fee| fee.start_date <= time && time < fee.end_date).map(|fee| fee.wire_fee)
     }
 }

@@ -21,6 +21,7 @@ mod machine;
 pub mod payment;
 pub mod planchet;
 mod proof;
+pub mod purchase;
 pub mod purse;
 pub mod recoup;
 pub mod refresh;

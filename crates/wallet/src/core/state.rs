@@ -15,6 +15,7 @@ use super::coin::{Coin, CoinStatus};
 use super::evidence::{Dispute, Evidence, EvidenceId};
 use super::exchange::{Denom, Exchange};
 use super::payment::Payment;
+use super::purchase::{Order, OrderKey, Purchase};
 use super::purse::{Direction, PurseIncome, PursePayment};
 use super::recoup::Recoup;
 use super::refresh::Refresh;
@@ -60,6 +61,8 @@ pub enum OpKind {
     Recoup(Box<Recoup>),
     /// A refund from a merchant.
     Refund(Box<Refund>),
+    /// A merchant's order, paid through the merchant.
+    Purchase(Box<Purchase>),
     /// Coins into a purse: money sent to somebody, or a request paid.
     PursePayment(Box<PursePayment>),
     /// Money from a purse: sent by somebody, or requested.
@@ -72,7 +75,7 @@ impl OpKind {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Withdrawal(_) => "withdrawal",
-            Self::Payment(_) => "payment",
+            Self::Payment(_) | Self::Purchase(_) => "payment",
             Self::Refresh(_) => "refresh",
             Self::Recoup(_) => "recoup",
             Self::Refund(_) => "refund",
@@ -99,6 +102,8 @@ pub enum Change {
     Coin(Box<Coin>),
     /// Evidence of a false answer, by number.
     Evidence(Box<Evidence>),
+    /// A merchant's order, by merchant and number.
+    Order(Box<Order>),
 }
 
 /// The wallet's state.
@@ -112,6 +117,8 @@ pub struct WalletState {
     pub coins: BTreeMap<EddsaPublicKey, Coin>,
     /// False answers of exchanges by number.
     pub evidence: BTreeMap<EvidenceId, Evidence>,
+    /// Orders that were claimed, by merchant and number.
+    pub orders: BTreeMap<OrderKey, Order>,
 }
 
 impl WalletState {
@@ -130,6 +137,9 @@ impl WalletState {
             Change::Evidence(evidence) => {
                 self.evidence.insert(evidence.id, *evidence);
             }
+            Change::Order(order) => {
+                self.orders.insert(order.key(), *order);
+            }
         }
     }
 
@@ -141,7 +151,8 @@ impl WalletState {
             self.operations.values().map(|operation| Change::Operation(Box::new(operation.clone())));
         let coins = self.coins.values().map(|coin| Change::Coin(Box::new(coin.clone())));
         let evidence = self.evidence.values().map(|evidence| Change::Evidence(Box::new(evidence.clone())));
-        exchanges.chain(operations).chain(coins).chain(evidence).collect()
+        let orders = self.orders.values().map(|order| Change::Order(Box::new(order.clone())));
+        exchanges.chain(operations).chain(coins).chain(evidence).chain(orders).collect()
     }
 
     /// The number for the next operation.

@@ -13,6 +13,7 @@ use super::coin::{Coin, CoinStatus};
 use super::evidence::EvidenceId;
 use super::exchange::{Denom, Exchange};
 use super::payment::PaymentStage;
+use super::purchase::{PurchaseStage, pay as purchase};
 use super::purse::{Direction, IncomeStage, PayStage};
 use super::refresh::{RefreshReason, RefreshStage, is_busy};
 use super::refund::RefundState;
@@ -116,7 +117,8 @@ fn exchange_balance(
         *sum = sum.checked_add(coin.remaining)?;
     }
     for operation in state.open_operations().filter(|operation| operation.exchange == exchange.base_url) {
-        let comes = !matches!(operation.kind, OpKind::Payment(_) | OpKind::PursePayment(_));
+        let comes =
+            !matches!(operation.kind, OpKind::Payment(_) | OpKind::Purchase(_) | OpKind::PursePayment(_));
         let sum = match (operation.dispute, comes) {
             (Some(_), _) => &mut disputed,
             (None, true) => &mut incoming,
@@ -166,6 +168,7 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
             Ok(if record.planchets.is_empty() { expected } else { open.checked_add(record.unplanned)? })
         }
         OpKind::Payment(record) => Ok(record.totals()?.0),
+        OpKind::Purchase(record) => Ok(record.totals()?.0),
         OpKind::PursePayment(record) => Ok(record.totals()?.0),
         OpKind::PurseIncome(record) => Ok(record.expected()),
         // Nothing of it counts as spent before the exchange has confirmed it.
@@ -234,6 +237,9 @@ pub struct Transaction {
     /// Subject for the bank transfer of a manual withdrawal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserve_pub: Option<String>,
+    /// The shop that a payment is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub merchant: Option<String>,
     /// The contract of a payment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub h_contract_terms: Option<String>,
@@ -360,6 +366,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
         evidence: operation.dispute.map(|dispute| dispute.evidence),
         payto: None,
         reserve_pub: None,
+        merchant: None,
         h_contract_terms: None,
         uri: None,
     };
@@ -430,6 +437,23 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                     .push_str(&format!("; the exchange keeps a wire fee of {fee} from the transfer"));
             }
             if record.stage == PaymentStage::Failed {
+                line.status = Status::Failed;
+            }
+            line.message = line.message.or_else(|| record.reason.clone());
+        }
+        OpKind::Purchase(record) => {
+            let terms = record.terms();
+            let fees = exchange.amount(purchase::fees_of(record)?);
+            line.amount = terms.amount;
+            line.fees = fees;
+            line.coins = record.spent().count();
+            line.merchant = Some(terms.merchant_name.clone());
+            line.h_contract_terms = Some(terms.h_contract_terms.to_string());
+            line.description = format!("{}{}: {}", terms.merchant_name, about(&terms.summary), terms.amount);
+            if !fees.is_zero() {
+                line.description.push_str(&format!(" plus {fees} of fees"));
+            }
+            if record.stage == PurchaseStage::Failed {
                 line.status = Status::Failed;
             }
             line.message = line.message.or_else(|| record.reason.clone());

@@ -9,6 +9,7 @@ use crate::core::evidence;
 use crate::core::exchange::{CoinWish, Exchange, ExchangeUpdate, accept_terms};
 use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::payment::{self, DepositAmount, PaymentReceipt, PaymentRequest, PaymentStage};
+use crate::core::purchase::pay;
 use crate::core::purse::{income, payment as purse_payment};
 use crate::core::refund::{self, RefundPermission};
 use crate::core::state::OpKind;
@@ -333,7 +334,7 @@ impl Wallet {
         Ok(started)
     }
 
-    /// Gives up a withdrawal that has received no money yet, or a disputed payment. Money that arrives later
+    /// Gives up a withdrawal that has received no money yet, a purchase, or a disputed payment. Money that arrives later
     /// stays in the reserve and returns to its sender when the reserve closes. Coins of the payment are
     /// refreshed. Money that was sent to somebody, and a request for money, are taken back with the next run
     /// if nobody has accepted or paid them.
@@ -344,6 +345,7 @@ impl Wallet {
         self.step(|state, now, _| {
             let changes = match state.operation(id)?.kind {
                 OpKind::Withdrawal(_) => withdraw::cancel(state, id, now)?,
+                OpKind::Purchase(_) => pay::cancel(state, id, now)?,
                 OpKind::PursePayment(_) => purse_payment::cancel(state, id)?,
                 OpKind::PurseIncome(_) => income::cancel(state, id)?,
                 _ => payment::cancel(state, id, now)?,

@@ -412,6 +412,7 @@ fn check(world: &World, wallet: &Wallet) {
                 OpKind::Recoup(record) => record.coin_pub == coin_pub,
                 OpKind::Refund(record) => record.items.iter().any(|item| item.coin_pub == coin_pub),
                 OpKind::PursePayment(record) => record.coins.iter().any(|part| part.coin_pub == coin_pub),
+                OpKind::Purchase(record) => record.spent().any(|part| part.coin_pub == coin_pub),
                 OpKind::Withdrawal(_) | OpKind::PurseIncome(_) => false,
             })
         };

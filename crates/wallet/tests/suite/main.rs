@@ -9,4 +9,5 @@ mod false_proofs;
 mod flows;
 mod lying_proxy;
 mod people;
+mod purchases;
 mod random_lives;

@@ -20,6 +20,7 @@ use super::super::coin::{Coin, CoinSource, CoinStatus};
 use super::super::exchange::{Denom, Exchange};
 use super::super::http::HttpResponse;
 use super::super::machine::Step;
+use super::super::purchase::pay::deposited_after_all;
 use super::super::purse::{PartState, PayStage};
 use super::super::recoup::RecoupStage;
 use super::super::refresh::RefreshStage;
@@ -72,6 +73,8 @@ pub(crate) struct CoinProof {
     conceded: BTreeSet<OpId>,
     /// This wallet's payments into purses that the history lists, and whether they were given back.
     purses: Vec<(OpId, bool)>,
+    /// This wallet's failed purchases whose merchants had deposited the coin.
+    purchases: BTreeSet<OpId>,
 }
 
 /// The coin that a conflict answer is about.
@@ -122,6 +125,8 @@ pub(crate) fn verify(
 struct Known {
     /// Deposits: contribution and outcome.
     deposits: Vec<(Contract, Money, OperationState)>,
+    /// Failed purchases: contribution and operation. Nobody but the merchant has said that they failed.
+    purchases: Vec<(Contract, Money, OpId)>,
     /// Melts by commitment.
     melts: BTreeMap<HashCode, OperationState>,
     /// Payments into purses: contribution and outcome.
@@ -163,6 +168,13 @@ impl Known {
                     }
                     for part in payment.refused.iter().filter(|part| part.coin_pub == coin_pub) {
                         listed.push((operation.id, part.amount, OperationState::Refused(operation.id)));
+                    }
+                }
+                OpKind::Purchase(purchase) => {
+                    let contract = (purchase.terms().merchant_pub, purchase.terms().h_contract_terms);
+                    for part in purchase.coins.iter().filter(|part| part.coin_pub == coin_pub && part.is_back)
+                    {
+                        known.purchases.push((contract, part.amount, operation.id));
                     }
                 }
                 OpKind::Payment(payment) => {
@@ -241,6 +253,8 @@ struct Ledger<'a> {
     returned: BTreeSet<(EddsaPublicKey, Timestamp, Money)>,
     /// Operations that the exchange had refused.
     refused: BTreeSet<OpId>,
+    /// Failed purchases whose merchants had deposited the coin.
+    purchases: BTreeSet<OpId>,
 }
 
 impl<'a> Ledger<'a> {
@@ -269,6 +283,7 @@ impl<'a> Ledger<'a> {
             recoups: BTreeSet::new(),
             returned: BTreeSet::new(),
             refused: BTreeSet::new(),
+            purchases: BTreeSet::new(),
         }
     }
 
@@ -350,6 +365,9 @@ impl<'a> Ledger<'a> {
             }
         }
         self.refused.extend(refused);
+        let failed =
+            self.known.purchases.iter().filter(|(known, amount, _)| *known == contract && *amount == money);
+        self.purchases.extend(failed.map(|(.., id)| *id));
         self.debit(money)
     }
 
@@ -574,7 +592,7 @@ impl<'a> Ledger<'a> {
         }
         // Operations in excess of the wallet's own were made by a copy of this wallet, or refused earlier.
         let recouped = self.recoups.into_iter().skip(self.known.recoups).map(|(_, money)| money).collect();
-        Ok(CoinProof { left, recouped, conceded: self.refused, purses })
+        Ok(CoinProof { left, recouped, conceded: self.refused, purses, purchases: self.purchases })
     }
 }
 
@@ -622,6 +640,13 @@ pub(crate) fn accept(
             payment.stage = PayStage::Done;
             payment.reason =
                 Some("the receiver got it before it expired, as the exchange has proven".to_owned());
+        }
+        step.draft.put_operation(operation);
+    }
+    for id in proof.purchases.iter().filter(|id| **id != step.operation.id) {
+        let mut operation = step.draft.operation(*id)?.clone();
+        if let OpKind::Purchase(purchase) = &mut operation.kind {
+            deposited_after_all(purchase, coin_pub);
         }
         step.draft.put_operation(operation);
     }

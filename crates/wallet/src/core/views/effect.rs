@@ -53,7 +53,12 @@ pub(super) fn effect(
             let later = if is_open { record.unplanned } else { Money::ZERO };
             units(record.totals(exchange, states)?.0.checked_add(later)?) - units(record.from_purses)
         }
-        OpKind::Payment(_) | OpKind::Refresh(_) | OpKind::PursePayment(_) if is_disputed => 0,
+        OpKind::Payment(_) | OpKind::Purchase(_) | OpKind::Refresh(_) | OpKind::PursePayment(_)
+            if is_disputed =>
+        {
+            0
+        }
+        OpKind::Purchase(record) => -units(record.totals()?.0),
         OpKind::PursePayment(record) => -units(record.totals()?.0),
         OpKind::PurseIncome(record) => units(record.expected()),
         OpKind::Payment(record) => -units(record.totals()?.0),
@@ -109,6 +114,12 @@ fn expected(
                 for PursePart { coin_pub, amount, state, .. } in &record.coins {
                     let taken = if *state == PartState::Spent { *amount } else { Money::ZERO };
                     change(coin_pub, -units(taken), operation);
+                }
+            }
+            OpKind::Purchase(record) => {
+                for part in &record.coins {
+                    let taken = if part.is_back { Money::ZERO } else { part.amount };
+                    change(&part.coin_pub, -units(taken), operation);
                 }
             }
             OpKind::Payment(record) => {
@@ -236,6 +247,7 @@ pub(super) fn summary_row(
         evidence: None,
         payto: None,
         reserve_pub: None,
+        merchant: None,
         h_contract_terms: None,
         uri: None,
     })

@@ -46,6 +46,9 @@ pub fn wait(state: &WalletState, operation: &WalletOperation) -> Result<Wait, Co
             }
             ("waits for the exchange's confirmation", expiry.map(|until| (until, "coins expire")))
         }
+        OpKind::Purchase(record) => {
+            ("waits for the shop's receipt", Some((record.terms().pay_deadline, "offer expires")))
+        }
         OpKind::Refresh(record) => {
             let until = spendable_until(&record.old_coin_pub)?;
             ("waits for the exchange to make change", Some((until, "coin expires")))

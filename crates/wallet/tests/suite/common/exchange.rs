@@ -37,6 +37,8 @@ pub struct FakeTerms {
     pub age_mask: u32,
     /// Fee for a purse that a reserve creates.
     pub fee_purse: u64,
+    /// Wire fee of every transfer.
+    pub fee_wire: u64,
 }
 
 impl Default for FakeTerms {
@@ -50,6 +52,7 @@ impl Default for FakeTerms {
             refuses_batch_repetition: false,
             age_mask: 0,
             fee_purse: 0,
+            fee_wire: 2,
         }
     }
 }
@@ -542,7 +545,7 @@ impl FakeExchange {
         let mut account = WireAccount { payto_uri: ACCOUNT.to_owned(), master_sig: EddsaSignature::ZERO };
         account.master_sig = account.message().sign(&self.master);
         let mut fee = WireFee {
-            wire_fee: cents(2).of(currency()),
+            wire_fee: cents(self.terms.fee_wire).of(currency()),
             closing_fee: cents(2).of(currency()),
             start_date: self.start,
             end_date: self.start.saturating_add(Duration::from_days(365)),

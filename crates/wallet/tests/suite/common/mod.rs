@@ -5,6 +5,7 @@
 
 mod coins;
 mod exchange;
+mod merchant;
 mod purses;
 
 use std::future::Future;
@@ -18,6 +19,8 @@ use batzen_wallet::core::SeededEntropy;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::transport::{Transport, TransportError};
 use batzen_wallet::{Clock, Transaction, Wallet, WalletOptions};
+
+pub use merchant::{FakeMerchant, MERCHANT, Shop};
 
 pub use exchange::{BANK, EXCHANGE, FakeExchange, FakeTerms};
 
@@ -204,4 +207,9 @@ impl World {
             first_backoff: Duration::from_millis(1),
         }
     }
+}
+
+/// An answer with another status.
+pub fn with_status(answer: HttpResponse, status: u16) -> HttpResponse {
+    HttpResponse { status, ..answer }
 }

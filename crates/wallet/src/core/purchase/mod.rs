@@ -1,0 +1,32 @@
+//! Purchases: a merchant's order, from its `taler://pay` URI to the merchant's receipt.
+//!
+//! The wallet claims the order with a fresh key ([`order`]), checks the contract ([`contract`]), shows it to
+//! the user, selects coins by the contract's rule about fees ([`fees`]), and sends deposit permissions to the
+//! merchant, who deposits the coins ([`pay`]). The merchant signs a receipt, with which the wallet can show
+//! the payment again in another session ([`replay`]).
+
+pub mod contract;
+pub mod fees;
+pub mod order;
+pub mod pay;
+mod record;
+pub mod replay;
+
+use super::CoreError;
+
+pub use record::*;
+
+/// The version of the merchant's protocol that this wallet speaks, libtool style.
+pub const PROTOCOL_VERSION: &str = "2:0:1";
+
+/// Most coins in one purchase.
+pub const MAX_COINS: usize = 256;
+
+fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
+    CoreError::BadInput { what, reason: reason.into() }
+}
+
+/// Text of a merchant for the terminal: without control characters.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}

@@ -1,0 +1,355 @@
+//! Pays a claimed order, until the merchant has signed a receipt.
+//!
+//! Coins are debited before the request is sent. The merchant deposits them one by one and remembers each, so
+//! an unanswered request is repeated unchanged. If a coin turns out to be spent, another one replaces it and
+//! the others stay as they are, because the merchant may have deposited them already. When a purchase fails,
+//! its coins are refreshed; if the merchant has deposited one after all, the exchange proves that then.
+
+use batzen_crypto::{AgePublicKey, AgeSignature, DenomSignature};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
+use batzen_protocol::signatures::{MerchantPaymentOk, SignedMessage, WalletCoinDeposit};
+use batzen_protocol::{Amount, Money, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::super::coin::CoinStatus;
+use super::super::exchange::Exchange;
+use super::super::http::{Context, HttpRequest, HttpResponse};
+use super::super::machine::Step;
+use super::super::payment::{candidates, choose};
+use super::super::proof::coin as coin_proof;
+use super::super::select::PaymentPlan;
+use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
+use super::super::{Change, CoreError, Entropy};
+use super::order::purchase_of;
+use super::{MAX_COINS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees};
+
+/// Merchant: the exchange says that a coin has not enough value left.
+const INSUFFICIENT_FUNDS: u32 = 2150;
+/// Merchant: the order was paid with other coins.
+const ALREADY_PAID: u32 = 2160;
+
+const WHAT: &str = "paying the shop";
+
+/// One coin in the request to the merchant.
+#[derive(Serialize)]
+struct CoinPermission {
+    coin_pub: EddsaPublicKey,
+    coin_sig: EddsaSignature,
+    ub_sig: DenomSignature,
+    h_denom: HashCode,
+    contribution: Amount,
+    exchange_url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    minimum_age_sig: Option<AgeSignature>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_commitment: Option<Vec<AgePublicKey>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    h_age_commitment: Option<ShortHash>,
+}
+
+/// Records the purchase of a claimed order and debits its coins. An order that is paid, or being paid, is not
+/// paid again.
+///
+/// # Errors
+/// If the offer has expired, or as [`fees::preview`].
+pub fn start(
+    state: &WalletState,
+    contract: &SignedContract,
+    session_id: &str,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    let terms = &contract.terms;
+    let key = (terms.merchant_base_url.clone(), terms.order_id.clone());
+    if let Some(id) = purchase_of(state, &key) {
+        return Ok((id, Vec::new()));
+    }
+    if terms.is_expired(now) {
+        return Err(bad("the shop's contract", "the offer has expired; order again"));
+    }
+    let plan = fees::preview(state, terms, now)?;
+    let mut record = Purchase {
+        contract: contract.clone(),
+        session_id: session_id.to_owned(),
+        wire_fee_share: plan.wire_fee_share,
+        coins: Vec::new(),
+        stage: PurchaseStage::Pay,
+        receipt: None,
+        reason: None,
+    };
+    let mut draft = Draft::new(state);
+    allocate(&mut draft, &mut record, &plan.coins, entropy)?;
+    let id = draft.next_id();
+    draft.put_operation(WalletOperation {
+        id,
+        created: now,
+        finished: None,
+        exchange: plan.exchange,
+        last_error: None,
+        dispute: None,
+        kind: OpKind::Purchase(Box::new(record)),
+    });
+    let mut changes = draft.into_changes();
+    // The purchase has the contract now.
+    if let Some(order) = state.orders.get(&key) {
+        changes.push(Change::Order(Box::new(super::Order { contract: None, ..order.clone() })));
+    }
+    Ok((id, changes))
+}
+
+fn allocate(
+    draft: &mut Draft<'_>,
+    record: &mut Purchase,
+    plan: &PaymentPlan,
+    entropy: &mut dyn Entropy,
+) -> Result<(), CoreError> {
+    let mut contributions = plan.contributions.clone();
+    entropy.shuffle(&mut contributions);
+    for part in contributions {
+        draft.debit_coin(&part.coin_pub, part.amount)?;
+        record.coins.push(PurchaseCoin {
+            coin_pub: part.coin_pub,
+            amount: part.amount,
+            fee_deposit: part.fee_deposit,
+            is_back: false,
+        });
+    }
+    Ok(())
+}
+
+fn permission(
+    state: &WalletState,
+    exchange: &Exchange,
+    record: &Purchase,
+    part: &PurchaseCoin,
+) -> Result<CoinPermission, CoreError> {
+    let terms = record.terms();
+    let coin = state.coin(&part.coin_pub)?;
+    let message = WalletCoinDeposit {
+        h_contract_terms: terms.h_contract_terms,
+        h_age_commitment: coin.signed_h_age()?,
+        h_policy: HashCode::ZERO,
+        h_wire: terms.h_wire,
+        h_denom_pub: coin.h_denom_pub,
+        wallet_timestamp: terms.timestamp,
+        refund_deadline: terms.refund_deadline,
+        amount_with_fee: exchange.amount(part.amount),
+        deposit_fee: exchange.amount(part.fee_deposit),
+        merchant_pub: terms.merchant_pub,
+    };
+    let (mut minimum_age_sig, mut age_commitment, mut h_age_commitment) = (None, None, None);
+    match &coin.age {
+        Some(age) if terms.min_age > 0 => {
+            minimum_age_sig = Some(age.attest(terms.min_age)?);
+            age_commitment = Some(age.keys.clone());
+        }
+        Some(age) => h_age_commitment = Some(age.hash()?),
+        None => {}
+    }
+    Ok(CoinPermission {
+        coin_pub: coin.coin_pub,
+        coin_sig: message.sign(&coin.coin_priv),
+        ub_sig: coin.denom_sig.clone(),
+        h_denom: coin.h_denom_pub,
+        contribution: message.amount_with_fee,
+        exchange_url: exchange.own_url().to_owned(),
+        minimum_age_sig,
+        age_commitment,
+        h_age_commitment,
+    })
+}
+
+pub(crate) fn next(
+    state: &WalletState,
+    operation: &WalletOperation,
+    record: &Purchase,
+) -> Result<HttpRequest, CoreError> {
+    #[derive(Serialize)]
+    struct Pay<'a> {
+        coins: Vec<CoinPermission>,
+        session_id: &'a str,
+    }
+    let exchange = state.exchange(&operation.exchange)?;
+    let coins = record.spent().map(|part| permission(state, exchange, record, part));
+    let body = Pay { coins: coins.collect::<Result<_, _>>()?, session_id: &record.session_id };
+    let terms = record.terms();
+    let url = format!("{}orders/{}/pay", terms.merchant_base_url, terms.order_id);
+    Ok(HttpRequest::post(Context::Deposit, url, &body))
+}
+
+pub(crate) fn receive(
+    step: &mut Step<'_, '_>,
+    record: Purchase,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    match (response.status, response.code().to_u32()) {
+        (200, _) => confirmed(step, record, response),
+        (409, INSUFFICIENT_FUNDS) => replace(step, record, response),
+        (409, ALREADY_PAID) => {
+            let reason = "the order was paid with other coins, perhaps by a copy of this wallet";
+            fail(step, record, reason.to_owned())
+        }
+        // Final, if it is the backend that says so, and not something in front of it.
+        (400 | 410, code) if code != 0 => fail(step, record, response.refusal(WHAT).to_string()),
+        _ => Err(response.refusal(WHAT)),
+    }
+}
+
+fn confirmed(
+    step: &mut Step<'_, '_>,
+    mut record: Purchase,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    #[derive(Deserialize)]
+    struct Confirmation {
+        sig: EddsaSignature,
+    }
+    let receipt = response.json::<Confirmation>(WHAT)?.sig;
+    let message = MerchantPaymentOk { h_contract_terms: record.terms().h_contract_terms };
+    if !message.verify(&record.terms().merchant_pub, &receipt) {
+        return Err(CoreError::BadSignature { what: "the shop's receipt" });
+    }
+    record.receipt = Some(receipt);
+    record.stage = PurchaseStage::Done;
+    step.finish(OpKind::Purchase(Box::new(record)));
+    Ok(())
+}
+
+/// Drops the coin that the exchange has proved to be spent, and selects others for what is missing.
+fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpResponse) -> Result<(), CoreError> {
+    let unproved = |reason: &str| CoreError::FalseProof {
+        what: "the shop's statement that a coin is spent",
+        reason: reason.to_owned(),
+    };
+    let body: Value = response.json(WHAT)?;
+    let reply = body.get("exchange_reply").ok_or_else(|| unproved("the exchange's proof is missing"))?;
+    let reply = HttpResponse {
+        status: 409,
+        body: serde_json::to_vec(reply).map_err(|error| unproved(&error.to_string()))?,
+        ..HttpResponse::default()
+    };
+    let coin_pub =
+        coin_proof::named(&reply).ok_or_else(|| unproved("it does not say which coin it is about"))?;
+    let position = record.coins.iter().position(|part| part.coin_pub == coin_pub && !part.is_back);
+    let position = position.ok_or_else(|| unproved("it is about a coin that is not in the request"))?;
+    let terms = record.terms();
+    let about = coin_proof::Asked::Deposit {
+        contract: (terms.merchant_pub, terms.h_contract_terms),
+        amount: record.coins[position].amount,
+    };
+    let proof = coin_proof::verify(&step.draft, &coin_pub, about, step.accept_refused, &reply, step.now)?;
+    let dropped = record.coins.remove(position);
+    step.draft.credit_coin(&coin_pub, dropped.amount)?;
+    coin_proof::accept(step, &coin_pub, &proof)?;
+
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    let mut have = Vec::new();
+    for candidate in candidates(step.draft.base(), &exchange, step.now)? {
+        let coin = step.draft.coin(&candidate.coin_pub)?;
+        if coin.status == CoinStatus::Fresh && coin.can_attest(record.terms().min_age) {
+            have.push(candidate);
+        }
+    }
+    let terms = record.terms();
+    let target = fees::target(
+        terms.amount.money,
+        terms.max_fee.money,
+        record.wire_fee_share,
+        record.totals()?,
+        MAX_COINS.saturating_sub(record.coins.len()),
+    )?;
+    match choose(step.draft.base(), &exchange, &have, target, step.now) {
+        Ok(plan) => {
+            allocate(&mut step.draft, &mut record, &plan, step.entropy)?;
+            step.proceed(OpKind::Purchase(Box::new(record)));
+            Ok(())
+        }
+        Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
+            fail(step, record, error.to_string())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Credits the coins again. The merchant has seen them, so they stay used and are refreshed.
+fn give_back(draft: &mut Draft<'_>, record: &mut Purchase) -> Result<(), CoreError> {
+    for part in record.coins.iter_mut().filter(|part| !part.is_back) {
+        draft.credit_coin(&part.coin_pub, part.amount)?;
+        part.is_back = true;
+    }
+    Ok(())
+}
+
+fn fail(step: &mut Step<'_, '_>, mut record: Purchase, reason: String) -> Result<(), CoreError> {
+    give_back(&mut step.draft, &mut record)?;
+    record.stage = PurchaseStage::Failed;
+    record.reason = Some(reason);
+    step.finish(OpKind::Purchase(Box::new(record)));
+    Ok(())
+}
+
+/// The changes that give up an open purchase. Its coins are refreshed. What the merchant has deposited by then
+/// is the merchant's, as the exchange proves.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if it is no purchase, or finished.
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+    let mut operation = state.operation(id)?.clone();
+    let OpKind::Purchase(record) = &mut operation.kind else {
+        return Err(bad("operation", "it is no purchase"));
+    };
+    if operation.finished.is_some() {
+        return Err(bad("operation", "it is finished"));
+    }
+    let mut draft = Draft::new(state);
+    give_back(&mut draft, record)?;
+    record.stage = PurchaseStage::Failed;
+    record.reason = Some("cancelled by you".to_owned());
+    operation.finished = Some(now);
+    operation.dispute = None;
+    operation.last_error = None;
+    draft.put_operation(operation);
+    Ok(draft.into_changes())
+}
+
+/// Records that the merchant has deposited a coin of a failed purchase, as the exchange has proved.
+pub(crate) fn deposited_after_all(record: &mut Purchase, coin_pub: &EddsaPublicKey) {
+    const NOTE: &str = "; the shop had deposited coins of it before, as the exchange has proven";
+    for part in record.coins.iter_mut().filter(|part| part.coin_pub == *coin_pub) {
+        part.is_back = false;
+    }
+    let reason = record.reason.get_or_insert_default();
+    if !reason.ends_with(NOTE) {
+        reason.push_str(NOTE);
+    }
+}
+
+/// What the payer pays above the price.
+pub(crate) fn fees_of(record: &Purchase) -> Result<Money, CoreError> {
+    Ok(fees::saturating_sub(record.totals()?.0, record.terms().amount.money))
+}
+
+/// The receipt of a paid purchase.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if the operation is no purchase, or is not paid.
+pub fn receipt(state: &WalletState, id: OpId) -> Result<PurchaseReceipt, CoreError> {
+    let operation = state.operation(id)?;
+    let OpKind::Purchase(record) = &operation.kind else {
+        return Err(bad("operation", format!("{id} is no purchase")));
+    };
+    if record.receipt.is_none() {
+        let reason = record.reason.clone().unwrap_or_else(|| "not confirmed yet".to_owned());
+        return Err(bad("purchase", reason));
+    }
+    let exchange = state.exchange(&operation.exchange)?;
+    Ok(PurchaseReceipt {
+        operation: id,
+        exchange: operation.exchange.clone(),
+        total: exchange.amount(record.totals()?.0),
+        fees: exchange.amount(fees_of(record)?),
+        fulfillment_url: record.terms().fulfillment_url.clone(),
+        proof: record.proof(),
+    })
+}

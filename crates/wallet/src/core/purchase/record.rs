@@ -1,0 +1,175 @@
+//! The stored records of orders and purchases.
+
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_protocol::{Amount, Money, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::super::CoreError;
+use super::super::encoding::text;
+use super::super::state::OpId;
+use super::contract::ContractTerms;
+
+/// Identifies an order: the merchant's base URL and the order's number there.
+pub type OrderKey = (String, String);
+
+/// An order that this wallet claims or has claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Base URL of the merchant, as the URI gives it.
+    pub merchant_base_url: String,
+    /// The order's number.
+    pub order_id: String,
+    /// The URI's token that permits the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_token: Option<String>,
+    /// Private key of the claim: the order belongs to whoever has it.
+    pub nonce_priv: EddsaPrivateKey,
+    /// When the wallet saw it first.
+    pub created: Timestamp,
+    /// The merchant's contract, once it is claimed and checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<SignedContract>,
+}
+
+impl Order {
+    /// Its key among the orders.
+    #[must_use]
+    pub fn key(&self) -> OrderKey {
+        (self.merchant_base_url.clone(), self.order_id.clone())
+    }
+}
+
+/// A contract with the merchant's signature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedContract {
+    /// Its terms.
+    pub terms: ContractTerms,
+    /// `MERCHANT_CONTRACT`, by the terms' `merchant_pub`.
+    pub merchant_sig: EddsaSignature,
+}
+
+/// Stage of a purchase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PurchaseStage {
+    /// Without receipt: not sent yet, or sent without an answer.
+    Pay,
+    /// The merchant has signed a receipt.
+    Done,
+    /// Refused, or given up by the user.
+    Failed,
+}
+
+/// A coin of a purchase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PurchaseCoin {
+    /// The coin's public key.
+    pub coin_pub: EddsaPublicKey,
+    /// Its contribution, deposit fee included.
+    #[serde(with = "text")]
+    pub amount: Money,
+    /// The fee in it.
+    #[serde(with = "text")]
+    pub fee_deposit: Money,
+    /// Whether it is back on the coin by this wallet's books. The merchant may have deposited it before; then
+    /// the exchange proves that when the coin is refreshed.
+    #[serde(default)]
+    pub is_back: bool,
+}
+
+/// A purchase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purchase {
+    /// The contract.
+    pub contract: SignedContract,
+    /// The session to which the payment is bound; may be empty.
+    pub session_id: String,
+    /// The payer's share of the exchange's wire fee, as it was when the coins were selected.
+    #[serde(with = "text")]
+    pub wire_fee_share: Money,
+    /// The coins, in the random order in which they are sent.
+    pub coins: Vec<PurchaseCoin>,
+    /// Its stage.
+    pub stage: PurchaseStage,
+    /// `MERCHANT_PAYMENT_OK`: the merchant's receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<EddsaSignature>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Purchase {
+    /// The contract's terms.
+    #[must_use]
+    pub const fn terms(&self) -> &ContractTerms {
+        &self.contract.terms
+    }
+
+    /// The contributions that are not back.
+    pub fn spent(&self) -> impl Iterator<Item = &PurchaseCoin> {
+        self.coins.iter().filter(|part| !part.is_back)
+    }
+
+    /// Sum of the contributions that are not back, and of the deposit fees in them.
+    ///
+    /// # Errors
+    /// On overflow, which cannot happen in this wallet's records.
+    pub fn totals(&self) -> Result<(Money, Money), CoreError> {
+        let total = Money::checked_sum(self.spent().map(|part| part.amount))?;
+        let fees = Money::checked_sum(self.spent().map(|part| part.fee_deposit))?;
+        Ok((total, fees))
+    }
+
+    /// The proof of the merchant's obligations, without secrets.
+    #[must_use]
+    pub fn proof(&self) -> PurchaseProof {
+        let terms = self.terms();
+        PurchaseProof {
+            merchant_base_url: terms.merchant_base_url.clone(),
+            merchant_pub: terms.merchant_pub,
+            contract_terms: terms.contract.clone(),
+            h_contract_terms: terms.h_contract_terms,
+            merchant_sig: self.contract.merchant_sig,
+            receipt: self.receipt,
+        }
+    }
+}
+
+/// What a merchant has signed about a purchase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PurchaseProof {
+    /// Base URL of the merchant.
+    pub merchant_base_url: String,
+    /// The merchant's key.
+    pub merchant_pub: EddsaPublicKey,
+    /// The contract.
+    pub contract_terms: Value,
+    /// Its hash.
+    pub h_contract_terms: HashCode,
+    /// `MERCHANT_CONTRACT` over the hash.
+    pub merchant_sig: EddsaSignature,
+    /// `MERCHANT_PAYMENT_OK` over the hash, once the merchant has confirmed the payment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<EddsaSignature>,
+}
+
+/// The receipt of a purchase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PurchaseReceipt {
+    /// Number of the operation.
+    pub operation: OpId,
+    /// Base URL of the exchange whose coins paid.
+    pub exchange: String,
+    /// The total that left the wallet.
+    pub total: Amount,
+    /// The fees in it that the merchant does not bear.
+    pub fees: Amount,
+    /// Where the merchant delivers, if it is a web page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fulfillment_url: Option<String>,
+    /// What the merchant has signed.
+    #[serde(flatten)]
+    pub proof: PurchaseProof,
+}

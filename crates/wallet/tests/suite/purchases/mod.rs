@@ -1,0 +1,353 @@
+//! Purchases, from a merchant in memory that deposits the coins at an exchange in memory.
+
+mod fees;
+mod lies;
+mod restarts;
+
+use crate::common;
+
+use batzen_crypto::EddsaPrivateKey;
+use batzen_protocol::{Amount, Duration};
+use batzen_wallet::{CipherChoice, CoinWish, RunUntil, Status, Transaction, Wallet, WalletError};
+use common::{
+    BANK, EXCHANGE, FakeMerchant, FakeTerms, MERCHANT, START, Shop, World, amount, check_books, check_no_loss,
+};
+use serde_json::{Value, json};
+
+/// A wallet with this much money.
+async fn customer(world: &World, seed: u64, sum: &str) -> Wallet {
+    let wallet = Wallet::in_memory_with(world.options(seed));
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.accept_terms(EXCHANGE).unwrap();
+    let name = format!("customer{seed}");
+    let id =
+        wallet.withdraw_from_bank(BANK, &name, "pw", amount(sum), None, CipherChoice::Any).await.unwrap();
+    wallet.finish(id).await.unwrap();
+    wallet
+}
+
+/// An order with changed members. Returns its URI.
+fn order_with(world: &World, shop: &Shop, id: &str, sum: &str, change: impl FnOnce(&mut Value)) -> String {
+    let exchange = world.exchange.lock().unwrap();
+    shop.lock().unwrap().order(&exchange, id, sum, change)
+}
+
+fn order(world: &World, shop: &Shop, id: &str, sum: &str) -> String {
+    order_with(world, shop, id, sum, |_| {})
+}
+
+async fn buy(wallet: &Wallet, uri: &str) -> Result<u64, WalletError> {
+    let offer = wallet.inspect_purchase(uri).await?;
+    wallet.pay_purchase(&offer).await
+}
+
+fn row(wallet: &Wallet, id: u64) -> Transaction {
+    wallet.transaction(id).unwrap()
+}
+
+fn available(wallet: &Wallet) -> Amount {
+    wallet.balance().unwrap()[0].available
+}
+
+async fn settle(wallet: &Wallet) {
+    let report = wallet.run(RunUntil::Finished(Some(std::time::Duration::from_secs(20)))).await.unwrap();
+    assert!(report.pending.is_empty(), "{:#?}", report.pending);
+}
+
+fn is_paid(shop: &Shop, id: &str) -> bool {
+    shop.lock().unwrap().orders[id].is_paid
+}
+
+fn sessions(shop: &Shop, id: &str) -> Vec<String> {
+    shop.lock().unwrap().orders[id].sessions.clone()
+}
+
+#[tokio::test]
+async fn an_order_is_claimed_shown_paid_and_receipted() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let uri = order(&world, &shop, "coffee", "KUDOS:2.5");
+    let offer = alice.inspect_purchase(&uri).await.unwrap();
+    let terms = offer.terms();
+    assert!(offer.is_new());
+    assert_eq!(
+        (terms.merchant_name.as_str(), terms.summary.as_str(), terms.amount),
+        ("Kiosk", "a coffee", amount("KUDOS:2.5"))
+    );
+    assert_eq!(alice.inspect_purchase(&uri).await.unwrap(), offer, "a repetition gets the same contract");
+    assert!(
+        alice.transactions(false).unwrap().iter().all(|row| row.kind != "payment"),
+        "nothing is paid yet"
+    );
+
+    let id = alice.pay_purchase(&offer).await.unwrap();
+    assert!(is_paid(&shop, "coffee"));
+    settle(&alice).await;
+    let paid = row(&alice, id);
+    assert_eq!((paid.kind, paid.status, paid.amount), ("payment", Status::Done, amount("KUDOS:2.5")));
+    assert_eq!(paid.merchant.as_deref(), Some("Kiosk"));
+    assert!(paid.description.starts_with("Kiosk for \"a coffee\": KUDOS:2.5"), "{}", paid.description);
+    // The merchant bears up to 0.05 of the fees.
+    assert_eq!((paid.effect.as_str(), paid.fees), ("-KUDOS:2.5", amount("KUDOS:0")));
+    let receipt = alice.purchase_receipt(id).unwrap();
+    assert_eq!(receipt.proof.merchant_pub, shop.lock().unwrap().key.public_key());
+    assert!(receipt.proof.receipt.is_some());
+    assert_eq!(receipt.proof.contract_terms["summary"], "a coffee");
+
+    // The order is not paid again, and nobody else can claim it.
+    assert_eq!(buy(&alice, &uri).await.unwrap(), id);
+    assert_eq!(shop.lock().unwrap().pays, 1);
+    let bob = customer(&world, 2, "KUDOS:10").await;
+    let error = buy(&bob, &uri).await.unwrap_err().to_string();
+    assert!(error.contains("another wallet has claimed this order"), "{error}");
+    check_books(&world, &[&alice, &bob]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn orders_and_purchases_survive_a_restart_and_a_backup() {
+    let world = World::new();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wallet.db");
+    let shop = FakeMerchant::open(&world);
+    let (uri, later) = (order(&world, &shop, "coffee", "KUDOS:1"), order(&world, &shop, "tea", "KUDOS:1"));
+    let id = {
+        let alice = Wallet::open_with(&path, world.options(1)).unwrap();
+        alice.add_exchange(EXCHANGE).await.unwrap();
+        alice.accept_terms(EXCHANGE).unwrap();
+        let sum = amount("KUDOS:5");
+        let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await.unwrap();
+        alice.finish(id).await.unwrap();
+        let id = buy(&alice, &uri).await.unwrap();
+        alice.inspect_purchase(&later).await.unwrap();
+        id
+    };
+    let alice = Wallet::open_with(&path, world.options(2)).unwrap();
+    assert!(alice.purchase_receipt(id).unwrap().proof.receipt.is_some());
+    let json = batzen_wallet::backup::to_json(alice.export());
+    let copy = Wallet::in_memory_with(world.options(3));
+    copy.import(batzen_wallet::backup::open(&json, None).unwrap()).unwrap();
+    assert_eq!(copy.with_state(Clone::clone), alice.with_state(Clone::clone));
+    drop(alice);
+    // The claim's key was saved, so the copy can pay the other order.
+    buy(&copy, &later).await.unwrap();
+    assert!(is_paid(&shop, "tea"));
+}
+
+#[tokio::test]
+async fn a_free_order_needs_no_coins() {
+    let world = World::new();
+    let shop = FakeMerchant::open(&world);
+    let uri = order_with(&world, &shop, "flyer", "KUDOS:0", |contract| {
+        contract["exchanges"][0]["url"] = json!(EXCHANGE);
+        contract["max_fee"] = json!("KUDOS:0");
+        contract["max_wire_fee"] = json!("KUDOS:0");
+    });
+    // Not even an exchange that it knows.
+    let alice = Wallet::in_memory_with(world.options(1));
+    let id = buy(&alice, &uri).await.unwrap();
+    assert!(is_paid(&shop, "flyer"));
+    let paid = row(&alice, id);
+    assert_eq!((paid.status, paid.coins, paid.effect.as_str()), (Status::Done, 0, "+KUDOS:0"));
+    check_books(&world, &[&alice]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:3").await;
+    let shop = FakeMerchant::open(&world);
+    let never_mind = |_: &mut Value| {};
+    let strange = EddsaPrivateKey::generate().public_key();
+    let cases: Vec<(&str, &str, Box<dyn FnOnce(&mut Value)>, &str)> = vec![
+        ("car", "KUDOS:5", Box::new(never_mind), "not enough money"),
+        (
+            "foreign",
+            "KUDOS:1",
+            Box::new(move |c| c["exchanges"] = json!([{ "url": "http://x.test/", "master_pub": strange }])),
+            "the shop accepts KUDOS of http://x.test/; this wallet has none",
+        ),
+        ("late", "KUDOS:1", Box::new(|c| c["pay_deadline"] = json!(START)), "the offer has expired"),
+        (
+            "iban",
+            "KUDOS:1",
+            Box::new(|c| c["wire_method"] = json!("iban")),
+            "does not pay to \"iban\" accounts",
+        ),
+        (
+            "euro",
+            "EUR:1",
+            Box::new(|c| {
+                c["max_fee"] = json!("EUR:0");
+                c["max_wire_fee"] = json!("EUR:0");
+            }),
+            "the shop accepts EUR",
+        ),
+    ];
+    for (id, sum, change, reason) in cases {
+        let uri = order_with(&world, &shop, id, sum, change);
+        let error = buy(&alice, &uri).await.unwrap_err();
+        assert!(error.to_string().contains(reason), "{id}: {error}");
+    }
+    for (uri, reason) in [
+        (FakeMerchant::uri("nothing", ""), "knows no such order"),
+        (
+            FakeMerchant::uri("late", "").replace("TOKEN", "WRONG").replace("late", "car2"),
+            "knows no such order",
+        ),
+        ("taler://pay-push/exchange.test/KEY".to_owned(), "not about an order of a shop"),
+        ("taler+http://pay/shop.test/../x/".to_owned(), "must not contain"),
+    ] {
+        let error = buy(&alice, &uri).await.unwrap_err();
+        assert!(error.to_string().contains(reason), "{uri}: {error}");
+    }
+    assert_eq!(shop.lock().unwrap().pays, 0);
+    assert_eq!(available(&alice), amount("KUDOS:2.9"));
+    check_books(&world, &[&alice]);
+}
+
+#[tokio::test]
+async fn a_receipt_is_shown_again_in_another_session() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let page = |contract: &mut Value| contract["fulfillment_url"] = json!("https://shop.test/article");
+    order_with(&world, &shop, "article", "KUDOS:1", page);
+    let id = buy(&alice, &FakeMerchant::uri("article", "A")).await.unwrap();
+    assert_eq!(sessions(&shop, "article"), ["A"]);
+    // The same order in another browser.
+    assert_eq!(buy(&alice, &FakeMerchant::uri("article", "B")).await.unwrap(), id);
+    assert_eq!(sessions(&shop, "article"), ["A", "B"]);
+    // Another order of the same page.
+    order_with(&world, &shop, "again", "KUDOS:1", page);
+    let offer = alice.inspect_purchase(&FakeMerchant::uri("again", "C")).await.unwrap();
+    assert_eq!((offer.known, offer.paid_before, offer.is_new()), (None, Some(id), false));
+    assert_eq!(alice.pay_purchase(&offer).await.unwrap(), id);
+    assert_eq!(sessions(&shop, "article"), ["A", "B", "C"]);
+    assert!(!is_paid(&shop, "again"));
+    assert_eq!(shop.lock().unwrap().pays, 1);
+    // Only 204 counts.
+    shop.lock().unwrap().lie = Some(Box::new(|_, answer| common::with_status(answer, 200)));
+    let error = alice.replay_purchase(id, "D").await.unwrap_err();
+    assert!(error.to_string().contains("showing the shop its receipt was refused"), "{error}");
+    shop.lock().unwrap().lie = None;
+    // Messages are no pages: each order is paid.
+    for id in ["one", "two"] {
+        let note = |contract: &mut Value| contract["fulfillment_url"] = json!("note:thanks");
+        let uri = order_with(&world, &shop, id, "KUDOS:0.5", note);
+        buy(&alice, &uri).await.unwrap();
+        assert!(is_paid(&shop, id));
+    }
+    settle(&alice).await;
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn ages_are_proved_only_where_they_are_required() {
+    let mask: batzen_crypto::AgeMask = "8:10:12:14:16:18:21".parse().unwrap();
+    let world = World::with(FakeTerms { age_mask: mask.bits(), ..FakeTerms::default() });
+    let child = Wallet::in_memory_with(world.options(1));
+    child.add_exchange(EXCHANGE).await.unwrap();
+    child.accept_terms(EXCHANGE).unwrap();
+    let wish = CoinWish { cipher: CipherChoice::Any, age_limit: Some(14) };
+    let id = child.withdraw_from_bank(BANK, "child", "pw", amount("KUDOS:5"), None, wish).await.unwrap();
+    child.finish(id).await.unwrap();
+    let shop = FakeMerchant::open(&world);
+    for (id, age, may) in [("sweets", 0, true), ("book", 12, true), ("film", 15, true), ("wine", 16, false)] {
+        let uri = order_with(&world, &shop, id, "KUDOS:1", |contract| {
+            if age > 0 {
+                contract["minimum_age"] = json!(age);
+            }
+        });
+        match buy(&child, &uri).await {
+            Ok(_) => assert!(may, "{id}"),
+            Err(error) => {
+                assert!(!may && error.to_string().contains("for people of 16 or more"), "{id}: {error}");
+            }
+        }
+        assert_eq!(is_paid(&shop, id), may, "{id}");
+        settle(&child).await;
+    }
+    check_books(&world, &[&child]);
+}
+
+/// The clock moves, and the offer expires while the request is under way.
+#[tokio::test]
+async fn an_expired_offer_fails_for_good_and_its_coins_are_refreshed() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let before = available(&alice);
+    let shop = FakeMerchant::open(&world);
+    let uri = order(&world, &shop, "coffee", "KUDOS:4");
+    shop.lock().unwrap().stop_after = Some(0);
+    let error = buy(&alice, &uri).await.unwrap_err();
+    assert!(matches!(error, WalletError::Unavailable { status: 502, .. }), "{error}");
+    let balance = alice.balance().unwrap()[0].clone();
+    assert!(balance.pending_outgoing >= amount("KUDOS:4"), "{balance:?}");
+    shop.lock().unwrap().stop_after = None;
+    world.clock.set(START.saturating_add(Duration::from_days(2)));
+    settle(&alice).await;
+    let failed = alice.transactions(false).unwrap().into_iter().find(|row| row.kind == "payment").unwrap();
+    assert_eq!((failed.status, failed.effect.as_str()), (Status::Failed, "+KUDOS:0"));
+    assert!(failed.message.unwrap().contains("code 2161"));
+    // Refreshed, because the merchant has seen the coins.
+    let rows = alice.transactions(true).unwrap();
+    assert!(rows.iter().any(|row| row.kind == "refresh" && row.status == Status::Done), "{rows:#?}");
+    assert!(available(&alice) < before && available(&alice) > amount("KUDOS:9"));
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+/// A merchant that deposits some of the coins and then refuses has their money, as the exchange proves.
+#[tokio::test]
+async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let uri = order(&world, &shop, "coffee", "KUDOS:6.9");
+    shop.lock().unwrap().stop_after = Some(1);
+    buy(&alice, &uri).await.unwrap_err();
+    let taken: i128 =
+        shop.lock().unwrap().orders["coffee"].deposited.values().map(|(contribution, _)| contribution).sum();
+    assert!(taken > 0);
+    let id = alice.pending()[0].id;
+    alice.cancel(id).unwrap();
+    assert!(alice.cancel(id).unwrap_err().to_string().contains("it is finished"));
+    settle(&alice).await;
+    let failed = row(&alice, id);
+    assert_eq!(failed.status, Status::Failed);
+    assert_eq!(amount(failed.effect.trim_start_matches('-')).money.units() as i128, taken);
+    let message = failed.message.unwrap();
+    assert!(message.starts_with("cancelled by you; the shop had deposited coins of it"), "{message}");
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+/// Two wallets with the same coins: the second one to pay learns from the proof which coins are gone, keeps
+/// those that the merchant has deposited, and replaces the others.
+#[tokio::test]
+async fn coins_spent_by_a_copy_of_the_wallet_are_replaced() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:20").await;
+    let shop = FakeMerchant::open(&world);
+    let copy = Wallet::in_memory_with(world.options(2));
+    copy.import(alice.export()).unwrap();
+    buy(&copy, &order(&world, &shop, "first", "KUDOS:3")).await.unwrap();
+    let id = buy(&alice, &order(&world, &shop, "second", "KUDOS:9")).await.unwrap();
+    assert!(is_paid(&shop, "second"));
+    let conflicts = world.exchange.lock().unwrap().conflicts;
+    assert!(conflicts > 0, "the copy spent coins that this purchase wanted");
+    settle(&alice).await;
+    assert_eq!(row(&alice, id).status, Status::Done);
+    assert!(alice.evidence().is_empty(), "the proof was right");
+    common::check_history(&alice);
+    // And if the rest does not suffice, the purchase fails, and what is left is refreshed.
+    copy.run_pending().await.unwrap();
+    let error = buy(&copy, &order(&world, &shop, "third", "KUDOS:14")).await.unwrap_err();
+    assert!(matches!(&error, WalletError::Failed { .. }), "{error}");
+    settle(&copy).await;
+    common::check_history(&copy);
+    world.exchange.lock().unwrap().check_conservation();
+}

@@ -1,0 +1,116 @@
+//! Wallets that are killed at any point of a purchase lose nothing and pay nothing twice.
+
+use std::path::Path;
+
+use super::*;
+
+/// The script. Each part is skipped if an earlier run got that far, as people would do.
+async fn live(alice: &Wallet) -> Result<(), WalletError> {
+    alice.run_pending().await?;
+    if alice.with_state(|state| state.exchanges.is_empty()) {
+        alice.add_exchange(EXCHANGE).await?;
+    }
+    alice.accept_terms(EXCHANGE)?;
+    if alice.transactions(false)?.iter().all(|row| row.kind != "withdrawal") {
+        let sum = amount("KUDOS:7.3");
+        let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await?;
+        alice.finish(id).await?;
+    }
+    // People follow the link again until it is paid.
+    buy(alice, &FakeMerchant::uri("coffee", "A")).await?;
+    alice.run_pending().await?;
+    buy(alice, &FakeMerchant::uri("article", "B")).await?;
+    buy(alice, &FakeMerchant::uri("article", "C")).await?;
+    alice.run_pending().await?;
+    Ok(())
+}
+
+fn shop_with_orders(world: &World) -> Shop {
+    let shop = FakeMerchant::open(world);
+    order(world, &shop, "coffee", "KUDOS:2.7");
+    order_with(world, &shop, "article", "KUDOS:1.3", |contract| {
+        contract["fulfillment_url"] = json!("https://shop.test/article");
+    });
+    shop
+}
+
+fn check(world: &World, shop: &Shop, alice: &Wallet, context: &str) {
+    check_books(world, &[alice]);
+    check_no_loss(alice);
+    assert!(alice.pending().is_empty(), "{context}: {:?}", alice.pending());
+    for id in ["coffee", "article"] {
+        assert!(is_paid(shop, id), "{context}: {id}");
+    }
+    assert!(sessions(shop, "article").contains(&"C".to_owned()), "{context}");
+    let exchange = world.exchange.lock().unwrap();
+    assert_eq!(exchange.conflicts, 0, "{context}: no coin was spent twice");
+    assert!(exchange.unrevealed().is_zero(), "{context}: no melt was left alone");
+}
+
+fn open(world: &World, directory: &Path, seed: u64) -> Wallet {
+    Wallet::open_with(&directory.join("alice.db"), world.options(seed)).unwrap()
+}
+
+#[tokio::test]
+async fn a_kill_at_any_point_of_a_purchase_loses_nothing() {
+    let mut reference = None;
+    let mut n = 0;
+    loop {
+        n += 1;
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::new();
+        let shop = shop_with_orders(&world);
+        // n = 1 runs the script undisturbed. Otherwise the wallet is killed at point n - 1, and after its
+        // restart three points later.
+        world.network.set_fuse(n - 1);
+        let mut lives = 0;
+        let alice = loop {
+            lives += 1;
+            let alice = open(&world, directory.path(), 100 * n as u64 + lives);
+            common::check_history(&alice);
+            let is_alive = tokio::select! {
+                result = live(&alice) => { result.unwrap(); true }
+                () = world.network.died() => false,
+            };
+            if is_alive {
+                break alice;
+            }
+            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
+        };
+        let context = format!("death at point {}", n - 1);
+        check(&world, &shop, &alice, &context);
+        let story: Vec<_> = alice
+            .transactions(false)
+            .unwrap()
+            .into_iter()
+            .map(|row| (row.kind, row.status, row.effect))
+            .collect();
+        drop(alice);
+        check(&world, &shop, &open(&world, directory.path(), 1), &context);
+        let reference = reference.get_or_insert_with(|| story.clone());
+        assert_eq!(*reference, story, "{context}");
+        if n > 1 && lives == 1 {
+            break;
+        }
+    }
+    assert!(n > 40, "the script has {n} points");
+}
+
+#[tokio::test]
+async fn lost_answers_change_nothing_about_a_purchase() {
+    for lose_every in [2, 3, 5] {
+        let world = World::new();
+        let shop = shop_with_orders(&world);
+        let alice = Wallet::in_memory_with(world.options(lose_every));
+        world.network.lose_every.store(lose_every, std::sync::atomic::Ordering::SeqCst);
+        let mut tries = 0;
+        while let Err(error) = live(&alice).await {
+            assert!(matches!(error, WalletError::NoAnswer(_)), "{error}");
+            tries += 1;
+            assert!(tries < 30);
+        }
+        world.network.lose_every.store(0, std::sync::atomic::Ordering::SeqCst);
+        alice.run_pending().await.unwrap();
+        check(&world, &shop, &alice, &format!("one answer of {lose_every} lost"));
+    }
+}
