@@ -24,7 +24,7 @@ pub enum NetworkProblem {
 pub struct NetworkError {
     /// The server: scheme, host and port.
     pub server: String,
-    /// `exchange` or `bank`.
+    /// `exchange`, `bank` or `shop`.
     pub service: &'static str,
     /// The reason.
     pub problem: NetworkProblem,
@@ -38,7 +38,11 @@ impl NetworkError {
     pub fn new(request: &HttpRequest, error: &TransportError) -> Self {
         Self {
             server: origin(&request.url).to_owned(),
-            service: if request.context == Context::Bank { "bank" } else { "exchange" },
+            service: match request.context {
+                Context::Bank => "bank",
+                Context::Merchant => "shop",
+                Context::Info | Context::Withdraw | Context::Deposit | Context::Refresh => "exchange",
+            },
             problem: classify(&error.reason),
             detail: error.reason.clone(),
         }

@@ -45,11 +45,14 @@ pub enum Context {
     Deposit,
     /// Melt, reveal and recoup.
     Refresh,
+    /// Orders of shops.
+    Merchant,
 }
 
 impl Context {
     /// All contexts.
-    pub const ALL: [Self; 5] = [Self::Info, Self::Bank, Self::Withdraw, Self::Deposit, Self::Refresh];
+    pub const ALL: [Self; 6] =
+        [Self::Info, Self::Bank, Self::Withdraw, Self::Deposit, Self::Refresh, Self::Merchant];
 }
 
 /// A request for the driver to send.

@@ -14,6 +14,7 @@ use clap::{Args, Subcommand, ValueEnum};
   batzen wallet withdraw --bank http://localhost:8082/ --user zoe --password zoe --amount KUDOS:20
   batzen wallet balance
   batzen wallet deposit KUDOS:5 payto://x-taler-bank/localhost/zoe
+  batzen wallet pay taler://pay/shop.example/ORDER/
   batzen wallet send KUDOS:5 --summary lunch
 
 Exit codes:
@@ -22,9 +23,9 @@ Exit codes:
   2  wrong usage, or an unusable argument
   3  pending: continue with `batzen wallet run`
   4  not enough money
-  5  refused by exchange or bank
+  5  refused by exchange, bank or shop
   6  another process uses the wallet
-  7  disputed: the exchange gave a false proof, see `batzen wallet evidence`
+  7  disputed: the exchange or shop gave a false proof, see `batzen wallet evidence`
 
 With --json, results go to standard output and errors to standard error, each as one JSON value."
 )]
@@ -53,6 +54,8 @@ pub enum WalletCommand {
     Withdraw(WithdrawArgs),
     /// Accept what a taler:// link offers: a withdrawal that a bank began, money from somebody, or a request
     Accept(AcceptArgs),
+    /// Pay a shop: shows the contract of a taler://pay link, asks, and keeps the shop's receipt
+    Pay(PayArgs),
     /// Send money to somebody: makes a link with which the receiver takes it
     #[command(after_help = "Examples:
   batzen wallet send KUDOS:5 --summary lunch
@@ -121,14 +124,15 @@ Effects include all fees. They sum to the total that `batzen wallet balance --js
         #[arg(long)]
         qr: bool,
     },
-    /// Take back money that nobody has accepted or a request, or give up a withdrawal or a disputed payment
+    /// Take back money that nobody has accepted or a request, or give up a withdrawal, an unfinished purchase or a
+    /// disputed payment
     #[command(after_help = "Examples:
   batzen wallet cancel 3")]
     Cancel {
         /// Number of the operation
         id: u64,
     },
-    /// Show false proofs of exchanges, or write them to a file for an auditor
+    /// Show false proofs of exchanges and shops, or write them to a file for an auditor
     Evidence(EvidenceArgs),
     /// Add, update and list exchanges; read and accept their terms
     Exchanges(ExchangesArgs),
@@ -222,6 +226,19 @@ pub struct AcceptArgs {
     /// Wait up to this many seconds for your confirmation at the bank, or for an identity check
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u64,
+}
+
+/// Options of `pay`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  batzen wallet pay taler://pay/shop.example/ORDER/
+  batzen wallet pay 'taler://pay/shop.example/instances/kiosk/ORDER/SESSION?c=TOKEN'
+
+What you have paid before is not paid again: the shop gets the receipt for the new session. The shop's receipt is in
+the JSON result.")]
+pub struct PayArgs {
+    /// The taler://pay or taler+http://pay URI
+    pub uri: String,
 }
 
 /// Options of `send` and `request`.

@@ -17,11 +17,11 @@ pub const EXIT_USAGE: u8 = 2;
 pub const EXIT_PENDING: u8 = 3;
 /// Not enough money in the wallet.
 pub const EXIT_INSUFFICIENT: u8 = 4;
-/// The exchange or the bank refused.
+/// The exchange, the bank or the shop refused.
 pub const EXIT_REFUSED: u8 = 5;
 /// Another process uses the wallet.
 pub const EXIT_IN_USE: u8 = 6;
-/// The exchange gave a false proof.
+/// The exchange or the shop gave a false proof.
 pub const EXIT_DISPUTED: u8 = 7;
 
 /// The wallet file does not exist, and the command does not create one.
@@ -96,7 +96,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
     const RUN: &str = "operations that began continue with `batzen wallet run`";
     if error.is::<MissingWallet>() {
         return Some(
-            "`batzen wallet withdraw`, `accept`, `request`, `exchanges add` and `backup-file import` create it; --wallet names another file"
+            "`batzen wallet withdraw`, `accept`, `request`, `pay`, `exchanges add` and `backup-file import` create it; --wallet names another file"
                 .to_owned(),
         );
     }

@@ -43,7 +43,7 @@ pub fn run(path: &Path, args: &EvidenceArgs, output: &Output) -> anyhow::Result<
 
 fn list(evidence: &[&Evidence], output: &Output) -> String {
     if evidence.is_empty() {
-        return "No exchange gave a false proof.".to_owned();
+        return "Nobody gave a false proof.".to_owned();
     }
     let mut text = String::new();
     for item in evidence {
@@ -56,7 +56,7 @@ fn list(evidence: &[&Evidence], output: &Output) -> String {
             "{:>4}  {}  {} about {about}, {state}\n      {}\n      {} {}: HTTP {}, {} bytes",
             item.id,
             output.dim(date(item.first_seen)),
-            output.bold(&item.exchange),
+            output.bold(item.purchase.as_ref().map_or(&item.exchange, |proof| &proof.merchant_base_url)),
             item.reason,
             item.request.method,
             item.request.url,

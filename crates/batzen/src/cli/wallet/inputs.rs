@@ -4,6 +4,7 @@ use batzen_protocol::TalerUri;
 use batzen_protocol::payto::PaytoUri;
 use batzen_wallet::bank::parse_withdraw_uri;
 use batzen_wallet::core::CoreError;
+use batzen_wallet::core::purchase::order::PayUri;
 use batzen_wallet::core::purse::lookup::PeerUri;
 use batzen_wallet::core::url::normalise_base_url;
 use batzen_wallet::{Amount, DepositAmount};
@@ -30,6 +31,7 @@ const AMOUNT: &str = "KUDOS:5";
 const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
 const WITHDRAW_URI: &str = "taler://withdraw/bank.example/taler-bank-integration/OPERATION";
 const PEER_URI: &str = "taler://pay-push/exchange.example/KEY";
+const PAY_URI: &str = "taler://pay/shop.example/ORDER/";
 const EXCHANGE: &str = "https://exchange.example/";
 const BANK: &str = "https://bank.example/";
 
@@ -88,6 +90,16 @@ pub fn peer_uri(text: &str) -> Result<(), InputError> {
     })
 }
 
+/// A `taler://pay` URI.
+pub fn pay_uri(text: &str) -> Result<(), InputError> {
+    PayUri::parse(text).map(|_| ()).map_err(|error| InputError {
+        given: text.to_owned(),
+        expected: "a taler://pay URI",
+        reason: reason(&error),
+        example: PAY_URI,
+    })
+}
+
 /// A URI that `accept` takes.
 pub fn accept_uri(text: &str) -> Result<(), InputError> {
     if is_peer_uri(text) { peer_uri(text) } else { withdraw_uri(text) }
@@ -134,6 +146,8 @@ mod tests {
             withdraw_uri("taler://pay/x").unwrap_err(),
             accept_uri("taler://pay-push/exchange.example/KEY").unwrap_err(),
             peer_uri(WITHDRAW_URI).unwrap_err(),
+            pay_uri(PEER_URI).unwrap_err(),
+            pay_uri("taler://pay/shop.example/ORDER").unwrap_err(),
             exchange_url("ftp://exchange.example/").unwrap_err(),
             bank_url("http://bank:99999999/").unwrap_err(),
         ];
@@ -152,6 +166,7 @@ mod tests {
         }
         withdraw_uri(WITHDRAW_URI).unwrap();
         accept_uri(WITHDRAW_URI).unwrap();
+        pay_uri(PAY_URI).unwrap();
         let key = batzen_crypto::EcdhePrivateKey::generate();
         for action in ["pay-push", "pay-pull"] {
             accept_uri(&format!("taler://{action}/exchange.example/{}", &*key.to_base32())).unwrap();

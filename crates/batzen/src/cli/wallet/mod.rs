@@ -10,6 +10,7 @@ mod inputs;
 mod money;
 mod output;
 mod people;
+mod purchases;
 mod reports;
 mod table;
 
@@ -60,6 +61,7 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
             people::accept(&create(path)?, command, args.yes, output).await
         }
         WalletCommand::Accept(command) => money::accept(&create(path)?, command, args.yes, output).await,
+        WalletCommand::Pay(command) => purchases::pay(&create(path)?, command, args.yes, output).await,
         WalletCommand::Send(command) => people::send(&open(path)?, command, args.yes, output).await,
         WalletCommand::Request(command) => people::request(&create(path)?, command, args.yes, output).await,
         WalletCommand::Decline { uri } => people::decline(&create(path)?, uri, output).await,
@@ -93,6 +95,7 @@ fn check_inputs(command: &WalletCommand) -> Result<(), InputError> {
             inputs::amount(&args.amount)?;
             args.exchange.as_deref().map(inputs::exchange_url).transpose()?;
         }
+        WalletCommand::Pay(args) => inputs::pay_uri(&args.uri)?,
         WalletCommand::Decline { uri } => inputs::peer_uri(uri)?,
         WalletCommand::Deposit(args) => {
             inputs::deposit_amount(&args.amount)?;

@@ -21,8 +21,8 @@ pub fn wire_fee_share(wire_fee: Money, max_wire_fee: Money, amortization: u64) -
     Ok(Money::from_units(excess / u128::from(amortization.max(1)))?)
 }
 
-/// The target for coins that pay `amount`, of which coins with the deposit fees `fees_kept` and the net sum
-/// `paid_kept` are selected already.
+/// The target for coins that pay `amount`, of which coins with these contributions and deposit fees are
+/// selected already.
 ///
 /// # Errors
 /// On overflow.

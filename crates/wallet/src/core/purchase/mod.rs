@@ -26,7 +26,10 @@ fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
     CoreError::BadInput { what, reason: reason.into() }
 }
 
-/// Text of a merchant for the terminal: without control characters.
+/// Most characters of a merchant's text that the wallet shows.
+const MAX_TEXT_CHARS: usize = 1000;
+
+/// Text of a merchant for the terminal: without control characters, and not too long.
 fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+    text.chars().filter(|c| !c.is_control()).take(MAX_TEXT_CHARS).collect()
 }

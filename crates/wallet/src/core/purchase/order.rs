@@ -82,7 +82,7 @@ impl PayUri {
     /// Asks the merchant's backend for its version.
     #[must_use]
     pub fn config_request(&self) -> HttpRequest {
-        HttpRequest::get(Context::Deposit, format!("{}config", self.merchant_base_url))
+        HttpRequest::get(Context::Merchant, format!("{}config", self.merchant_base_url))
     }
 
     /// Checks that the merchant's backend speaks this wallet's protocol.
@@ -102,11 +102,13 @@ impl PayUri {
         if versions_compatible(PROTOCOL_VERSION, &config.version) {
             return Ok(());
         }
-        Err(CoreError::Version {
-            base_url: self.merchant_base_url.clone(),
-            version: super::printable(&config.version),
-            ours: PROTOCOL_VERSION,
-        })
+        Err(bad(
+            "taler URI",
+            format!(
+                "the shop's server speaks protocol {}, this wallet speaks {PROTOCOL_VERSION}",
+                super::printable(&config.version)
+            ),
+        ))
     }
 
     /// The order, with a fresh key if the wallet does not know it. The changes must be durable before the
@@ -146,7 +148,7 @@ impl Order {
             token: Option<&'a str>,
         }
         let body = Claim { nonce: self.nonce_priv.public_key(), token: self.claim_token.as_deref() };
-        HttpRequest::post(Context::Deposit, self.url("claim"), &body)
+        HttpRequest::post(Context::Merchant, self.url("claim"), &body)
     }
 
     fn url(&self, action: &str) -> String {

@@ -31,6 +31,9 @@ const ALREADY_PAID: u32 = 2160;
 
 const WHAT: &str = "paying the shop";
 
+/// How much longer the wallet waits for each coin, in milliseconds: the merchant deposits them one by one.
+const COIN_MS: u64 = 3_000;
+
 /// One coin in the request to the merchant.
 #[derive(Serialize)]
 struct CoinPermission {
@@ -175,7 +178,8 @@ pub(crate) fn next(
     let body = Pay { coins: coins.collect::<Result<_, _>>()?, session_id: &record.session_id };
     let terms = record.terms();
     let url = format!("{}orders/{}/pay", terms.merchant_base_url, terms.order_id);
-    Ok(HttpRequest::post(Context::Deposit, url, &body))
+    let wait_ms = COIN_MS * body.coins.len() as u64;
+    Ok(HttpRequest::post(Context::Merchant, url, &body).polling(wait_ms))
 }
 
 pub(crate) fn receive(

@@ -22,7 +22,7 @@ pub fn request(state: &WalletState, id: OpId, session_id: &str) -> Result<HttpRe
         "h_contract": terms.h_contract_terms, "sig": receipt, "session_id": session_id,
     });
     let url = format!("{}orders/{}/paid", terms.merchant_base_url, terms.order_id);
-    Ok(HttpRequest::post(Context::Deposit, url, &body))
+    Ok(HttpRequest::post(Context::Merchant, url, &body))
 }
 
 /// Checks that the merchant has accepted the receipt.
