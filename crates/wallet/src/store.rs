@@ -367,6 +367,33 @@ mod tests {
         assert_eq!(number(&store, "trusted_schema"), 0);
     }
 
+    /// Files of earlier versions are migrated when they are opened, and keep their records.
+    #[test]
+    fn files_of_earlier_versions_are_migrated() {
+        for version in 1..MIGRATIONS.len() {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("wallet.db");
+            {
+                let connection = Connection::open(&path).unwrap();
+                for statements in &MIGRATIONS[..version] {
+                    connection.execute_batch(statements).unwrap();
+                }
+                connection.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+                connection.pragma_update(None, "user_version", version as u32).unwrap();
+                connection
+                    .execute("INSERT INTO exchanges VALUES ('https://exchange/', '{\"kept\": true}')", [])
+                    .unwrap();
+            }
+            let store = Store::open(&path).unwrap();
+            assert_eq!(number(&store, "user_version"), i64::from(SCHEMA_VERSION));
+            for (table, rows) in [("exchanges", 1), ("operations", 0), ("evidence", 0), ("orders", 0)] {
+                let query = format!("SELECT count(*) FROM {table}");
+                let count: u32 = store.connection.query_row(&query, [], |row| row.get(0)).unwrap();
+                assert_eq!(count, rows, "{table} from version {version}");
+            }
+        }
+    }
+
     /// Commits of a killed process are in the file itself, synced, before the next process answers anything.
     #[test]
     fn opening_syncs_the_log_of_a_killed_process() {

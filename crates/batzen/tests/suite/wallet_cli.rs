@@ -30,10 +30,11 @@ fn check_snapshot(name: &str, actual: &str) {
 
 #[test]
 fn help_texts() {
-    let commands: [&[&str]; 25] = [
+    let commands: [&[&str]; 26] = [
         &[],
         &["withdraw"],
         &["accept"],
+        &["pay"],
         &["send"],
         &["request"],
         &["decline"],

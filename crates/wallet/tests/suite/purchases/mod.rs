@@ -130,6 +130,7 @@ async fn orders_and_purchases_survive_a_restart_and_a_backup() {
     copy.import(batzen_wallet::backup::open(&json, None).unwrap()).unwrap();
     assert_eq!(copy.with_state(Clone::clone), alice.with_state(Clone::clone));
     drop(alice);
+    copy.run_pending().await.unwrap();
     // The claim's key was saved, so the copy can pay the other order.
     buy(&copy, &later).await.unwrap();
     assert!(is_paid(&shop, "tea"));
@@ -303,7 +304,7 @@ async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
     let world = World::new();
     let alice = customer(&world, 1, "KUDOS:10").await;
     let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "coffee", "KUDOS:6.9");
+    let uri = order(&world, &shop, "coffee", "KUDOS:8.5");
     shop.lock().unwrap().stop_after = Some(1);
     buy(&alice, &uri).await.unwrap_err();
     let taken: i128 =
