@@ -5,6 +5,7 @@
 
 mod input;
 mod people;
+mod purchases;
 
 use crate::common;
 

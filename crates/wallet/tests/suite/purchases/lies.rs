@@ -5,6 +5,9 @@ use batzen_wallet::core::http::HttpResponse;
 
 use super::*;
 
+/// Changes the body of an answer.
+type Lie = fn(&mut Value);
+
 /// Changes the JSON body of an answer.
 fn altered(answer: HttpResponse, change: impl FnOnce(&mut Value)) -> HttpResponse {
     let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
@@ -29,7 +32,7 @@ async fn false_contracts_are_refused() {
     let before = alice.balance().unwrap();
     let shop = FakeMerchant::open(&world);
     // Altered after the merchant signed.
-    let altered: [(&str, fn(&mut Value)); 3] = [
+    let altered: Vec<(&str, Lie)> = vec![
         ("signature", |body| body["sig"] = json!(EddsaSignature::ZERO)),
         ("price", |body| body["contract_terms"]["amount"] = json!("KUDOS:0.5")),
         ("email", |body| body["contract_terms"]["merchant"]["email"] = json!("other@shop.test")),
@@ -43,7 +46,7 @@ async fn false_contracts_are_refused() {
     }
     // Signed, but not what was asked for.
     let strange = json!(EddsaPrivateKey::generate().public_key());
-    let bad: Vec<(&str, Box<dyn FnOnce(&mut Value)>, &str)> = vec![
+    let bad: Vec<(&str, Change, &str)> = vec![
         ("base", Box::new(|c| c["merchant_base_url"] = json!("http://evil.test/")), "but the URI is about"),
         (
             "slash",

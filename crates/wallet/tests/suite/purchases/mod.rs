@@ -14,6 +14,9 @@ use common::{
 };
 use serde_json::{Value, json};
 
+/// Changes a contract before it is signed.
+type Change = Box<dyn FnOnce(&mut Value)>;
+
 /// A wallet with this much money.
 async fn customer(world: &World, seed: u64, sum: &str) -> Wallet {
     let wallet = Wallet::in_memory_with(world.options(seed));
@@ -161,7 +164,7 @@ async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
     let shop = FakeMerchant::open(&world);
     let never_mind = |_: &mut Value| {};
     let strange = EddsaPrivateKey::generate().public_key();
-    let cases: Vec<(&str, &str, Box<dyn FnOnce(&mut Value)>, &str)> = vec![
+    let cases: Vec<(&str, &str, Change, &str)> = vec![
         ("car", "KUDOS:5", Box::new(never_mind), "not enough money"),
         (
             "foreign",
