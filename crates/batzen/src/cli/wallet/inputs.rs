@@ -102,7 +102,16 @@ pub fn pay_uri(text: &str) -> Result<(), InputError> {
 
 /// A URI that `accept` takes.
 pub fn accept_uri(text: &str) -> Result<(), InputError> {
-    if is_peer_uri(text) { peer_uri(text) } else { withdraw_uri(text) }
+    match TalerUri::parse(text.trim()) {
+        Ok(TalerUri::PayPush { .. } | TalerUri::PayPull { .. }) => peer_uri(text),
+        Ok(TalerUri::Pay { .. }) => Err(InputError {
+            given: text.to_owned(),
+            expected: "an offer or a request of a person",
+            reason: "it comes from a shop, which `batzen wallet pay` pays".to_owned(),
+            example: PEER_URI,
+        }),
+        _ => withdraw_uri(text),
+    }
 }
 
 /// The base URL of an exchange, in canonical form.
@@ -145,6 +154,7 @@ mod tests {
             payto("zoe").unwrap_err(),
             withdraw_uri("taler://pay/x").unwrap_err(),
             accept_uri("taler://pay-push/exchange.example/KEY").unwrap_err(),
+            accept_uri(PAY_URI).unwrap_err(),
             peer_uri(WITHDRAW_URI).unwrap_err(),
             pay_uri(PEER_URI).unwrap_err(),
             pay_uri("taler://pay/shop.example/ORDER").unwrap_err(),

@@ -95,13 +95,11 @@ fn not_accepted(terms: &ContractTerms) -> CoreError {
     const MAX_LISTED: usize = 3;
     let urls: Vec<String> =
         terms.exchanges.iter().take(MAX_LISTED).map(|exchange| super::printable(&exchange.url)).collect();
+    let whose = if urls.is_empty() { "no exchange".to_owned() } else { urls.join(", ") };
+    let currency = terms.amount.currency;
     bad(
         "the shop's contract",
-        format!(
-            "the shop accepts {} of {}; this wallet has none",
-            terms.amount.currency,
-            if urls.is_empty() { "no exchange".to_owned() } else { urls.join(", ") }
-        ),
+        format!("the shop accepts {currency} of {whose}; this wallet has none of these coins"),
     )
 }
 

@@ -121,7 +121,13 @@ impl PayUri {
         entropy: &mut dyn Entropy,
     ) -> (Order, Vec<Change>) {
         if let Some(order) = state.orders.get(&self.key()) {
-            return (order.clone(), Vec::new());
+            let mut order = order.clone();
+            // An earlier URI may have had no token, or a wrong one.
+            if self.claim_token.is_none() || self.claim_token == order.claim_token {
+                return (order, Vec::new());
+            }
+            order.claim_token.clone_from(&self.claim_token);
+            return (order.clone(), vec![Change::Order(Box::new(order))]);
         }
         let nonce_priv =
             self.nonce_priv.clone().unwrap_or_else(|| EddsaPrivateKey::from_bytes(entropy.array()));

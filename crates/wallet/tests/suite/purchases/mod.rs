@@ -170,7 +170,7 @@ async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
             "foreign",
             "KUDOS:1",
             Box::new(move |c| c["exchanges"] = json!([{ "url": "http://x.test/", "master_pub": strange }])),
-            "the shop accepts KUDOS of http://x.test/; this wallet has none",
+            "the shop accepts KUDOS of http://x.test/; this wallet has none of these coins",
         ),
         ("late", "KUDOS:1", Box::new(|c| c["pay_deadline"] = json!(START)), "the offer has expired"),
         (
@@ -205,6 +205,9 @@ async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
     }
     assert_eq!(shop.lock().unwrap().pays, 0);
     assert_eq!(available(&alice), amount("KUDOS:2.9"));
+    // The right token helps.
+    buy(&alice, &FakeMerchant::uri("secret", "")).await.unwrap();
+    settle(&alice).await;
     check_books(&world, &[&alice]);
 }
 
