@@ -910,6 +910,152 @@ CREATE TABLE "ledger"."writers" (
   "seen" timestamp with time zone NOT NULL,
   CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- merchant.instance_accounts
+CREATE TABLE "merchant"."instance_accounts" (
+  "vshard" smallint NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "h_wire" bytea NOT NULL,
+  "payto_uri" text COLLATE "C" NOT NULL,
+  "salt" bytea NOT NULL,
+  "active" boolean NOT NULL,
+  "added" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_instance" bigint,
+  CONSTRAINT "instance_accounts_pkey" PRIMARY KEY ("vshard", "instance", "h_wire")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "instance_accounts_by_instance" ON "merchant"."instance_accounts" USING btree ("ix_by_instance") WHERE "ix_by_instance" IS NOT NULL;
+-- merchant.instances
+CREATE TABLE "merchant"."instances" (
+  "vshard" smallint NOT NULL,
+  "id" text COLLATE "C" NOT NULL,
+  "merchant_pub" bytea NOT NULL,
+  "merchant_priv" bytea,
+  "token_hash" bytea,
+  "name" text COLLATE "C" NOT NULL,
+  "address" text COLLATE "C" NOT NULL,
+  "jurisdiction" text COLLATE "C" NOT NULL,
+  "email" text COLLATE "C",
+  "website" text COLLATE "C",
+  "logo" text COLLATE "C",
+  "default_max_wire_fee_val" bigint NOT NULL,
+  "default_max_wire_fee_frac" integer NOT NULL,
+  "default_max_deposit_fee_val" bigint NOT NULL,
+  "default_max_deposit_fee_frac" integer NOT NULL,
+  "default_wire_fee_amortization" bigint NOT NULL,
+  "default_wire_transfer_delay" bigint NOT NULL,
+  "default_pay_delay" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "instances_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- merchant.meta
+CREATE TABLE "merchant"."meta" (
+  "singleton" boolean NOT NULL,
+  "store_id" bytea NOT NULL,
+  "sip_key" bytea NOT NULL,
+  "partitions" smallint NOT NULL,
+  "schema_version" integer NOT NULL,
+  "program" text COLLATE "C" NOT NULL,
+  "serial_base" bigint NOT NULL,
+  "cluster_id" bigint NOT NULL,
+  "currency" text COLLATE "C",
+  "citus" boolean NOT NULL,
+  "created" timestamp with time zone NOT NULL,
+  CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- merchant.order_deposits
+CREATE TABLE "merchant"."order_deposits" (
+  "vshard" smallint NOT NULL,
+  "order" bytea NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "exchange_url" text COLLATE "C" NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "deposit_fee_val" bigint NOT NULL,
+  "deposit_fee_frac" integer NOT NULL,
+  "refund_fee_val" bigint NOT NULL,
+  "refund_fee_frac" integer NOT NULL,
+  "wire_fee_val" bigint NOT NULL,
+  "wire_fee_frac" integer NOT NULL,
+  "exchange_time" bigint NOT NULL,
+  "exchange_pub" bytea NOT NULL,
+  "exchange_sig" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "order_deposits_pkey" PRIMARY KEY ("vshard", "order", "coin_pub")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- merchant.order_sessions
+CREATE TABLE "merchant"."order_sessions" (
+  "vshard" smallint NOT NULL,
+  "order" bytea NOT NULL,
+  "session" bytea NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "order_sessions_pkey" PRIMARY KEY ("vshard", "order", "session")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- merchant.orders
+CREATE TABLE "merchant"."orders" (
+  "vshard" smallint NOT NULL,
+  "order" bytea NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "order_id" text COLLATE "C" NOT NULL,
+  "row_id" bigint NOT NULL,
+  "created" bigint NOT NULL,
+  "claim_token" bytea,
+  "h_request" bytea NOT NULL,
+  "terms" text COLLATE "C" NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "max_fee_val" bigint NOT NULL,
+  "max_fee_frac" integer NOT NULL,
+  "max_wire_fee_val" bigint NOT NULL,
+  "max_wire_fee_frac" integer NOT NULL,
+  "wire_fee_amortization" bigint NOT NULL,
+  "fulfillment_url" text COLLATE "C",
+  "pay_deadline" bigint NOT NULL,
+  "nonce" text COLLATE "C",
+  "h_contract" bytea,
+  "paid" bigint,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_row" bytea,
+  CONSTRAINT "orders_pkey" PRIMARY KEY ("vshard", "order")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "orders_by_row" ON "merchant"."orders" USING btree ("ix_by_row") WHERE "ix_by_row" IS NOT NULL;
+-- merchant.paid_sessions
+CREATE TABLE "merchant"."paid_sessions" (
+  "vshard" smallint NOT NULL,
+  "purchase" bytea NOT NULL,
+  "order" bytea NOT NULL,
+  "order_id" text COLLATE "C" NOT NULL,
+  "time" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_order" bigint,
+  CONSTRAINT "paid_sessions_pkey" PRIMARY KEY ("vshard", "purchase")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "paid_sessions_by_order" ON "merchant"."paid_sessions" USING btree ("ix_by_order") WHERE "ix_by_order" IS NOT NULL;
+-- merchant.state
+CREATE TABLE "merchant"."state" (
+  "vshard" smallint NOT NULL,
+  "id" smallint NOT NULL,
+  "currency" text COLLATE "C" NOT NULL,
+  "token_salt" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "state_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- merchant.writers
+CREATE TABLE "merchant"."writers" (
+  "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+  "epoch" bigint NOT NULL,
+  "batch" bigint NOT NULL,
+  "node" text COLLATE "C" NOT NULL,
+  "seen" timestamp with time zone NOT NULL,
+  CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
+) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
 -- switch.accounts
 CREATE TABLE "switch"."accounts" (
   "vshard" smallint NOT NULL,

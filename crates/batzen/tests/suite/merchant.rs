@@ -238,3 +238,69 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
     assert_eq!(totals["wired_out"], "13.91", "{totals}");
     assert!(bank.terminate().0.success());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wallet_buys_a_book() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port, port) = (free_port(), free_port(), free_port());
+    let config = config_with_fees(dir.path(), bank_port, exchange_port, "");
+    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
+    wait_for(bank_port, "/taler-bank-integration/config");
+    let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
+    wait_for(exchange_port, "/keys");
+    wait_for(exchange_port, "/wire");
+    let client = Client::new(&ClientOptions::default()).unwrap();
+    let exchange_url = format!("http://localhost:{exchange_port}/");
+    let master = master_key(&client, &exchange_url).await;
+    let text = format!(
+        "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange_url}\n\
+         MASTER_KEY = {master}\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
+        dir.path().join("merchant").display()
+    );
+    let file = dir.path().join("merchant.conf");
+    std::fs::write(&file, text).unwrap();
+    let wallet_file = dir.path().join("wallet.db").to_str().unwrap().to_owned();
+    let config = file.to_str().unwrap().to_owned();
+    let mut world = World { dir, config, port, exchange_url, client, backend: None };
+    world.start();
+    world.open_shop().await;
+    let wallet = |words: &[&str]| {
+        let words = [&["wallet", "--wallet", &wallet_file, "--json"][..], words].concat();
+        tokio::task::block_in_place(|| {
+            let output = run(&words);
+            assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
+            serde_json::from_slice::<Value>(&output.stdout).unwrap()
+        })
+    };
+    let bank_url = format!("http://localhost:{bank_port}/");
+    let at_bank =
+        ["--bank", &bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &world.exchange_url];
+    wallet(&[&["withdraw", "--yes", "--amount", "KUDOS:20"][..], &at_bank].concat());
+
+    let article = "https://shop.example/article";
+    let wish = json!({ "order": { "amount": "KUDOS:3", "summary": "a book", "fulfillment_url": article } });
+    let made: Value = world.post("private/orders", &wish).await.ok().unwrap();
+    let id = made["order_id"].as_str().unwrap();
+    let status = |id: &str, session: &str| {
+        let path = format!("private/orders/{id}?session_id={session}");
+        let world = &world;
+        async move { world.get(&path).await }
+    };
+    let unpaid = status(id, "A").await;
+    assert_eq!(unpaid["order_status"], "unpaid");
+    let bought = wallet(&["pay", unpaid["taler_pay_uri"].as_str().unwrap(), "--yes"]);
+    assert!(bought.to_string().contains("a book"), "{bought}");
+    let paid = status(id, "A").await;
+    assert_eq!(paid["order_status"], "paid");
+    assert!(paid["deposit_total"] != json!("KUDOS:0"), "{paid}");
+    // The same article for another session: the wallet shows its receipt, and pays nothing.
+    let balance = wallet(&["balance"]);
+    let made: Value = world.post("private/orders", &wish).await.ok().unwrap();
+    let again = status(made["order_id"].as_str().unwrap(), "B").await;
+    wallet(&["pay", again["taler_pay_uri"].as_str().unwrap(), "--yes"]);
+    assert_eq!(status(id, "B").await["order_status"], "paid");
+    assert_eq!(wallet(&["balance"])["balances"][0]["total"], balance["balances"][0]["total"]);
+    for service in [world.backend.take().unwrap(), exchange, bank] {
+        assert!(service.terminate().0.success());
+    }
+}

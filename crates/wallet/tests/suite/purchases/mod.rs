@@ -61,6 +61,16 @@ fn is_paid(shop: &Shop, id: &str) -> bool {
     shop.lock().unwrap().orders[id].is_paid
 }
 
+/// What the exchange has taken from coins for an order, in units.
+fn deposited(shop: &Shop, id: &str) -> i128 {
+    shop.lock().unwrap().orders[id].deposited.values().map(|(contribution, _)| contribution).sum()
+}
+
+/// What a row of the history says that was paid, in units.
+fn paid(row: &Transaction) -> i128 {
+    amount(row.effect.trim_start_matches('-')).money.units() as i128
+}
+
 fn sessions(shop: &Shop, id: &str) -> Vec<String> {
     shop.lock().unwrap().orders[id].sessions.clone()
 }
@@ -304,6 +314,26 @@ async fn an_expired_offer_fails_for_good_and_its_coins_are_refreshed() {
     check_no_loss(&alice);
 }
 
+/// A merchant whose exchange fails in the middle of a payment gets the same request again.
+#[tokio::test]
+async fn a_payment_interrupted_between_two_coins_continues() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let uri = order(&world, &shop, "coffee", "KUDOS:8.5");
+    shop.lock().unwrap().stop_after = Some(1);
+    buy(&alice, &uri).await.unwrap_err();
+    let taken = deposited(&shop, "coffee");
+    assert!(taken > 0 && !is_paid(&shop, "coffee"));
+    shop.lock().unwrap().stop_after = None;
+    let id = buy(&alice, &uri).await.unwrap();
+    assert!(is_paid(&shop, "coffee") && deposited(&shop, "coffee") > taken);
+    assert_eq!(paid(&row(&alice, id)), deposited(&shop, "coffee"));
+    settle(&alice).await;
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
 /// A merchant that deposits some of the coins and then refuses has their money, as the exchange proves.
 #[tokio::test]
 async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
@@ -313,8 +343,7 @@ async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
     let uri = order(&world, &shop, "coffee", "KUDOS:8.5");
     shop.lock().unwrap().stop_after = Some(1);
     buy(&alice, &uri).await.unwrap_err();
-    let taken: i128 =
-        shop.lock().unwrap().orders["coffee"].deposited.values().map(|(contribution, _)| contribution).sum();
+    let taken = deposited(&shop, "coffee");
     assert!(taken > 0);
     let id = alice.pending()[0].id;
     alice.cancel(id).unwrap();
@@ -322,7 +351,7 @@ async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
     settle(&alice).await;
     let failed = row(&alice, id);
     assert_eq!(failed.status, Status::Failed);
-    assert_eq!(amount(failed.effect.trim_start_matches('-')).money.units() as i128, taken);
+    assert_eq!(paid(&failed), taken);
     let message = failed.message.unwrap();
     assert!(message.starts_with("cancelled by you; the shop had deposited coins of it"), "{message}");
     check_books(&world, &[&alice]);
@@ -344,7 +373,8 @@ async fn coins_spent_by_a_copy_of_the_wallet_are_replaced() {
     let conflicts = world.exchange.lock().unwrap().conflicts;
     assert!(conflicts > 0, "the copy spent coins that this purchase wanted");
     settle(&alice).await;
-    assert_eq!(row(&alice, id).status, Status::Done);
+    let done = row(&alice, id);
+    assert_eq!((done.status, paid(&done)), (Status::Done, deposited(&shop, "second")));
     assert!(alice.evidence().is_empty(), "the proof was right");
     common::check_history(&alice);
     // And if the rest does not suffice, the purchase fails, and what is left is refreshed.
