@@ -38,7 +38,7 @@ pub struct Denom {
     pub deposit_fee: Money,
     /// What a refund costs.
     pub refund_fee: Money,
-    /// Until when coins can be deposited.
+    /// Coins can be deposited before this time.
     pub expire_deposit: Timestamp,
 }
 

@@ -231,7 +231,7 @@ record! {
         pub wire_fee_amortization: u32,
         /// What the customer gets; also by which a wallet recognises a repeated purchase.
         pub fulfillment_url: Option<String>,
-        /// Until when it must be paid.
+        /// It must be paid before this time.
         pub pay_deadline: Timestamp,
         /// The wallet's key.
         pub nonce: Option<String>,

@@ -53,7 +53,7 @@ pub(super) fn paid(summary: &str, fulfillment_url: Option<&str>) -> Response {
 
 /// A QR code as an SVG path of unit squares, and its size.
 fn qr(text: &str) -> (usize, String) {
-    // Longer than the largest code: the link below it works all the same.
+    // Too long for a code: the link below it works anyway.
     let Ok(code) = qrcode::QrCode::new(text) else { return (1, String::new()) };
     let size = code.width();
     let mut path = String::new();

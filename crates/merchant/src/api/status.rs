@@ -51,7 +51,7 @@ impl Service {
         if !self.is_paid(order, &row, session.as_deref()).await?
             && let Some(already) = self.already_paid(&shop.id, &row, session.as_deref()).await?
         {
-            return Ok(self.due(&request.head, shop, &row, session.as_deref(), Some(already), is_page)?);
+            return self.due(&request.head, shop, &row, session.as_deref(), Some(already), is_page);
         }
         let row = self.wait_for_payment(&mut request, shop, order, row, deadline).await?;
         if !self.is_paid(order, &row, session.as_deref()).await? {

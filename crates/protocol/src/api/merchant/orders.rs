@@ -151,11 +151,11 @@ pub struct ContractTerms {
     pub wire_fee_amortization: Option<i64>,
     /// The contract's date.
     pub timestamp: Timestamp,
-    /// Until when refunds are possible.
+    /// Refunds are possible before this time.
     pub refund_deadline: Timestamp,
-    /// Until when it must be paid.
+    /// It must be paid before this time.
     pub pay_deadline: Timestamp,
-    /// Until when the exchange pays the shop.
+    /// The exchange pays the shop by this time.
     pub wire_transfer_deadline: Timestamp,
     /// The shop's key.
     pub merchant_pub: EddsaPublicKey,
