@@ -19,6 +19,7 @@ use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
 use batzen_signer::metrics::ClientMetrics;
 use clearing::Clearing;
 use common::browser::{Browser, keep_pictures};
+use common::setup::wait_for;
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
 use deployment::Deployment;
 use serde_json::Value;
@@ -134,6 +135,23 @@ impl Demo {
     }
 }
 
+/// A merchant backend for the coins of an exchange, and its base URL.
+fn start_merchant(http: &Http, dir: &Path, exchange: &str) -> (Service, String) {
+    let port = free_port();
+    let keys: Value = serde_json::from_str(&http.text(&format!("{exchange}keys"))).unwrap();
+    let text = format!(
+        "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange}\nMASTER_KEY = {}\n\
+         [merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
+        keys["master_public_key"].as_str().unwrap(),
+        dir.join("merchant").display()
+    );
+    let file = dir.join("merchant.conf");
+    std::fs::write(&file, text).unwrap();
+    let service = Service::start(dir, "merchant", &["merchant", "serve", "-c", file.to_str().unwrap()]);
+    wait_for(port, "/ready");
+    (service, format!("http://127.0.0.1:{port}/"))
+}
+
 /// The names of a page's families, each with its type.
 fn families(page: &str) -> BTreeMap<&str, &str> {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -245,7 +263,9 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     // A follower reports its lag only after it has followed.
     deployment.wait_same_keys(0);
     let [primary, follower] = deployment.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
-    let services = [&demo.exchange, &demo.bank, &clearing.ledger, &clearing.switch, &primary, &follower];
+    let (merchant, merchant_url) = start_merchant(&http, demo.dir.path(), &demo.exchange);
+    let services =
+        [&demo.exchange, &demo.bank, &merchant_url, &clearing.ledger, &clearing.switch, &primary, &follower];
     let pages = services.map(|base| http.text(&format!("{base}metrics")));
     for page in &pages {
         naming(page);
@@ -272,12 +292,14 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     let targets = [
         ("127.0.0.1:8081", &demo.exchange),
         ("127.0.0.1:8082", &demo.bank),
+        ("127.0.0.1:9966", &merchant_url),
         ("127.0.0.1:3002", &clearing.ledger),
         ("127.0.0.1:8091", &clearing.switch),
         ("127.0.0.1:7071", &primary),
         ("127.0.0.1:7072", &follower),
     ];
     scraped(&http, demo.dir.path(), &targets, &all_queries);
+    assert!(merchant.terminate().0.success());
 }
 
 /// Checks the naming rules of `promtool` and ours: few labels, and none that identify anybody.
