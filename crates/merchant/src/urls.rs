@@ -50,6 +50,12 @@ pub fn pay_uri(base_url: &str, order_id: &str, session_id: &str, claim_token: Op
     uri.to_string()
 }
 
+/// What a wallet opens to pick up a refund.
+#[must_use]
+pub fn refund_uri(base_url: &str, order_id: &str) -> String {
+    TalerUri::Refund { merchant_url: base_url.to_owned(), order_id: order_id.to_owned() }.to_string()
+}
+
 /// The page about an order for its customer.
 #[must_use]
 pub fn status_url(base_url: &str, order_id: &str, query: &[(&str, Option<&str>)]) -> String {
@@ -95,6 +101,7 @@ mod tests {
             "taler://pay/pay.example/shops/instances/books/42/?c=T0"
         );
         assert_eq!(pay_uri("http://x:1/", "42", "s", None), "taler+http://pay/x:1/42/s");
+        assert_eq!(refund_uri(&base, "42"), "taler://refund/pay.example/shops/instances/books/42/");
         assert_eq!(
             status_url(&base, "42", &[("token", None), ("session_id", Some("a b")), ("h", Some("1"))]),
             format!("{base}orders/42?session_id=a%20b&h=1")

@@ -985,6 +985,22 @@ CREATE TABLE "merchant"."order_deposits" (
   "version" integer NOT NULL,
   CONSTRAINT "order_deposits_pkey" PRIMARY KEY ("vshard", "order", "coin_pub")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- merchant.order_refunds
+CREATE TABLE "merchant"."order_refunds" (
+  "vshard" smallint NOT NULL,
+  "order" bytea NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "rtransaction_id" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "reason" text COLLATE "C" NOT NULL,
+  "time" bigint NOT NULL,
+  "exchange_pub" bytea,
+  "exchange_sig" bytea,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "order_refunds_pkey" PRIMARY KEY ("vshard", "order", "coin_pub", "rtransaction_id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 -- merchant.order_sessions
 CREATE TABLE "merchant"."order_sessions" (
   "vshard" smallint NOT NULL,
@@ -1018,6 +1034,8 @@ CREATE TABLE "merchant"."orders" (
   "nonce" text COLLATE "C",
   "h_contract" bytea,
   "paid" bigint,
+  "refund_approved_val" bigint NOT NULL,
+  "refund_approved_frac" integer NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   "ix_by_row" bytea,

@@ -373,6 +373,10 @@ error_codes! {
     2174, 400, MERCHANT_POST_ORDERS_ID_PAY_AGE_COMMITMENT_HASH_MISSING, "The hash of a coin's age commitment is missing.";
     2200, 400, MERCHANT_POST_ORDERS_ID_PAID_CONTRACT_HASH_MISMATCH, "The contract hash is not that of the order.";
     2201, 403, MERCHANT_POST_ORDERS_ID_PAID_COIN_SIGNATURE_INVALID, "The receipt is not signed by the shop.";
+    2253, 404, MERCHANT_POST_ORDERS_ID_ABORT_CONTRACT_NOT_FOUND, "There is no such contract.";
+    2254, 412, MERCHANT_POST_ORDERS_ID_ABORT_REFUND_REFUSED_PAYMENT_COMPLETE, "The order is paid.";
+    2255, 403, MERCHANT_POST_ORDERS_ID_ABORT_CONTRACT_HASH_MISMATCH, "The contract hash is not that of the order.";
+    2256, 400, MERCHANT_POST_ORDERS_ID_ABORT_COINS_ARRAY_EMPTY, "There are no coins.";
     2300, 404, MERCHANT_POST_ORDERS_ID_CLAIM_NOT_FOUND, "There is no such order, or the claim token is wrong.";
     2301, 409, MERCHANT_POST_ORDERS_ID_CLAIM_ALREADY_CLAIMED, "Another wallet has claimed the order.";
     2500, 404, MERCHANT_PRIVATE_POST_ORDERS_NO_WIRE_METHOD, "The instance has no account for this wire method.";
@@ -381,6 +385,9 @@ error_codes! {
     2504, 400, MERCHANT_PRIVATE_POST_ORDERS_REFUND_AFTER_WIRE_DEADLINE, "The refund deadline is after the wire transfer deadline.";
     2505, 400, MERCHANT_PRIVATE_POST_ORDERS_DELIVERY_DATE_IN_PAST, "The delivery date is in the past.";
     2506, 400, MERCHANT_PRIVATE_POST_ORDERS_WIRE_DEADLINE_IS_NEVER, "The wire transfer deadline must not be \"never\".";
+    2530, 409, MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_INCONSISTENT_AMOUNT, "The refund is more than was paid.";
+    2531, 409, MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_ORDER_UNPAID, "The order is not paid.";
+    2532, 403, MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_NOT_ALLOWED_BY_CONTRACT, "The contract does not allow refunds, or no longer.";
     2600, 409, MERCHANT_PRIVATE_POST_INSTANCES_ALREADY_EXISTS, "There is another instance with this id.";
     2601, 400, MERCHANT_PRIVATE_POST_INSTANCES_BAD_AUTH, "The authentication is malformed.";
     2602, 400, MERCHANT_PRIVATE_POST_INSTANCE_AUTH_BAD_AUTH, "The authentication is malformed.";

@@ -12,6 +12,7 @@
 //! | `order_deposits` | order reference, coin | order reference |
 //! | `order_sessions` | order reference, session | order reference |
 //! | `paid_sessions` | session and fulfillment URL | order reference |
+//! | `order_refunds` | order reference, coin, number | order reference |
 
 use batzen_crypto::hash::sha512_parts;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt};
@@ -27,6 +28,7 @@ pub const ALL: &[&TableDef] = &[
     OrderDeposits::DEF,
     OrderSessions::DEF,
     PaidSessions::DEF,
+    OrderRefunds::DEF,
 ];
 
 /// Identifies an order among those of all instances.
@@ -239,6 +241,8 @@ record! {
         pub h_contract: Option<HashCode>,
         /// When it was paid in full.
         pub paid: Option<Timestamp>,
+        /// What the shop has approved for refunds in total.
+        pub refund_approved: Money,
     }
 }
 
@@ -405,6 +409,56 @@ impl Table for PaidSessions {
 
     fn index_entries(_: &PaidSessionKey, row: &PaidSessionRow, out: &mut IndexEntries) {
         out.add(Self::BY_ORDER, &row.order);
+    }
+}
+
+record! {
+    /// Identifies a refund of a coin.
+    pub key struct OrderRefundKey {
+        /// The order.
+        pub order: OrderRef,
+        /// The coin.
+        pub coin_pub: EddsaPublicKey,
+        /// Distinguishes the refunds of a coin. 0: the payment was aborted.
+        pub rtransaction_id: u64,
+    }
+}
+
+record! {
+    /// A refund that the shop has approved.
+    pub struct OrderRefundRow {
+        /// The amount, refund fee included.
+        pub amount: Money,
+        /// Why.
+        pub reason: String,
+        /// When it was approved. Parts that were approved together have the same time.
+        pub time: Timestamp,
+        /// The key of the exchange's confirmation. `None`: the wallet has not asked for the refund, or the exchange
+        /// has not made it.
+        pub exchange_pub: Option<EddsaPublicKey>,
+        /// The confirmation. Set with `exchange_pub`.
+        pub exchange_sig: Option<EddsaSignature>,
+    }
+}
+
+/// The refunds of orders.
+pub struct OrderRefunds;
+
+impl OrderRefunds {
+    /// By order.
+    pub const BY_ORDER: u8 = 1;
+}
+
+impl Table for OrderRefunds {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(407, "order_refunds")
+        .updated()
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Prefix { key_bytes: 32 })]);
+    type Key = OrderRefundKey;
+    type Row = OrderRefundRow;
+
+    fn index_entries(key: &OrderRefundKey, _: &OrderRefundRow, out: &mut IndexEntries) {
+        out.add(Self::BY_ORDER, &key.order);
     }
 }
 

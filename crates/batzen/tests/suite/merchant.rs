@@ -3,9 +3,12 @@
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_http_client::{Client, ClientOptions, Reply};
-use batzen_protocol::api::merchant::{ClaimResponse, ContractTerms, PayCoin, PayRequest, PayResponse};
+use batzen_protocol::api::merchant::{
+    AbortResponse, ClaimResponse, ContractTerms, PayCoin, PayRequest, PayResponse, PickUpRefundResponse,
+    RefundResult,
+};
 use batzen_protocol::canonical::contract_hash;
-use batzen_protocol::signatures::{MerchantPaymentOk, SignedMessage};
+use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantPaymentOk, SignedMessage};
 use serde_json::{Value, json};
 
 use crate::common::customer::Customer;
@@ -64,7 +67,16 @@ impl World {
 
     /// Orders and claims.
     async fn contract(&self, amount: &str) -> Contract {
-        let wish = json!({ "order": { "amount": format!("KUDOS:{amount}"), "summary": "a book" } });
+        self.claimed(json!({ "order": { "amount": format!("KUDOS:{amount}"), "summary": "a book" } })).await
+    }
+
+    /// Orders and claims what can be refunded for a while, and is not transferred before.
+    async fn refundable(&self, amount: &str) -> Contract {
+        let order = json!({ "amount": format!("KUDOS:{amount}"), "summary": "a book" });
+        self.claimed(json!({ "order": order, "refund_delay": { "d_us": 3_600_000_000_u64 } })).await
+    }
+
+    async fn claimed(&self, wish: Value) -> Contract {
         let made: Value = self.post("private/orders", &wish).await.ok().unwrap();
         let id = made["order_id"].as_str().unwrap().to_owned();
         let nonce = EddsaPrivateKey::generate().public_key().to_string();
@@ -90,6 +102,122 @@ impl World {
         let message = MerchantPaymentOk { h_contract_terms: contract.hash };
         assert!(message.verify(&contract.terms.merchant_pub, &answer.sig));
         answer
+    }
+}
+
+impl World {
+    async fn approve(&self, contract: &Contract, total: &str) -> Reply {
+        let wish = json!({ "refund": format!("KUDOS:{total}"), "reason": "torn" });
+        self.post(&format!("private/orders/{}/refund", contract.id), &wish).await
+    }
+
+    /// Picks up the refunds as the wallet does, and checks what the exchange has signed.
+    async fn pick_up(&self, contract: &Contract) -> PickUpRefundResponse {
+        let path = format!("orders/{}/refund", contract.id);
+        let answer: PickUpRefundResponse =
+            self.post(&path, &json!({ "h_contract": contract.hash })).await.ok().unwrap();
+        let mut sum = batzen_protocol::Money::ZERO;
+        for refund in &answer.refunds {
+            let RefundResult::Success { exchange_sig, exchange_pub, .. } = &refund.result else {
+                panic!("{refund:?}")
+            };
+            let message = ExchangeConfirmRefund {
+                h_contract_terms: contract.hash,
+                coin_pub: refund.coin_pub,
+                merchant_pub: answer.merchant_pub,
+                rtransaction_id: refund.rtransaction_id,
+                refund_amount: refund.refund_amount,
+            };
+            assert!(message.verify(exchange_pub, exchange_sig));
+            sum = sum.checked_add(refund.refund_amount.money).unwrap();
+        }
+        assert_eq!(sum, answer.refund_amount.money);
+        answer
+    }
+
+    /// What the customer sees of the refunds.
+    async fn refunds(&self, contract: &Contract, query: &str) -> Value {
+        let mut seen = self.get(&format!("orders/{}?h_contract={}{query}", contract.id, contract.hash)).await;
+        seen.as_object_mut().unwrap().remove("fulfillment_url");
+        seen
+    }
+
+    /// The shop refunds a part, and more; the wallet gets it although the backend is killed.
+    async fn refunds_reach_the_wallet(&mut self, contract: &Contract) {
+        let none = json!({
+            "refunded": false, "refund_pending": false, "refund_amount": "KUDOS:0", "refund_taken": "KUDOS:0",
+        });
+        assert_eq!(self.refunds(contract, "").await, none);
+        refused(&self.approve(contract, "3").await, 409, 2530);
+        let waiting = self.refunds(contract, "&refund=KUDOS:0.4&timeout_ms=60000");
+        let (seen, approved) = tokio::join!(waiting, self.approve(contract, "0.5"));
+        let approved: Value = approved.ok().unwrap();
+        assert!(approved["taler_refund_uri"].as_str().unwrap().starts_with("taler+http://refund/"));
+        let pending = json!({
+            "refunded": true, "refund_pending": true, "refund_amount": "KUDOS:0.5", "refund_taken": "KUDOS:0",
+        });
+        assert_eq!(seen, pending);
+        self.backend.take().unwrap().kill_9();
+        self.start();
+        assert_eq!(self.refunds(contract, "").await, pending);
+        let first = self.pick_up(contract).await;
+        assert_eq!((first.refunds.len(), first.refund_amount.money), (1, money("0.5")));
+        assert_eq!(self.pick_up(contract).await, first, "a refund is made once");
+        // A new total in another second, which makes it another step; and one below it, which changes nothing.
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        for total in ["2.5", "1"] {
+            assert_eq!(self.approve(contract, total).await.status, 200);
+        }
+        let waiting = self.refunds(contract, "&await_refund_obtained=yes&timeout_ms=60000");
+        let (seen, second) = tokio::join!(waiting, self.pick_up(contract));
+        assert_eq!((second.refunds.len(), second.refund_amount.money), (3, money("2.5")));
+        assert_eq!(second.refunds[0], first.refunds[0]);
+        let taken = json!({
+            "refunded": true, "refund_pending": false, "refund_amount": "KUDOS:2.5",
+            "refund_taken": "KUDOS:2.5",
+        });
+        assert_eq!(seen, taken);
+        self.backend.take().unwrap().kill_9();
+        self.start();
+        assert_eq!(self.pick_up(contract).await, second);
+        let seen = self.get(&format!("private/orders/{}", contract.id)).await;
+        let steps = seen["refund_details"].as_array().unwrap();
+        let steps: Vec<_> = steps.iter().map(|step| (&step["amount"], &step["pending"])).collect();
+        let expected = [(&json!("KUDOS:0.5"), &json!(false)), (&json!("KUDOS:2"), &json!(false))];
+        assert_eq!(steps, expected, "{seen}");
+        let list = self.get("private/orders?refunded=yes").await;
+        assert_eq!(list["orders"].as_array().unwrap().len(), 1, "{list}");
+        assert_eq!(list["orders"][0]["refundable"], true);
+    }
+
+    /// A payment with a coin that was spent is given up: the other coin has its value back.
+    async fn gives_up(&self, good: &Coin, spent: &Coin) {
+        let contract = self.refundable("2.98").await;
+        let offer = self.offer(&contract, &[(good, "1"), (spent, "2")]);
+        refused(&self.pay(&contract, &offer).await, 409, 2150);
+        let coin = |coin: &Coin, amount: &str| json!({ "coin_pub": coin.key_pub, "contribution": amount, "exchange_url": self.exchange_url });
+        let coins = [coin(spent, "KUDOS:2"), coin(good, "KUDOS:1")];
+        let abort = json!({ "h_contract": contract.hash, "coins": coins });
+        let path = format!("orders/{}/abort", contract.id);
+        let answer: AbortResponse = self.post(&path, &abort).await.ok().unwrap();
+        assert!(
+            matches!(
+                answer.refunds[..],
+                [
+                    RefundResult::Failure { exchange_status: 404, .. },
+                    RefundResult::Success { exchange_status: 200, .. }
+                ]
+            ),
+            "{answer:?}"
+        );
+        let again: AbortResponse = self.post(&path, &abort).await.ok().unwrap();
+        assert_eq!(again.refunds[1], answer.refunds[1]);
+        // What was given back does not pay.
+        let offer = self.offer(&contract, &[(good, "1")]);
+        refused(&self.pay(&contract, &offer).await, 406, 2156);
+        let contract = self.refundable("0.9").await;
+        let offer = self.offer(&contract, &[(good, "0.9")]);
+        self.paid(&contract, &offer).await;
     }
 }
 
@@ -174,6 +302,16 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
         let again = world.offer(&contract, &[(&other, "2")]);
         refused(&world.pay(&contract, &again).await, 409, 2160);
 
+        // This contract allows no refunds; the next one does.
+        refused(&world.approve(&contract, "0.5").await, 403, 2532);
+        let contract = world.refundable("2.98").await;
+        refused(&world.approve(&contract, "0.5").await, 409, 2531);
+        let coins = (customer.withdraw(&reserve, cs).await, customer.withdraw(&reserve, rsa).await);
+        let offer = world.offer(&contract, &[(&coins.0, "1"), (&coins.1, "2")]);
+        world.paid(&contract, &offer).await;
+        world.refunds_reach_the_wallet(&contract).await;
+        world.gives_up(&customer.withdraw(&reserve, cs).await, &coins.1).await;
+
         // A coin that was spent does not pay again. What the other coin paid is kept, and a fresh one pays the rest.
         let contract = world.contract("2.98").await;
         let good = customer.withdraw(&reserve, cs).await;
@@ -191,7 +329,7 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
         world.start();
         assert_eq!(world.paid(&contract, &offer).await, receipt);
         let list = world.get("private/orders?paid=yes").await;
-        assert_eq!(list["orders"].as_array().unwrap().len(), 2, "{list}");
+        assert_eq!(list["orders"].as_array().unwrap().len(), 4, "{list}");
         assert!(world.backend.take().unwrap().terminate().0.success());
     }
 

@@ -7,6 +7,7 @@ mod management;
 mod orders;
 mod page;
 mod pay;
+mod refunds;
 mod status;
 mod wallets;
 
@@ -76,16 +77,19 @@ enum Endpoint {
     Pay,
     Paid,
     OrderStatus,
+    ApproveRefund,
+    PickUpRefund,
+    Abort,
 }
 
 /// Values of the label `operation`.
-const OPERATIONS: [&str; 6] = ["order", "claim", "pay", "status", "instance", "other"];
+const OPERATIONS: [&str; 7] = ["order", "claim", "pay", "status", "instance", "refund", "other"];
 
 impl Endpoint {
     /// The largest body, in bytes, both compressed and decompressed.
     const fn body_bytes_max(self) -> usize {
         match self {
-            Self::CreateOrder | Self::Pay => BODY_BYTES_MAX,
+            Self::CreateOrder | Self::Pay | Self::Abort => BODY_BYTES_MAX,
             Self::CreateInstance | Self::ChangeInstance | Self::ChangeSelf => SETTINGS_BYTES_MAX,
             _ => SMALL_BODY_BYTES_MAX,
         }
@@ -98,7 +102,8 @@ impl Endpoint {
             Self::Claim => 1,
             Self::Pay | Self::Paid => 2,
             Self::OrderStatus => 3,
-            Self::Home | Self::Metrics | Self::Health | Self::Ready | Self::Config => 5,
+            Self::ApproveRefund | Self::PickUpRefund | Self::Abort => 5,
+            Self::Home | Self::Metrics | Self::Health | Self::Ready | Self::Config => 6,
             _ => 4,
         }
     }
@@ -138,6 +143,9 @@ fn routes() -> Routes<Entry> {
             (&post, "/orders/:order/claim", E::Claim),
             (&post, "/orders/:order/pay", E::Pay),
             (&post, "/orders/:order/paid", E::Paid),
+            (&post, "/private/orders/:order/refund", E::ApproveRefund),
+            (&post, "/orders/:order/refund", E::PickUpRefund),
+            (&post, "/orders/:order/abort", E::Abort),
             (&get, "/orders/:order", E::OrderStatus),
         ] {
             routes = routes.route(method.clone(), &format!("{base}{path}"), (endpoint, has_instance));
@@ -153,7 +161,7 @@ pub(crate) struct Service {
     lane: Lane<MerchantRules>,
     store: Store,
     exchanges: Exchanges,
-    /// Polls for the payment of an order.
+    /// Polls for the payment of an order, and for its refunds.
     payments: Arc<Waiters<OrderRef>>,
     /// Polls for new orders of an instance.
     lists: Arc<Waiters<String>>,
@@ -285,6 +293,17 @@ impl Service {
                 self.pay(request, &shop, &param).await
             }
             Endpoint::Paid => self.replay(&request, &self.shop(&instance).await?, &param).await,
+            Endpoint::ApproveRefund => {
+                self.approve_refund(&request, &self.own(head, &instance).await?, &param).await
+            }
+            Endpoint::PickUpRefund => {
+                let shop = self.shop(&instance).await?;
+                self.pick_up_refund(request, &shop, &param).await
+            }
+            Endpoint::Abort => {
+                let shop = self.shop(&instance).await?;
+                self.abort(request, &shop, &param).await
+            }
             Endpoint::OrderStatus => {
                 let shop = self.shop(&instance).await?;
                 self.order_status(request, &shop, &param).await

@@ -12,7 +12,7 @@ use batzen_protocol::api::merchant::{
 use batzen_protocol::canonical::to_canonical;
 use batzen_protocol::{ErrorCode, Money, PaytoUri, Timestamp};
 use batzen_store::{Found, Store};
-use batzen_tables::merchant::{OrderDeposits, OrderRow, Orders, order_ref};
+use batzen_tables::merchant::{OrderRow, Orders, order_ref};
 use serde_json::{Value, json};
 
 use super::{Answer, Service, Shop, body, poll_deadline, refused};
@@ -48,9 +48,9 @@ impl Wanted {
             true => row.created <= limit,
             false => row.created >= limit,
         });
-        // Nothing is refunded, and no transfer is known.
+        // No transfer is known.
         fits(self.paid, row.paid.is_some())
-            && fits(self.refunded, false)
+            && fits(self.refunded, !row.refund_approved.is_zero())
             && fits(self.wired, false)
             && in_time
     }
@@ -143,6 +143,7 @@ impl Service {
             nonce: None,
             h_contract: None,
             paid: None,
+            refund_approved: Money::ZERO,
         };
         match self.execute(CreateOrder { order: order_ref(&shop.id, &order_id), row }).await? {
             Ok(row) => {
@@ -207,13 +208,18 @@ impl Service {
             }
             let summary = |found: Found<Orders>| -> Result<OrderSummary, Response> {
                 let terms = terms_of(&found.row)?;
+                let deadline: Option<Timestamp> =
+                    serde_json::from_value(terms["refund_deadline"].clone()).ok();
+                let refundable = found.row.paid.is_some()
+                    && deadline.is_some_and(|deadline| self.now() < deadline)
+                    && found.row.refund_approved < found.row.amount;
                 Ok(OrderSummary {
                     summary: text(&terms, "summary"),
                     order_id: found.row.order_id,
                     row_id: found.row.row_id,
                     timestamp: found.row.created,
                     amount: self.amount(found.row.amount),
-                    refundable: false,
+                    refundable,
                     paid: found.row.paid.is_some(),
                 })
             };
@@ -242,18 +248,19 @@ impl Service {
         );
         let contract_terms = terms_of(&row)?;
         let status = if is_paid {
+            let money = self.money_of(order).await?;
             OrderStatus::Paid(Box::new(PaidOrder {
-                refunded: false,
-                refund_pending: false,
+                refunded: !money.approved.is_zero(),
+                refund_pending: money.is_pending(),
                 wired: false,
-                deposit_total: self.amount(self.deposited(order).await?),
+                deposit_total: self.amount(money.deposited()?),
                 exchange_ec: 0,
                 exchange_hc: 0,
-                refund_amount: self.amount(Money::ZERO),
+                refund_amount: self.amount(money.approved),
                 contract_terms,
                 wire_details: Vec::new(),
                 wire_reports: Vec::new(),
-                refund_details: Vec::new(),
+                refund_details: self.refund_details(&money)?,
                 order_status_url,
             }))
         } else if row.nonce.is_some() {
@@ -272,16 +279,6 @@ impl Service {
             }))
         };
         Ok(Response::json(200, &status))
-    }
-
-    /// What the coins of an order paid, less their deposit fees.
-    async fn deposited(&self, order: batzen_tables::merchant::OrderRef) -> Result<Money, Response> {
-        let read = move |store: &Store| store.lookup::<OrderDeposits>(OrderDeposits::BY_ORDER, &order);
-        let coins = self.read(read).await?;
-        let sums = coins.iter().map(|found| found.row.amount.checked_sub(found.row.deposit_fee));
-        let sums: Vec<Money> = sums.map(|sum| sum.unwrap_or(Money::ZERO)).collect();
-        let overflow = |_| Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW, "");
-        Money::checked_sum(sums).map_err(overflow)
     }
 }
 

@@ -29,16 +29,26 @@ pub(super) fn message(status: u16, text: &str) -> Response {
     page(status, text, "")
 }
 
-/// The page about an order that is to be paid: 402.
-pub(super) fn due(summary: &str, amount: &str, pay_uri: &str) -> Response {
-    let (size, path) = qr(pay_uri);
-    let (uri, amount) = (escape_html(pay_uri), escape_html(amount));
+/// A page about something that a wallet opens. It reloads itself, because then the state changes.
+fn offer(status: u16, summary: &str, what: &str, amount: &str, uri: &str) -> Response {
+    let (size, path) = qr(uri);
+    let (uri, amount) = (escape_html(uri), escape_html(amount));
     let body = format!(
-        "<p>{amount}</p><svg viewBox=\"0 0 {size} {size}\" role=\"img\" aria-label=\"QR code of the payment\">\
+        "<p>{amount}</p><svg viewBox=\"0 0 {size} {size}\" role=\"img\" aria-label=\"QR code of the {what}\">\
          <path d=\"{path}\"/></svg><p>Scan the code with your wallet, or open this link on the device that has it:\
          </p><p><a href=\"{uri}\">{uri}</a></p>"
     );
-    page(402, summary, &body).with_header(header::REFRESH, &RELOAD_S.to_string())
+    page(status, summary, &body).with_header(header::REFRESH, &RELOAD_S.to_string())
+}
+
+/// The page about an order that is to be paid: 402.
+pub(super) fn due(summary: &str, amount: &str, pay_uri: &str) -> Response {
+    offer(402, summary, "payment", amount, pay_uri)
+}
+
+/// The page about a paid order with a refund that the wallet has not got.
+pub(super) fn refund(summary: &str, amount: &str, refund_uri: &str) -> Response {
+    offer(200, summary, "refund", &format!("Refund: {amount}"), refund_uri)
 }
 
 /// The page about a paid order.

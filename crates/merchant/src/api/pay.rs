@@ -12,14 +12,13 @@ use batzen_protocol::signatures::{
     ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage, WalletCoinDeposit,
 };
 use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
-use batzen_store::Store;
 use batzen_tables::merchant::{
-    InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderDepositRow, OrderDeposits, OrderRef,
-    OrderRow,
+    InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderDepositRow, OrderRef, OrderRow,
 };
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
+use super::refunds::OrderMoney;
 use super::wallets::session;
 use super::{Answer, Service, Shop, body, refused};
 use crate::exchanges::{Denom, Exchange, ExchangeError, is_transient};
@@ -97,7 +96,9 @@ impl Service {
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
         let (order, row) = self.order(shop, order_id).await?;
         let h_contract = row.h_contract.ok_or_else(unknown)?;
-        let deposited = self.coins_of(order).await?;
+        let OrderMoney { deposits, refunded, .. } = self.money_of(order).await?;
+        let deposited: BTreeMap<EddsaPublicKey, OrderDepositRow> =
+            deposits.into_iter().map(|(key, row)| (key.coin_pub, row)).collect();
         if row.paid.is_some() {
             if !distinct.iter().eq(deposited.keys()) {
                 return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id));
@@ -110,7 +111,7 @@ impl Service {
                 // Exchanges may take seconds, which must not keep other requests from being served.
                 request.leave_slot();
                 let ready = self.ready_coins(&contract, left).await?;
-                enough(&row, &deposited, &ready).map_err(insufficient)?;
+                enough(&row, &deposited, &ready, refunded).map_err(insufficient)?;
                 self.deposit(&contract, ready).await?;
             }
         }
@@ -120,12 +121,6 @@ impl Service {
         self.payments.wake(&order);
         let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign(&key);
         Ok(Response::json(200, &PayResponse { sig }))
-    }
-
-    async fn coins_of(&self, order: OrderRef) -> Result<BTreeMap<EddsaPublicKey, OrderDepositRow>, Response> {
-        let read = move |store: &Store| store.lookup::<OrderDeposits>(OrderDeposits::BY_ORDER, &order);
-        let found = self.read(read).await?;
-        Ok(found.into_iter().map(|found| (found.key.coin_pub, found.row)).collect())
     }
 
     /// The contract of an order that is to be paid.
@@ -140,9 +135,7 @@ impl Service {
         if row.pay_deadline <= now {
             return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_OFFER_EXPIRED, &row.order_id));
         }
-        let broken =
-            |_| Response::error(ErrorCode::MERCHANT_GENERIC_DB_CONTRACT_CONTENT_INVALID, &row.order_id);
-        let terms: ContractTerms = serde_json::from_str(&row.terms).map_err(broken)?;
+        let terms = Self::contract_terms(row)?;
         let key = InstanceAccountKey { instance: shop.id.clone(), h_wire: terms.h_wire };
         let account = self.read(move |store| store.get::<InstanceAccounts>(&key)).await?;
         let unknown =
@@ -350,6 +343,7 @@ fn enough(
     row: &OrderRow,
     deposited: &BTreeMap<EddsaPublicKey, OrderDepositRow>,
     ready: &[ReadyCoin],
+    refunded: Money,
 ) -> Result<(), Insufficient> {
     let due = Due {
         amount: row.amount,
@@ -369,7 +363,7 @@ fn enough(
         deposit_fee: coin.denom.deposit_fee,
         wire_fee: coin.wire_fee,
     });
-    rules::check_payment(&due, &before.chain(now).collect::<Vec<_>>())
+    rules::check_payment(&due, &before.chain(now).collect::<Vec<_>>(), refunded)
 }
 
 /// The hash of a coin's age commitment, after the coin has proved the contract's minimum age (chapter 2.3.1).

@@ -3,7 +3,7 @@
 use batzen_crypto::HashCode;
 use batzen_http::{Head, HeaderName, Request, Response, Woken, header};
 use batzen_protocol::api::merchant::{OrderDue, OrderPaid, OrderReorder};
-use batzen_protocol::{ErrorCode, Money};
+use batzen_protocol::{Amount, ErrorCode};
 use batzen_store::Store;
 use batzen_tables::merchant::{
     OrderKey, OrderRef, OrderRow, OrderSessionKey, OrderSessions, Orders, PaidSessionKey, PaidSessions,
@@ -12,6 +12,7 @@ use batzen_tables::merchant::{
 use tokio::time::Instant;
 
 use super::orders::{terms_of, token_of};
+use super::refunds::OrderMoney;
 use super::wallets::is_token;
 use super::{Answer, Service, Shop, page, poll_deadline};
 use crate::urls;
@@ -57,19 +58,55 @@ impl Service {
         if !self.is_paid(order, &row, session.as_deref()).await? {
             return self.due(&request.head, shop, &row, session.as_deref(), None, is_page);
         }
+        let money = self.wait_for_refund(&mut request, order, deadline).await?;
         if is_page {
             let summary = terms_of(&row)?["summary"].as_str().unwrap_or_default().to_owned();
+            if money.is_pending() {
+                let uri = urls::refund_uri(&Self::base_url(&request.head, shop)?, order_id);
+                let amount = self.amount(money.approved).to_string();
+                return Ok(page::refund(&summary, &amount, &uri).with_header(TALER, &uri));
+            }
             return Ok(page::paid(&summary, row.fulfillment_url.as_deref()));
         }
-        let nothing = self.amount(Money::ZERO);
         let paid = OrderPaid {
-            refunded: false,
-            refund_pending: false,
-            refund_amount: nothing,
-            refund_taken: nothing,
+            refunded: !money.approved.is_zero(),
+            refund_pending: money.is_pending(),
+            refund_amount: self.amount(money.approved),
+            refund_taken: self.amount(money.taken),
             fulfillment_url: row.fulfillment_url,
         };
         Ok(Response::json(200, &paid))
+    }
+
+    /// Waits for what the request asks for: that more than an amount was approved, or that the wallet has got all
+    /// that was approved. Returns the money at that moment, or at the deadline.
+    async fn wait_for_refund(
+        &self,
+        request: &mut Request,
+        order: OrderRef,
+        deadline: Option<Instant>,
+    ) -> Result<OrderMoney, Response> {
+        let beyond = request.query_opt::<Amount>("refund")?;
+        let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, "refund");
+        let beyond = beyond.map(|amount| amount.money_in(self.config.currency).map_err(other)).transpose()?;
+        let is_obtained_wanted =
+            request.query_text("await_refund_obtained").is_some_and(|text| text.eq_ignore_ascii_case("yes"));
+        // Nothing approved is not obtained: the wallet of an order with `auto_refund` would ask without a pause.
+        let is_over = |money: &OrderMoney| {
+            beyond.is_none_or(|beyond| beyond < money.approved)
+                && (!is_obtained_wanted || (!money.approved.is_zero() && !money.is_pending()))
+        };
+        let mut waiter = deadline.and_then(|_| self.payments.register(order).ok());
+        loop {
+            let money = self.money_of(order).await?;
+            let (false, Some(waiter), Some(_)) = (is_over(&money), waiter.as_mut(), deadline) else {
+                return Ok(money);
+            };
+            request.leave_slot();
+            if waiter.wait_until(deadline, &request.drain).await != Woken::Event {
+                return self.money_of(order).await;
+            }
+        }
     }
 
     /// The answer about an order that is not paid, or not in this session.

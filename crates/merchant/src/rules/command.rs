@@ -1,8 +1,10 @@
 //! Commands and their outcomes.
 
-use batzen_crypto::{EddsaPublicKey, HashCode, WireSalt};
-use batzen_protocol::Currency;
-use batzen_tables::merchant::{InstanceRow, MerchantStateRow, OrderDepositRow, OrderRef, OrderRow};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
+use batzen_protocol::{Currency, Money, Timestamp};
+use batzen_tables::merchant::{
+    InstanceRow, MerchantStateRow, OrderDepositRow, OrderRef, OrderRefundKey, OrderRow,
+};
 
 /// Opens the store for a backend of this currency. Idempotent.
 #[derive(Clone, Debug)]
@@ -141,6 +143,41 @@ pub struct Replay {
     pub session: Session,
 }
 
+/// Approves refunds of a paid order up to a total. Idempotent.
+#[derive(Clone, Debug)]
+pub struct ApproveRefund {
+    /// The order.
+    pub order: OrderRef,
+    /// What is refunded in total afterwards.
+    pub total: Money,
+    /// Why.
+    pub reason: String,
+    /// The time of the contract.
+    pub since: Timestamp,
+    /// The refund deadline of the contract. Not after `since`: it allows no refunds.
+    pub until: Timestamp,
+}
+
+/// Gives back coins of an order that is not paid. Idempotent.
+#[derive(Clone, Debug)]
+pub struct Abort {
+    /// The order.
+    pub order: OrderRef,
+    /// The coins, and the contributions that the wallet says. Of a known deposit, its own amount counts.
+    pub coins: Vec<(EddsaPublicKey, Money)>,
+}
+
+/// Books that an exchange has refunded a coin. Idempotent.
+#[derive(Clone, Debug)]
+pub struct RecordRefund {
+    /// The refund.
+    pub key: OrderRefundKey,
+    /// The key of the exchange's confirmation.
+    pub exchange_pub: EddsaPublicKey,
+    /// The confirmation.
+    pub exchange_sig: EddsaSignature,
+}
+
 /// The answer to a command that took effect, now or before.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
@@ -207,4 +244,7 @@ commands! {
     RecordDeposits, Outcome::Done => (), ();
     Settle, Outcome::Done => (), ();
     Replay, Outcome::Done => (), ();
+    ApproveRefund, Outcome::Done => (), ();
+    Abort, Outcome::Done => (), ();
+    RecordRefund, Outcome::Done => (), ();
 }

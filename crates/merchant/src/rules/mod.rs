@@ -6,22 +6,26 @@
 //! | `command` | commands and their outcomes |
 //! | `instances` | creating, changing and deleting shops |
 //! | `orders` | the life of an order |
+//! | `refunds` | refunds of paid orders, and of payments that were given up |
 //! | `sufficiency` | whether coins pay an order (merchant chapter 2.3.3) |
 
 mod command;
 mod instances;
 mod orders;
+mod refunds;
 mod sufficiency;
 
 use batzen_engine::{Plan, Rules, WorkingSet};
 use batzen_protocol::{ErrorCode, Timestamp};
-use batzen_tables::merchant::{MerchantStateKey, MerchantStateRow, MerchantStates};
+use batzen_tables::merchant::{MerchantStateKey, MerchantStateRow, MerchantStates, OrderRefunds};
 
 pub use command::{
-    ChangeInstance, Claim, Command, CreateInstance, CreateOrder, DeleteInstance, NewAccount, Open, Outcome,
-    PurgeOrders, RecordDeposits, Replay, Session, SetAuth, Settle, TypedCommand,
+    Abort, ApproveRefund, ChangeInstance, Claim, Command, CreateInstance, CreateOrder, DeleteInstance,
+    NewAccount, Open, Outcome, PurgeOrders, RecordDeposits, RecordRefund, Replay, Session, SetAuth, Settle,
+    TypedCommand,
 };
 pub use instances::order_range;
+pub use refunds::{ABORTED, Coins};
 pub use sufficiency::{Due, Insufficient, Payment, check as check_payment};
 
 /// Why a command was refused.
@@ -60,6 +64,18 @@ pub enum Refusal {
     /// Nobody has claimed or paid the order.
     #[error("the order is not paid")]
     Unpaid,
+    /// The order is paid.
+    #[error("the order is paid")]
+    Paid,
+    /// The contract allows no refunds at this time.
+    #[error("the contract does not allow refunds, or no longer")]
+    RefundNotAllowed,
+    /// More was to be refunded than was paid.
+    #[error("the refund is more than was paid")]
+    RefundInconsistent,
+    /// The order has too many refunds.
+    #[error("the order has too many refunds")]
+    TooManyRefunds,
     /// The coins do not suffice.
     #[error(transparent)]
     Insufficient(#[from] Insufficient),
@@ -82,6 +98,13 @@ impl Refusal {
                 ErrorCode::MERCHANT_POST_ORDERS_ID_CLAIM_ALREADY_CLAIMED
             }
             Self::OtherContract => ErrorCode::MERCHANT_GENERIC_CONTRACT_HASH_DOES_NOT_MATCH_ORDER,
+            Self::Paid => ErrorCode::MERCHANT_POST_ORDERS_ID_ABORT_REFUND_REFUSED_PAYMENT_COMPLETE,
+            Self::RefundNotAllowed => {
+                ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_NOT_ALLOWED_BY_CONTRACT
+            }
+            Self::RefundInconsistent | Self::TooManyRefunds => {
+                ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_INCONSISTENT_AMOUNT
+            }
             Self::Insufficient(insufficient) => insufficient.code(),
         }
     }
@@ -123,6 +146,9 @@ impl Rules for MerchantRules {
                     );
                 }
             }
+            Command::ApproveRefund(command) => orders::plan_payment(command.order, plan),
+            Command::Abort(command) => orders::plan_payment(command.order, plan),
+            Command::RecordRefund(command) => plan.row::<OrderRefunds>(command.key.clone()),
             Command::Replay(command) => {
                 orders::plan(command.order, plan);
                 let url = command.fulfillment_url.as_deref();
@@ -144,6 +170,9 @@ impl Rules for MerchantRules {
             Command::RecordDeposits(command) => orders::record(rows, command),
             Command::Settle(command) => orders::settle(rows, command, now),
             Command::Replay(command) => orders::replay(rows, command, now),
+            Command::ApproveRefund(command) => refunds::approve(rows, command, now),
+            Command::Abort(command) => refunds::abort(rows, command, now),
+            Command::RecordRefund(command) => refunds::record(rows, command),
         }
     }
 }

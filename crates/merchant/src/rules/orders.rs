@@ -3,11 +3,12 @@
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_tables::merchant::{
-    InstanceKey, Instances, OrderDepositKey, OrderDeposits, OrderKey, OrderRef, OrderRow, OrderSessionKey,
-    OrderSessionRow, OrderSessions, Orders, PaidSessionKey, PaidSessionRow, PaidSessions, purchase_ref,
-    session_ref,
+    InstanceKey, Instances, OrderDepositKey, OrderDeposits, OrderKey, OrderRef, OrderRefundKey, OrderRefunds,
+    OrderRow, OrderSessionKey, OrderSessionRow, OrderSessions, Orders, PaidSessionKey, PaidSessionRow,
+    PaidSessions, purchase_ref, session_ref,
 };
 
+use super::refunds;
 use super::sufficiency::{self, Due, Payment};
 use super::{Claim, CreateOrder, Outcome, PurgeOrders, RecordDeposits, Refusal, Replay, Session, Settle};
 
@@ -23,6 +24,7 @@ pub(super) fn plan_creation(command: &CreateOrder, plan: &mut Plan) {
 pub(super) fn plan_payment(order: OrderRef, plan: &mut Plan) {
     self::plan(order, plan);
     plan.group::<OrderDeposits>(OrderDeposits::BY_ORDER, &order);
+    plan.group::<OrderRefunds>(OrderRefunds::BY_ORDER, &order);
 }
 
 pub(super) fn plan_deposits(command: &RecordDeposits, plan: &mut Plan) {
@@ -54,7 +56,7 @@ pub(super) fn plan_purge(command: &PurgeOrders, plan: &mut Plan) {
     }
 }
 
-fn order(rows: &WorkingSet, order: OrderRef) -> Result<&OrderRow, Refusal> {
+pub(super) fn order(rows: &WorkingSet, order: OrderRef) -> Result<&OrderRow, Refusal> {
     rows.get::<Orders>(&OrderKey { order }).ok_or(Refusal::OrderUnknown)
 }
 
@@ -148,7 +150,8 @@ pub(super) fn settle(rows: &mut WorkingSet, command: &Settle, now: Timestamp) ->
                 wire_fee: row.wire_fee,
             })
             .collect();
-        sufficiency::check(&due, &payments)?;
+        let refunded = refunds::refunded(rows, command.order)?;
+        sufficiency::check(&due, &payments, refunded)?;
         let row = OrderRow { paid: Some(now), ..known.clone() };
         rows.update::<Orders>(&OrderKey { order: command.order }, row);
     }
@@ -196,6 +199,8 @@ pub(super) fn purge(rows: &mut WorkingSet, command: &PurgeOrders) -> Result<Outc
             keys(rows.group::<OrderSessions>(OrderSessions::BY_ORDER, order));
         let purchases: Vec<PaidSessionKey> = keys(rows.group::<PaidSessions>(PaidSessions::BY_ORDER, order));
         purchases.iter().for_each(|key| rows.delete::<PaidSessions>(key));
+        let refunds: Vec<OrderRefundKey> = keys(rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, order));
+        refunds.iter().for_each(|key| rows.delete::<OrderRefunds>(key));
         deposits.iter().for_each(|key| rows.delete::<OrderDeposits>(key));
         sessions.iter().for_each(|key| rows.delete::<OrderSessions>(key));
         rows.delete::<Orders>(&key);

@@ -40,6 +40,9 @@ pub enum Insufficient {
     /// The amount is not paid.
     #[error("the coins do not pay the amount")]
     Payment,
+    /// The amount was paid, but refunds took some of it.
+    #[error("refunds reduced what was paid")]
+    Refunded,
     /// A sum is too large.
     #[error("the amounts are too large")]
     Overflow,
@@ -53,16 +56,17 @@ impl Insufficient {
             Self::FeesExceedPayment => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_FEES_EXCEED_PAYMENT,
             Self::DueToFees => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_INSUFFICIENT_DUE_TO_FEES,
             Self::Payment => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_PAYMENT_INSUFFICIENT,
+            Self::Refunded => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_REDUCED_BY_REFUNDS,
             Self::Overflow => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW,
         }
     }
 }
 
-/// Checks that coins pay an order.
+/// Checks that coins, less what was refunded, pay an order.
 ///
 /// # Errors
 /// Why they do not.
-pub fn check(due: &Due, coins: &[Payment]) -> Result<(), Insufficient> {
+pub fn check(due: &Due, coins: &[Payment], refunded: Money) -> Result<(), Insufficient> {
     let overflow = |_: AmountError| Insufficient::Overflow;
     if coins.iter().any(|coin| coin.amount < coin.deposit_fee) {
         return Err(Insufficient::FeesExceedPayment);
@@ -81,8 +85,10 @@ pub fn check(due: &Due, coins: &[Payment]) -> Result<(), Insufficient> {
         .map_err(overflow)?;
     let fees = fees.checked_add(customers).map_err(overflow)?;
     let needed = due.amount.checked_add(beyond(fees, due.max_fee)).map_err(overflow)?;
-    if paid >= needed {
+    if beyond(paid, refunded) >= needed {
         Ok(())
+    } else if paid >= needed {
+        Err(Insufficient::Refunded)
     } else if paid >= due.amount {
         Err(Insufficient::DueToFees)
     } else {
@@ -101,6 +107,10 @@ mod tests {
     fn coin(exchange_url: &str, amount: &str, deposit_fee: &str, wire_fee: &str) -> Payment {
         let exchange_url = exchange_url.to_owned();
         Payment { exchange_url, amount: m(amount), deposit_fee: m(deposit_fee), wire_fee: m(wire_fee) }
+    }
+
+    fn check(due: &Due, coins: &[Payment]) -> Result<(), Insufficient> {
+        super::check(due, coins, Money::ZERO)
     }
 
     #[test]
@@ -129,6 +139,9 @@ mod tests {
         assert_eq!(check(&due("0", "0", 1), &two), Err(Insufficient::DueToFees));
         let nothing = Due { amount: Money::ZERO, ..due("0", "0", 1) };
         assert_eq!(check(&nothing, &[]), Ok(()));
+        let dear = Due { amount: m("5"), ..due("1", "1", 1) };
+        let coins = [coin("a", "5", "0", "0")];
+        assert_eq!(super::check(&dear, &coins, m("0.01")), Err(Insufficient::Refunded));
         let much = Due { amount: Money::MAX, ..due("0", "0", 1) };
         let max = Payment { amount: Money::MAX, ..coin("a", "1", "0.1", "0") };
         assert_eq!(check(&much, &[max.clone(), max]), Err(Insufficient::Overflow));

@@ -4,6 +4,7 @@
 mod common;
 mod instances;
 mod orders;
+mod refunds;
 mod rules;
 mod status;
 mod wallets;

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_engine::Batcher;
 use batzen_merchant::rules::{
-    ChangeInstance, Claim, Command, CreateInstance, CreateOrder, DeleteInstance, MerchantRules, NewAccount,
-    PurgeOrders, RecordDeposits, Refusal, Replay, Session, Settle,
+    Abort, ApproveRefund, ChangeInstance, Claim, Command, CreateInstance, CreateOrder, DeleteInstance,
+    Insufficient, MerchantRules, NewAccount, PurgeOrders, RecordDeposits, Refusal, Replay, Session, Settle,
 };
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
 use batzen_tables::merchant::{
-    InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderRow, OrderSessions,
-    Orders, PaidSessionKey, PaidSessions, order_ref, purchase_ref,
+    InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderRefunds, OrderRow,
+    OrderSessions, Orders, PaidSessionKey, PaidSessions, order_ref, purchase_ref,
 };
 use proptest::prelude::*;
 
@@ -33,6 +33,8 @@ enum Step {
     Deposit { shop: u8, id: u8, nonce: u8, coins: Vec<u8> },
     Settle { shop: u8, id: u8, session: Option<u8> },
     Replay { shop: u8, id: u8, session: u8 },
+    ApproveRefund { shop: u8, id: u8, total: u64, is_allowed: bool },
+    Abort { shop: u8, id: u8, coins: Vec<u8> },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -45,11 +47,15 @@ fn step() -> impl Strategy<Value = Step> {
         1 => shop.prop_map(|shop| Step::Purge { shop }),
         4 => (order(), 0..2_u8).prop_map(|((shop, id), request)| Step::Order { shop, id, request }),
         4 => (order(), 0..2_u8).prop_map(|((shop, id), nonce)| Step::Claim { shop, id, nonce }),
-        4 => (order(), 0..2_u8, prop::collection::vec(1..3_u8, 0..3))
+        4 => (order(), 0..2_u8, prop::collection::vec(1..4_u8, 0..3))
             .prop_map(|((shop, id), nonce, coins)| Step::Deposit { shop, id, nonce, coins }),
         4 => (order(), prop::option::of(few.clone()))
             .prop_map(|((shop, id), session)| Step::Settle { shop, id, session }),
         2 => (order(), id).prop_map(|((shop, id), session)| Step::Replay { shop, id, session }),
+        3 => (order(), 0..5_u64, prop::bool::weighted(0.8))
+            .prop_map(|((shop, id), total, is_allowed)| Step::ApproveRefund { shop, id, total, is_allowed }),
+        1 => (order(), prop::collection::vec(1..4_u8, 0..3))
+            .prop_map(|((shop, id), coins)| Step::Abort { shop, id, coins }),
     ]
 }
 
@@ -119,6 +125,7 @@ fn order_row(shop: u8, id: u8, request: u8, row_id: u64) -> OrderRow {
         nonce: None,
         h_contract: None,
         paid: None,
+        refund_approved: Money::ZERO,
     }
 }
 
@@ -143,6 +150,32 @@ struct Order {
     coins: BTreeSet<u8>,
     is_paid: bool,
     sessions: BTreeSet<u8>,
+    /// Coins that were given up.
+    aborted: BTreeSet<u8>,
+    /// What the shop approved: the coin and the amount of each part.
+    approved: Vec<(u8, u64)>,
+}
+
+impl Order {
+    /// What was refunded of a coin.
+    fn refunded(&self, coin: u8) -> u64 {
+        let aborted = if self.aborted.contains(&coin) { u64::from(coin) } else { 0 };
+        aborted + self.approved.iter().filter(|(of, _)| *of == coin).map(|(_, amount)| amount).sum::<u64>()
+    }
+
+    /// What the coins are worth, refunded or not.
+    fn deposited(&self) -> u64 {
+        self.coins.iter().map(|coin| u64::from(*coin)).sum()
+    }
+
+    /// What is left of a coin.
+    fn left(&self, coin: u8) -> u64 {
+        u64::from(coin) - self.refunded(coin)
+    }
+
+    fn approved(&self) -> u64 {
+        self.approved.iter().map(|(_, amount)| amount).sum()
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -259,9 +292,12 @@ impl Model {
                 if known.nonce.is_none() {
                     return Err(Refusal::Unpaid);
                 }
-                let sum: u64 = known.coins.iter().map(|coin| u64::from(*coin)).sum();
-                if !known.is_paid && sum < PRICE {
-                    return Err(Refusal::Insufficient(batzen_merchant::rules::Insufficient::Payment));
+                let left: u64 = known.coins.iter().map(|coin| known.left(*coin)).sum();
+                if !known.is_paid && known.deposited() < PRICE {
+                    return Err(Refusal::Insufficient(Insufficient::Payment));
+                }
+                if !known.is_paid && left < PRICE {
+                    return Err(Refusal::Insufficient(Insufficient::Refunded));
                 }
                 known.is_paid = true;
                 if let Some(session) = session {
@@ -275,6 +311,34 @@ impl Model {
                     return Err(Refusal::Unpaid);
                 }
                 self.bind(shop, id, session);
+                Ok(())
+            }
+            Step::ApproveRefund { shop, id, total, is_allowed } => {
+                let known = self.orders.get_mut(&(shop, id)).ok_or(Refusal::OrderUnknown)?;
+                let mut more = total.saturating_sub(known.approved());
+                let left: u64 = known.coins.iter().map(|coin| known.left(*coin)).sum();
+                match (known.is_paid, total > PRICE || more > left) {
+                    (false, _) => return Err(Refusal::Unpaid),
+                    (true, true) => return Err(Refusal::RefundInconsistent),
+                    (true, false) if more > 0 && !is_allowed => return Err(Refusal::RefundNotAllowed),
+                    (true, false) => {}
+                }
+                // All deposits are of the same time, so the coins' keys decide.
+                for coin in known.coins.clone() {
+                    let amount = known.left(coin).min(more);
+                    if amount > 0 {
+                        known.approved.push((coin, amount));
+                        more -= amount;
+                    }
+                }
+                Ok(())
+            }
+            Step::Abort { shop, id, ref coins } => {
+                let known = self.orders.get_mut(&(shop, id)).ok_or(Refusal::OrderUnknown)?;
+                if known.is_paid {
+                    return Err(Refusal::Paid);
+                }
+                known.aborted.extend(coins);
                 Ok(())
             }
         }
@@ -332,6 +396,18 @@ fn command(step: &Step, turn: u8) -> Command {
             session: session(number),
         }
         .into(),
+        Step::ApproveRefund { shop, id, total, is_allowed } => ApproveRefund {
+            order: order_ref(&shop_id(shop), &id.to_string()),
+            total: money(total),
+            reason: "broken".to_owned(),
+            since: Timestamp::ZERO,
+            until: if is_allowed { Timestamp::NEVER } else { Timestamp::ZERO },
+        }
+        .into(),
+        Step::Abort { shop, id, ref coins } => {
+            let coins = coins.iter().map(|coin| (deposit(*coin).0, money((*coin).into()))).collect();
+            Abort { order: order_ref(&shop_id(shop), &id.to_string()), coins }.into()
+        }
     }
 }
 
@@ -376,6 +452,16 @@ fn compare(store: &Store, model: &Model) {
         assert_eq!(coins.len(), order.coins.len());
         let sessions = store.lookup::<OrderSessions>(OrderSessions::BY_ORDER, &reference).unwrap();
         assert_eq!(sessions.len(), order.sessions.len());
+        assert_eq!(row.refund_approved, money(order.approved()));
+        let refunds = store.lookup::<OrderRefunds>(OrderRefunds::BY_ORDER, &reference).unwrap();
+        let mut refunds: Vec<_> =
+            refunds.into_iter().map(|found| (found.key.coin_pub, found.row.amount)).collect();
+        let aborted = order.aborted.iter().map(|coin| (*coin, u64::from(*coin)));
+        let expected = aborted.chain(order.approved.iter().copied());
+        let mut expected: Vec<_> = expected.map(|(coin, amount)| (deposit(coin).0, money(amount))).collect();
+        refunds.sort();
+        expected.sort();
+        assert_eq!(refunds, expected);
     }
     assert_eq!(store.count::<PaidSessions>().unwrap(), model.bought.len() as u64);
     for ((shop, number), id) in &model.bought {

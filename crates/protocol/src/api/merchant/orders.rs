@@ -127,7 +127,7 @@ pub struct PaidOrder {
     /// Problems of tracking.
     pub wire_reports: Vec<Value>,
     /// The steps of refunds.
-    pub refund_details: Vec<Value>,
+    pub refund_details: Vec<RefundDetail>,
     /// The page for the customer.
     pub order_status_url: String,
 }
@@ -188,4 +188,35 @@ pub struct ContractExchange {
     pub url: String,
     /// Its master key.
     pub master_pub: EddsaPublicKey,
+}
+
+/// `POST private/orders/$ORDER_ID/refund`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApproveRefundRequest {
+    /// What is to be refunded in total, earlier refunds included.
+    pub refund: Amount,
+    /// Why.
+    pub reason: String,
+}
+
+/// Answer to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ApproveRefundResponse {
+    /// What the wallet opens.
+    pub taler_refund_uri: String,
+    /// Hash of the contract.
+    pub h_contract: HashCode,
+}
+
+/// An approved refund of an order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RefundDetail {
+    /// Why.
+    pub reason: String,
+    /// When it was approved.
+    pub timestamp: Timestamp,
+    /// Whether the wallet has not taken all of it.
+    pub pending: bool,
+    /// The amount.
+    pub amount: Amount,
 }

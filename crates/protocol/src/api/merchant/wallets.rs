@@ -6,8 +6,8 @@ use batzen_crypto::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Amount;
 use crate::limits::{ARRAY_READ_MAX, array};
+use crate::{Amount, Timestamp};
 
 /// `POST orders/$ORDER_ID/claim`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -117,4 +117,94 @@ pub struct OrderPaid {
     /// What the customer gets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fulfillment_url: Option<String>,
+}
+
+/// `POST orders/$ORDER_ID/refund`: the wallet picks up what the shop has approved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PickUpRefundRequest {
+    /// Hash of the contract.
+    pub h_contract: HashCode,
+}
+
+/// Answer to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PickUpRefundResponse {
+    /// What was approved in total.
+    pub refund_amount: Amount,
+    /// The refunds, one for each coin and approval.
+    pub refunds: Vec<RefundEntry>,
+    /// The shop's key.
+    pub merchant_pub: EddsaPublicKey,
+    /// Hash of the contract, which older wallets expect.
+    pub h_contract: HashCode,
+}
+
+/// A refund of a coin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RefundEntry {
+    /// What the exchange says.
+    #[serde(flatten)]
+    pub result: RefundResult,
+    /// Distinguishes the refunds of a coin.
+    pub rtransaction_id: u64,
+    /// The coin.
+    pub coin_pub: EddsaPublicKey,
+    /// The amount, refund fee included.
+    pub refund_amount: Amount,
+    /// When the shop approved it.
+    pub execution_time: Timestamp,
+}
+
+/// What an exchange says about a refund.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum RefundResult {
+    /// The coin has its value back.
+    Success {
+        /// 200.
+        exchange_status: u16,
+        /// `EXCHANGE_CONFIRM_REFUND`.
+        exchange_sig: EddsaSignature,
+        /// Signing key.
+        exchange_pub: EddsaPublicKey,
+    },
+    /// It has not, or not yet.
+    Failure {
+        /// The exchange's HTTP status; 502 if it did not answer.
+        exchange_status: u16,
+        /// The exchange's error code.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        exchange_code: Option<u32>,
+        /// The exchange's answer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        exchange_reply: Option<Value>,
+    },
+}
+
+/// `POST orders/$ORDER_ID/abort`: the wallet gives up a payment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AbortRequest {
+    /// Hash of the contract.
+    pub h_contract: HashCode,
+    /// The coins that may have been deposited.
+    #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
+    pub coins: Vec<AbortCoin>,
+}
+
+/// A coin of an aborted payment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AbortCoin {
+    /// The coin.
+    pub coin_pub: EddsaPublicKey,
+    /// Its contribution.
+    pub contribution: Amount,
+    /// Its exchange.
+    pub exchange_url: String,
+}
+
+/// Answer to an abort.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AbortResponse {
+    /// For each coin, in the order of the request, what the exchange says.
+    pub refunds: Vec<RefundResult>,
 }
