@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use batzen_engine::{Plan, WorkingSet};
-use batzen_protocol::Timestamp;
+use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, InstanceKey, InstanceRow, Instances, Orders,
 };
@@ -69,6 +69,8 @@ pub(super) fn create(
     Ok(Outcome::Done)
 }
 
+const SECOND: Duration = Duration::from_micros(1_000_000);
+
 /// Activates exactly these accounts. Known ones keep their salt, since contracts name its hash.
 fn set_accounts(rows: &mut WorkingSet, id: &String, accounts: &[NewAccount], now: Timestamp) {
     let known: Vec<(InstanceAccountKey, InstanceAccountRow)> = rows
@@ -82,15 +84,20 @@ fn set_accounts(rows: &mut WorkingSet, id: &String, accounts: &[NewAccount], now
             rows.update::<InstanceAccounts>(key, InstanceAccountRow { active, ..row.clone() });
         }
     }
+    // Each has a second of its own, so that accounts keep the order in which the shop named them: orders use the first.
+    let mut next =
+        known.iter().map(|(_, row)| row.added.saturating_add(SECOND)).max().unwrap_or(now).max(now);
     for (n, NewAccount { payto_uri, salt, h_wire }) in accounts.iter().enumerate() {
         let is_known = known.iter().any(|(_, row)| row.payto_uri == *payto_uri)
             || accounts[..n].iter().any(|earlier| earlier.payto_uri == *payto_uri);
         if !is_known {
             let key = InstanceAccountKey { instance: id.clone(), h_wire: *h_wire };
             let (payto_uri, salt) = (payto_uri.clone(), *salt);
+            let added = next;
+            next = next.saturating_add(SECOND);
             rows.insert::<InstanceAccounts>(
                 &key,
-                InstanceAccountRow { payto_uri, salt, active: true, added: now },
+                InstanceAccountRow { payto_uri, salt, active: true, added },
             );
         }
     }

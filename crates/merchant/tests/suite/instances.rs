@@ -140,3 +140,20 @@ async fn every_shop_has_its_own_token() {
     );
     backend.end().await;
 }
+
+#[tokio::test]
+async fn orders_use_the_account_that_the_shop_named_first() {
+    let backend = Backend::start().await;
+    for n in 0..8 {
+        let id = format!("shop{n}");
+        let mut wish = shop(&id, None);
+        let uri = |m: u8| format!("payto://x-taler-bank/localhost/{m}?receiver-name=books");
+        wish["payto_uris"] = json!([uri(1), uri(0), uri(2)]);
+        assert_eq!(backend.post("management/instances", &wish).await.status, 204);
+        let shown: Value = backend.get(&format!("management/instances/{id}")).await.ok().unwrap();
+        let accounts = shown["accounts"].as_array().unwrap();
+        let found: Vec<&Value> = accounts.iter().map(|account| &account["payto_uri"]).collect();
+        assert_eq!(found, [&json!(uri(1)), &json!(uri(0)), &json!(uri(2))]);
+    }
+    backend.end().await;
+}
