@@ -26,8 +26,10 @@ const FRESH: StdDuration = StdDuration::from_secs(3_600);
 const FORCED_PAUSE: StdDuration = StdDuration::from_secs(1);
 /// The maximum number of exchanges of which something is kept: wallets name any URL.
 const EXCHANGES_MAX: usize = 256;
-/// The largest answer of an exchange, in bytes.
-const REPLY_BYTES_MAX: usize = 16 << 20;
+/// The largest `/keys` or `/wire` of an exchange, in bytes.
+const KEYS_BYTES_MAX: usize = 16 << 20;
+/// The largest answer of an exchange about a coin, in bytes. The history of a coin is the longest of them.
+const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// A denomination.
 #[derive(Clone, Debug)]
@@ -102,8 +104,10 @@ impl From<ClientError> for ExchangeError {
 
 /// All exchanges.
 pub struct Exchanges {
-    /// For requests to them.
+    /// For requests about coins.
     pub client: Client,
+    /// For `/keys` and `/wire`, which are longer.
+    keys_client: Client,
     currency: Currency,
     trusted: Vec<TrustedExchange>,
     known: Mutex<HashMap<String, Arc<Exchange>>>,
@@ -115,12 +119,13 @@ impl Exchanges {
     /// # Errors
     /// When the HTTP client cannot be made.
     pub fn new(currency: Currency, trusted: Vec<TrustedExchange>) -> Result<Self, ClientError> {
-        let options = ClientOptions {
-            timeout: EXCHANGE_TIMEOUT,
-            max_reply_bytes: REPLY_BYTES_MAX,
-            ..ClientOptions::default()
+        let client = |max_reply_bytes| {
+            let options =
+                ClientOptions { timeout: EXCHANGE_TIMEOUT, max_reply_bytes, ..ClientOptions::default() };
+            Client::new(&options)
         };
-        Ok(Self { client: Client::new(&options)?, currency, trusted, known: Mutex::default() })
+        let (client, keys_client) = (client(REPLY_BYTES_MAX)?, client(KEYS_BYTES_MAX)?);
+        Ok(Self { client, keys_client, currency, trusted, known: Mutex::default() })
     }
 
     /// The exchanges that contracts name.
@@ -163,8 +168,8 @@ impl Exchanges {
     }
 
     async fn fetch(&self, url: &str) -> Result<Exchange, ExchangeError> {
-        let keys: KeysResponse = read(&self.client.get_json(format!("{url}keys")).await?)?;
-        let wire: WireResponse = read(&self.client.get_json(format!("{url}wire")).await?)?;
+        let keys: KeysResponse = read(&self.keys_client.get_json(format!("{url}keys")).await?)?;
+        let wire: WireResponse = read(&self.keys_client.get_json(format!("{url}wire")).await?)?;
         let currency = self.currency;
         // Thousands of signatures take a while.
         let verified = tokio::task::spawn_blocking(move || verify(keys, wire, currency)).await;
@@ -225,6 +230,15 @@ fn verify(keys: KeysResponse, wire: WireResponse, currency: Currency) -> Result<
         wire_fees: wire.fees.into_iter().collect(),
         fetched: Instant::now(),
     })
+}
+
+/// Whether a wallet may name this base URL: what is asked of the exchange is appended to it, so it must not end in a
+/// query or in the middle of a name.
+#[must_use]
+pub fn is_base_url(url: &str) -> bool {
+    (url.starts_with("http://") || url.starts_with("https://"))
+        && url.ends_with('/')
+        && !url.contains(['?', '#'])
 }
 
 /// The error of a request whose answer is not known.

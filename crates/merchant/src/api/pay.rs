@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use super::refunds::OrderMoney;
 use super::wallets::session;
 use super::{Answer, Service, Shop, body, refused};
-use crate::exchanges::{Denom, Exchange, ExchangeError, is_transient};
+use crate::exchanges::{Denom, Exchange, ExchangeError, is_base_url, is_transient};
 use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Settle};
 
 /// The maximum number of coins in a payment.
@@ -156,7 +156,7 @@ impl Service {
         }
         let mut ready = Vec::new();
         for (url, coins) in by_exchange {
-            if !(url.starts_with("http://") || url.starts_with("https://")) || !url.ends_with('/') {
+            if !is_base_url(&url) {
                 return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "exchange_url"));
             }
             let knows =
@@ -245,10 +245,10 @@ impl Service {
             let answer = self.deposit_one(contract, &coin).await;
             (coin, answer)
         }));
-        let answers: Vec<_> = answers.buffer_unordered(DEPOSITS_AT_ONCE).collect().await;
+        let mut answers = std::pin::pin!(answers.buffer_unordered(DEPOSITS_AT_ONCE));
         let mut deposits = Vec::new();
-        let mut problems = Vec::new();
-        for (coin, answer) in answers {
+        let mut problem: Option<Response> = None;
+        while let Some((coin, answer)) = answers.next().await {
             match answer {
                 Ok(DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. }) => {
                     let row = OrderDepositRow {
@@ -263,7 +263,12 @@ impl Service {
                     };
                     deposits.push((coin.coin_pub, row));
                 }
-                Err(problem) => problems.push(problem),
+                // What goes away by itself gives way to the others, about which the wallet can do something.
+                Err(other) => {
+                    if problem.as_ref().is_none_or(|problem| problem.status >= 500 && other.status < 500) {
+                        problem = Some(other);
+                    }
+                }
             }
         }
         if !deposits.is_empty() {
@@ -272,9 +277,7 @@ impl Service {
             let recorded = self.execute(record).await?;
             recorded.map_err(|refusal| refused(&refusal, &contract.row.order_id))?;
         }
-        // What goes away by itself is reported last: the wallet can do something about the others.
-        problems.sort_by_key(|problem| problem.status >= 500);
-        problems.into_iter().next().map_or(Ok(()), Err)
+        problem.map_or(Ok(()), Err)
     }
 
     async fn deposit_one(

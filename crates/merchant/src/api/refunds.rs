@@ -23,6 +23,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 
 use super::{Answer, Service, Shop, body, refused};
+use crate::exchanges::is_base_url;
 use crate::rules::{ABORTED, Abort, ApproveRefund, Coins, RecordRefund, Refusal};
 use crate::urls;
 
@@ -32,6 +33,8 @@ const COINS_MAX: usize = 1_024;
 const REFUNDS_AT_ONCE: usize = 16;
 /// The longest reason of a refund, in bytes.
 const REASON_BYTES_MAX: usize = 2_048;
+/// The longest answer of an exchange that the wallet gets to see, in bytes: it may be one of a thousand.
+const SHOWN_BYTES_MAX: usize = 16 << 10;
 /// What is said instead of the status of an exchange that did not answer.
 const NO_ANSWER: u16 = 502;
 
@@ -233,6 +236,9 @@ impl Service {
         if coins.len() > COINS_MAX || distinct.len() != coins.len() {
             return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
         }
+        if !coins.iter().all(|coin| is_base_url(&coin.exchange_url)) {
+            return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "exchange_url"));
+        }
         let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, "contribution");
         let amount = |coin: &AbortCoin| coin.contribution.money_in(self.config.currency).map_err(other);
         let given: Result<Vec<_>, Response> =
@@ -304,7 +310,7 @@ impl Service {
             return RefundResult::Failure {
                 exchange_status: reply.status,
                 exchange_code: code.and_then(|code| u32::try_from(code).ok()),
-                exchange_reply: body,
+                exchange_reply: body.filter(|_| reply.body.len() <= SHOWN_BYTES_MAX),
             };
         }
         let malformed = failed(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED);

@@ -62,6 +62,12 @@ async fn payments_are_given_up_before_they_are_complete() {
     let abort = |coins: Value| json!({ "h_contract": claimed.h_contract, "coins": coins });
     is_error(&backend.post(&path, &abort(json!([]))).await, 400, 2256);
     is_error(&backend.post(&path, &abort(json!([coin(1), coin(1)]))).await, 400, 26);
+    // Nobody makes the backend ask for other things than an exchange's.
+    for url in ["http://localhost:1", "http://localhost:1/admin?x=/", "http://localhost:1/#/", "file:///"] {
+        let mut bad = coin(1);
+        bad["exchange_url"] = json!(url);
+        is_error(&backend.post(&path, &abort(json!([bad]))).await, 400, 26);
+    }
     // The exchange is not there: the wallet may ask again.
     for coins in [json!([coin(2), coin(1)]), json!([coin(1)])] {
         let answer: Value = backend.post(&path, &abort(coins.clone())).await.ok().unwrap();
