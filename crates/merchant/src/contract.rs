@@ -258,6 +258,7 @@ mod tests {
             refund_delay,
             payment_target: None,
             inventory_products: None,
+            lock_uuids: None,
             create_token: None,
         };
         let payto = PaytoUri::parse("payto://x-taler-bank/localhost/shop").unwrap();

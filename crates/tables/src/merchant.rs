@@ -1,4 +1,5 @@
-//! The merchant's tables: instances, their accounts, orders, deposits, and which sessions have paid.
+//! The merchant's tables: instances, their accounts, orders, deposits, and which sessions have paid; in modules of their
+//! own stock, transfers, tips, and the rest.
 //!
 //! All amounts are in the one currency of the backend. What belongs to an order begins with its reference, which is
 //! computed from the instance and the order's id, so that it is in one shard.
@@ -13,11 +14,33 @@
 //! | `order_sessions` | order reference, session | order reference |
 //! | `paid_sessions` | session and fulfillment URL | order reference |
 //! | `order_refunds` | order reference, coin, number | order reference |
+//! | `products` | instance, product | instance and product, in order |
+//! | `product_locks` | lock reference, product | lock reference; end, in order |
+//! | `transfers` | transfer reference | instance and row id, in order |
+//! | `order_wires` | order reference, coin | order reference; transfer |
+//! | `account_kycs` | instance, account hash, exchange | instance |
+//! | `tip_reserves` | reserve | instance |
+//! | `tips` | tip | instance and row id, in order; reserve |
+//! | `tip_pickups` | tip, hash of the planchets | tip |
+//! | `webhooks` | instance, hook | instance |
+//! | `pending_webhooks` | instance, event | instance; next attempt, in order |
+//! | `templates` | instance, template | instance |
+//! | `access_tokens` | instance, token hash | instance |
+
+mod extras;
+mod stock;
+mod tips;
+mod transfers;
+
+pub use extras::*;
+pub use stock::*;
+pub use tips::*;
+pub use transfers::*;
 
 use batzen_crypto::hash::sha512_parts;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt};
 use batzen_protocol::{Duration, Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, List, Table, TableDef, record};
 
 /// Every table of the merchant, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -29,6 +52,18 @@ pub const ALL: &[&TableDef] = &[
     OrderSessions::DEF,
     PaidSessions::DEF,
     OrderRefunds::DEF,
+    Products::DEF,
+    ProductLocks::DEF,
+    Transfers::DEF,
+    OrderWires::DEF,
+    AccountKycs::DEF,
+    TipReserves::DEF,
+    Tips::DEF,
+    TipPickups::DEF,
+    Webhooks::DEF,
+    PendingWebhooks::DEF,
+    Templates::DEF,
+    AccessTokens::DEF,
 ];
 
 /// Identifies an order among those of all instances.
@@ -243,6 +278,21 @@ record! {
         pub paid: Option<Timestamp>,
         /// What the shop has approved for refunds in total.
         pub refund_approved: Money,
+        /// Whether the shop has reported transfers of all that its coins are worth.
+        pub wired: bool,
+        /// The products from the inventory.
+        pub products: List<String>,
+        /// Units of each of `products`.
+        pub quantities: List<u64>,
+        /// Whether these units are locked in the inventory, since the order may yet be paid.
+        pub holds_stock: bool,
+    }
+}
+
+impl OrderRow {
+    /// The products from the inventory, and how many units of each.
+    pub fn stock(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.products.0.iter().map(String::as_str).zip(self.quantities.0.iter().copied())
     }
 }
 
@@ -252,6 +302,10 @@ pub struct Orders;
 impl Orders {
     /// By instance, then row id.
     pub const BY_ROW: u8 = 1;
+    /// By contract.
+    pub const BY_CONTRACT: u8 = 2;
+    /// Orders that hold stock, by the end of their offer.
+    pub const BY_END: u8 = 3;
 
     /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
     /// share.
@@ -266,10 +320,11 @@ impl Orders {
 }
 
 impl Table for Orders {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(403, "orders")
-        .updated()
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Ordered)]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(403, "orders").updated().shard(32).indexed(&[
+        IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Ordered),
+        IndexDef::new(Self::BY_CONTRACT, "by_contract", IndexKind::Hash),
+        IndexDef::new(Self::BY_END, "by_end", IndexKind::Ordered),
+    ]);
     type Key = OrderKey;
     type Row = OrderRow;
 
@@ -278,6 +333,12 @@ impl Table for Orders {
             row.instance.encode(bytes);
             row.row_id.encode(bytes);
         });
+        if let Some(h_contract) = &row.h_contract {
+            out.add(Self::BY_CONTRACT, h_contract);
+        }
+        if row.holds_stock {
+            out.add(Self::BY_END, &row.pay_deadline);
+        }
     }
 }
 
@@ -475,6 +536,8 @@ mod tests {
             session_ref("ab"),
             purchase_ref("a", "b", "c"),
             purchase_ref("a", "c", "b"),
+            lock_ref("a", "b"),
+            transfer_ref("a", "b", "c"),
         ];
         for (n, one) in all.iter().enumerate() {
             assert!(!all[..n].contains(one), "{n}");

@@ -11,7 +11,7 @@ use batzen_protocol::api::merchant::{
 };
 use batzen_protocol::canonical::to_canonical;
 use batzen_protocol::{ErrorCode, Money, PaytoUri, Timestamp};
-use batzen_store::{Found, Store};
+use batzen_store::{Found, List, Store};
 use batzen_tables::merchant::{OrderRow, Orders, order_ref};
 use serde_json::{Value, json};
 
@@ -144,6 +144,10 @@ impl Service {
             h_contract: None,
             paid: None,
             refund_approved: Money::ZERO,
+            wired: false,
+            products: List::default(),
+            quantities: List::default(),
+            holds_stock: false,
         };
         match self.execute(CreateOrder { order: order_ref(&shop.id, &order_id), row }).await? {
             Ok(row) => {

@@ -11,8 +11,8 @@ use batzen_merchant::rules::{
     Insufficient, MerchantRules, NewAccount, PurgeOrders, RecordDeposits, Refusal, Replay, Session, Settle,
 };
 use batzen_protocol::{Duration, Money, Timestamp};
-use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
+use batzen_store::{List, Store};
 use batzen_tables::merchant::{
     InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderRefunds, OrderRow,
     OrderSessions, Orders, PaidSessionKey, PaidSessions, order_ref, purchase_ref,
@@ -126,6 +126,10 @@ fn order_row(shop: u8, id: u8, request: u8, row_id: u64) -> OrderRow {
         h_contract: None,
         paid: None,
         refund_approved: Money::ZERO,
+        wired: false,
+        products: List::default(),
+        quantities: List::default(),
+        holds_stock: false,
     }
 }
 

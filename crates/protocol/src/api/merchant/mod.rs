@@ -1,11 +1,19 @@
 //! The merchant backend's interfaces: for wallets, for the shop's own programs, and for administrators.
 
+mod extras;
 mod instances;
 mod orders;
+mod stock;
+mod tips;
+mod transfers;
 mod wallets;
 
+pub use extras::*;
 pub use instances::*;
 pub use orders::*;
+pub use stock::*;
+pub use tips::*;
+pub use transfers::*;
 pub use wallets::*;
 
 use serde::{Deserialize, Serialize};

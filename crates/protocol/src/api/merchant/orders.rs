@@ -4,6 +4,7 @@ use batzen_crypto::{EddsaPublicKey, HashCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::{InventoryProduct, WireDetail, WireReport};
 use crate::{Amount, Duration, Timestamp};
 
 /// `POST private/orders`.
@@ -17,9 +18,12 @@ pub struct CreateOrderRequest {
     /// The wire method of the account to pay to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payment_target: Option<String>,
-    /// Products of the inventory. Refused if there are any: the inventory does not exist.
+    /// Products of the inventory, which are added to the contract's products.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub inventory_products: Option<Vec<Value>>,
+    pub inventory_products: Option<Vec<InventoryProduct>>,
+    /// Locks of products that the order replaces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock_uuids: Option<Vec<String>>,
     /// Whether only those who know a token may claim the order; by default yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create_token: Option<bool>,
@@ -123,9 +127,9 @@ pub struct PaidOrder {
     /// The contract.
     pub contract_terms: Value,
     /// Transfers of the exchange.
-    pub wire_details: Vec<Value>,
+    pub wire_details: Vec<WireDetail>,
     /// Problems of tracking.
-    pub wire_reports: Vec<Value>,
+    pub wire_reports: Vec<WireReport>,
     /// The steps of refunds.
     pub refund_details: Vec<RefundDetail>,
     /// The page for the customer.
@@ -167,6 +171,9 @@ pub struct ContractTerms {
     pub wire_method: String,
     /// The exchanges that the shop accepts.
     pub exchanges: Vec<ContractExchange>,
+    /// The auditors whose exchanges the shop accepts.
+    #[serde(default)]
+    pub auditors: Vec<ContractAuditor>,
     /// What the customer gets.
     #[serde(default)]
     pub fulfillment_url: Option<String>,
@@ -188,6 +195,17 @@ pub struct ContractExchange {
     pub url: String,
     /// Its master key.
     pub master_pub: EddsaPublicKey,
+}
+
+/// An auditor in a contract.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ContractAuditor {
+    /// Its name.
+    pub name: String,
+    /// Its key.
+    pub auditor_pub: EddsaPublicKey,
+    /// Its base URL.
+    pub url: String,
 }
 
 /// `POST private/orders/$ORDER_ID/refund`.

@@ -1,0 +1,188 @@
+//! Transfers of exchanges to shops, the coins that they pay for, and identifications that exchanges ask for.
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, Wtid};
+use batzen_protocol::{Money, Timestamp};
+use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+
+use super::{OrderRef, reference};
+
+/// Identifies a transfer among those of all instances.
+pub type TransferRef = ShortHash;
+
+/// The reference of a transfer to an instance: an exchange chooses each `wtid` once.
+#[must_use]
+pub fn transfer_ref(instance: &str, exchange_url: &str, wtid: &str) -> TransferRef {
+    reference("batzen-merchant-transfer", &[instance, exchange_url, wtid])
+}
+
+record! {
+    /// Identifies a transfer.
+    pub key struct TransferKey {
+        /// The transfer.
+        pub transfer: TransferRef,
+    }
+}
+
+record! {
+    /// A transfer that the shop has seen at its bank, or that an exchange says it made.
+    pub struct TransferRow {
+        /// The instance.
+        pub instance: String,
+        /// Its number in lists: larger for later transfers.
+        pub row_id: u64,
+        /// The exchange.
+        pub exchange_url: String,
+        /// The transfer's subject.
+        pub wtid: Wtid,
+        /// The account that got the money.
+        pub payto_uri: String,
+        /// What the shop says it got. `None`: the shop has not reported the transfer.
+        pub credit_amount: Option<Money>,
+        /// What the exchange says it paid. `None`: the exchange was not asked, or its answer did not add up.
+        pub total: Option<Money>,
+        /// The wire fee that the exchange took. Set with `total`.
+        pub wire_fee: Option<Money>,
+        /// When the exchange made the transfer, if it is known.
+        pub execution_time: Option<Timestamp>,
+        /// Whether all that the exchange says about it was checked against its confirmations of the deposits.
+        pub verified: bool,
+        /// The error code of the last check; 0 if there was no error.
+        pub problem: u32,
+        /// The key of the exchange's statement. Set with `total`.
+        pub exchange_pub: Option<EddsaPublicKey>,
+        /// The statement. Set with `total`.
+        pub exchange_sig: Option<EddsaSignature>,
+    }
+}
+
+/// The transfers.
+pub struct Transfers;
+
+impl Transfers {
+    /// By instance, then row id.
+    pub const BY_ROW: u8 = 1;
+
+    /// The value of a transfer in [`Self::BY_ROW`]; without a row id, the prefix that all transfers of the instance
+    /// share.
+    #[must_use]
+    pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
+        let mut value = instance.to_bytes();
+        if let Some(row_id) = row_id {
+            row_id.encode(&mut value);
+        }
+        value
+    }
+}
+
+impl Table for Transfers {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(410, "transfers")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Ordered)]);
+    type Key = TransferKey;
+    type Row = TransferRow;
+
+    fn index_entries(_: &TransferKey, row: &TransferRow, out: &mut IndexEntries) {
+        out.add_with(Self::BY_ROW, |bytes| {
+            row.instance.encode(bytes);
+            row.row_id.encode(bytes);
+        });
+    }
+}
+
+record! {
+    /// Identifies a coin that paid for an order.
+    pub key struct OrderWireKey {
+        /// The order.
+        pub order: OrderRef,
+        /// The coin.
+        pub coin_pub: EddsaPublicKey,
+    }
+}
+
+record! {
+    /// The transfer by which an exchange paid for a coin. There is at most one.
+    pub struct OrderWireRow {
+        /// The transfer.
+        pub transfer: TransferRef,
+        /// The exchange.
+        pub exchange_url: String,
+        /// The transfer's subject.
+        pub wtid: Wtid,
+        /// When the exchange made it.
+        pub execution_time: Timestamp,
+        /// What it has of this coin, after deposit fee and refunds.
+        pub amount: Money,
+        /// Whether the transfer was verified, and reported by the shop.
+        pub confirmed: bool,
+    }
+}
+
+/// The transfers of orders.
+pub struct OrderWires;
+
+impl OrderWires {
+    /// By order.
+    pub const BY_ORDER: u8 = 1;
+    /// By transfer.
+    pub const BY_TRANSFER: u8 = 2;
+}
+
+impl Table for OrderWires {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(411, "order_wires").updated().shard(32).indexed(&[
+        IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Prefix { key_bytes: 32 }),
+        IndexDef::new(Self::BY_TRANSFER, "by_transfer", IndexKind::Hash),
+    ]);
+    type Key = OrderWireKey;
+    type Row = OrderWireRow;
+
+    fn index_entries(key: &OrderWireKey, row: &OrderWireRow, out: &mut IndexEntries) {
+        out.add(Self::BY_ORDER, &key.order);
+        out.add(Self::BY_TRANSFER, &row.transfer);
+    }
+}
+
+record! {
+    /// Identifies an account at an exchange.
+    pub key struct AccountKycKey {
+        /// The instance.
+        pub instance: String,
+        /// The account's salted hash.
+        pub h_wire: HashCode,
+        /// The exchange.
+        pub exchange_url: String,
+    }
+}
+
+record! {
+    /// Whether an exchange asks who owns an account.
+    pub struct AccountKycRow {
+        /// The exchange's number of the requirement. `None`: it asks for nothing.
+        pub requirement_row: Option<u64>,
+        /// When the exchange was asked.
+        pub checked: Timestamp,
+        /// The exchange's HTTP status, and its error code, if it gave no answer; 0 otherwise.
+        pub http_status: u32,
+        /// See `http_status`.
+        pub exchange_code: u32,
+    }
+}
+
+/// The identifications of accounts.
+pub struct AccountKycs;
+
+impl AccountKycs {
+    /// By instance.
+    pub const BY_INSTANCE: u8 = 1;
+}
+
+impl Table for AccountKycs {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(412, "account_kycs")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_INSTANCE, "by_instance", IndexKind::Hash)]);
+    type Key = AccountKycKey;
+    type Row = AccountKycRow;
+
+    fn index_entries(key: &AccountKycKey, _: &AccountKycRow, out: &mut IndexEntries) {
+        out.add(Self::BY_INSTANCE, &key.instance);
+    }
+}
