@@ -9,12 +9,16 @@ use batzen_config::{Config, ConfigError, Expected, Origin};
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::Clock;
 use batzen_http::{Listen, TrustedProxies};
+use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::{Currency, Timestamp};
 use batzen_storage::StoreConfig;
+
+use crate::exchanges::is_base_url;
 
 /// The permissions of the local socket: for the proxy's group.
 const SOCKET_MODE: u32 = 0o660;
 const EXCHANGE_PREFIX: &str = "merchant-exchange-";
+const AUDITOR_PREFIX: &str = "merchant-auditor-";
 
 /// The options that a backend reads, by section.
 pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
@@ -35,6 +39,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
     ),
     ("merchantdb-postgres", &["CONFIG"]),
     ("merchant-exchange-*", &["EXCHANGE_BASE_URL", "MASTER_KEY", "CURRENCY"]),
+    ("merchant-auditor-*", &["AUDITOR_BASE_URL", "AUDITOR_KEY", "CURRENCY"]),
 ];
 
 /// An exchange whose coins the shops accept.
@@ -87,7 +92,8 @@ impl Place {
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
 ///
 /// Each section `[merchant-exchange-*]` names an exchange with `EXCHANGE_BASE_URL`, `MASTER_KEY` and `CURRENCY`;
-/// those of other currencies are ignored.
+/// those of other currencies are ignored. Each section `[merchant-auditor-$NAME]` likewise names an auditor with
+/// `AUDITOR_BASE_URL`, `AUDITOR_KEY` and `CURRENCY`: coins that it approves of are accepted of any exchange.
 #[derive(Clone)]
 pub struct MerchantConfig {
     /// The currency of all orders.
@@ -98,6 +104,8 @@ pub struct MerchantConfig {
     pub store: StoreConfig,
     /// The exchanges whose coins are accepted.
     pub exchanges: Vec<TrustedExchange>,
+    /// The auditors whose exchanges are accepted.
+    pub auditors: Vec<ContractAuditor>,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
     /// The clock.
@@ -124,6 +132,7 @@ impl MerchantConfig {
             place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port: 9966 },
             store: StoreConfig::Memory,
             exchanges: Vec::new(),
+            auditors: Vec::new(),
             trusted_proxies: TrustedProxies::default(),
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }
@@ -165,8 +174,17 @@ impl MerchantConfig {
                 exchanges.push(trusted_exchange(config, section)?);
             }
         }
+        let mut auditors = Vec::new();
+        for (section, name) in config.sections_with(&[AUDITOR_PREFIX]) {
+            if config.text(section, "CURRENCY").is_none_or(|text| text == currency.as_str()) {
+                let auditor_pub = key_of(config, section, "AUDITOR_KEY", "the auditor's key")?;
+                let url = url_of(config, section, "AUDITOR_BASE_URL")?;
+                auditors.push(ContractAuditor { name: name.to_owned(), auditor_pub, url });
+            }
+        }
         Ok(Self {
             place,
+            auditors,
             store: match StoreConfig::database_of(config, MERCHANT)? {
                 Some(database) => database,
                 None => StoreConfig::in_directory(data_dir),
@@ -182,16 +200,25 @@ impl MerchantConfig {
     }
 }
 
-fn trusted_exchange(config: &Config, section: &str) -> Result<TrustedExchange, ConfigError> {
-    let url: String = config.require(section, "EXCHANGE_BASE_URL")?;
-    if !(url.starts_with("http://") || url.starts_with("https://")) || !url.ends_with('/') {
-        let expected = "a URL that starts with http:// or https:// and ends with /";
-        return Err(config.invalid(section, "EXCHANGE_BASE_URL", expected));
+fn url_of(config: &Config, section: &str, option: &str) -> Result<String, ConfigError> {
+    let url: String = config.require(section, option)?;
+    if is_base_url(&url) {
+        return Ok(url);
     }
-    let key = config.get_with(section, "MASTER_KEY", |text| {
+    let expected = "a URL that starts with http:// or https:// and ends with /";
+    Err(config.invalid(section, option, expected))
+}
+
+fn key_of(config: &Config, section: &str, option: &str, what: &str) -> Result<EddsaPublicKey, ConfigError> {
+    let key = config.get_with(section, option, |text| {
         text.parse().map_err(|_| Expected::new("a public key (52 characters of base32)"))
     })?;
-    let master_pub = key.ok_or_else(|| config.missing(section, "MASTER_KEY", "the exchange's master key"))?;
+    key.ok_or_else(|| config.missing(section, option, what))
+}
+
+fn trusted_exchange(config: &Config, section: &str) -> Result<TrustedExchange, ConfigError> {
+    let url = url_of(config, section, "EXCHANGE_BASE_URL")?;
+    let master_pub = key_of(config, section, "MASTER_KEY", "the exchange's master key")?;
     Ok(TrustedExchange { url, master_pub })
 }
 
@@ -210,13 +237,18 @@ mod tests {
         let config = read(&format!(
             "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = 9000\nBIND_TO = ::1\nDATA_DIR = /tmp/x\n\
              [merchant-exchange-one]\nEXCHANGE_BASE_URL = http://e/\nMASTER_KEY = {KEY}\nCURRENCY = KUDOS\n\
-             [merchant-exchange-two]\nEXCHANGE_BASE_URL = http://f/\nMASTER_KEY = {KEY}\nCURRENCY = EUR\n"
+             [merchant-exchange-two]\nEXCHANGE_BASE_URL = http://f/\nMASTER_KEY = {KEY}\nCURRENCY = EUR\n\
+             [merchant-auditor-a]\nAUDITOR_BASE_URL = http://a/\nAUDITOR_KEY = {KEY}\nCURRENCY = KUDOS\n\
+             [merchant-auditor-b]\nAUDITOR_BASE_URL = http://b/\nAUDITOR_KEY = {KEY}\nCURRENCY = EUR\n"
         ))
         .unwrap();
         assert_eq!(config.place, Place::Tcp { host: Some("::1".to_owned()), port: 9000 });
         assert_eq!(config.store, StoreConfig::Embedded { dir: PathBuf::from("/tmp/x") });
         assert_eq!(config.exchanges.len(), 1);
         assert_eq!(config.exchanges[0].url, "http://e/");
+        let auditors: Vec<_> =
+            config.auditors.iter().map(|auditor| (&*auditor.name, &*auditor.url)).collect();
+        assert_eq!(auditors, [("a", "http://a/")]);
         let socket = read("[taler]\nCURRENCY = KUDOS\n[merchant]\nSERVE = unix\nUNIXPATH = /run/m.sock\n");
         assert_eq!(socket.unwrap().place, Place::Unix { path: PathBuf::from("/run/m.sock") });
         for wrong in [

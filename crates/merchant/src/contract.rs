@@ -1,7 +1,7 @@
 //! From a shop's order to the terms of a contract (merchant chapter 4).
 
 use batzen_crypto::{HashCode, base32, fill_random};
-use batzen_protocol::api::merchant::{ContractExchange, ContractTerms, CreateOrderRequest};
+use batzen_protocol::api::merchant::{ContractAuditor, ContractExchange, ContractTerms, CreateOrderRequest};
 use batzen_protocol::canonical::{self, contract_hash};
 use batzen_protocol::time::{year_of, year_start};
 use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Money, PaytoUri, Timestamp};
@@ -39,6 +39,8 @@ pub struct Frame<'a> {
     pub h_wire: HashCode,
     /// The exchanges that are accepted.
     pub exchanges: Vec<ContractExchange>,
+    /// The auditors whose exchanges are accepted.
+    pub auditors: Vec<ContractAuditor>,
     /// The currency of all orders.
     pub currency: Currency,
     /// The time.
@@ -82,6 +84,29 @@ fn read<T: DeserializeOwned>(terms: &Map<String, Value>, name: &str) -> Result<O
             serde_json::from_value(value.clone()).map(Some).map_err(|error| bad(format!("{name}: {error}")))
         }
     }
+}
+
+/// An order with further products, and the age that they require.
+///
+/// # Errors
+/// [`BadOrder`] if the order's own products are not a list, or its age is not a number.
+pub fn with_products(
+    order: &Map<String, Value>,
+    products: Vec<Value>,
+    minimum_age: u8,
+) -> Result<Map<String, Value>, BadOrder> {
+    let mut order = order.clone();
+    let own = read::<u8>(&order, "minimum_age")?.unwrap_or(0);
+    if own.max(minimum_age) > 0 {
+        set(&mut order, "minimum_age", &own.max(minimum_age));
+    }
+    if !products.is_empty() {
+        match order.entry("products").or_insert_with(|| json!([])) {
+            Value::Array(all) => all.extend(products),
+            _ => return Err(bad("products must be a list")),
+        }
+    }
+    Ok(order)
 }
 
 fn after(now: Timestamp, delay: Duration) -> Timestamp {
@@ -163,7 +188,7 @@ pub fn terms(request: &CreateOrderRequest, order_id: &str, frame: &Frame<'_>) ->
     set(&mut terms, "h_wire", &frame.h_wire);
     set(&mut terms, "wire_method", &frame.payto.method());
     set(&mut terms, "exchanges", &frame.exchanges);
-    set(&mut terms, "auditors", &Vec::<Value>::new());
+    set(&mut terms, "auditors", &frame.auditors);
     terms.remove("nonce");
     let mut terms = Value::Object(terms);
     salt(&mut terms);
@@ -268,6 +293,7 @@ mod tests {
             payto: &payto,
             h_wire: HashCode::from_bytes([3; 64]),
             exchanges: Vec::new(),
+            auditors: Vec::new(),
             currency: "KUDOS".parse().unwrap(),
             now: NOW,
         };

@@ -3,17 +3,18 @@
 //! an unknown denomination comes.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as StdDuration;
 
-use batzen_crypto::{DenomPublicKey, EddsaPublicKey, HashCode};
+use batzen_crypto::{Cipher, DenomPublicKey, EddsaPublicKey, HashCode};
 use batzen_http_client::{Client, ClientError, ClientOptions, Reply};
 use batzen_protocol::api::exchange::{
-    Denomination, DenominationGroup, KeysResponse, SignKey, WireFee, WireResponse,
+    AuditorKeys, Denomination, DenominationGroup, KeysResponse, SignKey, WireFee, WireResponse,
 };
 use batzen_protocol::denominations::DenominationTerms;
 use batzen_protocol::signatures::SignedMessage;
-use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
 use tokio::time::Instant;
 
 use crate::config::TrustedExchange;
@@ -34,6 +35,12 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 /// A denomination.
 #[derive(Clone, Debug)]
 pub struct Denom {
+    /// What a coin costs a reserve: its value and the withdrawal fee.
+    pub cost: Money,
+    /// The auditors that approve of it.
+    pub auditors: Vec<EddsaPublicKey>,
+    /// Whether its signatures are RSA.
+    pub is_rsa: bool,
     /// The ages that its coins distinguish; 0 for none.
     pub age_mask: u32,
     /// What a deposit costs.
@@ -51,6 +58,12 @@ pub struct Exchange {
     pub master_pub: EddsaPublicKey,
     /// Its denominations.
     pub denoms: HashMap<HashCode, Denom>,
+    /// Its bank accounts, as it names them.
+    pub accounts: Vec<String>,
+    /// When it closes reserves, after they were filled.
+    pub closing_delay: Duration,
+    /// Cleared when it turns out not to know deposits of several coins.
+    pub has_batch_deposit: AtomicBool,
     signkeys: Vec<SignKey>,
     wire_fees: HashMap<String, Vec<WireFee>>,
     fetched: Instant,
@@ -65,9 +78,9 @@ impl Exchange {
 
     /// The wire fee of a method; none if the exchange has not published it.
     #[must_use]
-    pub fn wire_fee(&self, method: &str, now: Timestamp) -> Option<Amount> {
+    pub fn wire_fee(&self, method: &str, now: Timestamp) -> Option<&WireFee> {
         let fees = self.wire_fees.get(method)?;
-        fees.iter().find(|fee| fee.start_date <= now && now < fee.end_date).map(|fee| fee.wire_fee)
+        fees.iter().find(|fee| fee.start_date <= now && now < fee.end_date)
     }
 }
 
@@ -106,10 +119,11 @@ impl From<ClientError> for ExchangeError {
 pub struct Exchanges {
     /// For requests about coins.
     pub client: Client,
-    /// For `/keys` and `/wire`, which are longer.
-    keys_client: Client,
+    /// For `/keys`, `/wire` and `/transfers`, which are longer.
+    pub keys_client: Client,
     currency: Currency,
     trusted: Vec<TrustedExchange>,
+    auditors: Vec<EddsaPublicKey>,
     known: Mutex<HashMap<String, Arc<Exchange>>>,
 }
 
@@ -118,14 +132,18 @@ impl Exchanges {
     ///
     /// # Errors
     /// When the HTTP client cannot be made.
-    pub fn new(currency: Currency, trusted: Vec<TrustedExchange>) -> Result<Self, ClientError> {
+    pub fn new(
+        currency: Currency,
+        trusted: Vec<TrustedExchange>,
+        auditors: Vec<EddsaPublicKey>,
+    ) -> Result<Self, ClientError> {
         let client = |max_reply_bytes| {
             let options =
                 ClientOptions { timeout: EXCHANGE_TIMEOUT, max_reply_bytes, ..ClientOptions::default() };
             Client::new(&options)
         };
         let (client, keys_client) = (client(REPLY_BYTES_MAX)?, client(KEYS_BYTES_MAX)?);
-        Ok(Self { client, keys_client, currency, trusted, known: Mutex::default() })
+        Ok(Self { client, keys_client, currency, trusted, auditors, known: Mutex::default() })
     }
 
     /// The exchanges that contracts name.
@@ -134,10 +152,23 @@ impl Exchanges {
         &self.trusted
     }
 
-    /// Whether coins of the exchange with this master key are accepted, under whatever URL.
+    /// Whether all coins of the exchange with this master key are accepted, under whatever URL.
     #[must_use]
     pub fn accepts(&self, master_pub: &EddsaPublicKey) -> bool {
         self.trusted.iter().any(|trusted| trusted.master_pub == *master_pub)
+    }
+
+    /// Whether coins of a denomination are accepted: the exchange is, or an auditor approves of the denomination.
+    #[must_use]
+    pub fn accepts_denom(&self, exchange: &Exchange, denom: &Denom) -> bool {
+        self.accepts(&exchange.master_pub) || denom.auditors.iter().any(|key| self.auditors.contains(key))
+    }
+
+    /// Whether coins of an exchange may be accepted: the exchange is, or an auditor approves of a denomination.
+    #[must_use]
+    pub fn accepts_some(&self, exchange: &Exchange) -> bool {
+        self.accepts(&exchange.master_pub)
+            || exchange.denoms.values().any(|denom| self.accepts_denom(exchange, denom))
     }
 
     /// What is known of an exchange. `suffices` says whether it is enough; if not, it is fetched again, though not
@@ -170,9 +201,9 @@ impl Exchanges {
     async fn fetch(&self, url: &str) -> Result<Exchange, ExchangeError> {
         let keys: KeysResponse = read(&self.keys_client.get_json(format!("{url}keys")).await?)?;
         let wire: WireResponse = read(&self.keys_client.get_json(format!("{url}wire")).await?)?;
-        let currency = self.currency;
+        let (currency, auditors) = (self.currency, self.auditors.clone());
         // Thousands of signatures take a while.
-        let verified = tokio::task::spawn_blocking(move || verify(keys, wire, currency)).await;
+        let verified = tokio::task::spawn_blocking(move || verify(keys, wire, currency, &auditors)).await;
         verified.expect("verifying does not panic")
     }
 }
@@ -185,7 +216,12 @@ fn read<T: serde::de::DeserializeOwned>(reply: &Reply) -> Result<T, ExchangeErro
 }
 
 /// Checks what an exchange says against its master key.
-fn verify(keys: KeysResponse, wire: WireResponse, currency: Currency) -> Result<Exchange, ExchangeError> {
+fn verify(
+    keys: KeysResponse,
+    wire: WireResponse,
+    currency: Currency,
+    auditors: &[EddsaPublicKey],
+) -> Result<Exchange, ExchangeError> {
     let malformed = |what: &str| ExchangeError::Malformed(what.to_owned());
     let master_pub = keys.master_public_key;
     let mut denoms = HashMap::new();
@@ -197,7 +233,18 @@ fn verify(keys: KeysResponse, wire: WireResponse, currency: Currency) -> Result<
         let money = |amount: &Amount| {
             amount.money_in(currency).map_err(|_| malformed("the exchange has another currency"))
         };
+        let approves = |auditor: &&AuditorKeys| {
+            let of_denom =
+                auditor.denomination_keys.iter().find(|approval| approval.denom_pub_h == h_denom_pub);
+            let message = || terms.auditor_approval(&auditor.auditor_url, master_pub, h_denom_pub);
+            auditors.contains(&auditor.auditor_pub)
+                && of_denom.is_some_and(|found| message().verify(&auditor.auditor_pub, &found.auditor_sig))
+        };
+        let cost = terms.withdraw_cost().map_err(|_| malformed("a denomination is worth too much"))?;
         let denom = Denom {
+            cost: money(&cost)?,
+            auditors: keys.auditors.iter().filter(approves).map(|auditor| auditor.auditor_pub).collect(),
+            is_rsa: key.cipher() == Cipher::Rsa,
             age_mask: key.age_mask,
             deposit_fee: money(&terms.fee_deposit)?,
             refund_fee: money(&terms.fee_refund)?,
@@ -223,9 +270,15 @@ fn verify(keys: KeysResponse, wire: WireResponse, currency: Currency) -> Result<
             return Err(malformed("wire fees are not signed by the exchange's master key"));
         }
     }
+    if !wire.accounts.iter().all(|account| account.message().verify(&master_pub, &account.master_sig)) {
+        return Err(malformed("an account is not signed by the exchange's master key"));
+    }
     Ok(Exchange {
         master_pub,
         denoms,
+        accounts: wire.accounts.into_iter().map(|account| account.payto_uri).collect(),
+        closing_delay: keys.reserve_closing_delay,
+        has_batch_deposit: AtomicBool::new(true),
         signkeys: keys.signkeys,
         wire_fees: wire.fees.into_iter().collect(),
         fetched: Instant::now(),

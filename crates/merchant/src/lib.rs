@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`rules`] | the effect of every command on instances and orders; pure |
 //! | `contract` | from an order to the terms of a contract |
+//! | `forget` | forgetting members of contracts |
 //! | `exchanges` | what is known of exchanges |
 //! | `urls` | public URLs, which follow from the request |
 //! | `api` | the HTTP interface |
@@ -16,6 +17,7 @@ mod api;
 mod config;
 mod contract;
 mod exchanges;
+mod forget;
 pub mod rules;
 mod urls;
 
@@ -23,7 +25,7 @@ use std::sync::Arc;
 
 use batzen_engine::{Lane, LaneOptions, SubmitError};
 use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
-use batzen_http_client::ClientError;
+use batzen_http_client::{Client, ClientError, ClientOptions};
 use batzen_protocol::Currency;
 use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
@@ -37,6 +39,8 @@ use rules::{MerchantRules, Open, Refusal, TypedCommand};
 
 /// The largest body of a request, in bytes: an order, or a payment with many coins.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+/// The largest answer of the receiver of a web hook, in bytes. It is not read.
+const HOOK_REPLY_BYTES_MAX: usize = 64 << 10;
 /// How long commands of disconnected clients may take at the end.
 const LAST_COMMITS: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -91,14 +95,23 @@ impl RunningMerchant {
             LaneOptions::default(),
         );
         let state = opened(&lane, config.currency).await?;
-        let exchanges = Exchanges::new(config.currency, config.exchanges.clone())?;
+        let auditors = config.auditors.iter().map(|auditor| auditor.auditor_pub).collect();
+        let exchanges = Exchanges::new(config.currency, config.exchanges.clone(), auditors)?;
+        let hooks = ClientOptions {
+            timeout: api::HOOK_TIMEOUT,
+            max_reply_bytes: HOOK_REPLY_BYTES_MAX,
+            ..Default::default()
+        };
+        let hook_client = Client::new(&hooks)?;
         let options = ServerOptions {
             max_body_bytes: BODY_BYTES_MAX,
             trusted_proxies: config.trusted_proxies.clone(),
             ..ServerOptions::default()
         };
-        let service = Arc::new(Service::new(config, state, lane, store, exchanges, server.stats()));
+        let service =
+            Arc::new(Service::new(config, state, lane, store, exchanges, hook_client, server.stats()));
         let drain = Drain::new();
+        service.start_background(&drain);
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));
         Ok(Self { bound, service, drain, serving })

@@ -1,5 +1,6 @@
 //! Public URLs, which follow from the request (merchant chapter 1.2).
 
+use batzen_crypto::HashCode;
 use batzen_http::{Head, header};
 use batzen_protocol::TalerUri;
 
@@ -54,6 +55,18 @@ pub fn pay_uri(base_url: &str, order_id: &str, session_id: &str, claim_token: Op
 #[must_use]
 pub fn refund_uri(base_url: &str, order_id: &str) -> String {
     TalerUri::Refund { merchant_url: base_url.to_owned(), order_id: order_id.to_owned() }.to_string()
+}
+
+/// What a wallet opens to pick up a tip.
+#[must_use]
+pub fn tip_uri(base_url: &str, tip_id: &HashCode) -> String {
+    TalerUri::Tip { merchant_url: base_url.to_owned(), tip_id: tip_id.to_string() }.to_string()
+}
+
+/// The page about a tip for its customer.
+#[must_use]
+pub fn tip_status_url(base_url: &str, tip_id: &HashCode) -> String {
+    format!("{base_url}tips/{tip_id}")
 }
 
 /// The page about an order for its customer.

@@ -910,6 +910,38 @@ CREATE TABLE "ledger"."writers" (
   "seen" timestamp with time zone NOT NULL,
   CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- merchant.access_tokens
+CREATE TABLE "merchant"."access_tokens" (
+  "vshard" smallint NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "token_hash" bytea NOT NULL,
+  "row_id" bigint NOT NULL,
+  "scope" text COLLATE "C" NOT NULL,
+  "description" text COLLATE "C" NOT NULL,
+  "created" bigint NOT NULL,
+  "expires" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_instance" bigint,
+  CONSTRAINT "access_tokens_pkey" PRIMARY KEY ("vshard", "instance", "token_hash")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+CREATE INDEX "access_tokens_by_instance" ON "merchant"."access_tokens" USING btree ("ix_by_instance") WHERE "ix_by_instance" IS NOT NULL;
+-- merchant.account_kycs
+CREATE TABLE "merchant"."account_kycs" (
+  "vshard" smallint NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "h_wire" bytea NOT NULL,
+  "exchange_url" text COLLATE "C" NOT NULL,
+  "requirement_row" bigint,
+  "checked" bigint NOT NULL,
+  "http_status" bigint NOT NULL,
+  "exchange_code" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_instance" bigint,
+  CONSTRAINT "account_kycs_pkey" PRIMARY KEY ("vshard", "instance", "h_wire", "exchange_url")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "account_kycs_by_instance" ON "merchant"."account_kycs" USING btree ("ix_by_instance") WHERE "ix_by_instance" IS NOT NULL;
 -- merchant.instance_accounts
 CREATE TABLE "merchant"."instance_accounts" (
   "vshard" smallint NOT NULL,
@@ -1011,6 +1043,24 @@ CREATE TABLE "merchant"."order_sessions" (
   "version" integer NOT NULL,
   CONSTRAINT "order_sessions_pkey" PRIMARY KEY ("vshard", "order", "session")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- merchant.order_wires
+CREATE TABLE "merchant"."order_wires" (
+  "vshard" smallint NOT NULL,
+  "order" bytea NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "transfer" bytea NOT NULL,
+  "exchange_url" text COLLATE "C" NOT NULL,
+  "wtid" bytea NOT NULL,
+  "execution_time" bigint NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "confirmed" boolean NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_transfer" bigint,
+  CONSTRAINT "order_wires_pkey" PRIMARY KEY ("vshard", "order", "coin_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "order_wires_by_transfer" ON "merchant"."order_wires" USING btree ("ix_by_transfer") WHERE "ix_by_transfer" IS NOT NULL;
 -- merchant.orders
 CREATE TABLE "merchant"."orders" (
   "vshard" smallint NOT NULL,
@@ -1036,12 +1086,20 @@ CREATE TABLE "merchant"."orders" (
   "paid" bigint,
   "refund_approved_val" bigint NOT NULL,
   "refund_approved_frac" integer NOT NULL,
+  "wired" boolean NOT NULL,
+  "products" bytea NOT NULL,
+  "quantities" bytea NOT NULL,
+  "holds_stock" boolean NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   "ix_by_row" bytea,
+  "ix_by_contract" bigint,
+  "ix_by_end" bytea,
   CONSTRAINT "orders_pkey" PRIMARY KEY ("vshard", "order")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 CREATE INDEX "orders_by_row" ON "merchant"."orders" USING btree ("ix_by_row") WHERE "ix_by_row" IS NOT NULL;
+CREATE INDEX "orders_by_contract" ON "merchant"."orders" USING btree ("ix_by_contract") WHERE "ix_by_contract" IS NOT NULL;
+CREATE INDEX "orders_by_end" ON "merchant"."orders" USING btree ("ix_by_end") WHERE "ix_by_end" IS NOT NULL;
 -- merchant.paid_sessions
 CREATE TABLE "merchant"."paid_sessions" (
   "vshard" smallint NOT NULL,
@@ -1055,6 +1113,59 @@ CREATE TABLE "merchant"."paid_sessions" (
   CONSTRAINT "paid_sessions_pkey" PRIMARY KEY ("vshard", "purchase")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 CREATE INDEX "paid_sessions_by_order" ON "merchant"."paid_sessions" USING btree ("ix_by_order") WHERE "ix_by_order" IS NOT NULL;
+-- merchant.pending_webhooks
+CREATE TABLE "merchant"."pending_webhooks" (
+  "vshard" smallint NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "event" bytea NOT NULL,
+  "webhook_id" text COLLATE "C" NOT NULL,
+  "url" text COLLATE "C" NOT NULL,
+  "http_method" text COLLATE "C" NOT NULL,
+  "header" text COLLATE "C",
+  "body" text COLLATE "C",
+  "next" bigint NOT NULL,
+  "failures" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_next" bytea,
+  "ix_by_instance" bigint,
+  CONSTRAINT "pending_webhooks_pkey" PRIMARY KEY ("vshard", "instance", "event")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "pending_webhooks_by_next" ON "merchant"."pending_webhooks" USING btree ("ix_by_next") WHERE "ix_by_next" IS NOT NULL;
+CREATE INDEX "pending_webhooks_by_instance" ON "merchant"."pending_webhooks" USING btree ("ix_by_instance") WHERE "ix_by_instance" IS NOT NULL;
+-- merchant.product_locks
+CREATE TABLE "merchant"."product_locks" (
+  "vshard" smallint NOT NULL,
+  "lock" bytea NOT NULL,
+  "product_id" text COLLATE "C" NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "quantity" bigint NOT NULL,
+  "until" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_end" bytea,
+  CONSTRAINT "product_locks_pkey" PRIMARY KEY ("vshard", "lock", "product_id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "product_locks_by_end" ON "merchant"."product_locks" USING btree ("ix_by_end") WHERE "ix_by_end" IS NOT NULL;
+-- merchant.products
+CREATE TABLE "merchant"."products" (
+  "vshard" smallint NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "product_id" text COLLATE "C" NOT NULL,
+  "details" text COLLATE "C" NOT NULL,
+  "price_val" bigint NOT NULL,
+  "price_frac" integer NOT NULL,
+  "minimum_age" smallint NOT NULL,
+  "total_stock" bigint,
+  "sold" bigint NOT NULL,
+  "lost" bigint NOT NULL,
+  "locked" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_id" bytea,
+  CONSTRAINT "products_pkey" PRIMARY KEY ("vshard", "instance", "product_id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "products_by_id" ON "merchant"."products" USING btree ("ix_by_id") WHERE "ix_by_id" IS NOT NULL;
 -- merchant.state
 CREATE TABLE "merchant"."state" (
   "vshard" smallint NOT NULL,
@@ -1065,6 +1176,121 @@ CREATE TABLE "merchant"."state" (
   "version" integer NOT NULL,
   CONSTRAINT "state_pkey" PRIMARY KEY ("vshard", "id")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- merchant.templates
+CREATE TABLE "merchant"."templates" (
+  "vshard" smallint NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "template_id" text COLLATE "C" NOT NULL,
+  "description" text COLLATE "C" NOT NULL,
+  "contract" text COLLATE "C" NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_instance" bigint,
+  CONSTRAINT "templates_pkey" PRIMARY KEY ("vshard", "instance", "template_id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "templates_by_instance" ON "merchant"."templates" USING btree ("ix_by_instance") WHERE "ix_by_instance" IS NOT NULL;
+-- merchant.tip_pickups
+CREATE TABLE "merchant"."tip_pickups" (
+  "vshard" smallint NOT NULL,
+  "tip_id" bytea NOT NULL,
+  "pickup_id" bytea NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "planchets" bigint NOT NULL,
+  "time" bigint NOT NULL,
+  "signatures" text COLLATE "C",
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "tip_pickups_pkey" PRIMARY KEY ("vshard", "tip_id", "pickup_id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- merchant.tip_reserves
+CREATE TABLE "merchant"."tip_reserves" (
+  "vshard" smallint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "reserve_priv" bytea,
+  "exchange_url" text COLLATE "C" NOT NULL,
+  "payto_uri" text COLLATE "C" NOT NULL,
+  "created" bigint NOT NULL,
+  "expires" bigint NOT NULL,
+  "merchant_initial_val" bigint NOT NULL,
+  "merchant_initial_frac" integer NOT NULL,
+  "exchange_initial_val" bigint NOT NULL,
+  "exchange_initial_frac" integer NOT NULL,
+  "committed_val" bigint NOT NULL,
+  "committed_frac" integer NOT NULL,
+  "picked_up_val" bigint NOT NULL,
+  "picked_up_frac" integer NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_instance" bigint,
+  CONSTRAINT "tip_reserves_pkey" PRIMARY KEY ("vshard", "reserve_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "tip_reserves_by_instance" ON "merchant"."tip_reserves" USING btree ("ix_by_instance") WHERE "ix_by_instance" IS NOT NULL;
+-- merchant.tips
+CREATE TABLE "merchant"."tips" (
+  "vshard" smallint NOT NULL,
+  "tip_id" bytea NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "row_id" bigint NOT NULL,
+  "reserve_pub" bytea NOT NULL,
+  "amount_val" bigint NOT NULL,
+  "amount_frac" integer NOT NULL,
+  "picked_up_val" bigint NOT NULL,
+  "picked_up_frac" integer NOT NULL,
+  "justification" text COLLATE "C" NOT NULL,
+  "next_url" text COLLATE "C" NOT NULL,
+  "expires" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_row" bytea,
+  "ix_by_reserve" bigint,
+  CONSTRAINT "tips_pkey" PRIMARY KEY ("vshard", "tip_id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "tips_by_row" ON "merchant"."tips" USING btree ("ix_by_row") WHERE "ix_by_row" IS NOT NULL;
+CREATE INDEX "tips_by_reserve" ON "merchant"."tips" USING btree ("ix_by_reserve") WHERE "ix_by_reserve" IS NOT NULL;
+-- merchant.transfers
+CREATE TABLE "merchant"."transfers" (
+  "vshard" smallint NOT NULL,
+  "transfer" bytea NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "row_id" bigint NOT NULL,
+  "exchange_url" text COLLATE "C" NOT NULL,
+  "wtid" bytea NOT NULL,
+  "payto_uri" text COLLATE "C" NOT NULL,
+  "credit_amount_val" bigint,
+  "credit_amount_frac" integer,
+  "total_val" bigint,
+  "total_frac" integer,
+  "wire_fee_val" bigint,
+  "wire_fee_frac" integer,
+  "execution_time" bigint,
+  "verified" boolean NOT NULL,
+  "problem" bigint NOT NULL,
+  "exchange_pub" bytea,
+  "exchange_sig" bytea,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_row" bytea,
+  CONSTRAINT "transfers_pkey" PRIMARY KEY ("vshard", "transfer")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "transfers_by_row" ON "merchant"."transfers" USING btree ("ix_by_row") WHERE "ix_by_row" IS NOT NULL;
+-- merchant.webhooks
+CREATE TABLE "merchant"."webhooks" (
+  "vshard" smallint NOT NULL,
+  "instance" text COLLATE "C" NOT NULL,
+  "webhook_id" text COLLATE "C" NOT NULL,
+  "event_type" text COLLATE "C" NOT NULL,
+  "url" text COLLATE "C" NOT NULL,
+  "http_method" text COLLATE "C" NOT NULL,
+  "header_template" text COLLATE "C",
+  "body_template" text COLLATE "C",
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_instance" bigint,
+  CONSTRAINT "webhooks_pkey" PRIMARY KEY ("vshard", "instance", "webhook_id")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "webhooks_by_instance" ON "merchant"."webhooks" USING btree ("ix_by_instance") WHERE "ix_by_instance" IS NOT NULL;
 -- merchant.writers
 CREATE TABLE "merchant"."writers" (
   "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,

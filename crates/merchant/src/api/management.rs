@@ -1,6 +1,7 @@
 //! Instances: `/management/instances`, and `/private` of each (merchant chapter 5).
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt, fill_random};
 use batzen_http::{Head, Request, Response};
@@ -9,13 +10,17 @@ use batzen_protocol::api::merchant::{
     InstanceSettings, InstanceSummary,
 };
 use batzen_protocol::{Amount, ErrorCode, Money, PaytoUri};
-use batzen_store::Store;
-use batzen_tables::merchant::{InstanceAccounts, InstanceRow, Instances, Orders};
+use batzen_store::{Found, Store, StoreError, Table};
+use batzen_tables::merchant::{
+    AccessTokens, AccountKycs, InstanceAccounts, InstanceRow, Instances, Orders, PendingWebhooks,
+    ProductLocks, Products, Templates, TipPickups, TipReserves, Tips, Transfers, Webhooks,
+};
 use serde_json::{Map, Value};
 
 use super::{Answer, Service, Shop, body, refused};
 use crate::rules::{
-    ChangeInstance, CreateInstance, DeleteInstance, NewAccount, PurgeOrders, Refusal, SetAuth, order_range,
+    ChangeInstance, CreateInstance, DeleteInstance, NewAccount, PurgeOrders, PurgeRest, Refusal, SetAuth,
+    order_range,
 };
 
 /// The longest id of an instance, in bytes.
@@ -26,6 +31,8 @@ const TEXT_BYTES_MAX: usize = 4 << 10;
 const TOKEN_PREFIX: &str = "secret-token:";
 /// Orders that one command forgets.
 const PURGE_ORDERS: usize = 128;
+/// Other rows of each kind that one command forgets.
+const PURGE_ROWS: usize = 128;
 
 /// Whether an instance can have this id: it is part of URLs.
 fn is_instance_id(id: &str) -> bool {
@@ -211,12 +218,59 @@ impl Service {
             let command = PurgeOrders { id: shop.id.clone(), orders };
             self.execute(command).await?.map_err(|refusal| refused(&refusal, &shop.id))?;
         }
+        loop {
+            let id = shop.id.clone();
+            let rest = self.read(move |store| rest_of(store, &id)).await?;
+            if rest.is_empty() {
+                break;
+            }
+            self.execute(rest).await?.map_err(|refusal| refused(&refusal, &shop.id))?;
+        }
         match self.execute(delete(true)).await? {
             // Somebody else has finished it.
             Ok(()) | Err(Refusal::InstanceUnknown) => Ok(Response::empty(204)),
             Err(refusal) => Err(refused(&refusal, &shop.id)),
         }
     }
+}
+
+/// A part of what a shop has beside orders.
+fn rest_of(store: &Store, id: &String) -> Result<PurgeRest, StoreError> {
+    fn keys<T: Table>(found: Vec<Found<T>>) -> Vec<T::Key> {
+        found.into_iter().take(PURGE_ROWS).map(|found| found.key).collect()
+    }
+    let all = |value: Vec<u8>| {
+        let mut end = value.clone();
+        // After everything that begins with it.
+        end.extend([u8::MAX; 9]);
+        (Bound::Included(value), Bound::Excluded(end))
+    };
+    let (from, to) = all(Products::id_value(id, None));
+    let products = keys(store.range_bytes::<Products>(Products::BY_ID, from, to, PURGE_ROWS, false)?);
+    let (from, to) = all(Transfers::row_value(id, None));
+    let transfers = keys(store.range_bytes::<Transfers>(Transfers::BY_ROW, from, to, PURGE_ROWS, false)?);
+    let (from, to) = all(Tips::row_value(id, None));
+    let tips = keys(store.range_bytes::<Tips>(Tips::BY_ROW, from, to, PURGE_ROWS, false)?);
+    let mut pickups = Vec::new();
+    for tip in &tips {
+        pickups.extend(keys(store.lookup::<TipPickups>(TipPickups::BY_TIP, &tip.tip_id)?));
+    }
+    // There is no index of locks by shop, and there are few locks.
+    let locks = store.all::<ProductLocks>()?.into_iter().filter(|found| found.row.instance == *id).collect();
+    Ok(PurgeRest {
+        id: id.clone(),
+        products,
+        locks: keys(locks),
+        transfers,
+        kycs: keys(store.lookup::<AccountKycs>(AccountKycs::BY_INSTANCE, id)?),
+        reserves: keys(store.lookup::<TipReserves>(TipReserves::BY_INSTANCE, id)?),
+        tips,
+        pickups,
+        webhooks: keys(store.lookup::<Webhooks>(Webhooks::BY_INSTANCE, id)?),
+        pending: keys(store.lookup::<PendingWebhooks>(PendingWebhooks::BY_INSTANCE, id)?),
+        templates: keys(store.lookup::<Templates>(Templates::BY_INSTANCE, id)?),
+        tokens: keys(store.lookup::<AccessTokens>(AccessTokens::BY_INSTANCE, id)?),
+    })
 }
 
 #[cfg(test)]

@@ -3,13 +3,21 @@
 //! Everything below an instance's base URL is reachable at `/` for the instance `default`, and at `/instances/$ID/`
 //! for all (merchant chapter 1.1).
 
+mod background;
+mod kyc;
 mod management;
 mod orders;
 mod page;
 mod pay;
+mod products;
 mod refunds;
 mod status;
+mod templates;
+mod tips;
+mod tokens;
+mod transfers;
 mod wallets;
+mod webhooks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +30,7 @@ use batzen_http::{
     Admission, Checks, Handler, Head, Method, MetricsPage, Operations, Readiness, Request, Response, Routes,
     Stats, Style, Waiters, header, health,
 };
+use batzen_http_client::Client;
 use batzen_metrics::Page;
 use batzen_protocol::api::merchant::{MERCHANT_PROTOCOL_VERSION, MerchantConfig as ConfigAnswer};
 use batzen_protocol::api::parse_body;
@@ -33,7 +42,12 @@ use batzen_tables::merchant::{
 };
 use serde::de::DeserializeOwned;
 use subtle::ConstantTimeEq;
+use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use self::background::Background;
+use self::tokens::Scope;
+pub(crate) use self::webhooks::HOOK_TIMEOUT;
 
 use crate::BODY_BYTES_MAX;
 use crate::config::MerchantConfig;
@@ -49,6 +63,9 @@ const LONG_POLL_MAX: Duration = Duration::from_secs(600);
 const SMALL_BODY_BYTES_MAX: usize = 4 << 10;
 /// The largest body with an instance's settings, whose logo is an image, in bytes.
 const SETTINGS_BYTES_MAX: usize = 512 << 10;
+
+/// The largest body with texts or planchets, in bytes.
+const TEXTS_BYTES_MAX: usize = 64 << 10;
 
 /// A response, successful or not. Both are sent.
 type Answer = Result<Response, Response>;
@@ -80,17 +97,61 @@ enum Endpoint {
     ApproveRefund,
     PickUpRefund,
     Abort,
+    Forget,
+    DeleteOrder,
+    ListProducts,
+    CreateProduct,
+    ShowProduct,
+    ChangeProduct,
+    DeleteProduct,
+    LockProduct,
+    ReportTransfer,
+    ListTransfers,
+    DeleteTransfer,
+    Kyc,
+    ManagedKyc,
+    CreateReserve,
+    ListReserves,
+    ShowReserve,
+    DeleteReserve,
+    AuthorizeTip,
+    AuthorizeAnyTip,
+    ListTips,
+    ShowTip,
+    TipStatus,
+    PickUpTip,
+    ListWebhooks,
+    CreateWebhook,
+    ShowWebhook,
+    ChangeWebhook,
+    DeleteWebhook,
+    ListTemplates,
+    CreateTemplate,
+    ShowTemplate,
+    ChangeTemplate,
+    DeleteTemplate,
+    OfferTemplate,
+    UseTemplate,
+    CreateToken,
+    ListTokens,
+    DeleteToken,
 }
 
 /// Values of the label `operation`.
-const OPERATIONS: [&str; 7] = ["order", "claim", "pay", "status", "instance", "refund", "other"];
+const OPERATIONS: [&str; 10] =
+    ["order", "claim", "pay", "status", "instance", "refund", "other", "stock", "transfer", "tip"];
 
 impl Endpoint {
     /// The largest body, in bytes, both compressed and decompressed.
     const fn body_bytes_max(self) -> usize {
         match self {
             Self::CreateOrder | Self::Pay | Self::Abort => BODY_BYTES_MAX,
-            Self::CreateInstance | Self::ChangeInstance | Self::ChangeSelf => SETTINGS_BYTES_MAX,
+            Self::CreateInstance
+            | Self::ChangeInstance
+            | Self::ChangeSelf
+            | Self::CreateProduct
+            | Self::ChangeProduct => SETTINGS_BYTES_MAX,
+            Self::PickUpTip | Self::CreateWebhook | Self::ChangeWebhook | Self::Forget => TEXTS_BYTES_MAX,
             _ => SMALL_BODY_BYTES_MAX,
         }
     }
@@ -98,11 +159,34 @@ impl Endpoint {
     /// The endpoint's index in [`OPERATIONS`].
     const fn operation(self) -> usize {
         match self {
-            Self::CreateOrder | Self::ListOrders | Self::ShowOrder => 0,
+            Self::CreateOrder
+            | Self::ListOrders
+            | Self::ShowOrder
+            | Self::Forget
+            | Self::DeleteOrder
+            | Self::OfferTemplate
+            | Self::UseTemplate => 0,
             Self::Claim => 1,
             Self::Pay | Self::Paid => 2,
             Self::OrderStatus => 3,
             Self::ApproveRefund | Self::PickUpRefund | Self::Abort => 5,
+            Self::ListProducts
+            | Self::CreateProduct
+            | Self::ShowProduct
+            | Self::ChangeProduct
+            | Self::DeleteProduct
+            | Self::LockProduct => 7,
+            Self::ReportTransfer | Self::ListTransfers | Self::DeleteTransfer => 8,
+            Self::CreateReserve
+            | Self::ListReserves
+            | Self::ShowReserve
+            | Self::DeleteReserve
+            | Self::AuthorizeTip
+            | Self::AuthorizeAnyTip
+            | Self::ListTips
+            | Self::ShowTip
+            | Self::TipStatus
+            | Self::PickUpTip => 9,
             Self::Home | Self::Metrics | Self::Health | Self::Ready | Self::Config => 6,
             _ => 4,
         }
@@ -127,6 +211,7 @@ fn routes() -> Routes<Entry> {
         (&patch, "/management/instances/:id", E::ChangeInstance),
         (&delete, "/management/instances/:id", E::DeleteInstance),
         (&post, "/management/instances/:id/auth", E::SetAuth),
+        (&get, "/management/instances/:id/kyc", E::ManagedKyc),
     ] {
         routes = routes.route(method.clone(), path, (endpoint, false));
     }
@@ -146,6 +231,43 @@ fn routes() -> Routes<Entry> {
             (&post, "/private/orders/:order/refund", E::ApproveRefund),
             (&post, "/orders/:order/refund", E::PickUpRefund),
             (&post, "/orders/:order/abort", E::Abort),
+            (&patch, "/private/orders/:order/forget", E::Forget),
+            (&delete, "/private/orders/:order", E::DeleteOrder),
+            (&get, "/private/products", E::ListProducts),
+            (&post, "/private/products", E::CreateProduct),
+            (&get, "/private/products/:product", E::ShowProduct),
+            (&patch, "/private/products/:product", E::ChangeProduct),
+            (&delete, "/private/products/:product", E::DeleteProduct),
+            (&post, "/private/products/:product/lock", E::LockProduct),
+            (&post, "/private/transfers", E::ReportTransfer),
+            (&get, "/private/transfers", E::ListTransfers),
+            (&delete, "/private/transfers/:serial", E::DeleteTransfer),
+            (&get, "/private/kyc", E::Kyc),
+            (&post, "/private/reserves", E::CreateReserve),
+            (&get, "/private/reserves", E::ListReserves),
+            (&get, "/private/reserves/:reserve", E::ShowReserve),
+            (&delete, "/private/reserves/:reserve", E::DeleteReserve),
+            (&post, "/private/reserves/:reserve/authorize-tip", E::AuthorizeTip),
+            (&post, "/private/tips", E::AuthorizeAnyTip),
+            (&get, "/private/tips", E::ListTips),
+            (&get, "/private/tips/:tip", E::ShowTip),
+            (&get, "/tips/:tip", E::TipStatus),
+            (&post, "/tips/:tip/pickup", E::PickUpTip),
+            (&get, "/private/webhooks", E::ListWebhooks),
+            (&post, "/private/webhooks", E::CreateWebhook),
+            (&get, "/private/webhooks/:webhook", E::ShowWebhook),
+            (&patch, "/private/webhooks/:webhook", E::ChangeWebhook),
+            (&delete, "/private/webhooks/:webhook", E::DeleteWebhook),
+            (&get, "/private/templates", E::ListTemplates),
+            (&post, "/private/templates", E::CreateTemplate),
+            (&get, "/private/templates/:template", E::ShowTemplate),
+            (&patch, "/private/templates/:template", E::ChangeTemplate),
+            (&delete, "/private/templates/:template", E::DeleteTemplate),
+            (&get, "/templates/:template", E::OfferTemplate),
+            (&post, "/templates/:template", E::UseTemplate),
+            (&post, "/private/token", E::CreateToken),
+            (&get, "/private/tokens", E::ListTokens),
+            (&delete, "/private/tokens/:serial", E::DeleteToken),
             (&get, "/orders/:order", E::OrderStatus),
         ] {
             routes = routes.route(method.clone(), &format!("{base}{path}"), (endpoint, has_instance));
@@ -165,8 +287,14 @@ pub(crate) struct Service {
     payments: Arc<Waiters<OrderRef>>,
     /// Polls for new orders of an instance.
     lists: Arc<Waiters<String>>,
-    /// The number of the latest order.
+    /// The number of the latest order, transfer, tip or token.
     last_row_id: AtomicU64,
+    /// For the receivers of web hooks.
+    hook_client: Client,
+    /// Fires when there is a web hook to send.
+    webhooks: Notify,
+    /// What nobody waits for.
+    background: Background,
     http_stats: Arc<Stats>,
     metrics_page: MetricsPage,
     checks: Checks,
@@ -180,6 +308,7 @@ pub(crate) struct Api {
 }
 
 /// An instance that exists.
+#[derive(Clone)]
 struct Shop {
     id: String,
     row: InstanceRow,
@@ -230,6 +359,7 @@ impl Service {
         lane: Lane<MerchantRules>,
         store: Store,
         exchanges: Exchanges,
+        hook_client: Client,
         http_stats: Arc<Stats>,
     ) -> Self {
         let metrics_page = MetricsPage::new("merchant").in_currency(config.currency.to_string());
@@ -242,6 +372,9 @@ impl Service {
             payments: Arc::new(Waiters::new(WAITERS_MAX)),
             lists: Arc::new(Waiters::new(WAITERS_MAX)),
             last_row_id: AtomicU64::new(0),
+            hook_client,
+            webhooks: Notify::new(),
+            background: Background::default(),
             http_stats,
             metrics_page,
             checks: Checks::default(),
@@ -274,17 +407,21 @@ impl Service {
             }
             Endpoint::DeleteInstance => self.delete_instance(head, &self.managed(head, &param).await?).await,
             Endpoint::SetAuth => self.set_auth(&request, &self.managed(head, &param).await?).await,
-            Endpoint::ShowSelf => self.show_instance(&self.own(head, &instance).await?).await,
+            Endpoint::ShowSelf => {
+                self.show_instance(&self.may(Scope::ReadOnly, head, &instance).await?).await
+            }
             Endpoint::ChangeSelf => self.change_instance(&request, &self.own(head, &instance).await?).await,
             Endpoint::DeleteSelf => self.delete_instance(head, &self.own(head, &instance).await?).await,
             Endpoint::SetOwnAuth => self.set_auth(&request, &self.own(head, &instance).await?).await,
-            Endpoint::CreateOrder => self.create_order(&request, &self.own(head, &instance).await?).await,
+            Endpoint::CreateOrder => {
+                self.create_order(&request, &self.may(Scope::Orders, head, &instance).await?).await
+            }
             Endpoint::ListOrders => {
-                let shop = self.own(head, &instance).await?;
+                let shop = self.may(Scope::ReadOnly, head, &instance).await?;
                 self.list_orders(request, &shop).await
             }
             Endpoint::ShowOrder => {
-                let shop = self.own(head, &instance).await?;
+                let shop = self.may(Scope::ReadOnly, head, &instance).await?;
                 self.show_order(request, &shop, &param).await
             }
             Endpoint::Claim => self.claim(&request, &self.shop(&instance).await?, &param).await,
@@ -294,7 +431,7 @@ impl Service {
             }
             Endpoint::Paid => self.replay(&request, &self.shop(&instance).await?, &param).await,
             Endpoint::ApproveRefund => {
-                self.approve_refund(&request, &self.own(head, &instance).await?, &param).await
+                self.approve_refund(&request, &self.may(Scope::Orders, head, &instance).await?, &param).await
             }
             Endpoint::PickUpRefund => {
                 let shop = self.shop(&instance).await?;
@@ -308,6 +445,112 @@ impl Service {
                 let shop = self.shop(&instance).await?;
                 self.order_status(request, &shop, &param).await
             }
+            Endpoint::TipStatus => self.tip_status(head, &self.shop(&instance).await?, &param).await,
+            Endpoint::PickUpTip => {
+                let shop = self.shop(&instance).await?;
+                self.pick_up_tip(request, &shop, &param).await
+            }
+            Endpoint::OfferTemplate => {
+                self.template_for_customer(head, &self.shop(&instance).await?, &param).await
+            }
+            Endpoint::UseTemplate => self.use_template(&request, &self.shop(&instance).await?, &param).await,
+            Endpoint::ManagedKyc => {
+                let shop = self.managed(head, &param).await?;
+                self.kyc(request, &shop).await
+            }
+            Endpoint::Forget
+            | Endpoint::DeleteOrder
+            | Endpoint::CreateProduct
+            | Endpoint::ChangeProduct
+            | Endpoint::DeleteProduct
+            | Endpoint::ReportTransfer
+            | Endpoint::DeleteTransfer
+            | Endpoint::CreateReserve
+            | Endpoint::DeleteReserve
+            | Endpoint::AuthorizeTip
+            | Endpoint::AuthorizeAnyTip
+            | Endpoint::CreateWebhook
+            | Endpoint::ChangeWebhook
+            | Endpoint::DeleteWebhook
+            | Endpoint::CreateTemplate
+            | Endpoint::ChangeTemplate
+            | Endpoint::DeleteTemplate
+            | Endpoint::CreateToken
+            | Endpoint::DeleteToken => {
+                let shop = self.own(head, &instance).await?;
+                self.change_own(endpoint, request, &shop, &param).await
+            }
+            Endpoint::LockProduct => {
+                self.lock_product(&request, &self.may(Scope::Orders, head, &instance).await?, &param).await
+            }
+            Endpoint::ListProducts
+            | Endpoint::ShowProduct
+            | Endpoint::ListTransfers
+            | Endpoint::Kyc
+            | Endpoint::ListReserves
+            | Endpoint::ShowReserve
+            | Endpoint::ListTips
+            | Endpoint::ShowTip
+            | Endpoint::ListWebhooks
+            | Endpoint::ShowWebhook
+            | Endpoint::ListTemplates
+            | Endpoint::ShowTemplate
+            | Endpoint::ListTokens => {
+                let shop = self.may(Scope::ReadOnly, head, &instance).await?;
+                self.show_own(endpoint, request, &shop, &param).await
+            }
+        }
+    }
+
+    /// What only the owner of a shop may do.
+    async fn change_own(
+        self: &Arc<Self>,
+        endpoint: Endpoint,
+        request: Request,
+        shop: &Shop,
+        param: &str,
+    ) -> Answer {
+        match endpoint {
+            Endpoint::Forget => self.forget(&request, shop, param).await,
+            Endpoint::DeleteOrder => self.delete_order(&request, shop, param).await,
+            Endpoint::CreateProduct => self.create_product(&request, shop).await,
+            Endpoint::ChangeProduct => self.change_product(&request, shop, param).await,
+            Endpoint::DeleteProduct => self.delete_product(shop, param).await,
+            Endpoint::ReportTransfer => self.report_transfer(request, shop).await,
+            Endpoint::DeleteTransfer => self.delete_transfer(shop, param).await,
+            Endpoint::CreateReserve => self.create_reserve(request, shop).await,
+            Endpoint::DeleteReserve => self.delete_reserve(&request, shop, param).await,
+            Endpoint::AuthorizeTip => self.authorize_tip(request, shop, Some(param)).await,
+            Endpoint::AuthorizeAnyTip => self.authorize_tip(request, shop, None).await,
+            Endpoint::CreateWebhook => self.create_webhook(&request, shop).await,
+            Endpoint::ChangeWebhook => self.change_webhook(&request, shop, param).await,
+            Endpoint::DeleteWebhook => self.delete_webhook(shop, param).await,
+            Endpoint::CreateTemplate => self.create_template(&request, shop).await,
+            Endpoint::ChangeTemplate => self.change_template(&request, shop, param).await,
+            Endpoint::DeleteTemplate => self.delete_template(shop, param).await,
+            Endpoint::CreateToken => self.create_token(&request, shop).await,
+            Endpoint::DeleteToken => self.delete_token(shop, param).await,
+            other => unreachable!("{other:?} changes nothing"),
+        }
+    }
+
+    /// What every token of a shop may see.
+    async fn show_own(&self, endpoint: Endpoint, request: Request, shop: &Shop, param: &str) -> Answer {
+        match endpoint {
+            Endpoint::ListProducts => self.list_products(shop).await,
+            Endpoint::ShowProduct => self.show_product(shop, param).await,
+            Endpoint::ListTransfers => self.list_transfers(&request, shop).await,
+            Endpoint::Kyc => self.kyc(request, shop).await,
+            Endpoint::ListReserves => self.list_reserves(&request, shop).await,
+            Endpoint::ShowReserve => self.show_reserve(&request, shop, param).await,
+            Endpoint::ListTips => self.list_tips(&request, shop).await,
+            Endpoint::ShowTip => self.show_tip(&request, shop, param).await,
+            Endpoint::ListWebhooks => self.list_webhooks(shop).await,
+            Endpoint::ShowWebhook => self.show_webhook(shop, param).await,
+            Endpoint::ListTemplates => self.list_templates(shop).await,
+            Endpoint::ShowTemplate => self.show_template(shop, param).await,
+            Endpoint::ListTokens => self.list_tokens(shop).await,
+            other => unreachable!("{other:?} shows nothing"),
         }
     }
 
@@ -316,6 +559,7 @@ impl Service {
     }
 
     pub(crate) async fn end_sampling(&self) {
+        self.background.end().await;
         self.metrics_page.idle().await;
     }
 
@@ -397,10 +641,21 @@ impl Service {
         self.find_shop(id).await?.ok_or_else(unknown)
     }
 
-    /// Requires an instance and its access token: 401, code 2015.
+    /// Requires an instance and a token that opens everything: 401, code 2015.
     async fn own(&self, head: &Head, id: &str) -> Result<Shop, Response> {
+        self.may(Scope::All, head, id).await
+    }
+
+    /// Requires an instance and a token that opens a scope: 401, code 2015.
+    async fn may(&self, needed: Scope, head: &Head, id: &str) -> Result<Shop, Response> {
         let shop = self.shop(id).await?;
-        self.authorize(head, &shop)?;
+        if let Err(refused) = self.authorize(head, &shop) {
+            let Some(token) = head.bearer_token() else { return Err(refused) };
+            let scope = self.scope_of(&shop, token).await?;
+            if scope.is_none_or(|scope| scope < needed) {
+                return Err(refused);
+            }
+        }
         Ok(shop)
     }
 
@@ -509,6 +764,15 @@ fn store_failed(error: &StoreError) -> Response {
         StoreError::Full(_) => Response::error(ErrorCode::GENERIC_DB_STORE_FAILED, "no space left"),
         StoreError::Corrupt { .. } => Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, ""),
         _ => Response::error(ErrorCode::GENERIC_DB_COMMIT_FAILED, ""),
+    }
+}
+
+/// The response to a refusal about something that has a name.
+fn named(refusal: &Refusal, detail: &str) -> Response {
+    match refusal {
+        Refusal::NameTaken => Response::error_status(refusal.code(), 409, detail),
+        Refusal::NameUnknown => Response::error_status(refusal.code(), 404, detail),
+        refusal => refused(refusal, detail),
     }
 }
 

@@ -4,10 +4,10 @@ use std::ops::Bound;
 
 use batzen_crypto::hash::sha512;
 use batzen_crypto::{base32, fill_random};
-use batzen_http::{Request, Response, Woken};
+use batzen_http::{Head, Request, Response, Woken};
 use batzen_protocol::api::merchant::{
-    ClaimedOrder, ContractExchange, CreateOrderRequest, CreateOrderResponse, OrderList, OrderStatus,
-    OrderSummary, PaidOrder, UnpaidOrder,
+    ClaimedOrder, ContractExchange, CreateOrderRequest, CreateOrderResponse, ForgetRequest, OrderList,
+    OrderStatus, OrderSummary, PaidOrder, UnpaidOrder,
 };
 use batzen_protocol::canonical::to_canonical;
 use batzen_protocol::{ErrorCode, Money, PaytoUri, Timestamp};
@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 
 use super::{Answer, Service, Shop, body, poll_deadline, refused};
 use crate::contract::{self, BadOrder, Frame, is_order_id, random_order_id};
-use crate::rules::CreateOrder;
+use crate::forget::forget_paths;
+use crate::rules::{CreateOrder, DeleteOrder, Forget, Refusal};
 use crate::urls;
 
 /// Orders in a list, if the client does not say how many.
@@ -48,15 +49,14 @@ impl Wanted {
             true => row.created <= limit,
             false => row.created >= limit,
         });
-        // No transfer is known.
         fits(self.paid, row.paid.is_some())
             && fits(self.refunded, !row.refund_approved.is_zero())
-            && fits(self.wired, false)
+            && fits(self.wired, row.wired)
             && in_time
     }
 }
 
-fn yes_or_no(request: &Request, name: &str) -> Result<Option<bool>, Response> {
+pub(super) fn yes_or_no(request: &Request, name: &str) -> Result<Option<bool>, Response> {
     match request.query_text(name).map(str::to_ascii_lowercase).as_deref() {
         None | Some("all") => Ok(None),
         Some("yes") => Ok(Some(true)),
@@ -82,13 +82,19 @@ pub(super) fn token_of(row: &OrderRow) -> Option<String> {
 
 impl Service {
     pub(super) async fn create_order(&self, request: &Request, shop: &Shop) -> Answer {
-        let wish: CreateOrderRequest = body(request)?;
+        let created = self.make_order(&request.head, body(request)?, shop).await?;
+        Ok(Response::json(200, &created))
+    }
+
+    /// Makes an order.
+    pub(super) async fn make_order(
+        &self,
+        head: &Head,
+        wish: CreateOrderRequest,
+        shop: &Shop,
+    ) -> Result<CreateOrderResponse, Response> {
         shop.key()?;
         let refuse = |BadOrder(code, detail)| Response::error(code, &detail);
-        if wish.inventory_products.as_ref().is_some_and(|products| !products.is_empty()) {
-            // There is no inventory, so there is no such product.
-            return Err(Response::error(ErrorCode::MERCHANT_GENERIC_PRODUCT_UNKNOWN, "inventory_products"));
-        }
         let now = self.now();
         let order_id = match wish.order.get("order_id") {
             None => random_order_id(now),
@@ -102,16 +108,27 @@ impl Service {
         let exchanges = self.exchanges.trusted().iter();
         let frame = Frame {
             instance: &shop.row,
-            base_url: &Self::base_url(&request.head, shop)?,
+            base_url: &Self::base_url(head, shop)?,
             payto: &payto,
             h_wire,
             exchanges: exchanges
                 .map(|trusted| ContractExchange { url: trusted.url.clone(), master_pub: trusted.master_pub })
                 .collect(),
+            auditors: self.config.auditors.clone(),
             currency: self.config.currency,
             now,
         };
-        let terms = contract::terms(&wish, &order_id, &frame).map_err(refuse)?;
+        let taken = self
+            .taken(
+                shop,
+                wish.inventory_products.as_deref().unwrap_or_default(),
+                wish.lock_uuids.as_deref().unwrap_or_default(),
+            )
+            .await?;
+        let order =
+            contract::with_products(&wish.order, taken.products, taken.minimum_age).map_err(refuse)?;
+        let completed = CreateOrderRequest { order, ..wish.clone() };
+        let terms = contract::terms(&completed, &order_id, &frame).map_err(refuse)?;
         let claim_token = wish.create_token.unwrap_or(true).then(|| {
             let mut token = [0; TOKEN_BYTES];
             fill_random(&mut token);
@@ -145,16 +162,22 @@ impl Service {
             paid: None,
             refund_approved: Money::ZERO,
             wired: false,
-            products: List::default(),
-            quantities: List::default(),
+            products: List(taken.quantities.keys().cloned().collect()),
+            quantities: List(taken.quantities.into_values().collect()),
             holds_stock: false,
         };
-        match self.execute(CreateOrder { order: order_ref(&shop.id, &order_id), row }).await? {
+        let create = CreateOrder { order: order_ref(&shop.id, &order_id), row, locks: taken.locks };
+        let mut verdict = self.execute(create.clone()).await?;
+        if matches!(verdict, Err(Refusal::OutOfStock { .. })) {
+            self.release_stock().await?;
+            verdict = self.execute(create).await?;
+        }
+        match verdict {
             Ok(row) => {
                 self.lists.wake(&shop.id);
-                Ok(Response::json(200, &CreateOrderResponse { order_id, token: token_of(&row) }))
+                Ok(CreateOrderResponse { order_id, token: token_of(&row) })
             }
-            Err(refusal) => Err(refused(&refusal, &order_id)),
+            Err(refusal) => Err(self.out_of_stock(shop, refusal, &order_id).await),
         }
     }
 
@@ -253,17 +276,24 @@ impl Service {
         let contract_terms = terms_of(&row)?;
         let status = if is_paid {
             let money = self.money_of(order).await?;
+            let asks_exchanges =
+                request.query_text("transfer").is_some_and(|text| text.eq_ignore_ascii_case("yes"));
+            let wire_reports = match asks_exchanges {
+                true => self.track_order(&mut request, shop, order, &row, &money).await?,
+                false => Vec::new(),
+            };
+            let last = wire_reports.last();
             OrderStatus::Paid(Box::new(PaidOrder {
                 refunded: !money.approved.is_zero(),
                 refund_pending: money.is_pending(),
-                wired: false,
+                wired: row.wired,
                 deposit_total: self.amount(money.deposited()?),
-                exchange_ec: 0,
-                exchange_hc: 0,
+                exchange_ec: last.map_or(0, |report| report.exchange_ec),
+                exchange_hc: last.map_or(0, |report| report.exchange_hc),
                 refund_amount: self.amount(money.approved),
                 contract_terms,
-                wire_details: Vec::new(),
-                wire_reports: Vec::new(),
+                wire_details: self.wire_details(order).await?,
+                wire_reports,
                 refund_details: self.refund_details(&money)?,
                 order_status_url,
             }))
@@ -283,6 +313,33 @@ impl Service {
             }))
         };
         Ok(Response::json(200, &status))
+    }
+}
+
+impl Service {
+    /// Forgets members of a contract.
+    pub(super) async fn forget(&self, request: &Request, shop: &Shop, order_id: &str) -> Answer {
+        let ForgetRequest { fields } = body(request)?;
+        let (order, row) = self.order(shop, order_id).await?;
+        let terms = forget_paths(&row.terms, &fields).map_err(|(code, path)| Response::error(code, &path))?;
+        let Some(terms) = terms else { return Ok(Response::empty(204)) };
+        let verdict = self.execute(Forget { order, known: row.terms, terms }).await?;
+        verdict.map_err(|refusal| match refusal {
+            // A wallet has claimed the order meanwhile.
+            Refusal::OrderChanged => super::try_later("the order has changed"),
+            refusal => refused(&refusal, order_id),
+        })?;
+        Ok(Response::empty(200))
+    }
+
+    pub(super) async fn delete_order(&self, request: &Request, shop: &Shop, order_id: &str) -> Answer {
+        let (order, row) = self.order(shop, order_id).await?;
+        let force = request.query_text("force").is_some_and(|text| text.eq_ignore_ascii_case("yes"));
+        let delete = DeleteOrder { order, instance: shop.id.clone(), products: row.products.0, force };
+        let verdict = self.execute(delete).await?;
+        verdict.map_err(|refusal| refused(&refusal, order_id))?;
+        self.payments.wake(&order);
+        Ok(Response::empty(204))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use batzen_http::{Response, escape_html, header};
+use batzen_protocol::api::merchant::TemplateContract;
 
 /// How often the page about an order that is due looks whether it was paid, in seconds.
 const RELOAD_S: u32 = 3;
@@ -49,6 +50,35 @@ pub(super) fn due(summary: &str, amount: &str, pay_uri: &str) -> Response {
 /// The page about a paid order with a refund that the wallet has not got.
 pub(super) fn refund(summary: &str, amount: &str, refund_uri: &str) -> Response {
     offer(200, summary, "refund", &format!("Refund: {amount}"), refund_uri)
+}
+
+/// The page about a tip.
+pub(super) fn tip(justification: &str, amount: &str, tip_uri: &str) -> Response {
+    offer(200, justification, "tip", &format!("Tip: {amount}"), tip_uri)
+}
+
+/// The page on which a customer makes an order of a template.
+pub(super) fn template(shop: &str, contract: &TemplateContract, currency: &str) -> Response {
+    let title = contract.summary.as_deref().unwrap_or(shop);
+    let mut body = String::from("<form method=\"post\">");
+    if contract.summary.is_none() {
+        body.push_str("<p><label>What for? <input name=\"summary\" required maxlength=\"200\"></label></p>");
+    }
+    match contract.amount {
+        Some(amount) => {
+            let _ = write!(body, "<p>{}</p>", escape_html(&amount.to_string()));
+        }
+        None => {
+            let currency = escape_html(currency);
+            let _ = write!(
+                body,
+                "<p><label>Amount in {currency} <input name=\"amount\" inputmode=\"decimal\" required \
+                 pattern=\"[0-9]+([.,][0-9]{{1,8}})?\"></label></p>"
+            );
+        }
+    }
+    body.push_str("<p><button>Pay</button></p></form>");
+    page(200, title, &body)
 }
 
 /// The page about a paid order.

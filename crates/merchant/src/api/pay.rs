@@ -2,16 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, HashCode, ShortHash};
 use batzen_http::{Request, Response};
-use batzen_http_client::ClientError;
-use batzen_protocol::api::exchange::{DepositConfirmation, DepositRequest};
+use batzen_http_client::{ClientError, Reply};
+use batzen_protocol::api::exchange::{
+    BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, ConfirmationSignature,
+    DepositConfirmation, DepositRequest,
+};
 use batzen_protocol::api::merchant::{ContractTerms, PayCoin, PayRequest, PayResponse};
 use batzen_protocol::signatures::{
     ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage, WalletCoinDeposit,
 };
-use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
+use batzen_protocol::{Amount, ErrorCode, ErrorDetail, Money, Timestamp};
 use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderDepositRow, OrderRef, OrderRow,
 };
@@ -20,6 +24,7 @@ use serde_json::{Map, Value, json};
 
 use super::refunds::OrderMoney;
 use super::wallets::session;
+use super::webhooks::Event;
 use super::{Answer, Service, Shop, body, refused};
 use crate::exchanges::{Denom, Exchange, ExchangeError, is_base_url, is_transient};
 use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Settle};
@@ -28,6 +33,8 @@ use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Settle};
 const COINS_MAX: usize = 1_024;
 /// Deposits of a payment that are under way at the same time.
 const DEPOSITS_AT_ONCE: usize = 16;
+/// The maximum number of coins in one request to an exchange.
+const BATCH_COINS_MAX: usize = 256;
 /// No policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 /// No age commitment.
@@ -55,7 +62,11 @@ struct Contract<'a> {
 }
 
 /// An answer of an exchange that keeps a payment from being complete.
-fn exchange_problem(code: ErrorCode, status: Option<u16>, reply: Option<(u16, Value)>) -> Response {
+pub(super) fn exchange_problem(
+    code: ErrorCode,
+    status: Option<u16>,
+    reply: Option<(u16, Value)>,
+) -> Response {
     let mut extra = Map::new();
     if let Some((http_status, reply)) = reply {
         extra.insert("exchange_http_status".to_owned(), json!(http_status));
@@ -67,7 +78,7 @@ fn exchange_problem(code: ErrorCode, status: Option<u16>, reply: Option<(u16, Va
     Response::error_with(code, status, "", extra)
 }
 
-fn unknown_exchange(error: &ExchangeError) -> Response {
+pub(super) fn unknown_exchange(error: &ExchangeError) -> Response {
     let detail = error.to_string();
     match error {
         ExchangeError::Timeout(_) => Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT, &detail),
@@ -85,7 +96,7 @@ fn insufficient(problem: Insufficient) -> Response {
 }
 
 impl Service {
-    pub(super) async fn pay(&self, mut request: Request, shop: &Shop, order_id: &str) -> Answer {
+    pub(super) async fn pay(self: &Arc<Self>, mut request: Request, shop: &Shop, order_id: &str) -> Answer {
         let PayRequest { coins, session_id } = body(&request)?;
         let session = session(session_id.as_deref())?;
         let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
@@ -116,9 +127,18 @@ impl Service {
             }
         }
         let (instance, fulfillment_url) = (shop.id.clone(), row.fulfillment_url.clone());
-        let settle = Settle { order, instance, fulfillment_url, session };
+        let hooks = match row.paid {
+            None => self.hooks(shop, &row, &Event::Pay).await?,
+            Some(_) => Vec::new(),
+        };
+        let products = row.products.0.clone();
+        let settle = Settle { order, instance, fulfillment_url, session, products, hooks };
         self.execute(settle).await?.map_err(|refusal| refused(&refusal, order_id))?;
+        self.wake_webhooks();
         self.payments.wake(&order);
+        if row.paid.is_none() {
+            self.look_for_kyc(shop, order, h_contract, &row);
+        }
         let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign(&key);
         Ok(Response::json(200, &PayResponse { sig }))
     }
@@ -162,12 +182,16 @@ impl Service {
             let knows =
                 |exchange: &Exchange| coins.iter().all(|coin| exchange.denoms.contains_key(&coin.h_denom));
             let exchange = self.exchanges.get(&url, knows).await.map_err(|error| unknown_exchange(&error))?;
-            if !self.exchanges.accepts(&exchange.master_pub) {
+            let is_refused = |coin: &PayCoin| {
+                let denom = exchange.denoms.get(&coin.h_denom);
+                denom.is_some_and(|denom| !self.exchanges.accepts_denom(&exchange, denom))
+            };
+            if coins.iter().any(is_refused) {
                 let code = ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_AUDITOR_FAILURE;
                 return Err(Response::error(code, &url));
             }
             let fee = exchange.wire_fee(&contract.terms.wire_method, self.now());
-            let fee = fee.and_then(|fee| fee.money_in(self.config.currency).ok());
+            let fee = fee.and_then(|fee| fee.wire_fee.money_in(self.config.currency).ok());
             let wire_fee = fee.ok_or_else(|| {
                 let code = ErrorCode::MERCHANT_GENERIC_HOLE_IN_WIRE_FEE_STRUCTURE;
                 Response::error(code, &contract.terms.wire_method)
@@ -241,32 +265,40 @@ impl Service {
 
     /// Deposits coins, and records those that were accepted, whatever happens to the others.
     async fn deposit(&self, contract: &Contract<'_>, ready: Vec<ReadyCoin>) -> Result<(), Response> {
-        let answers = stream::iter(ready.into_iter().map(|coin| async move {
-            let answer = self.deposit_one(contract, &coin).await;
-            (coin, answer)
-        }));
-        let mut answers = std::pin::pin!(answers.buffer_unordered(DEPOSITS_AT_ONCE));
+        let mut batches: Vec<Vec<ReadyCoin>> = Vec::new();
+        for coin in ready {
+            let fits = |batch: &&mut Vec<ReadyCoin>| {
+                batch.len() < BATCH_COINS_MAX && batch[0].exchange_url == coin.exchange_url
+            };
+            match batches.last_mut().filter(fits) {
+                Some(batch) => batch.push(coin),
+                None => batches.push(vec![coin]),
+            }
+        }
         let mut deposits = Vec::new();
         let mut problem: Option<Response> = None;
-        while let Some((coin, answer)) = answers.next().await {
-            match answer {
-                Ok(DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. }) => {
-                    let row = OrderDepositRow {
-                        exchange_url: coin.exchange_url,
-                        amount: coin.amount,
-                        deposit_fee: coin.denom.deposit_fee,
-                        refund_fee: coin.denom.refund_fee,
-                        wire_fee: coin.wire_fee,
-                        exchange_time: exchange_timestamp,
-                        exchange_pub,
-                        exchange_sig,
-                    };
-                    deposits.push((coin.coin_pub, row));
-                }
-                // What goes away by itself gives way to the others, about which the wallet can do something.
-                Err(other) => {
-                    if problem.as_ref().is_none_or(|problem| problem.status >= 500 && other.status < 500) {
-                        problem = Some(other);
+        for batch in batches {
+            for (coin, answer) in self.deposit_batch(contract, batch).await {
+                match answer {
+                    Ok(DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. }) => {
+                        let row = OrderDepositRow {
+                            exchange_url: coin.exchange_url,
+                            amount: coin.amount,
+                            deposit_fee: coin.denom.deposit_fee,
+                            refund_fee: coin.denom.refund_fee,
+                            wire_fee: coin.wire_fee,
+                            exchange_time: exchange_timestamp,
+                            exchange_pub,
+                            exchange_sig,
+                        };
+                        deposits.push((coin.coin_pub, row));
+                    }
+                    // What goes away by itself gives way to the others, about which the wallet can do something.
+                    Err(other) => {
+                        let gives_way = |problem: &Response| problem.status >= 500 && other.status < 500;
+                        if problem.as_ref().is_none_or(gives_way) {
+                            problem = Some(other);
+                        }
                     }
                 }
             }
@@ -280,41 +312,137 @@ impl Service {
         problem.map_or(Ok(()), Err)
     }
 
+    /// Deposits coins of one exchange: in one request if it can do that, otherwise one by one.
+    async fn deposit_batch(
+        &self,
+        contract: &Contract<'_>,
+        coins: Vec<ReadyCoin>,
+    ) -> Vec<(ReadyCoin, Result<DepositConfirmation, Response>)> {
+        if coins.len() > 1 && coins[0].exchange.has_batch_deposit.load(Ordering::Relaxed) {
+            match self.deposit_together(contract, &coins).await {
+                Ok(Some(confirmations)) => {
+                    return coins.into_iter().zip(confirmations.into_iter().map(Ok)).collect();
+                }
+                Ok(None) => {}
+                Err(problem) => {
+                    let mut problem = Some(problem);
+                    let failed = |coin| {
+                        // All or none were accepted, so one answer is about all of them.
+                        let answer = problem.take();
+                        answer.map(|answer| (coin, Err(answer)))
+                    };
+                    return coins.into_iter().map_while(failed).collect();
+                }
+            }
+        }
+        let answers = stream::iter(coins.into_iter().map(|coin| async move {
+            let answer = self.deposit_one(contract, &coin).await;
+            (coin, answer)
+        }));
+        answers.buffer_unordered(DEPOSITS_AT_ONCE).collect().await
+    }
+
+    /// Deposits coins in one request. `None`: the exchange has to be asked for each coin.
+    async fn deposit_together(
+        &self,
+        contract: &Contract<'_>,
+        coins: &[ReadyCoin],
+    ) -> Result<Option<Vec<DepositConfirmation>>, Response> {
+        let first = &coins[0].request;
+        let coin = |coin: &ReadyCoin| BatchDepositCoin {
+            contribution: coin.request.contribution,
+            denom_pub_hash: coin.request.denom_pub_hash,
+            ub_sig: coin.request.ub_sig.clone(),
+            coin_pub: coin.coin_pub,
+            h_age_commitment: coin.request.h_age_commitment,
+            coin_sig: coin.request.coin_sig,
+        };
+        let request = BatchDepositRequest {
+            merchant_payto_uri: first.merchant_payto_uri.clone(),
+            wire_salt: first.wire_salt,
+            merchant_pub: first.merchant_pub,
+            h_contract_terms: first.h_contract_terms,
+            coins: coins.iter().map(coin).collect(),
+            timestamp: first.timestamp,
+            refund_deadline: first.refund_deadline,
+            wire_transfer_deadline: first.wire_transfer_deadline,
+            policy: None,
+        };
+        let reply =
+            self.exchanges.client.post_json(format!("{}batch-deposit", coins[0].exchange_url), &request);
+        let reply = reply.await.map_err(|error| unanswered(&error))?;
+        let is_unknown = |reply: &Reply| {
+            let code = reply.json::<ErrorDetail>().map(|body| body.code);
+            code.is_ok_and(|code| {
+                code == ErrorCode::GENERIC_ENDPOINT_UNKNOWN || code == ErrorCode::GENERIC_METHOD_INVALID
+            })
+        };
+        match reply.status {
+            200 => {}
+            404 | 405 if is_unknown(&reply) => {
+                coins[0].exchange.has_batch_deposit.store(false, Ordering::Relaxed);
+                return Ok(None);
+            }
+            status => return Err(not_deposited(status, &reply)),
+        }
+        let BatchDepositConfirmation { exchange_timestamp, exchange_pub, exchange_sigs, .. } =
+            reply.json().map_err(|_| malformed())?;
+        let confirmation = |sig: ConfirmationSignature| DepositConfirmation {
+            exchange_timestamp,
+            exchange_pub,
+            exchange_sig: sig.exchange_sig,
+            transaction_base_url: None,
+        };
+        let confirmations: Vec<_> = exchange_sigs.into_iter().map(confirmation).collect();
+        let currency = self.config.currency;
+        let are_confirmed = confirmations.len() == coins.len()
+            && coins
+                .iter()
+                .zip(&confirmations)
+                .all(|(coin, answer)| confirms(contract, coin, answer, currency));
+        // If some coins were accepted earlier, at another time, each has its own confirmation.
+        Ok(are_confirmed.then_some(confirmations))
+    }
+
     async fn deposit_one(
         &self,
         contract: &Contract<'_>,
         coin: &ReadyCoin,
     ) -> Result<DepositConfirmation, Response> {
         let url = format!("{}coins/{}/deposit", coin.exchange_url, coin.coin_pub);
-        let reply = match self.exchanges.client.post_json(url, &coin.request).await {
-            Ok(reply) => reply,
-            Err(ClientError::Timeout { .. }) => {
-                return Err(exchange_problem(ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT, None, None));
-            }
-            Err(_) => {
-                return Err(exchange_problem(
-                    ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE,
-                    None,
-                    None,
-                ));
-            }
-        };
-        let malformed = || exchange_problem(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED, None, None);
-        if reply.status == 200 {
-            let confirmation: DepositConfirmation = reply.json().map_err(|_| malformed())?;
-            let is_confirmed = confirms(contract, coin, &confirmation, self.config.currency);
-            return if is_confirmed { Ok(confirmation) } else { Err(malformed()) };
+        let reply =
+            self.exchanges.client.post_json(url, &coin.request).await.map_err(|error| unanswered(&error))?;
+        if reply.status != 200 {
+            return Err(not_deposited(reply.status, &reply));
         }
-        let status = reply.status;
-        let body = reply.json::<Value>().ok().map(|body| (status, body));
-        Err(match status {
-            409 => exchange_problem(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_INSUFFICIENT_FUNDS, None, body),
-            _ if is_transient(status) => {
-                exchange_problem(ErrorCode::MERCHANT_GENERIC_EXCHANGE_UNEXPECTED_STATUS, None, body)
-            }
-            _ => exchange_problem(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_EXCHANGE_FAILED, None, body),
-        })
+        let confirmation: DepositConfirmation = reply.json().map_err(|_| malformed())?;
+        let is_confirmed = confirms(contract, coin, &confirmation, self.config.currency);
+        if is_confirmed { Ok(confirmation) } else { Err(malformed()) }
     }
+}
+
+/// The exchange did not answer: whether it has accepted the coins is found out by asking again.
+pub(super) fn unanswered(error: &ClientError) -> Response {
+    let code = match error {
+        ClientError::Timeout { .. } => ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT,
+        _ => ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE,
+    };
+    exchange_problem(code, None, None)
+}
+
+pub(super) fn malformed() -> Response {
+    exchange_problem(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED, None, None)
+}
+
+/// The exchange did not accept coins.
+fn not_deposited(status: u16, reply: &Reply) -> Response {
+    let body = reply.json::<Value>().ok().map(|body| (status, body));
+    let code = match status {
+        409 => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_INSUFFICIENT_FUNDS,
+        _ if is_transient(status) => ErrorCode::MERCHANT_GENERIC_EXCHANGE_UNEXPECTED_STATUS,
+        _ => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_EXCHANGE_FAILED,
+    };
+    exchange_problem(code, None, body)
 }
 
 /// Whether the exchange has signed that it will pay.

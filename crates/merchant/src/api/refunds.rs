@@ -22,6 +22,7 @@ use batzen_tables::merchant::{
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 
+use super::webhooks::Event;
 use super::{Answer, Service, Shop, body, refused};
 use crate::exchanges::is_base_url;
 use crate::rules::{ABORTED, Abort, ApproveRefund, Coins, RecordRefund, Refusal};
@@ -151,11 +152,14 @@ impl Service {
         let h_contract = row.h_contract.ok_or_else(unpaid)?;
         let terms = Self::contract_terms(&row)?;
         let (since, until) = (terms.timestamp, terms.refund_deadline);
-        match self.execute(ApproveRefund { order, total, reason, since, until }).await? {
+        let event = Event::Refund { total: refund, reason: &reason };
+        let hooks = self.hooks(shop, &row, &event).await?;
+        match self.execute(ApproveRefund { order, total, reason, since, until, hooks }).await? {
             Ok(()) => {}
             Err(Refusal::Unpaid) => return Err(unpaid()),
             Err(refusal) => return Err(refused(&refusal, order_id)),
         }
+        self.wake_webhooks();
         self.payments.wake(&order);
         let taler_refund_uri = urls::refund_uri(&Self::base_url(&request.head, shop)?, order_id);
         Ok(Response::json(200, &ApproveRefundResponse { taler_refund_uri, h_contract }))
@@ -284,7 +288,7 @@ impl Service {
         let refund_amount = self.amount(wanted.amount);
         let merchant_pub = shop.row.merchant_pub;
         let exchange = match self.exchanges.get(&wanted.exchange_url, |_| true).await {
-            Ok(exchange) if self.exchanges.accepts(&exchange.master_pub) => exchange,
+            Ok(exchange) if self.exchanges.accepts_some(&exchange) => exchange,
             Ok(_) => {
                 return failed(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_AUDITOR_FAILURE);
             }

@@ -18,10 +18,10 @@ use super::{Answer, Service, Shop, page, poll_deadline};
 use crate::urls;
 
 /// Tells wallets in browsers what to open.
-const TALER: HeaderName = HeaderName::from_static("taler");
+pub(super) const TALER: HeaderName = HeaderName::from_static("taler");
 
 /// Whether a browser asks.
-fn wants_page(head: &Head) -> bool {
+pub(super) fn wants_page(head: &Head) -> bool {
     head.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html"))
 }
 

@@ -1,10 +1,18 @@
-//! Commands and their outcomes.
+//! Commands and their outcomes. Those about stock, transfers, tips and the rest are in the modules of their rules.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_protocol::{Currency, Money, Timestamp};
 use batzen_tables::merchant::{
-    InstanceRow, MerchantStateRow, OrderDepositRow, OrderRef, OrderRefundKey, OrderRow,
+    InstanceRow, MerchantStateRow, OrderDepositRow, OrderRef, OrderRefundKey, OrderRow, ProductLockKey,
+    TransferRow,
 };
+
+use super::extras::{EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest};
+use super::stock::{ChangeProduct, CreateProduct, DeleteProduct, LockProduct, ReleaseStock};
+use super::tips::{
+    AuthorizeTip, CreateTipReserve, DeleteTipReserve, FundTipReserve, PickUpTip, RecordTipPickup,
+};
+use super::transfers::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires};
 
 /// Opens the store for a backend of this currency. Idempotent.
 #[derive(Clone, Debug)]
@@ -82,6 +90,32 @@ pub struct CreateOrder {
     pub order: OrderRef,
     /// Its row, if it is new.
     pub row: OrderRow,
+    /// Locks that the order replaces.
+    pub locks: Vec<ProductLockKey>,
+}
+
+/// Replaces members of a contract by their hashes. The contract's hash stays. Idempotent.
+#[derive(Clone, Debug)]
+pub struct Forget {
+    /// The order.
+    pub order: OrderRef,
+    /// The terms that the caller has read. Refused if they have changed.
+    pub known: String,
+    /// The terms without the forgotten members.
+    pub terms: String,
+}
+
+/// Removes an order that nobody can pay any more.
+#[derive(Clone, Debug)]
+pub struct DeleteOrder {
+    /// The order.
+    pub order: OrderRef,
+    /// The instance and its products in the order, as read before: they never change.
+    pub instance: String,
+    /// See `instance`.
+    pub products: Vec<String>,
+    /// Whether an offer that no wallet has claimed ends now.
+    pub force: bool,
 }
 
 /// Gives an order to a wallet. Idempotent.
@@ -128,6 +162,10 @@ pub struct Settle {
     pub fulfillment_url: Option<String>,
     /// The session that pays.
     pub session: Option<Session>,
+    /// Products from the inventory. See `instance`.
+    pub products: Vec<String>,
+    /// What is sent when the order becomes paid.
+    pub hooks: Vec<Hook>,
 }
 
 /// Binds a paid order to another session. Idempotent.
@@ -156,6 +194,8 @@ pub struct ApproveRefund {
     pub since: Timestamp,
     /// The refund deadline of the contract. Not after `since`: it allows no refunds.
     pub until: Timestamp,
+    /// What is sent when more is approved than before.
+    pub hooks: Vec<Hook>,
 }
 
 /// Gives back coins of an order that is not paid. Idempotent.
@@ -189,6 +229,12 @@ pub enum Outcome {
     Ordered(Box<OrderRow>),
     /// The order belongs to this wallet.
     Claimed(Box<OrderRow>),
+    /// The transfer is known.
+    Transfer(Box<TransferRow>),
+    /// The tip can be picked up before this time.
+    Tip(Timestamp),
+    /// The part of the tip belongs to the customer: the exchange's signatures, if they are known.
+    PickedUp(Option<String>),
 }
 
 /// A command together with the type of its outcome.
@@ -247,4 +293,27 @@ commands! {
     ApproveRefund, Outcome::Done => (), ();
     Abort, Outcome::Done => (), ();
     RecordRefund, Outcome::Done => (), ();
+    Forget, Outcome::Done => (), ();
+    DeleteOrder, Outcome::Done => (), ();
+    CreateProduct, Outcome::Done => (), ();
+    ChangeProduct, Outcome::Done => (), ();
+    DeleteProduct, Outcome::Done => (), ();
+    LockProduct, Outcome::Done => (), ();
+    ReleaseStock, Outcome::Done => (), ();
+    NoteTransfer, Outcome::Transfer(row) => *row, TransferRow;
+    CheckTransfer, Outcome::Done => (), ();
+    RecordWires, Outcome::Done => (), ();
+    DeleteTransfer, Outcome::Done => (), ();
+    RecordKyc, Outcome::Done => (), ();
+    CreateTipReserve, Outcome::Done => (), ();
+    FundTipReserve, Outcome::Done => (), ();
+    DeleteTipReserve, Outcome::Done => (), ();
+    AuthorizeTip, Outcome::Tip(expires) => expires, Timestamp;
+    PickUpTip, Outcome::PickedUp(signatures) => signatures, Option<String>;
+    RecordTipPickup, Outcome::Done => (), ();
+    EditWebhook, Outcome::Done => (), ();
+    EditTemplate, Outcome::Done => (), ();
+    EditToken, Outcome::Done => (), ();
+    FinishWebhook, Outcome::Done => (), ();
+    PurgeRest, Outcome::Done => (), ();
 }

@@ -6,27 +6,46 @@
 //! | `command` | commands and their outcomes |
 //! | `instances` | creating, changing and deleting shops |
 //! | `orders` | the life of an order |
+//! | `stock` | products, and what carts and orders hold of them |
+//! | `transfers` | transfers of exchanges, and what they pay for |
+//! | `tips` | reserves of shops, and what customers get of them |
+//! | `extras` | web hooks, templates, further access tokens |
 //! | `refunds` | refunds of paid orders, and of payments that were given up |
 //! | `sufficiency` | whether coins pay an order (merchant chapter 2.3.3) |
 
 mod command;
+mod extras;
 mod instances;
 mod orders;
 mod refunds;
+mod stock;
 mod sufficiency;
+mod tips;
+mod transfers;
 
 use batzen_engine::{Plan, Rules, WorkingSet};
 use batzen_protocol::{ErrorCode, Timestamp};
-use batzen_tables::merchant::{MerchantStateKey, MerchantStateRow, MerchantStates, OrderRefunds};
+use batzen_tables::merchant::{
+    AccessTokens, MerchantStateKey, MerchantStateRow, MerchantStates, OrderRefunds, PendingWebhooks,
+    Templates, TipPickups, Transfers, Webhooks,
+};
 
 pub use command::{
     Abort, ApproveRefund, ChangeInstance, Claim, Command, CreateInstance, CreateOrder, DeleteInstance,
-    NewAccount, Open, Outcome, PurgeOrders, RecordDeposits, RecordRefund, Replay, Session, SetAuth, Settle,
-    TypedCommand,
+    DeleteOrder, Forget, NewAccount, Open, Outcome, PurgeOrders, RecordDeposits, RecordRefund, Replay,
+    Session, SetAuth, Settle, TypedCommand,
 };
+pub use extras::{Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest};
 pub use instances::order_range;
 pub use refunds::{ABORTED, Coins};
+pub use stock::{
+    ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, ReleaseStock, available,
+};
 pub use sufficiency::{Due, Insufficient, Payment, check as check_payment};
+pub use tips::{
+    AuthorizeTip, CreateTipReserve, DeleteTipReserve, FundTipReserve, PickUpTip, RecordTipPickup,
+};
+pub use transfers::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, Statement};
 
 /// Why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +95,82 @@ pub enum Refusal {
     /// The order has too many refunds.
     #[error("the order has too many refunds")]
     TooManyRefunds,
+    /// The order can still be paid.
+    #[error("the order can still be paid")]
+    AwaitingPayment,
+    /// The order is paid, so it stays.
+    #[error("the order is paid")]
+    PaidStays,
+    /// No product has this id.
+    #[error("there is no product {0}")]
+    ProductUnknown(String),
+    /// Another product has this id.
+    #[error("there is another product with this id")]
+    ProductExists,
+    /// Carts or orders hold units of the product.
+    #[error("carts or unpaid orders hold units of the product")]
+    ProductLocked,
+    /// There is not enough in stock.
+    #[error("there are {available} of the product {product_id}, and {requested} were wanted")]
+    OutOfStock {
+        /// The product.
+        product_id: String,
+        /// Units that were wanted.
+        requested: u64,
+        /// Units that there are.
+        available: u64,
+    },
+    /// Carts and orders would hold more units than can be counted.
+    #[error("that are more units than can be counted")]
+    TooMuchStock,
+    /// Fewer units would be lost than before.
+    #[error("fewer units would be lost than before")]
+    LostReduced,
+    /// Fewer units would have been in stock than before.
+    #[error("fewer units would have been in stock than before")]
+    StockReduced,
+    /// More units would be lost than there are.
+    #[error("more units would be lost than there are")]
+    LostExceedsStock,
+    /// No transfer has this number.
+    #[error("there is no such transfer")]
+    TransferUnknown,
+    /// The transfer was reported with another amount or account.
+    #[error("the transfer was reported with another amount or account")]
+    OtherTransfer,
+    /// The transfer was verified, so it stays.
+    #[error("the transfer was verified")]
+    TransferVerified,
+    /// No reserve has this key.
+    #[error("there is no such reserve")]
+    ReserveUnknown,
+    /// The exchange closes the reserve.
+    #[error("the reserve has expired")]
+    ReserveExpired,
+    /// Customers can still pick up tips of the reserve.
+    #[error("customers can still pick up tips of the reserve")]
+    TipsOpen,
+    /// The reserve has not enough left.
+    #[error("the reserve has not enough left")]
+    TipTooLarge,
+    /// No tip has this id.
+    #[error("there is no such tip")]
+    TipUnknown,
+    /// The tip can no longer be picked up.
+    #[error("the tip has expired")]
+    TipExpired,
+    /// Less is left of the tip.
+    #[error("less is left of the tip")]
+    TipExceeded,
+    /// A sum is too large.
+    #[error("the amounts are too large")]
+    TipSum,
+    /// Another hook, template or token has this name.
+    #[error("there is another one with this name")]
+    NameTaken,
+    /// No hook, template or token has this name.
+    #[error("there is none with this name")]
+    NameUnknown,
     /// The coins do not suffice.
     #[error(transparent)]
     Insufficient(#[from] Insufficient),
@@ -105,6 +200,28 @@ impl Refusal {
             Self::RefundInconsistent | Self::TooManyRefunds => {
                 ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_INCONSISTENT_AMOUNT
             }
+            Self::AwaitingPayment => ErrorCode::MERCHANT_PRIVATE_DELETE_ORDERS_AWAITING_PAYMENT,
+            Self::PaidStays => ErrorCode::MERCHANT_PRIVATE_DELETE_ORDERS_ALREADY_PAID,
+            Self::ProductUnknown(_) => ErrorCode::MERCHANT_GENERIC_PRODUCT_UNKNOWN,
+            Self::ProductExists => ErrorCode::MERCHANT_PRIVATE_POST_PRODUCTS_CONFLICT_PRODUCT_EXISTS,
+            Self::ProductLocked => ErrorCode::MERCHANT_PRIVATE_DELETE_PRODUCTS_CONFLICTING_LOCK,
+            Self::OutOfStock { .. } | Self::TooMuchStock => {
+                ErrorCode::MERCHANT_PRIVATE_POST_PRODUCTS_LOCK_INSUFFICIENT_STOCKS
+            }
+            Self::LostReduced => ErrorCode::MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_LOST_REDUCED,
+            Self::StockReduced => ErrorCode::MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_STOCKED_REDUCED,
+            Self::LostExceedsStock => ErrorCode::MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_LOST_EXCEEDS_STOCKS,
+            Self::TransferUnknown => ErrorCode::MERCHANT_GENERIC_TRANSFER_UNKNOWN,
+            Self::OtherTransfer => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_SUBMISSION,
+            Self::TransferVerified => ErrorCode::MERCHANT_PRIVATE_DELETE_TRANSFERS_ALREADY_CONFIRMED,
+            Self::ReserveUnknown => ErrorCode::MERCHANT_PRIVATE_GET_RESERVES_ID_RESERVE_UNKNOWN,
+            Self::ReserveExpired => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_RESERVE_EXPIRED,
+            Self::TipsOpen | Self::NameTaken | Self::NameUnknown => ErrorCode::GENERIC_PARAMETER_MALFORMED,
+            Self::TipTooLarge => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_INSUFFICIENT_FUNDS,
+            Self::TipUnknown => ErrorCode::MERCHANT_GENERIC_TIP_ID_UNKNOWN,
+            Self::TipExpired => ErrorCode::MERCHANT_TIP_PICKUP_HAS_EXPIRED,
+            Self::TipExceeded => ErrorCode::MERCHANT_TIP_PICKUP_AMOUNT_EXCEEDS_TIP_REMAINING,
+            Self::TipSum => ErrorCode::MERCHANT_TIP_PICKUP_SUMMATION_FAILED,
             Self::Insufficient(insufficient) => insufficient.code(),
         }
     }
@@ -136,6 +253,8 @@ impl Rules for MerchantRules {
             Command::RecordDeposits(command) => orders::plan_deposits(command, plan),
             Command::Settle(command) => {
                 orders::plan_payment(command.order, plan);
+                orders::plan_products(&command.instance, &command.products, plan);
+                extras::plan_hooks(&command.hooks, plan);
                 if let Some(session) = &command.session {
                     orders::plan_session(
                         command.order,
@@ -146,7 +265,41 @@ impl Rules for MerchantRules {
                     );
                 }
             }
-            Command::ApproveRefund(command) => orders::plan_payment(command.order, plan),
+            Command::ApproveRefund(command) => {
+                orders::plan_payment(command.order, plan);
+                extras::plan_hooks(&command.hooks, plan);
+            }
+            Command::Forget(command) => orders::plan(command.order, plan),
+            Command::DeleteOrder(command) => orders::plan_deletion(command, plan),
+            Command::CreateProduct(command) => stock::plan_creation(command, plan),
+            Command::ChangeProduct(command) => stock::plan_product(&command.key, plan),
+            Command::DeleteProduct(command) => stock::plan_product(&command.key, plan),
+            Command::LockProduct(command) => stock::plan_lock(command, plan),
+            Command::ReleaseStock(command) => stock::plan_release(command, plan),
+            Command::NoteTransfer(command) => transfers::plan_note(command, plan),
+            Command::CheckTransfer(command) => plan.row::<Transfers>(command.key.clone()),
+            Command::DeleteTransfer(command) => plan.row::<Transfers>(command.key.clone()),
+            Command::RecordWires(command) => transfers::plan_wires(command, plan),
+            Command::RecordKyc(command) => transfers::plan_kyc(command, plan),
+            Command::CreateTipReserve(command) => {
+                tips::plan_reserve(&command.key, Some(&command.row.instance), plan);
+            }
+            Command::FundTipReserve(command) => tips::plan_reserve(&command.key, None, plan),
+            Command::DeleteTipReserve(command) => tips::plan_deletion(command, plan),
+            Command::AuthorizeTip(command) => tips::plan_authorization(command, plan),
+            Command::PickUpTip(command) => tips::plan_pickup(command, plan),
+            Command::RecordTipPickup(command) => plan.row::<TipPickups>(command.key.clone()),
+            Command::EditWebhook(command) => {
+                extras::plan_edit::<Webhooks>(&command.key, &command.key.instance, plan);
+            }
+            Command::EditTemplate(command) => {
+                extras::plan_edit::<Templates>(&command.key, &command.key.instance, plan);
+            }
+            Command::EditToken(command) => {
+                extras::plan_edit::<AccessTokens>(&command.key, &command.key.instance, plan);
+            }
+            Command::FinishWebhook(command) => plan.row::<PendingWebhooks>(command.key.clone()),
+            Command::PurgeRest(command) => extras::plan_purge(command, plan),
             Command::Abort(command) => orders::plan_payment(command.order, plan),
             Command::RecordRefund(command) => plan.row::<OrderRefunds>(command.key.clone()),
             Command::Replay(command) => {
@@ -173,6 +326,35 @@ impl Rules for MerchantRules {
             Command::ApproveRefund(command) => refunds::approve(rows, command, now),
             Command::Abort(command) => refunds::abort(rows, command, now),
             Command::RecordRefund(command) => refunds::record(rows, command),
+            Command::Forget(command) => orders::forget(rows, command),
+            Command::DeleteOrder(command) => orders::delete(rows, command, now),
+            Command::CreateProduct(command) => stock::create(rows, command),
+            Command::ChangeProduct(command) => stock::change(rows, command),
+            Command::DeleteProduct(command) => stock::delete(rows, command),
+            Command::LockProduct(command) => stock::lock(rows, command),
+            Command::ReleaseStock(command) => stock::release_expired(rows, command, now),
+            Command::NoteTransfer(command) => transfers::note(rows, command),
+            Command::CheckTransfer(command) => transfers::check(rows, command),
+            Command::DeleteTransfer(command) => transfers::delete(rows, command),
+            Command::RecordWires(command) => transfers::record(rows, command),
+            Command::RecordKyc(command) => transfers::record_kyc(rows, command),
+            Command::CreateTipReserve(command) => tips::create(rows, command),
+            Command::FundTipReserve(command) => tips::fund(rows, command),
+            Command::DeleteTipReserve(command) => tips::delete(rows, command),
+            Command::AuthorizeTip(command) => tips::authorize(rows, command, now),
+            Command::PickUpTip(command) => tips::pick_up(rows, command, now),
+            Command::RecordTipPickup(command) => tips::record(rows, command),
+            Command::EditWebhook(command) => {
+                extras::edit::<Webhooks>(rows, &command.key, &command.key.instance, &command.edit)
+            }
+            Command::EditTemplate(command) => {
+                extras::edit::<Templates>(rows, &command.key, &command.key.instance, &command.edit)
+            }
+            Command::EditToken(command) => {
+                extras::edit::<AccessTokens>(rows, &command.key, &command.key.instance, &command.edit)
+            }
+            Command::FinishWebhook(command) => extras::finish(rows, command),
+            Command::PurgeRest(command) => extras::purge(rows, command),
         }
     }
 }

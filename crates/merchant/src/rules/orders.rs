@@ -4,13 +4,17 @@ use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_tables::merchant::{
     InstanceKey, Instances, OrderDepositKey, OrderDeposits, OrderKey, OrderRef, OrderRefundKey, OrderRefunds,
-    OrderRow, OrderSessionKey, OrderSessionRow, OrderSessions, Orders, PaidSessionKey, PaidSessionRow,
-    PaidSessions, purchase_ref, session_ref,
+    OrderRow, OrderSessionKey, OrderSessionRow, OrderSessions, OrderWireKey, OrderWires, Orders,
+    PaidSessionKey, PaidSessionRow, PaidSessions, ProductKey, ProductLocks, Products, purchase_ref,
+    session_ref,
 };
 
-use super::refunds;
 use super::sufficiency::{self, Due, Payment};
-use super::{Claim, CreateOrder, Outcome, PurgeOrders, RecordDeposits, Refusal, Replay, Session, Settle};
+use super::{
+    Claim, CreateOrder, DeleteOrder, Forget, Outcome, PurgeOrders, RecordDeposits, Refusal, Replay, Session,
+    Settle,
+};
+use super::{extras, refunds, stock};
 
 pub(super) fn plan(order: OrderRef, plan: &mut Plan) {
     plan.row::<Orders>(OrderKey { order });
@@ -18,7 +22,25 @@ pub(super) fn plan(order: OrderRef, plan: &mut Plan) {
 
 pub(super) fn plan_creation(command: &CreateOrder, plan: &mut Plan) {
     self::plan(command.order, plan);
-    plan.row::<Instances>(InstanceKey::new(&command.row.instance));
+    let row = &command.row;
+    plan.row::<Instances>(InstanceKey::new(&row.instance));
+    plan_products(&row.instance, &row.products.0, plan);
+    for lock in &command.locks {
+        plan.row::<ProductLocks>(lock.clone());
+        plan.row::<Products>(ProductKey::new(&row.instance, &lock.product_id));
+    }
+}
+
+pub(super) fn plan_products(instance: &str, products: &[String], plan: &mut Plan) {
+    for product_id in products {
+        plan.row::<Products>(ProductKey::new(instance, product_id));
+    }
+}
+
+pub(super) fn plan_deletion(command: &DeleteOrder, plan: &mut Plan) {
+    plan_payment(command.order, plan);
+    plan_products(&command.instance, &command.products, plan);
+    plan.group::<OrderSessions>(OrderSessions::BY_ORDER, &command.order);
 }
 
 pub(super) fn plan_payment(order: OrderRef, plan: &mut Plan) {
@@ -53,6 +75,7 @@ pub(super) fn plan_purge(command: &PurgeOrders, plan: &mut Plan) {
         plan_payment(*order, plan);
         plan.group::<OrderSessions>(OrderSessions::BY_ORDER, order);
         plan.group::<PaidSessions>(PaidSessions::BY_ORDER, order);
+        plan.group::<OrderWires>(OrderWires::BY_ORDER, order);
     }
 }
 
@@ -61,7 +84,7 @@ pub(super) fn order(rows: &WorkingSet, order: OrderRef) -> Result<&OrderRow, Ref
 }
 
 pub(super) fn create(rows: &mut WorkingSet, command: &CreateOrder) -> Result<Outcome, Refusal> {
-    let CreateOrder { order, row } = command;
+    let CreateOrder { order, row, locks } = command;
     let key = OrderKey { order: *order };
     if let Some(known) = rows.get::<Orders>(&key) {
         let is_same = known.h_request == row.h_request;
@@ -78,8 +101,50 @@ pub(super) fn create(rows: &mut WorkingSet, command: &CreateOrder) -> Result<Out
         // Another writer may be deleting it.
         Some(_) => rows.depend_on::<Instances>(&instance),
     }
+    for lock in locks {
+        // Only what is locked for this shop: its products are planned.
+        if rows.get::<ProductLocks>(lock).is_some_and(|held| held.instance == row.instance) {
+            stock::release_lock(rows, lock);
+        }
+    }
+    stock::hold_for(rows, row)?;
+    let row = OrderRow { holds_stock: !row.products.0.is_empty(), ..row.clone() };
     rows.insert::<Orders>(&key, row.clone());
-    Ok(Outcome::Ordered(Box::new(row.clone())))
+    Ok(Outcome::Ordered(Box::new(row)))
+}
+
+pub(super) fn forget(rows: &mut WorkingSet, command: &Forget) -> Result<Outcome, Refusal> {
+    let known = order(rows, command.order)?;
+    if known.terms != command.known {
+        return if known.terms == command.terms { Ok(Outcome::Done) } else { Err(Refusal::OrderChanged) };
+    }
+    let row = OrderRow { terms: command.terms.clone(), ..known.clone() };
+    rows.update::<Orders>(&OrderKey { order: command.order }, row);
+    Ok(Outcome::Done)
+}
+
+pub(super) fn delete(
+    rows: &mut WorkingSet,
+    command: &DeleteOrder,
+    now: Timestamp,
+) -> Result<Outcome, Refusal> {
+    let known = order(rows, command.order)?.clone();
+    if known.paid.is_some() {
+        return Err(Refusal::PaidStays);
+    }
+    let is_offered = known.pay_deadline > now;
+    let is_unclaimed = known.nonce.is_none();
+    // Coins that an exchange has accepted are the shop's money, until they are refunded.
+    let holds_coins = !rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, &command.order).is_empty();
+    if holds_coins || (is_offered && !(command.force && is_unclaimed)) {
+        return Err(Refusal::AwaitingPayment);
+    }
+    stock::release_from(rows, &known);
+    let refunds: Vec<OrderRefundKey> =
+        keys(rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, &command.order));
+    refunds.iter().for_each(|key| rows.delete::<OrderRefunds>(key));
+    rows.delete::<Orders>(&OrderKey { order: command.order });
+    Ok(Outcome::Done)
 }
 
 pub(super) fn claim(rows: &mut WorkingSet, command: &Claim) -> Result<Outcome, Refusal> {
@@ -152,7 +217,10 @@ pub(super) fn settle(rows: &mut WorkingSet, command: &Settle, now: Timestamp) ->
             .collect();
         let refunded = refunds::refunded(rows, command.order)?;
         sufficiency::check(&due, &payments, refunded)?;
-        let row = OrderRow { paid: Some(now), ..known.clone() };
+        let known = known.clone();
+        stock::sell(rows, &known);
+        extras::trigger(rows, &command.hooks);
+        let row = OrderRow { paid: Some(now), holds_stock: false, ..known };
         rows.update::<Orders>(&OrderKey { order: command.order }, row);
     }
     if let Some(session) = &command.session {
@@ -201,6 +269,8 @@ pub(super) fn purge(rows: &mut WorkingSet, command: &PurgeOrders) -> Result<Outc
         purchases.iter().for_each(|key| rows.delete::<PaidSessions>(key));
         let refunds: Vec<OrderRefundKey> = keys(rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, order));
         refunds.iter().for_each(|key| rows.delete::<OrderRefunds>(key));
+        let wires: Vec<OrderWireKey> = keys(rows.group::<OrderWires>(OrderWires::BY_ORDER, order));
+        wires.iter().for_each(|key| rows.delete::<OrderWires>(key));
         deposits.iter().for_each(|key| rows.delete::<OrderDeposits>(key));
         sessions.iter().for_each(|key| rows.delete::<OrderSessions>(key));
         rows.delete::<Orders>(&key);

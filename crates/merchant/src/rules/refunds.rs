@@ -11,7 +11,7 @@ use batzen_tables::merchant::{
 };
 
 use super::orders::order as order_row;
-use super::{Abort, ApproveRefund, Insufficient, Outcome, RecordRefund, Refusal};
+use super::{Abort, ApproveRefund, Insufficient, Outcome, RecordRefund, Refusal, extras};
 
 /// The number of the refund of an aborted payment. What the shop approves has higher numbers.
 pub const ABORTED: u64 = 0;
@@ -112,7 +112,7 @@ pub(super) fn approve(
     command: &ApproveRefund,
     now: Timestamp,
 ) -> Result<Outcome, Refusal> {
-    let ApproveRefund { order, total, reason, since, until } = command;
+    let ApproveRefund { order, total, reason, since, until, hooks } = command;
     let known = order_row(rows, *order)?;
     if known.paid.is_none() {
         return Err(Refusal::Unpaid);
@@ -136,6 +136,7 @@ pub(super) fn approve(
         add(rows, &key, amount, reason, now);
     }
     rows.update::<Orders>(&OrderKey { order: *order }, row);
+    extras::trigger(rows, hooks);
     Ok(Outcome::Done)
 }
 

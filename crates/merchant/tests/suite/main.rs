@@ -7,4 +7,5 @@ mod orders;
 mod refunds;
 mod rules;
 mod status;
+mod stock_rules;
 mod wallets;

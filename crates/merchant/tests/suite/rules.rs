@@ -371,7 +371,7 @@ fn command(step: &Step, turn: u8) -> Command {
         }
         Step::Order { shop, id, request } => {
             let order = order_ref(&shop_id(shop), &id.to_string());
-            CreateOrder { order, row: order_row(shop, id, request, turn.into()) }.into()
+            CreateOrder { order, row: order_row(shop, id, request, turn.into()), locks: Vec::new() }.into()
         }
         Step::Claim { shop, id, nonce } => Claim {
             order: order_ref(&shop_id(shop), &id.to_string()),
@@ -391,6 +391,8 @@ fn command(step: &Step, turn: u8) -> Command {
             instance: shop_id(shop),
             fulfillment_url: url(shop, id),
             session: number.map(session),
+            products: Vec::new(),
+            hooks: Vec::new(),
         }
         .into(),
         Step::Replay { shop, id, session: number } => Replay {
@@ -406,6 +408,7 @@ fn command(step: &Step, turn: u8) -> Command {
             reason: "broken".to_owned(),
             since: Timestamp::ZERO,
             until: if is_allowed { Timestamp::NEVER } else { Timestamp::ZERO },
+            hooks: Vec::new(),
         }
         .into(),
         Step::Abort { shop, id, ref coins } => {

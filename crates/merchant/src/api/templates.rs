@@ -1,0 +1,188 @@
+//! Templates of orders, for tills and printed codes: `/private/templates`, and `/templates/$ID` for customers.
+
+use batzen_http::{Head, Method, Request, Response, header};
+use batzen_protocol::api::merchant::{
+    CreateOrderRequest, CreateTemplateRequest, TemplateContract, TemplateDetails, TemplateForCustomer,
+    TemplateList, TemplateSummary, UseTemplateRequest,
+};
+use batzen_protocol::{Amount, ErrorCode, Timestamp};
+use batzen_store::Store;
+use batzen_tables::merchant::{TemplateKey, TemplateRow, Templates};
+use serde_json::{Map, json};
+
+use super::products::is_id;
+use super::status::wants_page;
+use super::{Answer, Service, Shop, body, named, page};
+use crate::rules::{Edit, EditTemplate, Refusal};
+use crate::urls;
+
+/// The maximum number of templates of an instance.
+const TEMPLATES_MAX: usize = 1_024;
+/// The longest text of a template, in bytes.
+const TEXT_BYTES_MAX: usize = 2_048;
+
+fn malformed(name: &str) -> Response {
+    Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name)
+}
+
+fn contract_of(row: &TemplateRow) -> Result<TemplateContract, Response> {
+    let broken = |_| Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "template");
+    serde_json::from_str(&row.contract).map_err(broken)
+}
+
+impl Service {
+    fn template_row(&self, details: TemplateDetails) -> Result<TemplateRow, Response> {
+        let TemplateDetails { template_description: description, template_contract: contract } = details;
+        if description.len() > TEXT_BYTES_MAX {
+            return Err(malformed("template_description"));
+        }
+        if contract.summary.as_ref().is_some_and(|text| text.is_empty() || text.len() > TEXT_BYTES_MAX) {
+            return Err(malformed("summary"));
+        }
+        let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, "amount");
+        contract.amount.map(|amount| amount.money_in(self.config.currency).map_err(other)).transpose()?;
+        let contract = serde_json::to_string(&contract).expect("it has a JSON form");
+        Ok(TemplateRow { description, contract })
+    }
+
+    async fn all_templates(&self, shop: &Shop) -> Result<Vec<(TemplateKey, TemplateRow)>, Response> {
+        let id = shop.id.clone();
+        let read = move |store: &Store| store.lookup::<Templates>(Templates::BY_INSTANCE, &id);
+        let mut all: Vec<_> =
+            self.read(read).await?.into_iter().map(|found| (found.key, found.row)).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(all)
+    }
+
+    async fn template(&self, shop: &Shop, template_id: &str) -> Result<TemplateRow, Response> {
+        let key = TemplateKey { instance: shop.id.clone(), template_id: template_id.to_owned() };
+        let found = self.read(move |store| store.get::<Templates>(&key)).await?;
+        Ok(found.ok_or_else(|| named(&Refusal::NameUnknown, template_id))?.row)
+    }
+
+    pub(super) async fn list_templates(&self, shop: &Shop) -> Answer {
+        let templates = self.all_templates(shop).await?.into_iter().map(|(key, row)| TemplateSummary {
+            template_id: key.template_id,
+            template_description: row.description,
+        });
+        Ok(Response::json(200, &TemplateList { templates: templates.collect() }))
+    }
+
+    pub(super) async fn create_template(&self, request: &Request, shop: &Shop) -> Answer {
+        let CreateTemplateRequest { template_id, details } = body(request)?;
+        if !is_id(&template_id) || self.all_templates(shop).await?.len() >= TEMPLATES_MAX {
+            return Err(malformed("template_id"));
+        }
+        let edit = Edit::Create(self.template_row(details)?);
+        self.edit_template(shop, &template_id, edit).await
+    }
+
+    pub(super) async fn change_template(&self, request: &Request, shop: &Shop, template_id: &str) -> Answer {
+        let edit = Edit::Change(self.template_row(body(request)?)?);
+        self.edit_template(shop, template_id, edit).await
+    }
+
+    pub(super) async fn delete_template(&self, shop: &Shop, template_id: &str) -> Answer {
+        self.edit_template(shop, template_id, Edit::Delete).await
+    }
+
+    async fn edit_template(&self, shop: &Shop, template_id: &str, edit: Edit<TemplateRow>) -> Answer {
+        let key = TemplateKey { instance: shop.id.clone(), template_id: template_id.to_owned() };
+        let verdict = self.execute(EditTemplate { key, edit }).await?;
+        verdict.map_err(|refusal| named(&refusal, template_id))?;
+        Ok(Response::empty(204))
+    }
+
+    pub(super) async fn show_template(&self, shop: &Shop, template_id: &str) -> Answer {
+        let row = self.template(shop, template_id).await?;
+        let details =
+            TemplateDetails { template_contract: contract_of(&row)?, template_description: row.description };
+        Ok(Response::json(200, &details))
+    }
+
+    /// What a template offers, for its customer: as JSON, or as a form.
+    pub(super) async fn template_for_customer(&self, head: &Head, shop: &Shop, template_id: &str) -> Answer {
+        let found = self.template(shop, template_id).await;
+        if wants_page(head) {
+            return match found {
+                Ok(row) => {
+                    let contract = contract_of(&row)?;
+                    let currency = self.config.currency;
+                    Ok(page::template(&shop.row.name, &contract, currency.as_str()))
+                }
+                Err(error) if error.status == 404 => Err(page::message(404, "There is no such offer.")),
+                Err(error) => Err(error),
+            };
+        }
+        let template_contract = contract_of(&found?)?;
+        Ok(Response::json(200, &TemplateForCustomer { template_contract }))
+    }
+
+    /// A customer makes an order: JSON gets the order and its token, a browser is sent to the order's page.
+    pub(super) async fn use_template(&self, request: &Request, shop: &Shop, template_id: &str) -> Answer {
+        let row = self.template(shop, template_id).await?;
+        let contract = contract_of(&row)?;
+        let kind = request.head.header(header::CONTENT_TYPE).unwrap_or_default();
+        let is_form = kind.starts_with("application/x-www-form-urlencoded");
+        let wish = if is_form { self.form(&request.body)? } else { body::<UseTemplateRequest>(request)? };
+        let choose = |name: &str, fixed: bool, given: bool| match (fixed, given) {
+            (true, true) => Err(malformed(name)),
+            (false, false) => Err(Response::error(ErrorCode::GENERIC_PARAMETER_MISSING, name)),
+            _ => Ok(()),
+        };
+        choose("summary", contract.summary.is_some(), wish.summary.is_some())?;
+        choose("amount", contract.amount.is_some(), wish.amount.is_some())?;
+        let amount = contract.amount.or(wish.amount).expect("one of them is there");
+        let summary = contract.summary.or(wish.summary).expect("one of them is there");
+        if summary.is_empty() || summary.len() > TEXT_BYTES_MAX {
+            return Err(malformed("summary"));
+        }
+        let now = self.now();
+        let until = match contract.pay_duration.is_forever() {
+            true => Timestamp::NEVER,
+            false => Timestamp::from_secs(now.saturating_add(contract.pay_duration).as_micros() / 1_000_000),
+        };
+        let mut order = Map::from_iter([
+            ("amount".to_owned(), json!(amount)),
+            ("summary".to_owned(), json!(summary)),
+            ("pay_deadline".to_owned(), json!(until)),
+        ]);
+        if contract.minimum_age > 0 {
+            order.insert("minimum_age".to_owned(), json!(contract.minimum_age));
+        }
+        let wish = CreateOrderRequest {
+            order,
+            refund_delay: None,
+            payment_target: None,
+            inventory_products: None,
+            lock_uuids: None,
+            create_token: None,
+        };
+        let created = self.make_order(&request.head, wish, shop).await?;
+        if is_form {
+            let base_url = Self::base_url(&request.head, shop)?;
+            let url = urls::status_url(&base_url, &created.order_id, &[("token", created.token.as_deref())]);
+            return Ok(Response::empty(303).with_header(header::LOCATION, &url));
+        }
+        Ok(Response::json(200, &created))
+    }
+
+    /// The fields of the form on a template's page. Its amount has no currency.
+    fn form(&self, bytes: &[u8]) -> Result<UseTemplateRequest, Response> {
+        let mut wish = UseTemplateRequest { summary: None, amount: None };
+        let text = std::str::from_utf8(bytes).map_err(|_| malformed("form"))?;
+        for (name, value) in Head::local(Method::POST, &format!("/?{text}")).query {
+            match name.as_str() {
+                "summary" => wish.summary = Some(value),
+                "amount" => {
+                    // In some countries the comma is the decimal point.
+                    let text = value.trim().replace(',', ".");
+                    let amount = Amount::parse(&format!("{}:{text}", self.config.currency));
+                    wish.amount = Some(amount.map_err(|_| malformed("amount"))?);
+                }
+                _ => {}
+            }
+        }
+        Ok(wish)
+    }
+}

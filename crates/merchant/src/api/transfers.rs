@@ -1,0 +1,673 @@
+//! Transfers of exchanges to the shop's accounts: `/private/transfers`, and what pays for an order (merchant chapters
+//! 6.8 to 6.10 and 9.3).
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+
+use batzen_crypto::{EddsaPrivateKey, HashCode, Wtid};
+use batzen_http::{Request, Response};
+use batzen_http_client::{ClientError, Reply};
+use batzen_protocol::api::exchange::{DepositPending, DepositTransfer, TransferResponse};
+use batzen_protocol::api::merchant::{
+    OrderSum, ReportTransferRequest, ReportTransferResponse, TransferList, TransferSummary, WireDetail,
+    WireReport,
+};
+use batzen_protocol::denominations::wire_details_hash;
+use batzen_protocol::payto::h_payto;
+use batzen_protocol::signatures::{
+    ExchangeConfirmWire, ExchangeConfirmWireDeposit, MerchantTrackTransaction, SignedMessage,
+};
+use batzen_protocol::{AmountError, ErrorCode, ErrorDetail, Money, PaytoUri, Timestamp};
+use batzen_store::{Found, Store};
+use batzen_tables::merchant::{
+    AccountKycKey, AccountKycRow, OrderDepositRow, OrderDeposits, OrderRef, OrderRefunds, OrderRow,
+    OrderWireKey, OrderWireRow, OrderWires, Orders, TransferKey, TransferRef, TransferRow, Transfers,
+    transfer_ref,
+};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Map, Value, json};
+
+use super::orders::yes_or_no;
+use super::refunds::OrderMoney;
+use super::{Answer, Service, Shop, body, refused};
+use crate::exchanges::{Exchange, is_base_url};
+use crate::rules::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, Refusal, Statement};
+
+/// Coins that one command books.
+const WIRES: usize = 128;
+/// The maximum number of coins in a transfer.
+const DEPOSITS_MAX: usize = 65_536;
+/// Questions about an order's coins that are under way at the same time.
+const QUESTIONS_AT_ONCE: usize = 16;
+/// Transfers in a list, if the client does not say how many.
+const LIST_LIMIT: i64 = -20;
+/// The maximum number of transfers in a list.
+const LIST_MAX: usize = 1_024;
+/// The maximum number of transfers that are read for a list.
+const LIST_READ_MAX: usize = 65_536;
+
+/// What an exchange says about a coin that it owes.
+pub(super) enum Tracked {
+    /// It was paid by this transfer.
+    Paid(Box<DepositTransfer>),
+    /// It is to be paid.
+    Pending(DepositPending),
+}
+
+/// Why an exchange did not say anything about a coin.
+pub(super) struct NotTracked {
+    pub code: ErrorCode,
+    pub exchange_code: u32,
+    pub http_status: u16,
+}
+
+impl NotTracked {
+    fn new(code: ErrorCode) -> Self {
+        Self { code, exchange_code: 0, http_status: 0 }
+    }
+}
+
+impl From<&ClientError> for NotTracked {
+    fn from(error: &ClientError) -> Self {
+        Self::new(match error {
+            ClientError::Timeout { .. } => ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT,
+            _ => ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE,
+        })
+    }
+}
+
+fn exchange_code(reply: &Reply) -> u32 {
+    reply.json::<ErrorDetail>().map_or(0, |body| body.code.to_u32())
+}
+
+/// A deposit that a transfer pays for.
+struct Part {
+    key: OrderWireKey,
+    amount: Money,
+}
+
+/// A contradiction between a transfer and what is known.
+struct Conflict {
+    code: ErrorCode,
+    extra: Map<String, Value>,
+}
+
+impl Conflict {
+    fn new(code: ErrorCode) -> Self {
+        Self { code, extra: Map::new() }
+    }
+}
+
+fn overflow(_: AmountError) -> Conflict {
+    Conflict::new(ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_TRANSFERS)
+}
+
+impl Service {
+    /// Asks an exchange which transfer pays for a coin.
+    pub(super) async fn track(
+        &self,
+        shop: &Shop,
+        key: &EddsaPrivateKey,
+        h_contract_terms: HashCode,
+        h_wire: HashCode,
+        coin_pub: batzen_crypto::EddsaPublicKey,
+        deposit: &OrderDepositRow,
+    ) -> Result<Tracked, NotTracked> {
+        let keys_failed = |_| NotTracked::new(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE);
+        let exchange = self.exchanges.get(&deposit.exchange_url, |_| true).await.map_err(keys_failed)?;
+        let message = MerchantTrackTransaction { h_contract_terms, h_wire, coin_pub };
+        let url = format!(
+            "{}deposits/{h_wire}/{}/{h_contract_terms}/{coin_pub}",
+            deposit.exchange_url, shop.row.merchant_pub
+        );
+        let ask = self.exchanges.client.get(url).query("merchant_sig", message.sign(key));
+        let reply = ask.send().await.map_err(|error| NotTracked::from(&error))?;
+        let malformed = || NotTracked {
+            http_status: reply.status,
+            ..NotTracked::new(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED)
+        };
+        match reply.status {
+            200 => {
+                let answer: DepositTransfer = reply.json().map_err(|_| malformed())?;
+                let confirmation = ExchangeConfirmWire {
+                    h_wire,
+                    h_contract_terms,
+                    wtid: answer.wtid,
+                    coin_pub,
+                    execution_time: answer.execution_time,
+                    coin_contribution: answer.coin_contribution,
+                };
+                let is_right = exchange.signs_with(&answer.exchange_pub, answer.execution_time)
+                    && confirmation.verify(&answer.exchange_pub, &answer.exchange_sig)
+                    && answer.coin_contribution.money_in(self.config.currency).is_ok();
+                if is_right { Ok(Tracked::Paid(Box::new(answer))) } else { Err(malformed()) }
+            }
+            202 => Ok(Tracked::Pending(reply.json().map_err(|_| malformed())?)),
+            status => Err(NotTracked {
+                code: ErrorCode::MERCHANT_GET_ORDERS_EXCHANGE_TRACKING_FAILURE,
+                exchange_code: exchange_code(&reply),
+                http_status: status,
+            }),
+        }
+    }
+
+    /// Asks the exchanges for the transfers of an order's coins of which none is known, and books what they say.
+    /// Returns what they did not say.
+    pub(super) async fn track_order(
+        &self,
+        request: &mut Request,
+        shop: &Shop,
+        order: OrderRef,
+        row: &OrderRow,
+        money: &OrderMoney,
+    ) -> Result<Vec<WireReport>, Response> {
+        let (Ok(key), Some(h_contract)) = (shop.key(), row.h_contract) else { return Ok(Vec::new()) };
+        let terms = Self::contract_terms(row)?;
+        let known = self.wires(order).await?;
+        let left = money
+            .deposits
+            .iter()
+            .filter(|(deposit, _)| !known.iter().any(|found| found.key.coin_pub == deposit.coin_pub));
+        request.leave_slot();
+        let key = &key;
+        let questions = left.map(|(deposit, row)| async move {
+            (deposit, row, self.track(shop, key, h_contract, terms.h_wire, deposit.coin_pub, row).await)
+        });
+        let questions: Vec<_> = questions.collect();
+        let answers: Vec<_> = stream::iter(questions).buffered(QUESTIONS_AT_ONCE).collect().await;
+        let mut reports = Vec::new();
+        let mut wires = Vec::new();
+        for (deposit, deposit_row, answer) in answers {
+            match answer {
+                Ok(Tracked::Paid(paid)) => {
+                    let transfer =
+                        self.note_tracked(shop, &deposit_row.exchange_url, &paid, &terms.h_wire).await?;
+                    let row = OrderWireRow {
+                        transfer,
+                        exchange_url: deposit_row.exchange_url.clone(),
+                        wtid: paid.wtid,
+                        execution_time: paid.execution_time,
+                        amount: paid.coin_contribution.money,
+                        confirmed: false,
+                    };
+                    wires.push((OrderWireKey { order, coin_pub: deposit.coin_pub }, row));
+                }
+                Ok(Tracked::Pending(pending)) => {
+                    self.note_kyc(shop, terms.h_wire, &deposit_row.exchange_url, &pending).await?;
+                }
+                Err(problem) => reports.push(WireReport {
+                    code: problem.code.to_u32(),
+                    hint: problem.code.hint().to_owned(),
+                    exchange_ec: problem.exchange_code,
+                    exchange_hc: problem.http_status.into(),
+                    coin_pub: deposit.coin_pub,
+                }),
+            }
+        }
+        self.record_wires(wires).await?;
+        Ok(reports)
+    }
+
+    async fn record_wires(&self, wires: Vec<(OrderWireKey, OrderWireRow)>) -> Result<(), Response> {
+        for wires in wires.chunks(WIRES) {
+            let verdict = self.execute(RecordWires { wires: wires.to_vec() }).await?;
+            verdict.map_err(|refusal| refused(&refusal, ""))?;
+        }
+        Ok(())
+    }
+
+    /// Books a transfer that an exchange has named, and that the shop may not have seen at its bank.
+    async fn note_tracked(
+        &self,
+        shop: &Shop,
+        exchange_url: &str,
+        paid: &DepositTransfer,
+        h_wire: &HashCode,
+    ) -> Result<TransferRef, Response> {
+        let transfer = transfer_ref(&shop.id, exchange_url, &paid.wtid.to_string());
+        let accounts = self.accounts(&shop.id).await?;
+        let account = accounts.into_iter().find(|(key, _)| key.h_wire == *h_wire);
+        let unknown = || Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_WIRE_HASH_UNKNOWN, "");
+        let (_, account) = account.ok_or_else(unknown)?;
+        let mut row = self.new_transfer(shop, exchange_url, paid.wtid, account.payto_uri);
+        row.execution_time = Some(paid.execution_time);
+        let verdict = self.execute(NoteTransfer { key: TransferKey { transfer }, row }).await?;
+        verdict.map_err(|refusal| refused(&refusal, ""))?;
+        Ok(transfer)
+    }
+
+    fn new_transfer(&self, shop: &Shop, exchange_url: &str, wtid: Wtid, payto_uri: String) -> TransferRow {
+        TransferRow {
+            instance: shop.id.clone(),
+            row_id: self.next_row_id(),
+            exchange_url: exchange_url.to_owned(),
+            wtid,
+            payto_uri,
+            credit_amount: None,
+            total: None,
+            wire_fee: None,
+            execution_time: None,
+            verified: false,
+            problem: 0,
+            exchange_pub: None,
+            exchange_sig: None,
+        }
+    }
+
+    /// Books whether an exchange asks who owns an account.
+    pub(super) async fn note_kyc(
+        &self,
+        shop: &Shop,
+        h_wire: HashCode,
+        exchange_url: &str,
+        pending: &DepositPending,
+    ) -> Result<(), Response> {
+        let requirement_row = pending.requirement_row.filter(|_| !pending.kyc_ok);
+        let key = AccountKycKey { instance: shop.id.clone(), h_wire, exchange_url: exchange_url.to_owned() };
+        let row = AccountKycRow { requirement_row, checked: self.now(), http_status: 0, exchange_code: 0 };
+        let verdict = self.execute(RecordKyc { key, row }).await?;
+        verdict.map_err(|refusal| refused(&refusal, ""))
+    }
+
+    async fn wires(&self, order: OrderRef) -> Result<Vec<Found<OrderWires>>, Response> {
+        self.read(move |store| store.lookup::<OrderWires>(OrderWires::BY_ORDER, &order)).await
+    }
+
+    /// The transfers that have parts of an order.
+    pub(super) async fn wire_details(&self, order: OrderRef) -> Result<Vec<WireDetail>, Response> {
+        let mut details: BTreeMap<TransferRef, WireDetail> = BTreeMap::new();
+        for found in self.wires(order).await? {
+            let row = found.row;
+            match details.get_mut(&row.transfer) {
+                Some(detail) => {
+                    let sum = detail.amount.money.checked_add(row.amount);
+                    let overflow =
+                        |_| Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW, "");
+                    detail.amount = self.amount(sum.map_err(overflow)?);
+                    detail.confirmed &= row.confirmed;
+                }
+                None => {
+                    let detail = WireDetail {
+                        exchange_url: row.exchange_url,
+                        wtid: row.wtid,
+                        execution_time: row.execution_time,
+                        amount: self.amount(row.amount),
+                        confirmed: row.confirmed,
+                    };
+                    details.insert(row.transfer, detail);
+                }
+            }
+        }
+        Ok(details.into_values().collect())
+    }
+
+    pub(super) async fn report_transfer(&self, mut request: Request, shop: &Shop) -> Answer {
+        let ReportTransferRequest { credit_amount, wtid, payto_uri, exchange_url } = body(&request)?;
+        let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, "credit_amount");
+        let credit = credit_amount.money_in(self.config.currency).map_err(other)?;
+        if !is_base_url(&exchange_url) {
+            return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "exchange_url"));
+        }
+        let accounts = self.accounts(&shop.id).await?;
+        if !accounts.iter().any(|(_, row)| row.payto_uri == payto_uri) {
+            let code = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_ACCOUNT_NOT_FOUND;
+            return Err(Response::error(code, &payto_uri));
+        }
+        let transfer = transfer_ref(&shop.id, &exchange_url, &wtid.to_string());
+        let key = TransferKey { transfer };
+        let mut row = self.new_transfer(shop, &exchange_url, wtid, payto_uri);
+        row.credit_amount = Some(credit);
+        let row = self.execute(NoteTransfer { key: key.clone(), row }).await?;
+        let row = row.map_err(|refusal| refused(&refusal, &wtid.to_string()))?;
+        let row = match row.verified {
+            true => row,
+            false => {
+                request.leave_slot();
+                self.verify_transfer(shop, &key, row, credit).await?
+            }
+        };
+        let (Some(total), Some(wire_fee), Some(execution_time)) =
+            (row.total, row.wire_fee, row.execution_time)
+        else {
+            return Err(Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "transfer"));
+        };
+        let answer = ReportTransferResponse {
+            total: self.amount(total),
+            wire_fee: self.amount(wire_fee),
+            execution_time,
+            deposits_sums: self.sums(transfer).await?,
+        };
+        Ok(Response::json(200, &answer))
+    }
+
+    /// For each order, what a transfer has of it.
+    async fn sums(&self, transfer: TransferRef) -> Result<Vec<OrderSum>, Response> {
+        let read = move |store: &Store| {
+            let mut sums: BTreeMap<OrderRef, (String, Vec<Money>, Vec<Money>)> = BTreeMap::new();
+            for found in store.lookup::<OrderWires>(OrderWires::BY_TRANSFER, &transfer)? {
+                let order = found.key.order;
+                let deposit =
+                    batzen_tables::merchant::OrderDepositKey { order, coin_pub: found.key.coin_pub };
+                let Some(deposit) = store.get::<OrderDeposits>(&deposit)? else { continue };
+                if let std::collections::btree_map::Entry::Vacant(entry) = sums.entry(order) {
+                    let row = store.get::<Orders>(&batzen_tables::merchant::OrderKey { order })?;
+                    let Some(row) = row else { continue };
+                    entry.insert((row.row.order_id, Vec::new(), Vec::new()));
+                }
+                let (_, values, fees) = sums.get_mut(&order).expect("it was just inserted");
+                values.push(deposit.row.amount);
+                fees.push(deposit.row.deposit_fee);
+            }
+            Ok(sums)
+        };
+        let overflow = |_| Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW, "");
+        let sums = self.read(read).await?.into_values();
+        sums.map(|(order_id, values, fees)| {
+            Ok(OrderSum {
+                order_id,
+                deposit_value: self.amount(Money::checked_sum(values).map_err(overflow)?),
+                deposit_fee: self.amount(Money::checked_sum(fees).map_err(overflow)?),
+            })
+        })
+        .collect()
+    }
+
+    /// Asks the exchange what a transfer pays for, checks that against the deposits, and books it.
+    async fn verify_transfer(
+        &self,
+        shop: &Shop,
+        key: &TransferKey,
+        row: TransferRow,
+        credit: Money,
+    ) -> Result<TransferRow, Response> {
+        let exchange = self.exchanges.get(&row.exchange_url, |_| true).await;
+        let exchange = match exchange {
+            Ok(exchange) if self.exchanges.accepts_some(&exchange) => exchange,
+            Ok(_) => {
+                let code = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_REQUEST_ERROR;
+                return Err(Response::error(code, "the backend does not accept this exchange"));
+            }
+            Err(error) => return Err(super::pay::unknown_exchange(&error)),
+        };
+        let reply =
+            self.exchanges.keys_client.get_json(format!("{}transfers/{}", row.exchange_url, row.wtid)).await;
+        let reply = reply.map_err(|error| super::pay::unanswered(&error))?;
+        if reply.status != 200 {
+            let code = match reply.status {
+                404 => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_EXCHANGE_UNKNOWN,
+                _ => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_REQUEST_ERROR,
+            };
+            self.book_check(key, Err(code.to_u32())).await?;
+            let body = reply.json::<Value>().ok().map(|body| (reply.status, body));
+            return Err(super::pay::exchange_problem(code, None, body));
+        }
+        let Ok(answer) = reply.json::<TransferResponse>() else { return Err(super::pay::malformed()) };
+        match self.parts(shop, &row, &exchange, &answer, credit).await? {
+            Ok(parts) => {
+                let wires = parts.into_iter().map(|part| {
+                    let wire = OrderWireRow {
+                        transfer: key.transfer,
+                        exchange_url: row.exchange_url.clone(),
+                        wtid: row.wtid,
+                        execution_time: answer.execution_time,
+                        amount: part.amount,
+                        confirmed: true,
+                    };
+                    (part.key, wire)
+                });
+                let wires: Vec<_> = wires.collect();
+                self.record_wires(wires.clone()).await?;
+                let statement = Statement {
+                    total: answer.total.money,
+                    wire_fee: answer.wire_fee.money,
+                    execution_time: answer.execution_time,
+                    exchange_pub: answer.exchange_pub,
+                    exchange_sig: answer.exchange_sig,
+                };
+                self.book_check(key, Ok(statement.clone())).await?;
+                wires.iter().for_each(|(wire, _)| self.payments.wake(&wire.order));
+                Ok(TransferRow {
+                    total: Some(statement.total),
+                    wire_fee: Some(statement.wire_fee),
+                    execution_time: Some(statement.execution_time),
+                    verified: true,
+                    ..row
+                })
+            }
+            Err(conflict) => {
+                self.book_check(key, Err(conflict.code.to_u32())).await?;
+                Err(Response::error_with(conflict.code, None, &row.wtid.to_string(), conflict.extra))
+            }
+        }
+    }
+
+    async fn book_check(&self, key: &TransferKey, result: Result<Statement, u32>) -> Result<(), Response> {
+        let verdict = self.execute(CheckTransfer { key: key.clone(), result }).await?;
+        verdict.map_err(|refusal| refused(&refusal, ""))
+    }
+
+    /// Checks an exchange's statement about a transfer. Returns the shop's deposits that it pays for.
+    async fn parts(
+        &self,
+        shop: &Shop,
+        row: &TransferRow,
+        exchange: &Exchange,
+        answer: &TransferResponse,
+        credit: Money,
+    ) -> Result<Result<Vec<Part>, Conflict>, Response> {
+        let currency = self.config.currency;
+        let confirmation = ExchangeConfirmWireDeposit {
+            total: answer.total,
+            wire_fee: answer.wire_fee,
+            merchant_pub: answer.merchant_pub,
+            h_payto: answer.h_payto,
+            h_details: wire_details_hash(answer.execution_time, &answer.deposits),
+        };
+        let is_signed = exchange.signs_with(&answer.exchange_pub, answer.execution_time)
+            && confirmation.verify(&answer.exchange_pub, &answer.exchange_sig);
+        let is_ours =
+            answer.merchant_pub == shop.row.merchant_pub && answer.h_payto == h_payto(&row.payto_uri);
+        let is_sane = answer.deposits.len() <= DEPOSITS_MAX
+            && answer.total.money_in(currency).is_ok()
+            && answer.wire_fee.money_in(currency).is_ok();
+        if !is_signed || !is_sane {
+            return Err(super::pay::malformed());
+        }
+        if !is_ours {
+            return Ok(Err(Conflict::new(ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_TRANSFERS)));
+        }
+        let asked: Vec<_> =
+            answer.deposits.iter().map(|deposit| (deposit.h_contract_terms, deposit.coin_pub)).collect();
+        let instance = shop.id.clone();
+        let read = move |store: &Store| {
+            let mut orders: HashMap<HashCode, Option<OrderRef>> = HashMap::new();
+            let mut found = Vec::with_capacity(asked.len());
+            for (h_contract, coin_pub) in asked {
+                let order = match orders.get(&h_contract) {
+                    Some(order) => *order,
+                    None => {
+                        let rows = store.lookup::<Orders>(Orders::BY_CONTRACT, &h_contract)?;
+                        let ours = rows.into_iter().find(|found| found.row.instance == instance);
+                        let order = ours.map(|found| found.key.order);
+                        orders.insert(h_contract, order);
+                        order
+                    }
+                };
+                let Some(order) = order else {
+                    found.push(None);
+                    continue;
+                };
+                let key = batzen_tables::merchant::OrderDepositKey { order, coin_pub };
+                let deposit = store.get::<OrderDeposits>(&key)?;
+                let refunds = store.lookup::<OrderRefunds>(OrderRefunds::BY_ORDER, &order)?;
+                let of_coin = refunds.into_iter().filter(|refund| refund.key.coin_pub == coin_pub);
+                let refunded: Vec<Money> = of_coin.map(|refund| refund.row.amount).collect();
+                found.push(deposit.map(|deposit| (order, deposit.row, refunded)));
+            }
+            Ok(found)
+        };
+        let known = self.read(read).await?;
+        Ok(check_parts(row, exchange, answer, credit, known, self.config.currency))
+    }
+}
+
+/// The checks of chapter 9.3 against the deposits that are known.
+fn check_parts(
+    row: &TransferRow,
+    exchange: &Exchange,
+    answer: &TransferResponse,
+    credit: Money,
+    known: Vec<Option<(OrderRef, OrderDepositRow, Vec<Money>)>>,
+    currency: batzen_protocol::Currency,
+) -> Result<Vec<Part>, Conflict> {
+    let conflicting_reports = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_REPORTS;
+    let mut sum = Money::ZERO;
+    let mut refunds = Money::ZERO;
+    let mut parts = Vec::with_capacity(known.len());
+    for (offset, (deposit, known)) in answer.deposits.iter().zip(known).enumerate() {
+        let money = |amount: &batzen_protocol::Amount| {
+            amount.money_in(currency).map_err(|_| Conflict::new(conflicting_reports))
+        };
+        let (value, fee) = (money(&deposit.deposit_value)?, money(&deposit.deposit_fee)?);
+        let after_fee = value.checked_sub(fee).map_err(|_| Conflict::new(conflicting_reports))?;
+        sum = sum.checked_add(after_fee).map_err(overflow)?;
+        // The answer to a deposit may have been lost with the wallet that paid: the money is the shop's anyway.
+        let Some((order, confirmed, refunded)) = known else {
+            tracing::warn!(wtid = %row.wtid, "a transfer pays for a deposit that is not known");
+            continue;
+        };
+        if value != confirmed.amount || fee != confirmed.deposit_fee {
+            let extra = json!({
+                "conflict_offset": offset,
+                "deposit_exchange_pub": confirmed.exchange_pub,
+                "deposit_exchange_sig": confirmed.exchange_sig,
+                "h_contract_terms": deposit.h_contract_terms,
+                "deposit_timestamp": confirmed.exchange_time,
+                "coin_pub": deposit.coin_pub,
+                "amount_with_fee": confirmed.amount.of(currency),
+                "deposit_fee": confirmed.deposit_fee.of(currency),
+                "coin_value": deposit.deposit_value,
+                "coin_fee": deposit.deposit_fee,
+            });
+            let Value::Object(extra) = extra else { unreachable!("it is an object") };
+            return Err(Conflict { code: conflicting_reports, extra });
+        }
+        let back = Money::checked_sum(refunded).map_err(overflow)?.min(value);
+        // A coin that was refunded in full costs no fee.
+        let less = if back == value { after_fee } else { back.min(after_fee) };
+        refunds = refunds.checked_add(less).map_err(overflow)?;
+        let amount = after_fee.checked_sub(less).map_err(overflow)?;
+        let key = OrderWireKey { order, coin_pub: deposit.coin_pub };
+        parts.push(Part { key, amount });
+    }
+    let total = sum.checked_sub(answer.wire_fee.money).map_err(overflow)?;
+    let conflicting = || Conflict::new(ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_TRANSFERS);
+    if total != answer.total.money {
+        return Err(conflicting());
+    }
+    let method = PaytoUri::parse(row.payto_uri.as_str()).map(|payto| payto.method().to_owned());
+    let published = exchange.wire_fee(&method.unwrap_or_default(), answer.execution_time);
+    if let Some(published) = published
+        && answer.wire_fee.money > published.wire_fee.money
+    {
+        let extra = json!({
+            "wire_fee": answer.wire_fee,
+            "expected_wire_fee": published.wire_fee,
+            "expected_closing_fee": published.closing_fee,
+            "execution_time": answer.execution_time,
+            "start_date": published.start_date,
+            "end_date": published.end_date,
+            "master_sig": published.sig,
+            "master_pub": exchange.master_pub,
+        });
+        let Value::Object(extra) = extra else { unreachable!("it is an object") };
+        return Err(Conflict { code: ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_BAD_WIRE_FEE, extra });
+    }
+    // The bank's smallest unit is at most one cent larger than what is due.
+    let least = total.checked_sub(refunds).unwrap_or(Money::ZERO);
+    let least = least.checked_sub(ROUNDING).unwrap_or(Money::ZERO);
+    if credit < least || credit > total {
+        return Err(conflicting());
+    }
+    Ok(parts)
+}
+
+/// An exchange rounds transfers down to units that banks can pay: this much is not missed.
+const ROUNDING: Money = match Money::new(0, 1_000_000) {
+    Ok(money) => money,
+    Err(_) => unreachable!(),
+};
+
+/// Which transfers a list shows.
+struct Wanted {
+    payto_uri: Option<String>,
+    is_verified: Option<bool>,
+    before: Option<Timestamp>,
+    after: Option<Timestamp>,
+}
+
+impl Wanted {
+    fn has(&self, row: &TransferRow) -> bool {
+        let time = row.execution_time;
+        self.payto_uri.as_ref().is_none_or(|uri| *uri == row.payto_uri)
+            && self.is_verified.is_none_or(|verified| verified == row.verified)
+            && self.before.is_none_or(|before| time.is_none_or(|time| time < before))
+            && self.after.is_none_or(|after| time.is_some_and(|time| time > after))
+    }
+}
+
+impl Service {
+    pub(super) async fn list_transfers(&self, request: &Request, shop: &Shop) -> Answer {
+        let limit = request.query_opt::<i64>("limit")?.unwrap_or(LIST_LIMIT);
+        let offset = request.query_opt::<u64>("offset")?;
+        let wanted = Wanted {
+            payto_uri: request.query_text("payto_uri").map(str::to_owned),
+            is_verified: yes_or_no(request, "verified")?,
+            before: request.query_opt::<u64>("before")?.map(Timestamp::from_secs),
+            after: request.query_opt::<u64>("after")?.map(Timestamp::from_secs),
+        };
+        let descending = limit < 0;
+        let limit = usize::try_from(limit.unsigned_abs()).unwrap_or(LIST_MAX).min(LIST_MAX);
+        let id = shop.id.clone();
+        let read = move |store: &Store| {
+            let value = |row_id| Transfers::row_value(&id, Some(row_id));
+            let (low, high) = match (offset, descending) {
+                (None, _) => (Bound::Included(value(0)), Bound::Included(value(u64::MAX))),
+                (Some(row_id), false) => (Bound::Excluded(value(row_id)), Bound::Included(value(u64::MAX))),
+                (Some(row_id), true) => (Bound::Included(value(0)), Bound::Excluded(value(row_id))),
+            };
+            store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, LIST_READ_MAX, descending)
+        };
+        let found = self.read(read).await?.into_iter().filter(|found| wanted.has(&found.row)).take(limit);
+        let transfers = found.map(|found| {
+            let row = found.row;
+            TransferSummary {
+                credit_amount: self.amount(row.credit_amount.or(row.total).unwrap_or(Money::ZERO)),
+                wtid: row.wtid,
+                payto_uri: row.payto_uri,
+                exchange_url: row.exchange_url,
+                transfer_serial_id: row.row_id,
+                execution_time: row.execution_time,
+                verified: Some(row.verified),
+                confirmed: Some(row.credit_amount.is_some()),
+            }
+        });
+        Ok(Response::json(200, &TransferList { transfers: transfers.collect() }))
+    }
+
+    pub(super) async fn delete_transfer(&self, shop: &Shop, serial: &str) -> Answer {
+        let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_TRANSFER_UNKNOWN, serial);
+        let row_id: u64 = serial.parse().map_err(|_| unknown())?;
+        let value = Transfers::row_value(&shop.id, Some(row_id));
+        let read = move |store: &Store| {
+            let (low, high) = (Bound::Included(value.clone()), Bound::Included(value));
+            store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, 1, false)
+        };
+        let found = self.read(read).await?.into_iter().next().ok_or_else(unknown)?;
+        match self.execute(DeleteTransfer { key: found.key }).await? {
+            Ok(()) => Ok(Response::empty(204)),
+            Err(Refusal::TransferUnknown) => Err(unknown()),
+            Err(refusal) => Err(refused(&refusal, serial)),
+        }
+    }
+}

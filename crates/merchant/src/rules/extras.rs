@@ -1,0 +1,213 @@
+//! Web hooks, templates and further access tokens, and forgetting all that a purged shop had.
+
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::Timestamp;
+use batzen_store::Table;
+use batzen_tables::merchant::{
+    AccessTokenKey, AccessTokenRow, AccessTokens, AccountKycKey, AccountKycs, InstanceKey, Instances,
+    PendingWebhookKey, PendingWebhookRow, PendingWebhooks, ProductKey, ProductLockKey, ProductLocks,
+    Products, TemplateKey, TemplateRow, Templates, TipKey, TipPickupKey, TipPickups, TipReserveKey,
+    TipReserves, Tips, TransferKey, Transfers, WebhookKey, WebhookRow, Webhooks,
+};
+
+use super::{Outcome, Refusal};
+
+/// What happens to something that has a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit<R> {
+    /// It is added. Refused if another one has this name.
+    Create(R),
+    /// It is changed. Refused if there is none.
+    Change(R),
+    /// It is removed. Refused if there is none.
+    Delete,
+}
+
+/// Edits a web hook.
+#[derive(Clone, Debug)]
+pub struct EditWebhook {
+    /// The hook.
+    pub key: WebhookKey,
+    /// What happens to it.
+    pub edit: Edit<WebhookRow>,
+}
+
+/// Edits a template.
+#[derive(Clone, Debug)]
+pub struct EditTemplate {
+    /// The template.
+    pub key: TemplateKey,
+    /// What happens to it.
+    pub edit: Edit<TemplateRow>,
+}
+
+/// Edits an access token.
+#[derive(Clone, Debug)]
+pub struct EditToken {
+    /// The token.
+    pub key: AccessTokenKey,
+    /// What happens to it.
+    pub edit: Edit<AccessTokenRow>,
+}
+
+/// Books the outcome of sending a web hook. Idempotent.
+#[derive(Clone, Debug)]
+pub struct FinishWebhook {
+    /// The request.
+    pub key: PendingWebhookKey,
+    /// When it is sent again. `None`: it was sent, or is given up.
+    pub again: Option<Timestamp>,
+}
+
+/// Forgets what a purged shop had beside orders.
+#[derive(Clone, Debug, Default)]
+pub struct PurgeRest {
+    /// The instance.
+    pub id: String,
+    /// Its products.
+    pub products: Vec<ProductKey>,
+    /// What carts hold of them.
+    pub locks: Vec<ProductLockKey>,
+    /// Its transfers.
+    pub transfers: Vec<TransferKey>,
+    /// Its accounts at exchanges.
+    pub kycs: Vec<AccountKycKey>,
+    /// Its reserves.
+    pub reserves: Vec<TipReserveKey>,
+    /// Its tips.
+    pub tips: Vec<TipKey>,
+    /// What customers picked up of its tips.
+    pub pickups: Vec<TipPickupKey>,
+    /// Its web hooks.
+    pub webhooks: Vec<WebhookKey>,
+    /// Its requests that were to be sent.
+    pub pending: Vec<PendingWebhookKey>,
+    /// Its templates.
+    pub templates: Vec<TemplateKey>,
+    /// Its tokens.
+    pub tokens: Vec<AccessTokenKey>,
+}
+
+impl PurgeRest {
+    /// Whether there is nothing to forget.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.products.is_empty()
+            && self.locks.is_empty()
+            && self.transfers.is_empty()
+            && self.kycs.is_empty()
+            && self.reserves.is_empty()
+            && self.tips.is_empty()
+            && self.pickups.is_empty()
+            && self.webhooks.is_empty()
+            && self.pending.is_empty()
+            && self.templates.is_empty()
+            && self.tokens.is_empty()
+    }
+}
+
+/// A request that is sent when something happens.
+pub type Hook = (PendingWebhookKey, PendingWebhookRow);
+
+pub(super) fn plan_edit<T: Table>(key: &T::Key, instance: &str, plan: &mut Plan) {
+    plan.row::<T>(key.clone());
+    plan.row::<Instances>(InstanceKey::new(instance));
+}
+
+pub(super) fn edit<T: Table>(
+    rows: &mut WorkingSet,
+    key: &T::Key,
+    instance: &str,
+    edit: &Edit<T::Row>,
+) -> Result<Outcome, Refusal>
+where
+    T::Row: Clone + PartialEq,
+{
+    let instance = InstanceKey::new(instance);
+    match rows.get::<Instances>(&instance) {
+        None => return Err(Refusal::InstanceUnknown),
+        Some(found) if found.merchant_priv.is_none() => return Err(Refusal::InstanceDeleted),
+        Some(_) => rows.depend_on::<Instances>(&instance),
+    }
+    match (edit, rows.get::<T>(key)) {
+        (Edit::Create(row), None) => rows.insert::<T>(key, row.clone()),
+        (Edit::Create(row), Some(known)) if known == row => {}
+        (Edit::Create(_), Some(_)) => return Err(Refusal::NameTaken),
+        (Edit::Change(_) | Edit::Delete, None) => return Err(Refusal::NameUnknown),
+        (Edit::Change(row), Some(_)) => rows.update::<T>(key, row.clone()),
+        (Edit::Delete, Some(_)) => rows.delete::<T>(key),
+    }
+    Ok(Outcome::Done)
+}
+
+pub(super) fn plan_hooks(hooks: &[Hook], plan: &mut Plan) {
+    for (key, _) in hooks {
+        plan.row::<PendingWebhooks>(key.clone());
+    }
+}
+
+/// Lets requests be sent, each at most once.
+pub(super) fn trigger(rows: &mut WorkingSet, hooks: &[Hook]) {
+    for (key, row) in hooks {
+        if rows.get::<PendingWebhooks>(key).is_none() {
+            rows.insert::<PendingWebhooks>(key, row.clone());
+        }
+    }
+}
+
+pub(super) fn finish(rows: &mut WorkingSet, command: &FinishWebhook) -> Result<Outcome, Refusal> {
+    let Some(known) = rows.get::<PendingWebhooks>(&command.key).cloned() else { return Ok(Outcome::Done) };
+    match command.again {
+        None => rows.delete::<PendingWebhooks>(&command.key),
+        Some(next) => {
+            let row = PendingWebhookRow { next, failures: known.failures.saturating_add(1), ..known };
+            rows.update::<PendingWebhooks>(&command.key, row);
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+pub(super) fn plan_purge(command: &PurgeRest, plan: &mut Plan) {
+    fn all<T: Table>(keys: &[T::Key], plan: &mut Plan) {
+        keys.iter().for_each(|key| plan.row::<T>(key.clone()));
+    }
+    plan.row::<Instances>(InstanceKey::new(&command.id));
+    all::<Products>(&command.products, plan);
+    all::<ProductLocks>(&command.locks, plan);
+    all::<Transfers>(&command.transfers, plan);
+    all::<AccountKycs>(&command.kycs, plan);
+    all::<TipReserves>(&command.reserves, plan);
+    all::<Tips>(&command.tips, plan);
+    all::<TipPickups>(&command.pickups, plan);
+    all::<Webhooks>(&command.webhooks, plan);
+    all::<PendingWebhooks>(&command.pending, plan);
+    all::<Templates>(&command.templates, plan);
+    all::<AccessTokens>(&command.tokens, plan);
+}
+
+pub(super) fn purge(rows: &mut WorkingSet, command: &PurgeRest) -> Result<Outcome, Refusal> {
+    fn all<T: Table>(rows: &mut WorkingSet, keys: &[T::Key]) {
+        for key in keys {
+            if rows.get::<T>(key).is_some() {
+                rows.delete::<T>(key);
+            }
+        }
+    }
+    let instance = rows.get::<Instances>(&InstanceKey::new(&command.id)).ok_or(Refusal::InstanceUnknown)?;
+    // A shop that still works could get new ones for ever.
+    if instance.merchant_priv.is_some() {
+        return Err(Refusal::OrdersLeft);
+    }
+    all::<Products>(rows, &command.products);
+    all::<ProductLocks>(rows, &command.locks);
+    all::<Transfers>(rows, &command.transfers);
+    all::<AccountKycs>(rows, &command.kycs);
+    all::<TipReserves>(rows, &command.reserves);
+    all::<Tips>(rows, &command.tips);
+    all::<TipPickups>(rows, &command.pickups);
+    all::<Webhooks>(rows, &command.webhooks);
+    all::<PendingWebhooks>(rows, &command.pending);
+    all::<Templates>(rows, &command.templates);
+    all::<AccessTokens>(rows, &command.tokens);
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,190 @@
+//! Transfers of exchanges, and what they pay for (merchant chapters 6.8 to 6.12).
+
+use std::collections::BTreeSet;
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature};
+use batzen_engine::{Plan, WorkingSet};
+use batzen_protocol::{Money, Timestamp};
+use batzen_tables::merchant::{
+    AccountKycKey, AccountKycRow, AccountKycs, InstanceKey, Instances, OrderDeposits, OrderKey, OrderRef,
+    OrderRefunds, OrderRow, OrderWireKey, OrderWireRow, OrderWires, Orders, TransferKey, TransferRow,
+    Transfers,
+};
+
+use super::{Outcome, Refusal, orders};
+
+/// Books a transfer that the shop has reported, or that an exchange has named. Idempotent.
+#[derive(Clone, Debug)]
+pub struct NoteTransfer {
+    /// The transfer.
+    pub key: TransferKey,
+    /// Its row, if it is new. Its `credit_amount` says whether the shop has reported it.
+    pub row: TransferRow,
+}
+
+/// Books that an exchange's statement about a transfer was checked. Idempotent.
+#[derive(Clone, Debug)]
+pub struct CheckTransfer {
+    /// The transfer.
+    pub key: TransferKey,
+    /// What the exchange said.
+    pub result: Result<Statement, u32>,
+}
+
+/// An exchange's statement about a transfer that adds up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// What it paid.
+    pub total: Money,
+    /// The wire fee that it took.
+    pub wire_fee: Money,
+    /// When it made the transfer.
+    pub execution_time: Timestamp,
+    /// The key of the statement.
+    pub exchange_pub: EddsaPublicKey,
+    /// The statement.
+    pub exchange_sig: EddsaSignature,
+}
+
+/// Books the transfer that pays for coins. Idempotent.
+#[derive(Clone, Debug)]
+pub struct RecordWires {
+    /// The coins.
+    pub wires: Vec<(OrderWireKey, OrderWireRow)>,
+}
+
+/// Forgets a transfer that was not verified.
+#[derive(Clone, Debug)]
+pub struct DeleteTransfer {
+    /// The transfer.
+    pub key: TransferKey,
+}
+
+/// Books whether an exchange asks who owns an account.
+#[derive(Clone, Debug)]
+pub struct RecordKyc {
+    /// The account at the exchange.
+    pub key: AccountKycKey,
+    /// What the exchange says.
+    pub row: AccountKycRow,
+}
+
+pub(super) fn plan_note(command: &NoteTransfer, plan: &mut Plan) {
+    plan.row::<Transfers>(command.key.clone());
+    plan.row::<Instances>(InstanceKey::new(&command.row.instance));
+}
+
+pub(super) fn plan_wires(command: &RecordWires, plan: &mut Plan) {
+    for (key, _) in &command.wires {
+        plan_order(key.order, plan);
+        plan.row::<OrderWires>(key.clone());
+    }
+}
+
+fn plan_order(order: OrderRef, plan: &mut Plan) {
+    orders::plan_payment(order, plan);
+    plan.group::<OrderWires>(OrderWires::BY_ORDER, &order);
+}
+
+pub(super) fn note(rows: &mut WorkingSet, command: &NoteTransfer) -> Result<Outcome, Refusal> {
+    let NoteTransfer { key, row } = command;
+    let instance = InstanceKey::new(&row.instance);
+    if rows.get::<Instances>(&instance).is_none() {
+        return Err(Refusal::InstanceUnknown);
+    }
+    rows.depend_on::<Instances>(&instance);
+    let Some(known) = rows.get::<Transfers>(key).cloned() else {
+        rows.insert::<Transfers>(key, row.clone());
+        return Ok(Outcome::Transfer(Box::new(row.clone())));
+    };
+    let Some(credit) = row.credit_amount else { return Ok(Outcome::Transfer(Box::new(known))) };
+    let contradicts = known.credit_amount.is_some_and(|before| before != credit);
+    if contradicts || known.payto_uri != row.payto_uri {
+        return Err(Refusal::OtherTransfer);
+    }
+    let row = TransferRow { credit_amount: Some(credit), ..known.clone() };
+    if row != known {
+        rows.update::<Transfers>(key, row.clone());
+    }
+    Ok(Outcome::Transfer(Box::new(row)))
+}
+
+pub(super) fn check(rows: &mut WorkingSet, command: &CheckTransfer) -> Result<Outcome, Refusal> {
+    let known = rows.get::<Transfers>(&command.key).ok_or(Refusal::TransferUnknown)?.clone();
+    // What was verified once stays so.
+    if known.verified {
+        return Ok(Outcome::Done);
+    }
+    let row = match &command.result {
+        Ok(statement) => TransferRow {
+            total: Some(statement.total),
+            wire_fee: Some(statement.wire_fee),
+            execution_time: Some(statement.execution_time),
+            exchange_pub: Some(statement.exchange_pub),
+            exchange_sig: Some(statement.exchange_sig),
+            verified: true,
+            problem: 0,
+            ..known
+        },
+        Err(code) => TransferRow { problem: *code, ..known },
+    };
+    rows.update::<Transfers>(&command.key, row);
+    Ok(Outcome::Done)
+}
+
+pub(super) fn record(rows: &mut WorkingSet, command: &RecordWires) -> Result<Outcome, Refusal> {
+    for (key, row) in &command.wires {
+        match rows.get::<OrderWires>(key) {
+            None => rows.insert::<OrderWires>(key, row.clone()),
+            // What the shop has confirmed stays so.
+            Some(known) if known.confirmed || known == row => {}
+            Some(_) => rows.update::<OrderWires>(key, row.clone()),
+        }
+    }
+    let orders: BTreeSet<OrderRef> = command.wires.iter().map(|(key, _)| key.order).collect();
+    for order in orders {
+        let key = OrderKey { order };
+        let Some(row) = rows.get::<Orders>(&key).cloned() else { continue };
+        if !row.wired && row.paid.is_some() && is_wired(rows, order) {
+            rows.update::<Orders>(&key, OrderRow { wired: true, ..row });
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Whether the shop has confirmed transfers for all coins of an order that were not refunded in full.
+fn is_wired(rows: &WorkingSet, order: OrderRef) -> bool {
+    let wires = rows.group::<OrderWires>(OrderWires::BY_ORDER, &order);
+    let refunds = rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, &order);
+    let deposits = rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, &order);
+    deposits.into_iter().all(|(deposit, row)| {
+        let of_coin = refunds.iter().filter(|(refund, _)| refund.coin_pub == deposit.coin_pub);
+        let refunded = Money::checked_sum(of_coin.map(|(_, refund)| refund.amount)).unwrap_or(Money::MAX);
+        refunded >= row.amount
+            || wires.iter().any(|(wire, row)| wire.coin_pub == deposit.coin_pub && row.confirmed)
+    })
+}
+
+pub(super) fn delete(rows: &mut WorkingSet, command: &DeleteTransfer) -> Result<Outcome, Refusal> {
+    let known = rows.get::<Transfers>(&command.key).ok_or(Refusal::TransferUnknown)?;
+    if known.verified {
+        return Err(Refusal::TransferVerified);
+    }
+    rows.delete::<Transfers>(&command.key);
+    Ok(Outcome::Done)
+}
+
+pub(super) fn record_kyc(rows: &mut WorkingSet, command: &RecordKyc) -> Result<Outcome, Refusal> {
+    let instance = InstanceKey::new(&command.key.instance);
+    if rows.get::<Instances>(&instance).is_none() {
+        return Err(Refusal::InstanceUnknown);
+    }
+    rows.depend_on::<Instances>(&instance);
+    rows.put::<AccountKycs>(&command.key, command.row.clone());
+    Ok(Outcome::Done)
+}
+
+pub(super) fn plan_kyc(command: &RecordKyc, plan: &mut Plan) {
+    plan.row::<AccountKycs>(command.key.clone());
+    plan.row::<Instances>(InstanceKey::new(&command.key.instance));
+}
