@@ -277,12 +277,7 @@ impl Service {
     pub(super) async fn release_stock(&self) -> Result<bool, Response> {
         let now = self.now();
         let read = move |store: &Store| {
-            let until = |time: Timestamp| {
-                let mut value = batzen_store::Column::to_bytes(&time);
-                // After all rows of that time.
-                value.push(0);
-                Bound::Excluded(value)
-            };
+            let until = |time: Timestamp| Bound::Included(batzen_store::Column::to_bytes(&time));
             let of_locks = until(now);
             let of_orders = until(Timestamp::from_micros(now.as_micros().saturating_sub(GRACE.as_micros())));
             let locks = store.range_bytes::<ProductLocks>(

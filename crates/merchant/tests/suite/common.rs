@@ -11,6 +11,8 @@ use batzen_protocol::signatures::{MerchantContract, MerchantPaymentOk, SignedMes
 use batzen_protocol::{Timestamp, api::merchant::ClaimResponse, api::merchant::PayResponse};
 use serde_json::{Value, json};
 
+use crate::exchange::{Coin, Exchange};
+
 pub const NOW_S: u64 = 1_800_000_000;
 
 /// A running backend and its clock.
@@ -50,18 +52,31 @@ pub fn free() -> Value {
 
 impl Backend {
     pub async fn start() -> Self {
-        let now = Arc::new(AtomicU64::new(NOW_S));
-        let clock = Arc::clone(&now);
-        let exchange = TrustedExchange {
+        let nobody = TrustedExchange {
             url: "http://localhost:1/".to_owned(),
             master_pub: EddsaPrivateKey::generate().public_key(),
         };
-        let config = MerchantConfig {
+        Self::with(|config| config.exchanges = vec![nobody]).await
+    }
+
+    /// With a shop, and an exchange that is accepted.
+    pub async fn with_exchange(exchange: &Exchange) -> Self {
+        let (url, master_pub) = (exchange.url.clone(), exchange.books.master.public_key());
+        let backend = Self::with(|config| config.exchanges = vec![TrustedExchange { url, master_pub }]).await;
+        assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
+        backend
+    }
+
+    /// With a configuration that is changed.
+    pub async fn with(change: impl FnOnce(&mut MerchantConfig)) -> Self {
+        let now = Arc::new(AtomicU64::new(NOW_S));
+        let clock = Arc::clone(&now);
+        let mut config = MerchantConfig {
             place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
-            exchanges: vec![exchange],
             clock: Arc::new(move || Timestamp::from_secs(clock.load(Ordering::SeqCst))),
             ..MerchantConfig::new("KUDOS".parse().unwrap())
         };
+        change(&mut config);
         let merchant = RunningMerchant::start(config).await.unwrap();
         let client = Client::new(&ClientOptions::default()).unwrap();
         Self { merchant, client, now }
@@ -132,6 +147,33 @@ impl Backend {
             MerchantPaymentOk { h_contract_terms: claimed.h_contract }.verify(&claimed.merchant_pub, &sig)
         );
         sig.to_string()
+    }
+
+    pub async fn patch(&self, path: &str, body: &Value) -> Reply {
+        self.send("PATCH", path, Some(body), None).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Reply {
+        self.send("DELETE", path, None, None).await
+    }
+
+    /// Pays a claimed order with coins.
+    pub async fn pay_with(&self, exchange: &Exchange, id: &str, claimed: &Claimed, coins: &[&Coin]) -> Reply {
+        let coins: Vec<Value> =
+            coins.iter().map(|coin| coin.pay(exchange, &claimed.terms, claimed.h_contract)).collect();
+        self.post(&format!("orders/{id}/pay"), &json!({ "coins": coins })).await
+    }
+
+    /// A paid order of KUDOS:5, refundable for an hour.
+    pub async fn sale(&self, exchange: &Exchange, coin: &Coin) -> (String, Claimed) {
+        let wish = json!({
+            "order": { "amount": "KUDOS:5", "summary": "a book" }, "refund_delay": { "d_us": 3_600_000_000_u64 },
+        });
+        let (id, token) = self.order(&wish).await;
+        let claimed = self.claim(&id, token.as_deref()).await;
+        let reply = self.pay_with(exchange, &id, &claimed, &[coin]).await;
+        assert_eq!(reply.status, 200, "{:?}", reply.json::<Value>());
+        (id, claimed)
     }
 
     pub async fn end(self) {

@@ -2,10 +2,17 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
 mod common;
+mod exchange;
+mod extras;
 mod instances;
+mod kyc;
 mod orders;
+mod pay;
 mod refunds;
 mod rules;
 mod status;
+mod stock;
 mod stock_rules;
+mod tips;
+mod transfers;
 mod wallets;

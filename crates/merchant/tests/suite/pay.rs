@@ -1,0 +1,171 @@
+//! Payments with coins: every answer of an exchange, and what the wallet gets to hear.
+
+use batzen_crypto::{EddsaPrivateKey, HashCode};
+use batzen_protocol::api::merchant::ContractAuditor;
+use batzen_protocol::signatures::SignedMessage;
+use serde_json::{Value, json};
+
+use crate::common::{Backend, Claimed, is_error, shop};
+use crate::exchange::{Coin, Exchange};
+
+/// A claimed order of KUDOS:10.
+async fn offer(backend: &Backend) -> (String, Claimed) {
+    let (id, token) =
+        backend.order(&json!({ "order": { "amount": "KUDOS:10", "summary": "two books" } })).await;
+    let claimed = backend.claim(&id, token.as_deref()).await;
+    (id, claimed)
+}
+
+#[tokio::test]
+async fn several_coins_go_to_the_exchange_in_one_request() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let (id, claimed) = offer(&backend).await;
+    let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+    let all: Vec<&Coin> = coins.iter().collect();
+    for _ in 0..2 {
+        assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
+    }
+    assert_eq!((exchange.count("POST /batch-deposit"), exchange.count("POST /coins/")), (1, 0));
+    // Other coins do not pay it a second time.
+    let other = Coin::new("KUDOS:5");
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &[&other]).await, 409, 2160);
+
+    // An exchange that does not know this endpoint is asked for each coin, and remembered.
+    exchange.answer("POST /batch-deposit", 404, json!({ "code": 21 }));
+    for expected in [1, 2] {
+        let (id, claimed) = offer(&backend).await;
+        let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+        let all: Vec<&Coin> = coins.iter().collect();
+        assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
+        assert_eq!(
+            (exchange.count("POST /batch-deposit"), exchange.count("POST /coins/")),
+            (2, 2 * expected)
+        );
+    }
+    backend.end().await;
+    exchange.end();
+}
+
+#[tokio::test]
+async fn what_an_exchange_refuses_is_passed_on() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let (id, claimed) = offer(&backend).await;
+    let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+    let all: Vec<&Coin> = coins.iter().collect();
+    for path in ["POST /batch-deposit", "POST /coins/"] {
+        for (status, body, expected, code) in [
+            (409, json!({ "code": 1012, "coin_pub": coins[0].coin_pub() }), 409, 2150),
+            (403, json!({ "code": 1205 }), 502, 2170),
+            (404, json!({ "code": 1005 }), 502, 2170),
+            (500, json!({ "code": 51 }), 502, 2014),
+            (429, json!({}), 502, 2014),
+            (200, json!({ "nonsense": 1 }), 502, 2013),
+        ] {
+            exchange.answer(path, status, body.clone());
+            let reply = backend.pay_with(&exchange, &id, &claimed, &all).await;
+            is_error(&reply, expected, code);
+            if code != 2013 {
+                let answer: Value = reply.json().unwrap();
+                let seen = (&answer["exchange_http_status"], &answer["exchange_reply"]);
+                assert_eq!(seen, (&json!(status), &body), "{path}");
+            }
+        }
+        // From here on, each coin is deposited alone.
+        exchange.answer("POST /batch-deposit", 405, json!({ "code": 20 }));
+    }
+    // One coin is accepted, the other one was spent: the next attempt only sends the one that replaces it.
+    exchange.recover();
+    exchange.answer("POST /batch-deposit", 405, json!({ "code": 20 }));
+    exchange.answer(&format!("POST /coins/{}/", coins[1].coin_pub()), 409, json!({ "code": 1012 }));
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &all).await, 409, 2150);
+    let fresh = Coin::new("KUDOS:5");
+    let before = exchange.count("POST /coins/");
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&coins[0], &fresh]).await.status, 200);
+    assert_eq!(exchange.count("POST /coins/") - before, 1);
+    backend.end().await;
+    exchange.end();
+}
+
+#[tokio::test]
+async fn bad_payments_are_refused() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let (id, claimed) = offer(&backend).await;
+    let path = format!("orders/{id}/pay");
+    let coin = Coin::new("KUDOS:10");
+    let good = coin.pay(&exchange, &claimed.terms, claimed.h_contract);
+    let with = |name: &str, value: Value| {
+        let mut bad = good.clone();
+        bad[name] = value;
+        json!({ "coins": [bad] })
+    };
+    is_error(&backend.post("orders/none/pay", &json!({ "coins": [] })).await, 404, 2005);
+    is_error(&backend.post(&path, &json!({ "coins": [good, good] })).await, 400, 26);
+    is_error(&backend.post(&path, &with("contribution", json!("EUR:10"))).await, 400, 30);
+    is_error(&backend.post(&path, &with("contribution", json!("KUDOS:9"))).await, 403, 2157);
+    is_error(&backend.post(&path, &with("h_denom", json!(HashCode::from_bytes([1; 64])))).await, 400, 2151);
+    is_error(&backend.post(&path, &with("exchange_url", json!("http://localhost:1/"))).await, 500, 2012);
+    is_error(&backend.post(&path, &with("exchange_url", json!("file:///"))).await, 400, 26);
+    let stranger = Exchange::start().await;
+    let coin_of_stranger = coin.pay(&stranger, &claimed.terms, claimed.h_contract);
+    is_error(&backend.post(&path, &json!({ "coins": [coin_of_stranger] })).await, 400, 2152);
+    for (contribution, status, code) in [("KUDOS:9.99", 406, 2156), ("KUDOS:0.001", 400, 2154)] {
+        let coin = Coin::new(contribution);
+        is_error(&backend.pay_with(&exchange, &id, &claimed, &[&coin]).await, status, code);
+    }
+    assert_eq!(exchange.count("POST /coins/"), 0, "no coin was deposited");
+    // The shop pays no fees here: a cent of the coin is missing.
+    let wish = json!({
+        "order": { "amount": "KUDOS:10", "summary": "x", "max_fee": "KUDOS:0", "max_wire_fee": "KUDOS:0" },
+    });
+    let (poor, token) = backend.order(&wish).await;
+    let contract = backend.claim(&poor, token.as_deref()).await;
+    is_error(&backend.pay_with(&exchange, &poor, &contract, &[&Coin::new("KUDOS:10")]).await, 406, 2155);
+    // The offer ends.
+    backend.now.fetch_add(3_600, std::sync::atomic::Ordering::SeqCst);
+    is_error(&backend.post(&path, &json!({ "coins": [good] })).await, 410, 2161);
+    // The denomination ends.
+    let wish =
+        json!({ "order": { "amount": "KUDOS:10", "summary": "x", "pay_deadline": { "t_s": "never" } } });
+    let (late, token) = backend.order(&wish).await;
+    let contract = backend.claim(&late, token.as_deref()).await;
+    backend.now.fetch_add(61 * 86_400, std::sync::atomic::Ordering::SeqCst);
+    is_error(&backend.pay_with(&exchange, &late, &contract, &[&Coin::new("KUDOS:10")]).await, 410, 2165);
+    stranger.end();
+    backend.end().await;
+    exchange.end();
+}
+
+#[tokio::test]
+async fn an_auditor_vouches_for_an_exchange() {
+    let auditor = EddsaPrivateKey::generate();
+    let url = "http://auditor.example/";
+    let exchange = Exchange::with_auditors(EddsaPrivateKey::generate(), |books| {
+        let denom_pub_h = books.denom_pub().h_denom_pub();
+        let message = books.terms().terms().auditor_approval(url, books.master.public_key(), denom_pub_h);
+        vec![json!({
+            "auditor_pub": auditor.public_key(), "auditor_url": url, "auditor_name": "a",
+            "denomination_keys": [{ "denom_pub_h": denom_pub_h, "auditor_sig": message.sign(&auditor) }],
+        })]
+    })
+    .await;
+    for (key, is_accepted) in
+        [(auditor.public_key(), true), (EddsaPrivateKey::generate().public_key(), false)]
+    {
+        let known = ContractAuditor { name: "a".to_owned(), auditor_pub: key, url: url.to_owned() };
+        let backend = Backend::with(|config| config.auditors = vec![known]).await;
+        assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
+        let (id, claimed) = offer(&backend).await;
+        assert_eq!(claimed.terms["auditors"], json!([{ "name": "a", "auditor_pub": key, "url": url }]));
+        let reply = backend.pay_with(&exchange, &id, &claimed, &[&Coin::new("KUDOS:10")]).await;
+        if is_accepted {
+            assert_eq!(reply.status, 200, "{:?}", reply.json::<Value>());
+        } else {
+            is_error(&reply, 400, 2152);
+        }
+        backend.end().await;
+    }
+    exchange.end();
+}
