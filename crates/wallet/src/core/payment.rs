@@ -276,7 +276,7 @@ fn record(
     entropy: &mut dyn Entropy,
 ) -> Result<(OpId, Vec<Change>), CoreError> {
     let mut draft = Draft::new(state);
-    allocate(&mut draft, &mut payment, plan, entropy)?;
+    payment.take(draft.allocate(plan, entropy)?);
     let id = draft.next_id();
     draft.put_operation(WalletOperation {
         id,
@@ -288,26 +288,6 @@ fn record(
         kind: OpKind::Payment(Box::new(payment)),
     });
     Ok((id, draft.into_changes()))
-}
-
-fn allocate(
-    draft: &mut Draft<'_>,
-    payment: &mut Payment,
-    plan: &PaymentPlan,
-    entropy: &mut dyn Entropy,
-) -> Result<(), CoreError> {
-    let mut contributions = plan.contributions.clone();
-    entropy.shuffle(&mut contributions);
-    for part in contributions {
-        draft.debit_coin(&part.coin_pub, part.amount)?;
-        payment.coins.push(PaymentCoin {
-            coin_pub: part.coin_pub,
-            amount: part.amount,
-            fee_deposit: part.fee_deposit,
-            exchange_sig: None,
-        });
-    }
-    Ok(())
 }
 
 /// The coins of the next request: all unconfirmed ones, or one of them.
@@ -589,7 +569,7 @@ fn replace(
     };
     match choose(step.draft.base(), &exchange, &have, target, step.now) {
         Ok(plan) => {
-            allocate(&mut step.draft, &mut payment, &plan, step.entropy)?;
+            payment.take(step.draft.allocate(&plan, step.entropy)?);
             step.proceed(OpKind::Payment(Box::new(payment)));
             Ok(())
         }

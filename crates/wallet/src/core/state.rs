@@ -10,7 +10,6 @@ use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::{Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::CoreError;
 use super::coin::{Coin, CoinStatus};
 use super::evidence::{Dispute, Evidence, EvidenceId};
 use super::exchange::{Denom, Exchange};
@@ -20,7 +19,9 @@ use super::purse::{Direction, PurseIncome, PursePayment};
 use super::recoup::Recoup;
 use super::refresh::Refresh;
 use super::refund::Refund;
+use super::select::{Contribution, PaymentPlan};
 use super::withdraw::Withdrawal;
+use super::{CoreError, Entropy};
 
 /// Number of an operation, counted from 1.
 pub type OpId = u64;
@@ -315,6 +316,20 @@ impl<'a> Draft<'a> {
         coin.remaining = coin.remaining.checked_sub(amount)?;
         coin.status = CoinStatus::Used;
         Ok(())
+    }
+
+    /// Takes the coins of a plan, and returns the contributions in the random order in which they are sent.
+    pub(crate) fn allocate(
+        &mut self,
+        plan: &PaymentPlan,
+        entropy: &mut dyn Entropy,
+    ) -> Result<Vec<Contribution>, CoreError> {
+        let mut contributions = plan.contributions.clone();
+        entropy.shuffle(&mut contributions);
+        for part in &contributions {
+            self.debit_coin(&part.coin_pub, part.amount)?;
+        }
+        Ok(contributions)
     }
 
     /// Returns `amount` to a coin.

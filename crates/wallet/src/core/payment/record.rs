@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::CoreError;
 use super::super::encoding::text;
+use super::super::select::Contribution;
 use super::super::state::OpId;
 
 /// A payment as a merchant's contract describes it.
@@ -149,6 +150,16 @@ pub struct Payment {
 }
 
 impl Payment {
+    /// Adds coins that were taken for it.
+    pub(crate) fn take(&mut self, contributions: Vec<Contribution>) {
+        self.coins.extend(contributions.into_iter().map(|part| PaymentCoin {
+            coin_pub: part.coin_pub,
+            amount: part.amount,
+            fee_deposit: part.fee_deposit,
+            exchange_sig: None,
+        }));
+    }
+
     /// Sum of the contributions, and of the deposit fees in them.
     ///
     /// # Errors

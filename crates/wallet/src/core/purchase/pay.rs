@@ -18,7 +18,6 @@ use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::machine::Step;
 use super::super::payment::{candidates, choose};
 use super::super::proof::coin as coin_proof;
-use super::super::select::PaymentPlan;
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy};
 use super::order::purchase_of;
@@ -82,7 +81,7 @@ pub fn start(
         reason: None,
     };
     let mut draft = Draft::new(state);
-    allocate(&mut draft, &mut record, &plan.coins, entropy)?;
+    record.take(draft.allocate(&plan.coins, entropy)?);
     let id = draft.next_id();
     draft.put_operation(WalletOperation {
         id,
@@ -99,26 +98,6 @@ pub fn start(
         changes.push(Change::Order(Box::new(super::Order { contract: None, ..order.clone() })));
     }
     Ok((id, changes))
-}
-
-fn allocate(
-    draft: &mut Draft<'_>,
-    record: &mut Purchase,
-    plan: &PaymentPlan,
-    entropy: &mut dyn Entropy,
-) -> Result<(), CoreError> {
-    let mut contributions = plan.contributions.clone();
-    entropy.shuffle(&mut contributions);
-    for part in contributions {
-        draft.debit_coin(&part.coin_pub, part.amount)?;
-        record.coins.push(PurchaseCoin {
-            coin_pub: part.coin_pub,
-            amount: part.amount,
-            fee_deposit: part.fee_deposit,
-            is_back: false,
-        });
-    }
-    Ok(())
 }
 
 fn permission(
@@ -265,7 +244,7 @@ fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespons
     )?;
     match choose(step.draft.base(), &exchange, &have, target, step.now) {
         Ok(plan) => {
-            allocate(&mut step.draft, &mut record, &plan, step.entropy)?;
+            record.take(step.draft.allocate(&plan, step.entropy)?);
             step.proceed(OpKind::Purchase(Box::new(record)));
             Ok(())
         }

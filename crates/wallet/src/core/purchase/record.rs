@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::super::CoreError;
 use super::super::encoding::text;
+use super::super::select::Contribution;
 use super::super::state::OpId;
 use super::contract::ContractTerms;
 
@@ -105,6 +106,16 @@ impl Purchase {
     #[must_use]
     pub const fn terms(&self) -> &ContractTerms {
         &self.contract.terms
+    }
+
+    /// Adds coins that were taken for it.
+    pub(crate) fn take(&mut self, contributions: Vec<Contribution>) {
+        self.coins.extend(contributions.into_iter().map(|part| PurchaseCoin {
+            coin_pub: part.coin_pub,
+            amount: part.amount,
+            fee_deposit: part.fee_deposit,
+            is_back: false,
+        }));
     }
 
     /// The contributions that are not back.

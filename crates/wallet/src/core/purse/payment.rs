@@ -26,7 +26,7 @@ use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy, refresh};
 use super::lookup::PeerPayment;
 use super::{
-    Direction, NewPurse, PartState, PayStage, PursePart, PursePayment, PurseTerms, Seen, WaitFor, bad,
+    Direction, NewPurse, PartState, PayStage, PursePayment, PurseTerms, Seen, WaitFor, bad,
     check_expired, delete_request, forgotten, read_status, status_request, upload, verify_confirmation,
 };
 
@@ -210,30 +210,10 @@ fn put(
     entropy: &mut dyn Entropy,
 ) -> Result<(OpId, Vec<Change>), CoreError> {
     let mut draft = Draft::new(state);
-    allocate(&mut draft, &mut record, plan, entropy)?;
+    record.take(draft.allocate(plan, entropy)?);
     let id = draft.next_id();
     draft.put_operation(operation(id, base_url, record, now, None));
     Ok((id, draft.into_changes()))
-}
-
-fn allocate(
-    draft: &mut Draft<'_>,
-    record: &mut PursePayment,
-    plan: &PaymentPlan,
-    entropy: &mut dyn Entropy,
-) -> Result<(), CoreError> {
-    let mut contributions = plan.contributions.clone();
-    entropy.shuffle(&mut contributions);
-    for part in contributions {
-        draft.debit_coin(&part.coin_pub, part.amount)?;
-        record.coins.push(PursePart {
-            coin_pub: part.coin_pub,
-            amount: part.amount,
-            fee_deposit: part.fee_deposit,
-            state: PartState::Spent,
-        });
-    }
-    Ok(())
 }
 
 /// The coins as a request presents them.
@@ -626,7 +606,7 @@ fn replace(
     let target = Target { amount: record.terms.amount, max_fee: Money::ZERO, max_coins: PURSE_COINS_MAX };
     match choose(step.draft.base(), &exchange, &have, target, step.now) {
         Ok(plan) => {
-            allocate(&mut step.draft, &mut record, &plan, step.entropy)?;
+            record.take(step.draft.allocate(&plan, step.entropy)?);
             step.proceed(OpKind::PursePayment(Box::new(record)));
         }
         Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {

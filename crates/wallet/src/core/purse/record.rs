@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::CoreError;
 use super::super::encoding::text;
 use super::super::kyc::KycWanted;
+use super::super::select::Contribution;
 
 /// Who begins a payment between people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,6 +163,16 @@ pub struct PursePayment {
 }
 
 impl PursePayment {
+    /// Adds coins that were taken for it.
+    pub(crate) fn take(&mut self, contributions: Vec<Contribution>) {
+        self.coins.extend(contributions.into_iter().map(|part| PursePart {
+            coin_pub: part.coin_pub,
+            amount: part.amount,
+            fee_deposit: part.fee_deposit,
+            state: PartState::Spent,
+        }));
+    }
+
     /// Sum of the contributions that are not back, and of the deposit fees in them.
     ///
     /// # Errors
