@@ -31,11 +31,12 @@ fn check_snapshot(name: &str, actual: &str) {
 
 #[test]
 fn help_texts() {
-    let commands: [&[&str]; 26] = [
+    let commands: [&[&str]; 27] = [
         &[],
         &["withdraw"],
         &["accept"],
         &["pay"],
+        &["refund"],
         &["send"],
         &["request"],
         &["decline"],

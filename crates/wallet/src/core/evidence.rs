@@ -202,8 +202,13 @@ pub(crate) fn record(
         item.last_seen = now;
         return Ok(id);
     }
-    let purchase = match operation.map(|id| draft.operation(id)).transpose()?.map(|operation| &operation.kind)
-    {
+    let kind_of = |id: OpId| draft.operation(id).map(|operation| &operation.kind);
+    let about = operation.map(kind_of).transpose()?.map(|kind| match kind {
+        OpKind::PickUp(record) => kind_of(record.purchase),
+        OpKind::Refund(record) => kind_of(record.payment),
+        kind => Ok(kind),
+    });
+    let purchase = match about.transpose()? {
         Some(OpKind::Purchase(record)) => Some(record.proof()),
         _ => None,
     };

@@ -9,7 +9,7 @@ use batzen_protocol::Timestamp;
 use super::entropy::Entropy;
 use super::evidence::{self, Disputed};
 use super::http::{HttpRequest, HttpResponse};
-use super::purchase::pay as purchase;
+use super::purchase::{pay as purchase, refunds};
 use super::purse::{income, payment as purse_payment};
 use super::state::{Change, Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, payment, recoup, refresh, refund, withdraw};
@@ -52,6 +52,7 @@ pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next, CoreErr
         OpKind::Recoup(record) => recoup::next(state, operation, record)?,
         OpKind::Refund(record) => refund::next(state, operation, record)?,
         OpKind::Purchase(record) => purchase::next(state, operation, record)?,
+        OpKind::PickUp(record) => refunds::next(state, operation, record, poll_ms)?,
         OpKind::PursePayment(record) => purse_payment::next(state, operation, record, poll_ms)?,
         OpKind::PurseIncome(record) => income::next(state, operation, record, poll_ms)?,
     };
@@ -113,6 +114,7 @@ fn take_in(
         OpKind::Recoup(record) => recoup::receive(&mut step, *record, response)?,
         OpKind::Refund(record) => refund::receive(&mut step, *record, response)?,
         OpKind::Purchase(record) => purchase::receive(&mut step, *record, response)?,
+        OpKind::PickUp(record) => refunds::receive(&mut step, *record, response)?,
         OpKind::PursePayment(record) => purse_payment::receive(&mut step, *record, response)?,
         OpKind::PurseIncome(record) => income::receive(&mut step, *record, response)?,
     }

@@ -2,7 +2,8 @@
 //! into fresh coins.
 //!
 //! The merchant signs a permission for each coin. Anybody may send it to the exchange, any number of times.
-//! The wallet sends it itself, and so gets the exchange's confirmation.
+//! The wallet sends it itself, and so gets the exchange's confirmation. For purchases the merchant's backend
+//! sends it and shows the wallet the confirmation ([`refunds`]).
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
@@ -13,6 +14,7 @@ use super::encoding::text;
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
 use super::payment::Payment;
+use super::purchase::refunds;
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
 use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
@@ -55,8 +57,12 @@ pub struct RefundItem {
     /// The fee in it.
     #[serde(with = "text")]
     pub fee_refund: Money,
-    /// The merchant's signature.
-    pub merchant_sig: EddsaSignature,
+    /// The merchant's signature, if the wallet sends the permission itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merchant_sig: Option<EddsaSignature>,
+    /// The exchange's signing key, and its confirmation, if the merchant has shown it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<(EddsaPublicKey, EddsaSignature)>,
     /// Its stage.
     pub progress: RefundState,
 }
@@ -64,13 +70,16 @@ pub struct RefundItem {
 /// A refund.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refund {
-    /// The payment.
+    /// The payment or purchase.
     pub payment: OpId,
     /// The contract.
     pub h_contract_terms: HashCode,
     /// The merchant.
     pub merchant_pub: EddsaPublicKey,
-    /// The permissions.
+    /// When the merchant approved it, if the wallet picks it up at the merchant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved: Option<Timestamp>,
+    /// The permissions, or the merchant's entries.
     pub items: Vec<RefundItem>,
 }
 
@@ -142,7 +151,8 @@ pub fn start(
             rtransaction_id: permission.rtransaction_id,
             amount,
             fee_refund,
-            merchant_sig: permission.merchant_sig,
+            merchant_sig: Some(permission.merchant_sig),
+            confirmation: None,
             progress: RefundState::Open,
         });
     }
@@ -162,6 +172,7 @@ pub fn start(
             payment: payment_op.id,
             h_contract_terms: *h_contract_terms,
             merchant_pub: payment.merchant_pub,
+            approved: None,
             items,
         })),
     });
@@ -204,15 +215,21 @@ pub(crate) fn next(
     operation: &WalletOperation,
     record: &Refund,
 ) -> Result<HttpRequest, CoreError> {
+    if record.approved.is_some() {
+        return refunds::take_request(state, record.payment);
+    }
     let position = open_item(record)
         .ok_or_else(|| CoreError::Inconsistent(format!("refund {} ended without date", operation.id)))?;
     let item = &record.items[position];
+    let merchant_sig = item.merchant_sig.ok_or_else(|| {
+        CoreError::Inconsistent(format!("refund {} has no permission to send", operation.id))
+    })?;
     let body = RefundRequest {
         refund_amount: state.exchange(&operation.exchange)?.amount(item.amount),
         h_contract_terms: record.h_contract_terms,
         merchant_pub: record.merchant_pub,
         rtransaction_id: item.rtransaction_id,
-        merchant_sig: item.merchant_sig,
+        merchant_sig,
     };
     Ok(HttpRequest::post(
         Context::Deposit,
@@ -226,6 +243,9 @@ pub(crate) fn receive(
     mut record: Refund,
     response: &HttpResponse,
 ) -> Result<(), CoreError> {
+    if record.approved.is_some() {
+        return refunds::receive_again(step, record, response);
+    }
     let Some(position) = open_item(&record) else {
         step.finish(OpKind::Refund(Box::new(record)));
         return Ok(());

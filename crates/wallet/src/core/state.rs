@@ -14,6 +14,7 @@ use super::coin::{Coin, CoinStatus};
 use super::evidence::{Dispute, Evidence, EvidenceId};
 use super::exchange::{Denom, Exchange};
 use super::payment::Payment;
+use super::purchase::refunds::PickUp;
 use super::purchase::{Order, OrderKey, Purchase};
 use super::purse::{Direction, PurseIncome, PursePayment};
 use super::recoup::Recoup;
@@ -64,6 +65,8 @@ pub enum OpKind {
     Refund(Box<Refund>),
     /// A merchant's order, paid through the merchant.
     Purchase(Box<Purchase>),
+    /// What a merchant refunds of a purchase, picked up at the merchant.
+    PickUp(Box<PickUp>),
     /// Coins into a purse: money sent to somebody, or a request paid.
     PursePayment(Box<PursePayment>),
     /// Money from a purse: sent by somebody, or requested.
@@ -80,6 +83,7 @@ impl OpKind {
             Self::Refresh(_) => "refresh",
             Self::Recoup(_) => "recoup",
             Self::Refund(_) => "refund",
+            Self::PickUp(_) => "pick-up",
             Self::PursePayment(record) => match record.direction {
                 Direction::Push => "send",
                 Direction::Pull => "pay-request",

@@ -13,6 +13,7 @@ use super::coin::{Coin, CoinStatus};
 use super::evidence::EvidenceId;
 use super::exchange::{Denom, Exchange};
 use super::payment::PaymentStage;
+use super::purchase::refunds::{self, PickUpStage};
 use super::purchase::{PurchaseStage, pay as purchase};
 use super::purse::{Direction, IncomeStage, PayStage};
 use super::refresh::{RefreshReason, RefreshStage, is_busy};
@@ -175,6 +176,7 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
         OpKind::Refresh(record) if operation.dispute.is_some() => Ok(record.amount),
         OpKind::Refresh(record) => record.value(),
         OpKind::Recoup(record) => Ok(record.amount),
+        OpKind::PickUp(_) => Ok(Money::ZERO),
         OpKind::Refund(record) => {
             let mut sum = Money::ZERO;
             for item in record.items.iter().filter(|item| item.progress == RefundState::Open) {
@@ -203,7 +205,7 @@ pub struct Transaction {
     /// Number of the operation; `None` for a row that stands for no single operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<OpId>,
-    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup`, `refund`, `send`, `receive`, `request` or
+    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup`, `refund`, `pick-up`, `send`, `receive`, `request` or
     /// `pay-request`; without number `refreshes`, `expired` or `spent-elsewhere`.
     #[serde(rename = "type")]
     pub kind: &'static str,
@@ -240,6 +242,9 @@ pub struct Transaction {
     /// The shop that a payment is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merchant: Option<String>,
+    /// What the shop has refunded of a payment, without the refund fees.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refunded: Option<Amount>,
     /// The contract of a payment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub h_contract_terms: Option<String>,
@@ -316,6 +321,8 @@ fn effect_of_row(row: &Transaction) -> Result<i128, CoreError> {
 fn is_hidden(operation: &WalletOperation) -> bool {
     match &operation.kind {
         OpKind::Refresh(record) => operation.dispute.is_none() && record.stage != RefreshStage::Lost,
+        // The refunds that it found have rows of their own.
+        OpKind::PickUp(_) => operation.dispute.is_none(),
         _ => false,
     }
 }
@@ -367,6 +374,7 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
         payto: None,
         reserve_pub: None,
         merchant: None,
+        refunded: None,
         h_contract_terms: None,
         uri: None,
     };
@@ -453,6 +461,14 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
             if !fees.is_zero() {
                 line.description.push_str(&format!(" plus {fees} of fees"));
             }
+            let refunded =
+                refunds::of_purchase(state, operation.id).map(|(_, refund)| Ok(refund.totals()?.0));
+            let refunded = Money::checked_sum(refunded.collect::<Result<Vec<_>, CoreError>>()?)?;
+            if !refunded.is_zero() {
+                let refunded = exchange.amount(refunded);
+                line.refunded = Some(refunded);
+                line.description.push_str(&format!("; {refunded} refunded"));
+            }
             if record.stage == PurchaseStage::Failed {
                 line.status = Status::Failed;
             }
@@ -508,7 +524,16 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
             line.fees = exchange.amount(fees);
             line.coins = record.items.len();
             line.h_contract_terms = Some(record.h_contract_terms.to_string());
-            line.description = format!("Refund: {}", describe_fees(&[("refund", exchange.amount(fees))]));
+            let fees = describe_fees(&[("refund", exchange.amount(fees))]);
+            line.description = match &state.operation(record.payment)?.kind {
+                OpKind::Purchase(purchase) => {
+                    let terms = purchase.terms();
+                    line.merchant = Some(terms.merchant_name.clone());
+                    let about = about(&terms.summary);
+                    format!("Refund of {}{about}: {}, {fees}", terms.merchant_name, line.amount)
+                }
+                _ => format!("Refund: {fees}"),
+            };
             let failures: Vec<&str> = record
                 .items
                 .iter()
@@ -523,6 +548,21 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                 }
                 line.message = Some(failures.join("; "));
             }
+        }
+        OpKind::PickUp(record) => {
+            line.description = match &state.operation(record.purchase)?.kind {
+                OpKind::Purchase(purchase) => {
+                    let terms = purchase.terms();
+                    line.merchant = Some(terms.merchant_name.clone());
+                    line.h_contract_terms = Some(terms.h_contract_terms.to_string());
+                    format!("Refunds of {}{}", terms.merchant_name, about(&terms.summary))
+                }
+                _ => String::new(),
+            };
+            if record.stage == PickUpStage::Failed {
+                line.status = Status::Failed;
+            }
+            line.message = line.message.or_else(|| record.reason.clone());
         }
         OpKind::PursePayment(record) => {
             let (_, fees) = record.totals()?;

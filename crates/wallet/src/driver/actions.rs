@@ -9,7 +9,7 @@ use crate::core::evidence;
 use crate::core::exchange::{CoinWish, Exchange, ExchangeUpdate, accept_terms};
 use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::payment::{self, DepositAmount, PaymentReceipt, PaymentRequest, PaymentStage};
-use crate::core::purchase::pay;
+use crate::core::purchase::{pay, refunds};
 use crate::core::purse::{income, payment as purse_payment};
 use crate::core::refund::{self, RefundPermission};
 use crate::core::state::OpKind;
@@ -346,6 +346,7 @@ impl Wallet {
             let changes = match state.operation(id)?.kind {
                 OpKind::Withdrawal(_) => withdraw::cancel(state, id, now)?,
                 OpKind::Purchase(_) => pay::cancel(state, id, now)?,
+                OpKind::PickUp(_) | OpKind::Refund(_) => refunds::cancel(state, id, now)?,
                 OpKind::PursePayment(_) => purse_payment::cancel(state, id)?,
                 OpKind::PurseIncome(_) => income::cancel(state, id)?,
                 _ => payment::cancel(state, id, now)?,

@@ -3,6 +3,7 @@
 use super::{Wallet, WalletError};
 use crate::core::purchase::contract::ContractTerms;
 use crate::core::purchase::order::{PayUri, paid_before, purchase_of};
+use crate::core::purchase::refunds::{self, PickUpStage};
 use crate::core::purchase::{PurchaseReceipt, PurchaseStage, SignedContract, pay, replay};
 use crate::core::state::OpKind;
 use crate::core::{CoreError, OpId};
@@ -142,6 +143,33 @@ impl Wallet {
         let request = self.with_state(|state| replay::request(state, id, session_id))?;
         let answer = self.send(&request).await?;
         Ok(replay::check(&answer)?)
+    }
+
+    /// The paid purchase that a `taler://refund` URI is about.
+    ///
+    /// # Errors
+    /// If the URI is malformed, or this wallet has not paid the order.
+    pub fn purchase_of_refund(&self, uri: &str) -> Result<OpId, WalletError> {
+        let key = refunds::parse_uri(uri)?;
+        Ok(self.with_state(|state| refunds::paid_purchase(state, &key))?)
+    }
+
+    /// Picks up what the shop refunds of a paid purchase. Returns the operations of all its refunds, oldest
+    /// first; [`Wallet::run_pending`] refreshes the coins, and asks again for what the exchange has not
+    /// confirmed yet.
+    ///
+    /// # Errors
+    /// [`WalletError::Failed`] if the shop refuses, or as [`Wallet::finish`].
+    pub async fn pick_up_refunds(&self, purchase: OpId) -> Result<Vec<OpId>, WalletError> {
+        let id = self.step(|state, now, _| refunds::start(state, purchase, now))?;
+        self.finish(id).await?;
+        self.with_state(|state| match state.operation(id).map(|operation| &operation.kind) {
+            Ok(OpKind::PickUp(record)) if record.stage == PickUpStage::Failed => {
+                let message = record.reason.clone().unwrap_or_default();
+                Err(WalletError::Failed { operation: id, message })
+            }
+            _ => Ok(refunds::of_purchase(state, purchase).map(|(id, _)| id).collect()),
+        })
     }
 
     /// The contract and the merchant's receipt of a paid purchase.

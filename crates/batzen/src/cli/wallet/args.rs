@@ -56,6 +56,17 @@ pub enum WalletCommand {
     Accept(AcceptArgs),
     /// Pay a shop: shows the contract of a taler://pay link, asks, and keeps the shop's receipt
     Pay(PayArgs),
+    /// Pick up what a shop refunds of a purchase
+    #[command(after_help = "Examples:
+  batzen wallet refund taler://refund/shop.example/ORDER/
+  batzen wallet refund 12
+
+The money comes back to the coins that paid, and `batzen wallet run` refreshes them.")]
+    Refund {
+        /// The taler://refund or taler+http://refund URI, or the number of the purchase
+        #[arg(value_name = "URI|ID")]
+        purchase: String,
+    },
     /// Send money to somebody: makes a link with which the receiver takes it
     #[command(after_help = "Examples:
   batzen wallet send KUDOS:5 --summary lunch
@@ -235,7 +246,7 @@ pub struct AcceptArgs {
   batzen wallet pay 'taler://pay/shop.example/instances/kiosk/ORDER/SESSION?c=TOKEN'
 
 What you have paid before is not paid again: the shop gets the receipt for the new session. The shop's receipt is in
-the JSON result.")]
+the JSON result. If the contract promises refunds, `batzen wallet run` waits for them.")]
 pub struct PayArgs {
     /// The taler://pay or taler+http://pay URI
     pub uri: String,

@@ -5,6 +5,7 @@ use batzen_protocol::payto::PaytoUri;
 use batzen_wallet::bank::parse_withdraw_uri;
 use batzen_wallet::core::CoreError;
 use batzen_wallet::core::purchase::order::PayUri;
+use batzen_wallet::core::purchase::refunds;
 use batzen_wallet::core::purse::lookup::PeerUri;
 use batzen_wallet::core::url::normalise_base_url;
 use batzen_wallet::{Amount, DepositAmount};
@@ -31,6 +32,7 @@ const AMOUNT: &str = "KUDOS:5";
 const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
 const WITHDRAW_URI: &str = "taler://withdraw/bank.example/taler-bank-integration/OPERATION";
 const PEER_URI: &str = "taler://pay-push/exchange.example/KEY";
+const REFUND_URI: &str = "taler://refund/shop.example/ORDER/";
 const PAY_URI: &str = "taler://pay/shop.example/ORDER/";
 const EXCHANGE: &str = "https://exchange.example/";
 const BANK: &str = "https://bank.example/";
@@ -100,6 +102,27 @@ pub fn pay_uri(text: &str) -> Result<(), InputError> {
     })
 }
 
+/// A purchase: its number, or a `taler://refund` URI.
+pub enum PurchaseName {
+    /// The number of its operation.
+    Id(u64),
+    /// A URI.
+    Uri(String),
+}
+
+/// The number of a purchase, or a `taler://refund` URI.
+pub fn purchase(text: &str) -> Result<PurchaseName, InputError> {
+    if let Ok(id) = text.trim().parse() {
+        return Ok(PurchaseName::Id(id));
+    }
+    refunds::parse_uri(text).map(|_| PurchaseName::Uri(text.to_owned())).map_err(|error| InputError {
+        given: text.to_owned(),
+        expected: "a taler://refund URI or the number of a purchase",
+        reason: reason(&error),
+        example: REFUND_URI,
+    })
+}
+
 /// A URI that `accept` takes.
 pub fn accept_uri(text: &str) -> Result<(), InputError> {
     match TalerUri::parse(text.trim()) {
@@ -158,6 +181,8 @@ mod tests {
             peer_uri(WITHDRAW_URI).unwrap_err(),
             pay_uri(PEER_URI).unwrap_err(),
             pay_uri("taler://pay/shop.example/ORDER").unwrap_err(),
+            purchase("chair").err().unwrap(),
+            purchase(PAY_URI).err().unwrap(),
             exchange_url("ftp://exchange.example/").unwrap_err(),
             bank_url("http://bank:99999999/").unwrap_err(),
         ];
@@ -177,6 +202,8 @@ mod tests {
         withdraw_uri(WITHDRAW_URI).unwrap();
         accept_uri(WITHDRAW_URI).unwrap();
         pay_uri(PAY_URI).unwrap();
+        assert!(matches!(purchase(REFUND_URI), Ok(PurchaseName::Uri(_))));
+        assert!(matches!(purchase("12"), Ok(PurchaseName::Id(12))));
         let key = batzen_crypto::EcdhePrivateKey::generate();
         for action in ["pay-push", "pay-pull"] {
             accept_uri(&format!("taler://{action}/exchange.example/{}", &*key.to_base32())).unwrap();

@@ -62,6 +62,7 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
         }
         WalletCommand::Accept(command) => money::accept(&create(path)?, command, args.yes, output).await,
         WalletCommand::Pay(command) => purchases::pay(&create(path)?, command, args.yes, output).await,
+        WalletCommand::Refund { purchase } => purchases::refund(&open(path)?, purchase, output).await,
         WalletCommand::Send(command) => people::send(&open(path)?, command, args.yes, output).await,
         WalletCommand::Request(command) => people::request(&create(path)?, command, args.yes, output).await,
         WalletCommand::Decline { uri } => people::decline(&create(path)?, uri, output).await,
@@ -96,6 +97,9 @@ fn check_inputs(command: &WalletCommand) -> Result<(), InputError> {
             args.exchange.as_deref().map(inputs::exchange_url).transpose()?;
         }
         WalletCommand::Pay(args) => inputs::pay_uri(&args.uri)?,
+        WalletCommand::Refund { purchase } => {
+            inputs::purchase(purchase)?;
+        }
         WalletCommand::Decline { uri } => inputs::peer_uri(uri)?,
         WalletCommand::Deposit(args) => {
             inputs::deposit_amount(&args.amount)?;

@@ -1,11 +1,13 @@
-//! `batzen wallet pay`.
+//! `batzen wallet pay` and `refund`.
 
 use batzen_wallet::core::purchase::fees;
 use batzen_wallet::core::views::describe_fees;
-use batzen_wallet::{PurchaseOffer, Wallet, WalletError};
+use batzen_wallet::{PurchaseOffer, Status, Wallet, WalletError};
 use serde_json::json;
 
 use super::args::PayArgs;
+use super::errors::{EXIT_PENDING, EXIT_REFUSED};
+use super::inputs::{self, PurchaseName};
 use super::output::{Output, date};
 
 /// What an offer is about and costs, in plain words.
@@ -69,4 +71,46 @@ pub async fn pay(wallet: &Wallet, args: &PayArgs, yes: bool, output: &Output) ->
     }
     output.result(&json!({ "transaction": line, "receipt": receipt }), &text)?;
     Ok(0)
+}
+
+pub async fn refund(wallet: &Wallet, purchase: &str, output: &Output) -> anyhow::Result<u8> {
+    let id = match inputs::purchase(purchase)? {
+        PurchaseName::Id(id) => id,
+        PurchaseName::Uri(uri) => wallet.purchase_of_refund(&uri)?,
+    };
+    let bar = output.progress("Asking the shop");
+    let picked_up = wallet.pick_up_refunds(id).await;
+    // Fresh coins, and what the exchange has not confirmed yet.
+    let report = wallet.run_pending().await;
+    bar.finish_and_clear();
+    let refunds = picked_up?;
+    report?;
+    let rows = refunds.iter().map(|id| wallet.transaction(*id)).collect::<Result<Vec<_>, _>>()?;
+    let mut text = String::new();
+    if rows.is_empty() {
+        text.push_str("The shop has approved no refund.");
+    }
+    for row in &rows {
+        let state = match row.status {
+            Status::Done => "Refunded",
+            Status::Pending => "Not confirmed by the exchange yet; continue with `batzen wallet run`",
+            Status::Failed => "Failed",
+        };
+        let separator = if text.is_empty() { "" } else { "\n" };
+        text.push_str(&format!("{separator}{state}: {}", row.description));
+        if let Some(message) = &row.message {
+            text.push_str(&format!("\n  {message}"));
+        }
+    }
+    for balance in wallet.balance()? {
+        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
+    }
+    let has = |status: Status| rows.iter().any(|row| row.status == status);
+    let code = match (has(Status::Pending), has(Status::Done), has(Status::Failed)) {
+        (true, ..) => EXIT_PENDING,
+        (false, false, true) => EXIT_REFUSED,
+        _ => 0,
+    };
+    output.result(&json!({ "purchase": wallet.transaction(id)?, "refunds": rows }), &text)?;
+    Ok(code)
 }

@@ -155,7 +155,7 @@ impl Known {
         let mut known = Self::default();
         for operation in draft.operations() {
             match &operation.kind {
-                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) => {}
+                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) => {}
                 OpKind::PursePayment(payment) => {
                     let listed = known.purses.entry(payment.purse_pub).or_default();
                     for part in payment.coins.iter().filter(|part| part.coin_pub == coin_pub) {

@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::signatures::{MerchantContract, SignedMessage};
-use batzen_protocol::{Amount, Timestamp, canonical};
+use batzen_protocol::{Amount, Duration, Timestamp, canonical};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -16,6 +16,9 @@ pub const MAX_CONTRACT_SIZE: usize = 1024 * 1024;
 const MAX_EXCHANGES: usize = 1000;
 /// Deepest nesting of a contract.
 const MAX_DEPTH: usize = 32;
+
+/// The member that says for how long the wallet should ask for refunds.
+const AUTO_REFUND: &str = "auto_refund";
 
 const WHAT: &str = "the shop's contract";
 
@@ -148,6 +151,7 @@ impl ContractTerms {
         let merchant: Merchant = member(&contract, "merchant")?;
         let fulfillment_url: Option<String> = optional(&contract, "fulfillment_url")?;
         let amortization: i64 = optional(&contract, "wire_fee_amortization")?.unwrap_or(1);
+        let _: Option<Duration> = optional(&contract, AUTO_REFUND)?;
         let terms = Self {
             order_id: member(&contract, "order_id")?,
             merchant_base_url: member(&contract, "merchant_base_url")?,
@@ -191,6 +195,12 @@ impl ContractTerms {
             return Err(malformed("its timestamp is not a date"));
         }
         Ok(())
+    }
+
+    /// For how long the merchant may refund by itself after the payment.
+    #[must_use]
+    pub fn auto_refund(&self) -> Option<Duration> {
+        optional(&self.contract, AUTO_REFUND).ok().flatten()
     }
 
     /// Whether the offer has expired.

@@ -3,13 +3,14 @@
 //! The wallet claims the order with a fresh key ([`order`]), checks the contract ([`contract`]), shows it to
 //! the user, selects coins by the contract's rule about fees ([`fees`]), and sends deposit permissions to the
 //! merchant, who deposits the coins ([`pay`]). The merchant signs a receipt, with which the wallet can show
-//! the payment again in another session ([`replay`]).
+//! the payment again in another session ([`replay`]) and gets what the merchant refunds ([`refunds`]).
 
 pub mod contract;
 pub mod fees;
 pub mod order;
 pub mod pay;
 mod record;
+pub mod refunds;
 pub mod replay;
 
 use super::CoreError;

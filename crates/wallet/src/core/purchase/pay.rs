@@ -21,6 +21,7 @@ use super::super::proof::coin as coin_proof;
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy};
 use super::order::purchase_of;
+use super::refunds;
 use super::{MAX_COINS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees};
 
 /// Merchant: the exchange says that a coin has not enough value left.
@@ -195,6 +196,7 @@ fn confirmed(
     }
     record.receipt = Some(receipt);
     record.stage = PurchaseStage::Done;
+    refunds::start_automatic(step, record.terms())?;
     step.finish(OpKind::Purchase(Box::new(record)));
     Ok(())
 }

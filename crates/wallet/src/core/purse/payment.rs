@@ -26,8 +26,8 @@ use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy, refresh};
 use super::lookup::PeerPayment;
 use super::{
-    Direction, NewPurse, PartState, PayStage, PursePayment, PurseTerms, Seen, WaitFor, bad,
-    check_expired, delete_request, forgotten, read_status, status_request, upload, verify_confirmation,
+    Direction, NewPurse, PartState, PayStage, PursePayment, PurseTerms, Seen, WaitFor, bad, check_expired,
+    delete_request, forgotten, read_status, status_request, upload, verify_confirmation,
 };
 
 /// Says that nobody has accepted sent money yet.

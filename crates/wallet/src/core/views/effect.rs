@@ -74,7 +74,7 @@ pub(super) fn effect(
                 CoinSource::Refresh { .. } => -units(record.missing),
             }
         }
-        OpKind::Recoup(_) => 0,
+        OpKind::Recoup(_) | OpKind::PickUp(_) => 0,
         OpKind::Refund(record) => {
             let kept = record.items.iter().filter(|item| !matches!(item.progress, RefundState::Failed(_)));
             let mut sum = 0;
@@ -109,7 +109,7 @@ fn expected(
     };
     for operation in state.operations.values().filter(|operation| operation.exchange == exchange.base_url) {
         match &operation.kind {
-            OpKind::Withdrawal(_) | OpKind::PurseIncome(_) => {}
+            OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) => {}
             OpKind::PursePayment(record) => {
                 for PursePart { coin_pub, amount, state, .. } in &record.coins {
                     let taken = if *state == PartState::Spent { *amount } else { Money::ZERO };
@@ -248,6 +248,7 @@ pub(super) fn summary_row(
         payto: None,
         reserve_pub: None,
         merchant: None,
+        refunded: None,
         h_contract_terms: None,
         uri: None,
     })

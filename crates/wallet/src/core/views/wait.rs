@@ -60,6 +60,9 @@ pub fn wait(state: &WalletState, operation: &WalletOperation) -> Result<Wait, Co
             };
             (reason, Some((spendable_until(&record.coin_pub)?, "coin expires")))
         }
+        OpKind::PickUp(record) => {
+            ("asks the shop for refunds", record.until.map(|until| (until, "the shop's promise ends")))
+        }
         OpKind::Refund(_) => ("waits for the exchange's confirmation", None),
         OpKind::PursePayment(record) => {
             let reason = match record.stage {

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::exchange::{EXCHANGE, FakeExchange, body, error, error_with, ok};
+use super::refunds::FakeRefund;
 use super::{START, World};
 
 /// Base URL of the shop: an instance of its backend.
@@ -47,11 +48,12 @@ struct Pay {
 pub struct FakeOrder {
     pub contract: Value,
     claim_token: Option<String>,
-    nonce: Option<EddsaPublicKey>,
+    pub(super) nonce: Option<EddsaPublicKey>,
     /// Contribution and deposit fee, in units, of every coin that the exchange has accepted.
     pub deposited: BTreeMap<EddsaPublicKey, (i128, i128)>,
     pub is_paid: bool,
     pub sessions: Vec<String>,
+    pub refunds: Vec<FakeRefund>,
 }
 
 /// Changes an answer of the merchant.
@@ -64,6 +66,8 @@ pub struct FakeMerchant {
     pub lie: Option<Lie>,
     /// The exchange seems to be out of order after this many deposits of a payment.
     pub stop_after: Option<usize>,
+    /// The exchange does not answer when the merchant refunds.
+    pub is_exchange_away: bool,
     /// Wire fee, maximum and amortization are those of the contract; the fee itself is the exchange's.
     fee_wire: i128,
     /// `pay` requests that came.
@@ -87,6 +91,7 @@ impl FakeMerchant {
             orders: BTreeMap::new(),
             lie: None,
             stop_after: None,
+            is_exchange_away: false,
             fee_wire,
             pays: 0,
         }));
@@ -139,6 +144,7 @@ impl FakeMerchant {
             deposited: BTreeMap::new(),
             is_paid: false,
             sessions: Vec::new(),
+            refunds: Vec::new(),
         };
         self.orders.insert(id.to_owned(), order);
         Self::uri(id, "")
@@ -156,6 +162,7 @@ impl FakeMerchant {
         exchange: &mut FakeExchange,
         now: Timestamp,
     ) -> HttpResponse {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let segments: Vec<&str> = path.split('/').collect();
         let answer = match (request.method, segments.as_slice()) {
             (Method::Get, ["config"]) => {
@@ -166,6 +173,9 @@ impl FakeMerchant {
                 self.pays += 1;
                 self.pay(id, &body(request), exchange, now)
             }
+            (Method::Get, ["orders", id]) => self.status(id, query),
+            (Method::Post, ["orders", id, "refund"]) => self.pick_up(id, &body(request), exchange),
+            (Method::Post, ["orders", id, "abort"]) => self.abort(id, &body(request), exchange),
             (Method::Post, ["orders", id, "paid"]) => self.paid(id, &body(request)),
             _ => error(404, 21),
         };

@@ -7,6 +7,7 @@ mod coins;
 mod exchange;
 mod merchant;
 mod purses;
+mod refunds;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -2,6 +2,7 @@
 
 mod fees;
 mod lies;
+mod refunds;
 mod restarts;
 
 use crate::common;

@@ -1,0 +1,322 @@
+//! Refunds that shops approve are picked up, once, whatever happens in between.
+
+use std::path::Path;
+
+use super::*;
+use batzen_wallet::RunReport;
+
+/// Rows of refunds, oldest first.
+fn refunds(wallet: &Wallet) -> Vec<Transaction> {
+    let rows = wallet.transactions(false).unwrap();
+    rows.into_iter().rev().filter(|row| row.kind == "refund").collect()
+}
+
+fn approve(shop: &Shop, id: &str, sum: &str, seconds: u64) {
+    shop.lock().unwrap().approve(id, sum, START.saturating_add(Duration::from_secs(seconds)));
+}
+
+async fn pick_up(wallet: &Wallet, id: &str) -> Result<Vec<u64>, WalletError> {
+    let purchase = wallet.purchase_of_refund(&FakeMerchant::refund_uri(id))?;
+    wallet.pick_up_refunds(purchase).await
+}
+
+fn picks(shop: &Shop, id: &str) -> usize {
+    shop.lock().unwrap().orders[id].refunds.iter().filter(|refund| refund.confirmation.is_some()).count()
+}
+
+async fn run_once(wallet: &Wallet) -> RunReport {
+    wallet.run_pending().await.unwrap()
+}
+
+#[tokio::test]
+async fn refunds_come_back_and_those_of_one_time_are_one() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let id = buy(&alice, &order(&world, &shop, "chair", "KUDOS:8.5")).await.unwrap();
+    settle(&alice).await;
+    let before = available(&alice);
+    assert_eq!(pick_up(&alice, "chair").await.unwrap(), Vec::<u64>::new(), "nothing is approved");
+
+    // One refund of two coins, then another one.
+    approve(&shop, "chair", "KUDOS:8.2", 10);
+    let first = pick_up(&alice, "chair").await.unwrap();
+    assert_eq!(first.len(), 1);
+    assert_eq!(pick_up(&alice, "chair").await.unwrap(), first, "a refund is credited once");
+    approve(&shop, "chair", "KUDOS:0.2", 20);
+    assert_eq!(pick_up(&alice, "chair").await.unwrap().len(), 2);
+    assert!(picks(&shop, "chair") >= 3);
+    settle(&alice).await;
+
+    let rows = refunds(&alice);
+    assert_eq!((rows[0].amount, rows[1].amount), (amount("KUDOS:8.2"), amount("KUDOS:0.2")), "{rows:#?}");
+    assert_eq!((rows[0].status, rows[0].coins > 1), (Status::Done, true));
+    assert_eq!(rows[0].merchant.as_deref(), Some("Kiosk"));
+    assert!(rows[0].description.starts_with("Refund of Kiosk for \"a chair\": KUDOS:8.2"), "{rows:#?}");
+    let fees: Vec<_> = rows.iter().map(|row| row.fees.money.units()).collect();
+    let fee = amount("KUDOS:0.01").money.units();
+    assert_eq!(fees, [fee * rows[0].coins as u128, fee * rows[1].coins as u128]);
+    let paid = row(&alice, id);
+    let refunded = amount("KUDOS:8.4").money.units() - fees.iter().sum::<u128>();
+    assert_eq!(paid.refunded.unwrap().money.units(), refunded);
+    assert!(paid.description.ends_with("refunded"), "{}", paid.description);
+    assert!(available(&alice).money > before.checked_add(&amount("KUDOS:8.2")).unwrap().money);
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn what_was_not_paid_is_not_refunded() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    order(&world, &shop, "chair", "KUDOS:1");
+    let error = pick_up(&alice, "chair").await.unwrap_err().to_string();
+    assert!(error.contains("this wallet has not paid that order"), "{error}");
+    let error = alice.purchase_of_refund("taler://pay/shop.test/x/").unwrap_err().to_string();
+    assert!(error.contains("it is not about a refund"), "{error}");
+    let withdrawal = alice.transactions(false).unwrap()[0].id.unwrap();
+    let error = alice.pick_up_refunds(withdrawal).await.unwrap_err().to_string();
+    assert!(error.contains("is no purchase"), "{error}");
+    // The shop forgets the order.
+    let id = buy(&alice, &FakeMerchant::uri("chair", "")).await.unwrap();
+    shop.lock().unwrap().orders.clear();
+    let error = alice.pick_up_refunds(id).await.unwrap_err().to_string();
+    assert!(error.contains("code 2005"), "{error}");
+    settle(&alice).await;
+    check_books(&world, &[&alice]);
+}
+
+/// An exchange that does not answer is asked again; one that refuses is not.
+#[tokio::test]
+async fn open_refunds_are_retried_and_refused_ones_are_final() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    buy(&alice, &order(&world, &shop, "chair", "KUDOS:3")).await.unwrap();
+    settle(&alice).await;
+    approve(&shop, "chair", "KUDOS:2", 10);
+    shop.lock().unwrap().is_exchange_away = true;
+    pick_up(&alice, "chair").await.unwrap();
+    let report = run_once(&alice).await;
+    let waits = "the exchange has not confirmed the refund to the shop yet";
+    assert_eq!(report.pending[0].message.as_deref(), Some(waits), "{report:?}");
+    assert_eq!((refunds(&alice)[0].status, refunds(&alice).len()), (Status::Pending, 1));
+    common::check_history(&alice);
+    // The user asks again, and once more.
+    for _ in 0..2 {
+        assert_eq!(pick_up(&alice, "chair").await.unwrap().len(), 1);
+    }
+    shop.lock().unwrap().is_exchange_away = false;
+    run_once(&alice).await;
+    assert_eq!(refunds(&alice)[0].status, Status::Done);
+    settle(&alice).await;
+    check_books(&world, &[&alice]);
+
+    // Too late: the shop has been paid.
+    approve(&shop, "chair", "KUDOS:0.5", 20);
+    shop.lock().unwrap().lie = Some(Box::new(|request, answer| {
+        if !request.url.ends_with("/refund") {
+            return answer;
+        }
+        let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
+        let last = body["refunds"].as_array_mut().unwrap().last_mut().unwrap();
+        last["type"] = json!("failure");
+        last["exchange_status"] = json!(410);
+        batzen_wallet::core::http::HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
+    }));
+    pick_up(&alice, "chair").await.unwrap();
+    let failed = refunds(&alice).pop().unwrap();
+    assert_eq!((failed.status, failed.effect.as_str()), (Status::Failed, "+KUDOS:0"));
+    assert!(failed.message.unwrap().contains("too late"));
+    settle(&alice).await;
+    // The exchange has refunded after all: its word counts.
+    shop.lock().unwrap().lie = None;
+    approve(&shop, "chair", "KUDOS:0.1", 30);
+    pick_up(&alice, "chair").await.unwrap();
+    assert!(refunds(&alice).iter().all(|row| row.status == Status::Done), "{:#?}", refunds(&alice));
+    settle(&alice).await;
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+/// Nothing is credited that the exchange has not signed, or that exceeds what was paid.
+#[tokio::test]
+async fn false_refunds_are_kept_as_evidence() {
+    type Forge = fn(&mut Value);
+    let cases: [(Forge, &str); 6] = [
+        (|entry| entry["exchange_sig"] = json!(batzen_crypto::EddsaSignature::ZERO), "invalid signature"),
+        (|entry| entry["refund_amount"] = json!("KUDOS:0.3"), "invalid signature"),
+        (|entry| entry["refund_amount"] = json!("KUDOS:9"), "exceed what it paid"),
+        (|entry| entry["refund_amount"] = json!("KUDOS:0.001"), "smaller than the refund fee"),
+        (|entry| entry["coin_pub"] = json!(EddsaPrivateKey::generate().public_key()), "has not paid"),
+        (|entry| entry["rtransaction_id"] = json!(77), "invalid signature"),
+    ];
+    for (n, (forge, reason)) in cases.into_iter().enumerate() {
+        let world = World::new();
+        let alice = customer(&world, n as u64, "KUDOS:10").await;
+        let shop = FakeMerchant::open(&world);
+        buy(&alice, &order(&world, &shop, "chair", "KUDOS:3")).await.unwrap();
+        settle(&alice).await;
+        approve(&shop, "chair", "KUDOS:0.5", 10);
+        let before = alice.balance().unwrap();
+        shop.lock().unwrap().lie = Some(Box::new(move |request, answer| {
+            if !request.url.ends_with("/refund") {
+                return answer;
+            }
+            let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
+            forge(&mut body["refunds"][0]);
+            batzen_wallet::core::http::HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
+        }));
+        let error = pick_up(&alice, "chair").await.unwrap_err();
+        assert!(matches!(&error, WalletError::Disputed { .. }), "{error}");
+        assert!(error.to_string().contains(reason), "{reason}: {error}");
+        assert!(alice.evidence()[0].purchase.is_some(), "the contract is part of the evidence");
+        assert_eq!((alice.balance().unwrap(), refunds(&alice).len()), (before, 0));
+        // It is asked again later, and the truth counts.
+        shop.lock().unwrap().lie = None;
+        alice.retry_disputed().unwrap();
+        run_once(&alice).await;
+        assert_eq!(refunds(&alice).len(), 1);
+        settle(&alice).await;
+        assert!(alice.evidence().iter().all(|item| item.settled.is_some()));
+        check_books(&world, &[&alice]);
+    }
+}
+
+#[tokio::test]
+async fn promised_refunds_are_picked_up_without_being_asked_for() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let promise = |contract: &mut Value| contract["auto_refund"] = json!({ "d_us": 600_000_000_u64 });
+    buy(&alice, &order_with(&world, &shop, "drink", "KUDOS:3", promise)).await.unwrap();
+    let report = run_once(&alice).await;
+    assert_eq!((report.pending.len(), report.pending[0].kind), (1, "pick-up"), "{report:?}");
+    assert_eq!(report.pending[0].until, Some(START.saturating_add(Duration::from_secs(600))));
+    assert!(refunds(&alice).is_empty());
+    // The machine is empty; then it finds something after all, twice.
+    for (sum, seconds) in [("KUDOS:1", 10), ("KUDOS:0.5", 20)] {
+        approve(&shop, "drink", sum, seconds);
+        world.clock.set(START.saturating_add(Duration::from_secs(seconds)));
+        assert!(!run_once(&alice).await.pending.is_empty());
+    }
+    assert_eq!(refunds(&alice).len(), 2);
+    // A refund that the exchange confirms later does not end with the period.
+    shop.lock().unwrap().is_exchange_away = true;
+    approve(&shop, "drink", "KUDOS:0.2", 30);
+    run_once(&alice).await;
+    world.clock.set(START.saturating_add(Duration::from_secs(601)));
+    let pending = run_once(&alice).await.pending;
+    assert_eq!((pending.len(), pending[0].kind), (1, "refund"), "{pending:?}");
+    shop.lock().unwrap().is_exchange_away = false;
+    settle(&alice).await;
+    assert_eq!(refunds(&alice).len(), 3);
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+
+    // Without refund period there is nothing to wait for.
+    let uri = order_with(&world, &shop, "snack", "KUDOS:1", |contract| {
+        promise(contract);
+        contract["refund_deadline"] = contract["timestamp"].clone();
+    });
+    buy(&alice, &uri).await.unwrap();
+    settle(&alice).await;
+    let uri = order_with(&world, &shop, "odd", "KUDOS:1", |c| c["auto_refund"] = json!("ten minutes"));
+    let error = buy(&alice, &uri).await.unwrap_err().to_string();
+    assert!(error.contains("auto_refund is malformed"), "{error}");
+}
+
+#[tokio::test]
+async fn pick_ups_and_open_refunds_can_be_given_up() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let promise = |contract: &mut Value| contract["auto_refund"] = json!({ "d_us": "forever" });
+    buy(&alice, &order_with(&world, &shop, "drink", "KUDOS:3", promise)).await.unwrap();
+    let pending = run_once(&alice).await.pending;
+    assert_eq!(pending[0].until, Some(START.saturating_add(Duration::from_days(1))), "the refund period");
+    approve(&shop, "drink", "KUDOS:1", 10);
+    shop.lock().unwrap().is_exchange_away = true;
+    for operation in run_once(&alice).await.pending {
+        alice.cancel(operation.id).unwrap();
+    }
+    // The user may still ask.
+    shop.lock().unwrap().is_exchange_away = false;
+    approve(&shop, "drink", "KUDOS:0.1", 20);
+    pick_up(&alice, "drink").await.unwrap();
+    assert!(refunds(&alice).iter().all(|row| row.status == Status::Done));
+    settle(&alice).await;
+    check_books(&world, &[&alice]);
+}
+
+/// The script. People follow the links again until they work.
+async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
+    alice.run_pending().await?;
+    if alice.with_state(|state| state.exchanges.is_empty()) {
+        alice.add_exchange(EXCHANGE).await?;
+    }
+    alice.accept_terms(EXCHANGE)?;
+    if alice.transactions(false)?.iter().all(|row| row.kind != "withdrawal") {
+        let sum = amount("KUDOS:7.3");
+        let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await?;
+        alice.finish(id).await?;
+    }
+    buy(alice, &FakeMerchant::uri("chair", "")).await?;
+    alice.run_pending().await?;
+    for (seconds, sum) in [(10, "KUDOS:2"), (20, "KUDOS:1.5")] {
+        let is_new = {
+            let shop = shop.lock().unwrap();
+            let time = START.saturating_add(Duration::from_secs(seconds));
+            shop.orders["chair"].refunds.iter().all(|refund| refund.time != time)
+        };
+        if is_new {
+            approve(shop, "chair", sum, seconds);
+        }
+        pick_up(alice, "chair").await?;
+        alice.run_pending().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_kill_at_any_point_of_a_refund_loses_nothing() {
+    let open = |world: &World, directory: &Path, seed: u64| {
+        Wallet::open_with(&directory.join("alice.db"), world.options(seed)).unwrap()
+    };
+    let mut n = 0;
+    loop {
+        n += 1;
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::new();
+        let shop = FakeMerchant::open(&world);
+        order(&world, &shop, "chair", "KUDOS:5.2");
+        // n = 1 runs the script undisturbed.
+        world.network.set_fuse(n - 1);
+        let mut lives = 0;
+        let alice = loop {
+            lives += 1;
+            let alice = open(&world, directory.path(), 100 * n as u64 + lives);
+            common::check_history(&alice);
+            let is_alive = tokio::select! {
+                result = live(&alice, &shop) => { result.unwrap(); true }
+                () = world.network.died() => false,
+            };
+            if is_alive {
+                break alice;
+            }
+            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
+        };
+        let rows: Vec<_> = refunds(&alice).into_iter().map(|row| (row.status, row.amount)).collect();
+        let expected = [(Status::Done, amount("KUDOS:2")), (Status::Done, amount("KUDOS:1.5"))];
+        assert_eq!(rows, expected, "death at point {}", n - 1);
+        assert!(alice.pending().is_empty(), "death at point {}: {:?}", n - 1, alice.pending());
+        check_books(&world, &[&alice]);
+        check_no_loss(&alice);
+        assert_eq!(world.exchange.lock().unwrap().conflicts, 0, "no coin was spent twice");
+        if n > 1 && lives == 1 {
+            break;
+        }
+    }
+    assert!(n > 40, "the script has {n} points");
+}
