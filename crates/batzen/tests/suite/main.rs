@@ -26,6 +26,7 @@ mod kills;
 mod kyc_pages;
 mod ledger;
 mod merchant;
+mod merchant_wallet;
 mod monitoring;
 mod mutate;
 mod nodes;

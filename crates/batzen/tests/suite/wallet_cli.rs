@@ -31,12 +31,13 @@ fn check_snapshot(name: &str, actual: &str) {
 
 #[test]
 fn help_texts() {
-    let commands: [&[&str]; 27] = [
+    let commands: [&[&str]; 28] = [
         &[],
         &["withdraw"],
         &["accept"],
         &["pay"],
         &["refund"],
+        &["abort"],
         &["send"],
         &["request"],
         &["decline"],

@@ -77,7 +77,7 @@ pub fn receive(
     now: Timestamp,
     entropy: &mut dyn Entropy,
 ) -> Result<Outcome, CoreError> {
-    match take_in(state, id, response, now, entropy) {
+    match take_in(state, id, request, response, now, entropy) {
         Err(error) if error.is_false_statement() => {
             let (disputed, changes) = evidence::dispute(state, id, request, response, &error, now)?;
             Ok(Outcome { changes, waiting: None, disputed: Some(disputed) })
@@ -89,6 +89,7 @@ pub fn receive(
 fn take_in(
     state: &WalletState,
     id: OpId,
+    request: &HttpRequest,
     response: &HttpResponse,
     now: Timestamp,
     entropy: &mut dyn Entropy,
@@ -113,7 +114,7 @@ fn take_in(
         OpKind::Refresh(record) => refresh::receive(&mut step, *record, response)?,
         OpKind::Recoup(record) => recoup::receive(&mut step, *record, response)?,
         OpKind::Refund(record) => refund::receive(&mut step, *record, response)?,
-        OpKind::Purchase(record) => purchase::receive(&mut step, *record, response)?,
+        OpKind::Purchase(record) => purchase::receive(&mut step, *record, request, response)?,
         OpKind::PickUp(record) => refunds::receive(&mut step, *record, response)?,
         OpKind::PursePayment(record) => purse_payment::receive(&mut step, *record, response)?,
         OpKind::PurseIncome(record) => income::receive(&mut step, *record, response)?,

@@ -293,7 +293,7 @@ pub(crate) fn is_busy(draft: &Draft<'_>, coin_pub: &EddsaPublicKey) -> bool {
         match &operation.kind {
             OpKind::Withdrawal(_) => false,
             OpKind::Payment(payment) => payment.coins.iter().any(|coin| coin.coin_pub == *coin_pub),
-            OpKind::Purchase(purchase) => purchase.spent().any(|part| part.coin_pub == *coin_pub),
+            OpKind::Purchase(purchase) => purchase.unsettled().any(|part| part.coin_pub == *coin_pub),
             OpKind::PursePayment(payment) => payment.holds(coin_pub),
             OpKind::PurseIncome(_) | OpKind::PickUp(_) => false,
             OpKind::Refresh(refresh) => refresh.old_coin_pub == *coin_pub,

@@ -169,7 +169,7 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
             Ok(if record.planchets.is_empty() { expected } else { open.checked_add(record.unplanned)? })
         }
         OpKind::Payment(record) => Ok(record.totals()?.0),
-        OpKind::Purchase(record) => Ok(record.totals()?.0),
+        OpKind::Purchase(record) => Ok(Money::checked_sum(record.unsettled().map(|part| part.amount))?),
         OpKind::PursePayment(record) => Ok(record.totals()?.0),
         OpKind::PurseIncome(record) => Ok(record.expected()),
         // Nothing of it counts as spent before the exchange has confirmed it.

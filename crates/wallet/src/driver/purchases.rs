@@ -4,7 +4,7 @@ use super::{Wallet, WalletError};
 use crate::core::purchase::contract::ContractTerms;
 use crate::core::purchase::order::{PayUri, paid_before, purchase_of};
 use crate::core::purchase::refunds::{self, PickUpStage};
-use crate::core::purchase::{PurchaseReceipt, PurchaseStage, SignedContract, pay, replay};
+use crate::core::purchase::{PurchaseReceipt, PurchaseStage, SignedContract, abort, pay, replay};
 use crate::core::state::OpKind;
 use crate::core::{CoreError, OpId};
 
@@ -143,6 +143,17 @@ impl Wallet {
         let request = self.with_state(|state| replay::request(state, id, session_id))?;
         let answer = self.send(&request).await?;
         Ok(replay::check(&answer)?)
+    }
+
+    /// Gives up a purchase that is not paid, or that failed although the shop had deposited coins of it: the
+    /// shop gives back what it has. If the shop says that it is paid, the wallet fetches the receipt instead.
+    /// [`Wallet::run_pending`] refreshes the coins.
+    ///
+    /// # Errors
+    /// If it is no such purchase, or as [`Wallet::finish`].
+    pub async fn abort_purchase(&self, id: OpId) -> Result<(), WalletError> {
+        self.step(|state, _, _| Ok(((), abort::start(state, id)?)))?;
+        self.finish(id).await
     }
 
     /// The paid purchase that a `taler://refund` URI is about.

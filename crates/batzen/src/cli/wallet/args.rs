@@ -67,6 +67,16 @@ The money comes back to the coins that paid, and `batzen wallet run` refreshes t
         #[arg(value_name = "URI|ID")]
         purchase: String,
     },
+    /// Give up a purchase that cannot be paid: the shop gives back what it has deposited
+    #[command(after_help = "Examples:
+  batzen wallet abort 12
+
+The wallet does this by itself if an offer has expired or the money is not enough. If the shop does not answer,
+`batzen wallet cancel` gives up without it.")]
+    Abort {
+        /// Number of the purchase
+        id: u64,
+    },
     /// Send money to somebody: makes a link with which the receiver takes it
     #[command(after_help = "Examples:
   batzen wallet send KUDOS:5 --summary lunch

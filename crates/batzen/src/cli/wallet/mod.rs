@@ -63,6 +63,7 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
         WalletCommand::Accept(command) => money::accept(&create(path)?, command, args.yes, output).await,
         WalletCommand::Pay(command) => purchases::pay(&create(path)?, command, args.yes, output).await,
         WalletCommand::Refund { purchase } => purchases::refund(&open(path)?, purchase, output).await,
+        WalletCommand::Abort { id } => purchases::abort(&open(path)?, *id, output).await,
         WalletCommand::Send(command) => people::send(&open(path)?, command, args.yes, output).await,
         WalletCommand::Request(command) => people::request(&create(path)?, command, args.yes, output).await,
         WalletCommand::Decline { uri } => people::decline(&create(path)?, uri, output).await,

@@ -1,5 +1,6 @@
-//! `batzen wallet pay` and `refund`.
+//! `batzen wallet pay`, `refund` and `abort`.
 
+use batzen_wallet::core::OpId;
 use batzen_wallet::core::purchase::fees;
 use batzen_wallet::core::views::describe_fees;
 use batzen_wallet::{PurchaseOffer, Status, Wallet, WalletError};
@@ -112,5 +113,41 @@ pub async fn refund(wallet: &Wallet, purchase: &str, output: &Output) -> anyhow:
         _ => 0,
     };
     output.result(&json!({ "purchase": wallet.transaction(id)?, "refunds": rows }), &text)?;
+    Ok(code)
+}
+
+pub async fn abort(wallet: &Wallet, id: OpId, output: &Output) -> anyhow::Result<u8> {
+    let bar = output.progress("Asking the shop");
+    let aborted = wallet.abort_purchase(id).await;
+    let report = wallet.run_pending().await;
+    bar.finish_and_clear();
+    match aborted {
+        Ok(())
+        | Err(WalletError::Pending { .. } | WalletError::NoAnswer(_) | WalletError::Unavailable { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    report?;
+    let row = wallet.transaction(id)?;
+    let (mut text, code) = match row.status {
+        // The run may have finished it.
+        Status::Failed => {
+            let back = row.refunded.map_or_else(
+                || "The shop had deposited none of it; the coins are refreshed.".to_owned(),
+                |refunded| format!("The shop has given back {refunded}."),
+            );
+            (format!("Given up. {back}"), 0)
+        }
+        Status::Done => {
+            ("It is paid, as the shop says: the wallet has the receipt.".to_owned(), EXIT_REFUSED)
+        }
+        Status::Pending => {
+            let message = row.message.as_deref().unwrap_or("the shop has not answered");
+            (format!("Not finished: {message}. Continue with `batzen wallet run`."), EXIT_PENDING)
+        }
+    };
+    for balance in wallet.balance()? {
+        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
+    }
+    output.result(&row, &text)?;
     Ok(code)
 }

@@ -3,8 +3,9 @@
 //! The wallet claims the order with a fresh key ([`order`]), checks the contract ([`contract`]), shows it to
 //! the user, selects coins by the contract's rule about fees ([`fees`]), and sends deposit permissions to the
 //! merchant, who deposits the coins ([`pay`]). The merchant signs a receipt, with which the wallet can show
-//! the payment again in another session ([`replay`]) and gets what the merchant refunds ([`refunds`]).
+//! the payment again in another session ([`replay`]) and gets what the merchant refunds ([`refunds`]). A purchase that cannot be paid is given up at the merchant ([`abort`]).
 
+pub mod abort;
 pub mod contract;
 pub mod fees;
 pub mod order;
@@ -22,6 +23,9 @@ pub const PROTOCOL_VERSION: &str = "2:0:1";
 
 /// Most coins in one purchase.
 pub const MAX_COINS: usize = 256;
+
+/// How much longer the wallet waits for each coin, in milliseconds: the merchant asks the exchange for each.
+const COIN_MS: u64 = 3_000;
 
 fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
     CoreError::BadInput { what, reason: reason.into() }

@@ -21,8 +21,10 @@ use super::super::proof::coin as coin_proof;
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy};
 use super::order::purchase_of;
-use super::refunds;
-use super::{MAX_COINS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees};
+use super::{
+    COIN_MS, MAX_COINS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees,
+};
+use super::{abort, refunds};
 
 /// Merchant: the exchange says that a coin has not enough value left.
 const INSUFFICIENT_FUNDS: u32 = 2150;
@@ -30,9 +32,6 @@ const INSUFFICIENT_FUNDS: u32 = 2150;
 const ALREADY_PAID: u32 = 2160;
 
 const WHAT: &str = "paying the shop";
-
-/// How much longer the wallet waits for each coin, in milliseconds: the merchant deposits them one by one.
-const COIN_MS: u64 = 3_000;
 
 /// One coin in the request to the merchant.
 #[derive(Serialize)]
@@ -148,6 +147,9 @@ pub(crate) fn next(
     operation: &WalletOperation,
     record: &Purchase,
 ) -> Result<HttpRequest, CoreError> {
+    if record.stage == PurchaseStage::Abort {
+        return abort::next(state, record);
+    }
     #[derive(Serialize)]
     struct Pay<'a> {
         coins: Vec<CoinPermission>,
@@ -165,8 +167,18 @@ pub(crate) fn next(
 pub(crate) fn receive(
     step: &mut Step<'_, '_>,
     record: Purchase,
+    request: &HttpRequest,
     response: &HttpResponse,
 ) -> Result<(), CoreError> {
+    // The user may have given it up while the request was under way. A receipt counts in any case.
+    let is_pay = request.url.ends_with("/pay");
+    if record.stage == PurchaseStage::Abort && !is_pay {
+        return abort::receive(step, record, response);
+    }
+    if !is_pay || (record.stage == PurchaseStage::Abort && response.status != 200) {
+        step.proceed(OpKind::Purchase(Box::new(record)));
+        return Ok(());
+    }
     match (response.status, response.code().to_u32()) {
         (200, _) => confirmed(step, record, response),
         (409, INSUFFICIENT_FUNDS) => replace(step, record, response),
@@ -175,7 +187,7 @@ pub(crate) fn receive(
             fail(step, record, reason.to_owned())
         }
         // Final, if it is the backend that says so, and not something in front of it.
-        (400 | 410, code) if code != 0 => fail(step, record, response.refusal(WHAT).to_string()),
+        (400 | 410, code) if code != 0 => abort::begin(step, record, response.refusal(WHAT).to_string()),
         _ => Err(response.refusal(WHAT)),
     }
 }
@@ -251,23 +263,26 @@ fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespons
             Ok(())
         }
         Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
-            fail(step, record, error.to_string())
+            abort::begin(step, record, error.to_string())
         }
         Err(error) => Err(error),
     }
 }
 
-/// Credits the coins again. The merchant has seen them, so they stay used and are refreshed.
-fn give_back(draft: &mut Draft<'_>, record: &mut Purchase) -> Result<(), CoreError> {
-    for part in record.coins.iter_mut().filter(|part| !part.is_back) {
-        draft.credit_coin(&part.coin_pub, part.amount)?;
-        part.is_back = true;
-    }
+/// Credits a coin again. The merchant has seen it, so it stays used and is refreshed.
+pub(super) fn give_back(draft: &mut Draft<'_>, part: &mut PurchaseCoin) -> Result<(), CoreError> {
+    refunds::credit(draft, &part.coin_pub, part.amount)?;
+    part.is_back = true;
     Ok(())
 }
 
-fn fail(step: &mut Step<'_, '_>, mut record: Purchase, reason: String) -> Result<(), CoreError> {
-    give_back(&mut step.draft, &mut record)?;
+fn give_all_back(draft: &mut Draft<'_>, record: &mut Purchase) -> Result<(), CoreError> {
+    let unsettled = |part: &&mut PurchaseCoin| !part.is_back && !part.is_refunded;
+    record.coins.iter_mut().filter(unsettled).try_for_each(|part| give_back(draft, part))
+}
+
+pub(super) fn fail(step: &mut Step<'_, '_>, mut record: Purchase, reason: String) -> Result<(), CoreError> {
+    give_all_back(&mut step.draft, &mut record)?;
     record.stage = PurchaseStage::Failed;
     record.reason = Some(reason);
     step.finish(OpKind::Purchase(Box::new(record)));
@@ -288,7 +303,7 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
         return Err(bad("operation", "it is finished"));
     }
     let mut draft = Draft::new(state);
-    give_back(&mut draft, record)?;
+    give_all_back(&mut draft, record)?;
     record.stage = PurchaseStage::Failed;
     record.reason = Some("cancelled by you".to_owned());
     operation.finished = Some(now);

@@ -56,6 +56,8 @@ pub struct SignedContract {
 pub enum PurchaseStage {
     /// Without receipt: not sent yet, or sent without an answer.
     Pay,
+    /// To be given up: the merchant has to give back what it has deposited.
+    Abort,
     /// The merchant has signed a receipt.
     Done,
     /// Refused, or given up by the user.
@@ -77,6 +79,9 @@ pub struct PurchaseCoin {
     /// the exchange proves that when the coin is refreshed.
     #[serde(default)]
     pub is_back: bool,
+    /// Whether the merchant has given it back after it had deposited it. The refund is an operation of its own.
+    #[serde(default)]
+    pub is_refunded: bool,
 }
 
 /// A purchase.
@@ -115,7 +120,19 @@ impl Purchase {
             amount: part.amount,
             fee_deposit: part.fee_deposit,
             is_back: false,
+            is_refunded: false,
         }));
+    }
+
+    /// The contributions that are neither back nor refunded.
+    pub fn unsettled(&self) -> impl Iterator<Item = &PurchaseCoin> {
+        self.spent().filter(|part| !part.is_refunded)
+    }
+
+    /// A contribution of this record.
+    pub(crate) fn part_mut(&mut self, part: &PurchaseCoin) -> &mut PurchaseCoin {
+        let found = self.coins.iter_mut().find(|other| *other == part);
+        found.expect("the contribution was read from this record")
     }
 
     /// The contributions that are not back.

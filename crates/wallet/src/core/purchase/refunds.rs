@@ -348,11 +348,14 @@ impl Confirmed<'_> {
     }
 }
 
-/// Credits a coin with a confirmed refund. It was seen, so it is refreshed.
-pub(super) fn credit(draft: &mut Draft<'_>, item: &RefundItem) -> Result<(), CoreError> {
-    draft.credit_coin(&item.coin_pub, item.amount.checked_sub(item.fee_refund)?)?;
-    let coin = draft.coin_mut(&item.coin_pub)?;
-    // It was worth nothing before.
+/// Credits a coin. It was seen, so it is refreshed, even if it was worth nothing before.
+pub(super) fn credit(
+    draft: &mut Draft<'_>,
+    coin_pub: &EddsaPublicKey,
+    amount: Money,
+) -> Result<(), CoreError> {
+    draft.credit_coin(coin_pub, amount)?;
+    let coin = draft.coin_mut(coin_pub)?;
     if coin.status == CoinStatus::Lost {
         coin.status = CoinStatus::Used;
     }
@@ -452,7 +455,7 @@ fn enter_one(
             amount: entry.refund_amount,
         };
         confirmed.check(step, (exchange_pub, exchange_sig))?;
-        credit(&mut step.draft, &new)?;
+        credit(&mut step.draft, &new.coin_pub, amount.checked_sub(fee_refund)?)?;
     }
     let mut operation = match holder.or(step_of) {
         Some(id) => step.draft.operation(id)?.clone(),

@@ -53,10 +53,11 @@ pub(super) fn effect(
             let later = if is_open { record.unplanned } else { Money::ZERO };
             units(record.totals(exchange, states)?.0.checked_add(later)?) - units(record.from_purses)
         }
-        OpKind::Payment(_) | OpKind::Purchase(_) | OpKind::Refresh(_) | OpKind::PursePayment(_)
-            if is_disputed =>
-        {
-            0
+        OpKind::Payment(_) | OpKind::Refresh(_) | OpKind::PursePayment(_) if is_disputed => 0,
+        // What the merchant has given back has a row of its own.
+        OpKind::Purchase(record) if is_disputed => {
+            let refunded = record.spent().filter(|part| part.is_refunded).map(|part| part.amount);
+            -units(Money::checked_sum(refunded)?)
         }
         OpKind::Purchase(record) => -units(record.totals()?.0),
         OpKind::PursePayment(record) => -units(record.totals()?.0),

@@ -3,6 +3,7 @@
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 
+use super::super::purchase::PurchaseStage;
 use super::super::purse::{IncomeStage, PayStage};
 use super::super::state::{OpKind, WalletOperation, WalletState};
 use super::super::withdraw::WithdrawStage;
@@ -45,6 +46,9 @@ pub fn wait(state: &WalletState, operation: &WalletOperation) -> Result<Wait, Co
                 expiry = Some(expiry.map_or(until, |earliest: Timestamp| earliest.min(until)));
             }
             ("waits for the exchange's confirmation", expiry.map(|until| (until, "coins expire")))
+        }
+        OpKind::Purchase(record) if record.stage == PurchaseStage::Abort => {
+            ("waits for the shop to give the money back", None)
         }
         OpKind::Purchase(record) => {
             ("waits for the shop's receipt", Some((record.terms().pay_deadline, "offer expires")))

@@ -95,12 +95,17 @@ impl FakeMerchant {
             fee_wire,
             pays: 0,
         }));
-        let handle = Arc::clone(&shop);
+        Self::reopen(world, &shop);
+        shop
+    }
+
+    /// Answers the wallet's requests to the shop.
+    pub fn reopen(world: &World, shop: &Shop) {
+        let handle = Arc::clone(shop);
         world.network.lie(move |request, exchange, now| {
             let path = request.url.strip_prefix(MERCHANT)?;
-            Some(handle.lock().unwrap().handle(path, request, exchange, now))
+            Some(handle.lock().unwrap().answer(path, request, exchange, now))
         });
-        shop
     }
 
     /// Creates an order. `change` may change any of the contract's members. Returns its URI.
@@ -155,7 +160,7 @@ impl FakeMerchant {
         format!("taler+http://pay/shop.test/instances/kiosk/{id}/{session}?c=TOKEN")
     }
 
-    fn handle(
+    pub fn answer(
         &mut self,
         path: &str,
         request: &HttpRequest,

@@ -1,5 +1,6 @@
 //! Purchases, from a merchant in memory that deposits the coins at an exchange in memory.
 
+mod aborts;
 mod fees;
 mod lies;
 mod refunds;

@@ -1,0 +1,243 @@
+//! The wallet as a customer of the merchant backend: bank, exchange, backend and wallet are real processes.
+
+use std::path::PathBuf;
+use std::process::Output;
+
+use batzen_http_client::{Client, ClientOptions, Reply};
+use serde_json::{Value, json};
+
+use crate::common::setup::{config_with_fees, wait_for};
+use crate::common::{Service, free_port, run, stderr, stdout};
+
+const TOKEN: &str = "secret-token:books";
+/// Exit code of a wallet command that has to be continued.
+const PENDING: i32 = 3;
+/// Exit code of a wallet command that somebody has refused.
+const REFUSED: i32 = 5;
+
+/// A shop, its exchange, its bank, and a customer with money.
+struct World {
+    dir: tempfile::TempDir,
+    exchange_config: String,
+    exchange_port: u16,
+    port: u16,
+    client: Client,
+    exchange: Option<Service>,
+    backend: Service,
+    bank: Service,
+}
+
+impl World {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (bank_port, exchange_port, port) = (free_port(), free_port(), free_port());
+        let exchange_config = config_with_fees(dir.path(), bank_port, exchange_port, "");
+        let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &exchange_config]);
+        wait_for(bank_port, "/taler-bank-integration/config");
+        let client = Client::new(&ClientOptions::default()).unwrap();
+        let exchange = Some(start_exchange(&dir, &exchange_config, exchange_port));
+        let exchange_url = format!("http://localhost:{exchange_port}/");
+        let keys: Value = client.get_json(format!("{exchange_url}keys")).await.unwrap().ok().unwrap();
+        let text = format!(
+            "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange_url}\n\
+             MASTER_KEY = {}\nCURRENCY = KUDOS\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
+            keys["master_public_key"].as_str().unwrap(),
+            dir.path().join("merchant").display()
+        );
+        let file = dir.path().join("merchant.conf");
+        std::fs::write(&file, text).unwrap();
+        let words = ["merchant", "serve", "-c", file.to_str().unwrap()];
+        let backend = Service::start(dir.path(), "merchant", &words);
+        wait_for(port, "/ready");
+        let world = Self { dir, exchange_config, exchange_port, port, client, exchange, backend, bank };
+        let shop = json!({
+            "id": "default", "name": "Books", "auth": { "method": "token", "token": TOKEN },
+            "payto_uris": ["payto://x-taler-bank/localhost/books?receiver-name=books"],
+            "address": {}, "jurisdiction": {},
+            "default_max_wire_fee": "KUDOS:1", "default_max_deposit_fee": "KUDOS:0.01",
+            "default_wire_fee_amortization": 1,
+            "default_wire_transfer_delay": { "d_us": 0 }, "default_pay_delay": { "d_us": 3_600_000_000_u64 },
+        });
+        let reply = world.post("management/instances", &shop).await;
+        assert_eq!(reply.status, 204, "{reply:?}");
+        let bank_url = format!("http://localhost:{bank_port}/");
+        let at_bank =
+            ["--bank", &bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &exchange_url];
+        world.ok(&[&["withdraw", "--yes", "--amount", "KUDOS:20"][..], &at_bank].concat());
+        world
+    }
+
+    fn wallet_file(&self) -> PathBuf {
+        self.dir.path().join("wallet.db")
+    }
+
+    /// Runs a command of the customer's wallet.
+    fn wallet(&self, words: &[&str]) -> Output {
+        let file = self.wallet_file();
+        let words = [&["wallet", "--wallet", file.to_str().unwrap(), "--json"][..], words].concat();
+        tokio::task::block_in_place(|| run(&words))
+    }
+
+    /// Runs a command that must exit with this code.
+    fn exits(&self, code: i32, words: &[&str]) -> Value {
+        let output = self.wallet(words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}{}", stdout(&output), stderr(&output));
+        let text = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
+        serde_json::from_slice(text).unwrap()
+    }
+
+    fn ok(&self, words: &[&str]) -> Value {
+        self.exits(0, words)
+    }
+
+    fn total(&self) -> f64 {
+        let balance = self.ok(&["balance"]);
+        let total = balance["balances"][0]["total"].as_str().unwrap().to_owned();
+        total.strip_prefix("KUDOS:").unwrap().parse().unwrap()
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Reply {
+        let call = self.client.post(format!("http://localhost:{}/{path}", self.port)).json(body);
+        call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap()
+    }
+
+    async fn order(&self, id: &str) -> Value {
+        let call = self.client.get(format!("http://localhost:{}/private/orders/{id}", self.port));
+        call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap().ok().unwrap()
+    }
+
+    /// Makes an order that can be refunded for an hour. Returns its number and the link to pay it.
+    async fn offer(&self, amount: &str, more: Value) -> (String, String) {
+        let mut order = json!({ "amount": format!("KUDOS:{amount}"), "summary": "a book" });
+        order.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let wish = json!({ "order": order, "refund_delay": { "d_us": 3_600_000_000_u64 } });
+        let made: Value = self.post("private/orders", &wish).await.ok().unwrap();
+        let id = made["order_id"].as_str().unwrap().to_owned();
+        let uri = self.order(&id).await["taler_pay_uri"].as_str().unwrap().to_owned();
+        (id, uri)
+    }
+
+    /// Approves refunds up to this sum. Returns the link for the customer.
+    async fn approve(&self, id: &str, total: &str) -> String {
+        let wish = json!({ "refund": format!("KUDOS:{total}"), "reason": "torn" });
+        let answer: Value = self.post(&format!("private/orders/{id}/refund"), &wish).await.ok().unwrap();
+        answer["taler_refund_uri"].as_str().unwrap().to_owned()
+    }
+
+    fn end(self) {
+        for service in [self.backend, self.exchange.unwrap(), self.bank] {
+            assert!(service.terminate().0.success());
+        }
+    }
+}
+
+fn start_exchange(dir: &tempfile::TempDir, config: &str, port: u16) -> Service {
+    let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", config]);
+    wait_for(port, "/keys");
+    wait_for(port, "/wire");
+    exchange
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wallet_takes_refunds() {
+    let world = World::new().await;
+    let (id, uri) = world.offer("3", json!({})).await;
+    let purchase = world.ok(&["pay", &uri, "--yes"])["transaction"]["id"].to_string();
+    let before = world.total();
+    assert_eq!(world.ok(&["refund", &purchase])["refunds"], json!([]), "nothing is approved");
+
+    let link = world.approve(&id, "1").await;
+    let picked_up = world.ok(&["refund", &link]);
+    assert_eq!(picked_up["refunds"].as_array().unwrap().len(), 1, "{picked_up}");
+    assert_eq!(picked_up["refunds"][0]["amount"], "KUDOS:1");
+    assert_eq!(picked_up["purchase"]["id"].to_string(), purchase);
+    let after = world.total();
+    assert!(after > before + 0.8 && after < before + 1.0, "{before} {after}");
+    let seen = world.order(&id).await;
+    assert_eq!(seen["refund_details"][0]["pending"], json!(false), "{seen}");
+
+    // Nothing twice, and another one by the number of the purchase, while the exchange is away at first.
+    assert_eq!(world.ok(&["refund", &link])["refunds"].as_array().unwrap().len(), 1);
+    assert!((world.total() - after).abs() < 1e-9);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    world.approve(&id, "2.5").await;
+    let mut world = world;
+    assert!(world.exchange.take().unwrap().terminate().0.success());
+    let refunds = world.exits(PENDING, &["refund", &purchase]);
+    assert_eq!(refunds["refunds"][1]["status"], "pending", "{refunds}");
+    world.exchange = Some(start_exchange(&world.dir, &world.exchange_config, world.exchange_port));
+    world.ok(&["run", "--timeout", "30"]);
+    let refunds = world.ok(&["refund", &purchase]);
+    assert_eq!(refunds["refunds"][1]["status"], "done", "{refunds}");
+    assert_eq!(refunds["refunds"][1]["amount"], "KUDOS:1.5", "{refunds}");
+    assert!(refunds["purchase"]["refunded"].as_str().unwrap().starts_with("KUDOS:2."), "{refunds}");
+    assert!(world.order(&id).await["refund_pending"] == json!(false));
+    let error = world.exits(1, &["refund", "taler://refund/elsewhere.example/ORDER/"]);
+    assert!(error.to_string().contains("has not paid that order"), "{error}");
+    world.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wallet_waits_for_a_promised_refund() {
+    let world = World::new().await;
+    let (id, uri) = world.offer("2", json!({ "auto_refund": { "d_us": 8_000_000 } })).await;
+    world.ok(&["pay", &uri, "--yes"]);
+    let before = world.total();
+    let pending = world.ok(&["pending"]);
+    assert_eq!(pending["pending"][0]["type"], "pick-up", "{pending}");
+    let file = world.wallet_file().to_str().unwrap().to_owned();
+    let waiting = tokio::task::spawn_blocking(move || {
+        run(&["wallet", "--wallet", &file, "--json", "run", "--timeout", "30"])
+    });
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    world.approve(&id, "2").await;
+    let report = waiting.await.unwrap();
+    assert!(report.status.success(), "{}{}", stdout(&report), stderr(&report));
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["pending"], json!([]), "{report}");
+    assert!(world.total() > before + 1.7, "{report}");
+    assert_eq!(world.order(&id).await["refund_details"][0]["pending"], json!(false));
+    world.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wallet_gives_up_what_cannot_be_paid() {
+    let mut world = World::new().await;
+    let before = world.total();
+    // The exchange is away, so the shop cannot deposit the coins.
+    let (id, uri) = world.offer("3", json!({})).await;
+    assert!(world.exchange.take().unwrap().terminate().0.success());
+    world.exits(PENDING, &["pay", &uri, "--yes"]);
+    let purchase = world.ok(&["pending"])["pending"][0]["id"].to_string();
+    world.exits(PENDING, &["abort", &purchase]);
+    world.exchange = Some(start_exchange(&world.dir, &world.exchange_config, world.exchange_port));
+    let given_up = world.ok(&["abort", &purchase]);
+    assert_eq!((&given_up["status"], &given_up["refunded"]), (&json!("failed"), &Value::Null), "{given_up}");
+    assert_eq!(world.order(&id).await["order_status"], "claimed");
+    world.ok(&["run", "--timeout", "30"]);
+    assert!(world.total() > before - 0.5, "the coins are free again");
+    // What is paid is not given up.
+    let (id, uri) = world.offer("1", json!({})).await;
+    let paid = world.ok(&["pay", &uri, "--yes"]);
+    let error = world.exits(1, &["abort", &paid["transaction"]["id"].to_string()]);
+    assert!(error.to_string().contains("ask the shop for a refund"), "{error}");
+    assert_eq!(world.order(&id).await["order_status"], "paid");
+
+    // A copy of the wallet spends its coins: what the shop has deposited of the other's purchase comes back.
+    let copy = world.dir.path().join("copy.db");
+    std::fs::copy(world.wallet_file(), &copy).unwrap();
+    let (_, first) = world.offer("6", json!({})).await;
+    world.ok(&["pay", &first, "--yes"]);
+    std::fs::rename(&copy, world.wallet_file()).unwrap();
+    let (second, uri) = world.offer("13", json!({})).await;
+    let error = world.exits(REFUSED, &["pay", &uri, "--yes"]);
+    assert!(error.to_string().contains("not enough money"), "{error}");
+    world.ok(&["run", "--timeout", "30"]);
+    let rows = world.ok(&["transactions"]);
+    let failed = rows["transactions"].as_array().unwrap().iter().find(|row| row["status"] == "failed");
+    assert!(failed.is_some(), "{rows}");
+    assert_eq!(world.order(&second).await["order_status"], "claimed");
+    let balance = world.ok(&["balance"]);
+    assert_eq!(balance["unsettled_evidence"], json!(0), "{balance}");
+    world.end();
+}

@@ -1,0 +1,291 @@
+//! Purchases that cannot be paid are given up: the shop gives back what it has deposited.
+
+use std::path::Path;
+
+use super::*;
+use batzen_wallet::core::http::HttpResponse;
+
+/// An order of which the shop has deposited a part of the coins. Returns the operation.
+async fn half_paid(world: &World, wallet: &Wallet, shop: &Shop, id: &str) -> u64 {
+    let uri = order(world, shop, id, "KUDOS:8.5");
+    shop.lock().unwrap().stop_after = Some(1);
+    buy(wallet, &uri).await.unwrap_err();
+    assert!(deposited(shop, id) > 0 && !is_paid(shop, id));
+    shop.lock().unwrap().stop_after = None;
+    wallet.pending().iter().find(|operation| operation.kind == "payment").unwrap().id
+}
+
+/// Changes the answers to aborts.
+fn answer_aborts(shop: &Shop, mut change: impl FnMut(&mut Value) + Send + 'static) {
+    shop.lock().unwrap().lie = Some(Box::new(move |request, answer| {
+        if !request.url.ends_with("/abort") || answer.status != 200 {
+            return answer;
+        }
+        let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
+        change(&mut body["refunds"]);
+        HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
+    }));
+}
+
+#[tokio::test]
+async fn the_shop_gives_back_what_it_has_deposited() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let before = available(&alice);
+    let shop = FakeMerchant::open(&world);
+    let id = half_paid(&world, &alice, &shop, "chair").await;
+    alice.abort_purchase(id).await.unwrap();
+    settle(&alice).await;
+    let failed = row(&alice, id);
+    assert_eq!(failed.status, Status::Failed);
+    assert_eq!(failed.message.as_deref(), Some("given up by you"));
+    assert_eq!(paid(&failed), deposited(&shop, "chair"), "only what the shop had");
+    let refund = alice.transactions(false).unwrap().into_iter().find(|row| row.kind == "refund").unwrap();
+    assert_eq!((refund.status, refund.coins), (Status::Done, 1));
+    assert_eq!(refund.amount.money.units() as i128, deposited(&shop, "chair"));
+    assert!(available(&alice).money.units() + 50_000_000 > before.money.units(), "only fees are gone");
+    for error in [alice.abort_purchase(id).await.unwrap_err(), alice.pick_up_refunds(id).await.unwrap_err()] {
+        let text = error.to_string();
+        assert!(text.contains("no coin of it is at the shop") || text.contains("is not paid"), "{text}");
+    }
+    // The order can be tried again, with other coins.
+    buy(&alice, &FakeMerchant::uri("chair", "")).await.unwrap_err();
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+/// Offers expire, and money runs short: the wallet gives up by itself.
+#[tokio::test]
+async fn a_refused_payment_is_given_up_without_being_asked() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let id = half_paid(&world, &alice, &shop, "chair").await;
+    world.clock.set(START.saturating_add(Duration::from_days(2)));
+    settle(&alice).await;
+    let failed = row(&alice, id);
+    assert_eq!(failed.status, Status::Failed);
+    assert!(failed.message.unwrap().contains("code 2161"));
+    assert!(failed.refunded.is_some(), "what was deposited is refunded");
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn a_copy_of_the_wallet_may_have_spent_the_rest() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:13").await;
+    let shop = FakeMerchant::open(&world);
+    let copy = Wallet::in_memory_with(world.options(2));
+    copy.import(alice.export()).unwrap();
+    buy(&copy, &order(&world, &shop, "first", "KUDOS:3.5")).await.unwrap();
+    let error = buy(&alice, &order(&world, &shop, "second", "KUDOS:12")).await.unwrap_err();
+    assert!(error.to_string().contains("not enough money"), "{error}");
+    settle(&alice).await;
+    assert!(!is_paid(&shop, "second"));
+    if deposited(&shop, "second") > 0 {
+        let kinds: Vec<_> = alice.transactions(false).unwrap().iter().map(|row| row.kind).collect();
+        assert!(kinds.contains(&"refund"), "{kinds:?}");
+    }
+    common::check_history(&alice);
+    world.exchange.lock().unwrap().check_conservation();
+}
+
+#[tokio::test]
+async fn a_paid_order_is_not_given_up() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let uri = order(&world, &shop, "chair", "KUDOS:3");
+    // The receipt is lost.
+    shop.lock().unwrap().lie =
+        Some(Box::new(
+            |request, answer| {
+                if request.url.ends_with("/pay") { common::with_status(answer, 502) } else { answer }
+            },
+        ));
+    buy(&alice, &uri).await.unwrap_err();
+    shop.lock().unwrap().lie = None;
+    assert!(is_paid(&shop, "chair"));
+    let id = alice.pending()[0].id;
+    alice.abort_purchase(id).await.unwrap();
+    let done = row(&alice, id);
+    assert_eq!((done.status, done.message), (Status::Done, None));
+    assert!(alice.purchase_receipt(id).is_ok());
+    let error = alice.abort_purchase(id).await.unwrap_err().to_string();
+    assert!(error.contains("it is paid; ask the shop for a refund"), "{error}");
+    settle(&alice).await;
+    check_books(&world, &[&alice]);
+}
+
+/// An exchange that does not answer the shop is asked again, and then the wallet knows the rest.
+#[tokio::test]
+async fn coins_without_answer_are_asked_for_again() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let id = half_paid(&world, &alice, &shop, "chair").await;
+    shop.lock().unwrap().is_exchange_away = true;
+    let error = alice.abort_purchase(id).await.unwrap_err();
+    assert!(matches!(&error, WalletError::Pending { .. }), "{error}");
+    common::check_history(&alice);
+    // The exchange answers about all but the first coin.
+    shop.lock().unwrap().is_exchange_away = false;
+    answer_aborts(&shop, |refunds| {
+        if refunds.as_array().unwrap().len() > 1 {
+            refunds[0] = json!({ "type": "failure", "exchange_status": 503 });
+        }
+    });
+    let error = alice.abort_purchase(id).await.unwrap_err();
+    assert!(matches!(&error, WalletError::Pending { .. }), "{error}");
+    common::check_history(&alice);
+    settle(&alice).await;
+    assert_eq!(row(&alice, id).status, Status::Failed);
+    assert!(row(&alice, id).refunded.is_some());
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+/// Shops that claim to have deposited nothing are found out by the exchange, and can be asked again.
+#[tokio::test]
+async fn shops_cannot_keep_what_they_deny() {
+    let world = World::new();
+    let alice = customer(&world, 1, "KUDOS:10").await;
+    let shop = FakeMerchant::open(&world);
+    let id = half_paid(&world, &alice, &shop, "chair").await;
+    let taken = deposited(&shop, "chair");
+    // The shop keeps the money: it does not even ask the exchange.
+    world.network.lie({
+        let shop = std::sync::Arc::clone(&shop);
+        move |request, exchange, now| {
+            let path = request.url.strip_prefix(MERCHANT)?;
+            if path.ends_with("/abort") {
+                let body: Value = serde_json::from_slice(request.body.as_ref().unwrap()).unwrap();
+                let coins = body["coins"].as_array().unwrap().len();
+                let nothing = vec![json!({ "type": "failure", "exchange_status": 404 }); coins];
+                let body = serde_json::to_vec(&json!({ "refunds": nothing })).unwrap();
+                return Some(HttpResponse { status: 200, body, ..HttpResponse::default() });
+            }
+            Some(shop.lock().unwrap().answer(path, request, exchange, now))
+        }
+    });
+    alice.abort_purchase(id).await.unwrap();
+    settle(&alice).await;
+    assert_eq!(paid(&row(&alice, id)), taken);
+    assert!(row(&alice, id).message.unwrap().contains("the shop had deposited coins of it before"));
+    common::check_history(&alice);
+    // Asked again, it gives it back.
+    FakeMerchant::reopen(&world, &shop);
+    alice.abort_purchase(id).await.unwrap();
+    settle(&alice).await;
+    let refunded = row(&alice, id).refunded.unwrap().money.units() as i128;
+    assert!(refunded > 0 && refunded < taken);
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn false_answers_to_an_abort_change_nothing() {
+    type Forge = fn(&mut Value);
+    let cases: [(Forge, &str); 2] = [
+        (
+            |refunds| {
+                for refund in refunds.as_array_mut().unwrap() {
+                    *refund = json!({
+                        "type": "success", "exchange_status": 200,
+                        "exchange_sig": batzen_crypto::EddsaSignature::ZERO,
+                        "exchange_pub": EddsaPrivateKey::generate().public_key(),
+                    });
+                }
+            },
+            "that it does not publish",
+        ),
+        (|refunds| drop(refunds.as_array_mut().unwrap().pop()), "answers for"),
+    ];
+    for (forge, reason) in cases {
+        let world = World::new();
+        let alice = customer(&world, 1, "KUDOS:10").await;
+        let shop = FakeMerchant::open(&world);
+        let id = half_paid(&world, &alice, &shop, "chair").await;
+        let before = alice.balance().unwrap()[0].available;
+        answer_aborts(&shop, forge);
+        let error = alice.abort_purchase(id).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+        assert_eq!(available(&alice), before);
+        shop.lock().unwrap().lie = None;
+        alice.retry_disputed().unwrap();
+        settle(&alice).await;
+        assert_eq!(row(&alice, id).status, Status::Failed);
+        check_books(&world, &[&alice]);
+        check_no_loss(&alice);
+    }
+}
+
+async fn live(alice: &Wallet) -> Result<(), WalletError> {
+    alice.run_pending().await?;
+    if alice.with_state(|state| state.exchanges.is_empty()) {
+        alice.add_exchange(EXCHANGE).await?;
+    }
+    alice.accept_terms(EXCHANGE)?;
+    if alice.transactions(false)?.iter().all(|row| row.kind != "withdrawal") {
+        let id = alice
+            .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:10"), None, CipherChoice::Any)
+            .await?;
+        alice.finish(id).await?;
+    }
+    if alice.transactions(false)?.iter().all(|row| row.kind != "payment") {
+        // The shop's exchange fails after the first coin.
+        let _ = buy(alice, &FakeMerchant::uri("chair", "")).await;
+    }
+    let rows = alice.transactions(false)?;
+    let row = rows.iter().find(|row| row.kind == "payment");
+    let Some(row) = row else {
+        return Err(WalletError::Failed { operation: 0, message: "again".to_owned() });
+    };
+    if row.status == Status::Pending {
+        alice.abort_purchase(row.id.unwrap()).await?;
+    }
+    alice.run_pending().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_kill_at_any_point_of_an_abort_loses_nothing() {
+    let open = |world: &World, directory: &Path, seed: u64| {
+        Wallet::open_with(&directory.join("alice.db"), world.options(seed)).unwrap()
+    };
+    let mut n = 0;
+    loop {
+        n += 1;
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::new();
+        let shop = FakeMerchant::open(&world);
+        order(&world, &shop, "chair", "KUDOS:8.5");
+        shop.lock().unwrap().stop_after = Some(1);
+        world.network.set_fuse(n - 1);
+        let mut lives = 0;
+        let alice = loop {
+            lives += 1;
+            let alice = open(&world, directory.path(), 100 * n as u64 + lives);
+            common::check_history(&alice);
+            let is_alive = tokio::select! {
+                result = live(&alice) => { result.unwrap(); true }
+                () = world.network.died() => false,
+            };
+            if is_alive {
+                break alice;
+            }
+            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
+        };
+        assert!(alice.pending().is_empty(), "death at point {}: {:?}", n - 1, alice.pending());
+        let rows = alice.transactions(false).unwrap();
+        let failed = rows.iter().find(|row| row.kind == "payment").unwrap();
+        assert_eq!((failed.status, paid(failed)), (Status::Failed, deposited(&shop, "chair")));
+        check_books(&world, &[&alice]);
+        check_no_loss(&alice);
+        if n > 1 && lives == 1 {
+            break;
+        }
+    }
+    assert!(n > 30, "the script has {n} points");
+}
