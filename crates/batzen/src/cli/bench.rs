@@ -10,7 +10,7 @@ use batzen_bench::results::result::Run;
 use batzen_bench::results::summary::summary;
 use batzen_bench::scenarios::options::RunOptions;
 use batzen_bench::scenarios::{
-    Context, aggregator, deposit, hostile, p2p, partitions, pgbench, startup, store, transfer, wallets,
+    Context, aggregator, deposit, hostile, p2p, partitions, pay, pgbench, startup, store, transfer, wallets,
     wirewatch, withdraw,
 };
 use batzen_cli_support::{progress, services};
@@ -39,6 +39,8 @@ enum BenchCommand {
     BatchDeposit(deposit::BatchDepositArgs),
     /// Pay people: create purses with coins, and merge them into reserves
     P2p(p2p::P2pArgs),
+    /// Pay shops through a merchant backend: orders, claims, payments, refunds
+    Pay(pay::PayArgs),
     /// Change coins into fresh ones: melt and reveal
     Refresh(wallets::RefreshArgs),
     /// Withdraw, pay and take change: the published experiment of GNU Taler
@@ -85,6 +87,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
         BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
         BenchCommand::P2p(args) => show(&args.run, p2p::run(&args, &context()?)),
+        BenchCommand::Pay(args) => show(&args.run, pay::run(&args, &context()?)),
         BenchCommand::Refresh(args) => show(&args.run, wallets::run_refresh(&args, &context()?)),
         BenchCommand::Mixed(args) => show(&args.run, wallets::run_mixed(&args, &context()?)),
         BenchCommand::Cycle(args) => show(&args.run, wallets::run_cycle(&args, &context()?)),

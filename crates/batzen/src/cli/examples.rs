@@ -102,6 +102,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["bench", "withdraw"], "batzen bench withdraw --rsa 2048 --duration 10"),
     (&["bench", "startup"], "batzen bench startup --store postgres"),
     (&["bench", "p2p"], "batzen bench p2p --rsa 2048 --coins 3 --duration 10"),
+    (&["bench", "pay"], "batzen bench pay --coins 3 --duration 10\nbatzen bench pay --rate 20 --refunds 0"),
     (
         &["bench", "deposit"],
         "batzen bench deposit --duration 10\nbatzen bench deposit --rate 70% --with-workers --out my-deposit",

@@ -81,6 +81,8 @@ macro_rules! scenarios {
 scenarios! {
     withdraw_rsa: "withdraw" "--rsa" "1024" "--clients" "4" "--reserves" "10" "--supply" "300";
     p2p: "p2p" "--rsa" "1024" "--coins" "2" "--clients" "4" "--receivers" "10" "--supply" "300";
+    pay: "pay" "--rsa" "1024" "--coins" "3" "--clients" "4" "--shops" "5" "--refunds" "10" "--supply" "300";
+    pay_cs_with_workers: "pay" "--cs" "--coins" "1" "--clients" "4" "--shops" "5" "--supply" "300" "--with-workers";
     withdraw_cs_in_batches: "withdraw" "--cs" "--batch" "4" "--clients" "3" "--reserves" "5" "--supply" "300";
     deposit: "deposit" "--rsa" "1024" "--clients" "5" "--supply" "300" "--merchants" "one";
     deposit_cs: "deposit" "--cs" "--clients" "5" "--supply" "200";

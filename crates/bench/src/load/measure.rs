@@ -94,6 +94,11 @@ pub trait Workload {
     /// The exchange operations in one operation of the scenario: as planned, or as counted in `outcome`.
     fn shares(&self, outcome: Option<&Outcome>) -> Vec<Share>;
 
+    /// Whether the load goes to shops at a merchant backend, instead of to the exchange.
+    fn pays_shops(&self) -> bool {
+        false
+    }
+
     /// Further figures.
     fn extra(&self, _outcome: &Outcome) -> BTreeMap<String, f64> {
         BTreeMap::new()
@@ -165,6 +170,9 @@ pub fn measure<W: Workload>(
         },
         &progress,
     )?;
+    if workload.pays_shops() {
+        world.open_merchant(&progress)?;
+    }
     let threads = placement.client_count().min(load.measured_clients() as usize);
     let clients = (load.measured_clients() as usize).div_ceil(threads);
     let mut stage = Stage { world: &mut world, prep_pool: &prep_pool, progress, threads, clients };
@@ -419,7 +427,7 @@ struct Shape<'a> {
 impl Shape<'_> {
     fn plan(&self, world: &World, schedule: Schedule, warmup: Duration, duration: Duration) -> Plan {
         Plan {
-            servers: world.exchange_addresses.clone(),
+            servers: world.loaded_addresses(),
             clients: match schedule {
                 Schedule::Closed => self.load.closed_clients(),
                 Schedule::Open { .. } => self.load.measured_clients(),
@@ -512,6 +520,16 @@ impl Shape<'_> {
             ("live_bytes_per_op", "batzen_store_live_bytes"),
         ] {
             extra.extend(growth(series).map(|growth| (name.to_owned(), per_op(growth))));
+        }
+        if let Some(merchant) = &recorded.merchant {
+            let all_us = per_op(server.total_ns() as f64 / 1e3);
+            let merchant_us = per_op(merchant.total_ns() as f64 / 1e3);
+            extra.insert("merchant_cpu_us_per_op".into(), merchant_us);
+            extra.insert("exchange_cpu_us_per_op".into(), all_us - merchant_us);
+            extra.insert("ops_per_core_s".into(), if all_us > 0.0 { 1e6 / all_us } else { 0.0 });
+            for (role, ns) in &merchant.by_role_ns {
+                extra.insert(format!("merchant_{role}_cpu_us_per_op"), per_op(*ns as f64 / 1e3));
+            }
         }
         extra.extend(recorded.after.database_figures(&recorded.before, ops));
         if let Some(growth) = growth("batzen_store_commits_total") {

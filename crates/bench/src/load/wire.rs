@@ -31,6 +31,14 @@ pub fn post(path: &str, body: &impl Serialize) -> Vec<u8> {
     out
 }
 
+/// A request with one more header. Its bytes must be those of a request.
+#[must_use]
+pub fn with_header(mut request: Vec<u8>, name: &str, value: &str) -> Vec<u8> {
+    let end_of_line = request.windows(2).position(|pair| pair == b"\r\n").map_or(0, |at| at + 2);
+    request.splice(end_of_line..end_of_line, format!("{name}: {value}\r\n").into_bytes());
+    request
+}
+
 /// The bytes of a GET.
 pub fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes()
@@ -108,5 +116,7 @@ mod tests {
     fn requests_have_a_content_length() {
         let text = String::from_utf8(post("/a", &[1, 2])).unwrap();
         assert!(text.starts_with("POST /a HTTP/1.1\r\n") && text.ends_with("Content-Length: 5\r\n\r\n[1,2]"));
+        let text = String::from_utf8(with_header(get("/a"), "Authorization", "Bearer x")).unwrap();
+        assert_eq!(text, "GET /a HTTP/1.1\r\nAuthorization: Bearer x\r\nHost: localhost\r\n\r\n");
     }
 }

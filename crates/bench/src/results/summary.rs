@@ -45,6 +45,18 @@ pub fn summary(run: &Run) -> String {
             .collect();
         line("server CPU", format!("{} µs each ({})", number(cpu), stages.join(", ")));
     }
+    let figure = |name: &str| result.extra.get(name).copied();
+    if let (Some(merchant), Some(exchange)) =
+        (figure("merchant_cpu_us_per_op"), figure("exchange_cpu_us_per_op"))
+    {
+        line(
+            "CPU by service",
+            format!("merchant {} µs, exchange {} µs each", number(merchant), number(exchange)),
+        );
+    }
+    if let Some(per_core) = figure("ops_per_core_s") {
+        line(&format!("{}/s per core", result.unit), number(per_core));
+    }
     if let Some(bytes) = &result.bytes_per_op {
         line("stored", format!("{} bytes on disk, {} in memory each", number(bytes.disk), number(bytes.ram)));
     }

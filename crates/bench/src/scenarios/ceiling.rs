@@ -5,6 +5,7 @@
 //! | withdraw, a coin | Ed25519 verification (reserve), blind signature; Clause Schnorr: the two R values before |
 //! | deposit, a coin | Ed25519 verification (coin), denomination signature, Ed25519 signature (confirmation) |
 //! | payment to a person, n coins | purse: Ed25519 verifications (purse, contract, n coins), n denomination signatures, Ed25519 signature; merge: two Ed25519 verifications (merge key, reserve), Ed25519 signature |
+//! | order paid with n coins | n deposits; at the merchant backend: n Ed25519 verifications (coins), n (confirmations), two Ed25519 signatures (contract, receipt) |
 //! | refresh to n coins | melt as a deposit; n Ed25519 verifications (links); for both opened candidates a key exchange and n planchets derived; n blind signatures; Clause Schnorr: n times the R values |
 //!
 //! Each step is measured alone, 64 items at a time, on the fastest path this processor has. Hashes, parsing
@@ -74,6 +75,8 @@ pub enum CoinOperation {
     Refresh(f64),
     /// A purse with this many coins, created and merged.
     PushPayment(f64),
+    /// An order of a shop, paid with this many coins.
+    Order(f64),
 }
 
 impl FromStr for Share {
@@ -90,7 +93,12 @@ impl FromStr for Share {
             None if name == "deposit" => CoinOperation::Deposit,
             Some(("refresh", fresh)) => CoinOperation::Refresh(number(fresh)?),
             Some(("p2p", coins)) => CoinOperation::PushPayment(number(coins)?),
-            _ => return Err(format!("{name:?} is none of withdraw, deposit, refresh/COINS, p2p/COINS")),
+            Some(("order", coins)) => CoinOperation::Order(number(coins)?),
+            _ => {
+                return Err(format!(
+                    "{name:?} is none of withdraw, deposit, refresh/COINS, p2p/COINS, order/COINS"
+                ));
+            }
         };
         Ok(Self { operation, times: number(times)? })
     }
@@ -103,6 +111,7 @@ impl fmt::Display for Share {
             CoinOperation::Deposit => write!(f, "deposit={}", self.times),
             CoinOperation::Refresh(fresh) => write!(f, "refresh/{fresh}={}", self.times),
             CoinOperation::PushPayment(coins) => write!(f, "p2p/{coins}={}", self.times),
+            CoinOperation::Order(coins) => write!(f, "order/{coins}={}", self.times),
         }
     }
 }
@@ -195,6 +204,13 @@ impl CoinOperation {
             }
             Self::PushPayment(coins) => {
                 vec![(Step::EddsaVerify, 4.0 + coins), (Step::DenomVerify, coins), (Step::EddsaSign, 2.0)]
+            }
+            Self::Order(coins) => {
+                vec![
+                    (Step::EddsaVerify, 3.0 * coins),
+                    (Step::DenomVerify, coins),
+                    (Step::EddsaSign, 2.0 + coins),
+                ]
             }
         };
         steps.retain(|(step, _)| step.exists(cipher));

@@ -6,7 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`options`] | options of all scenarios |
-//! | [`world`] | a bank and an exchange in processes of their own, with keys, accounts and funded reserves |
+//! | [`world`] | a bank and an exchange in processes of their own, with keys, accounts and funded reserves; a merchant backend |
 //! | [`session`] | wallets as scripts: withdraw, pay, refresh |
 //! | [`database`] | PostgreSQL under the exchange |
 //! | [`ceiling`] | the throughput of the mandatory cryptography alone |
@@ -26,9 +26,11 @@ mod fill;
 pub mod hostile;
 pub mod ledger;
 pub mod limits;
+mod merchant;
 pub mod options;
 pub mod p2p;
 pub mod partitions;
+pub mod pay;
 pub mod pgbench;
 mod service;
 pub mod session;

@@ -1,5 +1,5 @@
-//! The world of a measurement: a bank and an exchange, real processes of this program, with keys, accounts
-//! and funded reserves.
+//! The world of a measurement: a bank, an exchange and, if the scenario needs it, a merchant backend, all real
+//! processes of this program, with keys, accounts and funded reserves.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use crate::load::progress::Progress;
 use crate::load::wire;
 use crate::scenarios::ceiling::Cipher;
 use crate::scenarios::database::Database;
+use crate::scenarios::merchant::Merchant;
 use crate::scenarios::service::{self, PAUSE, Service};
 
 /// The exchange's account at the bank.
@@ -26,9 +27,9 @@ const ACCOUNT: &str = "exchange";
 /// Its payto URI.
 pub(super) const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 /// The currency.
-const CURRENCY: &str = "KUDOS";
+pub(super) const CURRENCY: &str = "KUDOS";
 /// How long a service may take to start. Generating large RSA keys takes time.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// Connections for the set-up.
 const SET_UP_CLIENTS: usize = 16;
 
@@ -84,6 +85,7 @@ pub struct World {
     bank: Service,
     /// The first runs the workers, if any.
     exchanges: Vec<Service>,
+    merchant: Option<Merchant>,
     bank_address: SocketAddr,
     /// The address of the exchange's first process.
     pub exchange_address: SocketAddr,
@@ -145,7 +147,6 @@ impl World {
                 .map_err(BenchError::io(&config))?;
             configs.push(config);
         }
-        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let (bank_address, exchange_address) = (local(bank_port), local(ports[0]));
         let config = configs[0].clone();
         let conf = config.to_string_lossy().into_owned();
@@ -184,6 +185,7 @@ impl World {
             config,
             bank,
             exchanges,
+            merchant: None,
             bank_address,
             exchange_address,
             exchange_addresses: ports.iter().map(|port| local(*port)).collect(),
@@ -201,6 +203,36 @@ impl World {
     #[must_use]
     pub fn exchange_pids(&self) -> Vec<u32> {
         self.exchanges.iter().map(Service::pid).collect()
+    }
+
+    /// Starts a merchant backend that accepts the coins of this exchange.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn open_merchant(&mut self, progress: &Progress) -> Result<(), BenchError> {
+        let spinner = progress.waiting("starting the merchant backend");
+        let master_pub = self.keys()?.master_public_key;
+        self.merchant = Some(Merchant::start(&self.plan, &self.base_url(), &master_pub)?);
+        drop(spinner);
+        Ok(())
+    }
+
+    /// The process of the merchant backend, if there is one.
+    #[must_use]
+    pub fn merchant_pid(&self) -> Option<u32> {
+        self.merchant.as_ref().map(Merchant::pid)
+    }
+
+    /// The address of the merchant backend, if there is one.
+    #[must_use]
+    pub fn merchant_address(&self) -> Option<SocketAddr> {
+        self.merchant.as_ref().map(|merchant| merchant.address)
+    }
+
+    /// The addresses that receive the load: the merchant backend's, or those of the exchange.
+    #[must_use]
+    pub fn loaded_addresses(&self) -> Vec<SocketAddr> {
+        self.merchant_address().map_or_else(|| self.exchange_addresses.clone(), |address| vec![address])
     }
 
     /// The exchange's public URL, which signatures of wallets contain.
@@ -349,6 +381,7 @@ impl World {
             return Err(BenchError::Interrupted);
         }
         self.bank.still_runs()?;
+        self.merchant.as_mut().map_or(Ok(()), Merchant::still_runs)?;
         self.exchanges.iter_mut().try_for_each(Service::still_runs)
     }
 
@@ -359,6 +392,7 @@ impl World {
     pub fn finish(mut self, progress: &Progress) -> Result<bool, BenchError> {
         self.still_runs()?;
         let spinner = progress.waiting("ending the services and drawing up the balance sheet");
+        self.merchant.as_mut().map_or(Ok(()), Merchant::terminate)?;
         self.exchanges.iter_mut().rev().try_for_each(Service::terminate)?;
         self.bank.terminate()?;
         let conf = self.config.to_string_lossy().into_owned();
@@ -448,7 +482,7 @@ pub fn send_all(
         }
 
         fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next) {
-            if status != 200 {
+            if !(200..300).contains(&status) {
                 let text: String = String::from_utf8_lossy(body).chars().take(300).collect();
                 return (0, Next::Failed(format!("HTTP {status}: {text}")));
             }
@@ -473,6 +507,11 @@ pub fn send_all(
         Some((reason, _)) => Err(BenchError::set_up(what, reason)),
         None => Ok(scripts.pop().map(|script| script.answers).unwrap_or_default()),
     }
+}
+
+/// An address of this machine.
+pub(super) fn local(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 /// A free port below the range that the system gives to clients.

@@ -19,7 +19,10 @@ const IDLE_SHARE: f64 = 0.1;
 
 /// Takes samples while the load runs.
 pub(super) struct Recorder {
+    /// All processes of the services under test.
     pids: Vec<u32>,
+    /// The merchant backend among them, if any.
+    merchant_pid: Option<u32>,
     servers: Vec<std::net::SocketAddr>,
     database: Option<Arc<Database>>,
     /// The database's counters at the beginning and at the end.
@@ -42,6 +45,7 @@ pub(super) struct Recorder {
 struct Snapshot {
     at: std::time::Instant,
     server: CpuTime,
+    merchant: CpuTime,
     client: BTreeMap<String, u64>,
     resident: u64,
     server_cores: procfs::CoreTime,
@@ -54,6 +58,8 @@ pub(super) struct Recorded {
     pub(super) after: Page,
     pub(super) server_before: CpuTime,
     pub(super) server_after: CpuTime,
+    /// The merchant backend's part of the server's CPU time, if there is one.
+    pub(super) merchant: Option<CpuTime>,
     pub(super) database: database::Used,
     pub(super) client_ns: u64,
     pub(super) busiest_client: f64,
@@ -67,10 +73,12 @@ pub(super) struct Recorded {
 }
 
 impl Snapshot {
-    fn take(pids: &[u32], placement: &Placement) -> Self {
+    fn take(recorder: &Recorder) -> Self {
+        let Recorder { pids, placement, .. } = recorder;
         Self {
             at: std::time::Instant::now(),
             server: CpuTime::of_all(pids),
+            merchant: recorder.merchant_pid.map_or_else(CpuTime::default, CpuTime::of),
             client: procfs::own_threads_ns("load-"),
             resident: pids.iter().map(|pid| procfs::resident_bytes(*pid)).sum(),
             server_cores: procfs::CoreTime::of(&placement.server),
@@ -82,7 +90,8 @@ impl Snapshot {
 impl Recorder {
     pub(super) fn new(world: &World, placement: &Placement, bar: Bar) -> Self {
         Self {
-            pids: world.exchange_pids(),
+            pids: world.exchange_pids().into_iter().chain(world.merchant_pid()).collect(),
+            merchant_pid: world.merchant_pid(),
             servers: world.exchange_addresses.clone(),
             database: world.database().cloned(),
             counted: Vec::new(),
@@ -133,6 +142,7 @@ impl Recorder {
             client_idle: last.client_cores.idle_share_since(&first.client_cores),
             server_stolen: last.server_cores.stolen_share_since(&first.server_cores),
             client_stolen: last.client_cores.stolen_share_since(&first.client_cores),
+            merchant: self.merchant_pid.map(|_| last.merchant.since(&first.merchant)),
             server_before: first.server,
             server_after: last.server,
             before,
@@ -145,7 +155,7 @@ impl Recorder {
 impl Observer for Recorder {
     fn begins(&mut self) {
         self.counted.extend(self.database.as_deref().map(Database::snapshot));
-        let snapshot = Snapshot::take(&self.pids, &self.placement);
+        let snapshot = Snapshot::take(self);
         let page = self.page();
         self.last = Some(snapshot.clone());
         self.last_page = page.clone();
@@ -154,7 +164,7 @@ impl Observer for Recorder {
 
     fn second(&mut self, elapsed: Duration, watch: &Watch) {
         let Some(last) = self.last.take() else { return };
-        let snapshot = Snapshot::take(&self.pids, &self.placement);
+        let snapshot = Snapshot::take(self);
         let page = self.page();
         let time = (snapshot.at - last.at).as_secs_f64().max(1e-9);
         let busy = |ns: u64| Some(ns as f64 / 1e9 / time);
@@ -188,7 +198,7 @@ impl Observer for Recorder {
 
     fn ends(&mut self) {
         self.counted.extend(self.database.as_deref().map(Database::snapshot));
-        let snapshot = Snapshot::take(&self.pids, &self.placement);
+        let snapshot = Snapshot::take(self);
         let page = self.page();
         self.after = Some((page, snapshot));
     }
