@@ -40,7 +40,7 @@ needs:
 # what keeps people out of a page. The tests start clusters of their
 # own from its programs, which are not on the search path of Debian; the one that its package starts is left alone.
 needs-test: needs
-	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus npm:npm systemd-sysusers:systemd; do \
+	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus npm:npm python3:python3 systemd-sysusers:systemd; do \
 		command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
 	{ ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	{ [ -x /usr/sbin/nginx ] || command -v nginx; } >/dev/null 2>&1 || missing="$$missing nginx"; \

@@ -99,6 +99,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["switch", "bench"], "batzen switch bench --participants 8 --duration 10"),
     (&["merchant"], "batzen merchant serve --config merchant.conf"),
     (&["merchant", "sample-config"], "batzen merchant sample-config > merchant.conf"),
+    (&["shop"], "batzen shop serve --backend http://localhost:9966/ --token-file shop.token"),
     (&["bench", "withdraw"], "batzen bench withdraw --rsa 2048 --duration 10"),
     (&["bench", "startup"], "batzen bench startup --store postgres"),
     (&["bench", "p2p"], "batzen bench p2p --rsa 2048 --coins 3 --duration 10"),

@@ -11,6 +11,7 @@ mod ledger;
 mod manual;
 mod merchant;
 mod sample;
+mod shop;
 mod signer;
 mod store;
 mod switch;
@@ -34,6 +35,8 @@ pub enum Command {
     Signer(signer::SignerArgs),
     /// Run the merchant backend, with which shops get paid
     Merchant(merchant::MerchantArgs),
+    /// Run a small bookshop, the example of a shop that gets paid through a merchant backend
+    Shop(shop::ShopArgs),
     /// Hold and spend coins
     Wallet(wallet::WalletArgs),
     /// Run the interbank switch
@@ -65,6 +68,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Exchange(args) => exchange::run(args),
         Command::Signer(args) => signer::run(args),
         Command::Merchant(args) => merchant::run(args),
+        Command::Shop(args) => shop::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Switch(args) => switch::run(args),
         Command::Ledger(args) => ledger::run(args),

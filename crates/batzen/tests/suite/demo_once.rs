@@ -9,7 +9,7 @@ use batzen_protocol::{Amount, Money};
 use serde_json::Value;
 
 /// The steps in order, and whether each one always does something.
-const STEPS: [(&str, bool); 20] = [
+const STEPS: [(&str, bool); 23] = [
     ("start", true),
     ("resume", false),
     ("exchange", true),
@@ -27,6 +27,9 @@ const STEPS: [(&str, bool); 20] = [
     ("expire", true),
     ("ages", true),
     ("identify", true),
+    ("order", true),
+    ("pay-shop", true),
+    ("refund-shop", true),
     ("purse", true),
     ("unrevealed", true),
     ("balance", true),

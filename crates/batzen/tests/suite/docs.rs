@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use common::PATIENCE;
 
 /// The ports that pages and samples name.
-const PORTS: [u16; 8] = [8081, 8082, 8090, 8091, 3001, 3002, 7070, 7071];
+const PORTS: [u16; 10] = [8081, 8082, 8083, 9966, 8090, 8091, 3001, 3002, 7070, 7071];
 /// The user and group without rights, if the tests run as root.
 const NOBODY: u32 = 65_534;
 
@@ -169,13 +169,16 @@ impl Page {
              ' ledger serve '*) exec \"$program\" \"$@\" --tcp 127.0.0.1:{tcp} ;;\n\
              ' ledger client '*) shift 2; exec \"$program\" ledger client --ledger tcp://127.0.0.1:{tcp} \"$@\" ;;\n\
              *' --once '* | *' --help '*) exec \"$program\" \"$@\" ;;\n\
-             ' demo '*) exec \"$program\" \"$@\" --rsa-bits 1024 --bank-port {bank} --exchange-port {exchange} ;;\n\
+             ' demo '*) exec \"$program\" \"$@\" --rsa-bits 1024 --bank-port {bank} --exchange-port {exchange} \
+               --merchant-port {merchant} --shop-port {shop} ;;\n\
              *) exec \"$program\" \"$@\" ;;\n\
              esac\n",
             program = program.display(),
             tcp = ports[&3001],
             bank = ports[&8082],
             exchange = ports[&8081],
+            merchant = ports[&9966],
+            shop = ports[&8083],
         );
         for (name, text) in [
             ("batzen", wrapper.as_str()),

@@ -37,6 +37,7 @@ mod readme;
 mod release;
 mod request_log;
 mod services;
+mod shop;
 mod signer;
 mod switch_bench;
 mod switch_demo;

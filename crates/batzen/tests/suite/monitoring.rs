@@ -97,6 +97,10 @@ impl Demo {
                 "0",
                 "--exchange-port",
                 "0",
+                "--merchant-port",
+                "0",
+                "--shop-port",
+                "0",
             ],
         );
         let deadline = Instant::now() + PATIENCE;

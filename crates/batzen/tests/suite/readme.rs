@@ -8,13 +8,25 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, Service, run, stderr, stdout};
 use serde_json::Value;
 
+/// A demo that serves, with any free ports.
+const DEMO: [&str; 11] = [
+    "demo",
+    "--rsa-bits",
+    "1024",
+    "--bank-port",
+    "0",
+    "--exchange-port",
+    "0",
+    "--merchant-port",
+    "0",
+    "--shop-port",
+    "0",
+];
+
 /// Starts the demo and waits for its results; it keeps serving afterwards.
-fn demo(dir: &Path, data: &str) -> (Service, Value) {
-    let mut demo = Service::start(
-        dir,
-        "demo",
-        &["demo", "--json", "--rsa-bits", "1024", "--data", data, "--bank-port", "0", "--exchange-port", "0"],
-    );
+pub fn demo(dir: &Path, data: &str) -> (Service, Value) {
+    let arguments = [&DEMO[..], &["--json", "--data", data]].concat();
+    let mut demo = Service::start(dir, "demo", &arguments);
     let deadline = Instant::now() + PATIENCE;
     loop {
         let text = std::fs::read_to_string(dir.join("demo.log")).unwrap();
@@ -109,7 +121,7 @@ fn wait_for(dir: &Path, service: &mut Service, text: &str) -> String {
 #[test]
 fn the_printed_commands_work_and_the_wallets_are_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let arguments = ["demo", "--rsa-bits", "1024", "--bank-port", "0", "--exchange-port", "0", "--load", "4"];
+    let arguments = [&DEMO[..], &["--load", "4"]].concat();
     let temporary = dir.path().to_str().unwrap();
     let mut demo = Service::start_with(dir.path(), "demo", &arguments, &[("TMPDIR", temporary)]);
     let log = wait_for(dir.path(), &mut demo, "clerk.token\n");
@@ -152,7 +164,7 @@ fn the_printed_commands_work_and_the_wallets_are_kept() {
 #[test]
 fn a_directory_that_nobody_needs_is_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let arguments = ["demo", "--json", "--rsa-bits", "1024", "--bank-port", "0", "--exchange-port", "0"];
+    let arguments = [&DEMO[..], &["--json"]].concat();
     let temporary = dir.path().to_str().unwrap();
     let mut demo = Service::start_with(dir.path(), "demo", &arguments, &[("TMPDIR", temporary)]);
     let results: Value = serde_json::from_str(&wait_for(dir.path(), &mut demo, "\n}\n")).unwrap();

@@ -74,13 +74,13 @@ pub async fn start(
 ) -> anyhow::Result<World> {
     let shows_progress = report.is_interactive();
     let mut reason = None;
-    let step = report.step("start", "starting bank and exchange", async {
+    let step = report.step("start", "starting bank, exchange and shops", async {
         match World::start(dir, books, options, shows_progress).await {
             Ok(world) => {
                 let count = world.app().keys().denoms().len();
                 let ciphers = if options.cs { "RSA and Clause Schnorr" } else { "RSA" };
                 let summary = format!(
-                    "bank and exchange are up, {count} kinds of coins ({ciphers}), run {} in {}",
+                    "bank, exchange and a bookshop are up, {count} kinds of coins ({ciphers}), run {} in {}",
                     world.run,
                     dir.display()
                 );
@@ -214,6 +214,11 @@ impl Round<'_> {
         report.step("expire", "sending money that nobody takes", self.expire(&people[2])).await?;
         report.step("ages", "paying with pocket money", self.ages(&people[1])).await?;
         report.step("identify", "withdrawing more than strangers may", self.identify()).await?;
+        let visit = report.step("order", "ordering in the bookshop", self.order()).await?;
+        let contract = report.step("pay-shop", "paying the bookshop", self.pay_shop(&visit)).await?;
+        report
+            .step("refund-shop", "giving an article back", self.refund_shop(&exchange, &visit, contract))
+            .await?;
         report.step("purse", "leaving money in a purse", self.leave_purse(&people[0])).await?;
         drop(people);
         report

@@ -8,6 +8,7 @@
 //! | `cycle` | the round, step by step |
 //! | `load` | customers who keep paying while the demo serves |
 //! | `people` | the steps of the round in which people pay each other |
+//! | `shops` | a merchant backend with a bookshop, and the steps in which a visitor buys there |
 //! | `merchant` | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
 //! | `proof` | checks the history by which a double spend is refused |
 //! | `report` | prints the steps, for people or for programs |
@@ -20,6 +21,7 @@ mod merchant;
 mod people;
 mod proof;
 mod report;
+mod shops;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -66,6 +68,14 @@ pub struct DemoArgs {
     /// the first run]
     #[arg(long, value_name = "PORT")]
     exchange_port: Option<u16>,
+    /// TCP port of the merchant backend [default: 9966 if it is free, with --once any free port; with --data
+    /// that of the first run]
+    #[arg(long, value_name = "PORT")]
+    merchant_port: Option<u16>,
+    /// TCP port of the bookshop [default: 8083 if it is free, with --once any free port; with --data that of
+    /// the first run]
+    #[arg(long, value_name = "PORT")]
+    shop_port: Option<u16>,
     /// Where the bank's money is held: embedded, tcp://HOST:PORT, unix:///PATH or
     /// tigerbeetle://ADDRESS,ADDRESS
     #[arg(long, value_name = "LEDGER", default_value_t = LedgerAddress::Embedded)]
@@ -155,6 +165,8 @@ async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<Ende
     let options = world::Options {
         bank_port: args.bank_port,
         exchange_port: args.exchange_port,
+        merchant_port: args.merchant_port,
+        shop_port: args.shop_port,
         rsa_bits: args.rsa_bits,
         cs: args.cs,
         keeps_serving: !args.once,

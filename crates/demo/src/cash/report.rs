@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::identify::{self, THRESHOLD};
+use super::shops::SANDBOX_TOKEN;
 use super::world::{SIGNUP_BONUS, World};
 use crate::sheet::BalanceSheet;
 
@@ -120,6 +121,9 @@ impl Report {
                 "balance": sheet.map(BalanceSheet::json),
                 "bank": world.bank.base_url,
                 "exchange": world.exchange.base_url(),
+                "merchant": world.shops.backend_url,
+                "shop": world.shops.shop.url(),
+                "sandbox_token": SANDBOX_TOKEN,
                 "dashboards": dashboards(world),
                 "data": world.dir,
                 "database": world.database,
@@ -145,6 +149,7 @@ impl Report {
         let wallet = quoted(&world.wallet_file("zoe").to_string_lossy());
         let (bank, exchange, currency) = (&world.bank.base_url, world.exchange.base_url(), world.currency);
         let [exchange_page, bank_page] = dashboards(world);
+        let (shop, merchant) = (world.shops.shop.url(), &world.shops.backend_url);
         let database = world.database.as_ref();
         let database = database.map_or_else(String::new, |url| format!("  psql {}\n", quoted(url)));
         let mut out = std::io::stdout().lock();
@@ -155,6 +160,7 @@ impl Report {
             out,
             "{other_ports}Bank {bank} and exchange {exchange} keep serving until Ctrl-C. Open them in a browser:
 
+  {shop}
   {bank}
   {exchange_page}
   {bank_page}
@@ -170,6 +176,9 @@ The bank gives every new customer {currency}:{SIGNUP_BONUS} of play money; nobod
 
 Whoever withdraws {currency}:{THRESHOLD} or more within a minute must say who she is. The clerk decides at
 {exchange}kyc-officer with the token in {clerk}
+
+The bookshop {shop} sells articles: pay the link below its QR code with zoe pay 'LINK'. It is paid through the merchant
+backend {merchant}, whose instance default with the token {SANDBOX_TOKEN} is yours to play with.
 "
         )?;
         out.flush()?;

@@ -1,4 +1,4 @@
-//! The bank, the exchange, the people, and the state that is saved.
+//! The bank, the exchange, the shops, the people, and the state that is saved.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -18,6 +18,7 @@ use batzen_exchange::metrics::flow::MoneyFlow;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_http_client::{Client, ClientOptions};
+use batzen_merchant::TrustedExchange;
 use batzen_protocol::{Currency, Money};
 use batzen_wallet::Wallet;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::books::Books;
 use super::identify;
 use super::merchant::Merchant;
+use super::shops::{Shops, Surroundings};
 use crate::play_money;
 use crate::sheet::BalanceSheet;
 
@@ -44,6 +46,10 @@ pub struct Options {
     pub bank_port: Option<u16>,
     /// The exchange's port; `None`: that of the first run, or the documented one, or a free one.
     pub exchange_port: Option<u16>,
+    /// The same for the merchant backend.
+    pub merchant_port: Option<u16>,
+    /// The same for the bookshop.
+    pub shop_port: Option<u16>,
     /// Key size of RSA denominations in bits.
     pub rsa_bits: u32,
     /// Whether to offer coins in Clause Blind Schnorr, too.
@@ -67,6 +73,8 @@ pub const CUSTOMER: &str = "frank";
 /// The documented ports.
 const BANK_PORT: u16 = 8082;
 const EXCHANGE_PORT: u16 = 8081;
+const MERCHANT_PORT: u16 = 9966;
+const SHOP_PORT: u16 = 8083;
 
 /// The name of the state file.
 const STATE_FILE: &str = "demo.json";
@@ -81,6 +89,11 @@ struct SavedState {
     bank_port: u16,
     /// Wallets identify the exchange by its URL, so it keeps its port.
     exchange_port: u16,
+    /// Contracts name the merchant backend's and the bookshop's URLs. 0 if an earlier version had none.
+    #[serde(default)]
+    merchant_port: u16,
+    #[serde(default)]
+    shop_port: u16,
     merchant_priv: EddsaPrivateKey,
     wire_salt: WireSalt,
 }
@@ -101,6 +114,8 @@ pub struct World {
     pub exchange: RunningExchange,
     /// The merchant.
     pub merchant: Merchant,
+    /// The merchant backend and the bookshop.
+    pub shops: Shops,
     /// For calls made by neither wallet nor merchant.
     pub client: Client,
     /// Whether the previous round was interrupted.
@@ -129,6 +144,7 @@ impl World {
             Some(saved) => saved,
             None => SavedState::new(options)?,
         };
+        saved.choose_shop_ports(options)?;
         if let Some(port) = options.exchange_port {
             ensure!(
                 port == saved.exchange_port || port == 0,
@@ -209,6 +225,18 @@ impl World {
             other => other.context("exchange")?,
         };
         exchange.ready().await?;
+        let at = Surroundings {
+            dir,
+            books,
+            currency,
+            exchange: TrustedExchange {
+                url: exchange.base_url().to_owned(),
+                master_pub: *exchange.app().keys().master_pub(),
+            },
+            bank_url: &bank.base_url,
+            client: &client,
+        };
+        let shops = Shops::start(at, saved.merchant_port, saved.shop_port).await?;
         let (dir, run) = (dir.to_owned(), saved.runs);
         let database = books.url().map(str::to_owned);
         Ok(Self {
@@ -219,6 +247,7 @@ impl World {
             bank,
             exchange,
             merchant,
+            shops,
             client,
             follows_interruption,
             cs: options.cs,
@@ -251,6 +280,8 @@ impl World {
         let ports = [
             ("bank", self.saved.bank_port, BANK_PORT),
             ("exchange", self.saved.exchange_port, EXCHANGE_PORT),
+            ("merchant backend", self.saved.merchant_port, MERCHANT_PORT),
+            ("bookshop", self.saved.shop_port, SHOP_PORT),
         ];
         let others = ports.iter().filter(|(_, port, documented)| port != documented);
         let words = others.map(|(name, port, documented)| {
@@ -350,18 +381,36 @@ impl World {
         files.filter(|path| !is_ours(path)).collect()
     }
 
-    /// Shuts down exchange and bank; everything answered is durable.
+    /// Shuts down the shops, the exchange and the bank; everything answered is durable.
     ///
     /// # Errors
     /// When a store cannot be closed cleanly.
     pub async fn shutdown(self) -> anyhow::Result<()> {
+        let shops = self.shops.shutdown().await;
         let exchange = self.exchange.shutdown().await.context("close the exchange's store");
         self.bank.shutdown().await.context("close the bank's store")?;
-        exchange
+        shops.and(exchange)
     }
 }
 
 impl SavedState {
+    /// Chooses the ports of the merchant backend and the bookshop: those asked for, those of the first run, or
+    /// the documented ones.
+    fn choose_shop_ports(&mut self, options: &Options) -> anyhow::Result<()> {
+        for (port, wanted, documented) in [
+            (&mut self.merchant_port, options.merchant_port, MERCHANT_PORT),
+            (&mut self.shop_port, options.shop_port, SHOP_PORT),
+        ] {
+            *port = match wanted {
+                Some(0) => free_port()?,
+                Some(wanted) => wanted,
+                None if *port != 0 => *port,
+                None => port_like(options.keeps_serving.then_some(documented))?,
+            };
+        }
+        Ok(())
+    }
+
     fn new(options: &Options) -> anyhow::Result<Self> {
         let mut salt = [0; 16];
         batzen_crypto::fill_random(&mut salt);
@@ -376,6 +425,8 @@ impl SavedState {
             is_finished: true,
             bank_port: options.bank_port.map_or_else(|| port_like(documented(BANK_PORT)), Ok)?,
             exchange_port,
+            merchant_port: 0,
+            shop_port: 0,
             merchant_priv: EddsaPrivateKey::generate(),
             wire_salt: WireSalt::from_bytes(salt),
         })
