@@ -12,6 +12,7 @@ mod config;
 mod crash;
 mod crash_exchange;
 mod crash_ledger;
+mod crash_merchant;
 mod crash_postgres;
 mod crash_switch;
 mod crash_workers;

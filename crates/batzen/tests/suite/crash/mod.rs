@@ -10,4 +10,6 @@ pub mod log;
 pub mod proof;
 pub mod purses;
 pub mod run;
+pub mod shop_facts;
+pub mod shoppers;
 pub mod transfers;

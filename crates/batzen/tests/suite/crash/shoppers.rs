@@ -1,0 +1,304 @@
+//! Customers of a shop whose merchant backend is killed: they order, claim, pay, get refunds and give up, repeat
+//! every request until it is answered, and record what they know.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_http_client::{Client, ClientError, Reply};
+use batzen_protocol::Money;
+use batzen_protocol::api::merchant::{
+    AbortResponse, ClaimResponse, ContractTerms, PayRequest, PayResponse, PickUpRefundResponse, RefundResult,
+};
+use batzen_protocol::canonical::contract_hash;
+use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantPaymentOk, SignedMessage};
+use serde_json::{Value, json};
+
+use crate::common::PATIENCE;
+use crate::common::customer::Customer;
+use crate::crash::coins::{CURRENCY, Coin, Denom, minus, money, plus};
+use crate::crash::customers::Dice;
+
+/// The shop's access token.
+pub const TOKEN: &str = "secret-token:books";
+/// The most coins of a payment.
+const COINS_MAX: u64 = 3;
+/// The pause before a repetition.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A refund as the exchange has confirmed it: coin, number and amount.
+pub type Refund = (EddsaPublicKey, u64, Money);
+
+/// How an order ended.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// Paid, with the shop's receipt and the refunds that were picked up.
+    Paid { receipt: EddsaSignature, refunds: Vec<Refund> },
+    /// Given up.
+    Aborted { refunds: Vec<Refund> },
+}
+
+/// What a customer knows about an order.
+#[derive(Clone)]
+pub struct Bought {
+    pub id: String,
+    pub contract: HashCode,
+    pub merchant_pub: EddsaPublicKey,
+    /// The coins that the exchange has taken for it, and what they paid.
+    pub coins: Vec<(Arc<Coin>, Money)>,
+    /// The request that paid, or offered what did not pay.
+    pub offer: PayRequest,
+    pub end: End,
+}
+
+impl Bought {
+    pub fn refunds(&self) -> &[Refund] {
+        let (End::Paid { refunds, .. } | End::Aborted { refunds }) = &self.end;
+        refunds
+    }
+}
+
+/// A customer's coin, and what is left on it.
+struct Purse {
+    coin: Arc<Coin>,
+    left: Money,
+}
+
+/// What all customers share.
+pub struct Street {
+    pub client: Client,
+    pub backend_url: String,
+    pub exchange_url: String,
+    pub denoms: Vec<Arc<Denom>>,
+    pub customer: Customer,
+    /// What the customers know at the end.
+    pub bought: Mutex<Vec<Bought>>,
+    /// Coins withdrawn.
+    pub coins: Mutex<Vec<Arc<Coin>>>,
+    /// Requests whose answers were lost.
+    pub lost: AtomicU64,
+    pub ends: AtomicBool,
+}
+
+impl Street {
+    /// Sends a request until it is answered. The backend's own troubles are no answer.
+    async fn insist(&self, path: &str, body: Option<&Value>) -> Reply {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let url = format!("{}{path}", self.backend_url);
+            let call = match body {
+                Some(body) => self.client.post(url).json(body),
+                None => self.client.get(url),
+            };
+            match call.header("authorization", &format!("Bearer {TOKEN}")).send().await {
+                Ok(reply) if reply.status < 500 => return reply,
+                Ok(reply) => assert!(Instant::now() < deadline, "{path}: {reply:?}"),
+                Err(error) => {
+                    if !matches!(error, ClientError::Connect { .. }) {
+                        self.lost.fetch_add(1, Ordering::Relaxed);
+                    }
+                    assert!(Instant::now() < deadline, "{path}: {error}");
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        self.insist(path, None).await.ok().unwrap()
+    }
+
+    /// Orders and claims.
+    async fn contract(&self, id: &str, amount: Money) -> (ContractTerms, HashCode) {
+        let order = json!({ "order_id": id, "amount": amount.of(CURRENCY), "summary": "a book" });
+        let wish = json!({ "order": order, "refund_delay": { "d_us": 3_600_000_000_u64 } });
+        let made: Value = self.insist("private/orders", Some(&wish)).await.ok().unwrap();
+        let nonce = EddsaPrivateKey::generate().public_key().to_string();
+        let wish = json!({ "nonce": nonce, "token": made["token"] });
+        let reply = self.insist(&format!("orders/{id}/claim"), Some(&wish)).await;
+        let claimed: ClaimResponse = reply.ok().unwrap();
+        let contract = contract_hash(&claimed.contract_terms).unwrap();
+        (serde_json::from_value(claimed.contract_terms).unwrap(), contract)
+    }
+
+    async fn offer(&self, id: &str, offer: &PayRequest) -> Reply {
+        let body = serde_json::to_value(offer).unwrap();
+        self.insist(&format!("orders/{id}/pay"), Some(&body)).await
+    }
+
+    /// The receipt of a paid order; the same for every repetition.
+    pub async fn receipt(&self, bought: &Bought) -> EddsaSignature {
+        let PayResponse { sig } = self.offer(&bought.id, &bought.offer).await.ok().unwrap();
+        let message = MerchantPaymentOk { h_contract_terms: bought.contract };
+        assert!(message.verify(&bought.merchant_pub, &sig), "{}", bought.id);
+        sig
+    }
+
+    /// Picks up the refunds of an order.
+    pub async fn pick_up(&self, bought: &Bought) -> Vec<Refund> {
+        let body = json!({ "h_contract": bought.contract });
+        let reply = self.insist(&format!("orders/{}/refund", bought.id), Some(&body)).await;
+        let answer: PickUpRefundResponse = reply.ok().unwrap();
+        let confirmed = |entry: &batzen_protocol::api::merchant::RefundEntry| {
+            let money = entry.refund_amount.money;
+            self.confirmed(bought, (entry.coin_pub, entry.rtransaction_id, money), &entry.result)
+                .unwrap_or_else(|| panic!("{}: {entry:?}", bought.id))
+        };
+        answer.refunds.iter().map(confirmed).collect()
+    }
+
+    /// A refund, if the exchange has signed it.
+    fn confirmed(&self, bought: &Bought, refund: Refund, result: &RefundResult) -> Option<Refund> {
+        let RefundResult::Success { exchange_sig, exchange_pub, .. } = result else { return None };
+        let message = ExchangeConfirmRefund {
+            h_contract_terms: bought.contract,
+            coin_pub: refund.0,
+            merchant_pub: bought.merchant_pub,
+            rtransaction_id: refund.1,
+            refund_amount: refund.2.of(CURRENCY),
+        };
+        assert!(message.verify(exchange_pub, exchange_sig), "{}", bought.id);
+        Some(refund)
+    }
+
+    /// Gives up an order: what its offered coins have paid comes back.
+    pub async fn abort(&self, bought: &Bought) -> Vec<Refund> {
+        let coins: Vec<Value> = bought
+            .offer
+            .coins
+            .iter()
+            .map(|coin| {
+                json!({
+                    "coin_pub": coin.coin_pub, "contribution": coin.contribution, "exchange_url": coin.exchange_url,
+                })
+            })
+            .collect();
+        let body = json!({ "h_contract": bought.contract, "coins": coins });
+        let reply = self.insist(&format!("orders/{}/abort", bought.id), Some(&body)).await;
+        let answer: AbortResponse = reply.ok().unwrap();
+        assert_eq!(answer.refunds.len(), coins.len());
+        let results = bought.offer.coins.iter().zip(&answer.refunds);
+        results
+            .filter_map(|(coin, result)| {
+                self.confirmed(bought, (coin.coin_pub, 0, coin.contribution.money), result)
+            })
+            .collect()
+    }
+
+    /// The coins of a payment, as the wallet offers them.
+    fn request(&self, terms: &ContractTerms, contract: HashCode, coins: &[(Arc<Coin>, Money)]) -> PayRequest {
+        let coins = coins.iter().map(|(coin, amount)| coin.pay(terms, contract, *amount, &self.exchange_url));
+        PayRequest { coins: coins.collect(), session_id: None }
+    }
+
+    /// Shops until the street closes.
+    pub async fn shopper(self: Arc<Self>, number: usize, paid_in: &str, mut dice: Dice) {
+        let reserve = self.customer.reserve(paid_in).await;
+        let (mut with_value, mut spent): (Vec<Purse>, Vec<Arc<Coin>>) = (Vec::new(), Vec::new());
+        for turn in 0.. {
+            if self.ends.load(Ordering::Acquire) {
+                return;
+            }
+            let mut coins: Vec<(Arc<Coin>, Money)> = Vec::new();
+            for _ in 0..=dice.below(COINS_MAX) {
+                // A coin that got something back is spent again, which shows that it has it.
+                if let Some(purse) = with_value.pop() {
+                    coins.push((purse.coin, purse.left));
+                    continue;
+                }
+                let denom = &self.denoms[usize::try_from(dice.below(self.denoms.len() as u64)).unwrap()];
+                let coin = Arc::new(self.customer.withdraw(&reserve, denom).await);
+                self.coins.lock().unwrap().push(Arc::clone(&coin));
+                coins.push((coin, denom.value));
+            }
+            let amount = Money::checked_sum(coins.iter().map(|(_, amount)| *amount)).unwrap();
+            let id = format!("order-{number}-{turn}");
+            let stale = spent.last().filter(|_| dice.one_in(5));
+            let mut bought = match stale {
+                Some(stale) => self.give_up(&id, amount, coins, stale).await,
+                None => self.buy(&id, amount, coins, dice.one_in(3), &mut dice).await,
+            };
+            let mut left: BTreeMap<EddsaPublicKey, Purse> = BTreeMap::new();
+            for (coin_pub, _, amount) in bought.refunds() {
+                let (coin, _) = bought.coins.iter().find(|(coin, _)| coin.key_pub == *coin_pub).unwrap();
+                let back = minus(*amount, coin.denom.fee_refund);
+                let purse = Purse { coin: Arc::clone(coin), left: Money::ZERO };
+                let purse = left.entry(*coin_pub).or_insert(purse);
+                purse.left = plus(purse.left, back);
+            }
+            spent.extend(
+                bought
+                    .coins
+                    .iter()
+                    .filter(|(coin, _)| !left.contains_key(&coin.key_pub))
+                    .map(|(c, _)| c.clone()),
+            );
+            // Too little cannot pay its fees.
+            with_value.extend(left.into_values().filter(|purse| purse.left >= money("0.1")));
+            bought.coins.sort_by_key(|(coin, _)| coin.key_pub);
+            self.bought.lock().unwrap().push(bought);
+        }
+    }
+
+    /// Buys, and gets refunds in one or two steps if `is_refunded`.
+    async fn buy(
+        &self,
+        id: &str,
+        amount: Money,
+        coins: Vec<(Arc<Coin>, Money)>,
+        is_refunded: bool,
+        dice: &mut Dice,
+    ) -> Bought {
+        let (terms, contract) = self.contract(id, amount).await;
+        let offer = self.request(&terms, contract, &coins);
+        let merchant_pub = terms.merchant_pub;
+        let receipt = EddsaSignature::from_bytes([0; 64]);
+        let end = End::Paid { receipt, refunds: Vec::new() };
+        let mut bought = Bought { id: id.to_owned(), contract, merchant_pub, coins, offer, end };
+        let receipt = self.receipt(&bought).await;
+        let mut refunds = Vec::new();
+        if is_refunded {
+            // A part of one coin first, and sometimes everything after that.
+            let smallest = bought.coins.iter().map(|(_, amount)| *amount).min().expect("it has coins");
+            for total in [smallest.checked_div(2).unwrap(), amount] {
+                let wish = json!({ "refund": total.of(CURRENCY), "reason": "torn" });
+                let reply = self.insist(&format!("private/orders/{id}/refund"), Some(&wish)).await;
+                assert_eq!(reply.status, 200, "{reply:?}");
+                refunds = self.pick_up(&bought).await;
+                let sum = Money::checked_sum(refunds.iter().map(|(.., amount)| *amount)).unwrap();
+                assert_eq!(sum, total, "{id}: {refunds:?}");
+                if dice.one_in(2) {
+                    break;
+                }
+            }
+        }
+        bought.end = End::Paid { receipt, refunds };
+        bought
+    }
+
+    /// Offers a coin that is spent beside good ones, and gives the payment up.
+    async fn give_up(
+        &self,
+        id: &str,
+        amount: Money,
+        coins: Vec<(Arc<Coin>, Money)>,
+        stale: &Arc<Coin>,
+    ) -> Bought {
+        let (terms, contract) = self.contract(id, plus(amount, stale.denom.value)).await;
+        let mut offered = coins.clone();
+        offered.push((Arc::clone(stale), stale.denom.value));
+        let offer = self.request(&terms, contract, &offered);
+        let reply = self.offer(id, &offer).await;
+        let body: Value = reply.json().unwrap();
+        assert_eq!((reply.status, body["code"].as_u64()), (409, Some(2150)), "{id}: {body}");
+        let end = End::Aborted { refunds: Vec::new() };
+        let mut bought =
+            Bought { id: id.to_owned(), contract, merchant_pub: terms.merchant_pub, coins, offer, end };
+        let refunds = self.abort(&bought).await;
+        assert_eq!(refunds.len(), bought.coins.len(), "{id}: everything that was paid comes back");
+        bought.end = End::Aborted { refunds };
+        bought
+    }
+}
