@@ -185,9 +185,10 @@ fn queries(dashboard: &Value) -> Vec<String> {
     targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
 }
 
-const DASHBOARDS: [&str; 6] = [
+const DASHBOARDS: [&str; 7] = [
     "grafana/exchange.json",
     "grafana/bank.json",
+    "grafana/merchant.json",
     "grafana/ledger.json",
     "grafana/switch.json",
     "grafana/signer.json",
