@@ -62,6 +62,8 @@ pub struct Exchange {
     pub accounts: Vec<String>,
     /// When it closes reserves, after they were filled.
     pub closing_delay: Duration,
+    /// Base URLs of its auditors, which want to see some of its confirmations.
+    pub auditors: Vec<String>,
     /// Cleared when it turns out not to know deposits of several coins.
     pub has_batch_deposit: AtomicBool,
     signkeys: Vec<SignKey>,
@@ -74,6 +76,12 @@ impl Exchange {
     #[must_use]
     pub fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
         self.signkeys.iter().any(|signkey| signkey.key == *key && time < signkey.stamp_end)
+    }
+
+    /// A signing key, with the master key's signature.
+    #[must_use]
+    pub fn signkey(&self, key: &EddsaPublicKey) -> Option<&SignKey> {
+        self.signkeys.iter().find(|signkey| signkey.key == *key)
     }
 
     /// The wire fee of a method; none if the exchange has not published it.
@@ -278,6 +286,7 @@ fn verify(
         denoms,
         accounts: wire.accounts.into_iter().map(|account| account.payto_uri).collect(),
         closing_delay: keys.reserve_closing_delay,
+        auditors: keys.auditors.into_iter().map(|auditor| auditor.auditor_url).collect(),
         has_batch_deposit: AtomicBool::new(true),
         signkeys: keys.signkeys,
         wire_fees: wire.fees.into_iter().collect(),

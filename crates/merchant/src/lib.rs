@@ -6,6 +6,7 @@
 //! | `contract` | from an order to the terms of a contract |
 //! | `forget` | forgetting members of contracts |
 //! | `exchanges` | what is known of exchanges |
+//! | `notices` | events that requests wait for |
 //! | `urls` | public URLs, which follow from the request |
 //! | `api` | the HTTP interface |
 //!
@@ -18,6 +19,7 @@ mod config;
 mod contract;
 mod exchanges;
 mod forget;
+mod notices;
 pub mod rules;
 mod urls;
 

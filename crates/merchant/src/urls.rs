@@ -11,14 +11,16 @@ const BASE_BYTES_MAX: usize = 512;
 
 /// The base URL of an instance, as its customers see it: with a final slash. `None` if the request does not say.
 ///
-/// A proxy names the host, the scheme and a prefix of the path in `X-Forwarded-Host`, `-Proto` and `-Prefix`.
+/// A proxy names the host, the scheme and a prefix of the path in `X-Forwarded-Host`, `-Proto` and `-Prefix`, or the
+/// first two in `Forwarded` (RFC 7239).
 #[must_use]
 pub fn base_url(head: &Head, instance: &str) -> Option<String> {
-    let host = head.header("x-forwarded-host").or_else(|| head.header(header::HOST))?;
+    let host = head.header("x-forwarded-host").or_else(|| forwarded(head, "host"));
+    let host = host.or_else(|| head.header(header::HOST))?;
     let is_host = |text: &str| {
         !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b))
     };
-    let scheme = match head.header("x-forwarded-proto") {
+    let scheme = match head.header("x-forwarded-proto").or_else(|| forwarded(head, "proto")) {
         Some(scheme) if scheme.eq_ignore_ascii_case("https") => "https",
         _ => "http",
     };
@@ -36,6 +38,14 @@ pub fn base_url(head: &Head, instance: &str) -> Option<String> {
         url.push_str(&format!("instances/{instance}/"));
     }
     (url.len() <= BASE_BYTES_MAX).then_some(url)
+}
+
+/// What the proxy next to the client says in `Forwarded`.
+fn forwarded<'a>(head: &'a Head, name: &str) -> Option<&'a str> {
+    let first = head.header("forwarded")?.split(',').next()?;
+    let pairs = first.split(';').filter_map(|pair| pair.split_once('='));
+    let mut values = pairs.filter(|(key, _)| key.trim().eq_ignore_ascii_case(name));
+    values.next().map(|(_, value)| value.trim().trim_matches('"'))
 }
 
 /// What a wallet opens to pay an order.
@@ -119,6 +129,11 @@ mod tests {
             status_url(&base, "42", &[("token", None), ("session_id", Some("a b")), ("h", Some("1"))]),
             format!("{base}orders/42?session_id=a%20b&h=1")
         );
+        let standard = head(&[
+            ("host", "localhost"),
+            ("forwarded", "for=192.0.2.1;Proto=https;host=\"pay.example:8443\", for=10.0.0.1;host=inner"),
+        ]);
+        assert_eq!(base_url(&standard, DEFAULT).as_deref(), Some("https://pay.example:8443/"));
         assert_eq!(base_url(&head(&[]), DEFAULT), None);
         assert_eq!(base_url(&head(&[("host", "a/b")]), DEFAULT), None);
         assert_eq!(base_url(&head(&[("host", "a"), ("x-forwarded-prefix", "a?b")]), DEFAULT), None);

@@ -49,9 +49,9 @@ pub const LEDGER: Service =
 pub const SWITCH: Service =
     Service { schema: "switch", tables: batzen_tables::switch::ALL, sharing: Sharing::Exclusive };
 
-/// The merchant backend. Exclusive, because payments wake long polls within its process.
+/// The merchant backend.
 pub const MERCHANT: Service =
-    Service { schema: "merchant", tables: batzen_tables::merchant::ALL, sharing: Sharing::Exclusive };
+    Service { schema: "merchant", tables: batzen_tables::merchant::ALL, sharing: Sharing::Shared };
 
 /// Where the rows are. Neither `Display` nor `Debug` shows a password.
 #[derive(Clone, PartialEq, Eq)]

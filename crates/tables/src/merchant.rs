@@ -304,8 +304,11 @@ impl Orders {
     pub const BY_ROW: u8 = 1;
     /// By contract.
     pub const BY_CONTRACT: u8 = 2;
-    /// Orders that hold stock, by the end of their offer.
+    /// Orders that hold stock, by the end of their offer; others that nobody has claimed, by the time after which they
+    /// are forgotten ([`Self::UNCLAIMED_KEPT`]).
     pub const BY_END: u8 = 3;
+    /// How long after its end an offer is kept that nobody has claimed.
+    pub const UNCLAIMED_KEPT: Duration = Duration::from_days(7);
 
     /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
     /// share.
@@ -338,6 +341,8 @@ impl Table for Orders {
         }
         if row.holds_stock {
             out.add(Self::BY_END, &row.pay_deadline);
+        } else if row.nonce.is_none() {
+            out.add(Self::BY_END, &row.pay_deadline.saturating_add(Self::UNCLAIMED_KEPT));
         }
     }
 }

@@ -221,6 +221,60 @@ impl World {
     }
 }
 
+impl World {
+    /// A second process on the same database sees the shop's orders, and its long polls end with a payment at the first.
+    async fn another_process_serves_the_same_shop(&self, paid: &Contract) {
+        let port = free_port();
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        let file = self.dir.path().join("second.conf");
+        std::fs::write(&file, text.replace(&format!("PORT = {}", self.port), &format!("PORT = {port}")))
+            .unwrap();
+        let words = ["merchant", "serve", "-c", file.to_str().unwrap()];
+        let second = Service::start(self.dir.path(), "second", &words);
+        wait_for(port, "/ready");
+        let get = |path: String| {
+            let call = self.client.get(format!("http://localhost:{port}/{path}"));
+            let call = call.header("authorization", &format!("Bearer {TOKEN}"));
+            async move { call.send().await.unwrap() }
+        };
+        let seen: Value = get(format!("private/orders/{}", paid.id)).await.ok().unwrap();
+        assert_eq!(seen["order_status"], "paid");
+        let free = self.contract("0").await;
+        let poll = get(format!("orders/{}?h_contract={}&timeout_ms=60000", free.id, free.hash));
+        let pay = async {
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            let offer = PayRequest { coins: Vec::new(), session_id: None };
+            self.paid(&free, &offer).await
+        };
+        let (seen, _) = tokio::join!(poll, pay);
+        assert_eq!(seen.status, 200, "{seen:?}");
+        assert!(second.terminate().0.success());
+    }
+
+    async fn confirms_its_transfers(&self, contract: &Contract) {
+        let order = format!("private/orders/{}", contract.id);
+        let seen = self.get(&format!("{order}?transfer=YES")).await;
+        assert_eq!((&seen["wired"], &seen["wire_reports"]), (&json!(false), &json!([])), "{seen}");
+        let details = seen["wire_details"].as_array().unwrap();
+        assert!(!details.is_empty() && details.iter().all(|detail| detail["confirmed"] == false), "{seen}");
+        for detail in details {
+            let url = format!("{}transfers/{}", self.exchange_url, detail["wtid"].as_str().unwrap());
+            let transfer: Value = self.client.get_json(url).await.unwrap().ok().unwrap();
+            let mut report = json!({
+                "credit_amount": transfer["total"], "wtid": detail["wtid"], "exchange_url": self.exchange_url,
+                "payto_uri": "payto://x-taler-bank/localhost/books?receiver-name=books",
+            });
+            let answer: Value = self.post("private/transfers", &report).await.ok().unwrap();
+            assert_eq!(answer["total"], transfer["total"]);
+            let sums = answer["deposits_sums"].as_array().unwrap();
+            assert!(sums.iter().any(|sum| sum["order_id"] == json!(contract.id)), "{answer}");
+            report["credit_amount"] = json!("KUDOS:100");
+            refused(&self.post("private/transfers", &report).await, 409, 2557);
+        }
+        assert_eq!(self.get(&order).await["wired"], true);
+    }
+}
+
 fn refused(reply: &Reply, status: u16, code: u32) -> Value {
     let body: Value = reply.json().unwrap();
     assert_eq!((reply.status, body["code"].as_u64()), (status, Some(code.into())), "{body}");
@@ -258,7 +312,9 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
     let rsa = denoms.iter().find(|denom| !denom.is_cs()).unwrap();
     let master = master_key(&client, &exchange_url).await;
 
+    let mut sold = Vec::new();
     for database in [None, Some(batzen_pg_cluster::fresh_database())] {
+        let is_shared = database.is_some();
         let dir = tempfile::tempdir().unwrap();
         let port = free_port();
         let file = dir.path().join("merchant.conf");
@@ -330,7 +386,11 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
         assert_eq!(world.paid(&contract, &offer).await, receipt);
         let list = world.get("private/orders?paid=yes").await;
         assert_eq!(list["orders"].as_array().unwrap().len(), 4, "{list}");
+        if is_shared {
+            world.another_process_serves_the_same_shop(&contract).await;
+        }
         assert!(world.backend.take().unwrap().terminate().0.success());
+        sold.push((world, contract));
     }
 
     // The exchange is away: the wallet may try again, and then it works.
@@ -374,6 +434,15 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
     let totals: Value = serde_json::from_str(&stdout(&totals)).unwrap();
     // Two payments of 2.98 at each of two backends, and one of 1.99.
     assert_eq!(totals["wired_out"], "13.91", "{totals}");
+
+    // The shops learn which transfers pay for an order, and confirm them.
+    let exchange = start_exchange();
+    for (mut world, contract) in sold {
+        world.start();
+        world.confirms_its_transfers(&contract).await;
+        assert!(world.backend.take().unwrap().terminate().0.success());
+    }
+    assert!(exchange.terminate().0.success());
     assert!(bank.terminate().0.success());
 }
 

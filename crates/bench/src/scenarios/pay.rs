@@ -317,6 +317,7 @@ impl Purchase {
             _ => unreachable!("just written as an object"),
         };
         let body = CreateOrderRequest {
+            lock_uuids: None,
             order,
             refund_delay: self.is_refunded.then_some(LATER),
             payment_target: None,

@@ -58,7 +58,7 @@ impl Service {
                     continue;
                 }
                 tokio::select! {
-                    () = service.webhooks.notified() => {}
+                    () = service.notices.webhooks.notified() => {}
                     () = tokio::time::sleep(HOOKS_PAUSE) => {}
                     () = drain_.draining() => {}
                 }

@@ -28,7 +28,7 @@ use batzen_crypto::{EddsaPrivateKey, HashCode};
 use batzen_engine::{Lane, SubmitError};
 use batzen_http::{
     Admission, Checks, Handler, Head, Method, MetricsPage, Operations, Readiness, Request, Response, Routes,
-    Stats, Style, Waiters, header, health,
+    Stats, Style, header, health,
 };
 use batzen_http_client::Client;
 use batzen_metrics::Page;
@@ -42,7 +42,6 @@ use batzen_tables::merchant::{
 };
 use serde::de::DeserializeOwned;
 use subtle::ConstantTimeEq;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::background::Background;
@@ -52,11 +51,10 @@ pub(crate) use self::webhooks::HOOK_TIMEOUT;
 use crate::BODY_BYTES_MAX;
 use crate::config::MerchantConfig;
 use crate::exchanges::Exchanges;
+use crate::notices::Notices;
 use crate::rules::{MerchantRules, Refusal, TypedCommand};
 use crate::urls::{self, DEFAULT};
 
-/// The maximum number of long polls. Further ones are answered at once.
-const WAITERS_MAX: usize = 65_536;
 /// The longest wait of one long poll. The client may then ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
 /// The largest body of requests with little content, in bytes.
@@ -283,16 +281,11 @@ pub(crate) struct Service {
     lane: Lane<MerchantRules>,
     store: Store,
     exchanges: Exchanges,
-    /// Polls for the payment of an order, and for its refunds.
-    payments: Arc<Waiters<OrderRef>>,
-    /// Polls for new orders of an instance.
-    lists: Arc<Waiters<String>>,
+    notices: Arc<Notices>,
     /// The number of the latest order, transfer, tip or token.
     last_row_id: AtomicU64,
     /// For the receivers of web hooks.
     hook_client: Client,
-    /// Fires when there is a web hook to send.
-    webhooks: Notify,
     /// What nobody waits for.
     background: Background,
     http_stats: Arc<Stats>,
@@ -362,6 +355,7 @@ impl Service {
         hook_client: Client,
         http_stats: Arc<Stats>,
     ) -> Self {
+        let notices = Notices::new(&store);
         let metrics_page = MetricsPage::new("merchant").in_currency(config.currency.to_string());
         Self {
             config,
@@ -369,11 +363,9 @@ impl Service {
             lane,
             store,
             exchanges,
-            payments: Arc::new(Waiters::new(WAITERS_MAX)),
-            lists: Arc::new(Waiters::new(WAITERS_MAX)),
+            notices,
             last_row_id: AtomicU64::new(0),
             hook_client,
-            webhooks: Notify::new(),
             background: Background::default(),
             http_stats,
             metrics_page,

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use batzen_crypto::hash::sha512;
 use batzen_crypto::{base32, fill_random};
-use batzen_http::{Head, Request, Response, Woken};
+use batzen_http::{Head, Request, Response};
 use batzen_protocol::api::merchant::{
     ClaimedOrder, ContractExchange, CreateOrderRequest, CreateOrderResponse, ForgetRequest, OrderList,
     OrderStatus, OrderSummary, PaidOrder, UnpaidOrder,
@@ -174,7 +174,7 @@ impl Service {
         }
         match verdict {
             Ok(row) => {
-                self.lists.wake(&shop.id);
+                self.notices.order_created(&shop.id);
                 Ok(CreateOrderResponse { order_id, token: token_of(&row) })
             }
             Err(refusal) => Err(self.out_of_stock(shop, refusal, &order_id).await),
@@ -221,7 +221,7 @@ impl Service {
         let timeout_ms = request.query_opt("timeout_ms")?;
         let deadline = poll_deadline(timeout_ms).filter(|_| !is_descending);
         // Registered before the first read, so that no order is missed in between.
-        let mut waiter = deadline.and_then(|_| self.lists.register(shop.id.clone()).ok());
+        let mut waiter = deadline.and_then(|_| self.notices.poll_list(&shop.id).ok());
         let wanted = std::sync::Arc::new(wanted);
         loop {
             let (instance, wanted) = (shop.id.clone(), std::sync::Arc::clone(&wanted));
@@ -229,7 +229,7 @@ impl Service {
             let is_over = !rows.is_empty();
             if let (false, Some(waiter), Some(deadline)) = (is_over, waiter.as_mut(), deadline) {
                 request.leave_slot();
-                if waiter.wait_until(Some(deadline), &request.drain).await == Woken::Event {
+                if self.notices.wait(waiter, deadline, &request.drain).await {
                     continue;
                 }
             }
@@ -338,7 +338,7 @@ impl Service {
         let delete = DeleteOrder { order, instance: shop.id.clone(), products: row.products.0, force };
         let verdict = self.execute(delete).await?;
         verdict.map_err(|refusal| refused(&refusal, order_id))?;
-        self.payments.wake(&order);
+        self.notices.order_changed(&order);
         Ok(Response::empty(204))
     }
 }

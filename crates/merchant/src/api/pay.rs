@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, HashCode, ShortHash};
-use batzen_http::{Request, Response};
+use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, HashCode, ShortHash, fill_random};
+use batzen_http::{Method, Request, Response};
 use batzen_http_client::{ClientError, Reply};
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, ConfirmationSignature,
@@ -15,7 +15,7 @@ use batzen_protocol::api::merchant::{ContractTerms, PayCoin, PayRequest, PayResp
 use batzen_protocol::signatures::{
     ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage, WalletCoinDeposit,
 };
-use batzen_protocol::{Amount, ErrorCode, ErrorDetail, Money, Timestamp};
+use batzen_protocol::{Amount, AmountError, ErrorCode, ErrorDetail, Money, Timestamp};
 use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderDepositRow, OrderRef, OrderRow,
 };
@@ -35,6 +35,8 @@ const COINS_MAX: usize = 1_024;
 const DEPOSITS_AT_ONCE: usize = 16;
 /// The maximum number of coins in one request to an exchange.
 const BATCH_COINS_MAX: usize = 256;
+/// Auditors see one of so many confirmations.
+const AUDITED_SHARE: u8 = 16;
 /// No policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 /// No age commitment.
@@ -134,8 +136,8 @@ impl Service {
         let products = row.products.0.clone();
         let settle = Settle { order, instance, fulfillment_url, session, products, hooks };
         self.execute(settle).await?.map_err(|refusal| refused(&refusal, order_id))?;
-        self.wake_webhooks();
-        self.payments.wake(&order);
+        self.notices.webhook_pending();
+        self.notices.order_changed(&order);
         if row.paid.is_none() {
             self.look_for_kyc(shop, order, h_contract, &row);
         }
@@ -264,7 +266,11 @@ impl Service {
     }
 
     /// Deposits coins, and records those that were accepted, whatever happens to the others.
-    async fn deposit(&self, contract: &Contract<'_>, ready: Vec<ReadyCoin>) -> Result<(), Response> {
+    async fn deposit(
+        self: &Arc<Self>,
+        contract: &Contract<'_>,
+        ready: Vec<ReadyCoin>,
+    ) -> Result<(), Response> {
         let mut batches: Vec<Vec<ReadyCoin>> = Vec::new();
         for coin in ready {
             let fits = |batch: &&mut Vec<ReadyCoin>| {
@@ -276,11 +282,15 @@ impl Service {
             }
         }
         let mut deposits = Vec::new();
+        let mut samples = Vec::new();
         let mut problem: Option<Response> = None;
         for batch in batches {
             for (coin, answer) in self.deposit_batch(contract, batch).await {
                 match answer {
-                    Ok(DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. }) => {
+                    Ok(confirmation) => {
+                        samples.extend(sample(contract, &coin, &confirmation, self.config.currency));
+                        let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } =
+                            confirmation;
                         let row = OrderDepositRow {
                             exchange_url: coin.exchange_url,
                             amount: coin.amount,
@@ -309,7 +319,22 @@ impl Service {
             let recorded = self.execute(record).await?;
             recorded.map_err(|refusal| refused(&refusal, &contract.row.order_id))?;
         }
+        for (url, body) in samples {
+            self.tell_auditor(url, body);
+        }
         problem.map_or(Ok(()), Err)
+    }
+
+    /// Shows an auditor what an exchange has confirmed, so that the exchange cannot hide a deposit from it. Nobody
+    /// waits for that, and it is not repeated: it is a sample.
+    fn tell_auditor(self: &Arc<Self>, url: String, body: Value) {
+        let service = Arc::clone(self);
+        self.background.spawn(async move {
+            let call = service.exchanges.client.call(Method::PUT, format!("{url}deposit-confirmation"));
+            if let Err(error) = call.json(&body).send().await {
+                tracing::info!(%error, "an auditor was not told");
+            }
+        });
     }
 
     /// Deposits coins of one exchange: in one request if it can do that, otherwise one by one.
@@ -445,15 +470,48 @@ fn not_deposited(status: u16, reply: &Reply) -> Response {
     exchange_problem(code, None, body)
 }
 
-/// Whether the exchange has signed that it will pay.
-fn confirms(
+/// What auditors get to see of a deposit: nothing, of most.
+fn sample(
     contract: &Contract<'_>,
     coin: &ReadyCoin,
     confirmation: &DepositConfirmation,
     currency: batzen_protocol::Currency,
-) -> bool {
-    let Ok(without_fee) = coin.amount.checked_sub(coin.denom.deposit_fee) else { return false };
-    let message = ExchangeConfirmDeposit {
+) -> Vec<(String, Value)> {
+    let mut random = [0; 1];
+    fill_random(&mut random);
+    let signkey = coin.exchange.signkey(&confirmation.exchange_pub);
+    let (0, Some(signkey)) = (random[0] % AUDITED_SHARE, signkey) else { return Vec::new() };
+    let Ok(message) = confirmed_message(contract, coin, confirmation, currency) else { return Vec::new() };
+    let body = json!({
+        "h_contract_terms": message.h_contract_terms,
+        "h_policy": message.h_policy,
+        "h_wire": message.h_wire,
+        "exchange_timestamp": message.exchange_timestamp,
+        "refund_deadline": message.refund_deadline,
+        "wire_deadline": message.wire_deadline,
+        "amount_without_fee": message.amount_without_fee,
+        "coin_pub": message.coin_pub,
+        "merchant_pub": message.merchant_pub,
+        "exchange_sig": confirmation.exchange_sig,
+        "exchange_pub": confirmation.exchange_pub,
+        "master_pub": coin.exchange.master_pub,
+        "ep_start": signkey.stamp_start,
+        "ep_expire": signkey.stamp_expire,
+        "ep_end": signkey.stamp_end,
+        "master_sig": signkey.master_sig,
+    });
+    coin.exchange.auditors.iter().map(|url| (url.clone(), body.clone())).collect()
+}
+
+/// What an exchange signs when it accepts a coin.
+fn confirmed_message(
+    contract: &Contract<'_>,
+    coin: &ReadyCoin,
+    confirmation: &DepositConfirmation,
+    currency: batzen_protocol::Currency,
+) -> Result<ExchangeConfirmDeposit, AmountError> {
+    let without_fee = coin.amount.checked_sub(coin.denom.deposit_fee)?;
+    Ok(ExchangeConfirmDeposit {
         h_contract_terms: contract.h_contract,
         h_wire: contract.terms.h_wire,
         h_policy: NO_POLICY,
@@ -463,9 +521,19 @@ fn confirms(
         amount_without_fee: Amount { currency, money: without_fee },
         coin_pub: coin.coin_pub,
         merchant_pub: contract.shop.row.merchant_pub,
-    };
+    })
+}
+
+/// Whether the exchange has signed that it will pay.
+fn confirms(
+    contract: &Contract<'_>,
+    coin: &ReadyCoin,
+    confirmation: &DepositConfirmation,
+    currency: batzen_protocol::Currency,
+) -> bool {
+    let message = confirmed_message(contract, coin, confirmation, currency);
     coin.exchange.signs_with(&confirmation.exchange_pub, confirmation.exchange_timestamp)
-        && message.verify(&confirmation.exchange_pub, &confirmation.exchange_sig)
+        && message.is_ok_and(|message| message.verify(&confirmation.exchange_pub, &confirmation.exchange_sig))
 }
 
 /// Checks before any coin is deposited that all together pay the order: what an exchange has accepted, the customer

@@ -159,8 +159,8 @@ impl Service {
             Err(Refusal::Unpaid) => return Err(unpaid()),
             Err(refusal) => return Err(refused(&refusal, order_id)),
         }
-        self.wake_webhooks();
-        self.payments.wake(&order);
+        self.notices.webhook_pending();
+        self.notices.order_changed(&order);
         let taler_refund_uri = urls::refund_uri(&Self::base_url(&request.head, shop)?, order_id);
         Ok(Response::json(200, &ApproveRefundResponse { taler_refund_uri, h_contract }))
     }
@@ -183,7 +183,7 @@ impl Service {
             .map(|refund| async move { self.refund(shop, key, h_contract, refund, all).await });
         // All at once would open too many connections, and the wallet shows them in the order of approval.
         let refunds: Vec<RefundEntry> = stream::iter(approvals).buffered(REFUNDS_AT_ONCE).collect().await;
-        self.payments.wake(&order);
+        self.notices.order_changed(&order);
         Ok(Response::json(
             200,
             &PickUpRefundResponse {

@@ -1,7 +1,7 @@
 //! The state of an order for its customer: `GET orders/$ORDER_ID` (merchant chapter 2.6).
 
 use batzen_crypto::HashCode;
-use batzen_http::{Head, HeaderName, Request, Response, Woken, header};
+use batzen_http::{Head, HeaderName, Request, Response, header};
 use batzen_protocol::api::merchant::{OrderDue, OrderPaid, OrderReorder};
 use batzen_protocol::{Amount, ErrorCode};
 use batzen_store::Store;
@@ -96,14 +96,14 @@ impl Service {
             beyond.is_none_or(|beyond| beyond < money.approved)
                 && (!is_obtained_wanted || (!money.approved.is_zero() && !money.is_pending()))
         };
-        let mut waiter = deadline.and_then(|_| self.payments.register(order).ok());
+        let mut waiter = deadline.and_then(|_| self.notices.poll_order(&order).ok());
         loop {
             let money = self.money_of(order).await?;
-            let (false, Some(waiter), Some(_)) = (is_over(&money), waiter.as_mut(), deadline) else {
+            let (false, Some(waiter), Some(deadline)) = (is_over(&money), waiter.as_mut(), deadline) else {
                 return Ok(money);
             };
             request.leave_slot();
-            if waiter.wait_until(deadline, &request.drain).await != Woken::Event {
+            if !self.notices.wait(waiter, deadline, &request.drain).await {
                 return self.money_of(order).await;
             }
         }
@@ -176,7 +176,7 @@ impl Service {
     ) -> Result<OrderRow, Response> {
         let session = request.query_text("session_id").map(str::to_owned);
         let Some(deadline) = deadline else { return Ok(row) };
-        let Ok(mut waiter) = self.payments.register(order) else { return Ok(row) };
+        let Ok(mut waiter) = self.notices.poll_order(&order) else { return Ok(row) };
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, &row.order_id);
         loop {
             // Read again, now that a payment wakes the poll.
@@ -188,7 +188,7 @@ impl Service {
                 return Ok(now);
             }
             request.leave_slot();
-            if waiter.wait_until(Some(deadline), &request.drain).await != Woken::Event {
+            if !self.notices.wait(&mut waiter, deadline, &request.drain).await {
                 return Ok(now);
             }
         }

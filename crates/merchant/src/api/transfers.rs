@@ -425,7 +425,7 @@ impl Service {
                     exchange_sig: answer.exchange_sig,
                 };
                 self.book_check(key, Ok(statement.clone())).await?;
-                wires.iter().for_each(|(wire, _)| self.payments.wake(&wire.order));
+                wires.iter().for_each(|(wire, _)| self.notices.order_changed(&wire.order));
                 Ok(TransferRow {
                     total: Some(statement.total),
                     wire_fee: Some(statement.wire_fee),

@@ -87,7 +87,7 @@ impl Service {
             let (instance, fulfillment_url) = (shop.id.clone(), row.fulfillment_url);
             let replay = Replay { order, instance, fulfillment_url, session };
             self.execute(replay).await?.map_err(|refusal| refused(&refusal, order_id))?;
-            self.payments.wake(&order);
+            self.notices.order_changed(&order);
         }
         Ok(Response::empty(204))
     }

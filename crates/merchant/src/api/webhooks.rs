@@ -16,7 +16,7 @@ use batzen_tables::merchant::{
 use super::orders::terms_of;
 use super::products::is_id;
 use super::{Answer, Service, Shop, body, named};
-use crate::rules::{Edit, EditWebhook, FinishWebhook, Hook};
+use crate::rules::{Edit, EditWebhook, FinishWebhook, Hook, TakeWebhook};
 
 /// The maximum number of web hooks of an instance.
 const HOOKS_MAX: usize = 32;
@@ -28,6 +28,8 @@ const FAILURES_MAX: u32 = 16;
 const FIRST_PAUSE: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(2);
 /// The longest pause between two attempts.
 const PAUSE_MAX: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(3 * 3_600);
+/// How long a process may take to send a request.
+const TAKEN: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(60);
 /// Requests that are sent at the same time.
 const SENDS: usize = 32;
 
@@ -163,11 +165,6 @@ impl Service {
         Ok(requests.collect())
     }
 
-    /// Lets requests be sent at once.
-    pub(super) fn wake_webhooks(&self) {
-        self.webhooks.notify_one();
-    }
-
     pub(super) async fn list_webhooks(&self, shop: &Shop) -> Answer {
         let hooks = self.all_webhooks(&shop.id).await?.into_iter();
         let webhooks = hooks
@@ -232,6 +229,11 @@ impl Service {
         let sends = found.into_iter().filter(|found| is_due(&found.row)).map(|found| {
             let service = Arc::clone(self);
             async move {
+                // Of several processes, one sends it. If that ends meanwhile, another one tries again later.
+                let take = TakeWebhook { key: found.key.clone(), until: now.saturating_add(TAKEN) };
+                if service.execute(take).await?.is_err() {
+                    return Ok(());
+                }
                 let is_done = service.send_webhook(&found.row).await;
                 let failures = found.row.failures + 1;
                 let again =
@@ -240,7 +242,7 @@ impl Service {
                     let (instance, webhook) = (&found.key.instance, &found.row.webhook_id);
                     tracing::warn!(%instance, %webhook, "a web hook is given up");
                 }
-                service.execute(FinishWebhook { key: found.key, again }).await.map(|_| ())
+                service.execute(FinishWebhook { key: found.key, again }).await.map(drop)
             }
         });
         let sends: Vec<_> = sends.collect();

@@ -7,7 +7,7 @@ use batzen_tables::merchant::{
     TransferRow,
 };
 
-use super::extras::{EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest};
+use super::extras::{EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook};
 use super::stock::{ChangeProduct, CreateProduct, DeleteProduct, LockProduct, ReleaseStock};
 use super::tips::{
     AuthorizeTip, CreateTipReserve, DeleteTipReserve, FundTipReserve, PickUpTip, RecordTipPickup,
@@ -314,6 +314,7 @@ commands! {
     EditWebhook, Outcome::Done => (), ();
     EditTemplate, Outcome::Done => (), ();
     EditToken, Outcome::Done => (), ();
+    TakeWebhook, Outcome::Done => (), ();
     FinishWebhook, Outcome::Done => (), ();
     PurgeRest, Outcome::Done => (), ();
 }

@@ -50,6 +50,15 @@ pub struct EditToken {
     pub edit: Edit<AccessTokenRow>,
 }
 
+/// Takes a request that is due, so that nobody else sends it for a while.
+#[derive(Clone, Debug)]
+pub struct TakeWebhook {
+    /// The request.
+    pub key: PendingWebhookKey,
+    /// When somebody else may send it.
+    pub until: Timestamp,
+}
+
 /// Books the outcome of sending a web hook. Idempotent.
 #[derive(Clone, Debug)]
 pub struct FinishWebhook {
@@ -153,6 +162,13 @@ pub(super) fn trigger(rows: &mut WorkingSet, hooks: &[Hook]) {
             rows.insert::<PendingWebhooks>(key, row.clone());
         }
     }
+}
+
+pub(super) fn take(rows: &mut WorkingSet, command: &TakeWebhook, now: Timestamp) -> Result<Outcome, Refusal> {
+    let known = rows.get::<PendingWebhooks>(&command.key).cloned();
+    let due = known.filter(|row| row.next <= now).ok_or(Refusal::NameUnknown)?;
+    rows.update::<PendingWebhooks>(&command.key, PendingWebhookRow { next: command.until, ..due });
+    Ok(Outcome::Done)
 }
 
 pub(super) fn finish(rows: &mut WorkingSet, command: &FinishWebhook) -> Result<Outcome, Refusal> {

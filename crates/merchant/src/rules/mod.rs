@@ -35,7 +35,7 @@ pub use command::{
     DeleteOrder, Forget, NewAccount, Open, Outcome, PurgeOrders, RecordDeposits, RecordRefund, Replay,
     Session, SetAuth, Settle, TypedCommand,
 };
-pub use extras::{Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest};
+pub use extras::{Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook};
 pub use instances::order_range;
 pub use refunds::{ABORTED, Coins};
 pub use stock::{
@@ -298,6 +298,7 @@ impl Rules for MerchantRules {
             Command::EditToken(command) => {
                 extras::plan_edit::<AccessTokens>(&command.key, &command.key.instance, plan);
             }
+            Command::TakeWebhook(command) => plan.row::<PendingWebhooks>(command.key.clone()),
             Command::FinishWebhook(command) => plan.row::<PendingWebhooks>(command.key.clone()),
             Command::PurgeRest(command) => extras::plan_purge(command, plan),
             Command::Abort(command) => orders::plan_payment(command.order, plan),
@@ -353,6 +354,7 @@ impl Rules for MerchantRules {
             Command::EditToken(command) => {
                 extras::edit::<AccessTokens>(rows, &command.key, &command.key.instance, &command.edit)
             }
+            Command::TakeWebhook(command) => extras::take(rows, command, now),
             Command::FinishWebhook(command) => extras::finish(rows, command),
             Command::PurgeRest(command) => extras::purge(rows, command),
         }

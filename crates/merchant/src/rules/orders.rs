@@ -233,6 +233,8 @@ pub(super) fn replay(rows: &mut WorkingSet, command: &Replay, now: Timestamp) ->
     if order(rows, command.order)?.paid.is_none() {
         return Err(Refusal::Unpaid);
     }
+    // Another writer may be purging it.
+    rows.depend_on::<Orders>(&OrderKey { order: command.order });
     bind(rows, command.order, &command.instance, &command.session, now);
     Ok(Outcome::Done)
 }

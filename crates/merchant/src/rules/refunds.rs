@@ -144,7 +144,8 @@ pub(super) fn approve(
 /// deposit turns up later, what was given up of it does not pay.
 pub(super) fn abort(rows: &mut WorkingSet, command: &Abort, now: Timestamp) -> Result<Outcome, Refusal> {
     let Abort { order, coins } = command;
-    if order_row(rows, *order)?.paid.is_some() {
+    let known = order_row(rows, *order)?.clone();
+    if known.paid.is_some() {
         return Err(Refusal::Paid);
     }
     if count(rows, *order) + coins.len() > REFUNDS_MAX {
@@ -159,6 +160,8 @@ pub(super) fn abort(rows: &mut WorkingSet, command: &Abort, now: Timestamp) -> R
             add(rows, &key, amount, "aborted", now);
         }
     }
+    // Whether the order is paid depends on its refunds: whoever settles it at the same time decides again.
+    rows.update::<Orders>(&OrderKey { order: *order }, known);
     Ok(Outcome::Done)
 }
 

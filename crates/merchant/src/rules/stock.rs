@@ -61,7 +61,8 @@ pub struct Held<K> {
     pub products: Vec<ProductKey>,
 }
 
-/// Releases the stock of locks and orders whose time is over. Idempotent.
+/// Releases the stock of locks and orders whose time is over, and forgets orders that nobody has claimed for long.
+/// Idempotent.
 #[derive(Clone, Debug, Default)]
 pub struct ReleaseStock {
     /// The locks.
@@ -242,7 +243,11 @@ pub(super) fn release_expired(
     for held in &command.orders {
         let key = OrderKey { order: held.holder };
         let Some(row) = rows.get::<Orders>(&key).cloned() else { continue };
-        if row.holds_stock && row.pay_deadline.saturating_add(GRACE) <= now {
+        let is_garbage =
+            row.nonce.is_none() && row.pay_deadline.saturating_add(Orders::UNCLAIMED_KEPT) <= now;
+        if !row.holds_stock && is_garbage {
+            rows.delete::<Orders>(&key);
+        } else if row.holds_stock && row.pay_deadline.saturating_add(GRACE) <= now {
             release_from(rows, &row);
             rows.update::<Orders>(&key, OrderRow { holds_stock: false, ..row });
         }

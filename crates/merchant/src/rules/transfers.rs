@@ -145,9 +145,9 @@ pub(super) fn record(rows: &mut WorkingSet, command: &RecordWires) -> Result<Out
     for order in orders {
         let key = OrderKey { order };
         let Some(row) = rows.get::<Orders>(&key).cloned() else { continue };
-        if !row.wired && row.paid.is_some() && is_wired(rows, order) {
-            rows.update::<Orders>(&key, OrderRow { wired: true, ..row });
-        }
+        let wired = row.wired || (row.paid.is_some() && is_wired(rows, order));
+        // In any case: whoever books another transfer of the order at the same time decides again.
+        rows.update::<Orders>(&key, OrderRow { wired, ..row });
     }
     Ok(Outcome::Done)
 }

@@ -10,7 +10,7 @@ use crate::common::{Backend, free, is_error, shop};
 use crate::exchange::{Coin, Exchange};
 
 /// What a receiver of web hooks got: headers and body.
-type Got = Arc<Mutex<Vec<(String, Value)>>>;
+pub type Got = Arc<Mutex<Vec<(String, Value)>>>;
 
 struct Receiver {
     got: Got,
@@ -31,7 +31,8 @@ impl Handler for Receiver {
     }
 }
 
-async fn receiver(failures: usize) -> (String, Got, Drain) {
+/// A receiver of web hooks: its URL, and what it got.
+pub async fn receiver(failures: usize) -> (String, Got, Drain) {
     let got = Got::default();
     let listen = Listen::Tcp { host: Some("127.0.0.1".to_owned()), port: 0, share_port: false };
     let server = Server::bind(listen).await.unwrap();
@@ -42,7 +43,7 @@ async fn receiver(failures: usize) -> (String, Got, Drain) {
     (url, got, drain)
 }
 
-async fn wait_for(got: &Got, count: usize) {
+pub async fn wait_for(got: &Got, count: usize) {
     for _ in 0..600 {
         if got.lock().unwrap().len() >= count {
             return;

@@ -1,12 +1,15 @@
 //! Payments with coins: every answer of an exchange, and what the wallet gets to hear.
 
-use batzen_crypto::{EddsaPrivateKey, HashCode};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
+use batzen_protocol::api::exchange::SignKey;
 use batzen_protocol::api::merchant::ContractAuditor;
-use batzen_protocol::signatures::SignedMessage;
+use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::common::{Backend, Claimed, is_error, shop};
 use crate::exchange::{Coin, Exchange};
+use crate::extras::{receiver, wait_for};
 
 /// A claimed order of KUDOS:10.
 async fn offer(backend: &Backend) -> (String, Claimed) {
@@ -168,4 +171,54 @@ async fn an_auditor_vouches_for_an_exchange() {
         backend.end().await;
     }
     exchange.end();
+}
+
+#[tokio::test]
+async fn auditors_see_a_sample_of_confirmations() {
+    let (hook, got, drain) = receiver(0).await;
+    let url = hook.strip_suffix("hook").unwrap().to_owned();
+    let exchange = Exchange::with_auditors(EddsaPrivateKey::generate(), |_| {
+        let auditor_pub = EddsaPrivateKey::generate().public_key();
+        vec![json!({
+            "auditor_pub": auditor_pub, "auditor_url": url, "auditor_name": "a", "denomination_keys": [],
+        })]
+    })
+    .await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let (id, claimed) = offer(&backend).await;
+    // One of sixteen: that none of 200 is seen happens once in 400,000 runs.
+    let coins: Vec<Coin> = (0..200).map(|_| Coin::new("KUDOS:0.07")).collect();
+    let all: Vec<&Coin> = coins.iter().collect();
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
+    wait_for(&got, 1).await;
+    let (_, seen) = got.lock().unwrap()[0].clone();
+    let message = ExchangeConfirmDeposit {
+        h_contract_terms: claimed.h_contract,
+        h_wire: read(&seen["h_wire"]),
+        h_policy: read(&seen["h_policy"]),
+        exchange_timestamp: read(&seen["exchange_timestamp"]),
+        wire_deadline: read(&seen["wire_deadline"]),
+        refund_deadline: read(&seen["refund_deadline"]),
+        amount_without_fee: "KUDOS:0.06".parse().unwrap(),
+        coin_pub: read(&seen["coin_pub"]),
+        merchant_pub: claimed.merchant_pub,
+    };
+    let exchange_pub: EddsaPublicKey = read(&seen["exchange_pub"]);
+    assert!(message.verify(&exchange_pub, &read(&seen["exchange_sig"])));
+    let master_pub: EddsaPublicKey = read(&seen["master_pub"]);
+    let signkey = SignKey {
+        key: exchange_pub,
+        stamp_start: read(&seen["ep_start"]),
+        stamp_expire: read(&seen["ep_expire"]),
+        stamp_end: read(&seen["ep_end"]),
+        master_sig: read(&seen["master_sig"]),
+    };
+    assert!(signkey.validity().verify(&master_pub, &signkey.master_sig));
+    drain.trigger();
+    backend.end().await;
+    exchange.end();
+}
+
+fn read<T: DeserializeOwned>(value: &Value) -> T {
+    serde_json::from_value(value.clone()).unwrap()
 }

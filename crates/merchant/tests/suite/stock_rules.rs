@@ -20,6 +20,8 @@ use batzen_tables::merchant::{
 use proptest::prelude::*;
 
 const SHOP: &str = "shop";
+const KEPT_S: u64 = Orders::UNCLAIMED_KEPT.as_micros() / 1_000_000;
+const GRACE_S: u64 = GRACE.as_micros() / 1_000_000;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -49,6 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..5_u8).prop_map(|id| Step::Pay { id }),
         1 => (0..5_u8, any::<bool>()).prop_map(|(id, force)| Step::DeleteOrder { id, force }),
         2 => (0..60_u64).prop_map(|seconds| Step::Wait { seconds }),
+        1 => Just(Step::Wait { seconds: KEPT_S }),
         2 => Just(Step::Release),
     ]
 }
@@ -277,8 +280,10 @@ impl Model {
             }
             Step::Release => {
                 self.locks.retain(|_, (_, until)| *until > self.now);
+                let now = self.now;
+                self.orders.retain(|_, order| order.holds || order.is_claimed || order.until + KEPT_S > now);
                 for order in self.orders.values_mut() {
-                    order.holds &= order.is_paid || order.until + GRACE.as_micros() / 1_000_000 > self.now;
+                    order.holds &= order.until + GRACE_S > now;
                 }
                 Ok(())
             }
