@@ -4,6 +4,7 @@ mod actions;
 mod people;
 mod purchases;
 mod run;
+mod tips;
 
 pub use people::PeerRequest;
 pub use purchases::PurchaseOffer;

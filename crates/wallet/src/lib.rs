@@ -24,6 +24,7 @@ pub use core::purchase::PurchaseReceipt;
 pub use core::purse::lookup::PeerPayment;
 pub use core::purse::{Direction, PurseReceipt};
 pub use core::refund::RefundPermission;
+pub use core::tip::{TipOffer, TipUri};
 pub use core::views::{Balance, ExchangeBalance, History, HistoryTotal, Left, Status, Transaction};
 pub use driver::{
     Clock, ManualWithdrawal, PeerRequest, PendingOperation, PurchaseOffer, RunReport, RunUntil, SystemClock,

@@ -31,13 +31,14 @@ fn check_snapshot(name: &str, actual: &str) {
 
 #[test]
 fn help_texts() {
-    let commands: [&[&str]; 28] = [
+    let commands: [&[&str]; 29] = [
         &[],
         &["withdraw"],
         &["accept"],
         &["pay"],
         &["refund"],
         &["abort"],
+        &["tip"],
         &["send"],
         &["request"],
         &["decline"],

@@ -46,6 +46,11 @@ pub enum CoinSource {
         /// The coin that was melted.
         old_coin_pub: EddsaPublicKey,
     },
+    /// Withdrawn by a merchant from its own reserve.
+    Tip {
+        /// The tip operation.
+        operation: OpId,
+    },
 }
 
 impl CoinSource {
@@ -53,7 +58,9 @@ impl CoinSource {
     #[must_use]
     pub const fn operation(&self) -> OpId {
         match self {
-            Self::Withdrawal { operation, .. } | Self::Refresh { operation, .. } => *operation,
+            Self::Withdrawal { operation, .. }
+            | Self::Refresh { operation, .. }
+            | Self::Tip { operation } => *operation,
         }
     }
 }

@@ -104,12 +104,12 @@ pub enum CoreError {
     TermsNotAccepted(String),
     /// Not enough money.
     #[error(
-        "not enough money: {needed} needed, {available} available at one exchange; withdraw more, or finish what is pending with `batzen wallet run`"
+        "not enough money: {needed} needed, {available} available; withdraw more, or finish what is pending with `batzen wallet run`"
     )]
     InsufficientFunds {
         /// The amount needed, with the fees as far as they are known.
         needed: Amount,
-        /// The largest amount available at one exchange.
+        /// The largest amount available for it: purchases take coins of several exchanges, other payments of one.
         available: Amount,
     },
     /// The amount is too small for the coins this exchange issues.

@@ -12,7 +12,7 @@ use super::http::{HttpRequest, HttpResponse};
 use super::purchase::{pay as purchase, refunds};
 use super::purse::{income, payment as purse_payment};
 use super::state::{Change, Draft, OpId, OpKind, WalletOperation, WalletState};
-use super::{CoreError, payment, recoup, refresh, refund, withdraw};
+use super::{CoreError, payment, recoup, refresh, refund, tip, withdraw};
 
 /// The next step of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +51,9 @@ pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next, CoreErr
         OpKind::Refresh(record) => refresh::next(state, operation, record)?,
         OpKind::Recoup(record) => recoup::next(state, operation, record)?,
         OpKind::Refund(record) => refund::next(state, operation, record)?,
-        OpKind::Purchase(record) => purchase::next(state, operation, record)?,
+        OpKind::Purchase(record) => purchase::next(state, record)?,
         OpKind::PickUp(record) => refunds::next(state, operation, record, poll_ms)?,
+        OpKind::Tip(record) => tip::next(state, operation, record)?,
         OpKind::PursePayment(record) => purse_payment::next(state, operation, record, poll_ms)?,
         OpKind::PurseIncome(record) => income::next(state, operation, record, poll_ms)?,
     };
@@ -116,6 +117,7 @@ fn take_in(
         OpKind::Refund(record) => refund::receive(&mut step, *record, response)?,
         OpKind::Purchase(record) => purchase::receive(&mut step, *record, request, response)?,
         OpKind::PickUp(record) => refunds::receive(&mut step, *record, response)?,
+        OpKind::Tip(record) => tip::receive(&mut step, *record, response)?,
         OpKind::PursePayment(record) => purse_payment::receive(&mut step, *record, response)?,
         OpKind::PurseIncome(record) => income::receive(&mut step, *record, response)?,
     }

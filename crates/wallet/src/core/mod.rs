@@ -28,6 +28,7 @@ pub mod refresh;
 pub mod refund;
 pub mod select;
 pub mod state;
+pub mod tip;
 pub mod url;
 pub mod views;
 pub mod withdraw;

@@ -8,7 +8,7 @@ mod record;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
-use batzen_protocol::{Amount, Duration, ErrorCode, Money, PaytoUri, Timestamp};
+use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Money, PaytoUri, Timestamp};
 
 use super::coin::{Coin, CoinStatus};
 use super::exchange::Exchange;
@@ -57,18 +57,21 @@ pub fn preview(
     let exchange = state.exchange(base_url)?;
     let have = candidates(state, exchange, now)?;
     let target = Target { amount: amount.money_in(exchange.currency)?, max_fee, max_coins: MAX_COINS };
-    choose(state, exchange, &have, target, now)
+    choose(state, exchange.currency, &have, target, now)
 }
 
+/// Selects the cheapest of these coins, which may be of several exchanges.
 pub(super) fn choose(
     state: &WalletState,
-    exchange: &Exchange,
+    currency: Currency,
     have: &[Candidate],
     target: Target,
     now: Timestamp,
 ) -> Result<PaymentPlan, CoreError> {
     let change_cost = |coin_pub: &EddsaPublicKey, change: Money| {
-        state.coin(coin_pub).map_or(change, |coin| refresh::cost_of_change(exchange, coin, change, now))
+        let coin = state.coin(coin_pub);
+        let priced = coin.and_then(|coin| Ok((coin, state.exchange(&coin.exchange)?)));
+        priced.map_or(change, |(coin, exchange)| refresh::cost_of_change(exchange, coin, change, now))
     };
     if let Some(plan) = select_coins(have, target, &change_cost)? {
         return Ok(plan);
@@ -79,8 +82,8 @@ pub(super) fn choose(
         return Err(CoreError::TooManyCoins { max: target.max_coins });
     }
     Err(CoreError::InsufficientFunds {
-        needed: exchange.amount(target.amount),
-        available: exchange.amount(available),
+        needed: target.amount.of(currency),
+        available: available.of(currency),
     })
 }
 
@@ -567,7 +570,7 @@ fn replace(
         max_fee: payment.max_fee.checked_sub(fees).unwrap_or(Money::ZERO),
         max_coins: MAX_COINS - payment.coins.len(),
     };
-    match choose(step.draft.base(), &exchange, &have, target, step.now) {
+    match choose(step.draft.base(), exchange.currency, &have, target, step.now) {
         Ok(plan) => {
             payment.take(step.draft.allocate(&plan, step.entropy)?);
             step.proceed(OpKind::Payment(Box::new(payment)));

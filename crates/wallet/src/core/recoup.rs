@@ -68,13 +68,22 @@ pub struct Recoup {
 
 /// Begins the recoups that are due.
 pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp) -> Result<(), CoreError> {
-    let mut due = Vec::new();
+    let (mut due, mut lost) = (Vec::new(), Vec::new());
     for coin in draft.coins() {
         let wanted = !coin.remaining.is_zero() && matches!(coin.status, CoinStatus::Fresh | CoinStatus::Used);
         let denom = draft.exchange(&coin.exchange).and_then(|exchange| exchange.denom(&coin.h_denom_pub));
-        if wanted && denom.is_ok_and(|denom| denom.revoked && now <= denom.stamp_expire_deposit) {
+        if !wanted || !denom.is_ok_and(|denom| denom.revoked && now <= denom.stamp_expire_deposit) {
+            continue;
+        }
+        // The money would go to the merchant, into whose reserve the exchange pays it back.
+        if matches!(coin.source, CoinSource::Tip { .. }) {
+            lost.push(coin.coin_pub);
+        } else {
             due.push((coin.coin_pub, coin.remaining, coin.exchange.clone()));
         }
+    }
+    for coin_pub in lost {
+        draft.coin_mut(&coin_pub)?.status = CoinStatus::Lost;
     }
     due.retain(|(coin_pub, ..)| !refresh::is_busy(draft, coin_pub));
     for (coin_pub, amount, exchange) in due {
@@ -120,6 +129,7 @@ pub(crate) fn next(
                 WalletCoinRecoup { h_denom_pub: coin.h_denom_pub, coin_blind: coin.blinding.clone() };
             ("recoup", message.sign(&coin.coin_priv))
         }
+        CoinSource::Tip { .. } => return Err(of_tip(operation)),
         CoinSource::Refresh { .. } => {
             let message =
                 WalletCoinRecoupRefresh { h_denom_pub: coin.h_denom_pub, coin_blind: coin.blinding.clone() };
@@ -166,6 +176,7 @@ pub(crate) fn receive(
                     step.proceed(OpKind::Recoup(Box::new(record)));
                     return Ok(());
                 }
+                CoinSource::Tip { .. } => return Err(of_tip(&step.operation)),
                 CoinSource::Refresh { old_coin_pub, .. } => {
                     let answer: RecoupRefreshResponse = response.json("paying back a coin")?;
                     if answer.old_coin_pub != old_coin_pub {
@@ -284,6 +295,11 @@ fn reserve_priv(operation: &WalletOperation) -> Result<&EddsaPrivateKey, CoreErr
         OpKind::Withdrawal(withdrawal) => Ok(&withdrawal.reserve_priv),
         _ => Err(CoreError::Inconsistent(format!("operation {} is no withdrawal", operation.id))),
     }
+}
+
+/// Coins of tips are never recouped.
+fn of_tip(operation: &WalletOperation) -> CoreError {
+    CoreError::Inconsistent(format!("operation {} recoups a tip", operation.id))
 }
 
 fn wrong_owner() -> CoreError {

@@ -295,7 +295,7 @@ pub(crate) fn is_busy(draft: &Draft<'_>, coin_pub: &EddsaPublicKey) -> bool {
             OpKind::Payment(payment) => payment.coins.iter().any(|coin| coin.coin_pub == *coin_pub),
             OpKind::Purchase(purchase) => purchase.unsettled().any(|part| part.coin_pub == *coin_pub),
             OpKind::PursePayment(payment) => payment.holds(coin_pub),
-            OpKind::PurseIncome(_) | OpKind::PickUp(_) => false,
+            OpKind::PurseIncome(_) | OpKind::PickUp(_) | OpKind::Tip(_) => false,
             OpKind::Refresh(refresh) => refresh.old_coin_pub == *coin_pub,
             OpKind::Recoup(recoup) => recoup.coin_pub == *coin_pub,
             OpKind::Refund(refund) => refund.items.iter().any(|item| item.coin_pub == *coin_pub),

@@ -21,6 +21,7 @@ use super::recoup::Recoup;
 use super::refresh::Refresh;
 use super::refund::Refund;
 use super::select::{Contribution, PaymentPlan};
+use super::tip::Tip;
 use super::withdraw::Withdrawal;
 use super::{CoreError, Entropy};
 
@@ -67,6 +68,8 @@ pub enum OpKind {
     Purchase(Box<Purchase>),
     /// What a merchant refunds of a purchase, picked up at the merchant.
     PickUp(Box<PickUp>),
+    /// A merchant's money to coins.
+    Tip(Box<Tip>),
     /// Coins into a purse: money sent to somebody, or a request paid.
     PursePayment(Box<PursePayment>),
     /// Money from a purse: sent by somebody, or requested.
@@ -84,6 +87,7 @@ impl OpKind {
             Self::Recoup(_) => "recoup",
             Self::Refund(_) => "refund",
             Self::PickUp(_) => "pick-up",
+            Self::Tip(_) => "tip",
             Self::PursePayment(record) => match record.direction {
                 Direction::Push => "send",
                 Direction::Pull => "pay-request",

@@ -6,6 +6,7 @@ mod wait;
 
 use std::collections::BTreeMap;
 
+use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use serde::Serialize;
 
@@ -17,8 +18,9 @@ use super::purchase::refunds::{self, PickUpStage};
 use super::purchase::{PurchaseStage, pay as purchase};
 use super::purse::{Direction, IncomeStage, PayStage};
 use super::refresh::{RefreshReason, RefreshStage, is_busy};
-use super::refund::RefundState;
+use super::refund::{RefundItem, RefundState};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
+use super::tip::TipStage;
 use super::withdraw::{Origin, PlanchetState, WithdrawStage};
 use super::{CoreError, purse};
 use effect::{effect, losses, signed, summary_row};
@@ -117,7 +119,7 @@ fn exchange_balance(
         };
         *sum = sum.checked_add(coin.remaining)?;
     }
-    for operation in state.open_operations().filter(|operation| operation.exchange == exchange.base_url) {
+    for operation in state.open_operations() {
         let comes =
             !matches!(operation.kind, OpKind::Payment(_) | OpKind::Purchase(_) | OpKind::PursePayment(_));
         let sum = match (operation.dispute, comes) {
@@ -125,7 +127,7 @@ fn exchange_balance(
             (None, true) => &mut incoming,
             (None, false) => &mut outgoing,
         };
-        *sum = sum.checked_add(held(exchange, operation)?)?;
+        *sum = sum.checked_add(held(state, exchange, operation)?)?;
     }
     Ok(ExchangeBalance {
         exchange: exchange.base_url.clone(),
@@ -160,16 +162,31 @@ fn place_of(draft: &Draft<'_>, coin: &Coin, denom: &Denom, now: Timestamp) -> Pl
     }
 }
 
-/// The amount that an open operation holds outside the wallet's coins.
-fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreError> {
+/// The amount of this exchange that an open operation holds outside the wallet's coins.
+fn held(state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreError> {
+    let is_here =
+        |coin_pub: &EddsaPublicKey| state.coin(coin_pub).is_ok_and(|coin| coin.exchange == exchange.base_url);
     match &operation.kind {
+        // Coins of several exchanges.
+        OpKind::Purchase(record) => {
+            let parts = record.unsettled().filter(|part| is_here(&part.coin_pub));
+            Ok(Money::checked_sum(parts.map(|part| part.amount))?)
+        }
+        OpKind::Refund(record) => {
+            let mut sum = Money::ZERO;
+            let is_open = |item: &&RefundItem| item.progress == RefundState::Open && is_here(&item.coin_pub);
+            for item in record.items.iter().filter(is_open) {
+                sum = sum.checked_add(item.amount.checked_sub(item.fee_refund)?)?;
+            }
+            Ok(sum)
+        }
+        _ if operation.exchange != exchange.base_url => Ok(Money::ZERO),
         OpKind::Withdrawal(record) => {
             let (open, _) = record.totals(exchange, &[PlanchetState::Open])?;
             let expected = record.amount.checked_add(record.recouped)?;
             Ok(if record.planchets.is_empty() { expected } else { open.checked_add(record.unplanned)? })
         }
         OpKind::Payment(record) => Ok(record.totals()?.0),
-        OpKind::Purchase(record) => Ok(Money::checked_sum(record.unsettled().map(|part| part.amount))?),
         OpKind::PursePayment(record) => Ok(record.totals()?.0),
         OpKind::PurseIncome(record) => Ok(record.expected()),
         // Nothing of it counts as spent before the exchange has confirmed it.
@@ -177,13 +194,7 @@ fn held(exchange: &Exchange, operation: &WalletOperation) -> Result<Money, CoreE
         OpKind::Refresh(record) => record.value(),
         OpKind::Recoup(record) => Ok(record.amount),
         OpKind::PickUp(_) => Ok(Money::ZERO),
-        OpKind::Refund(record) => {
-            let mut sum = Money::ZERO;
-            for item in record.items.iter().filter(|item| item.progress == RefundState::Open) {
-                sum = sum.checked_add(item.amount.checked_sub(item.fee_refund)?)?;
-            }
-            Ok(sum)
-        }
+        OpKind::Tip(record) => record.value(),
     }
 }
 
@@ -205,7 +216,7 @@ pub struct Transaction {
     /// Number of the operation; `None` for a row that stands for no single operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<OpId>,
-    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup`, `refund`, `pick-up`, `send`, `receive`, `request` or
+    /// `withdrawal`, `payment`, `deposit`, `refresh`, `recoup`, `refund`, `pick-up`, `tip`, `send`, `receive`, `request` or
     /// `pay-request`; without number `refreshes`, `expired` or `spent-elsewhere`.
     #[serde(rename = "type")]
     pub kind: &'static str,
@@ -548,6 +559,18 @@ pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<T
                 }
                 line.message = Some(failures.join("; "));
             }
+        }
+        OpKind::Tip(record) => {
+            line.amount = exchange.amount(record.amount);
+            line.fees = exchange.amount(record.fees);
+            line.coins = record.denoms.len();
+            line.merchant = Some(record.merchant_base_url.clone());
+            let fees = describe_fees(&[("withdrawal", line.fees)]);
+            line.description = format!("Tip of {}: {}, {fees}", record.merchant_base_url, line.amount);
+            if record.stage == TipStage::Failed {
+                line.status = Status::Failed;
+            }
+            line.message = line.message.or_else(|| record.reason.clone());
         }
         OpKind::PickUp(record) => {
             line.description = match &state.operation(record.purchase)?.kind {

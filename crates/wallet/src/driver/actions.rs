@@ -15,7 +15,7 @@ use crate::core::refund::{self, RefundPermission};
 use crate::core::state::OpKind;
 use crate::core::url::normalise_base_url;
 use crate::core::withdraw::{self, BankLogin, BankOperation, Origin};
-use crate::core::{Change, CoreError, OpId};
+use crate::core::{Change, CoreError, OpId, tip};
 
 impl Wallet {
     /// Adds or updates an exchange: fetches and verifies everything it publishes.
@@ -347,6 +347,7 @@ impl Wallet {
                 OpKind::Withdrawal(_) => withdraw::cancel(state, id, now)?,
                 OpKind::Purchase(_) => pay::cancel(state, id, now)?,
                 OpKind::PickUp(_) | OpKind::Refund(_) => refunds::cancel(state, id, now)?,
+                OpKind::Tip(_) => tip::cancel(state, id, now)?,
                 OpKind::PursePayment(_) => purse_payment::cancel(state, id)?,
                 OpKind::PurseIncome(_) => income::cancel(state, id)?,
                 _ => payment::cancel(state, id, now)?,

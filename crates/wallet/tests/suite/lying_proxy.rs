@@ -413,7 +413,7 @@ fn check(world: &World, wallet: &Wallet) {
                 OpKind::Refund(record) => record.items.iter().any(|item| item.coin_pub == coin_pub),
                 OpKind::PursePayment(record) => record.coins.iter().any(|part| part.coin_pub == coin_pub),
                 OpKind::Purchase(record) => record.spent().any(|part| part.coin_pub == coin_pub),
-                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) => false,
+                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) | OpKind::Tip(_) => false,
             })
         };
         // The protocol does not sign the answer to a recoup-refresh, and provides no history of the old coin.
@@ -424,7 +424,7 @@ fn check(world: &World, wallet: &Wallet) {
                     CoinSource::Refresh { old_coin_pub, .. } => {
                         [record.coin_pub, old_coin_pub].contains(&coin_pub)
                     }
-                    CoinSource::Withdrawal { .. } => false,
+                    CoinSource::Withdrawal { .. } | CoinSource::Tip { .. } => false,
                 },
                 _ => false,
             })

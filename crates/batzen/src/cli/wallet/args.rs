@@ -67,6 +67,13 @@ The money comes back to the coins that paid, and `batzen wallet run` refreshes t
         #[arg(value_name = "URI|ID")]
         purchase: String,
     },
+    /// Pick up a tip of a shop: shows what a taler://tip link gives, asks, and fetches the coins
+    #[command(after_help = "Example:
+  batzen wallet tip taler://tip/shop.example/TIP")]
+    Tip {
+        /// The taler://tip or taler+http://tip URI
+        uri: String,
+    },
     /// Give up a purchase that cannot be paid: the shop gives back what it has deposited
     #[command(after_help = "Examples:
   batzen wallet abort 12

@@ -8,7 +8,7 @@ use batzen_wallet::core::purchase::order::PayUri;
 use batzen_wallet::core::purchase::refunds;
 use batzen_wallet::core::purse::lookup::PeerUri;
 use batzen_wallet::core::url::normalise_base_url;
-use batzen_wallet::{Amount, DepositAmount};
+use batzen_wallet::{Amount, DepositAmount, TipUri};
 
 /// An argument that cannot be used.
 #[derive(Debug)]
@@ -33,6 +33,7 @@ const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
 const WITHDRAW_URI: &str = "taler://withdraw/bank.example/taler-bank-integration/OPERATION";
 const PEER_URI: &str = "taler://pay-push/exchange.example/KEY";
 const REFUND_URI: &str = "taler://refund/shop.example/ORDER/";
+const TIP_URI: &str = "taler://tip/shop.example/TIP";
 const PAY_URI: &str = "taler://pay/shop.example/ORDER/";
 const EXCHANGE: &str = "https://exchange.example/";
 const BANK: &str = "https://bank.example/";
@@ -99,6 +100,16 @@ pub fn pay_uri(text: &str) -> Result<(), InputError> {
         expected: "a taler://pay URI",
         reason: reason(&error),
         example: PAY_URI,
+    })
+}
+
+/// A `taler://tip` URI.
+pub fn tip_uri(text: &str) -> Result<TipUri, InputError> {
+    TipUri::parse(text).map_err(|error| InputError {
+        given: text.to_owned(),
+        expected: "a taler://tip URI",
+        reason: reason(&error),
+        example: TIP_URI,
     })
 }
 
@@ -181,6 +192,7 @@ mod tests {
             peer_uri(WITHDRAW_URI).unwrap_err(),
             pay_uri(PEER_URI).unwrap_err(),
             pay_uri("taler://pay/shop.example/ORDER").unwrap_err(),
+            tip_uri(PAY_URI).unwrap_err(),
             purchase("chair").err().unwrap(),
             purchase(PAY_URI).err().unwrap(),
             exchange_url("ftp://exchange.example/").unwrap_err(),
@@ -202,6 +214,7 @@ mod tests {
         withdraw_uri(WITHDRAW_URI).unwrap();
         accept_uri(WITHDRAW_URI).unwrap();
         pay_uri(PAY_URI).unwrap();
+        tip_uri(TIP_URI).unwrap();
         assert!(matches!(purchase(REFUND_URI), Ok(PurchaseName::Uri(_))));
         assert!(matches!(purchase("12"), Ok(PurchaseName::Id(12))));
         let key = batzen_crypto::EcdhePrivateKey::generate();

@@ -13,6 +13,7 @@ mod people;
 mod purchases;
 mod reports;
 mod table;
+mod tips;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -64,6 +65,7 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
         WalletCommand::Pay(command) => purchases::pay(&create(path)?, command, args.yes, output).await,
         WalletCommand::Refund { purchase } => purchases::refund(&open(path)?, purchase, output).await,
         WalletCommand::Abort { id } => purchases::abort(&open(path)?, *id, output).await,
+        WalletCommand::Tip { uri } => tips::tip(&create(path)?, uri, args.yes, output).await,
         WalletCommand::Send(command) => people::send(&open(path)?, command, args.yes, output).await,
         WalletCommand::Request(command) => people::request(&create(path)?, command, args.yes, output).await,
         WalletCommand::Decline { uri } => people::decline(&create(path)?, uri, output).await,
@@ -100,6 +102,9 @@ fn check_inputs(command: &WalletCommand) -> Result<(), InputError> {
         WalletCommand::Pay(args) => inputs::pay_uri(&args.uri)?,
         WalletCommand::Refund { purchase } => {
             inputs::purchase(purchase)?;
+        }
+        WalletCommand::Tip { uri } => {
+            inputs::tip_uri(uri)?;
         }
         WalletCommand::Decline { uri } => inputs::peer_uri(uri)?,
         WalletCommand::Deposit(args) => {

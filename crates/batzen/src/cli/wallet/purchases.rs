@@ -15,21 +15,22 @@ use super::output::{Output, date};
 fn describe(wallet: &Wallet, offer: &PurchaseOffer, output: &Output) -> anyhow::Result<String> {
     let terms = offer.terms();
     let now = wallet.now();
-    let (fees, change_cost) = wallet
-        .with_state(|state| {
-            let plan = fees::preview(state, terms, now)?;
-            let exchange = state.exchange(&plan.exchange)?;
-            Ok((exchange.amount(plan.fees), exchange.amount(plan.coins.change_cost)))
-        })
-        .map_err(WalletError::Core)?;
+    let plan = wallet.with_state(|state| fees::preview(state, terms, now)).map_err(WalletError::Core)?;
+    let currency = terms.amount.currency;
     let mut text = format!(
         "{} ({}) asks for {}: {}\nOn top {}.",
         output.bold(&terms.merchant_name),
         terms.merchant_base_url,
         output.bold(terms.amount),
         terms.summary,
-        describe_fees(&[("payment", fees), ("change", change_cost)])
+        describe_fees(&[
+            ("payment", plan.fees.of(currency)),
+            ("change", plan.coins.change_cost.of(currency))
+        ])
     );
+    if plan.exchanges.len() > 1 {
+        text.push_str(&format!(" The coins are of {}.", plan.exchanges.join(" and ")));
+    }
     if terms.min_age > 0 {
         text.push_str(&format!(" Only for people of {} or more.", terms.min_age));
     }

@@ -155,7 +155,7 @@ impl Known {
         let mut known = Self::default();
         for operation in draft.operations() {
             match &operation.kind {
-                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) => {}
+                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) | OpKind::Tip(_) => {}
                 OpKind::PursePayment(payment) => {
                     let listed = known.purses.entry(payment.purse_pub).or_default();
                     for part in payment.coins.iter().filter(|part| part.coin_pub == coin_pub) {
@@ -659,6 +659,8 @@ pub(crate) fn accept(
                 let reserve_priv = withdrawal.reserve_priv.clone();
                 withdraw::start_from_recoup(step, &reserve_priv, *amount)?;
             }
+            // The recoup paid into the merchant's reserve.
+            CoinSource::Tip { .. } => {}
             CoinSource::Refresh { old_coin_pub, .. } => {
                 // If a copy of this wallet has it already, the exchange proves that when it is melted.
                 if step.draft.credit_coin(&old_coin_pub, *amount).is_ok() {

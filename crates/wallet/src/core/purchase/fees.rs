@@ -1,18 +1,23 @@
 //! Who bears the fees of a purchase: the contract's rule, and coins selected by it.
 //!
-//! The merchant bears deposit fees and the payer's share of the wire fee up to `max_fee`. The share is the
-//! wire fee above `max_wire_fee`, divided by `wire_fee_amortization`. The payer pays what exceeds that.
+//! The merchant bears deposit fees and the payer's share of the wire fees up to `max_fee`. The share is what
+//! the wire fees of all exchanges whose coins pay have above `max_wire_fee`, divided by
+//! `wire_fee_amortization`. The payer pays what exceeds that.
+
+use std::collections::BTreeSet;
 
 use batzen_protocol::{Money, Timestamp};
 
+use super::super::coin::CoinStatus;
 use super::super::exchange::Exchange;
 use super::super::payment::{candidates, choose};
-use super::super::select::{PaymentPlan, Target};
+use super::super::select::{Candidate, PaymentPlan, Target};
+use super::super::state::Draft;
 use super::super::{CoreError, WalletState};
 use super::contract::ContractTerms;
-use super::{MAX_COINS, bad};
+use super::{MAX_COINS, PurchaseCoin, bad};
 
-/// The payer's share of a wire fee, rounded down to the smallest unit.
+/// The payer's share of the wire fees, rounded down to the smallest unit.
 ///
 /// # Errors
 /// Cannot happen: a quotient is not larger than its dividend.
@@ -48,20 +53,24 @@ pub(super) fn saturating_sub(a: Money, b: Money) -> Money {
     a.checked_sub(b).unwrap_or(Money::ZERO)
 }
 
+/// Most exchanges whose coins pay for one purchase.
+pub const MAX_EXCHANGES: usize = 8;
+
 /// The coins for a purchase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PurchasePlan {
-    /// Base URL of the exchange whose coins pay.
-    pub exchange: String,
+    /// Base URLs of the exchanges whose coins pay, at least one.
+    pub exchanges: Vec<String>,
     /// The coins.
     pub coins: PaymentPlan,
-    /// The payer's share of the wire fee.
+    /// The payer's share of the wire fees.
     pub wire_fee_share: Money,
     /// What the payer pays above the price.
     pub fees: Money,
 }
 
-/// Selects the cheapest coins of one exchange for a contract, without recording anything.
+/// Selects coins for a contract, without recording anything: those of the fewest exchanges, because each has a
+/// wire fee, and among these the cheapest.
 ///
 /// # Errors
 /// [`CoreError::InsufficientFunds`] or [`CoreError::AgeNotProven`]; [`CoreError::BadInput`] if the merchant
@@ -71,23 +80,172 @@ pub fn preview(
     terms: &ContractTerms,
     now: Timestamp,
 ) -> Result<PurchasePlan, CoreError> {
-    let mut best: Option<(u128, PurchasePlan)> = None;
-    let mut failure = None;
-    for exchange in state.exchanges.values().filter(|exchange| terms.accepts(exchange)) {
-        match of_exchange(state, exchange, terms, now) {
-            Ok(plan) => {
-                let cost = plan.coins.total.units() + plan.coins.change_cost.units();
-                if best.as_ref().is_none_or(|(other, _)| cost < *other) {
-                    best = Some((cost, plan));
-                }
-            }
-            Err(error) => failure = Some(error),
+    select(&Draft::new(state), terms, &[], now)
+}
+
+/// Selects coins that complete those which stay in a purchase.
+pub(super) fn select(
+    draft: &Draft<'_>,
+    terms: &ContractTerms,
+    kept: &[PurchaseCoin],
+    now: Timestamp,
+) -> Result<PurchasePlan, CoreError> {
+    let accepted: Vec<&Exchange> =
+        draft.base().exchanges.values().filter(|exchange| terms.accepts(exchange)).collect();
+    let first = accepted.first().ok_or_else(|| not_accepted(terms))?;
+    if terms.amount.is_zero() {
+        let none = Money::ZERO;
+        let coins = PaymentPlan { contributions: Vec::new(), total: none, fees: none, change_cost: none };
+        let exchanges = vec![first.base_url.clone()];
+        return Ok(PurchasePlan { exchanges, coins, wire_fee_share: none, fees: none });
+    }
+    let mut choice = Choice::new(draft, terms, kept, now)?;
+    let mut unpaid = None;
+    for exchange in &accepted {
+        match exchange.wire_fee_of(&terms.wire_method, now) {
+            Some(fee) => choice.add(exchange, fee.money_in(exchange.currency)?)?,
+            None => unpaid = Some(exchange),
         }
     }
-    match (best, failure) {
-        (Some((_, plan)), _) => Ok(plan),
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(not_accepted(terms)),
+    if let Some(exchange) = unpaid
+        && (choice.sources.is_empty() || choice.holds(exchange))
+    {
+        return Err(bad(
+            "the shop's contract",
+            format!("{} does not pay to {:?} accounts now", exchange.base_url, terms.wire_method),
+        ));
+    }
+    choice.cheapest()
+}
+
+/// Coins of an exchange that can pay.
+struct Source<'a> {
+    exchange: &'a Exchange,
+    wire_fee: Money,
+    /// The coins that can prove the age.
+    have: Vec<Candidate>,
+    /// All coins.
+    all: Vec<Candidate>,
+    /// What the coins are worth after their deposit fees.
+    worth: Money,
+    /// Coins of it stay in the purchase, so that its wire fee is due in any case.
+    is_kept: bool,
+}
+
+impl Source<'_> {
+    /// The coins of a person of sufficient age, or of any age.
+    fn coins(&self, any_age: bool) -> &[Candidate] {
+        if any_age { &self.all } else { &self.have }
+    }
+}
+
+/// The choice of the exchanges whose coins pay.
+struct Choice<'a, 'd> {
+    draft: &'d Draft<'a>,
+    terms: &'d ContractTerms,
+    now: Timestamp,
+    kept: (Money, Money),
+    kept_at: BTreeSet<&'d str>,
+    max_coins: usize,
+    sources: Vec<Source<'d>>,
+}
+
+impl<'a, 'd> Choice<'a, 'd> {
+    fn new(
+        draft: &'d Draft<'a>,
+        terms: &'d ContractTerms,
+        kept: &[PurchaseCoin],
+        now: Timestamp,
+    ) -> Result<Self, CoreError> {
+        let mut kept_at = BTreeSet::new();
+        for part in kept {
+            kept_at.insert(draft.coin(&part.coin_pub)?.exchange.as_str());
+        }
+        let total = Money::checked_sum(kept.iter().map(|part| part.amount))?;
+        let fees = Money::checked_sum(kept.iter().map(|part| part.fee_deposit))?;
+        let max_coins = MAX_COINS.saturating_sub(kept.len());
+        Ok(Self { draft, terms, now, kept: (total, fees), kept_at, max_coins, sources: Vec::new() })
+    }
+
+    fn holds(&self, exchange: &Exchange) -> bool {
+        self.kept_at.contains(exchange.base_url.as_str())
+    }
+
+    fn add(&mut self, exchange: &'d Exchange, wire_fee: Money) -> Result<(), CoreError> {
+        let (mut have, mut all) = (Vec::new(), Vec::new());
+        let mut worth = Money::ZERO;
+        for candidate in candidates(self.draft.base(), exchange, self.now)? {
+            let coin = self.draft.coin(&candidate.coin_pub)?;
+            if coin.status != CoinStatus::Fresh {
+                continue;
+            }
+            all.push(candidate);
+            if coin.can_attest(self.terms.min_age) {
+                have.push(candidate);
+                worth = worth.checked_add(saturating_sub(candidate.remaining, candidate.fee_deposit))?;
+            }
+        }
+        let is_kept = self.holds(exchange);
+        self.sources.push(Source { exchange, wire_fee, have, all, worth, is_kept });
+        Ok(())
+    }
+
+    /// The cheapest coins of the fewest exchanges.
+    fn cheapest(mut self) -> Result<PurchasePlan, CoreError> {
+        // Those with the most money come first; those of which coins stay are in every set.
+        self.sources.sort_by_key(|source| std::cmp::Reverse((source.is_kept, source.worth)));
+        self.sources.truncate(MAX_EXCHANGES.max(self.kept_at.len()));
+        match self.search(false)? {
+            Err(CoreError::InsufficientFunds { needed, available }) if self.search(true)?.is_ok() => {
+                Err(CoreError::AgeNotProven { min_age: self.terms.min_age, needed, available })
+            }
+            result => result,
+        }
+    }
+
+    /// Tries the sets of exchanges, smallest first. The inner error is that of the largest set.
+    fn search(&self, any_age: bool) -> Result<Result<PurchasePlan, CoreError>, CoreError> {
+        let kept = self.sources.iter().filter(|source| source.is_kept).count();
+        let others = self.sources.len() - kept;
+        let mut failure = not_accepted(self.terms);
+        for size in usize::from(kept == 0)..=others {
+            let mut best: Option<(u128, PurchasePlan)> = None;
+            for set in (0u32..1 << others).filter(|set| set.count_ones() as usize == size) {
+                let is_in = |place: usize| place < kept || set & (1 << (place - kept)) != 0;
+                let chosen = self.sources.iter().enumerate().filter(|(place, _)| is_in(*place));
+                let chosen: Vec<&Source<'d>> = chosen.map(|(_, source)| source).collect();
+                match self.of_set(&chosen, any_age) {
+                    Ok(plan) => {
+                        let cost = plan.coins.total.units() + plan.coins.change_cost.units();
+                        if best.as_ref().is_none_or(|(other, _)| cost < *other) {
+                            best = Some((cost, plan));
+                        }
+                    }
+                    Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
+                        failure = error
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some((_, plan)) = best {
+                return Ok(Ok(plan));
+            }
+        }
+        Ok(Err(failure))
+    }
+
+    fn of_set(&self, chosen: &[&Source<'d>], any_age: bool) -> Result<PurchasePlan, CoreError> {
+        let terms = self.terms;
+        let wire_fees = Money::checked_sum(chosen.iter().map(|source| source.wire_fee))?;
+        let share = wire_fee_share(wire_fees, terms.max_wire_fee.money, terms.wire_fee_amortization)?;
+        let amount = terms.amount.money;
+        let target = target(amount, terms.max_fee.money, share, self.kept, self.max_coins)?;
+        let have: Vec<Candidate> =
+            chosen.iter().flat_map(|source| source.coins(any_age).iter().copied()).collect();
+        let coins = choose(self.draft.base(), terms.amount.currency, &have, target, self.now)?;
+        let fees = saturating_sub(coins.total.checked_add(self.kept.0)?, amount);
+        let exchanges = chosen.iter().map(|source| source.exchange.base_url.clone()).collect();
+        Ok(PurchasePlan { exchanges, coins, wire_fee_share: share, fees })
     }
 }
 
@@ -103,60 +261,12 @@ fn not_accepted(terms: &ContractTerms) -> CoreError {
     )
 }
 
-fn of_exchange(
-    state: &WalletState,
-    exchange: &Exchange,
-    terms: &ContractTerms,
-    now: Timestamp,
-) -> Result<PurchasePlan, CoreError> {
-    let amount = terms.amount.money_in(exchange.currency)?;
-    if amount.is_zero() {
-        let none = Money::ZERO;
-        let coins = PaymentPlan { contributions: Vec::new(), total: none, fees: none, change_cost: none };
-        return Ok(PurchasePlan {
-            exchange: exchange.base_url.clone(),
-            coins,
-            wire_fee_share: none,
-            fees: none,
-        });
-    }
-    let wire_fee = exchange.wire_fee_of(&terms.wire_method, now).ok_or_else(|| {
-        bad(
-            "the shop's contract",
-            format!("{} does not pay to {:?} accounts now", exchange.base_url, terms.wire_method),
-        )
-    })?;
-    let share = wire_fee_share(
-        wire_fee.money_in(exchange.currency)?,
-        terms.max_wire_fee.money,
-        terms.wire_fee_amortization,
-    )?;
-    let target = target(amount, terms.max_fee.money, share, (Money::ZERO, Money::ZERO), MAX_COINS)?;
-    let all = candidates(state, exchange, now)?;
-    let mut have = Vec::with_capacity(all.len());
-    for candidate in &all {
-        if state.coin(&candidate.coin_pub)?.can_attest(terms.min_age) {
-            have.push(*candidate);
-        }
-    }
-    let coins = match choose(state, exchange, &have, target, now) {
-        Err(CoreError::InsufficientFunds { needed, available })
-            if choose(state, exchange, &all, target, now).is_ok() =>
-        {
-            return Err(CoreError::AgeNotProven { min_age: terms.min_age, needed, available });
-        }
-        result => result?,
-    };
-    let fees = saturating_sub(coins.total, amount);
-    Ok(PurchasePlan { exchange: exchange.base_url.clone(), coins, wire_fee_share: share, fees })
-}
-
 #[cfg(test)]
 mod tests {
     use batzen_crypto::EddsaPublicKey;
     use proptest::prelude::*;
 
-    use super::super::super::select::{Candidate, select_coins};
+    use super::super::super::select::select_coins;
     use super::*;
 
     fn money(units: u128) -> Money {

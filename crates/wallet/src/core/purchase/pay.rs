@@ -12,18 +12,13 @@ use batzen_protocol::{Amount, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::coin::CoinStatus;
-use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::machine::Step;
-use super::super::payment::{candidates, choose};
 use super::super::proof::coin as coin_proof;
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy};
 use super::order::purchase_of;
-use super::{
-    COIN_MS, MAX_COINS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees,
-};
+use super::{COIN_MS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees};
 use super::{abort, refunds};
 
 /// Merchant: the exchange says that a coin has not enough value left.
@@ -80,6 +75,9 @@ pub fn start(
         receipt: None,
         reason: None,
     };
+    let exchange = plan.exchanges.first().cloned();
+    let exchange =
+        exchange.ok_or_else(|| CoreError::Inconsistent("a purchase has no exchange".to_owned()))?;
     let mut draft = Draft::new(state);
     record.take(draft.allocate(&plan.coins, entropy)?);
     let id = draft.next_id();
@@ -87,7 +85,7 @@ pub fn start(
         id,
         created: now,
         finished: None,
-        exchange: plan.exchange,
+        exchange,
         last_error: None,
         dispute: None,
         kind: OpKind::Purchase(Box::new(record)),
@@ -102,12 +100,12 @@ pub fn start(
 
 fn permission(
     state: &WalletState,
-    exchange: &Exchange,
     record: &Purchase,
     part: &PurchaseCoin,
 ) -> Result<CoinPermission, CoreError> {
     let terms = record.terms();
     let coin = state.coin(&part.coin_pub)?;
+    let exchange = state.exchange(&coin.exchange)?;
     let message = WalletCoinDeposit {
         h_contract_terms: terms.h_contract_terms,
         h_age_commitment: coin.signed_h_age()?,
@@ -142,11 +140,7 @@ fn permission(
     })
 }
 
-pub(crate) fn next(
-    state: &WalletState,
-    operation: &WalletOperation,
-    record: &Purchase,
-) -> Result<HttpRequest, CoreError> {
+pub(crate) fn next(state: &WalletState, record: &Purchase) -> Result<HttpRequest, CoreError> {
     if record.stage == PurchaseStage::Abort {
         return abort::next(state, record);
     }
@@ -155,8 +149,7 @@ pub(crate) fn next(
         coins: Vec<CoinPermission>,
         session_id: &'a str,
     }
-    let exchange = state.exchange(&operation.exchange)?;
-    let coins = record.spent().map(|part| permission(state, exchange, record, part));
+    let coins = record.spent().map(|part| permission(state, record, part));
     let body = Pay { coins: coins.collect::<Result<_, _>>()?, session_id: &record.session_id };
     let terms = record.terms();
     let url = format!("{}orders/{}/pay", terms.merchant_base_url, terms.order_id);
@@ -240,31 +233,19 @@ fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespons
     step.draft.credit_coin(&coin_pub, dropped.amount)?;
     coin_proof::accept(step, &coin_pub, &proof)?;
 
-    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
-    let mut have = Vec::new();
-    for candidate in candidates(step.draft.base(), &exchange, step.now)? {
-        let coin = step.draft.coin(&candidate.coin_pub)?;
-        if coin.status == CoinStatus::Fresh && coin.can_attest(record.terms().min_age) {
-            have.push(candidate);
-        }
-    }
-    let terms = record.terms();
-    let target = fees::target(
-        terms.amount.money,
-        terms.max_fee.money,
-        record.wire_fee_share,
-        record.totals()?,
-        MAX_COINS.saturating_sub(record.coins.len()),
-    )?;
-    match choose(step.draft.base(), &exchange, &have, target, step.now) {
+    let kept: Vec<PurchaseCoin> = record.spent().copied().collect();
+    match fees::select(&step.draft, record.terms(), &kept, step.now) {
         Ok(plan) => {
-            record.take(step.draft.allocate(&plan, step.entropy)?);
+            record.wire_fee_share = plan.wire_fee_share;
+            record.take(step.draft.allocate(&plan.coins, step.entropy)?);
             step.proceed(OpKind::Purchase(Box::new(record)));
             Ok(())
         }
-        Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
-            abort::begin(step, record, error.to_string())
-        }
+        Err(
+            error @ (CoreError::InsufficientFunds { .. }
+            | CoreError::TooManyCoins { .. }
+            | CoreError::AgeNotProven { .. }),
+        ) => abort::begin(step, record, error.to_string()),
         Err(error) => Err(error),
     }
 }
@@ -346,7 +327,7 @@ pub fn receipt(state: &WalletState, id: OpId) -> Result<PurchaseReceipt, CoreErr
     let exchange = state.exchange(&operation.exchange)?;
     Ok(PurchaseReceipt {
         operation: id,
-        exchange: operation.exchange.clone(),
+        exchanges: record.exchanges(state)?,
         total: exchange.amount(record.totals()?.0),
         fees: exchange.amount(fees_of(record)?),
         fulfillment_url: record.terms().fulfillment_url.clone(),

@@ -1,5 +1,7 @@
 //! The stored records of orders and purchases.
 
+use std::collections::BTreeSet;
+
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Amount, Money, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -8,7 +10,7 @@ use serde_json::Value;
 use super::super::CoreError;
 use super::super::encoding::text;
 use super::super::select::Contribution;
-use super::super::state::OpId;
+use super::super::state::{OpId, WalletState};
 use super::contract::ContractTerms;
 
 /// Identifies an order: the merchant's base URL and the order's number there.
@@ -91,7 +93,7 @@ pub struct Purchase {
     pub contract: SignedContract,
     /// The session to which the payment is bound; may be empty.
     pub session_id: String,
-    /// The payer's share of the exchange's wire fee, as it was when the coins were selected.
+    /// The payer's share of the exchanges' wire fees, as it was when the coins were selected.
     #[serde(with = "text")]
     pub wire_fee_share: Money,
     /// The coins, in the random order in which they are sent.
@@ -150,6 +152,18 @@ impl Purchase {
         Ok((total, fees))
     }
 
+    /// Base URLs of the exchanges whose coins pay.
+    ///
+    /// # Errors
+    /// Cannot happen in this wallet's records.
+    pub fn exchanges(&self, state: &WalletState) -> Result<Vec<String>, CoreError> {
+        let mut urls = BTreeSet::new();
+        for part in self.spent() {
+            urls.insert(state.coin(&part.coin_pub)?.exchange.clone());
+        }
+        Ok(urls.into_iter().collect())
+    }
+
     /// The proof of the merchant's obligations, without secrets.
     #[must_use]
     pub fn proof(&self) -> PurchaseProof {
@@ -188,8 +202,8 @@ pub struct PurchaseProof {
 pub struct PurchaseReceipt {
     /// Number of the operation.
     pub operation: OpId,
-    /// Base URL of the exchange whose coins paid.
-    pub exchange: String,
+    /// Base URLs of the exchanges whose coins paid.
+    pub exchanges: Vec<String>,
     /// The total that left the wallet.
     pub total: Amount,
     /// The fees in it that the merchant does not bear.

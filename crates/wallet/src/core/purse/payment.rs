@@ -54,9 +54,9 @@ pub fn preview(
     }
     let amount = amount.money_in(exchange.currency)?;
     let target = Target { amount, max_fee: Money::ZERO, max_coins: PURSE_COINS_MAX };
-    match choose(state, exchange, &have, target, now) {
+    match choose(state, exchange.currency, &have, target, now) {
         Err(CoreError::InsufficientFunds { needed, available })
-            if choose(state, exchange, &all, target, now).is_ok() =>
+            if choose(state, exchange.currency, &all, target, now).is_ok() =>
         {
             Err(CoreError::AgeNotProven { min_age, needed, available })
         }
@@ -604,7 +604,7 @@ fn replace(
         }
     }
     let target = Target { amount: record.terms.amount, max_fee: Money::ZERO, max_coins: PURSE_COINS_MAX };
-    match choose(step.draft.base(), &exchange, &have, target, step.now) {
+    match choose(step.draft.base(), exchange.currency, &have, target, step.now) {
         Ok(plan) => {
             record.take(step.draft.allocate(&plan, step.entropy)?);
             step.proceed(OpKind::PursePayment(Box::new(record)));

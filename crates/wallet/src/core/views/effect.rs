@@ -18,6 +18,7 @@ use super::super::recoup::RecoupStage;
 use super::super::refresh::RefreshStage;
 use super::super::refund::RefundState;
 use super::super::state::{Draft, OpKind, WalletOperation, WalletState};
+use super::super::tip::TipStage;
 use super::super::withdraw::PlanchetState;
 use super::super::{CoreError, payment};
 use super::{Place, Status, Transaction, place_of};
@@ -72,10 +73,12 @@ pub(super) fn effect(
             match state.coin(&record.coin_pub)?.source {
                 // A withdrawal from the reserve brings the money back.
                 CoinSource::Withdrawal { .. } => -units(record.amount.checked_add(record.missing)?),
-                CoinSource::Refresh { .. } => -units(record.missing),
+                CoinSource::Refresh { .. } | CoinSource::Tip { .. } => -units(record.missing),
             }
         }
         OpKind::Recoup(_) | OpKind::PickUp(_) => 0,
+        OpKind::Tip(record) if record.stage == TipStage::Failed => 0,
+        OpKind::Tip(record) => units(record.value()?),
         OpKind::Refund(record) => {
             let kept = record.items.iter().filter(|item| !matches!(item.progress, RefundState::Failed(_)));
             let mut sum = 0;
@@ -108,9 +111,10 @@ fn expected(
             coin.latest = coin.latest.max(operation.finished.unwrap_or(operation.created));
         }
     };
-    for operation in state.operations.values().filter(|operation| operation.exchange == exchange.base_url) {
+    // Purchases and their refunds have coins of several exchanges.
+    for operation in state.operations.values() {
         match &operation.kind {
-            OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) => {}
+            OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) | OpKind::Tip(_) => {}
             OpKind::PursePayment(record) => {
                 for PursePart { coin_pub, amount, state, .. } in &record.coins {
                     let taken = if *state == PartState::Spent { *amount } else { Money::ZERO };

@@ -68,6 +68,7 @@ pub fn wait(state: &WalletState, operation: &WalletOperation) -> Result<Wait, Co
             ("asks the shop for refunds", record.until.map(|until| (until, "the shop's promise ends")))
         }
         OpKind::Refund(_) => ("waits for the exchange's confirmation", None),
+        OpKind::Tip(record) => ("waits for the shop's tip", Some((record.expiration, "it expires"))),
         OpKind::PursePayment(record) => {
             let reason = match record.stage {
                 PayStage::Open => "waits for the receiver to accept it",

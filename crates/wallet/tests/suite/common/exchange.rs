@@ -20,6 +20,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub const EXCHANGE: &str = "http://exchange.test/";
+/// Base URL of a second exchange.
+pub const SECOND: &str = "http://second.test/";
 pub const BANK: &str = "http://bank.test/";
 pub const ACCOUNT: &str = "payto://x-taler-bank/bank.test/exchange?receiver-name=exchange";
 
@@ -242,6 +244,11 @@ impl FakeExchange {
         let h = public.h_denom_pub();
         let master_sig = terms.validity(self.master.public_key(), h).sign(&self.master);
         self.denoms.push(FakeDenom { key, public, h, terms, master_sig, listed: true, revoked: false });
+    }
+
+    /// The master key.
+    pub fn master_pub(&self) -> EddsaPublicKey {
+        self.master.public_key()
     }
 
     /// The remaining value of a coin by the exchange's books; `None` if it never saw the coin.

@@ -1,6 +1,6 @@
 //! A merchant's backend in memory, which really deposits the coins at the exchange of the tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use batzen_crypto::{
@@ -14,8 +14,9 @@ use batzen_wallet::core::http::{Context, HttpRequest, HttpResponse, Method};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::exchange::{EXCHANGE, FakeExchange, body, error, error_with, ok};
+use super::exchange::{EXCHANGE, FakeExchange, SECOND, body, error, error_with, ok};
 use super::refunds::FakeRefund;
+use super::tips::FakeTip;
 use super::{START, World};
 
 /// Base URL of the shop: an instance of its backend.
@@ -51,6 +52,8 @@ pub struct FakeOrder {
     pub(super) nonce: Option<EddsaPublicKey>,
     /// Contribution and deposit fee, in units, of every coin that the exchange has accepted.
     pub deposited: BTreeMap<EddsaPublicKey, (i128, i128)>,
+    /// Exchanges of these coins.
+    exchanges: BTreeSet<String>,
     pub is_paid: bool,
     pub sessions: Vec<String>,
     pub refunds: Vec<FakeRefund>,
@@ -63,11 +66,14 @@ pub struct FakeMerchant {
     pub key: EddsaPrivateKey,
     salt: WireSalt,
     pub orders: BTreeMap<String, FakeOrder>,
+    pub tips: BTreeMap<String, FakeTip>,
     pub lie: Option<Lie>,
     /// The exchange seems to be out of order after this many deposits of a payment.
     pub stop_after: Option<usize>,
     /// The exchange does not answer when the merchant refunds.
     pub is_exchange_away: bool,
+    /// Another exchange whose coins it accepts.
+    pub second: Option<Arc<Mutex<FakeExchange>>>,
     /// Wire fee, maximum and amortization are those of the contract; the fee itself is the exchange's.
     fee_wire: i128,
     /// `pay` requests that came.
@@ -89,9 +95,11 @@ impl FakeMerchant {
             key: EddsaPrivateKey::generate(),
             salt: WireSalt::from_bytes([7; 16]),
             orders: BTreeMap::new(),
+            tips: BTreeMap::new(),
             lie: None,
             stop_after: None,
             is_exchange_away: false,
+            second: None,
             fee_wire,
             pays: 0,
         }));
@@ -147,6 +155,7 @@ impl FakeMerchant {
             claim_token: Some("TOKEN".to_owned()),
             nonce: None,
             deposited: BTreeMap::new(),
+            exchanges: BTreeSet::new(),
             is_paid: false,
             sessions: Vec::new(),
             refunds: Vec::new(),
@@ -178,6 +187,8 @@ impl FakeMerchant {
                 self.pays += 1;
                 self.pay(id, &body(request), exchange, now)
             }
+            (Method::Get, ["tips", id]) => self.tip_status(id, now),
+            (Method::Post, ["tips", id, "pickup"]) => self.pick_up_tip(id, &body(request), exchange, now),
             (Method::Get, ["orders", id]) => self.status(id, query),
             (Method::Post, ["orders", id, "refund"]) => self.pick_up(id, &body(request), exchange),
             (Method::Post, ["orders", id, "abort"]) => self.abort(id, &body(request), exchange),
@@ -229,10 +240,15 @@ impl FakeMerchant {
             if order.deposited.contains_key(&coin.coin_pub) {
                 continue;
             }
-            assert_eq!(coin.exchange_url, EXCHANGE);
             if self.stop_after.is_some_and(|limit| count >= limit) {
                 return error(502, 2170);
             }
+            let mut other = self.second.as_ref().map(|second| second.lock().unwrap());
+            let exchange = match (coin.exchange_url.as_str(), &mut other) {
+                (SECOND, Some(other)) => &mut **other,
+                (EXCHANGE, _) => &mut *exchange,
+                (url, _) => panic!("{url} is not accepted"),
+            };
             let Some(denom) = exchange.denom(&coin.h_denom) else { return error(400, 2151) };
             let h_age_commitment = match h_age(coin, denom.public.age_mask, min_age) {
                 Ok(hash) => hash,
@@ -263,6 +279,7 @@ impl FakeMerchant {
             match answer.status {
                 200 => {
                     order.deposited.insert(coin.coin_pub, (contribution, fee));
+                    order.exchanges.insert(coin.exchange_url.clone());
                 }
                 status => {
                     let reply: Value = serde_json::from_slice(&answer.body).unwrap();
@@ -273,7 +290,13 @@ impl FakeMerchant {
                 }
             }
         }
-        if let Some(code) = shortfall(order, self.fee_wire) {
+        let other = self
+            .second
+            .as_ref()
+            .map_or(0, |second| i128::from(second.lock().unwrap().terms.fee_wire) * 1_000_000);
+        let wire_fee = |url: &String| if url == SECOND { other } else { self.fee_wire };
+        let wire_fees = order.exchanges.iter().map(wire_fee).sum();
+        if let Some(code) = shortfall(order, wire_fees) {
             return error(406, code);
         }
         order.is_paid = true;
@@ -320,16 +343,14 @@ fn h_age(coin: &Permission, mask: u32, min_age: u64) -> Result<Option<ShortHash>
 }
 
 /// Whether the deposited coins do not suffice: the code of the refusal.
-fn shortfall(order: &FakeOrder, fee_wire: i128) -> Option<u32> {
+fn shortfall(order: &FakeOrder, wire_fees: i128) -> Option<u32> {
     let contract = &order.contract;
     let (amount, max_fee) = (units(&contract["amount"]), units(&contract["max_fee"]));
     let max_wire_fee = contract.get("max_wire_fee").map_or(0, units);
     let amortization = contract.get("wire_fee_amortization").and_then(Value::as_i64).unwrap_or(1).max(1);
     let paid: i128 = order.deposited.values().map(|(contribution, _)| contribution).sum();
     let mut fees: i128 = order.deposited.values().map(|(_, fee)| fee).sum();
-    if !order.deposited.is_empty() {
-        fees += (fee_wire - max_wire_fee).max(0) / i128::from(amortization);
-    }
+    fees += (wire_fees - max_wire_fee).max(0) / i128::from(amortization);
     if paid >= amount + (fees - max_fee).max(0) {
         None
     } else if paid >= amount {

@@ -8,6 +8,7 @@ mod exchange;
 mod merchant;
 mod purses;
 mod refunds;
+mod tips;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +24,7 @@ use batzen_wallet::{Clock, Transaction, Wallet, WalletOptions};
 
 pub use merchant::{FakeMerchant, MERCHANT, Shop};
 
-pub use exchange::{BANK, EXCHANGE, FakeExchange, FakeTerms};
+pub use exchange::{BANK, EXCHANGE, FakeExchange, FakeTerms, SECOND};
 
 pub fn amount(text: &str) -> Amount {
     text.parse().unwrap()
@@ -109,6 +110,8 @@ pub struct Network {
     /// If not zero, every n-th answer is lost.
     pub lose_every: AtomicU64,
     pub sent: AtomicU64,
+    /// A second exchange.
+    pub second: Mutex<Option<Arc<Mutex<FakeExchange>>>>,
     /// A proxy between the wallet and the exchange.
     pub liar: Mutex<Option<Liar>>,
 }
@@ -129,6 +132,11 @@ impl Network {
 
     fn answer(&self, request: &HttpRequest) -> HttpResponse {
         let now = self.clock.now();
+        if let Some(path) = request.url.strip_prefix(SECOND) {
+            let request = HttpRequest { url: format!("{EXCHANGE}{path}"), ..request.clone() };
+            let second = self.second.lock().unwrap().clone().expect("a second exchange");
+            return second.lock().unwrap().handle(&request, now);
+        }
         let mut exchange = self.exchange.lock().unwrap();
         let lie = match self.liar.lock().unwrap().as_mut() {
             Some(liar) => liar(request, &mut exchange, now),
@@ -194,6 +202,7 @@ impl World {
             dead: tokio::sync::Notify::new(),
             lose_every: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            second: Mutex::new(None),
             liar: Mutex::new(None),
         });
         Self { exchange, clock, network }

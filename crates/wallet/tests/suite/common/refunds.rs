@@ -1,5 +1,7 @@
 //! Refunds and given-up payments at the merchant's backend in memory.
 
+use std::sync::Mutex;
+
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
@@ -96,7 +98,8 @@ impl FakeMerchant {
     }
 
     pub(super) fn pick_up(&mut self, id: &str, request: &Value, exchange: &mut FakeExchange) -> HttpResponse {
-        let (key, is_away) = (self.key.clone(), self.is_exchange_away);
+        let (key, second) = (self.key.clone(), self.second.clone());
+        let others = (self.is_exchange_away, second.as_deref());
         let Some(order) = self.orders.get_mut(id) else { return error(404, 2005) };
         let h_contract_terms = hash(order);
         if request["h_contract"] != json!(h_contract_terms) {
@@ -105,7 +108,7 @@ impl FakeMerchant {
         let mut refunds = Vec::new();
         let mut total = 0;
         for refund in order.refunds.iter_mut().filter(|refund| refund.rtransaction_id != ABORTED) {
-            let mut entry = ask(refund, &key, h_contract_terms, exchange, is_away);
+            let mut entry = ask(refund, &key, h_contract_terms, exchange, others);
             entry["rtransaction_id"] = json!(refund.rtransaction_id);
             entry["coin_pub"] = json!(refund.coin_pub);
             entry["refund_amount"] = json!(refund.amount);
@@ -118,7 +121,8 @@ impl FakeMerchant {
     }
 
     pub(super) fn abort(&mut self, id: &str, request: &Value, exchange: &mut FakeExchange) -> HttpResponse {
-        let (key, is_away) = (self.key.clone(), self.is_exchange_away);
+        let (key, second) = (self.key.clone(), self.second.clone());
+        let others = (self.is_exchange_away, second.as_deref());
         let Some(order) = self.orders.get_mut(id).filter(|order| order.nonce.is_some()) else {
             return error(404, 2253);
         };
@@ -147,7 +151,7 @@ impl FakeMerchant {
                 });
             }
             let refund = order.refunds.iter_mut().find(|refund| is_it(refund)).unwrap();
-            refunds.push(ask(refund, &key, h_contract_terms, exchange, is_away));
+            refunds.push(ask(refund, &key, h_contract_terms, exchange, others));
         }
         ok(&json!({ "refunds": refunds }))
     }
@@ -159,7 +163,7 @@ fn ask(
     key: &EddsaPrivateKey,
     h_contract_terms: HashCode,
     exchange: &mut FakeExchange,
-    is_away: bool,
+    (is_away, second): (bool, Option<&Mutex<FakeExchange>>),
 ) -> Value {
     if refund.confirmation.is_none() {
         if is_away {
@@ -176,6 +180,11 @@ fn ask(
         };
         let url = format!("{}coins/{coin_pub}/refund", super::EXCHANGE);
         let request = HttpRequest::post(Context::Deposit, url, &request);
+        let mut other = second.map(|second| second.lock().unwrap());
+        let exchange = match &mut other {
+            Some(other) if other.coin_remaining(&coin_pub).is_some() => &mut **other,
+            _ => exchange,
+        };
         let answer = exchange.handle(&request, exchange.start);
         if answer.status != 200 {
             let reply: Value = serde_json::from_slice(&answer.body).unwrap();

@@ -1,10 +1,12 @@
 //! Purchases, from a merchant in memory that deposits the coins at an exchange in memory.
 
 mod aborts;
+mod exchanges;
 mod fees;
 mod lies;
 mod refunds;
 mod restarts;
+mod tips;
 
 use crate::common;
 

@@ -1,0 +1,55 @@
+//! `batzen wallet tip`.
+
+use batzen_wallet::core::views::describe_fees;
+use batzen_wallet::core::{OpId, tip};
+use batzen_wallet::{Status, TipUri, Wallet, WalletError};
+
+use super::errors::EXIT_PENDING;
+use super::inputs;
+use super::money::usable_exchange;
+use super::output::{Output, date};
+
+/// Shows what a tip gives, asks, and picks it up.
+async fn accept(wallet: &Wallet, uri: &TipUri, yes: bool, output: &Output) -> anyhow::Result<OpId> {
+    let bar = output.progress("Asking the shop");
+    let offer = wallet.inspect_tip(uri).await;
+    bar.finish_and_clear();
+    let offer = offer?;
+    let exchange = usable_exchange(wallet, &offer.exchange_url, yes, output).await?;
+    let plan = tip::preview(&exchange, offer.amount, wallet.now()).map_err(WalletError::from)?;
+    output.note(&format!(
+        "{} gives you {}, which become {} in {} coins of {}; {}. It expires {}.",
+        offer.uri.merchant_base_url,
+        output.bold(offer.amount),
+        exchange.amount(plan.value),
+        plan.denoms.len(),
+        exchange.base_url,
+        describe_fees(&[("withdrawal", exchange.amount(plan.fees))]),
+        date(offer.expiration)
+    ));
+    output.confirm("Accept?", yes)?;
+    let bar = output.progress("Fetching coins");
+    let accepted = wallet.accept_tip(&offer).await;
+    bar.finish_and_clear();
+    Ok(accepted?)
+}
+
+pub async fn tip(wallet: &Wallet, uri: &str, yes: bool, output: &Output) -> anyhow::Result<u8> {
+    let uri = inputs::tip_uri(uri)?;
+    // A repetition continues, or shows how it went.
+    let id = match wallet.with_state(|state| uri.known(state)) {
+        Some(id) => wallet.finish_tip(id).await?,
+        None => accept(wallet, &uri, yes, output).await?,
+    };
+    wallet.run_pending().await?;
+    let row = wallet.transaction(id)?;
+    let mut text = row.description.clone();
+    if let Some(message) = &row.message {
+        text.push_str(&format!("\n{message}"));
+    }
+    for balance in wallet.balance()? {
+        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
+    }
+    output.result(&row, &text)?;
+    Ok(if row.status == Status::Pending { EXIT_PENDING } else { 0 })
+}

@@ -1,0 +1,326 @@
+//! Tips: money of a shop that becomes coins of this wallet.
+//!
+//! The shop holds a reserve and signs the withdrawal; the wallet sends its planchets to the shop and gets blind
+//! signatures. All secrets derive from a stored seed, and the planchets are fixed before anything is sent: the
+//! shop answers a repeated request with the same signatures and takes nothing more from the tip. Only RSA coins
+//! can be picked up, because the protocol has no first message for Clause-Schnorr here. If their denomination is
+//! revoked, the reserve to which a recoup pays belongs to the shop, so they are lost.
+
+use batzen_crypto::PlanchetMasterSecret;
+use batzen_protocol::api::merchant::{PickUpTipRequest, PickUpTipResponse, TipPlanchet, TipStatus};
+use batzen_protocol::{Amount, Money, TalerUri, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::coin::{Coin, CoinSource, CoinStatus};
+use super::encoding::text;
+use super::exchange::{CipherChoice, Exchange};
+use super::http::{Context, HttpRequest, HttpResponse};
+use super::machine::Step;
+use super::select::{IssuePlan, split_into_coins};
+use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
+use super::url::normalise_base_url;
+use super::{Change, CoreError, Entropy, planchet};
+
+/// Most coins of one tip.
+pub const MAX_COINS: usize = 64;
+/// Longest identifier of a tip, in bytes.
+const MAX_ID_SIZE: usize = 255;
+
+const ASK: &str = "asking the shop about the tip";
+const TAKE: &str = "picking up the tip";
+
+fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
+    CoreError::BadInput { what, reason: reason.into() }
+}
+
+/// The content of a `taler://tip` URI.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TipUri {
+    /// Base URL of the merchant.
+    pub merchant_base_url: String,
+    /// Identifies the tip there. Whoever knows it can pick up the tip.
+    pub tip_id: String,
+}
+
+impl std::fmt::Debug for TipUri {
+    /// Omits the identifier: whoever has it can pick up the tip.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TipUri").field("merchant_base_url", &self.merchant_base_url).finish_non_exhaustive()
+    }
+}
+
+impl TipUri {
+    /// Parses a URI.
+    ///
+    /// # Errors
+    /// [`CoreError::BadInput`] if it is not one.
+    pub fn parse(uri: &str) -> Result<Self, CoreError> {
+        let malformed = |reason: String| bad("taler URI", reason);
+        let parsed = TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))?;
+        let TalerUri::Tip { merchant_url, tip_id } = parsed else {
+            return Err(malformed("it is not about a tip".to_owned()));
+        };
+        if tip_id.is_empty() || tip_id.len() > MAX_ID_SIZE || matches!(tip_id.as_str(), "." | "..") {
+            return Err(malformed("the number of the tip cannot be used".to_owned()));
+        }
+        Ok(Self { merchant_base_url: normalise_base_url(&merchant_url)?, tip_id })
+    }
+
+    /// Asks the merchant about the tip.
+    #[must_use]
+    pub fn request(&self) -> HttpRequest {
+        HttpRequest::get(Context::Merchant, format!("{}tips/{}", self.merchant_base_url, self.tip_id))
+    }
+
+    /// Reads the merchant's answer.
+    ///
+    /// # Errors
+    /// [`CoreError::BadInput`] if there is no such tip, or as the answer says.
+    pub fn read(self, response: &HttpResponse) -> Result<TipOffer, CoreError> {
+        match (response.status, response.code().to_u32()) {
+            (200, _) => {}
+            (404, code) if code != 0 => return Err(bad("taler URI", "the shop knows no such tip")),
+            (410, code) if code != 0 => return Err(bad("taler URI", "the tip has expired")),
+            _ => return Err(response.refusal(ASK)),
+        }
+        let TipStatus { tip_amount, exchange_url, expiration, .. } = response.json(ASK)?;
+        let exchange_url = normalise_base_url(&exchange_url)?;
+        Ok(TipOffer { uri: self, amount: tip_amount, exchange_url, expiration })
+    }
+
+    /// The operation that picks up this tip, or has picked it up. Failed ones do not count.
+    #[must_use]
+    pub fn known(&self, state: &WalletState) -> Option<OpId> {
+        let is_it = |operation: &&WalletOperation| match &operation.kind {
+            OpKind::Tip(record) => {
+                record.stage != TipStage::Failed
+                    && record.merchant_base_url == self.merchant_base_url
+                    && record.tip_id == self.tip_id
+            }
+            _ => false,
+        };
+        state.operations.values().rev().find(is_it).map(|operation| operation.id)
+    }
+}
+
+/// A tip that can be picked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TipOffer {
+    /// Where it is.
+    pub uri: TipUri,
+    /// What is left of it, withdraw fees included.
+    pub amount: Amount,
+    /// Base URL of the exchange that issues the coins.
+    pub exchange_url: String,
+    /// It must be picked up before this time.
+    pub expiration: Timestamp,
+}
+
+/// Stage of a tip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TipStage {
+    /// To be picked up: not sent yet, or sent without an answer.
+    PickUp,
+    /// The coins are in the wallet.
+    Done,
+    /// Refused, or given up by the user.
+    Failed,
+}
+
+/// A tip.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tip {
+    /// Base URL of the merchant.
+    pub merchant_base_url: String,
+    /// Identifies the tip there.
+    pub tip_id: String,
+    /// What is taken of it: the coins and their withdraw fees.
+    #[serde(with = "text")]
+    pub amount: Money,
+    /// Sum of the withdraw fees in it.
+    #[serde(with = "text")]
+    pub fees: Money,
+    /// It must be picked up before this time.
+    pub expiration: Timestamp,
+    /// The seed of all secrets.
+    pub seed: PlanchetMasterSecret,
+    /// Denominations of the coins. Their places are the numbers from which the secrets derive.
+    pub denoms: Vec<batzen_crypto::HashCode>,
+    /// Its stage.
+    pub stage: TipStage,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Tip {
+    /// The value of the coins.
+    ///
+    /// # Errors
+    /// Cannot happen in this wallet's records.
+    pub fn value(&self) -> Result<Money, CoreError> {
+        Ok(self.amount.checked_sub(self.fees)?)
+    }
+
+    fn planchets(&self, exchange: &Exchange) -> Result<Vec<planchet::Planchet>, CoreError> {
+        let make = |(index, h_denom_pub)| {
+            planchet::withdraw_planchet(&self.seed, index, exchange.denom(h_denom_pub)?, None, None)
+        };
+        (0u32..).zip(&self.denoms).map(make).collect()
+    }
+}
+
+/// The coins that a tip yields.
+///
+/// # Errors
+/// [`CoreError::NothingOffered`] or [`CoreError::TooSmall`].
+pub fn preview(exchange: &Exchange, amount: Amount, now: Timestamp) -> Result<IssuePlan, CoreError> {
+    let sum = amount.money_in(exchange.currency)?;
+    let mut offers = exchange.offers(CipherChoice::Rsa, now);
+    // Offers of the other cipher are listed only if there are none of the wanted one.
+    offers.retain(|offer| exchange.denom(&offer.h_denom_pub).is_ok_and(|denom| !denom.is_cs()));
+    let mut smallest: Option<Money> = None;
+    for offer in &offers {
+        let cost = offer.value.checked_add(offer.fee_withdraw)?;
+        smallest = Some(smallest.map_or(cost, |other| other.min(cost)));
+    }
+    let Some(smallest) = smallest else {
+        return Err(CoreError::NothingOffered(exchange.base_url.clone()));
+    };
+    let plan = split_into_coins(&offers, sum, MAX_COINS)?;
+    if plan.denoms.is_empty() {
+        let (base_url, smallest) = (exchange.base_url.clone(), exchange.amount(smallest));
+        return Err(CoreError::TooSmall { amount, base_url, smallest });
+    }
+    Ok(plan)
+}
+
+/// Records that the user accepts a tip, and fixes its planchets. A tip that is picked up already continues.
+///
+/// # Errors
+/// If the exchange is unknown, its terms are not accepted, or the tip fits no coin.
+pub fn start(
+    state: &WalletState,
+    offer: &TipOffer,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<(OpId, Vec<Change>), CoreError> {
+    if let Some(id) = offer.uri.known(state) {
+        return Ok((id, Vec::new()));
+    }
+    let exchange = state.exchange(&offer.exchange_url)?;
+    exchange.require_terms()?;
+    let plan = preview(exchange, offer.amount, now)?;
+    let mut draft = Draft::new(state);
+    let id = draft.next_id();
+    draft.put_operation(WalletOperation {
+        id,
+        created: now,
+        finished: None,
+        exchange: exchange.base_url.clone(),
+        last_error: None,
+        dispute: None,
+        kind: OpKind::Tip(Box::new(Tip {
+            merchant_base_url: offer.uri.merchant_base_url.clone(),
+            tip_id: offer.uri.tip_id.clone(),
+            amount: plan.value.checked_add(plan.fees)?,
+            fees: plan.fees,
+            expiration: offer.expiration,
+            seed: PlanchetMasterSecret::from_bytes(entropy.array()),
+            denoms: plan.denoms,
+            stage: TipStage::PickUp,
+            reason: None,
+        })),
+    });
+    Ok((id, draft.into_changes()))
+}
+
+pub(crate) fn next(
+    state: &WalletState,
+    operation: &WalletOperation,
+    record: &Tip,
+) -> Result<HttpRequest, CoreError> {
+    let planchets = record.planchets(state.exchange(&operation.exchange)?)?;
+    let planchets = planchets.into_iter().zip(&record.denoms).map(|(planchet, h_denom_pub)| TipPlanchet {
+        denom_pub_hash: *h_denom_pub,
+        coin_ev: planchet.blinded,
+    });
+    let body = PickUpTipRequest { planchets: planchets.collect() };
+    let url = format!("{}tips/{}/pickup", record.merchant_base_url, record.tip_id);
+    Ok(HttpRequest::post(Context::Merchant, url, &body))
+}
+
+pub(crate) fn receive(
+    step: &mut Step<'_, '_>,
+    record: Tip,
+    response: &HttpResponse,
+) -> Result<(), CoreError> {
+    /// Some backends say so when the exchange has failed.
+    const FAILED_DEPENDENCY: u16 = 424;
+    match (response.status, response.code().to_u32()) {
+        (200, _) => take_coins(step, record, response),
+        (FAILED_DEPENDENCY, _) => Err(response.refusal(TAKE)),
+        (400..=499, code) if code != 0 => {
+            end(step, record, TipStage::Failed, Some(response.refusal(TAKE).to_string()));
+            Ok(())
+        }
+        _ => Err(response.refusal(TAKE)),
+    }
+}
+
+fn end(step: &mut Step<'_, '_>, mut record: Tip, stage: TipStage, reason: Option<String>) {
+    record.stage = stage;
+    record.reason = reason;
+    step.finish(OpKind::Tip(Box::new(record)));
+}
+
+fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> Result<(), CoreError> {
+    let answer: PickUpTipResponse = response.json(TAKE)?;
+    let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
+    let planchets = record.planchets(&exchange)?;
+    if answer.blind_sigs.len() != planchets.len() {
+        let reason = format!("{} signatures for {} coins", answer.blind_sigs.len(), planchets.len());
+        return Err(CoreError::BadAnswer { what: TAKE, status: response.status, reason });
+    }
+    for ((planchet, h_denom_pub), signed) in planchets.into_iter().zip(&record.denoms).zip(&answer.blind_sigs)
+    {
+        let denom_sig = planchet.unblind(&signed.blind_sig)?;
+        step.draft.put_coin(Coin {
+            coin_pub: planchet.coin_pub,
+            coin_priv: planchet.coin_priv,
+            blinding: planchet.blinding,
+            cs: None,
+            age: None,
+            exchange: exchange.base_url.clone(),
+            h_denom_pub: *h_denom_pub,
+            denom_sig,
+            source: CoinSource::Tip { operation: step.operation.id },
+            status: CoinStatus::Fresh,
+            remaining: exchange.denom(h_denom_pub)?.value,
+            created: step.now,
+        });
+    }
+    end(step, record, TipStage::Done, None);
+    Ok(())
+}
+
+/// The changes that give up a tip. If the shop has answered the request already, its coins are lost.
+///
+/// # Errors
+/// [`CoreError::BadInput`] if it is no tip, or finished.
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+    let mut operation = state.operation(id)?.clone();
+    let OpKind::Tip(record) = &mut operation.kind else {
+        return Err(bad("operation", "it is no tip"));
+    };
+    if operation.finished.is_some() {
+        return Err(bad("operation", "it is finished"));
+    }
+    record.stage = TipStage::Failed;
+    record.reason = Some("cancelled by you".to_owned());
+    operation.finished = Some(now);
+    operation.dispute = None;
+    operation.last_error = None;
+    Ok(vec![Change::Operation(Box::new(operation))])
+}

@@ -1,0 +1,213 @@
+//! Tips become coins, once, whatever happens in between.
+
+use std::path::Path;
+
+use super::*;
+use batzen_wallet::TipUri;
+use batzen_wallet::core::http::HttpResponse;
+
+fn tip(world: &World, shop: &Shop, id: &str, sum: &str) -> TipUri {
+    let mut exchange = world.exchange.lock().unwrap();
+    TipUri::parse(&shop.lock().unwrap().tip(&mut exchange, id, sum)).unwrap()
+}
+
+async fn ready(world: &World, seed: u64) -> Wallet {
+    let wallet = Wallet::in_memory_with(world.options(seed));
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.accept_terms(EXCHANGE).unwrap();
+    wallet
+}
+
+async fn accept(wallet: &Wallet, uri: &TipUri) -> Result<u64, WalletError> {
+    match wallet.with_state(|state| uri.known(state)) {
+        Some(id) => wallet.finish_tip(id).await,
+        None => {
+            let offer = wallet.inspect_tip(uri).await?;
+            wallet.accept_tip(&offer).await
+        }
+    }
+}
+
+fn pickups(shop: &Shop, id: &str) -> usize {
+    shop.lock().unwrap().tips[id].pickups.len()
+}
+
+#[tokio::test]
+async fn a_tip_becomes_coins_that_can_be_spent() {
+    let world = World::new();
+    let shop = FakeMerchant::open(&world);
+    let alice = ready(&world, 1).await;
+    let uri = tip(&world, &shop, "thanks", "KUDOS:3.17");
+    let offer = alice.inspect_tip(&uri).await.unwrap();
+    assert_eq!((offer.amount, offer.exchange_url.as_str()), (amount("KUDOS:3.17"), EXCHANGE));
+    let id = accept(&alice, &uri).await.unwrap();
+    // 2 + 1 + 0.1, each for a fee of 0.01; the rest fits no coin.
+    let done = row(&alice, id);
+    assert_eq!((done.kind, done.status, done.coins), ("tip", Status::Done, 3));
+    assert_eq!((done.amount, done.fees), (amount("KUDOS:3.13"), amount("KUDOS:0.03")));
+    assert_eq!(done.effect, "+KUDOS:3.1");
+    assert_eq!(done.merchant.as_deref(), Some(MERCHANT));
+    assert_eq!(available(&alice), amount("KUDOS:3.1"));
+    assert_eq!(shop.lock().unwrap().tips["thanks"].left, amount("KUDOS:0.04").money);
+    assert_eq!(accept(&alice, &uri).await.unwrap(), id, "a tip is picked up once");
+    assert_eq!(pickups(&shop, "thanks"), 1);
+    buy(&alice, &order(&world, &shop, "coffee", "KUDOS:2.5")).await.unwrap();
+    settle(&alice).await;
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+#[tokio::test]
+async fn what_is_no_tip_any_more_is_refused() {
+    let world = World::new();
+    let shop = FakeMerchant::open(&world);
+    let alice = ready(&world, 1).await;
+    for (uri, reason) in
+        [("taler://tip/", "taler URI"), ("taler://pay/shop.test/x/", "it is not about a tip")]
+    {
+        let error = TipUri::parse(uri).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    let unknown = TipUri::parse("taler+http://tip/shop.test/instances/kiosk/never").unwrap();
+    let error = accept(&alice, &unknown).await.unwrap_err().to_string();
+    assert!(error.contains("the shop knows no such tip"), "{error}");
+    let small = tip(&world, &shop, "small", "KUDOS:0.1");
+    let error = accept(&alice, &small).await.unwrap_err().to_string();
+    assert!(error.contains("is too little"), "{error}");
+    // Two wallets see it, one gets it.
+    let uri = tip(&world, &shop, "thanks", "KUDOS:2");
+    let bob = ready(&world, 2).await;
+    let (first, second) = (alice.inspect_tip(&uri).await.unwrap(), bob.inspect_tip(&uri).await.unwrap());
+    alice.accept_tip(&first).await.unwrap();
+    let error = bob.accept_tip(&second).await.unwrap_err();
+    assert!(matches!(&error, WalletError::Failed { .. }), "{error}");
+    assert!(error.to_string().contains("code 2406"), "{error}");
+    // It expires while the request is under way.
+    let uri = tip(&world, &shop, "late", "KUDOS:2");
+    let offer = alice.inspect_tip(&uri).await.unwrap();
+    world.clock.set(START.saturating_add(Duration::from_days(1)));
+    let error = alice.accept_tip(&offer).await.unwrap_err().to_string();
+    assert!(error.contains("code 2405"), "{error}");
+    let error = accept(&alice, &uri).await.unwrap_err().to_string();
+    assert!(error.contains("the tip has expired"), "{error}");
+    check_books(&world, &[&alice, &bob]);
+    assert!(alice.pending().is_empty() && bob.pending().is_empty());
+}
+
+#[tokio::test]
+async fn the_terms_of_the_exchange_come_first() {
+    let world = World::new();
+    let shop = FakeMerchant::open(&world);
+    let alice = Wallet::in_memory_with(world.options(1));
+    let uri = tip(&world, &shop, "thanks", "KUDOS:2");
+    let error = accept(&alice, &uri).await.unwrap_err().to_string();
+    assert!(error.contains("does not know the exchange"), "{error}");
+    alice.add_exchange(EXCHANGE).await.unwrap();
+    let error = accept(&alice, &uri).await.unwrap_err().to_string();
+    assert!(error.contains("are not accepted yet"), "{error}");
+    alice.accept_terms(EXCHANGE).unwrap();
+    accept(&alice, &uri).await.unwrap();
+    check_books(&world, &[&alice]);
+}
+
+/// An exchange that does not answer the shop is asked again, with the same planchets.
+#[tokio::test]
+async fn a_tip_without_answer_is_asked_for_again() {
+    let world = World::new();
+    let shop = FakeMerchant::open(&world);
+    let alice = ready(&world, 1).await;
+    let uri = tip(&world, &shop, "thanks", "KUDOS:5");
+    shop.lock().unwrap().is_exchange_away = true;
+    accept(&alice, &uri).await.unwrap_err();
+    assert_eq!(alice.pending()[0].kind, "tip");
+    common::check_history(&alice);
+    shop.lock().unwrap().is_exchange_away = false;
+    // The answer is lost, and then false.
+    for _ in 0..2 {
+        shop.lock().unwrap().lie = Some(Box::new(|request, answer| {
+            if !request.url.ends_with("/pickup") {
+                return answer;
+            }
+            let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
+            let signatures = body["blind_sigs"].as_array_mut().unwrap();
+            signatures.swap(0, 1);
+            HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
+        }));
+        let error = accept(&alice, &uri).await.unwrap_err();
+        assert!(matches!(&error, WalletError::Disputed { .. }), "{error}");
+        assert!(alice.coins().is_empty());
+        common::check_history(&alice);
+    }
+    shop.lock().unwrap().lie = None;
+    alice.retry_disputed().unwrap();
+    settle(&alice).await;
+    assert_eq!(pickups(&shop, "thanks"), 1);
+    assert_eq!(available(&alice).money.units(), amount("KUDOS:4.9").money.units());
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
+}
+
+/// Nobody but the shop could have the money back of a revoked denomination.
+#[tokio::test]
+async fn revoked_coins_of_a_tip_are_lost() {
+    let world = World::new();
+    let shop = FakeMerchant::open(&world);
+    let alice = ready(&world, 1).await;
+    accept(&alice, &tip(&world, &shop, "thanks", "KUDOS:2.02")).await.unwrap();
+    let h_denom_pub = alice.coins()[0].h_denom_pub;
+    world.exchange.lock().unwrap().denom_mut(&h_denom_pub).revoked = true;
+    alice.add_exchange(EXCHANGE).await.unwrap();
+    settle(&alice).await;
+    common::check_history(&alice);
+    let lost = alice.history(false).unwrap().transactions;
+    assert!(lost.iter().any(|row| row.kind == "expired"), "{lost:#?}");
+    assert!(lost.iter().all(|row| row.kind != "recoup"), "{lost:#?}");
+}
+
+#[tokio::test]
+async fn a_kill_at_any_point_of_a_tip_loses_nothing() {
+    async fn live(alice: &Wallet, uri: &TipUri) -> Result<(), WalletError> {
+        alice.run_pending().await?;
+        if alice.with_state(|state| state.exchanges.is_empty()) {
+            alice.add_exchange(EXCHANGE).await?;
+        }
+        alice.accept_terms(EXCHANGE)?;
+        accept(alice, uri).await?;
+        alice.run_pending().await?;
+        Ok(())
+    }
+    let open = |world: &World, directory: &Path, seed: u64| {
+        Wallet::open_with(&directory.join("alice.db"), world.options(seed)).unwrap()
+    };
+    let mut n = 0;
+    loop {
+        n += 1;
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::new();
+        let shop = FakeMerchant::open(&world);
+        let uri = tip(&world, &shop, "thanks", "KUDOS:3.2");
+        world.network.set_fuse(n - 1);
+        let mut lives = 0;
+        let alice = loop {
+            lives += 1;
+            let alice = open(&world, directory.path(), 100 * n as u64 + lives);
+            common::check_history(&alice);
+            let is_alive = tokio::select! {
+                result = live(&alice, &uri) => { result.unwrap(); true }
+                () = world.network.died() => false,
+            };
+            if is_alive {
+                break alice;
+            }
+            world.network.set_fuse(if lives == 1 { 1 } else { 0 });
+        };
+        assert!(alice.pending().is_empty(), "death at point {}: {:?}", n - 1, alice.pending());
+        assert_eq!((pickups(&shop, "thanks"), available(&alice)), (1, amount("KUDOS:3.1")));
+        check_books(&world, &[&alice]);
+        check_no_loss(&alice);
+        if n > 1 && lives == 1 {
+            break;
+        }
+    }
+    assert!(n > 10, "the script has {n} points");
+}
