@@ -7,8 +7,8 @@ use batzen_protocol::api::merchant::TemplateContract;
 
 /// How often the page about an order that is due looks whether it was paid, in seconds.
 const RELOAD_S: u32 = 3;
-const STYLE: &str = "body{font-family:system-ui,sans-serif;max-width:32rem;margin:2rem auto;padding:0 1rem;\
-                     color-scheme:light dark;text-align:center}svg{width:min(20rem,80vw);background:#fff;\
+const STYLE: &str = ":root{color-scheme:light dark;background:Canvas}body{font-family:system-ui,sans-serif;max-width:32rem;\
+                     margin:2rem auto;padding:0 1rem;text-align:center}svg{width:min(20rem,80vw);background:#fff;\
                      padding:1rem;border-radius:.5rem}a{word-break:break-all}";
 
 fn page(status: u16, title: &str, body: &str) -> Response {
