@@ -4,7 +4,7 @@ use batzen_http::{Response, escape_html, header};
 
 use crate::articles::{ARTICLES, Article};
 
-const STYLE: &str = ":root{color-scheme:light dark}body{font-family:Georgia,serif;max-width:36rem;margin:2rem auto;\
+const STYLE: &str = ":root{color-scheme:light dark;background:Canvas}body{font-family:Georgia,serif;max-width:36rem;margin:2rem auto;\
                      padding:0 1rem;line-height:1.5}button{font:inherit;padding:.4rem 1rem}";
 
 fn page(status: u16, title: &str, body: &str) -> Response {
