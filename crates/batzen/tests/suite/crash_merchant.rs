@@ -1,8 +1,8 @@
 //! `kill -9` on the merchant backend under load, repeatedly, and a proof that no money is lost.
 //!
 //! Bank, exchange and merchant backend are real processes of the real program. This process plays the customers of
-//! a shop, all at the same time: they order, claim, pay, get refunds and give up payments. Whatever is not answered
-//! they repeat. The backend is killed at random moments and restarted. Then it is proven that
+//! a shop, all at the same time: they order, claim, pay, get refunds and give up payments, some of them before they
+//! are answered. Whatever is not answered they repeat. The backend is killed at random moments and restarted. Then it is proven that
 //!
 //! 1. every order whose payment was confirmed is paid, and the same request gets the same receipt;
 //! 2. the exchange's books have each coin that paid, for one order, and no deposit that its owner does not know;
@@ -203,6 +203,7 @@ async fn play(database: Option<String>) {
         client,
         customer,
         bought: Mutex::default(),
+        hasty: Mutex::default(),
         coins: Mutex::default(),
         lost: AtomicU64::new(0),
         ends: AtomicBool::new(false),
@@ -236,6 +237,8 @@ async fn play(database: Option<String>) {
     backend.kill_9();
     backend.start();
 
+    let given_up = street.hasty.lock().unwrap().len();
+    street.settle_hasty().await;
     let (bought, coins) = (street.bought.lock().unwrap().clone(), street.coins.lock().unwrap().clone());
     check_backend(&street, &bought).await;
     let first = at_rest(&mut deployment, &bought, &coins).await;
@@ -254,7 +257,8 @@ async fn play(database: Option<String>) {
     assert!(lost > 0, "no kill met a request");
     let refunds: usize = bought.iter().map(|order| order.refunds().len()).sum();
     println!(
-        "{kills} kills; {} orders, {} coins, {refunds} refunds, {lost} answers lost and asked for again; the books add up",
+        "{kills} kills; {} orders, of which {given_up} were given up before an answer, {} coins, {refunds} refunds, \
+         {lost} answers lost and asked for again; the books add up",
         bought.len(),
         coins.len()
     );

@@ -1,5 +1,5 @@
 //! Customers of a shop whose merchant backend is killed: they order, claim, pay, get refunds and give up, repeat
-//! every request until it is answered, and record what they know.
+//! every request until it is answered, and record what they know. Hasty ones give a payment up before it is answered.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,6 +25,8 @@ use crate::crash::customers::Dice;
 pub const TOKEN: &str = "secret-token:books";
 /// The most coins of a payment.
 const COINS_MAX: u64 = 3;
+/// The longest time that hasty customers wait for the answer to a payment, in milliseconds.
+const HASTE_MS: u64 = 40;
 /// The pause before a repetition.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -58,6 +60,15 @@ impl Bought {
         let (End::Paid { refunds, .. } | End::Aborted { refunds }) = &self.end;
         refunds
     }
+
+    /// Keeps the coins that got something back. Returns the others.
+    fn keep(&mut self, refunds: &[Refund]) -> Vec<(Arc<Coin>, Money)> {
+        let is_back =
+            |(coin, _): &(Arc<Coin>, Money)| refunds.iter().any(|(coin_pub, ..)| *coin_pub == coin.key_pub);
+        let (kept, others) = std::mem::take(&mut self.coins).into_iter().partition(is_back);
+        self.coins = kept;
+        others
+    }
 }
 
 /// A customer's coin, and what is left on it.
@@ -75,6 +86,8 @@ pub struct Street {
     pub customer: Customer,
     /// What the customers know at the end.
     pub bought: Mutex<Vec<Bought>>,
+    /// Orders that hasty customers have given up. What came back is known only when nothing is under way any more.
+    pub hasty: Mutex<Vec<Bought>>,
     /// Coins withdrawn.
     pub coins: Mutex<Vec<Arc<Coin>>>,
     /// Requests whose answers were lost.
@@ -163,8 +176,8 @@ impl Street {
         Some(refund)
     }
 
-    /// Gives up an order: what its offered coins have paid comes back.
-    pub async fn abort(&self, bought: &Bought) -> Vec<Refund> {
+    /// The answer to giving up an order.
+    async fn give_up(&self, bought: &Bought) -> Reply {
         let coins: Vec<Value> = bought
             .offer
             .coins
@@ -176,15 +189,33 @@ impl Street {
             })
             .collect();
         let body = json!({ "h_contract": bought.contract, "coins": coins });
-        let reply = self.insist(&format!("orders/{}/abort", bought.id), Some(&body)).await;
-        let answer: AbortResponse = reply.ok().unwrap();
-        assert_eq!(answer.refunds.len(), coins.len());
+        self.insist(&format!("orders/{}/abort", bought.id), Some(&body)).await
+    }
+
+    /// Gives up an order: what its offered coins have paid comes back; the others have paid nothing.
+    pub async fn abort(&self, bought: &Bought) -> Vec<Refund> {
+        let answer: AbortResponse = self.give_up(bought).await.ok().unwrap();
+        assert_eq!(answer.refunds.len(), bought.offer.coins.len());
         let results = bought.offer.coins.iter().zip(&answer.refunds);
         results
             .filter_map(|(coin, result)| {
+                if let RefundResult::Failure { exchange_status, .. } = result {
+                    assert_eq!(*exchange_status, 404, "{}: {result:?}", bought.id);
+                }
                 self.confirmed(bought, (coin.coin_pub, 0, coin.contribution.money), result)
             })
             .collect()
+    }
+
+    /// Gives up what hasty customers have given up, when nothing is under way any more.
+    pub async fn settle_hasty(&self) {
+        let hasty = std::mem::take(&mut *self.hasty.lock().unwrap());
+        for mut order in hasty {
+            let refunds = self.abort(&order).await;
+            order.keep(&refunds);
+            order.end = End::Aborted { refunds };
+            self.bought.lock().unwrap().push(order);
+        }
     }
 
     /// The coins of a payment, as the wallet offers them.
@@ -217,7 +248,15 @@ impl Street {
             let id = format!("order-{number}-{turn}");
             let stale = spent.last().filter(|_| dice.one_in(5));
             let mut bought = match stale {
-                Some(stale) => self.give_up(&id, amount, coins, stale).await,
+                Some(stale) => {
+                    let (bought, unspent) = self.offer_stale(&id, amount, coins, stale).await;
+                    with_value.extend(unspent.into_iter().map(|(coin, left)| Purse { coin, left }));
+                    bought
+                }
+                None if dice.one_in(4) => match self.hurry(&id, amount, coins, &mut dice).await {
+                    Some(bought) => bought,
+                    None => continue,
+                },
                 None => self.buy(&id, amount, coins, dice.one_in(3), &mut dice).await,
             };
             let mut left: BTreeMap<EddsaPublicKey, Purse> = BTreeMap::new();
@@ -278,14 +317,14 @@ impl Street {
         bought
     }
 
-    /// Offers a coin that is spent beside good ones, and gives the payment up.
-    async fn give_up(
+    /// Offers a coin that is spent beside good ones, and gives the payment up. Returns the coins that paid nothing.
+    async fn offer_stale(
         &self,
         id: &str,
         amount: Money,
         coins: Vec<(Arc<Coin>, Money)>,
         stale: &Arc<Coin>,
-    ) -> Bought {
+    ) -> (Bought, Vec<(Arc<Coin>, Money)>) {
         let (terms, contract) = self.contract(id, plus(amount, stale.denom.value)).await;
         let mut offered = coins.clone();
         offered.push((Arc::clone(stale), stale.denom.value));
@@ -294,11 +333,40 @@ impl Street {
         let body: Value = reply.json().unwrap();
         assert_eq!((reply.status, body["code"].as_u64()), (409, Some(2150)), "{id}: {body}");
         let end = End::Aborted { refunds: Vec::new() };
-        let mut bought =
-            Bought { id: id.to_owned(), contract, merchant_pub: terms.merchant_pub, coins, offer, end };
+        let merchant_pub = terms.merchant_pub;
+        let mut bought = Bought { id: id.to_owned(), contract, merchant_pub, coins, offer, end };
         let refunds = self.abort(&bought).await;
-        assert_eq!(refunds.len(), bought.coins.len(), "{id}: everything that was paid comes back");
+        let unspent = bought.keep(&refunds);
         bought.end = End::Aborted { refunds };
-        bought
+        (bought, unspent)
+    }
+
+    /// Pays, and gives the payment up if it is not answered at once. `None` if it was given up.
+    async fn hurry(
+        &self,
+        id: &str,
+        amount: Money,
+        coins: Vec<(Arc<Coin>, Money)>,
+        dice: &mut Dice,
+    ) -> Option<Bought> {
+        let (terms, contract) = self.contract(id, amount).await;
+        let offer = self.request(&terms, contract, &coins);
+        let end = End::Aborted { refunds: Vec::new() };
+        let merchant_pub = terms.merchant_pub;
+        let mut bought = Bought { id: id.to_owned(), contract, merchant_pub, coins, offer, end };
+        let body = serde_json::to_value(&bought.offer).unwrap();
+        let call = self.client.post(format!("{}orders/{id}/pay", self.backend_url)).json(&body);
+        let patience = Duration::from_millis(dice.below(HASTE_MS));
+        // Its answer, if there is one, is asked for again below.
+        let _ = tokio::time::timeout(patience, call.send()).await;
+        let reply = self.give_up(&bought).await;
+        if reply.status == 200 {
+            self.hasty.lock().unwrap().push(bought);
+            return None;
+        }
+        assert_eq!(reply.status, 412, "{id}: {reply:?}");
+        let receipt = self.receipt(&bought).await;
+        bought.end = End::Paid { receipt, refunds: Vec::new() };
+        Some(bought)
     }
 }
