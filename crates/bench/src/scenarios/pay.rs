@@ -7,8 +7,8 @@ use std::sync::Arc;
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_protocol::api::merchant::{
     ApproveRefundRequest, ClaimRequest, ClaimResponse, ContractTerms, CreateInstanceRequest,
-    CreateOrderRequest, CreateOrderResponse, InstanceAuth, InstanceSettings, PayCoin, PayRequest,
-    PayResponse, PickUpRefundRequest, PickUpRefundResponse, RefundResult,
+    CreateOrderResponse, InstanceAuth, InstanceSettings, PayCoin, PayRequest, PayResponse,
+    PickUpRefundRequest, PickUpRefundResponse, RefundResult,
 };
 use batzen_protocol::canonical::contract_hash;
 use batzen_protocol::signatures::{MerchantContract, MerchantPaymentOk, SignedMessage, WalletCoinDeposit};
@@ -307,22 +307,15 @@ impl Purchase {
     }
 
     fn order(&self, terms: &Terms) -> Vec<u8> {
-        let members = json!({
+        let order = json!({
             "amount": terms.amount,
             "summary": "A measured article",
             "fulfillment_url": "https://shop.example/articles/${ORDER_ID}",
         });
-        let order = match members {
-            serde_json::Value::Object(members) => members,
-            _ => unreachable!("just written as an object"),
-        };
-        let body = CreateOrderRequest {
-            lock_uuids: None,
-            order,
-            refund_delay: self.is_refunded.then_some(LATER),
-            payment_target: None,
-            inventory_products: None,
-            create_token: None,
+        let body = if self.is_refunded {
+            json!({ "order": order, "refund_delay": LATER })
+        } else {
+            json!({ "order": order })
         };
         with_token(wire::post(&format!("{}/private/orders", shop_path(self.shop)), &body))
     }
