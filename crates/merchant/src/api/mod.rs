@@ -45,6 +45,7 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use self::background::Background;
+use self::templates::Pace;
 use self::tokens::Scope;
 pub(crate) use self::webhooks::HOOK_TIMEOUT;
 
@@ -149,7 +150,15 @@ impl Endpoint {
             | Self::ChangeSelf
             | Self::CreateProduct
             | Self::ChangeProduct => SETTINGS_BYTES_MAX,
-            Self::PickUpTip | Self::CreateWebhook | Self::ChangeWebhook | Self::Forget => TEXTS_BYTES_MAX,
+            Self::PickUpTip
+            | Self::AuthorizeTip
+            | Self::AuthorizeAnyTip
+            | Self::CreateWebhook
+            | Self::ChangeWebhook
+            | Self::CreateTemplate
+            | Self::ChangeTemplate
+            | Self::UseTemplate
+            | Self::Forget => TEXTS_BYTES_MAX,
             _ => SMALL_BODY_BYTES_MAX,
         }
     }
@@ -288,6 +297,8 @@ pub(crate) struct Service {
     hook_client: Client,
     /// What nobody waits for.
     background: Background,
+    /// How fast anybody may create orders.
+    template_pace: Pace,
     http_stats: Arc<Stats>,
     metrics_page: MetricsPage,
     checks: Checks,
@@ -367,6 +378,7 @@ impl Service {
             last_row_id: AtomicU64::new(0),
             hook_client,
             background: Background::default(),
+            template_pace: Pace::default(),
             http_stats,
             metrics_page,
             checks: Checks::default(),

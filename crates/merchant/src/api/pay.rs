@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use batzen_crypto::eddsa::verify_batch;
 use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, HashCode, ShortHash, fill_random};
 use batzen_http::{Method, Request, Response};
 use batzen_http_client::{ClientError, Reply};
@@ -12,9 +13,7 @@ use batzen_protocol::api::exchange::{
     DepositConfirmation, DepositRequest,
 };
 use batzen_protocol::api::merchant::{ContractTerms, PayCoin, PayRequest, PayResponse};
-use batzen_protocol::signatures::{
-    ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage, WalletCoinDeposit,
-};
+use batzen_protocol::signatures::{ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage};
 use batzen_protocol::{Amount, AmountError, ErrorCode, ErrorDetail, Money, Timestamp};
 use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderDepositRow, OrderRef, OrderRow,
@@ -39,8 +38,6 @@ const BATCH_COINS_MAX: usize = 256;
 const AUDITED_SHARE: u8 = 16;
 /// No policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
-/// No age commitment.
-const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 
 /// A coin that is ready for its exchange.
 struct ReadyCoin {
@@ -109,7 +106,7 @@ impl Service {
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
         let (order, row) = self.order(shop, order_id).await?;
         let h_contract = row.h_contract.ok_or_else(unknown)?;
-        let OrderMoney { deposits, refunded, .. } = self.money_of(order).await?;
+        let OrderMoney { deposits, refunds, refunded, .. } = self.money_of(order).await?;
         let deposited: BTreeMap<EddsaPublicKey, OrderDepositRow> =
             deposits.into_iter().map(|(key, row)| (key.coin_pub, row)).collect();
         if row.paid.is_some() {
@@ -119,6 +116,12 @@ impl Service {
         } else {
             let left: Vec<PayCoin> =
                 coins.into_iter().filter(|coin| !deposited.contains_key(&coin.coin_pub)).collect();
+            // A coin that was given up does not pay, so it is better not deposited.
+            let is_given_up =
+                |coin: &PayCoin| refunds.iter().any(|(refund, _)| refund.coin_pub == coin.coin_pub);
+            if left.iter().any(is_given_up) {
+                return Err(insufficient(Insufficient::Refunded));
+            }
             if !left.is_empty() {
                 let contract = self.contract(shop, order, &row, h_contract).await?;
                 // Exchanges may take seconds, which must not keep other requests from being served.
@@ -224,21 +227,6 @@ impl Service {
         let amount = coin.contribution.money_in(self.config.currency).map_err(other)?;
         let h_age_commitment = age(contract.terms.minimum_age, &denom, &coin).map_err(refuse)?;
         let terms = &contract.terms;
-        let message = WalletCoinDeposit {
-            h_contract_terms: contract.h_contract,
-            h_age_commitment: h_age_commitment.unwrap_or(NO_AGE),
-            h_policy: NO_POLICY,
-            h_wire: terms.h_wire,
-            h_denom_pub: coin.h_denom,
-            wallet_timestamp: terms.timestamp,
-            refund_deadline: terms.refund_deadline,
-            amount_with_fee: coin.contribution,
-            deposit_fee: denom.deposit_fee.of(self.config.currency),
-            merchant_pub: terms.merchant_pub,
-        };
-        if !message.verify(&coin.coin_pub, &coin.coin_sig) {
-            return Err(refuse(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_COIN_SIGNATURE_INVALID));
-        }
         let request = DepositRequest {
             merchant_payto_uri: contract.account.payto_uri.clone(),
             wire_salt: contract.account.salt,
@@ -419,12 +407,8 @@ impl Service {
             transaction_base_url: None,
         };
         let confirmations: Vec<_> = exchange_sigs.into_iter().map(confirmation).collect();
-        let currency = self.config.currency;
         let are_confirmed = confirmations.len() == coins.len()
-            && coins
-                .iter()
-                .zip(&confirmations)
-                .all(|(coin, answer)| confirms(contract, coin, answer, currency));
+            && confirm(contract, coins, &confirmations, self.config.currency);
         // If some coins were accepted earlier, at another time, each has its own confirmation.
         Ok(are_confirmed.then_some(confirmations))
     }
@@ -441,7 +425,8 @@ impl Service {
             return Err(not_deposited(reply.status, &reply));
         }
         let confirmation: DepositConfirmation = reply.json().map_err(|_| malformed())?;
-        let is_confirmed = confirms(contract, coin, &confirmation, self.config.currency);
+        let (coins, confirmations) = (std::slice::from_ref(coin), std::slice::from_ref(&confirmation));
+        let is_confirmed = confirm(contract, coins, confirmations, self.config.currency);
         if is_confirmed { Ok(confirmation) } else { Err(malformed()) }
     }
 }
@@ -463,6 +448,10 @@ pub(super) fn malformed() -> Response {
 fn not_deposited(status: u16, reply: &Reply) -> Response {
     let body = reply.json::<Value>().ok().map(|body| (status, body));
     let code = match status {
+        // The exchange checks the coins' signatures, so that nobody else has to.
+        403 if reply.code() == Some(ErrorCode::EXCHANGE_DEPOSIT_COIN_SIGNATURE_INVALID) => {
+            ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_COIN_SIGNATURE_INVALID
+        }
         409 => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_INSUFFICIENT_FUNDS,
         _ if is_transient(status) => ErrorCode::MERCHANT_GENERIC_EXCHANGE_UNEXPECTED_STATUS,
         _ => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_EXCHANGE_FAILED,
@@ -524,16 +513,27 @@ fn confirmed_message(
     })
 }
 
-/// Whether the exchange has signed that it will pay.
-fn confirms(
+/// Whether the exchange has signed that it will pay for these coins.
+fn confirm(
     contract: &Contract<'_>,
-    coin: &ReadyCoin,
-    confirmation: &DepositConfirmation,
+    coins: &[ReadyCoin],
+    confirmations: &[DepositConfirmation],
     currency: batzen_protocol::Currency,
 ) -> bool {
-    let message = confirmed_message(contract, coin, confirmation, currency);
-    coin.exchange.signs_with(&confirmation.exchange_pub, confirmation.exchange_timestamp)
-        && message.is_ok_and(|message| message.verify(&confirmation.exchange_pub, &confirmation.exchange_sig))
+    let message = |(coin, confirmation): (&ReadyCoin, &DepositConfirmation)| {
+        let message = confirmed_message(contract, coin, confirmation, currency).ok()?;
+        let is_known = coin.exchange.signs_with(&confirmation.exchange_pub, confirmation.exchange_timestamp);
+        is_known.then(|| message.message())
+    };
+    let messages: Option<Vec<_>> = coins.iter().zip(confirmations).map(message).collect();
+    let Some(messages) = messages else { return false };
+    let signed = messages.iter().zip(confirmations);
+    let items: Vec<_> = signed
+        .map(|(message, confirmation)| {
+            (&confirmation.exchange_pub, message.as_ref(), &confirmation.exchange_sig)
+        })
+        .collect();
+    verify_batch(&items).into_iter().all(|is_valid| is_valid)
 }
 
 /// Checks before any coin is deposited that all together pay the order: what an exchange has accepted, the customer

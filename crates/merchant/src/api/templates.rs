@@ -1,5 +1,8 @@
 //! Templates of orders, for tills and printed codes: `/private/templates`, and `/templates/$ID` for customers.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use batzen_http::{Head, Method, Request, Response, header};
 use batzen_protocol::api::merchant::{
     CreateOrderRequest, CreateTemplateRequest, TemplateContract, TemplateDetails, TemplateForCustomer,
@@ -9,10 +12,11 @@ use batzen_protocol::{Amount, ErrorCode, Timestamp};
 use batzen_store::Store;
 use batzen_tables::merchant::{TemplateKey, TemplateRow, Templates};
 use serde_json::{Map, json};
+use tokio::time::Instant;
 
 use super::products::is_id;
 use super::status::wants_page;
-use super::{Answer, Service, Shop, body, named, page};
+use super::{Answer, Service, Shop, body, named, page, try_later};
 use crate::rules::{Edit, EditTemplate, Refusal};
 use crate::urls;
 
@@ -20,6 +24,9 @@ use crate::urls;
 const TEMPLATES_MAX: usize = 1_024;
 /// The longest text of a template, in bytes.
 const TEXT_BYTES_MAX: usize = 2_048;
+/// Orders that customers of an instance may create at once, and how many more each second: they cost nothing.
+const BURST: u32 = 100;
+const ORDERS_PER_SECOND: u32 = 10;
 
 fn malformed(name: &str) -> Response {
     Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name)
@@ -28,6 +35,29 @@ fn malformed(name: &str) -> Response {
 fn contract_of(row: &TemplateRow) -> Result<TemplateContract, Response> {
     let broken = |_| Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "template");
     serde_json::from_str(&row.contract).map_err(broken)
+}
+
+/// How many orders customers of each instance may still create.
+#[derive(Default)]
+pub(super) struct Pace {
+    left: Mutex<HashMap<String, (f64, Instant)>>,
+}
+
+impl Pace {
+    /// Whether one more order is within the limit.
+    fn take(&self, instance: &str, now: Instant) -> bool {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = || (f64::from(BURST), now);
+        let (orders, since) = left.entry(instance.to_owned()).or_insert_with(full);
+        let more = now.saturating_duration_since(*since).as_secs_f64() * f64::from(ORDERS_PER_SECOND);
+        *orders = (*orders + more).min(BURST.into());
+        *since = now;
+        let is_within = *orders >= 1.0;
+        if is_within {
+            *orders -= 1.0;
+        }
+        is_within
+    }
 }
 
 impl Service {
@@ -137,6 +167,9 @@ impl Service {
         if summary.is_empty() || summary.len() > TEXT_BYTES_MAX {
             return Err(malformed("summary"));
         }
+        if !self.template_pace.take(&shop.id, Instant::now()) {
+            return Err(try_later("too many orders"));
+        }
         let now = self.now();
         let until = match contract.pay_duration.is_forever() {
             true => Timestamp::NEVER,
@@ -184,5 +217,23 @@ impl Service {
             }
         }
         Ok(wish)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn customers_create_orders_no_faster_than_allowed() {
+        let pace = Pace::default();
+        let now = Instant::now();
+        let at_once = (0..2 * BURST).filter(|_| pace.take("a", now)).count();
+        assert_eq!(at_once, BURST as usize);
+        assert!(pace.take("b", now), "each shop has its own limit");
+        let later = now + Duration::from_secs(1);
+        assert_eq!((0..BURST).filter(|_| pace.take("a", later)).count(), ORDERS_PER_SECOND as usize);
     }
 }

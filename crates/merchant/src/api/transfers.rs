@@ -567,9 +567,9 @@ fn check_parts(
     }
     let method = PaytoUri::parse(row.payto_uri.as_str()).map(|payto| payto.method().to_owned());
     let published = exchange.wire_fee(&method.unwrap_or_default(), answer.execution_time);
-    if let Some(published) = published
-        && answer.wire_fee.money > published.wire_fee.money
-    {
+    let hole = || Conflict::new(ErrorCode::MERCHANT_GENERIC_HOLE_IN_WIRE_FEE_STRUCTURE);
+    let published = published.ok_or_else(hole)?;
+    if answer.wire_fee.money > published.wire_fee.money {
         let extra = json!({
             "wire_fee": answer.wire_fee,
             "expected_wire_fee": published.wire_fee,
