@@ -4,14 +4,17 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use batzen_http_client::{Client, ClientOptions, Reply};
+use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde_json::{Value, json};
 
 use crate::common::setup::{config_with_fees, wait_for};
-use crate::common::{Service, free_port, run, stderr, stdout};
+use crate::common::{PATIENCE, Service, free_port, run, stderr, stdout};
 
 const TOKEN: &str = "secret-token:books";
 /// Exit code of a wallet command that has to be continued.
 const PENDING: i32 = 3;
+/// Exit code of a wallet command for which the money is not enough.
+const POOR: i32 = 4;
 /// Exit code of a wallet command that somebody has refused.
 const REFUSED: i32 = 5;
 
@@ -20,6 +23,7 @@ struct World {
     dir: tempfile::TempDir,
     exchange_config: String,
     exchange_port: u16,
+    bank_port: u16,
     port: u16,
     client: Client,
     exchange: Option<Service>,
@@ -29,6 +33,11 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::with_exchange(None).await
+    }
+
+    /// The shop accepts another exchange as well, at this port.
+    async fn with_exchange(other_port: Option<u16>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (bank_port, exchange_port, port) = (free_port(), free_port(), free_port());
         let exchange_config = config_with_fees(dir.path(), bank_port, exchange_port, "");
@@ -37,19 +46,25 @@ impl World {
         let client = Client::new(&ClientOptions::default()).unwrap();
         let exchange = Some(start_exchange(&dir, &exchange_config, exchange_port));
         let exchange_url = format!("http://localhost:{exchange_port}/");
-        let keys: Value = client.get_json(format!("{exchange_url}keys")).await.unwrap().ok().unwrap();
-        let text = format!(
-            "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange_url}\n\
-             MASTER_KEY = {}\nCURRENCY = KUDOS\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
-            keys["master_public_key"].as_str().unwrap(),
+        let mut text = format!(
+            "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
             dir.path().join("merchant").display()
         );
+        for accepted in [Some(exchange_port), other_port].into_iter().flatten() {
+            let url = format!("http://localhost:{accepted}/");
+            let keys: Value = client.get_json(format!("{url}keys")).await.unwrap().ok().unwrap();
+            text.push_str(&format!(
+                "[merchant-exchange-at-{accepted}]\nEXCHANGE_BASE_URL = {url}\nMASTER_KEY = {}\nCURRENCY = KUDOS\n",
+                keys["master_public_key"].as_str().unwrap(),
+            ));
+        }
         let file = dir.path().join("merchant.conf");
         std::fs::write(&file, text).unwrap();
         let words = ["merchant", "serve", "-c", file.to_str().unwrap()];
         let backend = Service::start(dir.path(), "merchant", &words);
         wait_for(port, "/ready");
-        let world = Self { dir, exchange_config, exchange_port, port, client, exchange, backend, bank };
+        let world =
+            Self { dir, exchange_config, exchange_port, bank_port, port, client, exchange, backend, bank };
         let shop = json!({
             "id": "default", "name": "Books", "auth": { "method": "token", "token": TOKEN },
             "payto_uris": ["payto://x-taler-bank/localhost/books?receiver-name=books"],
@@ -240,4 +255,96 @@ async fn the_wallet_gives_up_what_cannot_be_paid() {
     let balance = world.ok(&["balance"]);
     assert_eq!(balance["unsettled_evidence"], json!(0), "{balance}");
     world.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_wallet_takes_tips() {
+    let world = World::new().await;
+    let exchange_url = format!("http://localhost:{}/", world.exchange_port);
+    let wish = json!({
+        "initial_balance": "KUDOS:10", "exchange_url": exchange_url, "wire_method": "x-taler-bank",
+    });
+    let made: Value = world.post("private/reserves", &wish).await.ok().unwrap();
+    // The shop fills its reserve.
+    let url = format!("http://localhost:{}/taler-wire-gateway/exchange/", world.bank_port);
+    let bank = WireGatewayClient::new(world.client.clone(), &url, GatewayAuth::None);
+    let transfer = AddIncomingRequest {
+        reserve_pub: made["reserve_pub"].as_str().unwrap().parse().unwrap(),
+        amount: "KUDOS:10".parse().unwrap(),
+        debit_account: "payto://x-taler-bank/localhost/books?receiver-name=books".into(),
+    };
+    bank.add_incoming(&transfer).await.unwrap();
+    let give = json!({ "amount": "KUDOS:3", "justification": "a good answer", "next_url": "" });
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let tip: Value = loop {
+        let reply = world.post("private/tips", &give).await;
+        if reply.status == 200 {
+            break reply.json().unwrap();
+        }
+        assert!(std::time::Instant::now() < deadline, "the reserve is not funded: {reply:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    };
+    let uri = tip["taler_tip_uri"].as_str().unwrap();
+
+    let before = world.total();
+    let taken = world.ok(&["tip", uri, "--yes"]);
+    assert_eq!((&taken["type"], &taken["status"]), (&json!("tip"), &json!("done")), "{taken}");
+    let after = world.total();
+    // One coin of 2, because only RSA coins are given.
+    assert!((after - before - 2.0).abs() < 1e-9, "{before} {after}");
+    assert_eq!(world.ok(&["tip", uri, "--yes"])["id"], taken["id"], "a tip is taken once");
+    assert!((world.total() - after).abs() < 1e-9);
+    // Another wallet finds nothing, and what is no tip is refused.
+    let other = world.dir.path().join("other.db");
+    let words = ["wallet", "--wallet", other.to_str().unwrap(), "--json", "tip", uri, "--yes"];
+    let output = tokio::task::block_in_place(|| run(&words));
+    assert!(stderr(&output).contains("too little"), "{}{}", stdout(&output), stderr(&output));
+    let unknown = format!("taler+http://tip/localhost:{}/{}", world.port, "0".repeat(103));
+    let error = world.exits(1, &["tip", &unknown, "--yes"]);
+    assert!(error.to_string().contains("no such tip"), "{error}");
+    // The coins pay.
+    let (id, link) = world.offer("20", json!({})).await;
+    world.ok(&["pay", &link, "--yes"]);
+    assert_eq!(world.order(&id).await["order_status"], "paid");
+    world.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn coins_of_two_exchanges_pay_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port) = (free_port(), free_port());
+    let config = config_with_fees(dir.path(), bank_port, exchange_port, "");
+    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
+    wait_for(bank_port, "/taler-bank-integration/config");
+    let exchange = start_exchange(&dir, &config, exchange_port);
+    let world = World::with_exchange(Some(exchange_port)).await;
+    let (bank_url, exchange_url) =
+        (format!("http://localhost:{bank_port}/"), format!("http://localhost:{exchange_port}/"));
+    let at_bank = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &exchange_url];
+    world.ok(&[&["withdraw", "--yes", "--amount", "KUDOS:5"][..], &at_bank].concat());
+
+    let (id, uri) = world.offer("22", json!({})).await;
+    let paid = world.ok(&["pay", &uri, "--yes"]);
+    let exchanges = paid["receipt"]["exchanges"].as_array().unwrap();
+    assert_eq!(exchanges.len(), 2, "{paid}");
+    assert_eq!(world.order(&id).await["order_status"], "paid");
+    let purchase = paid["transaction"]["id"].to_string();
+    // The refund is so large that it is of the coins of both.
+    let link = world.approve(&id, "20").await;
+    let refunds = world.ok(&["refund", &link]);
+    assert_eq!(refunds["refunds"][0]["status"], "done", "{refunds}");
+    assert_eq!(refunds["purchase"]["id"].to_string(), purchase);
+    world.ok(&["run", "--timeout", "30"]);
+    let balance = world.ok(&["balance"]);
+    let held = balance["balances"][0]["exchanges"].as_array().unwrap();
+    assert!(held.iter().all(|part| part["available"] != json!("KUDOS:0")), "{balance}");
+    assert_eq!(balance["unsettled_evidence"], json!(0), "{balance}");
+    // More than both have is refused before anything is sent.
+    let (id, uri) = world.offer("60", json!({})).await;
+    world.exits(POOR, &["pay", &uri, "--yes"]);
+    assert_eq!(world.order(&id).await["order_status"], "claimed");
+    world.end();
+    for service in [exchange, bank] {
+        assert!(service.terminate().0.success());
+    }
 }

@@ -152,8 +152,8 @@ Effects include all fees. They sum to the total that `batzen wallet balance --js
         #[arg(long)]
         qr: bool,
     },
-    /// Take back money that nobody has accepted or a request, or give up a withdrawal, an unfinished purchase or a
-    /// disputed payment
+    /// Take back money that nobody has accepted or a request, or give up a withdrawal, an unfinished purchase, a refund
+    /// or tip that does not come, or a disputed payment
     #[command(after_help = "Examples:
   batzen wallet cancel 3")]
     Cancel {

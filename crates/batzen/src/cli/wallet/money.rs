@@ -280,6 +280,10 @@ pub fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
             "{} {id} is being taken back. Continue with `batzen wallet run`, which asks the exchange.",
             if line.kind == "send" { "Payment" } else { "Request" }
         ),
+        "tip" => format!("Tip {id} is given up. If the shop has given its coins, they are lost."),
+        "refund" | "pick-up" => {
+            format!("The wallet waits no longer for this refund. `batzen wallet refund` asks for it again.")
+        }
         _ => {
             format!("Payment {id} is given up. Continue with `batzen wallet run`, which refreshes its coins.")
         }

@@ -36,13 +36,15 @@ fn text_error(file: &Path, args: &[&str]) -> String {
 fn only_commands_that_create_a_wallet_accept_a_missing_file() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("missing.db");
-    let commands: [&[&str]; 15] = [
+    let commands: [&[&str]; 17] = [
         &["balance"],
         &["transactions"],
         &["pending"],
         &["coins"],
         &["run", "--once"],
         &["cancel", "1"],
+        &["refund", "1"],
+        &["abort", "1"],
         &["instructions", "1"],
         &["evidence"],
         &["deposit", "KUDOS:1", PAYTO],

@@ -46,7 +46,7 @@ pub enum PickUpStage {
 pub struct PickUp {
     /// The purchase.
     pub purchase: OpId,
-    /// Until when to ask again, for a shop that has promised to refund by itself. `None`: the user asked.
+    /// The end of the period in which the shop has promised to refund by itself. `None`: the user asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     /// Its stage.

@@ -103,7 +103,7 @@ async fn open_refunds_are_retried_and_refused_ones_are_final() {
     assert_eq!(report.pending[0].message.as_deref(), Some(waits), "{report:?}");
     assert_eq!((refunds(&alice)[0].status, refunds(&alice).len()), (Status::Pending, 1));
     common::check_history(&alice);
-    // The user asks again, and once more.
+    // The user asks twice.
     for _ in 0..2 {
         assert_eq!(pick_up(&alice, "chair").await.unwrap().len(), 1);
     }
