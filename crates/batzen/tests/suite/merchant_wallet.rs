@@ -1,14 +1,14 @@
 //! The wallet as a customer of the merchant backend: bank, exchange, backend and wallet are real processes.
 
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use batzen_http_client::{Client, ClientOptions, Reply};
 use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde_json::{Value, json};
 
 use crate::common::setup::{config_with_fees, wait_for};
-use crate::common::{PATIENCE, Service, free_port, run, stderr, stdout};
+use crate::common::{PATIENCE, Service, batzen, free_port, run, stderr, stdout};
 
 const TOKEN: &str = "secret-token:books";
 /// Exit code of a wallet command that has to be continued.
@@ -347,4 +347,40 @@ async fn coins_of_two_exchanges_pay_together() {
     for service in [exchange, bank] {
         assert!(service.terminate().0.success());
     }
+}
+
+/// The wallet is killed at different moments, and continues.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wallet_killed_while_it_takes_refunds_loses_nothing() {
+    const ROUNDS: u64 = 8;
+    let world = World::new().await;
+    for round in 0..ROUNDS {
+        let (id, uri) = world.offer("1.5", json!({})).await;
+        world.ok(&["pay", &uri, "--yes"]);
+        let link = world.approve(&id, "1").await;
+        let file = world.wallet_file();
+        let mut child = batzen()
+            .args(["wallet", "--wallet", file.to_str().unwrap(), "refund", &link])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(15 * round)).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let refunds = world.ok(&["refund", &link])["refunds"].as_array().unwrap().clone();
+        assert_eq!(refunds.len(), 1, "round {round}: {refunds:?}");
+        assert_eq!((&refunds[0]["status"], &refunds[0]["amount"]), (&json!("done"), &json!("KUDOS:1")));
+        world.ok(&["run", "--timeout", "30"]);
+        let seen = world.order(&id).await;
+        assert_eq!((&seen["refund_amount"], &seen["refund_pending"]), (&json!("KUDOS:1"), &json!(false)));
+    }
+    // What was credited twice would be refused when it is refreshed.
+    let history = world.ok(&["transactions", "--all"]);
+    let rows = history["transactions"].as_array().unwrap();
+    let of_type = |kind: &str| rows.iter().filter(|row| row["type"] == kind).count() as u64;
+    assert_eq!((of_type("payment"), of_type("refund")), (ROUNDS, ROUNDS), "{history}");
+    assert_eq!(of_type("spent-elsewhere") + of_type("expired"), 0, "{history}");
+    assert_eq!(world.ok(&["balance"])["unsettled_evidence"], json!(0));
+    world.end();
 }

@@ -16,6 +16,7 @@ use super::encoding::text;
 use super::exchange::{CipherChoice, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
+use super::purchase::printable;
 use super::select::{IssuePlan, split_into_coins};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::url::normalise_base_url;
@@ -83,9 +84,10 @@ impl TipUri {
             (410, code) if code != 0 => return Err(bad("taler URI", "the tip has expired")),
             _ => return Err(response.refusal(ASK)),
         }
-        let TipStatus { tip_amount, exchange_url, expiration, .. } = response.json(ASK)?;
+        let TipStatus { tip_amount, exchange_url, expiration, next_url } = response.json(ASK)?;
         let exchange_url = normalise_base_url(&exchange_url)?;
-        Ok(TipOffer { uri: self, amount: tip_amount, exchange_url, expiration })
+        let next_url = next_url.map(|url| printable(&url));
+        Ok(TipOffer { uri: self, amount: tip_amount, exchange_url, expiration, next_url })
     }
 
     /// The operation that picks up this tip, or has picked it up. Failed ones do not count.
@@ -114,6 +116,8 @@ pub struct TipOffer {
     pub exchange_url: String,
     /// It must be picked up before this time.
     pub expiration: Timestamp,
+    /// The page that the shop shows afterwards.
+    pub next_url: Option<String>,
 }
 
 /// Stage of a tip.

@@ -1,7 +1,7 @@
 //! `batzen wallet pay`, `refund` and `abort`.
 
 use batzen_wallet::core::OpId;
-use batzen_wallet::core::purchase::fees;
+use batzen_wallet::core::purchase::{fees, refunds};
 use batzen_wallet::core::views::describe_fees;
 use batzen_wallet::{PurchaseOffer, Status, Wallet, WalletError};
 use serde_json::json;
@@ -67,6 +67,12 @@ pub async fn pay(wallet: &Wallet, args: &PayArgs, yes: bool, output: &Output) ->
     };
     if let Some(url) = &receipt.fulfillment_url {
         text.push_str(&format!("\nContinue at {}", output.bold(url)));
+    }
+    if let Some(until) = wallet.with_state(|state| refunds::promised(state, id)) {
+        text.push_str(&format!(
+            "\nThe shop may refund by itself until {}; `batzen wallet run` waits for it.",
+            date(until)
+        ));
     }
     for balance in wallet.balance()? {
         text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));

@@ -31,7 +31,11 @@ async fn accept(wallet: &Wallet, uri: &TipUri, yes: bool, output: &Output) -> an
     let bar = output.progress("Fetching coins");
     let accepted = wallet.accept_tip(&offer).await;
     bar.finish_and_clear();
-    Ok(accepted?)
+    let id = accepted?;
+    if let Some(url) = &offer.next_url {
+        output.note(&format!("Continue at {}", output.bold(url)));
+    }
+    Ok(id)
 }
 
 pub async fn tip(wallet: &Wallet, uri: &str, yes: bool, output: &Output) -> anyhow::Result<u8> {

@@ -222,7 +222,7 @@ impl<'a, 'd> Choice<'a, 'd> {
                         }
                     }
                     Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
-                        failure = error
+                        failure = error;
                     }
                     Err(error) => return Err(error),
                 }

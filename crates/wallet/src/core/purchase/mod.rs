@@ -35,6 +35,6 @@ fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
 const MAX_TEXT_CHARS: usize = 1000;
 
 /// Text of a merchant for the terminal: without control characters, and not too long.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MAX_TEXT_CHARS).collect()
 }

@@ -5,24 +5,22 @@
 //! An entry that the exchange has not answered yet stays open, and its refund asks again. Every entry is
 //! recorded once, so a repeated or lost answer changes nothing.
 
-use batzen_crypto::{EddsaPublicKey, EddsaSignature};
-use batzen_protocol::api::merchant::{OrderPaid, PickUpRefundRequest, RefundEntry, RefundResult};
-use batzen_protocol::signatures::{ExchangeConfirmRefund, SignedMessage};
-use batzen_protocol::{Amount, Money, TalerUri, Timestamp};
+mod entries;
+
+use batzen_protocol::api::merchant::{OrderPaid, PickUpRefundRequest};
+use batzen_protocol::{Money, TalerUri, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::super::coin::CoinStatus;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::machine::Step;
-use super::super::refund::{Refund, RefundItem, RefundState};
+use super::super::refund::{Refund, RefundState};
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::url::normalise_base_url;
 use super::super::{Change, CoreError};
 use super::contract::ContractTerms;
 use super::{OrderKey, Purchase, bad};
 
-/// Most entries in one answer of a shop.
-const MAX_ENTRIES: usize = 4096;
+pub(super) use entries::{Confirmed, credit, is_final, new_refund};
 
 const ASK: &str = "asking the shop about refunds";
 const TAKE: &str = "taking refunds of the shop";
@@ -135,6 +133,15 @@ pub(crate) fn start_automatic(step: &mut Step<'_, '_>, terms: &ContractTerms) ->
     Ok(())
 }
 
+/// The end of the time in which the shop of a purchase may refund by itself, while the wallet waits for that.
+#[must_use]
+pub fn promised(state: &WalletState, purchase: OpId) -> Option<Timestamp> {
+    state.open_operations().find_map(|operation| match &operation.kind {
+        OpKind::PickUp(record) if record.purchase == purchase => record.until,
+        _ => None,
+    })
+}
+
 /// A purchase's record.
 fn purchase_of<'d>(draft: &'d Draft<'_>, id: OpId) -> Result<&'d Purchase, CoreError> {
     match &draft.operation(id)?.kind {
@@ -194,7 +201,7 @@ pub(crate) fn receive(
     let what = if record.stage == PickUpStage::Take { TAKE } else { ASK };
     match (response.status, response.code().to_u32()) {
         (200, _) if record.stage == PickUpStage::Take => {
-            enter(step, record.purchase, response)?;
+            entries::enter(step, record.purchase, response)?;
             let until = record.until.filter(|until| *until > step.now);
             // An answer that lists less than the shop has announced must not be asked for without a pause.
             go_on(step, record, until);
@@ -253,7 +260,7 @@ pub(crate) fn receive_again(
 ) -> Result<(), CoreError> {
     match (response.status, response.code().to_u32()) {
         (200, _) => {
-            enter(step, record.payment, response)?;
+            entries::enter(step, record.payment, response)?;
             let WalletOperation { kind, finished, .. } = step.draft.operation(step.operation.id)?.clone();
             if finished.is_some() {
                 step.finish(kind);
@@ -300,202 +307,6 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
     operation.dispute = None;
     operation.last_error = None;
     Ok(vec![Change::Operation(Box::new(operation))])
-}
-
-/// An exchange's status that settles a refund for good. The others may go away.
-pub(super) const fn is_final(exchange_status: u16) -> bool {
-    matches!(exchange_status, 400..=499) && !matches!(exchange_status, 408 | 425 | 429)
-}
-
-/// Why an exchange did not refund, as the shop says.
-pub(super) fn refusal(exchange_status: u16, exchange_code: Option<u32>) -> String {
-    let code = exchange_code.map_or_else(String::new, |code| format!(", code {code}"));
-    match exchange_status {
-        410 => "too late: the shop has been paid; ask the shop for the money".to_owned(),
-        _ => format!("the shop says that the exchange refused (HTTP {exchange_status}{code})"),
-    }
-}
-
-/// Identifies a refund of a coin, for its signature.
-pub(super) struct Confirmed<'a> {
-    pub terms: &'a ContractTerms,
-    pub coin_pub: EddsaPublicKey,
-    pub rtransaction_id: u64,
-    pub amount: Amount,
-}
-
-impl Confirmed<'_> {
-    /// Verifies the exchange's confirmation that the coin has its value back.
-    pub(super) fn check(
-        &self,
-        step: &Step<'_, '_>,
-        (exchange_pub, exchange_sig): (&EddsaPublicKey, &EddsaSignature),
-    ) -> Result<(), CoreError> {
-        let coin = step.draft.coin(&self.coin_pub)?;
-        step.draft.exchange(&coin.exchange)?.require_signing_key(exchange_pub, step.now)?;
-        let message = ExchangeConfirmRefund {
-            h_contract_terms: self.terms.h_contract_terms,
-            coin_pub: self.coin_pub,
-            merchant_pub: self.terms.merchant_pub,
-            rtransaction_id: self.rtransaction_id,
-            refund_amount: self.amount,
-        };
-        if message.verify(exchange_pub, exchange_sig) {
-            Ok(())
-        } else {
-            Err(CoreError::BadSignature { what: "the exchange's confirmation of a refund" })
-        }
-    }
-}
-
-/// Credits a coin. It was seen, so it is refreshed, even if it was worth nothing before.
-pub(super) fn credit(
-    draft: &mut Draft<'_>,
-    coin_pub: &EddsaPublicKey,
-    amount: Money,
-) -> Result<(), CoreError> {
-    draft.credit_coin(coin_pub, amount)?;
-    let coin = draft.coin_mut(coin_pub)?;
-    if coin.status == CoinStatus::Lost {
-        coin.status = CoinStatus::Used;
-    }
-    Ok(())
-}
-
-fn false_list(reason: impl Into<String>) -> CoreError {
-    CoreError::FalseProof { what: "the shop's list of refunds", reason: reason.into() }
-}
-
-/// Records what an answer of the shop says about each refund.
-fn enter(step: &mut Step<'_, '_>, purchase: OpId, response: &HttpResponse) -> Result<(), CoreError> {
-    #[derive(Deserialize)]
-    struct Answer {
-        refunds: Vec<RefundEntry>,
-    }
-    let answer: Answer = response.json(TAKE)?;
-    if answer.refunds.len() > MAX_ENTRIES {
-        return Err(false_list(format!("it has more than {MAX_ENTRIES} entries")));
-    }
-    let record = purchase_of(&step.draft, purchase)?.clone();
-    for entry in &answer.refunds {
-        enter_one(step, purchase, &record, entry)?;
-    }
-    Ok(())
-}
-
-fn enter_one(
-    step: &mut Step<'_, '_>,
-    purchase: OpId,
-    record: &Purchase,
-    entry: &RefundEntry,
-) -> Result<(), CoreError> {
-    let paid = record.spent().find(|part| part.coin_pub == entry.coin_pub);
-    let paid = paid.ok_or_else(|| false_list("a coin in it has not paid"))?;
-    let coin = step.draft.coin(&entry.coin_pub)?;
-    let exchange = step.draft.exchange(&coin.exchange)?;
-    let amount =
-        entry.refund_amount.money_in(exchange.currency).map_err(|error| false_list(error.to_string()))?;
-    let fee_refund = exchange.denom(&coin.h_denom_pub)?.fee_refund;
-    if amount < fee_refund {
-        return Err(false_list("a refund in it is smaller than the refund fee"));
-    }
-    let (confirmation, progress) = match &entry.result {
-        RefundResult::Success { exchange_sig, exchange_pub, .. } => {
-            (Some((*exchange_pub, *exchange_sig)), RefundState::Done)
-        }
-        RefundResult::Failure { exchange_status, exchange_code, .. } if is_final(*exchange_status) => {
-            (None, RefundState::Failed(refusal(*exchange_status, *exchange_code)))
-        }
-        RefundResult::Failure { .. } => (None, RefundState::Open),
-    };
-    let new = RefundItem {
-        coin_pub: entry.coin_pub,
-        rtransaction_id: entry.rtransaction_id,
-        amount,
-        fee_refund,
-        merchant_sig: None,
-        confirmation,
-        progress,
-    };
-    let (mut others, mut holder, mut position, mut step_of) = (amount, None, None, None);
-    for operation in step.draft.operations() {
-        let OpKind::Refund(refund) = &operation.kind else { continue };
-        if refund.payment != purchase {
-            continue;
-        }
-        if refund.approved == Some(entry.execution_time) {
-            step_of = Some(operation.id);
-        }
-        for (place, item) in refund.items.iter().enumerate().filter(|(_, item)| item.coin_pub == new.coin_pub)
-        {
-            if item.rtransaction_id == new.rtransaction_id {
-                (holder, position) = (Some(operation.id), Some(place));
-                if item.amount != amount {
-                    return Err(false_list("it has another amount for a refund than before"));
-                }
-                // Confirmed for good, or nothing new.
-                if item.progress == RefundState::Done
-                    || new.confirmation.is_none() && item.progress == new.progress
-                {
-                    return Ok(());
-                }
-            } else if !matches!(item.progress, RefundState::Failed(_)) {
-                others = others.checked_add(item.amount)?;
-            }
-        }
-    }
-    if !matches!(new.progress, RefundState::Failed(_)) && others > paid.amount {
-        return Err(false_list("the refunds of a coin exceed what it paid"));
-    }
-    if let Some((exchange_pub, exchange_sig)) = &new.confirmation {
-        let confirmed = Confirmed {
-            terms: record.terms(),
-            coin_pub: new.coin_pub,
-            rtransaction_id: new.rtransaction_id,
-            amount: entry.refund_amount,
-        };
-        confirmed.check(step, (exchange_pub, exchange_sig))?;
-        credit(&mut step.draft, &new.coin_pub, amount.checked_sub(fee_refund)?)?;
-    }
-    let mut operation = match holder.or(step_of) {
-        Some(id) => step.draft.operation(id)?.clone(),
-        None => new_refund(&step.draft, purchase, record, Some(entry.execution_time), step.now)?,
-    };
-    if let OpKind::Refund(refund) = &mut operation.kind {
-        match position {
-            Some(position) => refund.items[position] = new,
-            None => refund.items.push(new),
-        }
-        let is_open = refund.items.iter().any(|item| item.progress == RefundState::Open);
-        operation.finished = if is_open { None } else { operation.finished.or(Some(step.now)) };
-    }
-    step.draft.put_operation(operation);
-    Ok(())
-}
-
-/// A refund of a purchase without entries yet.
-pub(super) fn new_refund(
-    draft: &Draft<'_>,
-    purchase: OpId,
-    record: &Purchase,
-    approved: Option<Timestamp>,
-    now: Timestamp,
-) -> Result<WalletOperation, CoreError> {
-    Ok(WalletOperation {
-        id: draft.next_id(),
-        created: now,
-        finished: None,
-        exchange: draft.operation(purchase)?.exchange.clone(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::Refund(Box::new(Refund {
-            payment: purchase,
-            h_contract_terms: record.terms().h_contract_terms,
-            merchant_pub: record.terms().merchant_pub,
-            approved,
-            items: Vec::new(),
-        })),
-    })
 }
 
 /// The refunds of a purchase, oldest first.

@@ -4,6 +4,7 @@ mod aborts;
 mod exchanges;
 mod fees;
 mod lies;
+mod lives;
 mod refunds;
 mod restarts;
 mod tips;
