@@ -219,6 +219,7 @@ impl Round<'_> {
         report
             .step("refund-shop", "giving an article back", self.refund_shop(&exchange, &visit, contract))
             .await?;
+        report.step("settled", "selling in the sandbox, and waiting for its money", self.settled()).await?;
         report.step("purse", "leaving money in a purse", self.leave_purse(&people[0])).await?;
         drop(people);
         report
@@ -484,7 +485,7 @@ impl Round<'_> {
     }
 
     /// Waits until the given time, and then aggregates all deposits that are due by then.
-    async fn pay_due(&self, until: Timestamp) -> anyhow::Result<()> {
+    pub(super) async fn pay_due(&self, until: Timestamp) -> anyhow::Result<()> {
         // The aggregator works in whole seconds, and a little after the deadline.
         let until = until.saturating_add(Duration::from_secs(2));
         let wait = until.saturating_since(self.now()).to_std().unwrap_or_default();
@@ -495,7 +496,7 @@ impl Round<'_> {
     }
 
     /// The outgoing history of the exchange's account.
-    async fn outgoing(&self) -> anyhow::Result<Vec<OutgoingTransaction>> {
+    pub(super) async fn outgoing(&self) -> anyhow::Result<Vec<OutgoingTransaction>> {
         const PAGE: i64 = 1000;
         let gateway = self.gateway();
         let mut rows: Vec<OutgoingTransaction> = Vec::new();

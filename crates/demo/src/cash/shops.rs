@@ -5,13 +5,14 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use batzen_crypto::HashCode;
+use batzen_exchange::workers::transfer;
 use batzen_http_client::{Client, Method, Reply};
 use batzen_merchant::{MerchantConfig, MerchantError, Place, RunningMerchant, TrustedExchange};
-use batzen_protocol::api::merchant::{OrderDue, PickUpRefundResponse, RefundResult};
+use batzen_protocol::api::merchant::{OrderDue, PickUpRefundResponse, RefundResult, ReportTransferResponse};
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantPaymentOk, SignedMessage};
-use batzen_protocol::{Currency, Money};
+use batzen_protocol::{Currency, Money, PaytoUri};
 use batzen_shop::{RunningShop, ShopError, ShopOptions};
-use batzen_wallet::{Exchange, RunUntil};
+use batzen_wallet::{Exchange, RunUntil, Status};
 use serde_json::{Value, json};
 
 use super::books::Books;
@@ -121,11 +122,16 @@ impl Shops {
     }
 }
 
+/// A shop's bank account.
+fn payto(account: &str) -> String {
+    format!("payto://x-taler-bank/{HOSTNAME}/{account}?receiver-name={account}")
+}
+
 /// The settings of a shop.
 fn instance(id: &str, account: &str, token: &str, currency: Currency) -> Value {
     json!({
         "id": id, "name": account, "auth": { "method": "token", "token": token },
-        "payto_uris": [format!("payto://x-taler-bank/{HOSTNAME}/{account}?receiver-name={account}")],
+        "payto_uris": [payto(account)],
         "address": {}, "jurisdiction": {},
         "default_max_wire_fee": format!("{currency}:0.01"),
         "default_max_deposit_fee": format!("{currency}:0.05"),
@@ -205,9 +211,20 @@ impl Round<'_> {
         let reply = self.visit(Method::POST, &format!("{}/return", ARTICLE.0), &visit.cookie).await?;
         reply.expect(&[303])?;
         self.reads(ARTICLE.0, &visit.cookie, 410).await?;
-        let page = visit.pay_page.split('?').next().unwrap_or_default();
+        // The page where she paid offers the refund to her wallet.
+        let page =
+            self.world.client.get(visit.pay_page.as_str()).header("accept", "text/html").send().await?;
+        let uri = page.header("taler").context("the order's page offers no refund")?;
+        let wallet = self.world.wallet(&format!("{CUSTOMER}{}", self.world.run))?;
+        let refunds = wallet.pick_up_refunds(wallet.purchase_of_refund(uri)?).await?;
+        wallet.run(RunUntil::Finished(Some(PATIENCE))).await?;
+        for id in &refunds {
+            let line = wallet.transaction(*id)?;
+            ensure!(line.status == Status::Done, "the wallet did not get its refund: {line:?}");
+        }
+        let order = visit.pay_page.split('?').next().unwrap_or_default();
         let body = json!({ "h_contract": h_contract_terms });
-        let pick_up = || self.world.client.post_json(format!("{page}/refund"), &body);
+        let pick_up = || self.world.client.post_json(format!("{order}/refund"), &body);
         let answer: PickUpRefundResponse = pick_up().await?.ok()?;
         let mut total = Money::ZERO;
         for refund in &answer.refunds {
@@ -229,7 +246,66 @@ impl Round<'_> {
         ensure!(pick_up().await?.ok::<PickUpRefundResponse>()? == answer, "a refund was made twice");
         let count = answer.refunds.len();
         let summary =
-            format!("given back: {} on {count} coins, confirmed by the exchange", answer.refund_amount);
+            format!("given back: {} on {count} coins, which the wallet has renewed", answer.refund_amount);
+        Ok(((), StepSummary { count, summary }))
+    }
+
+    /// A request of a developer to the sandbox.
+    async fn sandbox(&self, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let url = format!("{}{path}", self.world.shops.backend_url);
+        let client = &self.world.client;
+        let call = body.map_or_else(|| client.get(url.as_str()), |body| client.post(url.as_str()).json(body));
+        let call = call.header("authorization", &format!("Bearer {SANDBOX_TOKEN}"));
+        Ok(call.send().await?.ok()?)
+    }
+
+    /// A sale of the sandbox reaches its bank account: the transfer is reported to the backend, which asks the
+    /// exchange what it pays for, and knows then that the order is settled.
+    pub(super) async fn settled(&self) -> anyhow::Result<((), StepSummary)> {
+        let before = self.outgoing().await?.iter().map(|row| row.row_id).max();
+        let order = json!({ "amount": self.amount("2.5")?, "summary": "a tea towel" });
+        let made = self.sandbox("private/orders", Some(&json!({ "order": order }))).await?;
+        let path = format!("private/orders/{}", made["order_id"].as_str().context("no order")?);
+        let status = self.sandbox(&path, None).await?;
+        let wallet = self.world.wallet(&format!("{CUSTOMER}{}", self.world.run))?;
+        let uri = status["taler_pay_uri"].as_str().context("the order has no link")?;
+        let offer = wallet.inspect_purchase(uri).await?;
+        wallet.pay_purchase(&offer).await?;
+        wallet.run(RunUntil::Finished(Some(PATIENCE))).await?;
+        ensure!(
+            self.sandbox(&path, None).await?["wired"] == false,
+            "the order is settled before its transfer"
+        );
+        self.pay_due(offer.terms().wire_transfer_deadline).await?;
+        transfer::run_until_idle(&self.world.app().core).await?;
+
+        let mut rows = self.outgoing().await?;
+        rows.retain(|row| before.is_none_or(|before| row.row_id > before));
+        let mut count = 0;
+        let mut arrived = Money::ZERO;
+        for row in rows {
+            if !PaytoUri::parse(row.credit_account.as_str())?.account().eq_ignore_ascii_case(SANDBOX) {
+                continue;
+            }
+            let report = json!({
+                "credit_amount": row.amount, "wtid": row.wtid, "payto_uri": payto(SANDBOX),
+                "exchange_url": self.exchange_url,
+            });
+            let answer = self.sandbox("private/transfers", Some(&report)).await?;
+            let answer: ReportTransferResponse = serde_json::from_value(answer)?;
+            // What the exchange owes is more exact than what banks can transfer.
+            let unit = self.world.app().core.config.currency_round_unit;
+            let total = answer.total.money.round_down(unit)?;
+            ensure!(total == row.amount.money, "the bank has {}, the backend {}", row.amount, answer.total);
+            arrived = arrived.checked_add(row.amount.money)?;
+            count += 1;
+        }
+        ensure!(count > 0, "the sandbox was not paid");
+        let status = self.sandbox(&path, None).await?;
+        ensure!(status["wired"] == true, "the order is not settled: {status}");
+        let amount = arrived.of(self.world.currency);
+        let summary =
+            format!("{amount} at the sandbox's bank account, matched with its order to the last unit");
         Ok(((), StepSummary { count, summary }))
     }
 }
