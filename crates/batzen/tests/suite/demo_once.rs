@@ -9,7 +9,7 @@ use batzen_protocol::{Amount, Money};
 use serde_json::Value;
 
 /// The steps in order, and whether each one always does something.
-const STEPS: [(&str, bool); 24] = [
+const STEPS: [(&str, bool); 25] = [
     ("start", true),
     ("resume", false),
     ("exchange", true),
@@ -30,6 +30,7 @@ const STEPS: [(&str, bool); 24] = [
     ("order", true),
     ("pay-shop", true),
     ("refund-shop", true),
+    ("tip", true),
     ("settled", true),
     ("purse", true),
     ("unrevealed", true),

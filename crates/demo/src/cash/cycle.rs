@@ -179,7 +179,7 @@ impl Round<'_> {
         Ok(Self::money(text)?.of(self.world.currency))
     }
 
-    fn gateway(&self) -> WireGatewayClient {
+    pub(super) fn gateway(&self) -> WireGatewayClient {
         let url = self.world.bank.wire_gateway_url(EXCHANGE_ACCOUNT);
         WireGatewayClient::new(self.world.client.clone(), &url, GatewayAuth::None)
     }
@@ -219,6 +219,7 @@ impl Round<'_> {
         report
             .step("refund-shop", "giving an article back", self.refund_shop(&exchange, &visit, contract))
             .await?;
+        report.step("tip", "giving a tip", self.tip()).await?;
         report.step("settled", "selling in the sandbox, and waiting for its money", self.settled()).await?;
         report.step("purse", "leaving money in a purse", self.leave_purse(&people[0])).await?;
         drop(people);

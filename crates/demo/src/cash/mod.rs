@@ -9,6 +9,7 @@
 //! | `load` | customers who keep paying while the demo serves |
 //! | `people` | the steps of the round in which people pay each other |
 //! | `shops` | a merchant backend with a bookshop, and the steps in which a visitor buys there |
+//! | `tips` | the step in which the sandbox gives a tip |
 //! | `merchant` | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
 //! | `proof` | checks the history by which a double spend is refused |
 //! | `report` | prints the steps, for people or for programs |
@@ -22,6 +23,7 @@ mod people;
 mod proof;
 mod report;
 mod shops;
+mod tips;
 mod world;
 
 use std::path::{Path, PathBuf};

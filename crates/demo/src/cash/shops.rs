@@ -26,7 +26,7 @@ const BOOKSHOP: &str = "bookshop";
 /// The bookshop's access token.
 const BOOKSHOP_TOKEN: &str = "secret-token:bookshop";
 /// The bank account of the instance `default`, with which developers play.
-const SANDBOX: &str = "sandbox";
+pub(super) const SANDBOX: &str = "sandbox";
 /// Its access token.
 pub const SANDBOX_TOKEN: &str = "secret-token:sandbox";
 /// The article that the visitor buys, and its price.
@@ -123,7 +123,7 @@ impl Shops {
 }
 
 /// A shop's bank account.
-fn payto(account: &str) -> String {
+pub(super) fn payto(account: &str) -> String {
     format!("payto://x-taler-bank/{HOSTNAME}/{account}?receiver-name={account}")
 }
 
@@ -251,7 +251,7 @@ impl Round<'_> {
     }
 
     /// A request of a developer to the sandbox.
-    async fn sandbox(&self, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+    pub(super) async fn sandbox(&self, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.world.shops.backend_url);
         let client = &self.world.client;
         let call = body.map_or_else(|| client.get(url.as_str()), |body| client.post(url.as_str()).json(body));
