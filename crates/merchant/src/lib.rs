@@ -9,6 +9,7 @@
 //! | `notices` | events that requests wait for |
 //! | `urls` | public URLs, which follow from the request |
 //! | `api` | the HTTP interface |
+//! | `webui` | the back office: files of a web page |
 //!
 //! Invariants: nothing is answered before it is durable. A contract never changes once a wallet has claimed it. Every
 //! coin that an exchange accepted is recorded with the exchange's confirmation before the payment is answered, so a
@@ -22,6 +23,7 @@ mod forget;
 mod notices;
 pub mod rules;
 mod urls;
+mod webui;
 
 use std::sync::Arc;
 

@@ -18,6 +18,7 @@ mod tokens;
 mod transfers;
 mod wallets;
 mod webhooks;
+mod webui;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,6 +73,9 @@ type Answer = Result<Response, Response>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Home,
+    WebUi,
+    WebUiFile,
+    QrCode,
     Metrics,
     Health,
     Ready,
@@ -194,7 +198,14 @@ impl Endpoint {
             | Self::ShowTip
             | Self::TipStatus
             | Self::PickUpTip => 9,
-            Self::Home | Self::Metrics | Self::Health | Self::Ready | Self::Config => 6,
+            Self::WebUi
+            | Self::WebUiFile
+            | Self::QrCode
+            | Self::Home
+            | Self::Metrics
+            | Self::Health
+            | Self::Ready
+            | Self::Config => 6,
             _ => 4,
         }
     }
@@ -204,9 +215,15 @@ impl Endpoint {
 type Entry = (Endpoint, bool);
 
 fn routes() -> Routes<Entry> {
+    let empty = Routes::new(Style::ByFirstSegment);
+    table().into_iter().fold(empty, |routes, (method, pattern, entry)| routes.route(method, &pattern, entry))
+}
+
+/// Method, pattern and endpoint of every route.
+fn table() -> Vec<(Method, String, Entry)> {
     use Endpoint as E;
     let (get, post, patch, delete) = (Method::GET, Method::POST, Method::PATCH, Method::DELETE);
-    let mut routes = Routes::new(Style::ByFirstSegment);
+    let mut table = Vec::new();
     for (method, path, endpoint) in [
         (&get, "/", E::Home),
         (&get, "/metrics", E::Metrics),
@@ -220,10 +237,13 @@ fn routes() -> Routes<Entry> {
         (&post, "/management/instances/:id/auth", E::SetAuth),
         (&get, "/management/instances/:id/kyc", E::ManagedKyc),
     ] {
-        routes = routes.route(method.clone(), path, (endpoint, false));
+        table.push((method.clone(), path.to_owned(), (endpoint, false)));
     }
     for (base, has_instance) in [("", false), ("/instances/:instance", true)] {
         for (method, path, endpoint) in [
+            (&get, "/webui", E::WebUi),
+            (&get, "/webui/:file", E::WebUiFile),
+            (&post, "/webui/qr", E::QrCode),
             (&get, "/config", E::Config),
             (&get, "/private", E::ShowSelf),
             (&patch, "/private", E::ChangeSelf),
@@ -277,10 +297,10 @@ fn routes() -> Routes<Entry> {
             (&delete, "/private/tokens/:serial", E::DeleteToken),
             (&get, "/orders/:order", E::OrderStatus),
         ] {
-            routes = routes.route(method.clone(), &format!("{base}{path}"), (endpoint, has_instance));
+            table.push((method.clone(), format!("{base}{path}"), (endpoint, has_instance)));
         }
     }
-    routes
+    table
 }
 
 /// State that all endpoints share.
@@ -395,7 +415,10 @@ impl Service {
     ) -> Answer {
         let head = &request.head;
         match endpoint {
-            Endpoint::Home => Ok(home()),
+            Endpoint::Home => Ok(webui::home(head)),
+            Endpoint::WebUi => self.web_ui(head, &instance).await,
+            Endpoint::WebUiFile => webui::web_ui_file(head, &param),
+            Endpoint::QrCode => self.qr_code(&request, &instance).await,
             Endpoint::Health => Ok(health()),
             Endpoint::Ready => Ok(self.ready().await),
             Endpoint::Metrics => {
@@ -730,17 +753,6 @@ impl Service {
         let missing = || Response::error(ErrorCode::GENERIC_PARAMETER_MISSING, "Host");
         urls::base_url(head, &shop.id).ok_or_else(missing)
     }
-}
-
-fn home() -> Response {
-    Response::text(
-        200,
-        "A Batzen merchant backend.\n\n\
-         Shops:           /management/instances\n\
-         Orders:          /private/orders, /instances/$ID/private/orders\n\
-         For wallets:     /orders/$ORDER_ID, /instances/$ID/orders/$ORDER_ID\n\
-         Metrics:         /metrics\n",
-    )
 }
 
 /// The deadline of a long poll, if the client asked for one.

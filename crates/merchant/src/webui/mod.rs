@@ -1,0 +1,182 @@
+//! The back office: the page with which a shop owner works, at `webui/` below each instance's base URL.
+//!
+//! It is a client of the private API like any other program, and knows nothing that the API does not say. Its files
+//! are built into the program. They load nothing else, and have no inline scripts or styles. The browser keeps the
+//! access token, in the storage of one tab.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use batzen_http::{Bytes, Response, deflate, header};
+use serde::{Deserialize, Serialize};
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// The name of the page itself among the files.
+pub(crate) const PAGE: &str = "";
+
+/// The name of the page at `/` among the files.
+const HOME: &str = "home.html";
+
+/// The longest text of a QR code, in bytes. Codes of longer texts are too fine for the cameras of phones.
+const QR_TEXT_BYTES_MAX: usize = 1_024;
+
+/// The page may load its own files and ask its own server; nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Name, content type and text of every file.
+const FILES: [(&str, &str, &str); 13] = [
+    (HOME, HTML, include_str!("home.html")),
+    (PAGE, HTML, include_str!("index.html")),
+    ("style.css", CSS, include_str!("style.css")),
+    ("app.js", SCRIPT, include_str!("app.js")),
+    ("api.js", SCRIPT, include_str!("api.js")),
+    ("dom.js", SCRIPT, include_str!("dom.js")),
+    ("forms.js", SCRIPT, include_str!("forms.js")),
+    ("money.js", SCRIPT, include_str!("money.js")),
+    ("orders.js", SCRIPT, include_str!("orders.js")),
+    ("order.js", SCRIPT, include_str!("order.js")),
+    ("new-order.js", SCRIPT, include_str!("new-order.js")),
+    ("accounts.js", SCRIPT, include_str!("accounts.js")),
+    ("settings.js", SCRIPT, include_str!("settings.js")),
+];
+
+static DEFLATED: LazyLock<Vec<Bytes>> =
+    LazyLock::new(|| FILES.iter().map(|(_, _, text)| deflate(text.as_bytes()).into()).collect());
+
+/// The page at the backend's own `/`, for people who look there.
+pub(crate) fn home() -> Response {
+    file(HOME).expect("it is in the table")
+}
+
+/// A file of the page; `None` if there is none of this name.
+pub(crate) fn file(name: &str) -> Option<Response> {
+    let place = FILES.iter().position(|(known, _, _)| *known == name)?;
+    let (_, kind, text) = FILES[place];
+    let response = Response::bytes(200, kind, text)
+        .with_deflated(DEFLATED[place].clone())
+        .with_header(header::CONTENT_SECURITY_POLICY, POLICY)
+        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
+        .with_header(header::REFERRER_POLICY, "no-referrer")
+        .with_header(header::CACHE_CONTROL, "no-cache");
+    Some(response)
+}
+
+/// The page's files are relative to it, so its URL must end with a slash.
+pub(crate) fn with_slash() -> Response {
+    Response::empty(301).with_header(header::LOCATION, "webui/")
+}
+
+/// What the page wants a QR code of.
+#[derive(Deserialize)]
+pub(crate) struct QrRequest {
+    uri: String,
+}
+
+/// A QR code: modules per side, and one path for all dark ones.
+#[derive(Serialize)]
+pub(crate) struct QrCode {
+    size: usize,
+    path: String,
+}
+
+impl QrRequest {
+    /// The code; `None` if the text is not what a wallet opens, or too long.
+    pub(crate) fn code(&self) -> Option<QrCode> {
+        let is_for_wallets = self.uri.starts_with("taler://") || self.uri.starts_with("taler+http://");
+        if !is_for_wallets || self.uri.len() > QR_TEXT_BYTES_MAX {
+            return None;
+        }
+        let (size, path) = qr(&self.uri)?;
+        Some(QrCode { size, path })
+    }
+}
+
+/// A QR code's size, and its dark modules as an SVG path of unit squares. `None` if the text is too long for one.
+pub(crate) fn qr(text: &str) -> Option<(usize, String)> {
+    let code = qrcode::QrCode::new(text).ok()?;
+    let size = code.width();
+    let mut path = String::new();
+    for (index, color) in code.to_colors().into_iter().enumerate() {
+        if color == qrcode::Color::Dark {
+            let _ = write!(path, "M{} {}h1v1h-1z", index % size, index / size);
+        }
+    }
+    Some((size, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts between `before` and the next quote.
+    fn quoted<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
+        text.split(before).skip(1).map(|rest| rest.split('"').next().unwrap_or_default()).collect()
+    }
+
+    #[test]
+    fn every_file_that_the_page_names_is_there_and_nothing_else_is_loaded() {
+        let mut named = vec![HOME, PAGE];
+        for (name, kind, text) in FILES {
+            let references = match kind {
+                HTML => [quoted(text, "src=\""), quoted(text, "href=\"")].concat(),
+                SCRIPT => [quoted(text, "from \"./"), quoted(text, "import \"./")].concat(),
+                _ => Vec::new(),
+            };
+            for file in references.into_iter().filter(|file| !file.starts_with("data:")) {
+                // The page at `/` is one level above the others.
+                let file = file.strip_prefix("webui/").unwrap_or(file);
+                assert!(FILES.iter().any(|(known, _, _)| *known == file), "{name} names {file}");
+                named.push(file);
+            }
+            for outside in ["=\"http", "=\"//", "@import", "url(", "import("] {
+                assert!(!text.contains(outside), "{name} names {outside}");
+            }
+            // Things that the policy would forbid, or that would turn text into markup.
+            for forbidden in [
+                "style=\"",
+                "onclick",
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "eval(",
+                "localStorage",
+            ] {
+                assert!(!text.contains(forbidden), "{name}: {forbidden}");
+            }
+        }
+        for (name, _, _) in FILES {
+            assert!(named.contains(&name), "nothing uses {name}");
+        }
+    }
+
+    #[test]
+    fn files_are_sent_with_a_policy_without_inline_code() {
+        for (name, kind, text) in FILES {
+            let response = file(name).unwrap();
+            assert_eq!(
+                (&response.body[..], response.header(&header::CONTENT_TYPE)),
+                (text.as_bytes(), Some(kind))
+            );
+            let policy = response.header(&header::CONTENT_SECURITY_POLICY).unwrap();
+            assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        }
+        assert!(file("other.js").is_none() && file("../mod.rs").is_none());
+    }
+
+    #[test]
+    fn qr_codes_are_for_wallets_only_and_have_their_three_corners() {
+        let code = |uri: &str| QrRequest { uri: uri.to_owned() }.code();
+        let QrCode { size, path } = code("taler://pay/shop.example/1/").unwrap();
+        assert!(size >= 21);
+        for corner in [(0, 0), (size - 1, 0), (0, size - 1)] {
+            assert!(path.contains(&format!("M{} {}h1", corner.0, corner.1)));
+        }
+        let long = format!("taler://pay/{}", "x".repeat(QR_TEXT_BYTES_MAX));
+        assert!(code("https://shop.example/").is_none() && code(&long).is_none());
+        assert!(code(&long[..QR_TEXT_BYTES_MAX]).is_some());
+    }
+}
