@@ -6,6 +6,7 @@
 mod background;
 mod kyc;
 mod management;
+mod openapi;
 mod orders;
 mod page;
 mod pay;
@@ -73,6 +74,7 @@ type Answer = Result<Response, Response>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
     Home,
+    OpenApi,
     WebUi,
     WebUiFile,
     QrCode,
@@ -198,7 +200,8 @@ impl Endpoint {
             | Self::ShowTip
             | Self::TipStatus
             | Self::PickUpTip => 9,
-            Self::WebUi
+            Self::OpenApi
+            | Self::WebUi
             | Self::WebUiFile
             | Self::QrCode
             | Self::Home
@@ -219,13 +222,14 @@ fn routes() -> Routes<Entry> {
     table().into_iter().fold(empty, |routes, (method, pattern, entry)| routes.route(method, &pattern, entry))
 }
 
-/// Method, pattern and endpoint of every route.
+/// Method, pattern and endpoint of every route, as `openapi.json` describes them.
 fn table() -> Vec<(Method, String, Entry)> {
     use Endpoint as E;
     let (get, post, patch, delete) = (Method::GET, Method::POST, Method::PATCH, Method::DELETE);
     let mut table = Vec::new();
     for (method, path, endpoint) in [
         (&get, "/", E::Home),
+        (&get, "/openapi.json", E::OpenApi),
         (&get, "/metrics", E::Metrics),
         (&get, "/health", E::Health),
         (&get, "/ready", E::Ready),
@@ -416,6 +420,7 @@ impl Service {
         let head = &request.head;
         match endpoint {
             Endpoint::Home => Ok(webui::home(head)),
+            Endpoint::OpenApi => Ok(openapi::document()),
             Endpoint::WebUi => self.web_ui(head, &instance).await,
             Endpoint::WebUiFile => webui::web_ui_file(head, &param),
             Endpoint::QrCode => self.qr_code(&request, &instance).await,

@@ -3,12 +3,14 @@
 use batzen_http::{Head, Request, Response, header};
 use batzen_protocol::ErrorCode;
 
+use super::tokens::Scope;
 use super::{Answer, Service, body};
 use crate::urls::DEFAULT;
 use crate::webui::{self, PAGE, QrRequest};
 
 const HOME: &str = "A Batzen merchant backend.\n\n\
                     Back office:     /webui/, /instances/$ID/webui/\n\
+                    Interface:       /openapi.json\n\
                     Shops:           /management/instances\n\
                     Orders:          /private/orders, /instances/$ID/private/orders\n\
                     For wallets:     /orders/$ORDER_ID, /instances/$ID/orders/$ORDER_ID\n\
@@ -42,9 +44,9 @@ impl Service {
         }
     }
 
-    /// The QR code of a link for wallets. Only for the shop, because it costs time.
+    /// The QR code of a link. Only for the shop, because it costs time.
     pub(super) async fn qr_code(&self, request: &Request, instance: &str) -> Answer {
-        self.own(&request.head, instance).await?;
+        self.may(Scope::ReadOnly, &request.head, instance).await?;
         let code = body::<QrRequest>(request)?.code();
         let code = code.ok_or_else(|| Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "uri"))?;
         Ok(Response::json(200, &code).with_header(header::CACHE_CONTROL, "no-store"))
