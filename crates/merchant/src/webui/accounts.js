@@ -1,7 +1,7 @@
 // The bank accounts to which exchanges pay.
 
 import { ask, get } from "./api.js";
-import { badge, h, say, title } from "./dom.js";
+import { badge, h, outside, say, title } from "./dom.js";
 import { check, doing, field, some } from "./forms.js";
 import { settingsOf } from "./settings.js";
 
@@ -15,8 +15,21 @@ const shownAccount = (uri) => {
 
 const KINDS = { iban: "IBAN", "x-taler-bank": "Account" };
 
+// What exchanges want to know about the owners. The page works without it.
+const identification = async (signal) => {
+  const open = await get("private/kyc", { signal }).catch(() => null);
+  if (!open) return null;
+  return h("section", { id: "kyc", "aria-labelledby": "kyc-title" },
+    h("h3", { id: "kyc-title" }, "Identification"),
+    open.pending_kycs.length ? h("p", {}, "An exchange does not transfer your money before it knows who owns the account.") : null,
+    h("ul", { class: "lines" }, open.pending_kycs.map((one) => h("li", {},
+      h("span", { class: "what" }, one.payto_uri, h("span", { class: "note" }, one.exchange_url)),
+      outside(one.kyc_url, "Identify yourself")))),
+    open.timeout_kycs.map((one) => h("p", { class: "note" }, "No answer from " + one.exchange_url)));
+};
+
 export const accounts = async (place, { signal, reload }) => {
-  const details = await get("private", { signal });
+  const [details, kyc] = await Promise.all([get("private", { signal }), identification(signal)]);
   const active = details.accounts.filter((one) => one.active).map((one) => one.payto_uri);
   const change = async (uris, text) => {
     await ask("PATCH", "private", { ...settingsOf(details), payto_uris: uris }, { signal });
@@ -46,7 +59,7 @@ export const accounts = async (place, { signal, reload }) => {
     ])) return;
     await change([...active, uri], "New orders can use the account.");
   }, form));
-  place.append(title("Bank accounts"), h("div", { class: "columns" },
+  place.append(title("Bank accounts"), h("div", { class: "columns" }, kyc || "",
     h("section", {},
       h("p", { class: "hint" }, "Exchanges transfer what your customers paid to an account in use."),
       details.accounts.length ? h("ul", { class: "lines", id: "account-lines" }, details.accounts.map(line)) : h("p", { class: "note" }, "No account yet.")),

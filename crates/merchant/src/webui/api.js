@@ -61,7 +61,27 @@ const PROBLEMS = {
   2530: ["This is more than what is left of the payment.", "amount"],
   2531: ["The order is not paid."],
   2532: ["This order cannot be refunded (any more)."],
+  2017: ["There is no such transfer any more."],
+  2520: ["A customer may still pay this order."],
+  2521: ["A paid order cannot be deleted."],
+  2550: ["The exchange does not know this transfer (yet).", "wtid"],
+  2551: ["The exchange cannot be asked now. The transfer is in the list; report it again later."],
+  2552: ["The exchange says that it transferred another amount.", "amount"],
+  2553: ["The exchange contradicts what it has signed before. Ask its operator."],
+  2554: ["The exchange took a higher wire fee than it had announced. Ask its operator."],
+  2555: ["This is not an account of the shop.", "payto"],
+  2556: ["A verified transfer cannot be forgotten."],
+  2557: ["This transfer was reported with another amount.", "amount"],
   2602: ["This access token cannot be used.", "token"],
+  2650: ["There is another product with this id.", "product_id"],
+  2660: ["The units that were lost cannot become fewer.", "lost"],
+  2661: ["More units would be lost than there are.", "lost"],
+  2662: ["The stock cannot become smaller.", "stock"],
+  2680: ["Units of the product are in carts or unpaid orders."],
+  2700: ["The exchange has no account for this wire method.", "method"],
+  2750: ["The exchange has closed this."],
+  2751: ["There is no such money for tips."],
+  2752: ["There is not enough money left.", "amount"],
 };
 
 const problemOf = async (answer) => {
@@ -92,7 +112,11 @@ export const ask = async (method, path, body, options) => {
   try {
     return await send(method, base + path, body, options);
   } catch (error) {
-    if (error.status === 401) onEnd();
+    if (error.status !== 401) throw error;
+    // A token may open less than everything.
+    const isValid = await tryToken(pageInstance, token).then(() => true, () => false);
+    if (isValid) throw new Problem("Your access token does not allow this.", { status: 403 });
+    onEnd();
     throw error;
   }
 };

@@ -10,14 +10,27 @@ import { blame, check, clear, doing, some } from "./forms.js";
 import { newOrder } from "./new-order.js";
 import { order } from "./order.js";
 import { orders } from "./orders.js";
+import { oneProduct, products } from "./products.js";
+import { programs } from "./programs.js";
 import { settings } from "./settings.js";
+import { template, templates } from "./templates.js";
+import { reserve, tips } from "./tips.js";
+import { transfers } from "./transfers.js";
 
-// The views by the first part of the address after the `#`; those with a name are in the navigation.
+// The views by the first part of the address after the `#`: their name in the navigation, or the view they belong to.
 const VIEWS = [
   ["orders", "Orders", orders],
   ["new", "New order", newOrder],
-  ["order", null, order],
+  ["order", { in: "orders" }, order],
+  ["products", "Products", products],
+  ["product", { in: "products" }, oneProduct],
+  ["templates", "Templates", templates],
+  ["template", { in: "templates" }, template],
+  ["transfers", "Transfers", transfers],
+  ["tips", "Tips", tips],
+  ["reserve", { in: "tips" }, reserve],
   ["accounts", "Accounts", accounts],
+  ["programs", "Programs", programs],
   ["settings", "Settings", settings],
 ];
 const FIRST = "orders";
@@ -27,10 +40,13 @@ const shop = { details: null };
 let running = new AbortController();
 let shownKey = "";
 
-const drawNav = (current) => {
-  const shown = current === "order" ? "orders" : current;
+const drawNav = ([current, place]) => {
+  const shown = place.in || current;
   const link = ([key, name]) => h("a", { href: "#/" + key, "aria-current": key === shown ? "page" : null }, name);
-  $("nav").replaceChildren(...VIEWS.filter(([, name]) => name).map(link));
+  $("nav").replaceChildren(...VIEWS.filter(([, name]) => !name.in).map(link));
+  // On a phone the navigation is wider than the page.
+  const here = $("nav").querySelector("[aria-current]");
+  if (here) $("nav").scrollLeft = here.offsetLeft - $("nav").offsetLeft - 16;
 };
 
 const drawName = () => {
@@ -51,7 +67,7 @@ const show = async (focus = true) => {
     location.replace("#/" + FIRST);
     return;
   }
-  drawNav(key);
+  drawNav(view);
   const place = h("div", { class: "view" });
   let contents = place;
   try {
@@ -60,7 +76,7 @@ const show = async (focus = true) => {
   } catch (error) {
     if (signal.aborted || error.status === 401) return;
     const again = h("button", { type: "button", click: () => show() }, "Try again");
-    contents = h("section", {}, title(view[1] || "Order"), h("p", { class: "error" }, error.message), h("div", { class: "row" }, again));
+    contents = h("section", {}, title(view[1].in ? "Not found" : view[1]), h("p", { class: "error" }, error.message), h("div", { class: "row" }, again));
   }
   if (signal.aborted) return;
   // A control of the same view keeps the focus, such as a filter.

@@ -1,6 +1,6 @@
 // Forms: fields with their labels, hints and errors.
 
-import { $, h, say } from "./dom.js";
+import { $, h, say, unseen } from "./dom.js";
 
 // A field. `options` makes it a choice, `rows` a larger text. Further members are attributes of the input.
 export const field = ({ id, name, label, hint, optional, options, rows, value, ...attributes }) => {
@@ -69,6 +69,8 @@ export const doing = (work, form) => async (event) => {
   event.preventDefault();
   if (isBusy) return;
   isBusy = true;
+  // What was said of the last thing is over.
+  say("");
   document.body.setAttribute("aria-busy", "true");
   const buttons = [...document.querySelectorAll("button")];
   buttons.forEach((button) => button.setAttribute("aria-disabled", "true"));
@@ -81,4 +83,21 @@ export const doing = (work, form) => async (event) => {
     document.body.removeAttribute("aria-busy");
     buttons.forEach((button) => button.removeAttribute("aria-disabled"));
   }
+};
+
+// A button for what cannot be undone: the first click asks, the second one does it.
+export const sure = ({ id, text, about, question, work }) => {
+  const label = h("span", {}, text, about ? unseen(" " + about) : null);
+  const button = h("button", { type: "button", class: "bad", id }, label);
+  let isAsked = false;
+  const ask = (asked) => {
+    isAsked = asked;
+    label.textContent = asked ? question : text;
+    if (about) label.append(unseen(" " + about));
+  };
+  button.addEventListener("click", (event) => {
+    if (isAsked) doing(work)(event); else ask(true);
+  });
+  button.addEventListener("blur", () => ask(false));
+  return button;
 };

@@ -31,7 +31,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Name, content type and text of every file.
-const FILES: [(&str, &str, &str); 13] = [
+const FILES: [(&str, &str, &str); 18] = [
     (HOME, HTML, include_str!("home.html")),
     (PAGE, HTML, include_str!("index.html")),
     ("style.css", CSS, include_str!("style.css")),
@@ -44,7 +44,12 @@ const FILES: [(&str, &str, &str); 13] = [
     ("order.js", SCRIPT, include_str!("order.js")),
     ("new-order.js", SCRIPT, include_str!("new-order.js")),
     ("accounts.js", SCRIPT, include_str!("accounts.js")),
+    ("products.js", SCRIPT, include_str!("products.js")),
+    ("programs.js", SCRIPT, include_str!("programs.js")),
     ("settings.js", SCRIPT, include_str!("settings.js")),
+    ("templates.js", SCRIPT, include_str!("templates.js")),
+    ("tips.js", SCRIPT, include_str!("tips.js")),
+    ("transfers.js", SCRIPT, include_str!("transfers.js")),
 ];
 
 static DEFLATED: LazyLock<Vec<Bytes>> =
@@ -182,7 +187,9 @@ mod tests {
             assert!(path.contains(&format!("M{} {}h1", corner.0, corner.1)));
         }
         let long = format!("taler://pay/{}", "x".repeat(QR_TEXT_BYTES_MAX));
-        assert!(code("mailto:a@shop.example").is_none() && code("data://x").is_none() && code(&long).is_none());
+        assert!(
+            code("mailto:a@shop.example").is_none() && code("data://x").is_none() && code(&long).is_none()
+        );
         assert!(code(&long[..QR_TEXT_BYTES_MAX]).is_some());
     }
 }

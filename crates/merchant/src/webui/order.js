@@ -2,7 +2,7 @@
 
 import { ask, get, qrOf, query } from "./api.js";
 import { badge, copied, facts, h, outside, qrCode, say, title } from "./dom.js";
-import { check, doing, field, some } from "./forms.js";
+import { check, doing, field, some, sure } from "./forms.js";
 import { amountOf, currencyName, isPast, money, plain, shownAmount, time, typed, unitsOf } from "./money.js";
 
 // How long the backend waits for the payment before it says what the state is: a wallet may have claimed the order.
@@ -49,11 +49,12 @@ const payment = (id, state, code) => {
   ];
 };
 
-const links = (state) => {
+const links = (state, cancel) => {
   const isUnpaid = state.order_status === "unpaid";
   return [
     isUnpaid ? copied("pay-uri", "Link for the wallet", state.taler_pay_uri) : null,
     copied("status-url", "The order's page for the customer", state.order_status_url),
+    isUnpaid ? sure({ id: "cancel-order", text: "Cancel the order", question: "Really cancel?", work: cancel }) : null,
   ];
 };
 
@@ -171,6 +172,11 @@ export const order = async (place, { param: id, signal }) => {
     say("Refunded " + money(units) + ". Your customer's wallet has to take it.");
     rest.querySelector("#refunds-title").focus({ preventScroll: true });
   };
+  // Only an order that no wallet has.
+  const cancel = async () => {
+    await ask("DELETE", path + "?force=yes", undefined, { signal });
+    location.hash = "#/orders";
+  };
   let drawnPayment = "";
   const draw = (code = null) => {
     // What did not change is not announced again.
@@ -185,7 +191,7 @@ export const order = async (place, { param: id, signal }) => {
     rest.replaceChildren(
       h("div", { class: "column" },
         isPaid ? refundsOf(state, offer, refund) : null,
-        h("section", { "aria-labelledby": "links-title" }, h("h3", { id: "links-title" }, "Links"), links(state))),
+        h("section", { "aria-labelledby": "links-title" }, h("h3", { id: "links-title" }, "Links"), links(state, cancel))),
       h("div", { class: "column" }, agreed(id, state), isPaid ? transfersOf(state) : null));
   };
   // A refund that waits for its wallet: its code again. The same total changes nothing. After the deadline there is none.
@@ -201,7 +207,17 @@ export const order = async (place, { param: id, signal }) => {
   place.append(
     h("p", { class: "back" }, h("a", { href: "#/orders" }, "← All orders")),
     h("div", { class: "head" }, heading, mark), pay, rest);
+  if (state.order_status === "paid" && !state.wired && isPast(state.contract_terms.wire_transfer_deadline)) track();
   watch();
+
+  // Asks the exchanges for transfers, which may take a while.
+  async function track() {
+    const next = await get(path + "?transfer=YES", { signal }).catch(() => null);
+    if (!next || signal.aborted) return;
+    const isNew = JSON.stringify([next.wire_details, next.wire_reports]) !== JSON.stringify([state.wire_details, state.wire_reports]);
+    state = next;
+    if (isNew) draw();
+  }
 
   // Waits for the payment, then for refunds to be taken, as long as the view is shown.
   async function watch() {

@@ -15,8 +15,9 @@ const POLL_MS = 20_000;
 
 const STATES = [
   ["", "All orders"], ["unpaid", "Not paid"], ["paid", "Paid"], ["refunded", "Refunded"],
+  ["wired", "Transferred to your bank"], ["owed", "Paid, but not transferred"],
 ];
-const CONDITIONS = { unpaid: { paid: "no" }, paid: { paid: "yes" }, refunded: { refunded: "yes" } };
+const CONDITIONS = { unpaid: { paid: "no" }, paid: { paid: "yes" }, refunded: { refunded: "yes" }, wired: { wired: "yes" }, owed: { paid: "yes", wired: "no" } };
 
 // Seconds at the beginning of a day in the local time of the shop, days later.
 const dayStart = (text, days = 0) => {
@@ -70,25 +71,30 @@ const take = async (iterator, count) => {
   return found;
 };
 
-// Which orders of a page were refunded: the list itself does not say.
-const refundedOf = async (list, signal) => {
-  if (!list.some((one) => one.paid)) return new Set();
+// Which orders of a page were refunded or transferred: the list itself does not say.
+const marksOf = async (list, signal) => {
+  if (!list.some((one) => one.paid)) return { refunded: new Set(), wired: new Set() };
   const last = Math.min(...list.map((one) => one.row_id));
-  const { orders } = await get("private/orders" + query({ refunded: "yes", delta: list.length, start: last - 1 }), { signal });
-  return new Set(orders.map((one) => one.order_id));
+  const idsOf = async (condition) => {
+    const { orders } = await get("private/orders" + query({ ...condition, delta: list.length, start: last - 1 }), { signal });
+    return new Set(orders.map((one) => one.order_id));
+  };
+  const [refunded, wired] = await Promise.all([idsOf({ refunded: "yes" }), idsOf({ wired: "yes" })]);
+  return { refunded, wired };
 };
 
-const stateOf = (one, refunded) => {
+const stateOf = (one, { refunded, wired }) => {
   if (!one.paid) return badge("waiting", "Not paid");
-  return refunded.has(one.order_id) ? badge("refunded", "Refunded") : badge("good", "Paid");
+  if (refunded.has(one.order_id)) return badge("refunded", "Refunded");
+  return badge("good", wired.has(one.order_id) ? "Transferred" : "Paid");
 };
 
-const row = (one, refunded) => h("tr", {},
+const row = (one, marks) => h("tr", {},
   h("td", { class: "when" }, time(one.timestamp)),
   h("td", { class: "what" },
     h("a", { href: "#/order/" + encodeURIComponent(one.order_id) }, one.summary || "(no summary)"),
     h("span", { class: "note" }, one.order_id)),
-  h("td", { class: "state" }, stateOf(one, refunded)),
+  h("td", { class: "state" }, stateOf(one, marks)),
   h("td", { class: "sum" }, shownAmount(one.amount)));
 
 // --- The file ------------------------------------------------------------------------------------------------------
@@ -146,8 +152,8 @@ const load = async (wish, signal) => {
   const hasMore = found.length > PAGE;
   const list = found.slice(0, PAGE);
   if (isAscending) list.reverse();
-  const refunded = await refundedOf(list, signal);
-  return { list, refunded, hasNewer: isAscending ? hasMore : Boolean(wish.before), hasOlder: isAscending || hasMore };
+  const marks = await marksOf(list, signal);
+  return { list, marks, hasNewer: isAscending ? hasMore : Boolean(wish.before), hasOlder: isAscending || hasMore };
 };
 
 const pages = (wish, { list, hasNewer, hasOlder }) => {
@@ -159,12 +165,12 @@ const pages = (wish, { list, hasNewer, hasOlder }) => {
     hasOlder && last ? link("Older", { before: last.row_id }) : null);
 };
 
-const table = ({ list, refunded }) => h("table", { id: "orders" },
+const table = ({ list, marks }) => h("table", { id: "orders" },
   h("caption", { class: "unseen" }, "Orders, the latest first"),
   h("thead", {}, h("tr", {},
     h("th", { scope: "col" }, "Time"), h("th", { scope: "col" }, "Order"), h("th", { scope: "col" }, "State"),
     h("th", { scope: "col", class: "sum" }, "Amount"))),
-  h("tbody", {}, list.map((one) => row(one, refunded))));
+  h("tbody", {}, list.map((one) => row(one, marks))));
 
 const nothing = (wish) => {
   const isFiltered = wish.state || wish.text || wish.from || wish.to;

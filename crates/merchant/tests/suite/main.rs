@@ -16,3 +16,4 @@ mod stock_rules;
 mod tips;
 mod transfers;
 mod wallets;
+mod webui;

@@ -1,0 +1,179 @@
+//! The back office of the merchant backend in a browser, as a shop owner uses it. Bank, exchange and backend are real
+//! processes, and a real wallet pays.
+
+mod money;
+mod orders;
+mod settings;
+mod stock;
+
+use std::path::Path;
+
+use batzen_http_client::{Client, ClientOptions, Method, Reply};
+use serde_json::{Value, json};
+
+use crate::common::browser::{Browser, keep_pictures};
+use crate::common::setup::wait_for;
+use crate::common::{Service, free_port};
+
+const TOKEN: &str = "secret-token:books";
+
+/// A running backend with a shop, and a browser.
+struct Shop {
+    dir: tempfile::TempDir,
+    base: String,
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+    browser: Browser,
+    backend: Option<Service>,
+}
+
+impl Shop {
+    /// A backend that trusts an exchange, given as URL and master key.
+    fn open(exchange: (&str, &str), auth: &Value) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let file = dir.path().join("merchant.conf");
+        let text = format!(
+            "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {}\nMASTER_KEY = {}\n\
+             CURRENCY = KUDOS\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
+            exchange.0,
+            exchange.1,
+            dir.path().join("data").display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let words = ["merchant", "serve", "-c", file.to_str().unwrap()];
+        let backend = Some(Service::start(dir.path(), "merchant", &words));
+        wait_for(port, "/ready");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
+        let base = format!("http://localhost:{port}/");
+        let shop = Self { dir, base, runtime, client, browser: Browser::start(), backend };
+        shop.add("default", "Books & Prints", auth);
+        shop
+    }
+
+    fn add(&self, id: &str, name: &str, auth: &Value) {
+        let shop = json!({
+            "id": id, "name": name, "auth": auth,
+            "payto_uris": ["payto://x-taler-bank/localhost/books?receiver-name=books"],
+            "address": { "town": "Zurich", "x": "kept" }, "jurisdiction": { "country": "CH" },
+            "default_max_wire_fee": "KUDOS:1", "default_max_deposit_fee": "KUDOS:0.01",
+            "default_wire_fee_amortization": 1,
+            "default_wire_transfer_delay": { "d_us": 0 }, "default_pay_delay": { "d_us": 3_600_000_000_u64 },
+        });
+        let reply = self.call(Method::POST, "management/instances", &shop);
+        assert_eq!(reply.status, 204, "{reply:?}");
+    }
+
+    fn call(&self, method: Method, path: &str, body: &Value) -> Reply {
+        self.runtime.block_on(self.ask(method, path, body))
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: &Value) -> Reply {
+        let is_get = method == Method::GET;
+        let call = self.client.call(method, format!("{}{path}", self.base));
+        let call = call.header("authorization", &format!("Bearer {TOKEN}"));
+        if is_get { call.send().await.unwrap() } else { call.json(body).send().await.unwrap() }
+    }
+
+    fn get(&self, path: &str) -> Value {
+        self.call(Method::GET, path, &Value::Null).ok().unwrap()
+    }
+
+    /// Logs in at the page of the instance `default`.
+    fn log_in(&self) {
+        self.browser.open(&format!("{}webui/", self.base));
+        self.until_shown("door");
+        self.send("login", &[("token", TOKEN)]);
+        self.until_text("shop", "Books & Prints");
+    }
+
+    fn open_view(&self, hash: &str, heading: &str) {
+        self.browser.run(&format!("location.hash = {}", json!(hash)));
+        self.browser.until(&format!("document.querySelector('#view h2')?.innerText === {}", json!(heading)));
+    }
+
+    fn send(&self, form: &str, fields: &[(&str, &str)]) {
+        for (name, value) in fields {
+            let field = format!("document.querySelector('#{form} [name={name}]')");
+            let value = json!(value);
+            self.browser.run(&format!(
+                "{field}.value = {value}; {field}.dispatchEvent(new Event('change', {{ bubbles: true }}))"
+            ));
+        }
+        self.click(&format!("#{form} button[type=submit]"));
+    }
+
+    fn click(&self, selector: &str) {
+        // A busy page ignores clicks.
+        let is_ready =
+            format!("document.querySelector('{selector}')?.hasAttribute('aria-disabled') === false");
+        self.browser.until(&is_ready);
+        self.browser.run(&format!("document.querySelector('{selector}').click()"));
+    }
+
+    fn until_text(&self, id: &str, text: &str) {
+        let text = json!(text);
+        self.browser.until(&format!("document.getElementById('{id}')?.innerText.includes({text})"));
+    }
+
+    fn until_shown(&self, id: &str) {
+        self.browser.until(&format!("document.getElementById('{id}')?.offsetParent"));
+    }
+
+    /// The error is shown beside its field, which is marked for screen readers and has the focus.
+    fn until_error(&self, field: &str, text: &str) {
+        self.until_text(&format!("{field}-error"), text);
+        let input = format!("document.getElementById('{field}')");
+        let told = format!(
+            "return {input}.getAttribute('aria-invalid') === 'true' && document.activeElement === {input}
+             && {input}.getAttribute('aria-describedby').split(' ').includes('{field}-error')"
+        );
+        assert_eq!(self.browser.run(&told), json!(true), "{field}");
+    }
+
+    fn text_of(&self, expression: &str) -> String {
+        self.browser.run(&format!("return {expression}")).as_str().unwrap().to_owned()
+    }
+
+    /// Number of rows in the list of orders, once there are as many.
+    fn until_rows(&self, count: usize) {
+        self.browser.until(&format!("document.querySelectorAll('#orders tbody tr').length === {count}"));
+    }
+
+    fn audit(&self, name: &str) {
+        self.browser.audit(self.pictures(), &format!("back-office-{name}"));
+    }
+
+    fn pictures(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Makes downloads readable for the test, since a page cannot read files.
+    fn catch_downloads(&self) {
+        self.browser.run(
+            "window.saved = null;
+             URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return 'blob:x'; };
+             HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; };",
+        );
+    }
+
+    /// Nothing was logged except requests that the backend refused, and all processes end well.
+    fn close(mut self) {
+        let is_refusal = |line: &String| line.contains("responded with a status of 4");
+        let said: Vec<String> = self.browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
+        assert!(said.is_empty(), "the console says {said:?}");
+        keep_pictures(self.pictures());
+        assert!(self.backend.take().unwrap().terminate().0.success());
+    }
+}
+
+fn token_auth() -> Value {
+    json!({ "method": "token", "token": TOKEN })
+}
+
+/// A backend that needs no exchange.
+fn quiet_shop(auth: &Value) -> Shop {
+    let key = batzen_crypto::EddsaPrivateKey::generate().public_key().to_string();
+    Shop::open(("http://localhost:1/", &key), auth)
+}
