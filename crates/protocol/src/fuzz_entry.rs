@@ -6,7 +6,7 @@ use batzen_crypto::{DenomPublicKey, EcdhePrivateKey, EddsaPrivateKey, RsaPublicK
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::api::{bank, errors, exchange, offline};
+use crate::api::{bank, errors, exchange, merchant, offline};
 use crate::econtract::PeerContract;
 use crate::{
     Amount, Duration, ErrorBody, ErrorDetail, PaytoUri, TalerUri, Timestamp, canonical, econtract, parse_body,
@@ -30,6 +30,7 @@ pub const ENTRIES: &[(&str, Entry)] = &[
     ("body_tracking", body_tracking),
     ("body_management", body_management),
     ("body_purses", body_purses),
+    ("body_merchant", body_merchant),
     ("body_errors", body_errors),
     ("body_bank", body_bank),
     ("body_offline", body_offline),
@@ -168,6 +169,31 @@ pub fn body_management(data: &[u8]) {
     body::<exchange::GlobalFeeRequest>(data);
     body::<exchange::ExtensionsRequest>(data);
     body::<exchange::DrainRequest>(data);
+}
+
+/// What wallets and shops send to a merchant backend, and its answers.
+pub fn body_merchant(data: &[u8]) {
+    body::<merchant::ClaimRequest>(data);
+    body::<merchant::PayRequest>(data);
+    body::<merchant::PaidRequest>(data);
+    body::<merchant::AbortRequest>(data);
+    body::<merchant::PickUpRefundRequest>(data);
+    body::<merchant::PickUpRefundResponse>(data);
+    body::<merchant::PickUpTipRequest>(data);
+    body::<merchant::CreateInstanceRequest>(data);
+    body::<merchant::CreateOrderRequest>(data);
+    body::<merchant::ApproveRefundRequest>(data);
+    body::<merchant::ForgetRequest>(data);
+    body::<merchant::CreateProductRequest>(data);
+    body::<merchant::ChangeProductRequest>(data);
+    body::<merchant::LockProductRequest>(data);
+    body::<merchant::ReportTransferRequest>(data);
+    body::<merchant::CreateTipReserveRequest>(data);
+    body::<merchant::AuthorizeTipRequest>(data);
+    body::<merchant::CreateWebhookRequest>(data);
+    body::<merchant::CreateTemplateRequest>(data);
+    body::<merchant::UseTemplateRequest>(data);
+    body::<merchant::CreateTokenRequest>(data);
 }
 
 /// Purses.

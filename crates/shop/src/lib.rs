@@ -167,9 +167,9 @@ impl Shop {
         let url = self.url_of(article);
         let order_id = self.backend.order(&self.price(article), article.title, &url).await?;
         let session = random_session();
-        let page = match self.backend.state(&order_id, &session, &url).await? {
-            Some(State::Due { pay_page: page } | State::Paid { page, .. }) => page,
-            None => return Ok(pages::message(502, "The order is lost. Please try again.")),
+        let state = self.backend.state(&order_id, &session, &url).await?;
+        let Some(State::Due { pay_page: page } | State::Paid { page, .. }) = state else {
+            return Ok(pages::message(502, "The order is lost. Please try again."));
         };
         let cookie =
             format!("{COOKIE}={session}.{order_id}; Path=/articles/{}; HttpOnly; SameSite=Lax", article.slug);

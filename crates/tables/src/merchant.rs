@@ -308,7 +308,7 @@ impl Orders {
     /// are forgotten ([`Self::UNCLAIMED_KEPT`]).
     pub const BY_END: u8 = 3;
     /// How long after its end an offer is kept that nobody has claimed.
-    pub const UNCLAIMED_KEPT: Duration = Duration::from_days(7);
+    pub const UNCLAIMED_KEPT: Duration = Duration::from_days(1);
 
     /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
     /// share.

@@ -268,7 +268,8 @@ impl Model {
                 if known.is_paid {
                     return Err(Refusal::PaidStays);
                 }
-                if known.until > self.now && !(*force && !known.is_claimed) {
+                let may_end = *force && !known.is_claimed;
+                if known.until > self.now && !may_end {
                     return Err(Refusal::AwaitingPayment);
                 }
                 self.orders.remove(id);

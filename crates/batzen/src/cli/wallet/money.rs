@@ -282,7 +282,7 @@ pub fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
         ),
         "tip" => format!("Tip {id} is given up. If the shop has given its coins, they are lost."),
         "refund" | "pick-up" => {
-            format!("The wallet waits no longer for this refund. `batzen wallet refund` asks for it again.")
+            "The wallet waits no longer for this refund. `batzen wallet refund` asks for it again.".to_owned()
         }
         _ => {
             format!("Payment {id} is given up. Continue with `batzen wallet run`, which refreshes its coins.")
