@@ -16,7 +16,7 @@ use batzen_tables::merchant::{
 };
 use futures_util::{StreamExt as _, stream};
 
-use super::transfers::Tracked;
+use super::tracking::Tracked;
 use super::{Answer, Service, Shop, refused};
 use crate::rules::RecordKyc;
 

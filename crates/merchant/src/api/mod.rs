@@ -12,10 +12,13 @@ mod page;
 mod pay;
 mod products;
 mod refunds;
+mod reserves;
+mod routes;
 mod status;
 mod templates;
 mod tips;
 mod tokens;
+mod tracking;
 mod transfers;
 mod wallets;
 mod webhooks;
@@ -29,8 +32,8 @@ use batzen_crypto::hash::sha512_parts;
 use batzen_crypto::{EddsaPrivateKey, HashCode};
 use batzen_engine::{Lane, SubmitError};
 use batzen_http::{
-    Admission, Checks, Handler, Head, Method, MetricsPage, Operations, Readiness, Request, Response, Routes,
-    Stats, Style, header, health,
+    Admission, Checks, Handler, Head, MetricsPage, Operations, Readiness, Request, Response, Routes, Stats,
+    header, health,
 };
 use batzen_http_client::Client;
 use batzen_metrics::Page;
@@ -47,11 +50,11 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use self::background::Background;
+use self::routes::{Endpoint, Entry, OPERATIONS, routes};
 use self::templates::Pace;
 use self::tokens::Scope;
 pub(crate) use self::webhooks::HOOK_TIMEOUT;
 
-use crate::BODY_BYTES_MAX;
 use crate::config::MerchantConfig;
 use crate::exchanges::Exchanges;
 use crate::notices::Notices;
@@ -60,252 +63,8 @@ use crate::urls::{self, DEFAULT};
 
 /// The longest wait of one long poll. The client may then ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
-/// The largest body of requests with little content, in bytes.
-const SMALL_BODY_BYTES_MAX: usize = 4 << 10;
-/// The largest body with an instance's settings, whose logo is an image, in bytes.
-const SETTINGS_BYTES_MAX: usize = 512 << 10;
-
-/// The largest body with texts or planchets, in bytes.
-const TEXTS_BYTES_MAX: usize = 64 << 10;
-
 /// A response, successful or not. Both are sent.
 type Answer = Result<Response, Response>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Endpoint {
-    Home,
-    OpenApi,
-    WebUi,
-    WebUiFile,
-    QrCode,
-    Metrics,
-    Health,
-    Ready,
-    Config,
-    ListInstances,
-    CreateInstance,
-    ShowInstance,
-    ChangeInstance,
-    DeleteInstance,
-    SetAuth,
-    ShowSelf,
-    ChangeSelf,
-    DeleteSelf,
-    SetOwnAuth,
-    CreateOrder,
-    ListOrders,
-    ShowOrder,
-    Claim,
-    Pay,
-    Paid,
-    OrderStatus,
-    ApproveRefund,
-    PickUpRefund,
-    Abort,
-    Forget,
-    DeleteOrder,
-    ListProducts,
-    CreateProduct,
-    ShowProduct,
-    ChangeProduct,
-    DeleteProduct,
-    LockProduct,
-    ReportTransfer,
-    ListTransfers,
-    DeleteTransfer,
-    Kyc,
-    ManagedKyc,
-    CreateReserve,
-    ListReserves,
-    ShowReserve,
-    DeleteReserve,
-    AuthorizeTip,
-    AuthorizeAnyTip,
-    ListTips,
-    ShowTip,
-    TipStatus,
-    PickUpTip,
-    ListWebhooks,
-    CreateWebhook,
-    ShowWebhook,
-    ChangeWebhook,
-    DeleteWebhook,
-    ListTemplates,
-    CreateTemplate,
-    ShowTemplate,
-    ChangeTemplate,
-    DeleteTemplate,
-    OfferTemplate,
-    UseTemplate,
-    CreateToken,
-    ListTokens,
-    DeleteToken,
-}
-
-/// Values of the label `operation`.
-const OPERATIONS: [&str; 10] =
-    ["order", "claim", "pay", "status", "instance", "refund", "other", "stock", "transfer", "tip"];
-
-impl Endpoint {
-    /// The largest body, in bytes, both compressed and decompressed.
-    const fn body_bytes_max(self) -> usize {
-        match self {
-            Self::CreateOrder | Self::Pay | Self::Abort => BODY_BYTES_MAX,
-            Self::CreateInstance
-            | Self::ChangeInstance
-            | Self::ChangeSelf
-            | Self::CreateProduct
-            | Self::ChangeProduct => SETTINGS_BYTES_MAX,
-            Self::PickUpTip
-            | Self::AuthorizeTip
-            | Self::AuthorizeAnyTip
-            | Self::CreateWebhook
-            | Self::ChangeWebhook
-            | Self::CreateTemplate
-            | Self::ChangeTemplate
-            | Self::UseTemplate
-            | Self::Forget => TEXTS_BYTES_MAX,
-            _ => SMALL_BODY_BYTES_MAX,
-        }
-    }
-
-    /// The endpoint's index in [`OPERATIONS`].
-    const fn operation(self) -> usize {
-        match self {
-            Self::CreateOrder
-            | Self::ListOrders
-            | Self::ShowOrder
-            | Self::Forget
-            | Self::DeleteOrder
-            | Self::OfferTemplate
-            | Self::UseTemplate => 0,
-            Self::Claim => 1,
-            Self::Pay | Self::Paid => 2,
-            Self::OrderStatus => 3,
-            Self::ApproveRefund | Self::PickUpRefund | Self::Abort => 5,
-            Self::ListProducts
-            | Self::CreateProduct
-            | Self::ShowProduct
-            | Self::ChangeProduct
-            | Self::DeleteProduct
-            | Self::LockProduct => 7,
-            Self::ReportTransfer | Self::ListTransfers | Self::DeleteTransfer => 8,
-            Self::CreateReserve
-            | Self::ListReserves
-            | Self::ShowReserve
-            | Self::DeleteReserve
-            | Self::AuthorizeTip
-            | Self::AuthorizeAnyTip
-            | Self::ListTips
-            | Self::ShowTip
-            | Self::TipStatus
-            | Self::PickUpTip => 9,
-            Self::OpenApi
-            | Self::WebUi
-            | Self::WebUiFile
-            | Self::QrCode
-            | Self::Home
-            | Self::Metrics
-            | Self::Health
-            | Self::Ready
-            | Self::Config => 6,
-            _ => 4,
-        }
-    }
-}
-
-/// An endpoint, and whether the instance is the first parameter of its path.
-type Entry = (Endpoint, bool);
-
-fn routes() -> Routes<Entry> {
-    let empty = Routes::new(Style::ByFirstSegment);
-    table().into_iter().fold(empty, |routes, (method, pattern, entry)| routes.route(method, &pattern, entry))
-}
-
-/// Method, pattern and endpoint of every route, as `openapi.json` describes them.
-fn table() -> Vec<(Method, String, Entry)> {
-    use Endpoint as E;
-    let (get, post, patch, delete) = (Method::GET, Method::POST, Method::PATCH, Method::DELETE);
-    let mut table = Vec::new();
-    for (method, path, endpoint) in [
-        (&get, "/", E::Home),
-        (&get, "/openapi.json", E::OpenApi),
-        (&get, "/metrics", E::Metrics),
-        (&get, "/health", E::Health),
-        (&get, "/ready", E::Ready),
-        (&get, "/management/instances", E::ListInstances),
-        (&post, "/management/instances", E::CreateInstance),
-        (&get, "/management/instances/:id", E::ShowInstance),
-        (&patch, "/management/instances/:id", E::ChangeInstance),
-        (&delete, "/management/instances/:id", E::DeleteInstance),
-        (&post, "/management/instances/:id/auth", E::SetAuth),
-        (&get, "/management/instances/:id/kyc", E::ManagedKyc),
-    ] {
-        table.push((method.clone(), path.to_owned(), (endpoint, false)));
-    }
-    for (base, has_instance) in [("", false), ("/instances/:instance", true)] {
-        for (method, path, endpoint) in [
-            (&get, "/webui", E::WebUi),
-            (&get, "/webui/:file", E::WebUiFile),
-            (&post, "/webui/qr", E::QrCode),
-            (&get, "/config", E::Config),
-            (&get, "/private", E::ShowSelf),
-            (&patch, "/private", E::ChangeSelf),
-            (&delete, "/private", E::DeleteSelf),
-            (&post, "/private/auth", E::SetOwnAuth),
-            (&post, "/private/orders", E::CreateOrder),
-            (&get, "/private/orders", E::ListOrders),
-            (&get, "/private/orders/:order", E::ShowOrder),
-            (&post, "/orders/:order/claim", E::Claim),
-            (&post, "/orders/:order/pay", E::Pay),
-            (&post, "/orders/:order/paid", E::Paid),
-            (&post, "/private/orders/:order/refund", E::ApproveRefund),
-            (&post, "/orders/:order/refund", E::PickUpRefund),
-            (&post, "/orders/:order/abort", E::Abort),
-            (&patch, "/private/orders/:order/forget", E::Forget),
-            (&delete, "/private/orders/:order", E::DeleteOrder),
-            (&get, "/private/products", E::ListProducts),
-            (&post, "/private/products", E::CreateProduct),
-            (&get, "/private/products/:product", E::ShowProduct),
-            (&patch, "/private/products/:product", E::ChangeProduct),
-            (&delete, "/private/products/:product", E::DeleteProduct),
-            (&post, "/private/products/:product/lock", E::LockProduct),
-            (&post, "/private/transfers", E::ReportTransfer),
-            (&get, "/private/transfers", E::ListTransfers),
-            (&delete, "/private/transfers/:serial", E::DeleteTransfer),
-            (&get, "/private/kyc", E::Kyc),
-            (&post, "/private/reserves", E::CreateReserve),
-            (&get, "/private/reserves", E::ListReserves),
-            (&get, "/private/reserves/:reserve", E::ShowReserve),
-            (&delete, "/private/reserves/:reserve", E::DeleteReserve),
-            (&post, "/private/reserves/:reserve/authorize-tip", E::AuthorizeTip),
-            (&post, "/private/tips", E::AuthorizeAnyTip),
-            (&get, "/private/tips", E::ListTips),
-            (&get, "/private/tips/:tip", E::ShowTip),
-            (&get, "/tips/:tip", E::TipStatus),
-            (&post, "/tips/:tip/pickup", E::PickUpTip),
-            (&get, "/private/webhooks", E::ListWebhooks),
-            (&post, "/private/webhooks", E::CreateWebhook),
-            (&get, "/private/webhooks/:webhook", E::ShowWebhook),
-            (&patch, "/private/webhooks/:webhook", E::ChangeWebhook),
-            (&delete, "/private/webhooks/:webhook", E::DeleteWebhook),
-            (&get, "/private/templates", E::ListTemplates),
-            (&post, "/private/templates", E::CreateTemplate),
-            (&get, "/private/templates/:template", E::ShowTemplate),
-            (&patch, "/private/templates/:template", E::ChangeTemplate),
-            (&delete, "/private/templates/:template", E::DeleteTemplate),
-            (&get, "/templates/:template", E::OfferTemplate),
-            (&post, "/templates/:template", E::UseTemplate),
-            (&post, "/private/token", E::CreateToken),
-            (&get, "/private/tokens", E::ListTokens),
-            (&delete, "/private/tokens/:serial", E::DeleteToken),
-            (&get, "/orders/:order", E::OrderStatus),
-        ] {
-            table.push((method.clone(), format!("{base}{path}"), (endpoint, has_instance)));
-        }
-    }
-    table
-}
 
 /// State that all endpoints share.
 pub(crate) struct Service {

@@ -22,7 +22,7 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::super::table;
+    use super::super::routes::table;
     use super::DOCUMENT;
 
     const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
