@@ -214,6 +214,11 @@ impl<'a, 'd> Choice<'a, 'd> {
                 let is_in = |place: usize| place < kept || set & (1 << (place - kept)) != 0;
                 let chosen = self.sources.iter().enumerate().filter(|(place, _)| is_in(*place));
                 let chosen: Vec<&Source<'d>> = chosen.map(|(_, source)| source).collect();
+                let coins = chosen.iter().flat_map(|source| source.coins(any_age));
+                let held = Money::checked_sum(coins.map(|coin| coin.remaining))?;
+                if size < others && held.checked_add(self.kept.0)? < self.terms.amount.money {
+                    continue;
+                }
                 match self.of_set(&chosen, any_age) {
                     Ok(plan) => {
                         let cost = plan.coins.total.units() + plan.coins.change_cost.units();
