@@ -5,7 +5,7 @@
 //! | withdraw, a coin | Ed25519 verification (reserve), blind signature; Clause Schnorr: the two R values before |
 //! | deposit, a coin | Ed25519 verification (coin), denomination signature, Ed25519 signature (confirmation) |
 //! | payment to a person, n coins | purse: Ed25519 verifications (purse, contract, n coins), n denomination signatures, Ed25519 signature; merge: two Ed25519 verifications (merge key, reserve), Ed25519 signature |
-//! | order paid with n coins | n deposits; at the merchant backend: n Ed25519 verifications (coins), n (confirmations), two Ed25519 signatures (contract, receipt) |
+//! | order paid with n coins | n deposits; at the merchant backend: n Ed25519 verifications (confirmations), two Ed25519 signatures (contract, receipt) |
 //! | refresh to n coins | melt as a deposit; n Ed25519 verifications (links); for both opened candidates a key exchange and n planchets derived; n blind signatures; Clause Schnorr: n times the R values |
 //!
 //! Each step is measured alone, 64 items at a time, on the fastest path this processor has. Hashes, parsing
@@ -207,7 +207,7 @@ impl CoinOperation {
             }
             Self::Order(coins) => {
                 vec![
-                    (Step::EddsaVerify, 3.0 * coins),
+                    (Step::EddsaVerify, 2.0 * coins),
                     (Step::DenomVerify, coins),
                     (Step::EddsaSign, 2.0 + coins),
                 ]
