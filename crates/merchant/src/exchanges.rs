@@ -145,12 +145,17 @@ impl Exchanges {
         trusted: Vec<TrustedExchange>,
         auditors: Vec<EddsaPublicKey>,
     ) -> Result<Self, ClientError> {
-        let client = |max_reply_bytes| {
-            let options =
-                ClientOptions { timeout: EXCHANGE_TIMEOUT, max_reply_bytes, ..ClientOptions::default() };
+        let client = |max_reply_bytes, accept_deflate| {
+            let options = ClientOptions {
+                timeout: EXCHANGE_TIMEOUT,
+                max_reply_bytes,
+                accept_deflate,
+                ..ClientOptions::default()
+            };
             Client::new(&options)
         };
-        let (client, keys_client) = (client(REPLY_BYTES_MAX)?, client(KEYS_BYTES_MAX)?);
+        // Answers about coins are keys and signatures, which deflating does not shrink much.
+        let (client, keys_client) = (client(REPLY_BYTES_MAX, false)?, client(KEYS_BYTES_MAX, true)?);
         Ok(Self { client, keys_client, currency, trusted, auditors, known: Mutex::default() })
     }
 

@@ -1,6 +1,7 @@
 //! Whether exchanges ask who owns the shop's accounts: `/private/kyc` (merchant chapter 6.12).
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use batzen_crypto::HashCode;
@@ -15,6 +16,7 @@ use batzen_tables::merchant::{
     AccountKycKey, AccountKycRow, AccountKycs, OrderDepositRow, OrderDeposits, OrderRef, OrderRow,
 };
 use futures_util::{StreamExt as _, stream};
+use tokio::time::Instant;
 
 use super::tracking::Tracked;
 use super::{Answer, Service, Shop, refused};
@@ -22,6 +24,10 @@ use crate::rules::RecordKyc;
 
 /// After this time, an exchange is asked again whether it wants to know who owns an account.
 const ASK_AGAIN: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(3_600);
+/// How often the payments of an instance are a reason to look whether an exchange was asked.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The maximum number of instances of which something is remembered.
+const INSTANCES_MAX: usize = 65_536;
 /// Questions to exchanges that are under way at the same time.
 const QUESTIONS_AT_ONCE: usize = 16;
 /// The longest that an exchange is asked to wait for an identification.
@@ -37,6 +43,28 @@ enum Kyc {
     NoAnswer(TimeoutKyc),
 }
 
+/// When the payments of each instance last led to the question whether an exchange wants to know its owner.
+#[derive(Default)]
+pub(super) struct KycPace {
+    asked: Mutex<HashMap<String, Instant>>,
+}
+
+impl KycPace {
+    /// Whether the latest payment is a reason to look again.
+    fn is_due(&self, instance: &str) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.get(instance).is_some_and(|asked| asked.elapsed() < LOOK_AGAIN) {
+            return false;
+        }
+        if asked.len() >= INSTANCES_MAX {
+            // Whatever is thrown away is looked up in the store.
+            asked.clear();
+        }
+        asked.insert(instance.to_owned(), Instant::now());
+        true
+    }
+}
+
 impl Service {
     /// After a payment: asks the exchange, in the background, whether it pays the account without knowing who owns
     /// it, if that was not asked for a while.
@@ -47,6 +75,9 @@ impl Service {
         h_contract: HashCode,
         row: &OrderRow,
     ) {
+        if !self.kyc_pace.is_due(&shop.id) {
+            return;
+        }
         let Ok(key) = shop.key() else { return };
         let (service, shop, row) = (Arc::clone(self), shop.clone(), row.clone());
         self.background.spawn(async move {

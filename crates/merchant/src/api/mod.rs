@@ -50,6 +50,7 @@ use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
 use self::background::Background;
+use self::kyc::KycPace;
 use self::routes::{Endpoint, Entry, OPERATIONS, routes};
 use self::templates::Pace;
 use self::tokens::Scope;
@@ -82,6 +83,7 @@ pub(crate) struct Service {
     background: Background,
     /// How fast anybody may create orders.
     template_pace: Pace,
+    kyc_pace: KycPace,
     http_stats: Arc<Stats>,
     metrics_page: MetricsPage,
     checks: Checks,
@@ -162,6 +164,7 @@ impl Service {
             hook_client,
             background: Background::default(),
             template_pace: Pace::default(),
+            kyc_pace: KycPace::default(),
             http_stats,
             metrics_page,
             checks: Checks::default(),

@@ -18,6 +18,7 @@ use batzen_protocol::{Amount, AmountError, ErrorCode, ErrorDetail, Money, Timest
 use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderDepositRow, OrderRef, OrderRow,
 };
+use futures_util::future::{join, join_all};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
@@ -26,7 +27,7 @@ use super::wallets::session;
 use super::webhooks::Event;
 use super::{Answer, Service, Shop, body, refused};
 use crate::exchanges::{Denom, Exchange, ExchangeError, is_base_url, is_transient};
-use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Settle};
+use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Refusal, Settle};
 
 /// The maximum number of coins in a payment.
 const COINS_MAX: usize = 1_024;
@@ -48,6 +49,13 @@ struct ReadyCoin {
     denom: Denom,
     wire_fee: Money,
     request: DepositRequest,
+}
+
+/// Coins that exchanges have accepted, and what auditors get to see of them.
+#[derive(Default)]
+struct Accepted {
+    deposits: Vec<(EddsaPublicKey, OrderDepositRow)>,
+    samples: Vec<(String, Value)>,
 }
 
 /// What a payment is for.
@@ -109,6 +117,7 @@ impl Service {
         let OrderMoney { deposits, refunds, refunded, .. } = self.money_of(order).await?;
         let deposited: BTreeMap<EddsaPublicKey, OrderDepositRow> =
             deposits.into_iter().map(|(key, row)| (key.coin_pub, row)).collect();
+        let mut accepted = Accepted::default();
         if row.paid.is_some() {
             if !distinct.iter().eq(deposited.keys()) {
                 return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id));
@@ -128,7 +137,7 @@ impl Service {
                 request.leave_slot();
                 let ready = self.ready_coins(&contract, left).await?;
                 enough(&row, &deposited, &ready, refunded).map_err(insufficient)?;
-                self.deposit(&contract, ready).await?;
+                accepted = self.deposit(&contract, ready).await?;
             }
         }
         let (instance, fulfillment_url) = (shop.id.clone(), row.fulfillment_url.clone());
@@ -138,7 +147,7 @@ impl Service {
         };
         let products = row.products.0.clone();
         let settle = Settle { order, instance, fulfillment_url, session, products, hooks };
-        self.execute(settle).await?.map_err(|refusal| refused(&refusal, order_id))?;
+        self.book(order_id, h_contract, accepted, settle).await?;
         self.notices.webhook_pending();
         self.notices.order_changed(&order);
         if row.paid.is_none() {
@@ -146,6 +155,33 @@ impl Service {
         }
         let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign(&key);
         Ok(Response::json(200, &PayResponse { sig }))
+    }
+
+    /// Books coins that were accepted, and that they pay the order: usually in one commit.
+    async fn book(
+        self: &Arc<Self>,
+        order_id: &str,
+        h_contract: HashCode,
+        accepted: Accepted,
+        settle: Settle,
+    ) -> Result<(), Response> {
+        let refuse = |refusal: Refusal| refused(&refusal, order_id);
+        let Accepted { deposits, samples } = accepted;
+        if deposits.is_empty() {
+            return self.execute(settle).await?.map_err(refuse);
+        }
+        let record = RecordDeposits { order: settle.order, h_contract, deposits };
+        // The second command is submitted after the first one, without waiting for it.
+        let (recorded, settled) = join(self.execute(record), self.execute(settle.clone())).await;
+        recorded?.map_err(refuse)?;
+        for (url, body) in samples {
+            self.tell_auditor(url, body);
+        }
+        match settled? {
+            // Another writer came in between, so it was decided before the coins were there.
+            Err(Refusal::Insufficient(_)) => self.execute(settle).await?.map_err(refuse),
+            settled => settled.map_err(refuse),
+        }
     }
 
     /// The contract of an order that is to be paid.
@@ -253,12 +289,12 @@ impl Service {
         })
     }
 
-    /// Deposits coins, and records those that were accepted, whatever happens to the others.
+    /// Deposits coins. If some are not accepted, the others are recorded.
     async fn deposit(
         self: &Arc<Self>,
         contract: &Contract<'_>,
         ready: Vec<ReadyCoin>,
-    ) -> Result<(), Response> {
+    ) -> Result<Accepted, Response> {
         let mut batches: Vec<Vec<ReadyCoin>> = Vec::new();
         for coin in ready {
             let fits = |batch: &&mut Vec<ReadyCoin>| {
@@ -269,14 +305,14 @@ impl Service {
                 None => batches.push(vec![coin]),
             }
         }
-        let mut deposits = Vec::new();
-        let mut samples = Vec::new();
+        let mut accepted = Accepted::default();
         let mut problem: Option<Response> = None;
-        for batch in batches {
-            for (coin, answer) in self.deposit_batch(contract, batch).await {
+        let answers = join_all(batches.into_iter().map(|batch| self.deposit_batch(contract, batch)));
+        for answers in answers.await {
+            for (coin, answer) in answers {
                 match answer {
                     Ok(confirmation) => {
-                        samples.extend(sample(contract, &coin, &confirmation, self.config.currency));
+                        accepted.samples.extend(sample(contract, &coin, &confirmation, self.config.currency));
                         let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } =
                             confirmation;
                         let row = OrderDepositRow {
@@ -289,7 +325,7 @@ impl Service {
                             exchange_pub,
                             exchange_sig,
                         };
-                        deposits.push((coin.coin_pub, row));
+                        accepted.deposits.push((coin.coin_pub, row));
                     }
                     // What goes away by itself gives way to the others, about which the wallet can do something.
                     Err(other) => {
@@ -301,16 +337,14 @@ impl Service {
                 }
             }
         }
-        if !deposits.is_empty() {
+        let Some(problem) = problem else { return Ok(accepted) };
+        if !accepted.deposits.is_empty() {
             let (order, h_contract) = (contract.order, contract.h_contract);
-            let record = RecordDeposits { order, h_contract, deposits };
+            let record = RecordDeposits { order, h_contract, deposits: accepted.deposits };
             let recorded = self.execute(record).await?;
             recorded.map_err(|refusal| refused(&refusal, &contract.row.order_id))?;
         }
-        for (url, body) in samples {
-            self.tell_auditor(url, body);
-        }
-        problem.map_or(Ok(()), Err)
+        Err(problem)
     }
 
     /// Shows an auditor what an exchange has confirmed, so that the exchange cannot hide a deposit from it. Nobody
