@@ -42,6 +42,14 @@ impl Background {
 impl Service {
     /// Starts what runs as long as the service.
     pub(crate) fn start_background(self: &Arc<Self>, drain: &Drain) {
+        let sampled = Arc::downgrade(self);
+        self.metrics_page.sample(move |page| {
+            let service = sampled.upgrade();
+            service.is_some_and(|service| {
+                service.write_metrics(page);
+                true
+            })
+        });
         let (service, drain_) = (Arc::clone(self), drain.clone());
         self.background.spawn(async move {
             while !drain_.sleep(STOCK_PAUSE).await {

@@ -188,6 +188,7 @@ impl Service {
             Endpoint::QrCode => self.qr_code(&request, &instance).await,
             Endpoint::Health => Ok(health()),
             Endpoint::Ready => Ok(self.ready().await),
+            Endpoint::Dashboard | Endpoint::DashboardPart => Ok(self.metrics_page.dashboard(head)),
             Endpoint::Metrics => {
                 let parts = Arc::clone(self);
                 Ok(self.metrics_page.answer(move |page| parts.write_metrics(page)).await)

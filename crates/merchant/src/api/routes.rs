@@ -20,6 +20,8 @@ pub(super) enum Endpoint {
     WebUiFile,
     QrCode,
     Metrics,
+    Dashboard,
+    DashboardPart,
     Health,
     Ready,
     Config,
@@ -147,6 +149,8 @@ impl Endpoint {
             | Self::QrCode
             | Self::Home
             | Self::Metrics
+            | Self::Dashboard
+            | Self::DashboardPart
             | Self::Health
             | Self::Ready
             | Self::Config => 6,
@@ -172,6 +176,8 @@ pub(super) fn table() -> Vec<(Method, String, Entry)> {
         (&get, "/", E::Home),
         (&get, "/openapi.json", E::OpenApi),
         (&get, "/metrics", E::Metrics),
+        (&get, "/dashboard", E::Dashboard),
+        (&get, "/dashboard/:part", E::DashboardPart),
         (&get, "/health", E::Health),
         (&get, "/ready", E::Ready),
         (&get, "/management/instances", E::ListInstances),

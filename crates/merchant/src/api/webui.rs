@@ -14,7 +14,8 @@ const HOME: &str = "A Batzen merchant backend.\n\n\
                     Shops:           /management/instances\n\
                     Orders:          /private/orders, /instances/$ID/private/orders\n\
                     For wallets:     /orders/$ORDER_ID, /instances/$ID/orders/$ORDER_ID\n\
-                    Metrics:         /metrics\n";
+                    Metrics:         /metrics\n\
+                    Dashboard:       /dashboard\n";
 
 /// What is at `/`: a page with a link for browsers, a text for others.
 pub(super) fn home(head: &Head) -> Response {

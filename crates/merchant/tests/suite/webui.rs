@@ -33,6 +33,30 @@ async fn the_back_office_is_served_below_every_instance() {
 }
 
 #[tokio::test]
+async fn the_dashboard_shows_how_the_backend_is_doing() {
+    let backend = Backend::with_shop().await;
+    let page = backend.page("dashboard").await;
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    let is_shown = |history: &Value| {
+        let sections = history["sections"].as_array().unwrap();
+        let has = |id: &str| sections.iter().any(|section| section["id"] == id);
+        has("now") && has("process")
+    };
+    // The first values come after some seconds.
+    let mut history: Value = backend.get("dashboard/history").await.ok().unwrap();
+    for _ in 0..200 {
+        if is_shown(&history) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        history = backend.get("dashboard/history").await.ok().unwrap();
+    }
+    assert!(is_shown(&history), "{history}");
+    is_error(&backend.get("dashboard/other").await, 404, 21);
+    backend.end().await;
+}
+
+#[tokio::test]
 async fn only_the_shop_gets_qr_codes() {
     let backend = Backend::with_shop().await;
     let token = "secret-token:prints";
