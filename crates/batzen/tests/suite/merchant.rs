@@ -245,6 +245,26 @@ impl World {
         assert!(second.terminate().0.success());
     }
 
+    /// A backup does not know the latest payments. The wallet repeats them, and pays nothing more.
+    async fn is_restored_from_a_backup(&mut self, coin: &Coin) {
+        let contract = self.contract("1.99").await;
+        assert!(self.backend.take().unwrap().terminate().0.success());
+        let (data, backup) = (self.dir.path().join("data"), self.dir.path().join("backup"));
+        let copied = std::process::Command::new("cp").arg("-a").args([&data, &backup]).status().unwrap();
+        assert!(copied.success());
+        self.start();
+        let offer = self.offer(&contract, &[(coin, "2")]);
+        let receipt = self.paid(&contract, &offer).await;
+        self.backend.take().unwrap().kill_9();
+        std::fs::remove_dir_all(&data).unwrap();
+        std::fs::rename(&backup, &data).unwrap();
+        self.start();
+        let order = format!("private/orders/{}", contract.id);
+        assert_eq!(self.get(&order).await["order_status"], "claimed");
+        assert_eq!(self.paid(&contract, &offer).await, receipt);
+        assert_eq!(self.get(&order).await["deposit_total"], "KUDOS:1.99");
+    }
+
     async fn confirms_its_transfers(&self, contract: &Contract) {
         let order = format!("private/orders/{}", contract.id);
         let seen = self.get(&format!("{order}?transfer=YES")).await;
@@ -382,6 +402,8 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
         assert_eq!(list["orders"].as_array().unwrap().len(), 4, "{list}");
         if is_shared {
             world.another_process_serves_the_same_shop(&contract).await;
+        } else {
+            world.is_restored_from_a_backup(&customer.withdraw(&reserve, rsa).await).await;
         }
         assert!(world.backend.take().unwrap().terminate().0.success());
         sold.push((world, contract));
@@ -426,8 +448,8 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
     let totals = run(&["exchange", "totals", "-c", &config, "--json"]);
     assert!(totals.status.success(), "{}{}", stdout(&totals), stderr(&totals));
     let totals: Value = serde_json::from_str(&stdout(&totals)).unwrap();
-    // Two payments of 2.98 at each of two backends, and one of 1.99.
-    assert_eq!(totals["wired_out"], "13.91", "{totals}");
+    // Two payments of 2.98 at each of two backends, and two of 1.99.
+    assert_eq!(totals["wired_out"], "15.9", "{totals}");
 
     // The shops learn which transfers pay for an order, and confirm them.
     let exchange = start_exchange();
