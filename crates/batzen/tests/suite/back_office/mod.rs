@@ -104,6 +104,15 @@ impl Shop {
         self.click(&format!("#{form} button[type=submit]"));
     }
 
+    /// Fills in the filters of the list at once: each change draws them again, without what is entered meanwhile.
+    fn filter(&self, fields: &[(&str, &str)]) {
+        let set = |(name, value): &(&str, &str)| {
+            format!("document.querySelector('#filters [name={name}]').value = {};", json!(value))
+        };
+        self.browser.run(&fields.iter().map(set).collect::<String>());
+        self.click("#filters button[type=submit]");
+    }
+
     fn click(&self, selector: &str) {
         // A busy page ignores clicks.
         let is_ready =

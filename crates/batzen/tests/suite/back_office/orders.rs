@@ -73,7 +73,7 @@ fn a_thousand_orders() {
     shop.browser.until(&format!("{rows}[0] === {}", json!(first[0])));
 
     // Search: far back, in summaries and ids.
-    shop.send("filters", &[("q", "RARE")]);
+    shop.filter(&[("q", "RARE")]);
     shop.until_rows(1);
     assert_eq!(page(), ["o-0400"]);
     shop.catch_downloads();
@@ -87,25 +87,25 @@ fn a_thousand_orders() {
     assert!(id == "o-0400" && time.ends_with("Z"), "{file}");
     // A spreadsheet does not take it for a formula.
     assert_eq!(rest, "\"'=SUM(A1), a \"\"rare\"\" print\",40.50,KUDOS,no,no");
-    shop.send("filters", &[("q", "o-09")]);
+    shop.filter(&[("q", "o-09")]);
     shop.until_rows(50);
-    shop.send("filters", &[("q", "nowhere")]);
+    shop.filter(&[("q", "nowhere")]);
     shop.until_text("nothing", "No order fits");
 
     // Filters.
-    shop.send("filters", &[("q", ""), ("state", "paid")]);
+    shop.filter(&[("q", ""), ("state", "paid")]);
     shop.until_text("nothing", "No order fits");
-    shop.send("filters", &[("state", "unpaid")]);
+    shop.filter(&[("state", "unpaid")]);
     shop.until_rows(50);
     let day = |offset: i64| {
         let day = format!("new Date(Date.now() + {offset} * 86400000)");
         shop.text_of(&format!("{day}.toLocaleDateString('sv')"))
     };
-    shop.send("filters", &[("from", &day(1))]);
+    shop.filter(&[("from", &day(1))]);
     shop.until_text("nothing", "No order fits");
-    shop.send("filters", &[("from", &day(-1)), ("to", &day(-1))]);
+    shop.filter(&[("from", &day(-1)), ("to", &day(-1))]);
     shop.until_text("nothing", "No order fits");
-    shop.send("filters", &[("to", &day(0))]);
+    shop.filter(&[("to", &day(0))]);
     shop.until_rows(50);
     // All of them in a file.
     shop.catch_downloads();
