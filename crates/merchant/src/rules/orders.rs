@@ -1,7 +1,7 @@
 //! The life of an order: created, claimed, paid with coins, paid in sessions (merchant chapter 3).
 
 use batzen_engine::{Plan, WorkingSet};
-use batzen_protocol::Timestamp;
+use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::merchant::{
     InstanceKey, Instances, OrderDepositKey, OrderDeposits, OrderKey, OrderRef, OrderRefundKey, OrderRefunds,
     OrderRow, OrderSessionKey, OrderSessionRow, OrderSessions, OrderWireKey, OrderWires, Orders,
@@ -15,6 +15,9 @@ use super::{
     Settle,
 };
 use super::{extras, refunds, stock};
+
+/// The longest that a payment can take: 1,024 coins, of which an exchange takes 16 at a time, each within ten seconds.
+const PAYMENT_MAX: Duration = Duration::from_secs(900);
 
 pub(super) fn plan(order: OrderRef, plan: &mut Plan) {
     plan.row::<Orders>(OrderKey { order });
@@ -132,8 +135,10 @@ pub(super) fn delete(
     if known.paid.is_some() {
         return Err(Refusal::PaidStays);
     }
-    let is_offered = known.pay_deadline > now;
     let is_unclaimed = known.nonce.is_none();
+    // A payment that began in time may still be at an exchange: without the order, nobody could book its coins.
+    let end = if is_unclaimed { known.pay_deadline } else { known.pay_deadline.saturating_add(PAYMENT_MAX) };
+    let is_offered = end > now;
     // Coins that an exchange has accepted are the shop's money, until they are refunded.
     let holds_coins = !rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, &command.order).is_empty();
     if holds_coins || (is_offered && !(command.force && is_unclaimed)) {

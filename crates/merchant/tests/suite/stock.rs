@@ -141,6 +141,16 @@ async fn carts_and_orders_hold_what_they_have() {
     is_error(&backend.delete(&format!("private/orders/{id}")).await, 409, 2521);
     assert_eq!(backend.stock("pen").await, (10, 5, 0, 0));
 
+    // A wallet that has claimed an order may be paying it when the deadline passes.
+    let (claimed, token) = backend.order(&free()).await;
+    backend.claim(&claimed, token.as_deref()).await;
+    let path = format!("private/orders/{claimed}");
+    backend.wait(3_600);
+    is_error(&backend.delete(&path).await, 409, 2520);
+    is_error(&backend.delete(&format!("{path}?force=yes")).await, 409, 2520);
+    backend.wait(900);
+    assert_eq!(backend.delete(&path).await.status, 204);
+
     is_error(&backend.post("private/orders", &order(&[("none", 1)], None)).await, 404, 2006);
     is_error(&backend.post("private/orders", &order(&[("pen", 0)], None)).await, 400, 26);
     backend.end().await;
