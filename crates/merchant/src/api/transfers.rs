@@ -387,15 +387,29 @@ impl Service {
         let id = shop.id.clone();
         let read = move |store: &Store| {
             let value = |row_id| Transfers::row_value(&id, Some(row_id));
-            let (low, high) = match (offset, descending) {
-                (None, _) => (Bound::Included(value(0)), Bound::Included(value(u64::MAX))),
-                (Some(row_id), false) => (Bound::Excluded(value(row_id)), Bound::Included(value(u64::MAX))),
-                (Some(row_id), true) => (Bound::Included(value(0)), Bound::Excluded(value(row_id))),
-            };
-            store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, LIST_READ_MAX, descending)
+            let (mut from, mut found, mut seen) = (offset, Vec::new(), 0);
+            while found.len() < limit && seen < LIST_READ_MAX {
+                let (low, high) = match (from, descending) {
+                    (None, _) => (Bound::Included(value(0)), Bound::Included(value(u64::MAX))),
+                    (Some(row_id), false) => {
+                        (Bound::Excluded(value(row_id)), Bound::Included(value(u64::MAX)))
+                    }
+                    (Some(row_id), true) => (Bound::Included(value(0)), Bound::Excluded(value(row_id))),
+                };
+                let part =
+                    store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, LIST_MAX, descending)?;
+                let is_last = part.len() < LIST_MAX;
+                seen += part.len();
+                from = part.last().map(|last| last.row.row_id);
+                found.extend(part.into_iter().filter(|one| wanted.has(&one.row)));
+                if is_last {
+                    break;
+                }
+            }
+            found.truncate(limit);
+            Ok(found)
         };
-        let found = self.read(read).await?.into_iter().filter(|found| wanted.has(&found.row)).take(limit);
-        let transfers = found.map(|found| {
+        let transfers = self.read(read).await?.into_iter().map(|found| {
             let row = found.row;
             TransferSummary {
                 credit_amount: self.amount(row.credit_amount.or(row.total).unwrap_or(Money::ZERO)),
