@@ -165,7 +165,7 @@ impl Service {
         Ok(Response::json(200, &ApproveRefundResponse { taler_refund_uri, h_contract }))
     }
 
-    /// Asks the exchanges for what the wallet has not got, and says what they answered.
+    /// Asks the exchanges for what the wallet has not got, and passes their answers on.
     pub(super) async fn pick_up_refund(&self, mut request: Request, shop: &Shop, order_id: &str) -> Answer {
         let PickUpRefundRequest { h_contract } = body(&request)?;
         let (order, row) = self.order(shop, order_id).await?;

@@ -5,7 +5,7 @@ import { badge, copied, facts, h, outside, qrCode, say, title } from "./dom.js";
 import { check, doing, field, some, sure } from "./forms.js";
 import { amountOf, currencyName, isPast, money, plain, shownAmount, time, typed, unitsOf } from "./money.js";
 
-// How long the backend waits for the payment before it says what the state is: a wallet may have claimed the order.
+// How long the backend waits for the payment before it answers with the current state: a wallet may have claimed the order.
 const POLL_MS = 5_000;
 // The pause after a request that failed.
 const RETRY_MS = 2_000;

@@ -1,4 +1,4 @@
-//! An exchange that accepts every coin, and says whatever a test wants it to say.
+//! An exchange that accepts every coin, or gives whatever answer a test has set.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
