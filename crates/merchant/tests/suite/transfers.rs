@@ -215,3 +215,38 @@ async fn exchanges_are_asked_what_pays_for_an_order() {
     assert_eq!((&seen["wired"], &seen["wire_details"][0]["confirmed"]), (&json!(true), &json!(true)));
     sold.end().await;
 }
+
+#[tokio::test]
+async fn a_list_looks_behind_what_does_not_fit() {
+    const OTHER: &str = "payto://x-taler-bank/localhost/prints?receiver-name=prints";
+    let sold = Sold::new().await;
+    let mut settings = crate::common::shop("default", None);
+    settings["payto_uris"] = json!([PAYTO, OTHER]);
+    settings.as_object_mut().unwrap().retain(|name, _| name != "id" && name != "auth");
+    assert_eq!(sold.backend.patch("private", &settings).await.status, 204);
+    // One transfer to the other account, before more than are read at a time.
+    for number in 0..1_030_u16 {
+        let mut subject = [0; 32];
+        subject[..2].copy_from_slice(&number.to_be_bytes());
+        let mut report = sold.report("KUDOS:1");
+        report["wtid"] = json!(Wtid::from_bytes(subject));
+        report["payto_uri"] = json!(if number == 0 { OTHER } else { PAYTO });
+        is_error(&sold.backend.post("private/transfers", &report).await, 502, 2550);
+    }
+    let list = async |query: &str| -> Vec<Value> {
+        let list: Value = sold.backend.get(&format!("private/transfers?{query}")).await.ok().unwrap();
+        list["transfers"].as_array().unwrap().clone()
+    };
+    let found = list(&format!("limit=-1&payto_uri={}", OTHER.replace('?', "%3F"))).await;
+    assert_eq!((found.len(), &found[0]["wtid"]), (1, &json!(wtid(0))));
+    // From page to page, each is shown once.
+    let (mut count, mut offset) = (0, String::new());
+    loop {
+        let page = list(&format!("limit=-300{offset}")).await;
+        let Some(last) = page.last() else { break };
+        count += page.len();
+        offset = format!("&offset={}", last["transfer_serial_id"]);
+    }
+    assert_eq!(count, 1_030);
+    sold.end().await;
+}
