@@ -240,13 +240,7 @@ fn too_many_conflicts() -> StoreError {
 
 /// The error itself, or an equivalent one if others hold it too.
 fn unshared(error: Arc<StoreError>) -> StoreError {
-    Arc::try_unwrap(error).unwrap_or_else(|error| match &*error {
-        StoreError::Unavailable(reason) => StoreError::Unavailable(reason.clone()),
-        StoreError::Full(reason) => StoreError::Full(reason.clone()),
-        StoreError::Stopped(reason) => StoreError::Stopped(reason.clone()),
-        StoreError::Stale { table, key } => StoreError::Stale { table, key: key.clone() },
-        other => StoreError::Backend(other.to_string()),
-    })
+    Arc::try_unwrap(error).unwrap_or_else(|error| error.duplicate())
 }
 
 /// The answer of the lane: the verdict, or the command itself if its evidence was overtaken and it must run

@@ -308,6 +308,11 @@ pub struct StoreStats {
     pub commits_total: u64,
     /// Row changes committed since opening.
     pub changes_total: u64,
+    /// Writes of commits since opening. Commits that wait at the same time share one. 0 if the backend does not
+    /// count them.
+    pub frames_total: u64,
+    /// CPU time of the part of commits that runs one at a time, since opening, in microseconds.
+    pub serial_cpu_us_total: u64,
     /// Time spent waiting for the disk in commits since opening, in microseconds.
     pub sync_us_total: u64,
     /// Bytes appended by commits since opening.

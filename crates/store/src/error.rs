@@ -113,3 +113,18 @@ pub enum StoreError {
     #[error("{0}")]
     Backend(String),
 }
+
+impl StoreError {
+    /// An equivalent error, for everyone whose commit failed together.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        match self {
+            Self::Full(reason) => Self::Full(reason.clone()),
+            Self::Stale { table, key } => Self::Stale { table, key: key.clone() },
+            Self::TooLarge { bytes, limit } => Self::TooLarge { bytes: *bytes, limit: *limit },
+            Self::Stopped(reason) => Self::Stopped(reason.clone()),
+            Self::Unavailable(reason) => Self::Unavailable(reason.clone()),
+            other => Self::Backend(other.to_string()),
+        }
+    }
+}

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
+use std::time::Duration;
 
 use batzen_metrics::Page;
 
@@ -443,6 +444,18 @@ impl Store {
             tables.iter().filter_map(|table| Some((table.name, self.backend.count_estimate(table).ok()?)));
         page.gauges("batzen_store_table_rows", "Live rows by table", "table", rows);
         page.counter("batzen_store_commits_total", "Commits", stats.commits_total);
+        if stats.frames_total > 0 {
+            page.counter(
+                "batzen_store_frames_total",
+                "Writes of commits, each of one or of several",
+                stats.frames_total,
+            );
+            page.seconds(
+                "batzen_store_serial_cpu_seconds_total",
+                "CPU time of the part of commits that runs one at a time",
+                Duration::from_micros(stats.serial_cpu_us_total),
+            );
+        }
         page.counter("batzen_store_changes_total", "Row changes committed", stats.changes_total);
         if let Some(times) = self.backend.sync_times() {
             page.histogram("batzen_store_sync_seconds", "Time a commit waited for the disk", times);

@@ -1,58 +1,23 @@
-//! Committing a change set.
+//! Committing a change set: checking it against the store, and encoding its records.
+//!
+//! Several lanes do this at the same time, each for rows that it has claimed (`claims.rs`). Only appending to
+//! the journal happens one commit after the other (`group.rs`).
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use hashbrown::HashTable;
 
-use super::disk::{io_error, write_all_at};
-use super::format::{
-    FRAME_BYTES_LIMIT, FRAME_HEADER_BYTES, FrameHeader, FrameKind, RecordView, SEGMENT_HEADER_BYTES,
-    encode_segment_header, frame_bytes_max, record_bytes, seal, seal_bytes,
-};
-use super::index::{Location, SecondaryOp};
+use super::claims::ClaimedRow;
+use super::format::{NUMBER_LIMIT, RecordView, record_bytes, set_serial};
+use super::index::{Location, SecondaryEntry, SecondaryOp};
+use super::writer::check_frame_size;
 use super::{
-    Core, EngineState, Identity, Segment, StoredRecord, fingerprint, lock, read_indexed, read_record,
+    Core, EngineState, Identity, Segment, StoredRecord, fingerprint, read_indexed, read_record,
     secondary_entries,
 };
 use crate::backend::check_row_size;
-use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, Result, StoreError, TableDef};
-
-/// The end of the journal. Its lock is needed for every change.
-pub(crate) struct Writer {
-    pub active: Arc<Segment>,
-    /// Where the next frame starts.
-    pub offset: u64,
-    /// The next frame's sequence number.
-    pub sequence: u64,
-    /// The serial of the next inserted row.
-    pub serial_next: u64,
-    /// Why the store has stopped, if it has.
-    pub stopped: Option<String>,
-    frame: Vec<u8>,
-}
-
-impl Writer {
-    pub fn new(active: Arc<Segment>, offset: u64, sequence: u64, serial_next: u64) -> Self {
-        Self { active, offset, sequence, serial_next, stopped: None, frame: Vec::new() }
-    }
-
-    pub fn check_running(&self) -> Result<()> {
-        match &self.stopped {
-            None => Ok(()),
-            Some(reason) => Err(StoreError::Stopped(reason.clone())),
-        }
-    }
-
-    /// Refuses further writes. Returns false if they are already refused.
-    pub fn stop(&mut self, reason: &str) -> bool {
-        let running = self.stopped.is_none();
-        self.stopped.get_or_insert_with(|| reason.to_owned());
-        running
-    }
-}
+use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, IndexKind, Result, StoreError, TableDef};
 
 /// A row as it is stored.
 enum Before<'a> {
@@ -90,6 +55,8 @@ struct Effect<'a> {
     table: &'static TableDef,
     key: &'a [u8],
     fingerprint: u64,
+    /// The number of the first change of the row.
+    first: usize,
     before: Option<(Location, Before<'a>)>,
     /// The new row and its serial.
     after: Option<(&'a [u8], u64)>,
@@ -105,29 +72,248 @@ impl Effect<'_> {
     }
 }
 
-/// A written record: its offset in the frame and its size, in bytes.
-type Written = (usize, usize);
+/// The serials of inserted rows are counted from here until the place of the commit among others is known. No
+/// stored row has such a serial.
+const SERIAL_PROVISIONAL: u64 = NUMBER_LIMIT;
+
+/// A commit that is ready to be appended to the journal: its rows are claimed, it fits the store, and its
+/// records are encoded.
+pub(crate) struct Prepared {
+    /// The records as they go into a frame.
+    pub payload: Vec<u8>,
+    records: Vec<PreparedRecord>,
+    ops: Vec<(u16, SecondaryOp)>,
+    /// The entries of serial indexes among `ops` that end with a provisional serial.
+    serial_ops: Vec<usize>,
+    /// How many serials it uses.
+    serials: u64,
+}
+
+/// What becomes of one row when the commit is durable.
+struct PreparedRecord {
+    table: u16,
+    fingerprint: u64,
+    /// Its place in the payload, in bytes.
+    at: usize,
+    bytes: usize,
+    /// Where the row is now, and the size of that record.
+    before: Option<(Location, u64)>,
+    /// Otherwise the row is deleted.
+    is_row: bool,
+}
+
+impl Prepared {
+    /// How many records it has.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Numbers the inserted rows from `serial_next` on, in the index entries and in `payload`, which is a copy of
+    /// the prepared one. Returns the serial after them.
+    pub fn number(&mut self, payload: &mut [u8], serial_next: u64) -> u64 {
+        if self.serials > 0 {
+            for record in self.records.iter().filter(|record| record.is_row) {
+                let record = &mut payload[record.at..record.at + record.bytes];
+                let serial = RecordView::serial_at(record);
+                if let Some(n) = serial.checked_sub(SERIAL_PROVISIONAL) {
+                    set_serial(record, serial_next + n);
+                }
+            }
+        }
+        for &op in &self.serial_ops {
+            let SecondaryEntry::Position(position) = &mut self.ops[op].1.entry else {
+                unreachable!("serial indexes have positions")
+            };
+            let bytes = position.last_chunk_mut::<8>().expect("it ends with a serial");
+            let n = u64::from_be_bytes(*bytes).checked_sub(SERIAL_PROVISIONAL);
+            *bytes = (serial_next + n.expect("it is provisional")).to_be_bytes();
+        }
+        serial_next + self.serials
+    }
+
+    /// Makes the commit visible, whose payload is durable at this offset of a segment.
+    pub fn publish(&mut self, state: &mut EngineState, active: &Segment, start: u64) {
+        for record in &self.records {
+            let location = Location::new(active.number, start + record.at as u64, record.bytes);
+            record.publish(state, location, active);
+        }
+        for (table, op) in self.ops.drain(..) {
+            state.tables.get_mut(&table).expect("resolve found the table").apply(op);
+        }
+    }
+}
+
+impl PreparedRecord {
+    /// Adds a written record to the primary index.
+    fn publish(&self, state: &mut EngineState, location: Location, active: &Segment) {
+        let index = state.tables.get_mut(&self.table).expect("resolve found the table");
+        if let Some((old, dead_bytes)) = self.before {
+            state.segments[&old.segment()].live.fetch_sub(dead_bytes, Ordering::Relaxed);
+        }
+        match (self.before, self.is_row) {
+            (None, true) => index.primary.insert(self.fingerprint, location),
+            (Some((old, _)), true) => {
+                let moved = index.primary.replace(self.fingerprint, old, location);
+                assert!(moved, "only the claimant moves entries");
+            }
+            (Some((old, _)), false) => {
+                let removed = index.primary.remove(self.fingerprint, old);
+                assert!(removed, "only the claimant removes entries");
+            }
+            (None, false) => unreachable!("such effects were dropped"),
+        }
+        let counter = if self.is_row { &active.live } else { &active.tombstones };
+        counter.fetch_add(self.bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// The rows that a change set names, in the order in which it names them first.
+struct Named<'a> {
+    effects: Vec<Effect<'a>>,
+    /// For each change, the number of its row's effect.
+    rows: Vec<usize>,
+    /// The same rows, to be claimed.
+    claims: Vec<ClaimedRow>,
+}
+
+impl<'a> Named<'a> {
+    fn by(changes: &'a ChangeSet, identity: &Identity) -> Result<Self> {
+        let mut named = Self {
+            effects: Vec::with_capacity(changes.len()),
+            rows: Vec::with_capacity(changes.len()),
+            claims: Vec::with_capacity(changes.len()),
+        };
+        let mut seen: HashTable<usize> = HashTable::with_capacity(changes.len());
+        for (n, change) in changes.changes().iter().enumerate() {
+            let (table, key) = (change.table(), change.key());
+            check_size(key, change.new_row())?;
+            let fingerprint = fingerprint(identity, key);
+            let effects = &mut named.effects;
+            let mut is_claimed = false;
+            let found = seen.find(fingerprint, |&at| {
+                let effect = &effects[at];
+                let is_same_claim = effect.table == table && effect.fingerprint == fingerprint;
+                is_claimed |= is_same_claim;
+                is_same_claim && effect.key == key
+            });
+            let at = found.copied().unwrap_or_else(|| {
+                effects.push(Effect { table, key, fingerprint, first: n, before: None, after: None });
+                effects.len() - 1
+            });
+            if at + 1 == effects.len() && effects[at].first == n {
+                seen.insert_unique(fingerprint, at, |&at| effects[at].fingerprint);
+                if !is_claimed {
+                    named.claims.push((fingerprint, table.id));
+                }
+            }
+            named.rows.push(at);
+        }
+        Ok(named)
+    }
+}
+
+/// What a change set does to rows that nobody else changes meanwhile.
+enum Resolved<'a> {
+    Effects {
+        effects: Vec<Effect<'a>>,
+        /// How many serials it uses.
+        serials: u64,
+    },
+    /// Inserts that met existing rows.
+    Conflict(Vec<(&'static TableDef, Vec<u8>)>),
+}
 
 impl Core {
     pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
-        let mut writer = lock(&self.writer);
-        writer.check_running()?;
-        let mut serial_next = writer.serial_next;
-        let mut effects = match self.resolve(changes, &mut serial_next)? {
-            Ok(effects) => effects,
-            Err(conflicts) => return Ok(CommitOutcome::Conflict(conflicts)),
+        self.check_running()?;
+        let mut named = Named::by(changes, &self.identity)?;
+        let claim = self.claims.claim(std::mem::take(&mut named.claims));
+        let (mut effects, serials) = match self.resolve(changes, named)? {
+            Resolved::Effects { effects, serials } => (effects, serials),
+            Resolved::Conflict(rows) => return Ok(CommitOutcome::Conflict(rows)),
         };
         effects.retain(|effect| !effect.is_nothing());
         if effects.is_empty() {
             return Ok(CommitOutcome::Committed);
         }
-        let ops = self.secondary_ops(&effects)?;
+        let prepared = self.prepare(&effects, serials)?;
+        self.append_in_group(prepared)?;
+        drop(claim);
+        self.counters.commits.fetch_add(1, Ordering::Relaxed);
+        self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        Ok(CommitOutcome::Committed)
+    }
 
-        writer.frame.clear();
-        writer.frame.resize(FRAME_HEADER_BYTES, 0);
-        let birth = writer.active.number;
-        let mut written: Vec<Written> = Vec::with_capacity(effects.len());
-        for effect in &effects {
+    /// The net effect of the changes on each row. The rows are claimed.
+    fn resolve<'a>(&self, changes: &'a ChangeSet, named: Named<'a>) -> Result<Resolved<'a>> {
+        let Named { mut effects, rows, .. } = named;
+        self.find_rows(changes, &mut effects)?;
+        let mut serial_next = SERIAL_PROVISIONAL;
+        let mut conflicts = Vec::new();
+        let mut stale = None;
+        for (n, (change, at)) in changes.changes().iter().zip(rows).enumerate() {
+            let effect = &mut effects[at];
+            let current = match &effect.before {
+                Some((_, before)) if effect.first == n => Some((before.row(), before.serial())),
+                _ => effect.after,
+            };
+            let serial = match (current, change.old_row()) {
+                (None, None) => take(&mut serial_next),
+                (Some((row, serial)), Some(old)) if row == old => serial,
+                // Apply it anyway, because later changes of this set build on it.
+                (Some((_, serial)), None) => {
+                    conflicts.push((effect.table, effect.key.to_vec()));
+                    serial
+                }
+                (_, Some(_)) => {
+                    let (table, key) = (effect.table.name, effect.key);
+                    stale.get_or_insert_with(|| StoreError::Stale { table, key: key.to_vec() });
+                    continue;
+                }
+            };
+            effect.after = change.new_row().map(|row| (row, serial));
+        }
+        if !conflicts.is_empty() {
+            return Ok(Resolved::Conflict(conflicts));
+        }
+        let serials = serial_next - SERIAL_PROVISIONAL;
+        stale.map_or(Ok(Resolved::Effects { effects, serials }), Err)
+    }
+
+    /// Finds the stored rows. Those whose version the change does not name are read from the disk, without
+    /// a lock: nobody changes them meanwhile.
+    fn find_rows<'a>(&self, changes: &'a ChangeSet, effects: &mut [Effect<'a>]) -> Result<()> {
+        let mut candidates: Vec<(usize, Location)> = Vec::new();
+        let segments = {
+            let state = self.read();
+            for (n, effect) in effects.iter_mut().enumerate() {
+                effect.before = known(&state, &changes.changes()[effect.first], effect.fingerprint)?;
+                if effect.before.is_none() {
+                    let found = state.table(effect.table)?.primary.find(effect.fingerprint);
+                    candidates.extend(found.map(|location| (n, location)));
+                }
+            }
+            Arc::clone(&state.segments)
+        };
+        for (n, location) in candidates {
+            let effect = &mut effects[n];
+            let candidate = (effect.fingerprint, location);
+            let record = read_indexed(&self.identity, &segments, effect.table.id, candidate)?;
+            if record.key() == effect.key {
+                effect.before = Some((location, Before::Read(record)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Encodes the effects. Whatever can be refused is refused here, before anything is written.
+    fn prepare(&self, effects: &[Effect], serials: u64) -> Result<Prepared> {
+        let (ops, serial_ops) = self.secondary_ops(effects)?;
+        // The oldest segment that may hold a version of a new row. The record may go to a later one.
+        let birth = *self.read().segments.keys().next_back().expect("a journal has a segment");
+        let mut payload = self.group.buffer();
+        let mut records = Vec::with_capacity(effects.len());
+        for effect in effects {
             let before = effect.before.as_ref().map(|(_, record)| record);
             let record = RecordView {
                 table: effect.table.id,
@@ -141,88 +327,28 @@ impl Core {
                 key: effect.key,
                 row: effect.after.map(|(row, _)| row),
             };
-            let at = writer.frame.len();
-            written.push((at, record.encode(&mut writer.frame)));
+            let at = payload.len();
+            let bytes = record.encode(&mut payload);
+            let dead = |(location, before): &(Location, Before)| {
+                (*location, record_bytes(effect.key.len(), before.row().len()) as u64)
+            };
+            records.push(PreparedRecord {
+                table: effect.table.id,
+                fingerprint: effect.fingerprint,
+                at,
+                bytes,
+                before: effect.before.as_ref().map(dead),
+                is_row: effect.after.is_some(),
+            });
         }
-        let start = self.append(&mut writer, FrameKind::Commit, effects.len(), serial_next)?;
-
-        // Durable: now make it visible.
-        let mut state = self.write();
-        for (effect, (at, bytes)) in effects.iter().zip(written) {
-            let location = Location::new(writer.active.number, start + at as u64, bytes);
-            state.publish(effect, location, bytes as u64, &writer.active);
-        }
-        for (table, op) in ops {
-            state.tables.get_mut(&table).expect("resolve found the table").apply(op);
-        }
-        drop(state);
-        self.counters.commits.fetch_add(1, Ordering::Relaxed);
-        self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
-        Ok(CommitOutcome::Committed)
+        check_frame_size(payload.len())?;
+        Ok(Prepared { payload, records, ops, serial_ops, serials })
     }
 
-    /// The net effect of the changes on each row, or the inserts that met existing rows.
-    #[allow(clippy::type_complexity)]
-    fn resolve<'a>(
-        &self,
-        changes: &'a ChangeSet,
-        serial_next: &mut u64,
-    ) -> Result<std::result::Result<Vec<Effect<'a>>, Vec<(&'static TableDef, Vec<u8>)>>> {
-        let state = self.read();
-        let mut effects: Vec<Effect<'a>> = Vec::with_capacity(changes.len());
-        let mut rows: HashTable<usize> = HashTable::with_capacity(changes.len());
-        let mut conflicts = Vec::new();
-        let mut stale = None;
-        for change in changes.changes() {
-            let (table, key) = (change.table(), change.key());
-            check_size(key, change.new_row())?;
-            let fingerprint = fingerprint(&self.identity, key);
-            let seen =
-                rows.find(fingerprint, |&at| effects[at].table == table && effects[at].key == key).copied();
-            let at = match seen {
-                Some(at) => at,
-                None => {
-                    let before = match known(&state, change, fingerprint)? {
-                        None => find(&self.identity, &state, table, key, fingerprint)?
-                            .map(|(location, record)| (location, Before::Read(record))),
-                        known => known,
-                    };
-                    effects.push(Effect { table, key, fingerprint, before, after: None });
-                    let at = effects.len() - 1;
-                    rows.insert_unique(fingerprint, at, |&at| effects[at].fingerprint);
-                    at
-                }
-            };
-            let effect = &mut effects[at];
-            let current = match &effect.before {
-                Some((_, before)) if seen.is_none() => Some((before.row(), before.serial())),
-                _ => effect.after,
-            };
-            let serial = match (current, change.old_row()) {
-                (None, None) => take(serial_next),
-                (Some((row, serial)), Some(old)) if row == old => serial,
-                // Apply it anyway, because later changes of this set build on it.
-                (Some((_, serial)), None) => {
-                    conflicts.push((table, key.to_vec()));
-                    serial
-                }
-                (_, Some(_)) => {
-                    stale.get_or_insert_with(|| StoreError::Stale { table: table.name, key: key.to_vec() });
-                    continue;
-                }
-            };
-            effect.after = change.new_row().map(|row| (row, serial));
-        }
-        if !conflicts.is_empty() {
-            return Ok(Err(conflicts));
-        }
-        stale.map_or(Ok(Ok(effects)), Err)
-    }
-
-    /// The secondary entries to remove and to add. They are computed before anything is written, so that rows
-    /// that do not decode are refused.
-    fn secondary_ops(&self, effects: &[Effect]) -> Result<Vec<(u16, SecondaryOp)>> {
-        let mut ops = Vec::new();
+    /// The secondary entries to remove and to add, and the numbers of those that end with a provisional serial.
+    /// They are computed before anything is written, so that rows that do not decode are refused.
+    fn secondary_ops(&self, effects: &[Effect]) -> Result<(Vec<(u16, SecondaryOp)>, Vec<usize>)> {
+        let (mut ops, mut serial_ops) = (Vec::new(), Vec::new());
         let mut scratch = IndexEntries::new();
         let (mut old, mut new) = (Vec::new(), Vec::new());
         for effect in effects.iter().filter(|effect| !effect.table.indexes.is_empty()) {
@@ -247,150 +373,15 @@ impl Core {
             }
             let gone = old.drain(..).map(|(slot, entry)| SecondaryOp { slot, add: false, entry, key });
             ops.extend(gone.map(|op| (effect.table.id, op)));
-            let come = new.drain(..).map(|(slot, entry)| SecondaryOp { slot, add: true, entry, key });
-            ops.extend(come.map(|op| (effect.table.id, op)));
-        }
-        Ok(ops)
-    }
-
-    /// Completes the frame in the writer's buffer and makes it durable. Returns its offset. After an error,
-    /// nothing of it is valid, and the writer is either unchanged or has stopped.
-    pub fn append(
-        &self,
-        writer: &mut Writer,
-        kind: FrameKind,
-        records: usize,
-        serial_next: u64,
-    ) -> Result<u64> {
-        let mut frame = std::mem::take(&mut writer.frame);
-        let result = self.append_frame(writer, &mut frame, kind, records, serial_next);
-        writer.frame = frame;
-        result
-    }
-
-    fn append_frame(
-        &self,
-        writer: &mut Writer,
-        frame: &mut Vec<u8>,
-        kind: FrameKind,
-        records: usize,
-        serial_next: u64,
-    ) -> Result<u64> {
-        let payload_bytes = frame.len() - FRAME_HEADER_BYTES;
-        let bytes_max = frame_bytes_max(payload_bytes);
-        if bytes_max > FRAME_BYTES_LIMIT {
-            return Err(StoreError::TooLarge { bytes: bytes_max, limit: FRAME_BYTES_LIMIT });
-        }
-        assert!(serial_next >= writer.serial_next, "serials only grow");
-        while writer.offset + (frame.len() + seal_bytes(writer.offset, payload_bytes)) as u64
-            > writer.active.capacity.load(Ordering::Relaxed)
-        {
-            self.roll(writer, bytes_max, kind)?;
-        }
-        let start = writer.offset;
-        let crc = seal(frame, start);
-        let frame_bytes = frame.len() as u64;
-        let header = FrameHeader {
-            kind,
-            payload_bytes: u32::try_from(payload_bytes).expect("below the frame limit"),
-            seal_bytes: None,
-            crc,
-            sequence: writer.sequence,
-            serial_next,
-            records: u32::try_from(records).expect("below the frame limit"),
-        };
-        let active = Arc::clone(&writer.active);
-        let header = header.encode(&self.identity, active.number, start);
-        frame[..FRAME_HEADER_BYTES].copy_from_slice(&header);
-
-        if let Err(error) = write_all_at(&*active.file, frame, writer.offset) {
-            let error = io_error("write", &active.path, error);
-            if !matches!(error, StoreError::Full(_)) {
-                return Err(self.fatal(writer, &active.path, "write", &error));
+            let is_new = effect.after.is_some_and(|(_, serial)| serial >= SERIAL_PROVISIONAL);
+            for (slot, entry) in new.drain(..) {
+                if is_new && effect.table.indexes[usize::from(slot)].kind == IndexKind::Serial {
+                    serial_ops.push(ops.len());
+                }
+                ops.push((effect.table.id, SecondaryOp { slot, add: true, entry, key }));
             }
-            // This happens only on file systems that cannot reserve space. Truncate the file: the segment
-            // ends here. Its header is changed first, since a file shorter than its segment counts as damage.
-            let header = encode_segment_header(&self.identity, active.number, start);
-            let cut = || {
-                write_all_at(&*active.file, &header, 0)?;
-                active.file.sync()?;
-                active.file.set_len(start)?;
-                active.file.sync()
-            };
-            let cut = cut();
-            if let Err(error) = cut {
-                return Err(self.fatal(writer, &active.path, "cut", &io_error("cut", &active.path, error)));
-            }
-            active.capacity.store(writer.offset, Ordering::Relaxed);
-            self.wake.notify();
-            return Err(error);
         }
-        let sync_start = Instant::now();
-        if let Err(error) = active.file.sync() {
-            return Err(self.fatal(writer, &active.path, "sync", &io_error("sync", &active.path, error)));
-        }
-        self.counters.sync_times.time(sync_start.elapsed());
-        self.counters.written.fetch_add(frame_bytes, Ordering::Relaxed);
-        self.counters.since_checkpoint.fetch_add(frame_bytes, Ordering::Relaxed);
-        writer.offset += frame_bytes;
-        writer.sequence += 1;
-        writer.serial_next = serial_next;
-        active.used.store(writer.offset, Ordering::Relaxed);
-        Ok(start)
-    }
-
-    /// Switches to the next segment.
-    fn roll(&self, writer: &mut Writer, frame_bytes: u64, kind: FrameKind) -> Result<()> {
-        let segment = self.take_next(frame_bytes, kind).inspect_err(|_| self.wake.notify())?;
-        let mut state = self.write();
-        Arc::make_mut(&mut state.segments).insert(segment.number, Arc::clone(&segment));
-        drop(state);
-        writer.active = segment;
-        writer.offset = SEGMENT_HEADER_BYTES;
-        self.wake.notify();
-        Ok(())
-    }
-
-    /// A write or sync failed, so the content of the disk is unknown. The process ends here, unless a test's
-    /// hook returns.
-    fn fatal(&self, writer: &mut Writer, path: &Path, action: &str, error: &StoreError) -> StoreError {
-        let reason = format!("{action} of {} at byte {} failed: {error}", path.display(), writer.offset);
-        (self.options.on_fatal)(&reason);
-        writer.stop(&reason);
-        StoreError::Stopped(reason)
-    }
-}
-
-impl Writer {
-    /// The buffer for a frame's records, empty except for the space of the header.
-    pub fn begin(&mut self) -> &mut Vec<u8> {
-        self.frame.clear();
-        self.frame.resize(FRAME_HEADER_BYTES, 0);
-        &mut self.frame
-    }
-}
-
-impl EngineState {
-    /// Adds a written record of `bytes` bytes at `location` to the indexes.
-    fn publish(&mut self, effect: &Effect, location: Location, bytes: u64, active: &Segment) {
-        let index = self.tables.get_mut(&effect.table.id).expect("resolve found the table");
-        let fingerprint = effect.fingerprint;
-        if let Some((old, before)) = &effect.before {
-            let dead = record_bytes(effect.key.len(), before.row().len());
-            self.segments[&old.segment()].live.fetch_sub(dead as u64, Ordering::Relaxed);
-        }
-        match (&effect.before, &effect.after) {
-            (None, Some(_)) => index.primary.insert(fingerprint, location),
-            (Some((old, _)), Some(_)) => {
-                assert!(index.primary.replace(fingerprint, *old, location), "only the writer moves entries");
-            }
-            (Some((old, _)), None) => {
-                assert!(index.primary.remove(fingerprint, *old), "only the writer removes entries");
-            }
-            (None, None) => unreachable!("such effects were dropped"),
-        }
-        let counter = if effect.after.is_some() { &active.live } else { &active.tombstones };
-        counter.fetch_add(bytes, Ordering::Relaxed);
+        Ok((ops, serial_ops))
     }
 }
 
@@ -429,21 +420,4 @@ fn known<'a>(
         );
     }
     Ok(Some((location, Before::Known { row, serial: version.serial, birth: version.birth })))
-}
-
-/// The stored row under a key.
-fn find(
-    identity: &Identity,
-    state: &EngineState,
-    table: &TableDef,
-    key: &[u8],
-    fingerprint: u64,
-) -> Result<Option<(Location, StoredRecord)>> {
-    for location in state.table(table)?.primary.find(fingerprint) {
-        let record = read_indexed(identity, &state.segments, table.id, (fingerprint, location))?;
-        if record.key() == key {
-            return Ok(Some((location, record)));
-        }
-    }
-    Ok(None)
 }

@@ -337,6 +337,11 @@ impl<'a> RecordView<'a> {
         Some(record_bytes(key_bytes, u32_at(header, 8) as usize))
     }
 
+    /// The serial of a record, from its header alone.
+    pub fn serial_at(record: &[u8]) -> u64 {
+        u64_at(record, 16)
+    }
+
     /// The record at the start of `bytes`, and its size. Verifies its checksum.
     pub fn decode(bytes: &'a [u8]) -> std::result::Result<(Self, usize), &'static str> {
         let size = Self::size_at(bytes).ok_or("a record ends within its header")?;
@@ -365,14 +370,25 @@ impl<'a> RecordView<'a> {
     }
 }
 
+/// Changes the serial of an encoded record.
+pub(crate) fn set_serial(record: &mut [u8], serial: u64) {
+    record[16..24].copy_from_slice(&serial.to_le_bytes());
+    set_crc(record);
+}
+
+/// Computes the checksum of a record and writes it into the header.
+fn set_crc(record: &mut [u8]) {
+    let key_bytes = usize::from(u16::from_le_bytes([record[6], record[7]]));
+    let row_end = RECORD_HEADER_BYTES + key_bytes + u32_at(record, 8) as usize;
+    let crc = record_crc(&record[..row_end]);
+    record[12..16].copy_from_slice(&crc.to_le_bytes());
+}
+
 /// Fixes the checksums of records, for the fuzz target.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn repair_records(mut bytes: &mut [u8]) {
     while let Some(size) = RecordView::size_at(bytes).filter(|&size| size <= bytes.len()) {
-        let key_bytes = usize::from(u16::from_le_bytes([bytes[6], bytes[7]]));
-        let row_end = RECORD_HEADER_BYTES + key_bytes + u32_at(bytes, 8) as usize;
-        let crc = record_crc(&bytes[..row_end]);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        set_crc(&mut bytes[..size]);
         bytes = &mut bytes[size..];
     }
 }

@@ -288,9 +288,14 @@ impl Core {
         if moving.is_empty() {
             return Ok(0);
         }
+        self.check_running()?;
+        // Nobody changes claimed rows: copy what is live now. A tombstone's row is claimed, too, because it may
+        // be inserted again.
+        let mut rows: Vec<_> = moving.iter().map(|step| (step.fingerprint, step.table)).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        let _claim = self.claims.claim(rows);
         let mut writer = lock(&self.writer);
-        writer.check_running()?;
-        // Nothing changes under the writer's lock: copy what is live now.
         let mut moved: Vec<(&Moving, usize)> = Vec::with_capacity(moving.len());
         let frame = writer.begin();
         for step in moving {
@@ -315,7 +320,7 @@ impl Core {
                 let index = state.tables.get_mut(&step.table).expect("a live record's table is known");
                 assert!(
                     index.primary.replace(step.fingerprint, step.location, location),
-                    "it was live under this lock"
+                    "it was live, and is claimed"
                 );
                 victim.live.fetch_sub(bytes as u64, Ordering::Relaxed);
                 active.live.fetch_add(bytes as u64, Ordering::Relaxed);

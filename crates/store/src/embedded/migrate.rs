@@ -122,7 +122,7 @@ impl Core {
             return Ok(());
         }
         let mut writer = lock(&self.writer);
-        writer.check_running()?;
+        self.check_running()?;
         let mut written = Vec::with_capacity(batch.len());
         let frame = writer.begin();
         for (_, record, row) in batch {

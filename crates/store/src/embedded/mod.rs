@@ -14,13 +14,16 @@
 //!   time.
 
 mod checkpoint;
+mod claims;
 mod commit;
 mod cut;
 mod disk;
 mod format;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz_entry;
+mod group;
 mod index;
+mod lookup;
 mod maintain;
 mod migrate;
 mod recover;
@@ -28,6 +31,7 @@ mod recover;
 pub mod sim;
 mod tail;
 mod verify;
+mod writer;
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -35,7 +39,7 @@ use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 pub use cut::CutTail;
@@ -47,13 +51,16 @@ use batzen_metrics::Histogram;
 
 use crate::memory::is_empty_range;
 use crate::{
-    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Result,
-    RowVersion, StoreError, StoreStats, TableDef,
+    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Read,
+    ReadAnswer, Result, RowVersion, StoreError, StoreStats, TableDef,
 };
-use commit::Writer;
+use claims::Claims;
 use format::{Identity, RECORD_HEADER_BYTES, RecordView};
+use group::Group;
 use index::{Location, Position, Secondary, SecondaryEntry, TableIndex};
+use lookup::RangeRead;
 use maintain::{Maintainer, Maintenance};
+use writer::Writer;
 
 /// How many bytes [`Backend::check_writable`] writes: a block of the file system.
 const PROBE_BYTES: usize = 4096;
@@ -156,6 +163,10 @@ pub(crate) struct EngineState {
 pub(crate) struct Counters {
     pub commits: AtomicU64,
     pub changes: AtomicU64,
+    /// Frames that hold commits, each of one or of several.
+    pub frames: AtomicU64,
+    /// CPU time of what only one commit does at a time.
+    pub serial_cpu_ns: AtomicU64,
     pub sync_times: Histogram,
     pub written: AtomicU64,
     pub compacted: AtomicU64,
@@ -169,6 +180,8 @@ impl Default for Counters {
         Self {
             commits: AtomicU64::default(),
             changes: AtomicU64::default(),
+            frames: AtomicU64::default(),
+            serial_cpu_ns: AtomicU64::default(),
             sync_times: Histogram::of_times(),
             written: AtomicU64::default(),
             compacted: AtomicU64::default(),
@@ -178,7 +191,8 @@ impl Default for Counters {
     }
 }
 
-/// Locks are taken in the order of the fields: maintenance, marks, writer, next, state.
+/// Locks are taken in the order of the fields: maintenance, marks, writer, next, state. The locks of claims and
+/// group are held only for moments, and never while another lock is taken.
 pub(crate) struct Core {
     pub dir: PathBuf,
     pub options: Options,
@@ -191,6 +205,10 @@ pub(crate) struct Core {
     pub state: RwLock<EngineState>,
     pub counters: Counters,
     pub wake: maintain::Wake,
+    pub claims: Claims,
+    pub group: Group,
+    /// Why the store has stopped, if it has.
+    pub stopped: OnceLock<String>,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -363,6 +381,15 @@ pub(crate) fn secondary_entries(
 }
 
 impl Core {
+    pub fn check_running(&self) -> Result<()> {
+        self.stopped.get().map_or(Ok(()), |reason| Err(StoreError::Stopped(reason.clone())))
+    }
+
+    /// Refuses further writes. Returns false if they are already refused.
+    pub fn stop(&self, reason: &str) -> bool {
+        self.stopped.set(reason.to_owned()).is_ok()
+    }
+
     pub fn read(&self) -> RwLockReadGuard<'_, EngineState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -376,18 +403,6 @@ impl Core {
         let kind = table.index_def(index).kind;
         let slot = table.indexes.iter().position(|def| def.id == index).expect("index_def found it");
         (slot, kind)
-    }
-
-    fn records(
-        &self,
-        segments: &Segments,
-        table: &TableDef,
-        candidates: &[(u64, Location)],
-    ) -> Result<Vec<(Location, StoredRecord)>> {
-        let read = |candidate: &(u64, Location)| {
-            Ok((candidate.1, read_indexed(&self.identity, segments, table.id, *candidate)?))
-        };
-        candidates.iter().map(read).collect()
     }
 
     fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
@@ -520,6 +535,20 @@ impl EmbeddedStore {
         self.core.identity.key
     }
 
+    /// How many commits wait for the frame that is being written, for tests.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn commits_waiting(&self) -> usize {
+        self.core.group.waiting()
+    }
+
+    /// How many commits wait for rows that others are changing, for tests.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn claims_waiting(&self) -> usize {
+        self.core.claims.waiting()
+    }
+
     /// Whether a directory holds a store: a manifest, or segments of a journal. If not, opening it creates a
     /// store.
     #[must_use]
@@ -578,25 +607,7 @@ impl Drop for EmbeddedStore {
 
 impl Backend for EmbeddedStore {
     fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
-        let fingerprints: Vec<u64> = keys.iter().map(|key| fingerprint(&self.core.identity, key)).collect();
-        let mut candidates = Vec::with_capacity(keys.len());
-        let segments = {
-            let state = self.core.read();
-            let index = state.table(table)?;
-            for (n, &fingerprint) in fingerprints.iter().enumerate() {
-                candidates.extend(index.primary.find(fingerprint).map(|location| (n, location)));
-            }
-            Arc::clone(&state.segments)
-        };
-        let mut rows = vec![None; keys.len()];
-        for (n, location) in candidates {
-            let candidate = (fingerprints[n], location);
-            let record = read_indexed(&self.core.identity, &segments, table.id, candidate)?;
-            if record.key() == keys[n] {
-                rows[n] = Some(record.into_row(location));
-            }
-        }
-        Ok(rows)
+        self.core.rows(table, keys)
     }
 
     fn lookup_many(
@@ -605,53 +616,7 @@ impl Backend for EmbeddedStore {
         index: u8,
         values: &[Vec<u8>],
     ) -> Result<Vec<Vec<RawRecord>>> {
-        let (slot, kind) = Core::slot(table, index);
-        assert!(
-            matches!(kind, IndexKind::Hash | IndexKind::Prefix { .. }),
-            "index {index} of {} is for ranges",
-            table.name
-        );
-        let fingerprints: Vec<u64> =
-            values.iter().map(|value| fingerprint(&self.core.identity, value)).collect();
-        let mut groups: Vec<Vec<(u64, Location)>> = Vec::with_capacity(values.len());
-        let segments = {
-            let state = self.core.read();
-            let indexes = state.table(table)?;
-            let Secondary::Hash(hash) = &indexes.secondary[slot] else {
-                unreachable!("slots follow the definition")
-            };
-            for &value in &fingerprints {
-                groups.push(hash.find(value).into_iter().flat_map(|key| indexes.candidates(key)).collect());
-            }
-            Arc::clone(&state.segments)
-        };
-        let mut entries = IndexEntries::new();
-        let mut found = Vec::with_capacity(values.len());
-        for (value, mut candidates) in values.iter().zip(groups) {
-            candidates.sort_unstable_by_key(|(_, location)| *location);
-            candidates.dedup();
-            let mut group = Vec::with_capacity(candidates.len());
-            for (location, record) in self.core.records(&segments, table, &candidates)? {
-                // Fingerprints may collide, so check the record.
-                let holds = match kind {
-                    IndexKind::Prefix { key_bytes } => {
-                        value.len() == key_bytes && record.key().starts_with(value)
-                    }
-                    _ => {
-                        entries.clear();
-                        (table.index_entries_raw)(record.key(), record.row(), &mut entries)
-                            .map_err(|source| StoreError::Decode { table: table.name, source })?;
-                        entries.contains(index, value)
-                    }
-                };
-                if holds {
-                    group.push(record.into_record(location));
-                }
-            }
-            group.sort_by_key(|record| record.serial);
-            found.push(group);
-        }
-        Ok(found)
+        self.core.groups(table, index, values)
     }
 
     fn range(
@@ -663,54 +628,11 @@ impl Backend for EmbeddedStore {
         limit: usize,
         descending: bool,
     ) -> Result<Vec<RawRecord>> {
-        let kind = table.assert_ordered(index);
-        let (slot, _) = Core::slot(table, index);
-        if is_empty_range(from, to) {
-            return Ok(Vec::new());
-        }
-        let mut hits: Vec<(Position, Vec<(u64, Location)>)> = Vec::new();
-        let segments = {
-            let state = self.core.read();
-            let indexes = state.table(table)?;
-            let Secondary::Ordered(ordered) = &indexes.secondary[slot] else {
-                unreachable!("slots follow the definition")
-            };
-            let range = ordered.range::<[u8], _>((from, to));
-            let picked: Vec<(&Position, &u64)> =
-                if descending { range.rev().take(limit).collect() } else { range.take(limit).collect() };
-            for (position, &key) in picked {
-                hits.push((position.clone(), indexes.candidates(key).collect()));
-            }
-            Arc::clone(&state.segments)
-        };
-        let mut found = Vec::with_capacity(hits.len());
-        for (wanted, candidates) in hits {
-            let mut hit = None;
-            for (location, record) in self.core.records(&segments, table, &candidates)? {
-                // Keys may share a fingerprint; the end of the position distinguishes them.
-                let is_wanted = match kind {
-                    IndexKind::Serial => wanted.ends_with(&record.serial.to_be_bytes()),
-                    _ => wanted.ends_with(record.key()),
-                };
-                if is_wanted {
-                    hit = Some(record.into_record(location));
-                }
-            }
-            let Some(hit) = hit else {
-                let what = format!(
-                    "index {} of {} has an entry without a row; remove this file to rebuild the indexes",
-                    table.index_def(index).name,
-                    table.name
-                );
-                return Err(StoreError::Corrupt {
-                    file: self.core.dir.join(format::CHECKPOINT_NAME),
-                    offset: 0,
-                    what,
-                });
-            };
-            found.push(hit);
-        }
-        Ok(found)
+        self.core.range(RangeRead { table, index, from, to, limit, descending })
+    }
+
+    fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        self.core.read_all(reads)
     }
 
     fn positions(
@@ -764,7 +686,7 @@ impl Backend for EmbeddedStore {
 
     /// Writes a small file next to the journal and removes it.
     fn check_writable(&self) -> Result<()> {
-        lock(&self.core.writer).check_running()?;
+        self.core.check_running()?;
         let (disk, dir) = (&self.core.options.disk, &self.core.dir);
         let path = dir.join(format::PROBE_NAME);
         let file = disk.create(&path).map_err(|source| disk::io_error("create", &path, source))?;
@@ -787,6 +709,8 @@ impl Backend for EmbeddedStore {
             rows: state.tables.values().map(|table| table.primary.len() as u64).sum(),
             commits_total: counters.commits.load(Ordering::Relaxed),
             changes_total: counters.changes.load(Ordering::Relaxed),
+            frames_total: counters.frames.load(Ordering::Relaxed),
+            serial_cpu_us_total: counters.serial_cpu_ns.load(Ordering::Relaxed) / 1_000,
             sync_us_total: counters.sync_times.reading().1 / 1_000,
             written_bytes_total: counters.written.load(Ordering::Relaxed),
             disk_bytes: sum(|segment| &segment.used),
@@ -811,7 +735,12 @@ impl Backend for EmbeddedStore {
         if let Some(maintainer) = lock(&self.maintainer).take() {
             maintainer.stop();
         }
-        if lock(&self.core.writer).stop("it was closed") {
+        // Under the lock, so that no commit is under way.
+        let is_first = {
+            let _writer = lock(&self.core.writer);
+            self.core.stop("it was closed")
+        };
+        if is_first {
             self.core.mark_tail();
             self.core.checkpoint()?;
         }

@@ -3,20 +3,22 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use super::checkpoint::{self, Position};
-use super::commit::Writer;
+use super::claims::Claims;
 use super::disk::{Disk, io_error, read_file, replace_file, write_all_at};
 use super::format::{
     CHECKPOINT_NAME, FORMAT_VERSION, FRAME_HEADER_BYTES, FrameHeader, Identity, LOCK_NAME, MANIFEST_NAME,
     Manifest, NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT, SEGMENT_HEADER_BYTES, decode_segment_header,
     record_bytes, segment_name, segment_number,
 };
+use super::group::Group;
 use super::index::{Location, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::migrate;
 use super::tail::{self, Fault, TailMarks};
+use super::writer::Writer;
 use super::{
     Core, Counters, EngineState, Options, Segment, Segments, fingerprint, read_indexed, read_record_bytes,
     secondary_entries,
@@ -122,6 +124,9 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         state: RwLock::new(EngineState { tables, segments: Arc::new(segments) }),
         counters: Counters::default(),
         wake: Wake::default(),
+        claims: Claims::default(),
+        group: Group::default(),
+        stopped: OnceLock::new(),
         options,
         _lock: lock,
     };

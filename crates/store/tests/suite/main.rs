@@ -11,3 +11,4 @@ mod kill;
 mod migrate;
 mod model;
 mod types;
+mod writers;
