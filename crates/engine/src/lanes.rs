@@ -1,4 +1,5 @@
-//! Several lanes over one store, for databases: while one waits for its commit, another executes.
+//! Several lanes over one store: they execute on several cores, and while one waits for its commit, another
+//! executes.
 
 use std::sync::Arc;
 

@@ -13,10 +13,10 @@
 //! throughput). While clients are served, background work ([`Rules::is_background`]) runs in portions, so
 //! that a batch takes only a few milliseconds.
 //!
-//! A store in this process has one lane. A database can have several [`Lanes`]: while one waits for its
-//! commit, another executes. Each command goes to the lane of its owner's virtual shard. Other lanes and
-//! other nodes commit at any time. A batch that changes a row which has changed since it was read is executed
-//! again.
+//! A service can have several [`Lanes`]: they execute on several cores, and while one waits for its commit,
+//! another executes. Each command goes to the lane of its owner's virtual shard. Other lanes, and other nodes
+//! on a database, commit at any time. A batch that changes a row which has changed since it was read is
+//! executed again.
 //!
 //! All lanes, also those for other machines ([`MachineLane`]), share one bounded queue ([`SubmissionQueue`]),
 //! one error ([`SubmitError`]) and one set of metrics ([`LaneMetrics`]).

@@ -26,7 +26,10 @@ pub use kyc::{KycConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig, OA
 /// The number of lanes of an exchange on a database, unless the configuration says otherwise. With service
 /// and server on one core, one lane was faster than three, because three split the work into smaller batches:
 /// docs/internals/lab/2026-11-21-postgresql.md.
-pub const LANES: usize = 1;
+const LANES_ON_DATABASE: usize = 1;
+/// On a store in the service's own process there is one lane for this many cores. The other cores do
+/// cryptography and HTTP, which cost several times as much as the lanes.
+const CORES_PER_LANE: usize = 4;
 
 /// The address that the HTTP service listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -350,8 +353,8 @@ pub struct ExchangeConfig {
     pub connection_timeout: Duration,
     /// Threads for cryptography; 0 for one on each core.
     pub crypto_threads: usize,
-    /// How many batches may be in progress at the same time on a database: while one waits for its commit,
-    /// another executes. A store in this process has one lane.
+    /// How many batches may be in progress at the same time: while one waits for its commit, another executes.
+    /// 0 for a number that suits the store and the machine.
     pub lanes: usize,
     /// Whether this service computes the sums of money on a database. That reads all rows that hold money, so
     /// one of several services is enough.
@@ -408,7 +411,7 @@ impl ExchangeConfig {
             }),
             connection_timeout: Duration::from_secs(30),
             crypto_threads: 0,
-            lanes: LANES,
+            lanes: 0,
             sums_money: true,
             max_requests: None,
         }
@@ -473,6 +476,16 @@ impl ExchangeConfig {
         }
     }
 
+    /// The number of lanes on a machine with this many cores.
+    #[must_use]
+    pub fn lanes_on(&self, cores: usize) -> usize {
+        match self.lanes {
+            0 if self.store.is_database() => LANES_ON_DATABASE,
+            0 => (cores / CORES_PER_LANE).clamp(1, batzen_engine::LANES_MAX),
+            lanes => lanes,
+        }
+    }
+
     /// Checks options against each other. Called at the start.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if !self.base_url.ends_with('/') || !self.base_url.starts_with("http") {
@@ -483,8 +496,8 @@ impl ExchangeConfig {
                 format!("BASE_URL has more than {URL_BYTES_MAX} bytes: banks would refuse our transfers");
             return Err(ConfigError::invalid("exchange", reason));
         }
-        if !(1..=batzen_engine::LANES_MAX).contains(&self.lanes) {
-            let reason = format!("LANES must be between 1 and {}", batzen_engine::LANES_MAX);
+        if self.lanes > batzen_engine::LANES_MAX {
+            let reason = format!("LANES must not be more than {}", batzen_engine::LANES_MAX);
             return Err(ConfigError::invalid("exchange", reason));
         }
         if self.currency_round_unit.is_zero() {
@@ -521,5 +534,24 @@ impl ExchangeConfig {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_follow_store_and_cores() {
+        let currency = "KUDOS".parse().expect("a currency");
+        let mut config = ExchangeConfig::local(currency, std::path::Path::new("/data"), 0);
+        let lanes = |config: &ExchangeConfig| [1, 4, 8, 64, 1_000].map(|cores| config.lanes_on(cores));
+        assert_eq!(lanes(&config), [1, 1, 2, 16, batzen_engine::LANES_MAX]);
+        config.lanes = 3;
+        assert_eq!(lanes(&config), [3; 5]);
+        config.store = StoreConfig::Postgres { url: "postgres:///exchange".to_owned() };
+        assert_eq!(lanes(&config), [3; 5]);
+        config.lanes = 0;
+        assert_eq!(lanes(&config), [1; 5]);
     }
 }

@@ -55,7 +55,7 @@ impl Core {
         config.validate()?;
         let master_public_key = master_public_key(&config)?;
         config.master_public_key = Some(master_public_key);
-        let lanes = if config.store.is_database() { config.lanes } else { 1 };
+        let lanes = config.lanes_on(std::thread::available_parallelism().map_or(1, usize::from));
         let store = storage::open(&config.store, lanes)?;
         if !config.store.is_database() {
             // No other process uses this store, so all holders of leases have ended.

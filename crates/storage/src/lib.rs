@@ -143,7 +143,7 @@ impl StoreConfig {
     pub fn open(&self, service: &Service, writers: usize) -> Result<Store, StoreError> {
         match self {
             Self::Memory => Ok(Store::new(MemoryBackend::new())),
-            // One journal orders all commits, so one writer is enough.
+            // Any number of threads may commit to these.
             Self::Embedded { dir } => {
                 EmbeddedStore::open(dir, service.tables, Options::default()).map(Store::new)
             }

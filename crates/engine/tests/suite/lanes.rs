@@ -12,6 +12,7 @@ use std::thread::ThreadId;
 
 use batzen_engine::{Batcher, Clock, LaneOptions, Lanes, Plan, Rules, SubmitError, WorkingSet};
 use batzen_protocol::Timestamp;
+use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
     Backend, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer, Result, Store,
@@ -205,7 +206,18 @@ fn lanes(rules: &Arc<Toy>, store: &Store, count: usize) -> Lanes<Toy> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_owner_has_one_lane_and_all_lanes_work() {
-    let (rules, store) = (toy(), Store::new(MemoryBackend::new()));
+    work_of_three_lanes(Store::new(MemoryBackend::new())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lanes_share_an_embedded_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(directory.path(), &[Accounts::DEF], Options::default()).unwrap();
+    work_of_three_lanes(Store::new(store)).await;
+}
+
+async fn work_of_three_lanes(store: Store) {
+    let rules = toy();
     let lanes = lanes(&rules, &store, 3);
     let tasks: Vec<_> = (0..600_u64)
         .map(|n| {

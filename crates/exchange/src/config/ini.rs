@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use batzen_config::{Config, Expected};
 use batzen_crypto::EddsaPublicKey;
+use batzen_engine::LANES_MAX;
 use batzen_http::TrustedProxies;
 use batzen_protocol::{Currency, Duration, Money};
 use batzen_signer::config::module;
@@ -11,7 +12,7 @@ use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig
 
 use super::{
     AccountConfig, AgeRestrictionConfig, CoinConfig, CoinFees, ConfigError, DocumentsConfig, ExchangeConfig,
-    GatewayAuth, GatewayConfig, LANES, ListenConfig, StandaloneConfig, StandaloneFees, WorkersConfig,
+    GatewayAuth, GatewayConfig, ListenConfig, StandaloneConfig, StandaloneFees, WorkersConfig,
 };
 use crate::storage::StoreConfig;
 
@@ -27,6 +28,12 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// The number of lanes; 0 for the default.
+    fn lanes(&self) -> Result<usize> {
+        let lanes = self.ini.number_in("exchange", "LANES", 1..=LANES_MAX as u64)?;
+        Ok(lanes.map_or(0, |lanes| usize::try_from(lanes).expect("it is in range")))
+    }
+
     pub(super) fn money(&self, section: &str, option: &str) -> Result<Money> {
         let amount = self.ini.amount(section, option)?;
         amount.money_in(self.currency).map_err(|_| {
@@ -420,7 +427,7 @@ impl ExchangeConfig {
             standalone: reader.standalone()?,
             connection_timeout: Duration::from_secs(30),
             crypto_threads: 0,
-            lanes: ini.get_or("exchange", "LANES", LANES)?,
+            lanes: reader.lanes()?,
             sums_money: ini.get_or("exchange", "MONEY_SUMS", true)?,
             max_requests: ini.number_in("exchange", "MAX_REQUESTS", 1..=u64::MAX)?,
         };

@@ -16,7 +16,7 @@ use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args;
 use batzen_config::Config;
 use batzen_demo::{play_money, sheet};
-use batzen_engine::Clock;
+use batzen_engine::{Clock, LANES_MAX};
 use batzen_exchange::config::{AccountConfig, ExchangeConfig, ListenConfig};
 use batzen_exchange::core::Core;
 use batzen_exchange::error::StartError;
@@ -118,6 +118,10 @@ struct ServeArgs {
     /// Close a connection that has been unused for this many seconds [default: 30]
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
+    /// Batches in progress at the same time (as `[exchange] LANES`) [default: 1 on a database, otherwise one for
+    /// each four cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LANES_MAX as u64))]
+    lanes: Option<u64>,
     /// Do not run the workers in this process
     #[arg(long)]
     no_workers: bool,
@@ -319,6 +323,9 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     };
     if let Some(url) = &args.database {
         config.store = StoreConfig::Postgres { url: url.clone() };
+    }
+    if let Some(lanes) = args.lanes {
+        config.lanes = usize::try_from(lanes).expect("it is at most LANES_MAX");
     }
     config.share_port |= args.reuse_port;
     if let Some(seconds) = args.timeout {

@@ -20,6 +20,8 @@ use crate::crash::false_claims;
 const EXCHANGE_STORE: &str = "exchange/exchange/store";
 /// The database of exchange and bank.
 const DATABASE: &str = "money";
+/// The numbers of lanes that the exchange has after one start and the next.
+const LANES: [&str; 2] = ["4", "1"];
 
 struct Database {
     server: Cluster,
@@ -36,6 +38,8 @@ pub struct Deployment {
     client: Client,
     bank: Option<Service>,
     exchange: Option<Service>,
+    /// How often the exchange was started.
+    starts: usize,
 }
 
 impl Deployment {
@@ -48,6 +52,7 @@ impl Deployment {
             client,
             bank: None,
             exchange: None,
+            starts: 0,
         }
     }
 
@@ -156,7 +161,10 @@ impl Deployment {
         let store = self.store_arguments();
         let more = format!("{COINS}{LIMITS}");
         let config = config_with_fees(self.dir.path(), self.bank_port, self.exchange_port, &more);
+        let lanes = LANES[self.starts % LANES.len()];
+        self.starts += 1;
         let mut arguments = vec!["exchange", "serve", "--standalone", "-c", &config, "--data", &data];
+        arguments.extend(["--lanes", lanes]);
         // The keys stay in the directory.
         arguments.extend(store.iter().skip(2).map(String::as_str));
         self.exchange = Some(Service::start(self.dir.path(), "exchange", &arguments));

@@ -14,6 +14,7 @@ use batzen_exchange::rules::{
     Refusal, TransferMarked, management,
 };
 use batzen_protocol::{Money, Timestamp};
+use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
     Backend, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer, Result, Store,
@@ -424,6 +425,24 @@ proptest! {
         choices in prop::collection::vec(0u8..5, 1..40),
     ) {
         let backend = Arc::new(MemoryBackend::new());
+        run(backend, with_fees(ops, fees), &sizes, &choices, false).map_err(TestCaseError::fail)?;
+    }
+}
+
+proptest! {
+    // Each commit waits for the disk.
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn concurrent_lanes_of_an_embedded_store_keep_consistent_books(
+        ops in ops(1..60),
+        fees in prop::collection::vec((any::<usize>(), 0u64..6, 1u64..3), 0..4),
+        sizes in prop::collection::vec(1usize..8, 1..5),
+        choices in prop::collection::vec(0u8..5, 1..40),
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(directory.path(), batzen_tables::exchange::ALL, Options::default());
+        let backend = Arc::new(store.unwrap());
         run(backend, with_fees(ops, fees), &sizes, &choices, false).map_err(TestCaseError::fail)?;
     }
 }

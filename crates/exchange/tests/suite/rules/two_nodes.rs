@@ -1,5 +1,5 @@
-//! Two nodes on one database are offered the same coins at the same time: each coin is spent once, and the
-//! node that loses the race has the proof.
+//! Two nodes on one database, and four lanes on one embedded store, are offered the same coins at the same
+//! time: each coin is spent once, and whoever loses the race has the proof.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -14,6 +14,8 @@ use batzen_exchange::rules::{
 use batzen_pg_cluster::fresh_database;
 use batzen_protocol::Money;
 use batzen_storage::{EXCHANGE, StoreConfig};
+use batzen_store::Store;
+use batzen_store::embedded::EmbeddedStore;
 use batzen_tables::exchange::{DenomSerial, Deposits};
 
 use crate::rules::world::*;
@@ -79,10 +81,9 @@ fn payment(node: u8, n: u32) -> Command {
     })
 }
 
-/// Runs a node with its own connections and its own rules. Returns the outcome for each coin.
-fn node(place: &StoreConfig, number: u8, together: &Barrier) -> Vec<Verdict> {
-    let store = place.open(&EXCHANGE, 1).unwrap();
-    let denoms = Arc::new(DenomTable::load(&store).unwrap());
+/// Runs a node with its own rules. Returns the outcome for each coin.
+fn node(store: &Store, number: u8, together: &Barrier) -> Vec<Verdict> {
+    let denoms = Arc::new(DenomTable::load(store).unwrap());
     let batcher = Batcher::new(Arc::new(ExchangeRules::new(denoms, config())), store.clone());
     let commands: Vec<Command> = (0..COINS).map(|n| payment(number, n)).collect();
     let mut verdicts = Vec::new();
@@ -90,38 +91,40 @@ fn node(place: &StoreConfig, number: u8, together: &Barrier) -> Vec<Verdict> {
         together.wait();
         verdicts.extend(batcher.run(batch, &|| at(1)).unwrap());
     }
-    store.close().unwrap();
     verdicts
 }
 
-#[test]
-fn two_nodes_spend_each_of_ten_thousand_coins_once() {
-    let place = StoreConfig::Postgres { url: fresh_database() };
-    place.prepare(&EXCHANGE).unwrap();
-    let world = World::on(place.open(&EXCHANGE, 1).unwrap(), &denoms(), config(), |rules| rules);
+/// Spends all coins at a node for each of the stores, which have the same rows.
+fn compete(stores: &[Store]) {
+    let world = World::on(stores[0].clone(), &denoms(), config(), |rules| rules);
     issue(&world);
-    let together = Arc::new(Barrier::new(2));
+    let together = Barrier::new(stores.len());
     let start = Instant::now();
-    let nodes = [1, 2].map(|number| {
-        let (place, together) = (place.clone(), Arc::clone(&together));
-        std::thread::spawn(move || node(&place, number, &together))
+    let verdicts: Vec<Vec<Verdict>> = std::thread::scope(|scope| {
+        let nodes: Vec<_> = (1..)
+            .zip(stores)
+            .map(|(number, store)| {
+                scope.spawn({
+                    let together = &together;
+                    move || node(store, number, together)
+                })
+            })
+            .collect();
+        nodes.into_iter().map(|node| node.join().unwrap()).collect()
     });
-    let [first, second] = nodes.map(|node| node.join().unwrap());
     let elapsed = start.elapsed();
-    assert_eq!((first.len(), second.len()), (COINS as usize, COINS as usize));
 
-    let mut won = [0; 2];
-    for (n, verdicts) in (0..).zip(first.iter().zip(&second)) {
-        let (winner, loser) = match verdicts {
-            (Ok(_), Err(refusal)) => (1, refusal),
-            (Err(refusal), Ok(_)) => (2, refusal),
-            other => panic!("coin {n}: {other:?}"),
-        };
-        won[usize::from(winner == 2)] += 1;
-        let Refusal::CoinConflict { conflict, .. } = loser else { panic!("coin {n}: {loser:?}") };
-        assert!(matches!(conflict.reason, ConflictReason::Insufficient { .. }), "{:?}", conflict.reason);
-        assert_eq!(conflict.history.remaining, Money::ZERO, "the proof of coin {n}");
-        assert_eq!(conflict.history.items.len(), 1, "the winner's deposit proves it");
+    let mut won = vec![0; stores.len()];
+    for n in 0..COINS as usize {
+        let winners: Vec<usize> = (0..stores.len()).filter(|node| verdicts[*node][n].is_ok()).collect();
+        let [winner] = winners[..] else { panic!("coin {n} was spent at {winners:?}") };
+        won[winner] += 1;
+        for refusal in verdicts.iter().filter_map(|verdicts| verdicts[n].as_ref().err()) {
+            let Refusal::CoinConflict { conflict, .. } = refusal else { panic!("coin {n}: {refusal:?}") };
+            assert!(matches!(conflict.reason, ConflictReason::Insufficient { .. }), "{:?}", conflict.reason);
+            assert_eq!(conflict.history.remaining, Money::ZERO, "the proof of coin {n}");
+            assert_eq!(conflict.history.items.len(), 1, "the winner's deposit proves it");
+        }
     }
     println!("{COINS} coins in {elapsed:?}: {won:?} were won");
     assert!(won.iter().all(|won| *won > 0), "the nodes did not compete: {won:?}");
@@ -130,4 +133,24 @@ fn two_nodes_spend_each_of_ten_thousand_coins_once() {
     assert!(books.conserved(), "{books:?}");
     assert_eq!(books.redeemed, m("2").checked_mul(u64::from(COINS)).unwrap());
     assert_eq!(books.outstanding, Money::ZERO);
+}
+
+#[test]
+fn two_nodes_spend_each_of_ten_thousand_coins_once() {
+    let place = StoreConfig::Postgres { url: fresh_database() };
+    place.prepare(&EXCHANGE).unwrap();
+    let stores = [(); 2].map(|()| place.open(&EXCHANGE, 1).unwrap());
+    compete(&stores);
+    stores.iter().for_each(|store| store.close().unwrap());
+}
+
+#[test]
+fn four_lanes_spend_each_of_ten_thousand_coins_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = StoreConfig::Embedded { dir: directory.path().to_owned() };
+    let store = place.open(&EXCHANGE, 4).unwrap();
+    compete(&[(); 4].map(|()| store.clone()));
+    store.close().unwrap();
+    let report = EmbeddedStore::verify(directory.path()).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
