@@ -4,6 +4,10 @@
 //! and a key's leading columns are a prefix of its bytes. The same encoding serves keys, rows and index
 //! values.
 
+use std::cell::Cell;
+
+use memchr::memchr;
+
 use crate::DecodeError;
 
 /// The encoding of a column, from which a backend can derive a native type without knowing the Rust type.
@@ -97,10 +101,28 @@ pub trait Column: Sized {
     fn decode(input: &mut &[u8]) -> Result<Self, DecodeError>;
     /// The value's bytes.
     fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.encode(&mut out);
-        out
+        exact_bytes(|out| self.encode(out))
     }
+}
+
+/// What `encode` appends to an empty buffer, with no room to spare. It is written to a buffer that each thread
+/// keeps, because bytes of unknown length would otherwise be allocated and copied several times while they
+/// grow.
+pub(crate) fn exact_bytes(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    /// A longer buffer is not kept.
+    const KEPT_BYTES_MAX: usize = 64 << 10;
+    thread_local! {
+        static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    }
+    // If `encode` calls this again, it finds an empty buffer there.
+    let mut buffer = BUFFER.take();
+    buffer.clear();
+    encode(&mut buffer);
+    let bytes = buffer.as_slice().to_vec();
+    if buffer.capacity() <= KEPT_BYTES_MAX {
+        BUFFER.set(buffer);
+    }
+    bytes
 }
 
 /// Takes `n` bytes from the front of `input`.
@@ -126,12 +148,13 @@ pub fn take_array<const N: usize>(input: &mut &[u8], column: &'static str) -> Re
 /// Appends bytes of any length in the order-preserving form of [`ColumnKind::Bytes`].
 pub fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.reserve(bytes.len() + 2);
-    for (n, part) in bytes.split(|&b| b == 0).enumerate() {
-        if n > 0 {
-            out.extend_from_slice(&[0, 0xff]);
-        }
-        out.extend_from_slice(part);
+    let mut rest = bytes;
+    while let Some(zero) = memchr(0, rest) {
+        out.extend_from_slice(&rest[..=zero]);
+        out.push(0xff);
+        rest = &rest[zero + 1..];
     }
+    out.extend_from_slice(rest);
     out.extend_from_slice(&[0, 0]);
 }
 
@@ -142,9 +165,11 @@ pub fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
 pub fn take_bytes(input: &mut &[u8], column: &'static str) -> Result<Vec<u8>, DecodeError> {
     let mut out = Vec::new();
     loop {
-        let Some(zero) = input.iter().position(|&b| b == 0) else {
+        let Some(zero) = memchr(0, input) else {
             return Err(DecodeError::Short { column, missing: 2 });
         };
+        // Zeros are rare, so the rest is seldom longer.
+        out.reserve_exact(zero);
         out.extend_from_slice(&input[..zero]);
         let mark = input.get(zero + 1).copied();
         *input = input.get(zero + 2..).unwrap_or_default();

@@ -24,9 +24,7 @@ pub trait Record: Sized + Clone + Send + Sync + 'static {
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError>;
     /// The record's bytes.
     fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64);
-        self.encode(&mut out);
-        out
+        crate::column::exact_bytes(|out| self.encode(out))
     }
 }
 
