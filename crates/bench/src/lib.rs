@@ -6,11 +6,13 @@
 //! | [`load`] | the load generator, its requests, and the measurements during the load |
 //! | [`scenarios`] | the scenarios: a module for each command of `batzen bench` |
 //! | [`results`] | the files of a run, and reports, comparisons and tables of them |
+//! | [`plan`] | what a wanted load needs, computed from the results |
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
 mod error;
 pub mod load;
+pub mod plan;
 pub mod results;
 pub mod scenarios;
 

@@ -10,8 +10,8 @@ use batzen_bench::results::result::Run;
 use batzen_bench::results::summary::summary;
 use batzen_bench::scenarios::options::RunOptions;
 use batzen_bench::scenarios::{
-    Context, aggregator, deposit, hostile, p2p, partitions, pay, pgbench, startup, store, transfer, wallets,
-    wirewatch, withdraw,
+    Context, aggregator, deposit, hostile, lanes, p2p, partitions, pay, pgbench, startup, store, transfer,
+    wallets, wirewatch, withdraw,
 };
 use batzen_cli_support::{progress, services};
 use clap::{Args, Subcommand};
@@ -63,6 +63,8 @@ enum BenchCommand {
     Startup(startup::StartupArgs),
     /// Read and write rows of deposits, without rules, lane or HTTP
     Store(store::StoreArgs),
+    /// Pay merchants with one and with several lanes, without HTTP and cryptography: what the core can do
+    Lanes(lanes::LanesArgs),
     /// Make one HTML file with plots and tables of some results
     Report(batzen_bench::results::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
@@ -99,6 +101,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Pgbench(args) => show(&args.run, pgbench::run(&args, &context()?)),
         BenchCommand::Startup(args) => startup::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
+        BenchCommand::Lanes(args) => lanes::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Report(args) => batzen_bench::results::report::run(&args).or_else(not_measured),
         BenchCommand::Table(args) => batzen_bench::results::table::run(&args).or_else(not_measured),
         BenchCommand::Compare(args) => batzen_bench::results::compare::run(&args).or_else(not_measured),
@@ -112,6 +115,14 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 /// Any failure of the measurement, as one line.
 pub fn run_ledger(args: &batzen_bench::scenarios::ledger::LedgerArgs) -> anyhow::Result<ExitCode> {
     show(&args.run, batzen_bench::scenarios::ledger::run(args, &context()?))
+}
+
+/// Runs `batzen plan`.
+///
+/// # Errors
+/// When this machine cannot be measured.
+pub fn run_plan(args: &batzen_bench::plan::PlanArgs) -> anyhow::Result<ExitCode> {
+    batzen_bench::plan::run(args).or_else(not_measured)
 }
 
 /// What scenarios need to know about this program. From here on a signal ends the measurement cleanly,

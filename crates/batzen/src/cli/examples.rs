@@ -77,6 +77,15 @@ const EXAMPLES: &[(&[&str], &str)] = &[
         &["exchange", "sample-config"],
         "batzen exchange sample-config > exchange.conf\nbatzen exchange sample-config --system > /etc/batzen/exchange.conf",
     ),
+    (
+        &["plan"],
+        "batzen plan --payments-per-second 100000 --coins 3 --years 3\n\
+         batzen plan --payments-per-second 500 --store postgres --measure --json",
+    ),
+    (
+        &["bench", "lanes"],
+        "batzen bench lanes\nbatzen bench lanes --lanes 1,2 --coins 500000 --dir /var/lib --json",
+    ),
     (&["signer"], "batzen signer serve --config signer.conf\nbatzen signer status --config signer.conf"),
     (&["signer", "keygen"], "batzen signer keygen ./signer.key"),
     (&["signer", "sample-config"], "batzen signer sample-config > signer.conf"),

@@ -51,6 +51,8 @@ pub enum Command {
     Config(config::ConfigArgs),
     /// Measure: throughput, latency, efficiency
     Bench(bench::BenchArgs),
+    /// Plan cores, machines, memory, disk and network for a wanted load
+    Plan(batzen_bench::plan::PlanArgs),
     /// Print the completion script for a shell
     Completions(manual::CompletionsArgs),
     /// Write a man page for each command
@@ -74,6 +76,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ledger(args) => ledger::run(args),
         Command::Store(args) => store::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Plan(args) => bench::run_plan(&args),
         Command::Config(args) => config::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Completions(args) => Ok(manual::completions(&args)),

@@ -342,3 +342,50 @@ fn a_signal_ends_the_services_too() {
     }
     assert!(!out.join("result.json").exists());
 }
+
+#[test]
+fn lanes_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["bench", "lanes", "--lanes", "1,2", "--coins", "1000", "--rounds", "1", "--json", "--dir"];
+    let output = batzen().args(words).arg(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = result["rows"].as_array().unwrap();
+    let kinds: Vec<_> = rows.iter().map(|row| (&row["coins_per_payment"], &row["lanes"])).collect();
+    assert_eq!(
+        format!("{kinds:?}"),
+        "[(Number(1), Number(1)), (Number(1), Number(2)), (Number(10), Number(1)), (Number(10), Number(2))]"
+    );
+    for row in rows {
+        for figure in ["coins_per_s", "ratio", "lane_cpu_us_per_coin", "serial_cpu_us_per_coin"] {
+            assert!(row[figure].as_f64().unwrap() > 0.0, "{figure}: {row}");
+        }
+        assert!(row["batches_per_frame"].as_f64().unwrap() >= 1.0, "{row}");
+        assert_eq!(row["conflicts"], 0, "fresh coins conflict with nothing: {row}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn plans_grow_with_the_load() {
+    let plan = |words: &[&str]| -> Value {
+        let output = batzen().args(["plan", "--json"]).args(words).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let town = plan(&["--payments-per-second", "10"]);
+    let country = plan(&["--payments-per-second", "100000", "--coins", "3", "--years", "3"]);
+    assert!(town["cores_in_all"].as_f64().unwrap() < 1.0 && town["lanes"] == 1, "{town}");
+    assert!(country["cores_in_all"].as_f64().unwrap() > 10.0, "{country}");
+    assert_eq!(country["coins_per_s"], 300_000.0);
+    let database = plan(&["--payments-per-second", "1000", "--store", "postgres"]);
+    assert!(database["database_cores"].as_f64().unwrap() > 0.0, "{database}");
+    let text = batzen().args(["plan", "--payments-per-second", "1000"]).output().unwrap();
+    let text = stdout(&text);
+    for part in ["cryptography", "lanes", "disk a day", "network", "measure with your own load"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let refused = batzen().args(["plan", "--payments-per-second", "0"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("a number above 0"), "{}", stderr(&refused));
+}

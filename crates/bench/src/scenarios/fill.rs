@@ -32,22 +32,40 @@ pub fn deposits(
     merchants: u64,
     seed: u64,
 ) -> Result<(), BenchError> {
-    let mut random = PseudoRandom::new(seed);
-    let due = Timestamp::from_micros(clock().as_micros().saturating_sub(1_000_000));
+    let coins = (COINS as u64).min(deposits.div_ceil(merchants));
     let filler = in_process.filler();
+    let mut batch = Vec::with_capacity(BATCH);
+    for payment in payments(deposits, coins, merchants, &mut PseudoRandom::new(seed)) {
+        batch.push(payment);
+        if batch.len() == BATCH {
+            decide(&filler, &batch)?;
+            batch.clear();
+        }
+    }
+    decide(&filler, &batch)?;
+    // They count as due from the aggregator's next clock tick on.
+    std::thread::sleep(TICK);
+    Ok(())
+}
+
+/// Payments of `coins` coins in all to merchants in turn, with RSA-2048 signatures of coins; due at once.
+pub fn payments(
+    coins: u64,
+    coins_per_payment: u64,
+    merchants: u64,
+    random: &mut PseudoRandom,
+) -> impl Iterator<Item = Command> {
+    let due = Timestamp::from_micros(clock().as_micros().saturating_sub(1_000_000));
     let keys: Vec<EddsaPublicKey> =
         (0..merchants).map(|_| EddsaPublicKey::from_bytes(random.bytes())).collect();
-    let mut left = deposits;
-    let mut turn = 0;
-    while left > 0 {
-        let mut commands = Vec::with_capacity(BATCH);
-        while commands.len() < BATCH && left > 0 {
-            let merchant = turn % keys.len();
-            turn += 1;
-            let coins = left.min(COINS as u64).min(deposits.div_ceil(merchants));
-            left -= coins;
-            let payto_uri = payto(&format!("m{merchant}"));
-            commands.push(Command::Deposit(Deposit {
+    let mut left = coins;
+    let merchants = (0..keys.len()).cycle();
+    merchants.map_while(move |merchant| {
+        let count = left.min(coins_per_payment);
+        left -= count;
+        let payto_uri = payto(&format!("m{merchant}"));
+        (count > 0).then(|| {
+            Command::Deposit(Deposit {
                 merchant_pub: keys[merchant],
                 h_contract_terms: HashCode::from_bytes(random.bytes()),
                 h_payto: h_payto(&payto_uri),
@@ -56,14 +74,10 @@ pub fn deposits(
                 wallet_time: due,
                 refund_deadline: due,
                 wire_deadline: due,
-                coins: (0..coins).map(|_| coin(&mut random)).collect(),
-            }));
-        }
-        decide(&filler, &commands)?;
-    }
-    // They count as due from the aggregator's next clock tick on.
-    std::thread::sleep(TICK);
-    Ok(())
+                coins: (0..count).map(|_| coin(random)).collect(),
+            })
+        })
+    })
 }
 
 fn coin(random: &mut PseudoRandom) -> DepositCoin {
@@ -79,7 +93,11 @@ fn coin(random: &mut PseudoRandom) -> DepositCoin {
     }
 }
 
-fn decide(
+/// Executes commands as one batch.
+///
+/// # Errors
+/// When the store fails or a rule refuses.
+pub fn decide(
     filler: &Batcher<batzen_exchange::rules::ExchangeRules>,
     commands: &[Command],
 ) -> Result<Vec<Outcome>, BenchError> {

@@ -341,6 +341,14 @@ fn derive(sheets: &[Sheet], request_us: f64, store_us: f64) -> Vec<Derived> {
     derived
 }
 
+/// The beginning of the name of the limit that [`json_us`] measures.
+pub(crate) const JSON: &str = "JSON: read a deposit";
+
+/// The time to parse the body of a deposit, µs.
+pub(crate) fn json_us(effort: Effort) -> f64 {
+    text(effort, &mut Vec::new())
+}
+
 /// Measures hashes, base32 and JSON. Returns the time to parse the body of a deposit, µs.
 fn text(effort: Effort, limits: &mut Vec<Limit>) -> f64 {
     use std::hint::black_box;
@@ -353,7 +361,7 @@ fn text(effort: Effort, limits: &mut Vec<Limit>) -> f64 {
         "SHA-512 of 200 bytes".to_owned(),
         "base32 encode, 64 bytes".to_owned(),
         "base32 decode, 64 bytes".to_owned(),
-        format!("JSON: read a deposit, {} bytes", body.len()),
+        format!("{JSON}, {} bytes", body.len()),
     ];
     let mut rivals = [
         Rival::new(1, || {

@@ -24,6 +24,7 @@ pub mod database;
 pub mod deposit;
 mod fill;
 pub mod hostile;
+pub mod lanes;
 pub mod ledger;
 pub mod limits;
 mod merchant;

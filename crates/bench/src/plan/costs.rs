@@ -1,0 +1,240 @@
+//! What operations cost, from the results that are kept with the program.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::StoreChoice;
+use crate::results::machine::Machine;
+use crate::results::result::RunResult;
+
+/// The stages of a server, that is the roles of its threads. `database` is PostgreSQL.
+pub const STAGES: [&str; 6] = ["http", "cpu", "lane", "store", "database", "other"];
+
+/// Processor time by stage, in microseconds.
+pub type Stages = BTreeMap<String, f64>;
+
+/// The cost of a coin as a function of how many coins travel in one request: `per_coin + per_request ÷ coins`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Batched {
+    /// The part that every coin has, by stage.
+    pub per_coin_us: Stages,
+    /// The part that every request has, by stage.
+    pub per_request_us: Stages,
+    /// Bytes written to disk for a coin.
+    pub disk_bytes: f64,
+    /// Bytes of indexes in memory for a coin.
+    pub memory_bytes: f64,
+}
+
+/// The cost of one operation of another kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Single {
+    /// By stage.
+    pub us: Stages,
+    /// Bytes written to disk.
+    pub disk_bytes: f64,
+    /// Bytes of indexes in memory.
+    pub memory_bytes: f64,
+}
+
+/// What operations cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Costs {
+    /// The machine of the kept results.
+    pub machine: Machine,
+    /// The results that were used: directory below `docs/results`, and commit.
+    pub results: BTreeMap<String, String>,
+    /// A coin withdrawn.
+    pub withdraw: Batched,
+    /// A coin deposited.
+    pub deposit: Batched,
+    /// Change: a coin melted into three fresh ones.
+    pub refresh: Single,
+    /// A deposit aggregated.
+    pub aggregate: Single,
+    /// A transfer sent.
+    pub transfer: Single,
+    /// A credit imported from the bank.
+    pub credit: Single,
+    /// How much slower than that machine this one is, if it was measured.
+    pub slowdown: Option<Slowdown>,
+}
+
+/// Processor times of this machine, divided by those of the kept results.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Slowdown {
+    /// Of cryptography.
+    pub cryptography: f64,
+    /// Of everything else.
+    pub other: f64,
+}
+
+macro_rules! kept {
+    ($name:literal) => {
+        ($name, include_str!(concat!("../../../../docs/results/", $name, "/result.json")))
+    };
+}
+
+type Kept = (&'static str, &'static str);
+
+const WITHDRAW: Kept = kept!("withdraw");
+const BATCH_WITHDRAW: Kept = kept!("batch-withdraw");
+const DEPOSIT: Kept = kept!("deposit");
+const BATCH_DEPOSIT: Kept = kept!("batch-deposit");
+const REFRESH: Kept = kept!("refresh");
+const AGGREGATOR: Kept = kept!("aggregator");
+const TRANSFER: Kept = kept!("transfer");
+const WIREWATCH: Kept = kept!("wirewatch");
+const POSTGRES_WITHDRAW: Kept = kept!("postgres-withdraw");
+const POSTGRES_DEPOSIT: Kept = kept!("postgres-deposit");
+const POSTGRES_REFRESH: Kept = kept!("postgres-refresh");
+const POSTGRES_AGGREGATOR: Kept = kept!("postgres-aggregator");
+const POSTGRES_TRANSFER: Kept = kept!("postgres-transfer");
+const POSTGRES_WIREWATCH: Kept = kept!("postgres-wirewatch");
+
+/// Reads kept results, and notes which.
+#[derive(Default)]
+struct Reader {
+    results: BTreeMap<String, String>,
+}
+
+impl Reader {
+    fn read(&mut self, (name, text): Kept) -> RunResult {
+        let result: RunResult = serde_json::from_str(text).expect("a test reads all kept results");
+        self.results.insert(name.to_owned(), result.commit.clone());
+        result
+    }
+
+    fn single(&mut self, kept: Kept) -> Single {
+        let result = self.read(kept);
+        let (disk_bytes, memory_bytes) = bytes(&result);
+        Single { us: stages(&result), disk_bytes, memory_bytes }
+    }
+
+    /// From a run with one coin a request and one with ten.
+    fn batched(&mut self, one: Kept, ten: Kept) -> Batched {
+        let (one, ten) = (self.read(one), self.read(ten));
+        let (disk_bytes, memory_bytes) = bytes(&ten);
+        let (of_one, of_ten) = (stages(&one), stages(&ten));
+        let mut batched = Batched { disk_bytes, memory_bytes, ..Batched::default() };
+        for stage in STAGES {
+            let of = |stages: &Stages| stages.get(stage).copied().unwrap_or(0.0);
+            let per_request = ((of(&of_one) - of(&of_ten)) / 0.9).max(0.0);
+            batched.per_request_us.insert(stage.to_owned(), per_request);
+            batched.per_coin_us.insert(stage.to_owned(), of(&of_one) - per_request);
+        }
+        batched
+    }
+
+    /// From a run with one coin a request; nothing is saved by more coins in a request.
+    fn unbatched(&mut self, kept: Kept) -> Batched {
+        let Single { us, disk_bytes, memory_bytes } = self.single(kept);
+        Batched { per_coin_us: us, per_request_us: Stages::new(), disk_bytes, memory_bytes }
+    }
+}
+
+/// Processor time by stage. If a result has no stages, all of it is `other`.
+fn stages(result: &RunResult) -> Stages {
+    let mut stages = result.cpu_us_per_op_by_stage.clone();
+    if stages.is_empty() {
+        stages.insert("other".to_owned(), result.cpu_us_per_op.unwrap_or(0.0));
+    }
+    if let Some(database) = result.extra.get("database_cpu_us_per_op") {
+        // Then the total contains it.
+        stages.insert("database".to_owned(), *database);
+    }
+    stages
+}
+
+/// Bytes on disk and in memory for an operation. Rows that an operation removes from indexes count as none.
+fn bytes(result: &RunResult) -> (f64, f64) {
+    let disk = result.extra.get("disk_growth_bytes_per_op").copied();
+    let disk = disk.or(result.bytes_per_op.map(|bytes| bytes.disk)).unwrap_or(0.0);
+    (disk.max(0.0), result.extra.get("index_bytes_per_op").map_or(0.0, |bytes| bytes.max(0.0)))
+}
+
+impl Costs {
+    /// The costs of the kept results.
+    #[must_use]
+    pub fn kept(store: StoreChoice) -> Self {
+        let mut reader = Reader::default();
+        let machine = reader.read(DEPOSIT).machine;
+        let (withdraw, deposit, others) = match store {
+            StoreChoice::Embedded => (
+                reader.batched(WITHDRAW, BATCH_WITHDRAW),
+                reader.batched(DEPOSIT, BATCH_DEPOSIT),
+                [REFRESH, AGGREGATOR, TRANSFER, WIREWATCH],
+            ),
+            StoreChoice::Postgres => (
+                reader.unbatched(POSTGRES_WITHDRAW),
+                reader.unbatched(POSTGRES_DEPOSIT),
+                [POSTGRES_REFRESH, POSTGRES_AGGREGATOR, POSTGRES_TRANSFER, POSTGRES_WIREWATCH],
+            ),
+        };
+        let [refresh, aggregate, transfer, credit] = others.map(|kept| reader.single(kept));
+        let results = reader.results;
+        Self { machine, results, withdraw, deposit, refresh, aggregate, transfer, credit, slowdown: None }
+    }
+
+    /// Adjusts all processor times to a machine.
+    pub fn adjust(&mut self, slowdown: &Slowdown) {
+        let batched = [&mut self.withdraw, &mut self.deposit];
+        let singles = [&mut self.refresh, &mut self.aggregate, &mut self.transfer, &mut self.credit];
+        let all = batched
+            .into_iter()
+            .flat_map(|cost| [&mut cost.per_coin_us, &mut cost.per_request_us])
+            .chain(singles.into_iter().map(|cost| &mut cost.us));
+        for stages in all {
+            for (stage, us) in stages {
+                *us *= if stage == "cpu" { slowdown.cryptography } else { slowdown.other };
+            }
+        }
+        self.slowdown = Some(*slowdown);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_results_are_read_and_add_up() {
+        for store in [StoreChoice::Embedded, StoreChoice::Postgres] {
+            let costs = Costs::kept(store);
+            let sum = |stages: &Stages| stages.values().sum::<f64>();
+            assert!(costs.results.len() >= 7, "{:?}", costs.results);
+            for batched in [&costs.withdraw, &costs.deposit] {
+                assert!(sum(&batched.per_coin_us) > 1.0 && batched.disk_bytes > 100.0, "{batched:?}");
+            }
+            for single in [&costs.refresh, &costs.aggregate, &costs.transfer, &costs.credit] {
+                assert!(sum(&single.us) > 1.0, "{single:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn coins_in_one_request_share_its_cost() {
+        let costs = Costs::kept(StoreChoice::Embedded);
+        let measured = |text: &str| -> f64 {
+            let result: RunResult = serde_json::from_str(text).expect("a result");
+            stages(&result).values().sum()
+        };
+        let at = |coins: f64| -> f64 {
+            let deposit = &costs.deposit;
+            deposit.per_coin_us.values().sum::<f64>() + deposit.per_request_us.values().sum::<f64>() / coins
+        };
+        assert!((at(1.0) - measured(DEPOSIT.1)).abs() < 0.01);
+        assert!((at(10.0) - measured(BATCH_DEPOSIT.1)).abs() < 0.5);
+    }
+
+    #[test]
+    fn slower_machines_cost_more() {
+        let kept = Costs::kept(StoreChoice::Embedded);
+        let mut slower = kept.clone();
+        slower.adjust(&Slowdown { cryptography: 3.0, other: 2.0 });
+        let of = |costs: &Costs, stage: &str| costs.deposit.per_coin_us[stage];
+        assert!((of(&slower, "cpu") - 3.0 * of(&kept, "cpu")).abs() < 1e-9);
+        assert!((of(&slower, "lane") - 2.0 * of(&kept, "lane")).abs() < 1e-9);
+    }
+}

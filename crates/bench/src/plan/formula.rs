@@ -1,0 +1,270 @@
+//! The plan as a pure function of demand and costs. `docs/planning.md` explains each formula.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::StoreChoice;
+use super::costs::{Batched, Costs, STAGES, Single, Stages};
+
+const SECONDS_PER_DAY: f64 = 86_400.0;
+const DAYS_PER_YEAR: f64 = 365.25;
+/// What a coin takes on the network in a withdrawal or a deposit, and a request without its coins: bytes in
+/// both directions, with HTTP and TCP. From the recorded requests of the protocol tests, RSA-2048.
+const COIN_BYTES: f64 = 1_200.0;
+const REQUEST_BYTES: f64 = 900.0;
+/// What a change takes: melt and reveal of three fresh coins.
+const CHANGE_BYTES: f64 = 6_000.0;
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Demand {
+    /// In the peak hour.
+    pub payments_per_s: f64,
+    /// Coins in a payment.
+    pub coins_per_payment: f64,
+    /// Coins in a withdrawal.
+    pub coins_per_withdrawal: f64,
+    /// The share of payments whose payer takes change.
+    pub change_share: f64,
+    /// Deposits that one transfer pays.
+    pub deposits_per_transfer: f64,
+    /// Mean load ÷ peak load.
+    pub mean_share: f64,
+    /// How long rows are kept.
+    pub years: f64,
+    /// How busy cores are at the peak, at most 1.
+    pub utilisation: f64,
+    /// Copies of everything.
+    pub copies: u32,
+    /// Cores of a machine.
+    pub cores_per_machine: u32,
+    /// Where rows are kept.
+    pub store: StoreChoice,
+}
+
+/// What is needed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// What was wanted.
+    pub demand: Demand,
+    /// What it was computed from.
+    pub costs: Costs,
+    /// Coins deposited per second at the peak.
+    pub coins_per_s: f64,
+    /// Processor time of a payment with everything that belongs to it, by stage, in microseconds.
+    pub us_per_payment: Stages,
+    /// Cores at the peak, by stage, at the wanted utilisation; one copy.
+    pub cores: Stages,
+    /// The sum of them.
+    pub cores_in_all: f64,
+    /// Lanes that the exchange needs: each is one thread.
+    pub lanes: u32,
+    /// Machines for the exchange, with all copies.
+    pub machines: u32,
+    /// Cores of the database; 0 without one.
+    pub database_cores: f64,
+    /// Machines for the database, with all copies.
+    pub database_machines: u32,
+    /// Bytes that a payment adds to the disk.
+    pub disk_bytes_per_payment: f64,
+    /// Bytes that are added a day, in one copy.
+    pub disk_bytes_per_day: f64,
+    /// Bytes after all the years, in one copy.
+    pub disk_bytes: f64,
+    /// Bytes of indexes in memory after all the years, in one copy.
+    pub memory_bytes: f64,
+    /// Bytes per second that the journal (or write-ahead log) grows at the peak.
+    pub journal_bytes_per_s: f64,
+    /// Bytes per second on the network at the peak, both directions, without copies.
+    pub network_bytes_per_s: f64,
+    /// What a reader should know.
+    pub remarks: Vec<String>,
+}
+
+/// Adds `times` of a cost.
+fn add(sum: &mut Stages, stages: &Stages, times: f64) {
+    for (stage, us) in stages {
+        *sum.entry(stage.clone()).or_default() += us * times;
+    }
+}
+
+fn add_batched(sum: &mut Stages, cost: &Batched, requests: f64, coins: f64) {
+    add(sum, &cost.per_coin_us, coins);
+    add(sum, &cost.per_request_us, requests);
+}
+
+impl Plan {
+    /// The plan for a demand.
+    #[must_use]
+    pub fn of(demand: &Demand, costs: &Costs) -> Self {
+        let coins = demand.coins_per_payment;
+        let per_payment = |cost: &Single, times: f64| (cost.clone(), times);
+        let others = [
+            per_payment(&costs.refresh, demand.change_share),
+            per_payment(&costs.aggregate, coins),
+            per_payment(&costs.transfer, coins / demand.deposits_per_transfer),
+            per_payment(&costs.credit, coins / demand.coins_per_withdrawal),
+        ];
+        let mut us = Stages::new();
+        add_batched(&mut us, &costs.withdraw, coins / demand.coins_per_withdrawal, coins);
+        add_batched(&mut us, &costs.deposit, 1.0, coins);
+        others.iter().for_each(|(cost, times)| add(&mut us, &cost.us, *times));
+        let sum_bytes = |of_coin: fn(&Batched) -> f64, of_other: fn(&Single) -> f64| -> f64 {
+            coins * (of_coin(&costs.withdraw) + of_coin(&costs.deposit))
+                + others.iter().map(|(cost, times)| of_other(cost) * times).sum::<f64>()
+        };
+        let disk_bytes_per_payment = sum_bytes(|cost| cost.disk_bytes, |cost| cost.disk_bytes);
+        let memory_per_payment = sum_bytes(|cost| cost.memory_bytes, |cost| cost.memory_bytes);
+        let cores_of = |us: f64| demand.payments_per_s * us / 1e6 / demand.utilisation;
+        let cores: BTreeMap<String, f64> = STAGES
+            .iter()
+            .filter(|stage| **stage != "database")
+            .filter_map(|stage| Some(((*stage).to_owned(), cores_of(*us.get(*stage)?))))
+            .collect();
+        let cores_in_all: f64 = cores.values().sum();
+        let database_cores = us.get("database").map_or(0.0, |us| cores_of(*us));
+        let machines = |cores: f64| whole(cores / f64::from(demand.cores_per_machine)) * demand.copies;
+        let payments_per_day = demand.payments_per_s * demand.mean_share * SECONDS_PER_DAY;
+        let days = demand.years * DAYS_PER_YEAR;
+        let network = coins * COIN_BYTES * 2.0
+            + REQUEST_BYTES * (1.0 + coins / demand.coins_per_withdrawal)
+            + demand.change_share * CHANGE_BYTES;
+        let mut plan = Self {
+            demand: demand.clone(),
+            costs: costs.clone(),
+            coins_per_s: demand.payments_per_s * coins,
+            us_per_payment: us,
+            lanes: whole(cores.get("lane").copied().unwrap_or(0.0)),
+            cores,
+            cores_in_all,
+            machines: machines(cores_in_all),
+            database_cores,
+            database_machines: if database_cores > 0.0 { machines(database_cores) } else { 0 },
+            disk_bytes_per_payment,
+            disk_bytes_per_day: payments_per_day * disk_bytes_per_payment,
+            disk_bytes: payments_per_day * days * disk_bytes_per_payment,
+            memory_bytes: payments_per_day * days * memory_per_payment,
+            journal_bytes_per_s: demand.payments_per_s * disk_bytes_per_payment,
+            network_bytes_per_s: demand.payments_per_s * network,
+            remarks: Vec::new(),
+        };
+        plan.remark();
+        plan
+    }
+
+    fn remark(&mut self) {
+        let machines_of_a_copy = self.machines / self.demand.copies;
+        if self.demand.store == StoreChoice::Embedded && machines_of_a_copy > 1 {
+            self.remarks.push(format!(
+                "an embedded store belongs to one machine: this needs {machines_of_a_copy} exchanges, each with its \
+                 own denominations, or machines with more cores, or --store postgres"
+            ));
+        }
+        if self.costs.slowdown.is_none() {
+            self.remarks.push(format!(
+                "processor times are those of {}; --measure adjusts them",
+                self.costs.machine.model
+            ));
+        }
+        self.remarks.push(
+            "the kept runs took seconds on an empty store, and cores are assumed to scale linearly up to the \
+             utilisation: measure with your own load before you buy"
+                .to_owned(),
+        );
+    }
+}
+
+/// The next whole number, at least 1.
+fn whole(number: f64) -> u32 {
+    // Saturates, which no real demand reaches.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let whole = number.ceil().max(1.0) as u32;
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demand() -> Demand {
+        Demand {
+            payments_per_s: 1_000.0,
+            coins_per_payment: 3.0,
+            coins_per_withdrawal: 10.0,
+            change_share: 0.5,
+            deposits_per_transfer: 100.0,
+            mean_share: 0.25,
+            years: 2.0,
+            utilisation: 0.5,
+            copies: 2,
+            cores_per_machine: 8,
+            store: StoreChoice::Embedded,
+        }
+    }
+
+    fn costs() -> Costs {
+        let stages = |lane: f64, cpu: f64| Stages::from([("lane".to_owned(), lane), ("cpu".to_owned(), cpu)]);
+        let mut costs = Costs::kept(StoreChoice::Embedded);
+        let batched = |lane, cpu| Batched {
+            per_coin_us: stages(lane, cpu),
+            per_request_us: stages(10.0, 0.0),
+            disk_bytes: 500.0,
+            memory_bytes: 100.0,
+        };
+        let single = |lane, disk_bytes| Single { us: stages(lane, 0.0), disk_bytes, memory_bytes: 0.0 };
+        costs.withdraw = batched(5.0, 60.0);
+        costs.deposit = batched(8.0, 10.0);
+        costs.refresh = single(40.0, 2_000.0);
+        costs.aggregate = single(2.0, 300.0);
+        costs.transfer = single(10.0, 200.0);
+        costs.credit = single(4.0, 250.0);
+        costs
+    }
+
+    #[test]
+    fn plan_adds_up_by_hand() {
+        let plan = Plan::of(&demand(), &costs());
+        // Withdrawal 3 × 5 + 0.3 × 10, deposit 3 × 8 + 10, half a change, three aggregated, 0.03 transfers, 0.3
+        // credits.
+        let lane = 15.0 + 3.0 + 24.0 + 10.0 + 20.0 + 6.0 + 0.3 + 1.2;
+        assert!((plan.us_per_payment["lane"] - lane).abs() < 1e-9, "{:?}", plan.us_per_payment);
+        assert!((plan.us_per_payment["cpu"] - 210.0).abs() < 1e-9);
+        // 1,000 a second at half of each core.
+        assert!((plan.cores["cpu"] - 0.42).abs() < 1e-9);
+        assert_eq!(plan.lanes, 1);
+        assert_eq!((plan.machines, plan.database_machines), (2, 0));
+        let disk = 3.0 * 1_000.0 + 1_000.0 + 900.0 + 6.0 + 75.0;
+        assert!((plan.disk_bytes_per_payment - disk).abs() < 1e-9);
+        assert!((plan.disk_bytes_per_day - 21_600_000.0 * disk).abs() < 1.0);
+        assert!((plan.memory_bytes - 600.0 * 21_600_000.0 * 730.5).abs() < 1.0);
+        assert!((plan.journal_bytes_per_s - 1_000.0 * disk).abs() < 1e-6);
+    }
+
+    #[test]
+    fn twice_the_load_needs_twice_as_much() {
+        let costs = Costs::kept(StoreChoice::Postgres);
+        let demand = Demand { store: StoreChoice::Postgres, ..demand() };
+        let (one, two) = (
+            Plan::of(&demand, &costs),
+            Plan::of(&Demand { payments_per_s: 2_000.0, ..demand.clone() }, &costs),
+        );
+        for figure in [
+            |plan: &Plan| plan.cores_in_all,
+            |plan: &Plan| plan.database_cores,
+            |plan: &Plan| plan.disk_bytes,
+            |plan: &Plan| plan.network_bytes_per_s,
+        ] {
+            assert!(figure(&one) > 0.0 && (figure(&two) / figure(&one) - 2.0).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn more_than_one_machine_on_the_embedded_store_is_remarked() {
+        let country = Demand { payments_per_s: 100_000.0, ..demand() };
+        let plan = Plan::of(&country, &costs());
+        assert!(plan.machines > 2 && plan.remarks[0].contains("exchanges"), "{:?}", plan.remarks);
+        let small = Plan::of(&demand(), &costs());
+        assert!(!small.remarks.iter().any(|remark| remark.contains("exchanges")));
+    }
+}
