@@ -1,39 +1,32 @@
-//! Checkpoints: the indexes on disk, so that opening need not replay the whole journal.
+//! Checkpoints: what opening needs besides the journal's end, so that it need not read the whole journal.
 //!
-//! A checkpoint is taken part by part while commits continue. It mixes states from its start to its end;
-//! replaying the journal from the start makes it consistent, since every record contains a row's whole state.
-//! Two rules ensure this. A table's primary index is copied before its secondary ones, so a stale secondary
-//! entry always belongs to a version that the replay meets and removes. And no segment that the journal had
-//! at the start is removed before the next checkpoint is complete. A journal that ends before the
-//! checkpoint's end has lost acknowledged commits.
+//! A checkpoint has a position of the journal, the state of the segments there, and the names of the runs that
+//! have the indexes as they were there (`runs`). Opening applies the journal from that position on. No segment
+//! that the journal had at the position is removed before the next checkpoint is complete, and neither are
+//! the runs. A journal that ends before the checkpoint's end has lost acknowledged commits.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::disk::{Disk, DiskFile, io_error, read_full_at, replace_file, write_all_at};
+use super::disk::{Disk, DiskFile, io_error, read_file, read_full_at, replace_file};
 use super::format::{CHECKPOINT_NAME, Identity, MANIFEST_NAME};
-use super::index::{Location, PARTS, Secondary, TableIndex};
-use super::{Core, Segment, lock};
+use super::maintain::Maintenance;
+use super::runs::{Run, RunName};
+use super::{Core, lock};
 use crate::{Result, StoreError, TableDef};
 
 const MAGIC: &[u8; 8] = b"BATZIDX1";
-/// The format of checkpoints. The manifest states the journal's format.
-const CHECKPOINT_VERSION: u32 = 1;
-const END: u8 = 0;
-const PRIMARY: u8 = 1;
-const HASH: u8 = 2;
-const ORDERED: u8 = 3;
+/// The format of checkpoints. The manifest states the journal's format. Checkpoints of format 1, which had all
+/// index entries, are not used: the first opening reads the whole journal.
+const CHECKPOINT_VERSION: u32 = 2;
 const BUFFER_BYTES: usize = 1 << 20;
-/// The size of a piece that is written and synced at once: commits wait for one piece, and its memory is
-/// allocated from the system each time.
-const FLUSH_BYTES: usize = 256 << 10;
-/// The pause after a piece, as a multiple of the time it took, unless the next segment is needed soon.
+/// The size of a piece of a run that is written and synced at once: commits wait for one piece.
+pub(crate) const FLUSH_BYTES: usize = 256 << 10;
+/// The pause after a piece, as a multiple of the time it took, unless something is needed soon.
 const PIECE_REST: u32 = 4;
-/// How many ordered entries are copied under one lock.
-const ORDERED_STEP: usize = 4096;
+/// With more runs than this, merging does not rest much, so that it keeps up.
+const RUNS_MANY: usize = 24;
 
 /// Where replay continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,13 +37,37 @@ pub(crate) struct Position {
     pub serial_next: u64,
 }
 
+/// The state of a segment, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHead {
+    pub number: u32,
+    pub used: u64,
+    pub tombstones: u64,
+    pub live: u64,
+}
+
+/// A position of the journal, and the segments there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub position: Position,
+    pub segments: Vec<SegmentHead>,
+}
+
+/// The content of a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Outline {
+    schema: u64,
+    pub head: Head,
+    /// Oldest first.
+    pub runs: Vec<RunName>,
+    /// The journal must have all frames before this one.
+    pub sequence_end: u64,
+}
+
 /// A loaded checkpoint.
 pub(crate) struct Checkpoint {
-    pub position: Position,
-    /// Segment number → used bytes and bytes of tombstones.
-    pub segments: BTreeMap<u32, (u64, u64)>,
-    pub tables: HashMap<u16, TableIndex>,
-    /// The journal must have all frames before this one.
+    pub head: Head,
+    pub runs: Vec<Arc<Run>>,
     pub sequence_end: u64,
 }
 
@@ -70,80 +87,107 @@ pub(crate) fn schema(identity: &Identity, tables: &[&'static TableDef]) -> u64 {
     identity.hash(&[text.join("\n").as_bytes()])
 }
 
-/// Memory that is kept from one checkpoint to the next, and touched when the store is opened. Allocating it
-/// each time, in huge pages that the kernel clears, delayed payments by tens of milliseconds.
-pub(crate) struct Buffers {
-    out: Vec<u8>,
-    piece: Vec<u8>,
-}
-
-impl Buffers {
-    pub fn new() -> Self {
-        let touched = || {
-            let mut bytes = vec![1; 2 * FLUSH_BYTES];
-            bytes.clear();
-            bytes
-        };
-        Self { out: touched(), piece: touched() }
-    }
-}
-
-struct Out<'a> {
-    file: Arc<dyn DiskFile>,
-    path: &'a Path,
-    buffer: &'a mut Vec<u8>,
-    offset: u64,
-    crc: u32,
-}
-
-impl Out<'_> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.crc = crc32c::crc32c_append(self.crc, self.buffer);
-        write_all_at(&*self.file, self.buffer, self.offset)
-            .map_err(|source| io_error("write", self.path, source))?;
-        self.offset += self.buffer.len() as u64;
-        self.buffer.clear();
-        // Piece by piece, so that no commit waits for all of it.
-        self.file.sync().map_err(|source| io_error("sync", self.path, source))
-    }
-
-    fn chunk(&mut self, kind: u8, table: u16, slot: u8, count: usize, entries: &[u8]) -> Result<()> {
-        if count > 0 {
-            self.put(&[kind]);
-            self.put(&table.to_le_bytes());
-            self.put(&[slot]);
-            self.put(&u32::try_from(count).expect("a part has fewer entries").to_le_bytes());
-            self.put(entries);
+impl Outline {
+    fn encode(&self, identity: &Identity) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
+        let count = |len: usize| u32::try_from(len).expect("24-bit numbers").to_le_bytes();
+        put(&CHECKPOINT_VERSION.to_le_bytes());
+        put(&identity.id);
+        put(&self.schema.to_le_bytes());
+        let Position { segment, offset, sequence, serial_next } = self.head.position;
+        put(&segment.to_le_bytes());
+        [offset, sequence, serial_next, self.sequence_end].iter().for_each(|n| put(&n.to_le_bytes()));
+        put(&count(self.head.segments.len()));
+        for segment in &self.head.segments {
+            put(&segment.number.to_le_bytes());
+            [segment.used, segment.tombstones, segment.live].iter().for_each(|n| put(&n.to_le_bytes()));
         }
-        if self.buffer.len() >= FLUSH_BYTES { self.flush() } else { Ok(()) }
+        put(&count(self.runs.len()));
+        for run in &self.runs {
+            put(&run.number.to_le_bytes());
+            [run.bytes, run.meta_offset].iter().for_each(|n| put(&n.to_le_bytes()));
+            put(&run.meta_crc.to_le_bytes());
+        }
+        let crc = crc32c::crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    pub fn decode(identity: &Identity, bytes: &[u8]) -> Loaded<Self> {
+        let (body, crc) = bytes.split_last_chunk().ok_or(CheckpointError::Short)?;
+        if crc32c::crc32c(body).to_le_bytes() != *crc {
+            return Err(CheckpointError::Checksum);
+        }
+        let mut input = Bytes(body);
+        if input.array()? != *MAGIC {
+            return Err(CheckpointError::Format);
+        }
+        let version = input.u32()?;
+        if input.array()? != identity.id {
+            return Err(CheckpointError::OtherStore);
+        }
+        match version {
+            CHECKPOINT_VERSION => {}
+            1 => return Err(CheckpointError::Older),
+            _ => return Err(CheckpointError::Format),
+        }
+        let schema = input.u64()?;
+        let position = Position {
+            segment: input.u32()?,
+            offset: input.u64()?,
+            sequence: input.u64()?,
+            serial_next: input.u64()?,
+        };
+        let sequence_end = input.u64()?;
+        let mut segments = Vec::new();
+        for _ in 0..input.u32()? {
+            let number = input.u32()?;
+            let (used, tombstones, live) = (input.u64()?, input.u64()?, input.u64()?);
+            segments.push(SegmentHead { number, used, tombstones, live });
+        }
+        let mut runs = Vec::new();
+        for _ in 0..input.u32()? {
+            let (number, bytes, meta_offset) = (input.u32()?, input.u64()?, input.u64()?);
+            runs.push(RunName { number, bytes, meta_offset, meta_crc: input.u32()? });
+        }
+        if !input.0.is_empty() {
+            return Err(CheckpointError::Trailing);
+        }
+        Ok(Self { schema, head: Head { position, segments }, runs, sequence_end })
     }
 }
 
-fn pairs(entries: impl Iterator<Item = (u64, u64)>, buffer: &mut Vec<u8>) -> usize {
-    buffer.clear();
-    let mut count = 0;
-    for (a, b) in entries {
-        buffer.extend_from_slice(&a.to_le_bytes());
-        buffer.extend_from_slice(&b.to_le_bytes());
-        count += 1;
+/// Takes numbers from bytes.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn array<const N: usize>(&mut self) -> Loaded<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(CheckpointError::Truncated)?;
+        self.0 = rest;
+        Ok(*taken)
     }
-    count
+
+    fn u32(&mut self) -> Loaded<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Loaded<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
 }
 
 impl Core {
     /// Writes a checkpoint, then removes the segments that compaction has emptied.
     pub fn checkpoint(&self) -> Result<()> {
         let mut maintenance = lock(&self.maintenance);
-        match self.write_checkpoint(&mut maintenance.buffers) {
-            // There is no space for a checkpoint. The emptied segments can still be removed, if no older
-            // checkpoint refers to them.
-            Err(StoreError::Full(_)) if !maintenance.retired.is_empty() => self.remove_checkpoint()?,
+        match self.write_checkpoint(&mut maintenance) {
+            // There is no space for a checkpoint. What it would replace can still be removed, if no older
+            // checkpoint refers to it.
+            Err(StoreError::Full(_)) if maintenance.has_garbage() => self.remove_checkpoint()?,
             written => written?,
         }
+        self.remove_obsolete(&mut maintenance);
         if maintenance.retired.is_empty() {
             return Ok(());
         }
@@ -177,135 +221,43 @@ impl Core {
         remove.map_err(|source| io_error("remove", &path, source))
     }
 
-    fn position(&self) -> (Position, Vec<(u32, u64, u64)>) {
-        let writer = lock(&self.writer);
-        let position = Position {
-            segment: writer.active.number,
-            offset: writer.offset,
-            sequence: writer.sequence,
-            serial_next: writer.serial_next,
-        };
-        let numbers = |segment: &Arc<Segment>| {
-            (segment.number, segment.used.load(Ordering::Relaxed), segment.tombstones.load(Ordering::Relaxed))
-        };
-        (position, self.read().segments.values().map(numbers).collect())
-    }
-
-    fn write_checkpoint(&self, buffers: &mut Buffers) -> Result<()> {
+    fn write_checkpoint(&self, maintenance: &mut Maintenance) -> Result<()> {
         let disk = &*self.options.disk;
-        let path = self.dir.join(CHECKPOINT_NAME);
-        let temporary = path.with_extension("tmp");
         let since = self.counters.since_checkpoint.load(Ordering::Relaxed);
-        let file = disk.create(&temporary).map_err(|source| io_error("make", &temporary, source))?;
-        let mut out = Out { file, path: &temporary, buffer: &mut buffers.out, offset: 0, crc: 0 };
-        out.buffer.clear();
-        let finish = self.copy_indexes(&mut out, &mut buffers.piece).and_then(|()| {
-            let crc = out.crc.to_le_bytes();
-            let write = || {
-                write_all_at(&*out.file, &crc, out.offset)?;
-                out.file.sync()?;
-                disk.rename(&temporary, &path)?;
-                disk.sync_dir(&self.dir)
-            };
-            write().map_err(|source| io_error("write", &path, source))
-        });
-        if finish.is_err() {
-            // Only to free the space.
-            let _ = disk.remove(&temporary);
-        } else {
-            self.counters.since_checkpoint.fetch_sub(since, Ordering::Relaxed);
-            self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-        }
-        finish
+        // First what an earlier attempt could not write.
+        self.flush_frozen(&mut maintenance.runs)?;
+        let head = self.freeze_changes();
+        self.flush_frozen(&mut maintenance.runs)?;
+        // The runs' names must be durable before a checkpoint names them.
+        disk.sync_dir(&self.dir).map_err(|source| io_error("sync", &self.dir, source))?;
+        let runs = self.read().cold.runs.iter().map(|run| run.run.name).collect();
+        let sequence_end = lock(&self.writer).sequence;
+        let outline = Outline { schema: self.schema, head, runs, sequence_end };
+        replace_file(disk, &self.dir, CHECKPOINT_NAME, &outline.encode(&self.identity))?;
+        self.counters.since_checkpoint.fetch_sub(since, Ordering::Relaxed);
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Rests between pieces. The thread that writes checkpoints also makes the next segment, which must not
-    /// be late because of it.
-    fn rest_between_pieces(&self) {
+    /// Removes the files of runs that no checkpoint names any more.
+    fn remove_obsolete(&self, maintenance: &mut Maintenance) {
+        for run in maintenance.runs.obsolete.drain(..) {
+            if let Err(error) = self.options.disk.remove(run.path()) {
+                // The next start removes it.
+                tracing::warn!(file = %run.path().display(), %error, "a merged index file could not be removed");
+            }
+        }
+    }
+
+    /// Rests between pieces. The thread that writes runs also makes the next segment, which must not be late
+    /// because of it.
+    pub fn rest_between_pieces(&self) {
         let hurries = self.is_needed_soon(1, 1);
-        self.wake.rest(if hurries { 1 } else { PIECE_REST });
-    }
-
-    fn copy_indexes(&self, out: &mut Out, buffer: &mut Vec<u8>) -> Result<()> {
-        let (position, segments) = self.position();
-        out.put(MAGIC);
-        out.put(&CHECKPOINT_VERSION.to_le_bytes());
-        out.put(&self.identity.id);
-        out.put(&self.schema.to_le_bytes());
-        out.put(&position.segment.to_le_bytes());
-        out.put(&position.offset.to_le_bytes());
-        out.put(&position.sequence.to_le_bytes());
-        out.put(&position.serial_next.to_le_bytes());
-        out.put(&u32::try_from(segments.len()).expect("24-bit numbers").to_le_bytes());
-        for (number, used, tombstones) in segments {
-            out.put(&number.to_le_bytes());
-            out.put(&used.to_le_bytes());
-            out.put(&tombstones.to_le_bytes());
+        if hurries && self.prepare_next().is_err() {
+            // The next round tries again and reports it.
         }
-        let tables: Vec<(u16, usize)> =
-            self.read().tables.iter().map(|(&id, table)| (id, table.secondary.len())).collect();
-        for (id, slots) in tables {
-            for part in 0..PARTS {
-                let count = {
-                    let state = self.read();
-                    let entries = state.tables[&id].primary.part(part);
-                    pairs(entries.map(|(fingerprint, location)| (fingerprint, location.0)), buffer)
-                };
-                out.chunk(PRIMARY, id, 0, count, buffer)?;
-                self.rest_between_pieces();
-            }
-            for slot in 0..slots {
-                self.copy_secondary(out, id, slot, buffer)?;
-            }
-        }
-        out.put(&[END]);
-        let (end, _) = self.position();
-        out.put(&end.sequence.to_le_bytes());
-        out.flush()
-    }
-
-    fn copy_secondary(&self, out: &mut Out, id: u16, slot: usize, buffer: &mut Vec<u8>) -> Result<()> {
-        let slot_byte = u8::try_from(slot).expect("index numbers are bytes");
-        let is_hash = matches!(self.read().tables[&id].secondary[slot], Secondary::Hash(_));
-        if is_hash {
-            for part in 0..PARTS {
-                let count = match &self.read().tables[&id].secondary[slot] {
-                    Secondary::Hash(index) => pairs(index.part(part), buffer),
-                    Secondary::Ordered(_) => unreachable!("an index keeps its kind"),
-                };
-                out.chunk(HASH, id, slot_byte, count, buffer)?;
-                self.rest_between_pieces();
-            }
-            return Ok(());
-        }
-        let mut last: Option<super::index::Position> = None;
-        loop {
-            buffer.clear();
-            let mut count = 0;
-            {
-                let state = self.read();
-                let Secondary::Ordered(index) = &state.tables[&id].secondary[slot] else {
-                    unreachable!("an index keeps its kind")
-                };
-                let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let mut end = None;
-                for (position, key) in index.range::<[u8], _>((from, Bound::Unbounded)).take(ORDERED_STEP) {
-                    buffer.extend_from_slice(
-                        &u32::try_from(position.len()).expect("a frame's part").to_le_bytes(),
-                    );
-                    buffer.extend_from_slice(position);
-                    buffer.extend_from_slice(&key.to_le_bytes());
-                    count += 1;
-                    end = Some(position.clone());
-                }
-                last = end;
-            }
-            out.chunk(ORDERED, id, slot_byte, count, buffer)?;
-            self.rest_between_pieces();
-            if count < ORDERED_STEP {
-                return Ok(());
-            }
-        }
+        let are_many = self.read().cold.runs.len() > RUNS_MANY;
+        self.wake.rest(if hurries || are_many { 1 } else { PIECE_REST });
     }
 }
 
@@ -320,22 +272,26 @@ pub(crate) enum CheckpointError {
     Truncated,
     #[error("it is of another format")]
     Format,
+    #[error("an older program wrote it")]
+    Older,
     #[error("it belongs to another store")]
     OtherStore,
     #[error("the index definitions have changed")]
     IndexesChanged,
-    #[error("an entry fits no index")]
-    Entry,
     #[error("data follows its end")]
     Trailing,
     #[error("its checksum is wrong")]
     Checksum,
+    #[error("it cannot be read: {0}")]
+    Store(#[from] StoreError),
+    #[error("index file {0} cannot be used: {1}")]
+    Run(u32, &'static str),
 }
 
-type Loaded<T> = std::result::Result<T, CheckpointError>;
+pub(crate) type Loaded<T> = std::result::Result<T, CheckpointError>;
 
 /// Reads a file through a buffer, and computes its checksum.
-struct In {
+pub(crate) struct In {
     file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
     at: usize,
@@ -345,7 +301,23 @@ struct In {
 }
 
 impl In {
-    fn take(&mut self, n: usize) -> Loaded<&[u8]> {
+    /// Reads the bytes from an offset on.
+    pub fn new(file: Arc<dyn DiskFile>, offset: u64, left: u64) -> Self {
+        Self { file, buffer: Vec::new(), at: 0, offset, left, crc: 0 }
+    }
+
+    /// Reads what is left, and returns the checksum of everything.
+    pub fn finish(mut self) -> Loaded<u32> {
+        loop {
+            self.at = self.buffer.len();
+            if self.left == 0 {
+                return Ok(self.crc);
+            }
+            self.take(1)?;
+        }
+    }
+
+    pub fn take(&mut self, n: usize) -> Loaded<&[u8]> {
         if self.buffer.len() - self.at < n {
             self.buffer.drain(..self.at);
             self.at = 0;
@@ -365,28 +337,28 @@ impl In {
         Ok(&self.buffer[self.at - n..self.at])
     }
 
-    fn array<const N: usize>(&mut self) -> Loaded<[u8; N]> {
+    pub fn array<const N: usize>(&mut self) -> Loaded<[u8; N]> {
         Ok(self.take(N)?.try_into().expect("take returns the length asked for"))
     }
 
-    fn u8(&mut self) -> Loaded<u8> {
+    pub fn u8(&mut self) -> Loaded<u8> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn u16(&mut self) -> Loaded<u16> {
+    pub fn u16(&mut self) -> Loaded<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Loaded<u32> {
+    pub fn u32(&mut self) -> Loaded<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Loaded<u64> {
+    pub fn u64(&mut self) -> Loaded<u64> {
         self.array().map(u64::from_le_bytes)
     }
 }
 
-/// Reads the checkpoint of a store, if there is one.
+/// Reads the checkpoint of a store, if there is one, and opens its runs.
 ///
 /// # Errors
 /// Why it cannot be used. That costs only time, since the journal contains everything.
@@ -395,115 +367,18 @@ pub(crate) fn load(
     dir: &Path,
     identity: &Identity,
     schema: u64,
-    tables: &[&'static TableDef],
 ) -> Loaded<Option<Checkpoint>> {
     let names = disk.list(dir)?;
     if !names.iter().any(|name| name == CHECKPOINT_NAME) {
         return Ok(None);
     }
-    let file = disk.open(&dir.join(CHECKPOINT_NAME), false)?;
-    let size = file.size()?;
-    let left = size.checked_sub(4).ok_or(CheckpointError::Short)?;
-    let mut input = In { file, buffer: Vec::new(), at: 0, offset: 0, left, crc: 0 };
-    if input.array()? != *MAGIC || input.u32()? != CHECKPOINT_VERSION {
-        return Err(CheckpointError::Format);
-    }
-    if input.array()? != identity.id {
-        return Err(CheckpointError::OtherStore);
-    }
-    if input.u64()? != schema {
+    let outline = Outline::decode(identity, &read_file(disk, &dir.join(CHECKPOINT_NAME))?)?;
+    if outline.schema != schema {
         return Err(CheckpointError::IndexesChanged);
     }
-    let position = Position {
-        segment: input.u32()?,
-        offset: input.u64()?,
-        sequence: input.u64()?,
-        serial_next: input.u64()?,
-    };
-    let mut segments = BTreeMap::new();
-    for _ in 0..input.u32()? {
-        segments.insert(input.u32()?, (input.u64()?, input.u64()?));
-    }
-    let mut indexes: HashMap<u16, TableIndex> =
-        tables.iter().map(|def| (def.id, TableIndex::new(Some(def)))).collect();
-    let sequence_end = loop {
-        let kind = input.u8()?;
-        if kind == END {
-            break input.u64()?;
-        }
-        let table = input.u16()?;
-        let slot = usize::from(input.u8()?);
-        let count = input.u32()?;
-        let table = indexes.entry(table).or_insert_with(|| TableIndex::new(None));
-        read_chunk(&mut input, kind, slot, count, table)?;
-    };
-    if input.left > 0 || input.at < input.buffer.len() {
-        return Err(CheckpointError::Trailing);
-    }
-    let mut crc = [0; 4];
-    let n = read_full_at(&*input.file, &mut crc, size - 4)?;
-    if n < 4 || u32::from_le_bytes(crc) != input.crc {
-        return Err(CheckpointError::Checksum);
-    }
-    Ok(Some(Checkpoint { position, segments, tables: indexes, sequence_end }))
-}
-
-/// What a verified checkpoint (without its checksum) says about the journal: where replay continues, how far
-/// the frames of each segment reached, and how many frames there were at its end. `None` if it belongs to
-/// another store.
-pub(crate) fn outline(body: &[u8], identity: &Identity) -> Option<(Position, BTreeMap<u32, u64>, u64)> {
-    fn take<'a>(input: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = input.split_at_checked(n)?;
-        *input = rest;
-        Some(taken)
-    }
-    fn u32(input: &mut &[u8]) -> Option<u32> {
-        Some(u32::from_le_bytes(take(input, 4)?.try_into().expect("four bytes")))
-    }
-    fn u64(input: &mut &[u8]) -> Option<u64> {
-        Some(u64::from_le_bytes(take(input, 8)?.try_into().expect("eight bytes")))
-    }
-    let input = &mut &*body;
-    if take(input, 8)? != MAGIC || u32(input)? != CHECKPOINT_VERSION || take(input, 16)? != identity.id {
-        return None;
-    }
-    u64(input)?;
-    let position = Position {
-        segment: u32(input)?,
-        offset: u64(input)?,
-        sequence: u64(input)?,
-        serial_next: u64(input)?,
-    };
-    let mut segments = BTreeMap::new();
-    for _ in 0..u32(input)? {
-        let (number, used) = (u32(input)?, u64(input)?);
-        u64(input)?;
-        segments.insert(number, used);
-    }
-    let (_, end) = input.split_last_chunk::<8>()?;
-    Some((position, segments, u64::from_le_bytes(*end)))
-}
-
-fn read_chunk(input: &mut In, kind: u8, slot: usize, count: u32, table: &mut TableIndex) -> Loaded<()> {
-    for _ in 0..count {
-        match (kind, table.secondary.get_mut(slot)) {
-            (PRIMARY, _) => {
-                let (fingerprint, location) = (input.u64()?, Location(input.u64()?));
-                table.primary.insert(fingerprint, location);
-            }
-            (HASH, Some(Secondary::Hash(index))) => {
-                let (value, key) = (input.u64()?, input.u64()?);
-                index.insert(value, key);
-            }
-            (ORDERED, Some(Secondary::Ordered(index))) => {
-                let bytes = input.u32()? as usize;
-                let position = input.take(bytes)?.into();
-                index.insert(position, input.u64()?);
-            }
-            _ => return Err(CheckpointError::Entry),
-        }
-    }
-    Ok(())
+    let open = |name: &RunName| Run::open(disk, dir, identity, *name).map(Arc::new);
+    let runs = outline.runs.iter().map(open).collect::<Loaded<_>>()?;
+    Ok(Some(Checkpoint { head: outline.head, runs, sequence_end: outline.sequence_end }))
 }
 
 #[cfg(test)]

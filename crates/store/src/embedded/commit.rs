@@ -3,18 +3,17 @@
 //! Several lanes do this at the same time, each for rows that it has claimed (`claims.rs`). Only appending to
 //! the journal happens one commit after the other (`group.rs`).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashTable;
 
 use super::claims::ClaimedRow;
 use super::format::{NUMBER_LIMIT, RecordView, record_bytes, set_serial};
-use super::index::{Location, SecondaryEntry, SecondaryOp};
+use super::index::{Location, Ops, SecondaryEntry, SecondaryOp};
+use super::runs::PartKey;
 use super::writer::check_frame_size;
 use super::{
-    Core, EngineState, Identity, Segment, StoredRecord, fingerprint, read_indexed, read_record,
-    secondary_entries,
+    Core, EngineState, Identity, Segment, StoredRecord, View, fingerprint, read_record, secondary_entries,
 };
 use crate::backend::check_row_size;
 use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, IndexKind, Result, StoreError, TableDef};
@@ -153,12 +152,10 @@ impl PreparedRecord {
         match (self.before, self.is_row) {
             (None, true) => index.primary.insert(self.fingerprint, location),
             (Some((old, _)), true) => {
-                let moved = index.primary.replace(self.fingerprint, old, location);
-                assert!(moved, "only the claimant moves entries");
+                index.primary.replace(self.fingerprint, old, location);
             }
             (Some((old, _)), false) => {
-                let removed = index.primary.remove(self.fingerprint, old);
-                assert!(removed, "only the claimant removes entries");
+                index.primary.remove(self.fingerprint, old);
             }
             (None, false) => unreachable!("such effects were dropped"),
         }
@@ -283,24 +280,20 @@ impl Core {
     /// Finds the stored rows. Those whose version the change does not name are read from the disk, without
     /// a lock: nobody changes them meanwhile.
     fn find_rows<'a>(&self, changes: &'a ChangeSet, effects: &mut [Effect<'a>]) -> Result<()> {
-        let mut candidates: Vec<(usize, Location)> = Vec::new();
-        let segments = {
+        let (latest, view) = {
             let state = self.read();
-            for (n, effect) in effects.iter_mut().enumerate() {
-                effect.before = known(&state, &changes.changes()[effect.first], effect.fingerprint)?;
-                if effect.before.is_none() {
-                    let found = state.table(effect.table)?.primary.find(effect.fingerprint);
-                    candidates.extend(found.map(|location| (n, location)));
-                }
-            }
-            Arc::clone(&state.segments)
+            let latest =
+                |effect: &Effect| Ok(state.latest(state.table(effect.table)?.id, effect.fingerprint));
+            (effects.iter().map(latest).collect::<Result<Vec<Ops>>>()?, state.view())
         };
-        for (n, location) in candidates {
-            let effect = &mut effects[n];
-            let candidate = (effect.fingerprint, location);
-            let record = read_indexed(&self.identity, &segments, effect.table.id, candidate)?;
-            if record.key() == effect.key {
-                effect.before = Some((location, Before::Read(record)));
+        let rows = (&self.identity, &*view.segments);
+        for (effect, latest) in effects.iter_mut().zip(latest) {
+            effect.before = known(&view, &changes.changes()[effect.first], effect.fingerprint, &latest)?;
+            if effect.before.is_none() {
+                let mut is_wanted = |record: &StoredRecord| record.key() == effect.key;
+                let place = (effect.fingerprint, latest);
+                let found = view.cold.find_record(rows, effect.table.id, place, &mut is_wanted)?;
+                effect.before = found.map(|(location, record)| (location, Before::Read(record)));
             }
         }
         Ok(())
@@ -402,17 +395,20 @@ fn check_size(key: &[u8], row: Option<&[u8]>) -> Result<()> {
 /// The stored row, if the change names the stored version: records never change in place, and segment numbers
 /// are never reused.
 fn known<'a>(
-    state: &EngineState,
+    view: &View,
     change: &'a Change,
     fingerprint: u64,
+    latest: &Ops,
 ) -> Result<Option<(Location, Before<'a>)>> {
     let (Some(row), Some(version)) = (change.old_row(), change.version()) else { return Ok(None) };
     let location = Location(version.place);
-    if !state.table(change.table())?.primary.contains(fingerprint, location) {
+    let latest = latest.iter().find(|op| op.value == location.0).map(|op| op.added);
+    let part = PartKey::primary(change.table().id);
+    if !view.cold.contains(part, (fingerprint, location.0), latest)? {
         return Ok(None);
     }
     if cfg!(debug_assertions) {
-        let record = read_record(&state.segments, location)?;
+        let record = read_record(&view.segments, location)?;
         assert!(
             record.key() == change.key() && record.row() == row && record.serial == version.serial,
             "a version of {} goes with the row that was read",

@@ -1,4 +1,5 @@
-//! The indexes in memory: rows are found by fingerprints of their keys and read from the disk.
+//! The part of the indexes that is in memory. Rows are found by fingerprints of their keys and read from the
+//! disk. What is not here is in runs (`runs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -36,9 +37,8 @@ impl Location {
     }
 }
 
-/// The number of parts of a hash table, so that growing one part delays others only briefly, and a checkpoint
-/// can copy one part at a time.
-pub(crate) const PARTS: usize = 64;
+/// The number of parts of a hash table, so that growing one part delays others only briefly.
+const PARTS: usize = 64;
 
 fn part_of(fingerprint: u64) -> usize {
     // The hash table uses the low bits for the bucket and the high bits for the tag, so take bits in the
@@ -52,73 +52,7 @@ struct IndexEntry {
     value: u64,
 }
 
-/// Fingerprint of the key → locations. Two keys may share a fingerprint, so readers verify the key.
-#[derive(Debug)]
-pub(crate) struct PrimaryIndex {
-    parts: Vec<HashTable<IndexEntry>>,
-    len: usize,
-}
-
-impl Default for PrimaryIndex {
-    fn default() -> Self {
-        Self { parts: (0..PARTS).map(|_| HashTable::new()).collect(), len: 0 }
-    }
-}
-
-impl PrimaryIndex {
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    pub fn find(&self, fingerprint: u64) -> impl Iterator<Item = Location> {
-        let slots = self.parts[part_of(fingerprint)].iter_hash(fingerprint);
-        slots.filter(move |slot| slot.fingerprint == fingerprint).map(|slot| Location(slot.value))
-    }
-
-    pub fn insert(&mut self, fingerprint: u64, location: Location) {
-        let slot = IndexEntry { fingerprint, value: location.0 };
-        self.parts[part_of(fingerprint)].insert_unique(fingerprint, slot, |slot| slot.fingerprint);
-        self.len += 1;
-    }
-
-    /// Moves an entry; false if it does not exist.
-    pub fn replace(&mut self, fingerprint: u64, old: Location, new: Location) -> bool {
-        let wanted = IndexEntry { fingerprint, value: old.0 };
-        let slot = self.parts[part_of(fingerprint)].find_mut(fingerprint, |slot| *slot == wanted);
-        slot.map(|slot| slot.value = new.0).is_some()
-    }
-
-    /// Removes an entry; false if it does not exist.
-    pub fn remove(&mut self, fingerprint: u64, location: Location) -> bool {
-        let wanted = IndexEntry { fingerprint, value: location.0 };
-        let Ok(entry) = self.parts[part_of(fingerprint)].find_entry(fingerprint, |slot| *slot == wanted)
-        else {
-            return false;
-        };
-        entry.remove();
-        self.len -= 1;
-        true
-    }
-
-    pub fn contains(&self, fingerprint: u64, location: Location) -> bool {
-        self.find(fingerprint).any(|found| found == location)
-    }
-
-    pub fn part(&self, part: usize) -> impl Iterator<Item = (u64, Location)> {
-        self.parts[part].iter().map(|slot| (slot.fingerprint, Location(slot.value)))
-    }
-
-    /// Fingerprints with locations, in no particular order.
-    pub fn entries(&self) -> impl Iterator<Item = (u64, Location)> {
-        self.parts.iter().flatten().map(|slot| (slot.fingerprint, Location(slot.value)))
-    }
-
-    fn bytes(&self) -> usize {
-        self.parts.iter().map(HashTable::allocation_size).sum()
-    }
-}
-
-/// The rows under one value of a hash index, if there are several.
+/// The values under one fingerprint, if there are several.
 #[derive(Debug)]
 enum Group {
     /// Sorted, as long as copying them is cheap.
@@ -155,6 +89,13 @@ impl Group {
         }
     }
 
+    fn contains(&self, value: u64) -> bool {
+        match self {
+            Self::Few(values) => values.binary_search(&value).is_ok(),
+            Self::Many(values) => values.contains(&value),
+        }
+    }
+
     fn iter(&self) -> Box<dyn Iterator<Item = u64> + '_> {
         match self {
             Self::Few(values) => Box::new(values.iter().copied()),
@@ -171,85 +112,208 @@ impl Group {
 }
 
 #[derive(Debug, Default)]
-struct HashPart {
-    /// Values with one row, which is the usual case.
+struct PairPart {
+    /// Fingerprints with one value, which is the usual case.
     single: HashTable<IndexEntry>,
-    /// Values with several.
+    /// Fingerprints with several.
     groups: HashMap<u64, Group>,
-    /// Rows in all groups.
+    /// Values in all groups.
     grouped: usize,
 }
 
-/// Fingerprint of the value → fingerprints of the keys. These are fingerprints and not locations, because
-/// they stay the same when a row is changed or moved.
-#[derive(Debug)]
-pub(crate) struct HashIndex {
-    parts: Vec<HashPart>,
+/// A set of pairs: fingerprint → values.
+#[derive(Debug, Default)]
+pub(crate) struct PairSet {
+    /// Empty until there is a pair.
+    parts: Vec<PairPart>,
+    len: usize,
 }
 
-impl Default for HashIndex {
-    fn default() -> Self {
-        Self { parts: (0..PARTS).map(|_| HashPart::default()).collect() }
-    }
-}
-
-impl HashIndex {
-    /// Adds an entry, unless it exists.
-    pub fn insert(&mut self, value: u64, key: u64) {
-        let part = &mut self.parts[part_of(value)];
-        if let Some(group) = part.groups.get_mut(&value) {
-            part.grouped += usize::from(group.insert(key));
-            return;
-        }
-        match part.single.entry(value, |slot| slot.fingerprint == value, |slot| slot.fingerprint) {
-            Entry::Vacant(entry) => {
-                entry.insert(IndexEntry { fingerprint: value, value: key });
-            }
-            Entry::Occupied(entry) if entry.get().value == key => {}
-            Entry::Occupied(entry) => {
-                let other = entry.remove().0.value;
-                part.groups.insert(value, Group::Few(vec![key.min(other), key.max(other)]));
-                part.grouped += 2;
-            }
-        }
+impl PairSet {
+    pub fn len(&self) -> usize {
+        self.len
     }
 
-    /// Removes an entry, if it exists.
-    pub fn remove(&mut self, value: u64, key: u64) {
-        let part = &mut self.parts[part_of(value)];
-        if let Some(group) = part.groups.get_mut(&value) {
-            part.grouped -= usize::from(group.remove(key));
+    /// Adds a pair; false if it exists.
+    pub fn insert(&mut self, fingerprint: u64, value: u64) -> bool {
+        if self.parts.is_empty() {
+            self.parts = (0..PARTS).map(|_| PairPart::default()).collect();
+        }
+        let part = &mut self.parts[part_of(fingerprint)];
+        let is_new = if let Some(group) = part.groups.get_mut(&fingerprint) {
+            let is_new = group.insert(value);
+            part.grouped += usize::from(is_new);
+            is_new
+        } else {
+            let is_same = |slot: &IndexEntry| slot.fingerprint == fingerprint;
+            match part.single.entry(fingerprint, is_same, |slot| slot.fingerprint) {
+                Entry::Vacant(entry) => {
+                    entry.insert(IndexEntry { fingerprint, value });
+                    true
+                }
+                Entry::Occupied(entry) if entry.get().value == value => false,
+                Entry::Occupied(entry) => {
+                    let other = entry.remove().0.value;
+                    part.groups.insert(fingerprint, Group::Few(vec![value.min(other), value.max(other)]));
+                    part.grouped += 2;
+                    true
+                }
+            }
+        };
+        self.len += usize::from(is_new);
+        is_new
+    }
+
+    /// Removes a pair; false if it does not exist.
+    pub fn remove(&mut self, fingerprint: u64, value: u64) -> bool {
+        let Some(part) = self.parts.get_mut(part_of(fingerprint)) else { return false };
+        let existed = if let Some(group) = part.groups.get_mut(&fingerprint) {
+            let existed = group.remove(value);
+            part.grouped -= usize::from(existed);
             if group.is_empty() {
-                part.groups.remove(&value);
+                part.groups.remove(&fingerprint);
             }
-            return;
-        }
-        let wanted = IndexEntry { fingerprint: value, value: key };
-        if let Ok(entry) = part.single.find_entry(value, |slot| *slot == wanted) {
-            entry.remove();
+            existed
+        } else {
+            let wanted = IndexEntry { fingerprint, value };
+            part.single.find_entry(fingerprint, |slot| *slot == wanted).map(|entry| entry.remove()).is_ok()
+        };
+        self.len -= usize::from(existed);
+        existed
+    }
+
+    pub fn contains(&self, fingerprint: u64, value: u64) -> bool {
+        let Some(part) = self.parts.get(part_of(fingerprint)) else { return false };
+        match part.groups.get(&fingerprint) {
+            Some(group) => group.contains(value),
+            None => {
+                let wanted = IndexEntry { fingerprint, value };
+                part.single.find(fingerprint, |slot| *slot == wanted).is_some()
+            }
         }
     }
 
-    pub fn find(&self, value: u64) -> Vec<u64> {
-        let part = &self.parts[part_of(value)];
-        if let Some(group) = part.groups.get(&value) {
-            return group.iter().collect();
+    /// Calls `visit` with the values under a fingerprint.
+    pub fn each(&self, fingerprint: u64, visit: &mut dyn FnMut(u64)) {
+        let Some(part) = self.parts.get(part_of(fingerprint)) else { return };
+        match part.groups.get(&fingerprint) {
+            Some(group) => group.iter().for_each(visit),
+            None => {
+                let slot = part.single.find(fingerprint, |slot| slot.fingerprint == fingerprint);
+                slot.into_iter().for_each(|slot| visit(slot.value));
+            }
         }
-        part.single.find(value, |slot| slot.fingerprint == value).map(|slot| slot.value).into_iter().collect()
     }
 
-    pub fn part(&self, part: usize) -> impl Iterator<Item = (u64, u64)> {
-        let part = &self.parts[part];
-        let singles = part.single.iter().map(|slot| (slot.fingerprint, slot.value));
-        singles.chain(part.groups.iter().flat_map(|(value, group)| group.iter().map(|key| (*value, key))))
+    /// All pairs, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.parts.iter().flat_map(|part| {
+            let singles = part.single.iter().map(|slot| (slot.fingerprint, slot.value));
+            let groups = part.groups.iter();
+            singles.chain(groups.flat_map(|(print, group)| group.iter().map(|value| (*print, value))))
+        })
     }
 
-    /// An estimate: a row in a group takes 8 bytes, plus half as much empty space. Each scrape of the metrics
-    /// calls this, so it must not visit each group.
-    fn bytes(&self) -> usize {
+    /// An estimate: a value in a group takes 8 bytes, plus half as much empty space. Each scrape of the
+    /// metrics calls this, so it must not visit each group.
+    pub fn bytes(&self) -> usize {
         let part =
-            |part: &HashPart| part.single.allocation_size() + part.groups.capacity() * 48 + part.grouped * 12;
+            |part: &PairPart| part.single.allocation_size() + part.groups.capacity() * 48 + part.grouped * 12;
         self.parts.iter().map(part).sum()
+    }
+}
+
+/// What is known about a value under a fingerprint: it was added, or it was removed later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Op {
+    pub value: u64,
+    pub added: bool,
+}
+
+/// Usually there is one, or one that was replaced by another.
+pub(crate) type Ops = SmallVec<[Op; 3]>;
+
+/// The pairs of an index that were added and removed since the index was last written to a run (`runs`).
+///
+/// Pairs are counted: a pair exists if it was added one time more than removed, here and in all runs
+/// together. So a pair that was added before can be removed here without being looked for. A caller removes
+/// only what exists, and adds only what does not.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    added: PairSet,
+    removed: PairSet,
+}
+
+impl Pairs {
+    pub fn insert(&mut self, fingerprint: u64, value: u64) {
+        if !self.removed.remove(fingerprint, value) {
+            self.added.insert(fingerprint, value);
+        }
+    }
+
+    pub fn remove(&mut self, fingerprint: u64, value: u64) {
+        if !self.added.remove(fingerprint, value) {
+            self.removed.insert(fingerprint, value);
+        }
+    }
+
+    /// What is known about a fingerprint.
+    pub fn ops(&self, fingerprint: u64, out: &mut Ops) {
+        self.removed.each(fingerprint, &mut |value| out.push(Op { value, added: false }));
+        self.added.each(fingerprint, &mut |value| out.push(Op { value, added: true }));
+    }
+
+    /// What is known about a pair.
+    pub fn op(&self, fingerprint: u64, value: u64) -> Option<bool> {
+        if self.added.contains(fingerprint, value) {
+            return Some(true);
+        }
+        self.removed.contains(fingerprint, value).then_some(false)
+    }
+
+    /// All pairs and whether they were added, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64, bool)> {
+        let removed = self.removed.iter().map(|(fingerprint, value)| (fingerprint, value, false));
+        self.added.iter().map(|(fingerprint, value)| (fingerprint, value, true)).chain(removed)
+    }
+
+    pub fn len(&self) -> usize {
+        self.added.len() + self.removed.len()
+    }
+
+    /// How many pairs more were added than removed.
+    pub fn net(&self) -> i64 {
+        count(self.added.len()) - count(self.removed.len())
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.added.bytes() + self.removed.bytes()
+    }
+}
+
+fn count(len: usize) -> i64 {
+    i64::try_from(len).expect("memory holds fewer")
+}
+
+/// Fingerprint of the key → locations. Two keys may share a fingerprint, so readers verify the key.
+#[derive(Debug, Default)]
+pub(crate) struct PrimaryIndex(pub Pairs);
+
+impl PrimaryIndex {
+    pub fn insert(&mut self, fingerprint: u64, location: Location) {
+        self.0.insert(fingerprint, location.0);
+    }
+
+    /// Removes an entry that exists.
+    pub fn remove(&mut self, fingerprint: u64, location: Location) {
+        assert!(self.0.op(fingerprint, location.0) != Some(false), "no entry is removed twice");
+        self.0.remove(fingerprint, location.0);
+    }
+
+    /// Moves an entry that exists.
+    pub fn replace(&mut self, fingerprint: u64, old: Location, new: Location) {
+        self.remove(fingerprint, old);
+        self.insert(fingerprint, new);
     }
 }
 
@@ -257,19 +321,88 @@ impl HashIndex {
 /// tree's nodes, so that a search need not follow a pointer for each comparison.
 pub(crate) type Position = SmallVec<[u8; 40]>;
 
-/// Position → fingerprint of the key.
-pub(crate) type OrderedIndex = BTreeMap<Position, u64>;
+/// A position that was added or removed, with the fingerprint of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PositionOp {
+    pub key: u64,
+    pub added: bool,
+}
+
+/// The positions that were added and removed since the index was last written to a run.
+pub(crate) type Positions = BTreeMap<Position, PositionOp>;
+
+/// Position → fingerprint of the key. All of it is in memory: rows enter most ordered indexes only for a
+/// while.
+#[derive(Debug, Default)]
+pub(crate) struct OrderedIndex {
+    all: BTreeMap<Position, u64>,
+    changed: Positions,
+}
+
+impl OrderedIndex {
+    pub fn all(&self) -> &BTreeMap<Position, u64> {
+        &self.all
+    }
+
+    pub fn insert(&mut self, position: Position, key: u64) {
+        if self.changed.get(&position).is_some_and(|op| !op.added) {
+            self.changed.remove(&position);
+        } else {
+            self.changed.insert(position.clone(), PositionOp { key, added: true });
+        }
+        self.all.insert(position, key);
+    }
+
+    pub fn remove(&mut self, position: Position) {
+        let Some(key) = self.all.remove(&position) else { return };
+        if self.changed.get(&position).is_some_and(|op| op.added) {
+            self.changed.remove(&position);
+        } else {
+            self.changed.insert(position, PositionOp { key, added: false });
+        }
+    }
+
+    /// Applies an entry of a run, when a store is opened.
+    pub fn load(&mut self, position: &[u8], op: PositionOp) {
+        if op.added {
+            self.all.insert(position.into(), op.key);
+        } else {
+            self.all.remove(position);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        positions_bytes::<u64, _>(self.all.keys().next(), self.all.len()) + self.changed_bytes()
+    }
+
+    fn changed_bytes(&self) -> usize {
+        positions_bytes::<PositionOp, _>(self.changed.keys().next(), self.changed.len())
+    }
+}
+
+/// An estimate: nodes are two thirds full, and long positions are allocated separately.
+fn positions_bytes<T, P: std::borrow::Borrow<Position>>(first: Option<P>, len: usize) -> usize {
+    let Some(first) = first else { return 0 };
+    let inline = (size_of::<Position>() + size_of::<T>()) * 3 / 2;
+    let first = first.borrow();
+    let outside = if first.spilled() { first.len() + 16 } else { 0 };
+    (inline + outside) * len
+}
 
 /// A secondary index.
 #[derive(Debug)]
 pub(crate) enum Secondary {
-    Hash(HashIndex),
+    /// Fingerprint of the value → fingerprints of the keys. These are fingerprints and not locations, because
+    /// they stay the same when a row is changed or moved.
+    Hash(Pairs),
     Ordered(OrderedIndex),
 }
 
-/// One table's indexes.
+/// One table's indexes in memory: what has changed since the last run was written, and all of the ordered
+/// ones.
 #[derive(Debug)]
 pub(crate) struct TableIndex {
+    pub id: u16,
     /// `None` for a table unknown to this program; its rows are kept.
     pub def: Option<&'static TableDef>,
     pub primary: PrimaryIndex,
@@ -277,19 +410,56 @@ pub(crate) struct TableIndex {
     pub secondary: Vec<Secondary>,
 }
 
-impl TableIndex {
-    pub fn new(def: Option<&'static TableDef>) -> Self {
-        let kinds = def.map_or(&[][..], |def| def.indexes).iter();
-        let secondary = kinds.map(|index| match index.kind {
-            IndexKind::Hash | IndexKind::Prefix { .. } => Secondary::Hash(HashIndex::default()),
-            IndexKind::Ordered | IndexKind::Serial => Secondary::Ordered(OrderedIndex::new()),
-        });
-        Self { def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
+/// Changes of an index, which no longer change themselves.
+#[derive(Debug)]
+pub(crate) enum FrozenIndex {
+    Pairs(Pairs),
+    Positions(Positions),
+}
+
+impl FrozenIndex {
+    pub fn pairs(&self) -> Option<&Pairs> {
+        match self {
+            Self::Pairs(pairs) => Some(pairs),
+            Self::Positions(_) => None,
+        }
     }
 
-    /// The locations of rows whose keys have this fingerprint, with the fingerprint.
-    pub fn candidates(&self, key: u64) -> impl Iterator<Item = (u64, Location)> {
-        self.primary.find(key).map(move |location| (key, location))
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Pairs(pairs) => pairs.len(),
+            Self::Positions(positions) => positions.len(),
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Pairs(pairs) => pairs.bytes(),
+            Self::Positions(positions) => {
+                positions_bytes::<PositionOp, _>(positions.keys().next(), positions.len())
+            }
+        }
+    }
+}
+
+impl TableIndex {
+    pub fn new(id: u16, def: Option<&'static TableDef>) -> Self {
+        let kinds = def.map_or(&[][..], |def| def.indexes).iter();
+        let secondary = kinds.map(|index| match index.kind {
+            IndexKind::Hash | IndexKind::Prefix { .. } => Secondary::Hash(Pairs::default()),
+            IndexKind::Ordered | IndexKind::Serial => Secondary::Ordered(OrderedIndex::default()),
+        });
+        Self { id, def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
+    }
+
+    /// Takes the changes out: of the primary index, then of the secondary ones.
+    pub fn freeze(&mut self) -> Vec<FrozenIndex> {
+        let primary = FrozenIndex::Pairs(std::mem::take(&mut self.primary.0));
+        let secondary = self.secondary.iter_mut().map(|index| match index {
+            Secondary::Hash(pairs) => FrozenIndex::Pairs(std::mem::take(pairs)),
+            Secondary::Ordered(index) => FrozenIndex::Positions(std::mem::take(&mut index.changed)),
+        });
+        std::iter::once(primary).chain(secondary).collect()
     }
 
     pub fn apply(&mut self, op: SecondaryOp) {
@@ -299,24 +469,26 @@ impl TableIndex {
             (Secondary::Ordered(index), SecondaryEntry::Position(position)) if op.add => {
                 index.insert(position, op.key);
             }
-            (Secondary::Ordered(index), SecondaryEntry::Position(position)) => {
-                index.remove(&position);
-            }
+            (Secondary::Ordered(index), SecondaryEntry::Position(position)) => index.remove(position),
             _ => unreachable!("entries are made for the index they go to"),
         }
+    }
+
+    /// The memory of what has changed since the last run.
+    pub fn changed_bytes(&self) -> usize {
+        let secondary = self.secondary.iter().map(|index| match index {
+            Secondary::Hash(index) => index.bytes(),
+            Secondary::Ordered(index) => index.changed_bytes(),
+        });
+        self.primary.0.bytes() + secondary.sum::<usize>()
     }
 
     pub fn bytes(&self) -> usize {
         let secondary = self.secondary.iter().map(|index| match index {
             Secondary::Hash(index) => index.bytes(),
-            // Nodes are two thirds full. Long positions are allocated separately.
-            Secondary::Ordered(index) => index.keys().next().map_or(0, |position| {
-                let inline = (size_of::<Position>() + size_of::<u64>()) * 3 / 2;
-                let outside = if position.spilled() { position.len() + 16 } else { 0 };
-                (inline + outside) * index.len()
-            }),
+            Secondary::Ordered(index) => index.bytes(),
         });
-        self.primary.bytes() + secondary.sum::<usize>()
+        self.primary.0.bytes() + secondary.sum::<usize>()
     }
 }
 
@@ -357,53 +529,78 @@ mod tests {
         assert!(Location::new(1, 64, 8) < Location::new(2, 64, 8));
     }
 
+    fn values(set: &PairSet, fingerprint: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        set.each(fingerprint, &mut |value| found.push(value));
+        found.sort_unstable();
+        found
+    }
+
     #[test]
     fn keys_with_one_fingerprint_are_kept_apart() {
-        let mut index = PrimaryIndex::default();
-        let places: Vec<Location> = (1..=5).map(|n| Location::new(n, 64, 64)).collect();
-        places.iter().for_each(|&place| index.insert(7, place));
-        index.insert(8, places[0]);
-        let found = |index: &PrimaryIndex| {
-            let mut found: Vec<Location> = index.find(7).collect();
-            found.sort_unstable();
-            found
-        };
-        assert_eq!(found(&index), places);
-        assert!(index.remove(7, places[2]) && !index.remove(7, places[2]));
-        let moved = Location::new(9, 64, 64);
-        assert!(index.replace(7, places[4], moved) && !index.replace(7, places[4], moved));
-        assert_eq!(found(&index), [places[0], places[1], places[3], moved]);
-        assert!(index.contains(8, places[0]) && !index.contains(8, moved));
-        assert_eq!(index.len(), 5);
-        let parts: usize = (0..PARTS).map(|part| index.part(part).count()).sum();
-        assert_eq!(parts, 5);
+        let mut index = PairSet::default();
+        assert!(!index.remove(7, 1) && !index.contains(7, 1) && values(&index, 7).is_empty());
+        assert!((1..=5).all(|value| index.insert(7, value)) && index.insert(8, 1));
+        assert_eq!(values(&index, 7), [1, 2, 3, 4, 5]);
+        assert!(index.remove(7, 3) && !index.remove(7, 3));
+        assert_eq!(values(&index, 7), [1, 2, 4, 5]);
+        assert!(index.contains(8, 1) && !index.contains(8, 2) && index.contains(7, 2));
+        assert_eq!((index.len(), index.iter().count()), (5, 5));
     }
 
     #[test]
     fn groups_grow_and_shrink() {
-        let mut index = HashIndex::default();
+        let mut index = PairSet::default();
         let count = 2 * FEW_LIMIT as u64;
         for key in (0..count).rev() {
-            index.insert(1, key);
-            index.insert(1, key);
+            assert!(index.insert(1, key) && !index.insert(1, key));
         }
         index.insert(2, 5);
-        assert_eq!(index.find(1), (0..count).collect::<Vec<_>>());
-        assert_eq!(index.find(2), [5]);
-        let grouped = |index: &HashIndex| index.parts.iter().map(|part| part.grouped).sum::<usize>();
+        assert_eq!(values(&index, 1), (0..count).collect::<Vec<_>>());
+        assert_eq!(values(&index, 2), [5]);
+        let grouped = |index: &PairSet| index.parts.iter().map(|part| part.grouped).sum::<usize>();
         assert_eq!(grouped(&index), 2 * FEW_LIMIT);
-        index.remove(2, 6);
+        assert!(!index.remove(2, 6));
         for key in 1..count {
-            index.remove(1, key);
-            index.remove(1, key);
+            assert!(index.remove(1, key) && !index.remove(1, key));
         }
-        assert_eq!(index.find(1), [0]);
-        index.remove(1, 0);
-        index.remove(2, 5);
-        assert!(index.find(1).is_empty() && index.find(2).is_empty());
-        assert_eq!(grouped(&index), 0);
-        assert_eq!((0..PARTS).map(|part| index.part(part).count()).sum::<usize>(), 0);
+        assert_eq!(values(&index, 1), [0]);
+        assert!(index.remove(1, 0) && index.remove(2, 5));
+        assert!(values(&index, 1).is_empty() && values(&index, 2).is_empty());
+        assert_eq!((grouped(&index), index.len(), index.iter().count()), (0, 0, 0));
         index.insert(1, 9);
-        assert_eq!(index.find(1), [9]);
+        assert_eq!(values(&index, 1), [9]);
+    }
+
+    #[test]
+    fn changes_cancel_each_other() {
+        let mut pairs = Pairs::default();
+        pairs.insert(1, 10);
+        pairs.remove(1, 10);
+        assert_eq!((pairs.len(), pairs.op(1, 10)), (0, None));
+        // A pair of an earlier run is removed, and comes back.
+        pairs.remove(1, 11);
+        assert_eq!((pairs.net(), pairs.op(1, 11)), (-1, Some(false)));
+        pairs.insert(1, 11);
+        assert_eq!((pairs.len(), pairs.op(1, 11)), (0, None));
+        let mut index = OrderedIndex::default();
+        let position = |n: u8| Position::from_slice(&[n]);
+        index.load(&[1], PositionOp { key: 5, added: true });
+        index.remove(position(1));
+        assert_eq!(index.changed[&position(1)], PositionOp { key: 5, added: false });
+        index.insert(position(1), 5);
+        index.insert(position(2), 6);
+        index.remove(position(2));
+        index.remove(position(3));
+        assert!(index.changed.is_empty());
+        assert_eq!(index.all().len(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "removed twice")]
+    fn no_entry_is_removed_twice() {
+        let mut index = PrimaryIndex::default();
+        index.remove(1, Location::new(1, 64, 8));
+        index.remove(1, Location::new(1, 64, 8));
     }
 }

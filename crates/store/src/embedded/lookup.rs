@@ -1,16 +1,17 @@
-//! Reads. The places of all rows of a read are found under one lock, so that they belong to one state between
-//! two commits. The rows themselves are read after that, without a lock: records never change.
+//! Reads. What memory knows about all rows of a read is collected under one lock, so that it belongs to one
+//! state between two commits. Runs and rows are read after that, without a lock: they never change.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::index::{Location, Position, Secondary};
-use super::{Core, EngineState, Segments, StoredRecord, fingerprint, format, read_indexed};
+use super::index::{Location, Ops, Position, Secondary};
+use super::runs::{Cold, PartKey};
+use super::{Core, EngineState, StoredRecord, View, fingerprint, format, read_indexed};
 use crate::memory::is_empty_range;
 use crate::{IndexEntries, IndexKind, RawRecord, RawRow, Read, ReadAnswer, Result, StoreError, TableDef};
 
-/// A place where a row may be: the fingerprint of its key, and the location.
-type Candidate = (u64, Location);
+/// The fingerprint of a key, and what the latest changes know about it.
+type Candidate = (u64, Ops);
 
 /// A read whose fingerprints are computed, so that the lock is held only to look at the indexes.
 enum Prepared<'a> {
@@ -29,14 +30,14 @@ pub(crate) struct RangeRead<'a> {
     pub descending: bool,
 }
 
-/// Where the rows of a read may be.
+/// What memory knows about the rows of a read.
 enum Located {
-    /// The number of the key, and the place.
-    Rows(Vec<(usize, Location)>),
-    /// For each value.
+    /// For each key.
+    Rows(Vec<Ops>),
+    /// For each value, the keys.
     Groups(Vec<Vec<Candidate>>),
-    /// For each entry of the range, its position.
-    Range(Vec<(Position, Vec<Candidate>)>),
+    /// For each entry of the range, its position and key.
+    Range(Vec<(Position, Candidate)>),
 }
 
 impl Core {
@@ -89,12 +90,19 @@ impl Core {
     }
 
     fn read_prepared(&self, reads: &[Prepared<'_>]) -> Result<Vec<ReadAnswer>> {
-        let (located, segments) = {
+        let (located, view) = loop {
+            // What runs know about the values of hash indexes never changes. So it is read before the lock is
+            // taken for the rest; again if maintenance has replaced runs meanwhile.
+            let view = self.read().view();
+            let known = reads.iter().map(|read| known_values(&view.cold, read));
+            let known: Vec<Vec<Ops>> = known.collect::<Result<_>>()?;
             let state = self.read();
-            let located: Vec<Located> = reads.iter().map(|read| state.locate(read)).collect::<Result<_>>()?;
-            (located, Arc::clone(&state.segments))
+            if Arc::ptr_eq(&view.cold, &state.cold) {
+                let located = reads.iter().zip(known).map(|(read, known)| state.locate(read, known));
+                break (located.collect::<Result<Vec<_>>>()?, state.view());
+            }
         };
-        reads.iter().zip(located).map(|(read, located)| self.fetch(&segments, read, located)).collect()
+        reads.iter().zip(located).map(|(read, located)| self.fetch(&view, read, located)).collect()
     }
 
     fn prepare_rows<'a>(&self, table: &'static TableDef, keys: &'a [Vec<u8>]) -> Prepared<'a> {
@@ -116,46 +124,62 @@ impl Core {
     }
 
     /// Reads the rows from the disk.
-    fn fetch(&self, segments: &Segments, read: &Prepared<'_>, located: Located) -> Result<ReadAnswer> {
+    fn fetch(&self, view: &View, read: &Prepared<'_>, located: Located) -> Result<ReadAnswer> {
         match (read, located) {
-            (Prepared::Rows { table, keys, fingerprints }, Located::Rows(candidates)) => {
-                let mut rows = vec![None; keys.len()];
-                for (n, location) in candidates {
-                    let candidate = (fingerprints[n], location);
-                    let record = read_indexed(&self.identity, segments, table.id, candidate)?;
-                    if record.key() == keys[n] {
-                        rows[n] = Some(record.into_row(location));
-                    }
-                }
-                Ok(ReadAnswer::Rows(rows))
+            (Prepared::Rows { table, keys, fingerprints }, Located::Rows(latest)) => {
+                let fetch = |((key, &fingerprint), latest): ((&Vec<u8>, &u64), Ops)| {
+                    let mut is_wanted = |record: &StoredRecord| record.key() == key;
+                    let found = self.find(view, table, (fingerprint, latest), &mut is_wanted)?;
+                    Ok(found.map(|(location, record)| record.into_row(location)))
+                };
+                let rows = keys.iter().zip(fingerprints).zip(latest).map(fetch);
+                rows.collect::<Result<_>>().map(ReadAnswer::Rows)
             }
             (Prepared::Groups { table, index, values, .. }, Located::Groups(groups)) => {
                 let fetch = |(value, candidates): (&Vec<u8>, _)| {
-                    self.fetch_group(segments, (table, *index), value, candidates)
+                    self.fetch_group(view, (table, *index), value, candidates)
                 };
                 values.iter().zip(groups).map(fetch).collect::<Result<_>>().map(ReadAnswer::Groups)
             }
             (Prepared::Range(range), Located::Range(hits)) => {
-                let fetch = |hit: (Position, Vec<Candidate>)| self.fetch_hit(segments, range, &hit.0, &hit.1);
+                let fetch = |(wanted, candidate)| self.fetch_hit(view, range, &wanted, candidate);
                 hits.into_iter().map(fetch).collect::<Result<_>>().map(ReadAnswer::Range)
             }
             _ => unreachable!("places follow the reads"),
         }
     }
 
+    fn find(
+        &self,
+        view: &View,
+        table: &TableDef,
+        candidate: Candidate,
+        is_wanted: &mut dyn FnMut(&StoredRecord) -> bool,
+    ) -> Result<Option<(Location, StoredRecord)>> {
+        view.cold.find_record((&self.identity, &view.segments), table.id, candidate, is_wanted)
+    }
+
     fn fetch_group(
         &self,
-        segments: &Segments,
+        view: &View,
         (table, index): (&'static TableDef, u8),
         value: &[u8],
-        mut candidates: Vec<Candidate>,
+        candidates: Vec<Candidate>,
     ) -> Result<Vec<RawRecord>> {
         let (_, kind) = Self::slot(table, index);
         let mut entries = IndexEntries::new();
-        candidates.sort_unstable_by_key(|(_, location)| *location);
-        candidates.dedup();
-        let mut group = Vec::with_capacity(candidates.len());
-        for (location, record) in self.records(segments, table, &candidates)? {
+        let part = PartKey::primary(table.id);
+        let mut places = Vec::with_capacity(candidates.len());
+        for (key, latest) in candidates {
+            let locations = view.cold.values(part, key, latest)?;
+            places.extend(locations.into_iter().map(|location| (Location(location), key)));
+        }
+        // In disk order, to benefit from read-ahead.
+        places.sort_unstable();
+        places.dedup();
+        let mut group = Vec::with_capacity(places.len());
+        for (location, key) in places {
+            let record = read_indexed(&self.identity, &view.segments, table.id, (key, location))?;
             // Fingerprints may collide, so check the record.
             let holds = match kind {
                 IndexKind::Prefix { key_bytes } => {
@@ -178,24 +202,20 @@ impl Core {
 
     fn fetch_hit(
         &self,
-        segments: &Segments,
+        view: &View,
         range: &RangeRead<'_>,
         wanted: &Position,
-        candidates: &[Candidate],
+        candidate: Candidate,
     ) -> Result<RawRecord> {
         let (table, index) = (range.table, range.index);
         let (_, kind) = Self::slot(table, index);
-        let mut hit = None;
-        for (location, record) in self.records(segments, table, candidates)? {
-            // Keys may share a fingerprint; the end of the position distinguishes them.
-            let is_wanted = match kind {
-                IndexKind::Serial => wanted.ends_with(&record.serial.to_be_bytes()),
-                _ => wanted.ends_with(record.key()),
-            };
-            if is_wanted {
-                hit = Some(record.into_record(location));
-            }
-        }
+        // Keys may share a fingerprint; the end of the position distinguishes them.
+        let mut is_wanted = |record: &StoredRecord| match kind {
+            IndexKind::Serial => wanted.ends_with(&record.serial.to_be_bytes()),
+            _ => wanted.ends_with(record.key()),
+        };
+        let found = self.find(view, table, candidate, &mut is_wanted)?;
+        let hit = found.map(|(location, record)| record.into_record(location));
         hit.ok_or_else(|| {
             let what = format!(
                 "index {} of {} has an entry without a row; remove this file to rebuild the indexes",
@@ -205,40 +225,32 @@ impl Core {
             StoreError::Corrupt { file: self.dir.join(format::CHECKPOINT_NAME), offset: 0, what }
         })
     }
+}
 
-    fn records(
-        &self,
-        segments: &Segments,
-        table: &TableDef,
-        candidates: &[Candidate],
-    ) -> Result<Vec<(Location, StoredRecord)>> {
-        let read = |candidate: &Candidate| {
-            Ok((candidate.1, read_indexed(&self.identity, segments, table.id, *candidate)?))
-        };
-        candidates.iter().map(read).collect()
-    }
+/// What runs know about the values of a read of a hash index.
+fn known_values(cold: &Cold, read: &Prepared<'_>) -> Result<Vec<Ops>> {
+    let Prepared::Groups { table, index, fingerprints, .. } = read else { return Ok(Vec::new()) };
+    let part = PartKey::secondary(table.id, Core::slot(table, *index).0);
+    fingerprints.iter().map(|&value| cold.ops(part, value)).collect()
 }
 
 impl EngineState {
-    fn locate(&self, read: &Prepared<'_>) -> Result<Located> {
+    /// Collects what the latest changes know, given what is known about values of hash indexes apart from them.
+    fn locate(&self, read: &Prepared<'_>, known: Vec<Ops>) -> Result<Located> {
         match read {
             Prepared::Rows { table, fingerprints, .. } => {
-                let primary = &self.table(table)?.primary;
-                let mut found = Vec::with_capacity(fingerprints.len());
-                for (n, &fingerprint) in fingerprints.iter().enumerate() {
-                    found.extend(primary.find(fingerprint).map(|location| (n, location)));
-                }
-                Ok(Located::Rows(found))
+                let id = self.table(table)?.id;
+                let latest = fingerprints.iter().map(|&fingerprint| self.latest(id, fingerprint));
+                Ok(Located::Rows(latest.collect()))
             }
             Prepared::Groups { table, index, fingerprints, .. } => {
-                let indexes = self.table(table)?;
+                let id = self.table(table)?.id;
                 let (slot, _) = Core::slot(table, *index);
-                let Secondary::Hash(hash) = &indexes.secondary[slot] else {
-                    unreachable!("slots follow the definition")
+                let candidates = |(&value, known)| {
+                    let keys = self.keys_of(id, slot, value, known).into_iter();
+                    keys.map(|key| (key, self.latest(id, key))).collect()
                 };
-                let candidates =
-                    |&value| hash.find(value).into_iter().flat_map(|key| indexes.candidates(key)).collect();
-                Ok(Located::Groups(fingerprints.iter().map(candidates).collect()))
+                Ok(Located::Groups(fingerprints.iter().zip(known).map(candidates).collect()))
             }
             Prepared::Range(range) => {
                 let indexes = self.table(range.table)?;
@@ -249,9 +261,9 @@ impl EngineState {
                 if is_empty_range(range.from, range.to) {
                     return Ok(Located::Range(Vec::new()));
                 }
-                let entries = ordered.range::<[u8], _>((range.from, range.to));
+                let entries = ordered.all().range::<[u8], _>((range.from, range.to));
                 let hit = |(position, &key): (&Position, &u64)| {
-                    (position.clone(), indexes.candidates(key).collect())
+                    (position.clone(), (key, self.latest(indexes.id, key)))
                 };
                 Ok(Located::Range(if range.descending {
                     entries.rev().take(range.limit).map(hit).collect()

@@ -12,6 +12,7 @@ use super::format::{
     SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_LIMIT, encode_segment_header, segment_name,
 };
 use super::index::Location;
+use super::runs::{PartKey, RunWork};
 use super::{Core, Identity, Options, Segment, fingerprint, lock, tail};
 use crate::{Result, StoreError};
 
@@ -29,8 +30,15 @@ pub(crate) struct Maintenance {
     pub manifest: Manifest,
     /// Segments emptied by compaction, removed once a checkpoint no longer needs them.
     pub retired: Vec<Arc<Segment>>,
-    /// For checkpoints.
-    pub buffers: super::checkpoint::Buffers,
+    /// Runs that are merged or to be removed.
+    pub runs: RunWork,
+}
+
+impl Maintenance {
+    /// Whether there are files that only the last checkpoint refers to.
+    pub fn has_garbage(&self) -> bool {
+        !(self.retired.is_empty() && self.runs.obsolete.is_empty())
+    }
 }
 
 /// A new segment is synced whenever this much of it has been written, so that no commit waits for all of it.
@@ -53,6 +61,8 @@ struct Moving {
     at: usize,
     /// Whether it is a live row; otherwise it is a tombstone.
     live: bool,
+    /// What the latest changes of the index said about the row when it was found to be needed.
+    latest: Option<bool>,
 }
 
 impl Core {
@@ -92,7 +102,7 @@ impl Core {
         created
     }
 
-    fn prepare_next(&self) -> Result<()> {
+    pub fn prepare_next(&self) -> Result<()> {
         let mut next = lock(&self.next);
         if next.ready.is_none() {
             next.ready = Some(self.create_unless_full(&mut next, 0)?);
@@ -124,11 +134,12 @@ impl Core {
         })
     }
 
-    /// One round of maintenance: prepares the next segment, compacts, and writes a checkpoint when one is
-    /// due. A round is bounded and always reaches the checkpoint, however much there is to compact.
+    /// One round of maintenance: prepares the next segment, compacts, merges runs, and writes a checkpoint when
+    /// one is due. A round is bounded and always reaches the checkpoint, however much there is to do.
     pub fn maintain(&self) -> Result<()> {
         let prepared = self.prepare_next();
         let compacted = self.compact_round();
+        let merged = self.merge_round();
         let due = {
             let maintenance = lock(&self.maintenance);
             let bytes = |segment: &Arc<Segment>| segment.used.load(Ordering::Relaxed);
@@ -137,12 +148,14 @@ impl Core {
             let since = self.counters.since_checkpoint.load(Ordering::Relaxed);
             since >= self.options.checkpoint_bytes
                 || retired > 0 && (retired * 4 >= kept || prepared.is_err())
+                || !maintenance.runs.obsolete.is_empty()
+                || self.is_over_budget()
         };
         if due {
             self.checkpoint()?;
         }
         self.mark_tail();
-        prepared.and(compacted)
+        prepared.and(compacted).and(merged)
     }
 
     /// Compacts mostly dead segments among those that were full when the round started, until it has copied
@@ -225,8 +238,9 @@ impl Core {
                     location: Location::new(victim.number, place, bytes),
                     at: buffer.len(),
                     live: record.row.is_some(),
+                    latest: None,
                 };
-                if self.is_needed(victim, &step, record.birth) {
+                if let Some(latest) = self.is_needed(victim, &step, record.birth)? {
                     if !buffer.is_empty() && buffer.len() + bytes > self.options.compaction_step_bytes {
                         copied += self.move_records(victim, &buffer, &moving)?;
                         buffer.clear();
@@ -236,7 +250,7 @@ impl Core {
                             return Ok(None);
                         }
                     }
-                    moving.push(Moving { at: buffer.len(), ..step });
+                    moving.push(Moving { at: buffer.len(), latest, ..step });
                     buffer.extend_from_slice(&payload[at..at + bytes]);
                 }
                 at += bytes;
@@ -247,15 +261,21 @@ impl Core {
         Ok(Some(copied))
     }
 
-    fn is_needed(&self, victim: &Segment, step: &Moving, birth: u32) -> bool {
-        let state = self.read();
-        if step.live {
-            return state
-                .tables
-                .get(&step.table)
-                .is_some_and(|t| t.primary.contains(step.fingerprint, step.location));
+    /// Whether a record is still needed, and then what the latest changes say about it. May read an index
+    /// block.
+    fn is_needed(&self, victim: &Segment, step: &Moving, birth: u32) -> Result<Option<Option<bool>>> {
+        if !step.live {
+            let is_needed =
+                self.read().segments.range(birth.min(victim.number)..victim.number).next().is_some();
+            return Ok(is_needed.then_some(None));
         }
-        state.segments.range(birth.min(victim.number)..victim.number).next().is_some()
+        let (latest, cold) = {
+            let state = self.read();
+            (state.latest_op(step.table, step.fingerprint, step.location), Arc::clone(&state.cold))
+        };
+        let pair = (step.fingerprint, step.location.0);
+        let is_live = cold.contains(PartKey::primary(step.table), pair, latest)?;
+        Ok(is_live.then_some(latest))
     }
 
     /// The verified frame at an offset; `None` at the end.
@@ -318,10 +338,7 @@ impl Core {
             let location = Location::new(active.number, start + at as u64, bytes);
             if step.live {
                 let index = state.tables.get_mut(&step.table).expect("a live record's table is known");
-                assert!(
-                    index.primary.replace(step.fingerprint, step.location, location),
-                    "it was live, and is claimed"
-                );
+                index.primary.replace(step.fingerprint, step.location, location);
                 victim.live.fetch_sub(bytes as u64, Ordering::Relaxed);
                 active.live.fetch_add(bytes as u64, Ordering::Relaxed);
             } else {
@@ -331,12 +348,11 @@ impl Core {
         Ok(frame_bytes)
     }
 
+    /// Whether a record that was needed still is. Changes are frozen only under the lock of maintenance, which
+    /// compaction holds: so a row that was removed since then is in the latest changes, and nothing is read
+    /// while commits wait.
     fn is_still_needed(&self, step: &Moving) -> bool {
-        let state = self.read();
-        let is_live = || {
-            state.tables.get(&step.table).is_some_and(|t| t.primary.contains(step.fingerprint, step.location))
-        };
-        !step.live || is_live()
+        !step.live || self.read().latest_op(step.table, step.fingerprint, step.location) == step.latest
     }
 }
 

@@ -9,8 +9,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::disk::replace_file;
@@ -79,20 +79,13 @@ impl Core {
     }
 
     fn migrate_table(&self, table: &'static TableDef) -> Result<()> {
-        let (segments, mut locations) = {
-            let state = self.read();
-            let primary = &state.table(table)?.primary;
-            let locations: Vec<Location> = primary.entries().map(|(_, location)| location).collect();
-            (Arc::clone(&state.segments), locations)
-        };
-        // In disk order, to benefit from read-ahead.
-        locations.sort_unstable();
+        let frozen = self.freeze(&[table])?;
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         let (mut rows, mut frames) = (0_u64, 0_u64);
-        for location in locations {
-            let record = read_record_of(&segments, table, location)?;
+        frozen.locations(table, &mut |location| {
+            let record = read_record_of(&frozen.segments, table, location)?;
             if record.layout == table.layout() {
-                continue;
+                return Ok(ControlFlow::Continue(()));
             }
             let row = current(table, record.layout, record.key(), record.row())?.into_owned();
             let bytes = record_bytes(record.key().len(), row.len());
@@ -101,6 +94,9 @@ impl Core {
                 batch.clear();
                 batch_bytes = 0;
                 frames += 1;
+                if self.is_over_budget() {
+                    self.checkpoint()?;
+                }
                 if frames.is_multiple_of(LOG_EVERY) {
                     tracing::info!(table = table.name, rows, "migrating rows");
                 }
@@ -108,7 +104,8 @@ impl Core {
             batch_bytes += bytes;
             batch.push((location, record, row));
             rows += 1;
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         self.rewrite(table, &batch)?;
         if rows > 0 {
             tracing::info!(table = table.name, rows, layout = table.layout(), "rows migrated");
@@ -146,7 +143,7 @@ impl Core {
             state.segments[&old.segment()].live.fetch_sub(dead, Ordering::Relaxed);
             let key = fingerprint(&self.identity, record.key());
             let index = state.tables.get_mut(&table.id).expect("its rows were just read");
-            assert!(index.primary.replace(key, *old, location), "nothing else uses the store");
+            index.primary.replace(key, *old, location);
             writer.active.live.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         Ok(())

@@ -1,8 +1,9 @@
-//! The embedded backend: an append-only journal on disk, compact indexes in memory.
+//! The embedded backend: an append-only journal on disk, and compact indexes.
 //!
 //! A commit is one checksummed frame, one write and one `fdatasync`; the segments of the journal are filled
 //! with zeros in advance, so that the sync has no metadata to flush. Rows stay in the journal and are read
-//! from there (mostly from the page cache); memory holds some 20 to 40 bytes per key and index entry.
+//! from there (mostly from the page cache). Memory holds the latest changes of the indexes; older entries are
+//! in immutable files (`runs`), of which memory has filters of some ten bits an entry.
 //!
 //! * A torn tail (an interrupted write with nothing genuine after it, and not before the end of a checkpoint
 //!   or tail mark) was never acknowledged and is dropped. Any other damage, even in the last frame, prevents
@@ -27,6 +28,7 @@ mod lookup;
 mod maintain;
 mod migrate;
 mod recover;
+mod runs;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
 mod tail;
@@ -60,6 +62,7 @@ use group::Group;
 use index::{Location, Position, Secondary, SecondaryEntry, TableIndex};
 use lookup::RangeRead;
 use maintain::{Maintainer, Maintenance};
+use runs::Cold;
 use writer::Writer;
 
 /// How many bytes [`Backend::check_writable`] writes: a block of the file system.
@@ -85,6 +88,11 @@ pub struct Options {
     pub migration_batch_bytes: usize,
     /// A checkpoint is written after this many bytes of journal.
     pub checkpoint_bytes: u64,
+    /// The memory for index entries, in bytes. Older entries are on disk only, and memory has filters for them.
+    /// The positions of ordered indexes are in memory in any case.
+    pub index_hot_bytes: u64,
+    /// How many locations of rows a reader of a whole table holds at once.
+    pub scan_rows_at_once: usize,
     /// How long commits that need a new segment are refused without another attempt after the disk was found
     /// to be full.
     pub full_pause: Duration,
@@ -108,6 +116,8 @@ impl Default for Options {
             compaction_step_bytes: 256 << 10,
             migration_batch_bytes: 1 << 20,
             checkpoint_bytes: 256 << 20,
+            index_hot_bytes: 1 << 30,
+            scan_rows_at_once: 2 << 20,
             full_pause: Duration::from_millis(500),
             background: true,
             on_fatal: Arc::new(abort),
@@ -156,8 +166,11 @@ pub(crate) type Segments = BTreeMap<u32, Arc<Segment>>;
 
 /// The state that readers see. It changes only after a commit is durable.
 pub(crate) struct EngineState {
+    /// The latest changes of the indexes.
     pub tables: HashMap<u16, TableIndex>,
     pub segments: Arc<Segments>,
+    /// The indexes before the latest changes.
+    pub cold: Arc<Cold>,
 }
 
 pub(crate) struct Counters {
@@ -303,30 +316,6 @@ pub(crate) fn read_indexed(
     Ok(record)
 }
 
-/// The true length of the record at a location, in bytes. Reads the record's header if the location does not
-/// contain it.
-pub(crate) fn read_record_bytes(segments: &Segments, location: Location) -> Result<u64> {
-    let Some(segment) = segments.get(&location.segment()) else {
-        let file = PathBuf::from(format::segment_name(location.segment()));
-        let what = "the segment is missing, though rows are in it".into();
-        return Err(StoreError::Corrupt { file, offset: location.offset(), what });
-    };
-    if !location.is_long() {
-        return Ok(location.bytes_min());
-    }
-    let mut header = [0; RECORD_HEADER_BYTES];
-    let n = disk::read_full_at(&*segment.file, &mut header, location.offset())
-        .map_err(|source| disk::io_error("read", &segment.path, source))?;
-    let bytes = RecordView::size_at(&header[..n]).unwrap_or(0) as u64;
-    let used = segment.used.load(Ordering::Relaxed);
-    if bytes < location.bytes_min() || location.offset() + bytes > used {
-        return Err(
-            segment.corrupt(location.offset(), "a long record has another length than its index says")
-        );
-    }
-    Ok(bytes)
-}
-
 /// The fingerprint under which a key or an index value is found.
 pub(crate) fn fingerprint(identity: &Identity, bytes: &[u8]) -> u64 {
     identity.hash(&[bytes])
@@ -404,74 +393,12 @@ impl Core {
         let slot = table.indexes.iter().position(|def| def.id == index).expect("index_def found it");
         (slot, kind)
     }
-
-    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
-        let state = self.read();
-        let located = |table: &&'static TableDef| {
-            let mut frozen = FrozenTable { id: table.id, locations: Vec::new(), fingerprints: 0 };
-            let primary = &state.table(table)?.primary;
-            frozen.locations.reserve_exact(primary.len());
-            for (fingerprint, location) in primary.entries() {
-                frozen.locations.push(location);
-                frozen.fingerprints = frozen.fingerprints.wrapping_add(fingerprint);
-            }
-            Ok(frozen)
-        };
-        let mut tables: Vec<FrozenTable> = tables.iter().map(located).collect::<Result<_>>()?;
-        let segments = Arc::clone(&state.segments);
-        drop(state);
-        for table in &mut tables {
-            // In disk order, to benefit from read-ahead.
-            table.locations.sort_unstable();
-        }
-        Ok(Frozen { dir: self.dir.clone(), identity: self.identity, tables, segments })
-    }
 }
 
-/// A snapshot of the locations of a table's rows.
-struct FrozenTable {
-    id: u16,
-    locations: Vec<Location>,
-    /// The sum of the keys' fingerprints. A reader of all rows uses it to notice a record that differs from
-    /// the index.
-    fingerprints: u64,
-}
-
-/// A snapshot of the locations of some tables' rows.
-struct Frozen {
-    dir: PathBuf,
-    identity: Identity,
-    tables: Vec<FrozenTable>,
-    segments: Arc<Segments>,
-}
-
-impl FrozenRows for Frozen {
-    fn scan(
-        &self,
-        table: &'static TableDef,
-        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let frozen = self.tables.iter().find(|frozen| frozen.id == table.id);
-        let frozen =
-            frozen.ok_or_else(|| StoreError::Backend(format!("table {} was not frozen", table.name)))?;
-        let mut fingerprints = 0_u64;
-        for location in &frozen.locations {
-            let record = read_record_of(&self.segments, table, *location)?;
-            fingerprints = fingerprints.wrapping_add(fingerprint(&self.identity, record.key()));
-            if visit(record.into_record(*location)).is_break() {
-                return Ok(());
-            }
-        }
-        if fingerprints != frozen.fingerprints {
-            let what = format!(
-                "the journal has other rows of table {} than the index names: something was written to the wrong place; \
-                 restore a backup",
-                table.name
-            );
-            return Err(StoreError::Corrupt { file: self.dir.clone(), offset: 0, what });
-        }
-        Ok(())
-    }
+/// What a reader needs once it has released the state's lock: all of it is immutable.
+pub(crate) struct View {
+    pub segments: Arc<Segments>,
+    pub cold: Arc<Cold>,
 }
 
 /// Reads the live record at a location, which must be one of this table.
@@ -485,6 +412,16 @@ fn read_record_of(segments: &Segments, table: &TableDef, location: Location) -> 
 }
 
 impl EngineState {
+    pub fn view(&self) -> View {
+        View { segments: Arc::clone(&self.segments), cold: Arc::clone(&self.cold) }
+    }
+
+    /// The memory of the indexes.
+    fn index_bytes(&self) -> usize {
+        let latest: usize = self.tables.values().map(TableIndex::bytes).sum();
+        latest + self.cold.resident_bytes() + self.cold.filter_bytes()
+    }
+
     /// One of the store's tables.
     pub fn table(&self, table: &TableDef) -> Result<&TableIndex> {
         let index = self.tables.get(&table.id).filter(|index| index.def.is_some());
@@ -513,7 +450,8 @@ impl EmbeddedStore {
         Ok(Self { core, maintainer: Mutex::new(maintainer) })
     }
 
-    /// Does the background thread's work: prepares the next segment, compacts, writes a checkpoint.
+    /// Does the background thread's work: prepares the next segment, compacts, merges runs of the indexes, writes
+    /// a checkpoint.
     ///
     /// # Errors
     /// If the disk fails or is full. Nothing is lost, and a later call continues.
@@ -652,7 +590,7 @@ impl Backend for EmbeddedStore {
         let Secondary::Ordered(ordered) = &state.table(table)?.secondary[slot] else {
             unreachable!("slots follow the definition")
         };
-        for (position, _) in ordered.range::<[u8], _>((from, to)) {
+        for (position, _) in ordered.all().range::<[u8], _>((from, to)) {
             if visit(position).is_break() {
                 break;
             }
@@ -673,7 +611,8 @@ impl Backend for EmbeddedStore {
     }
 
     fn count(&self, table: &'static TableDef) -> Result<u64> {
-        Ok(self.core.read().table(table)?.primary.len() as u64)
+        let state = self.core.read();
+        Ok(state.rows(state.table(table)?.id))
     }
 
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
@@ -706,7 +645,7 @@ impl Backend for EmbeddedStore {
             state.segments.values().map(|segment| value(segment).load(Ordering::Relaxed)).sum()
         };
         StoreStats {
-            rows: state.tables.values().map(|table| table.primary.len() as u64).sum(),
+            rows: state.tables.keys().map(|&id| state.rows(id)).sum(),
             commits_total: counters.commits.load(Ordering::Relaxed),
             changes_total: counters.changes.load(Ordering::Relaxed),
             frames_total: counters.frames.load(Ordering::Relaxed),
@@ -716,7 +655,8 @@ impl Backend for EmbeddedStore {
             disk_bytes: sum(|segment| &segment.used),
             live_bytes: sum(|segment| &segment.live),
             segments: state.segments.len() as u64,
-            index_bytes: state.tables.values().map(|table| table.bytes() as u64).sum(),
+            index_bytes: state.index_bytes() as u64,
+            index_file_bytes: state.cold.file_bytes(),
             compacted_total: counters.compacted.load(Ordering::Relaxed),
             checkpoints_total: counters.checkpoints.load(Ordering::Relaxed),
             disk_free_bytes: self.core.options.disk.free_bytes(&self.core.dir),

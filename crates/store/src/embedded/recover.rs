@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-use super::checkpoint::{self, Position};
+use super::checkpoint::{self, Head, Position, SegmentHead};
 use super::claims::Claims;
 use super::disk::{Disk, io_error, read_file, replace_file, write_all_at};
 use super::format::{
@@ -14,14 +14,14 @@ use super::format::{
     record_bytes, segment_name, segment_number,
 };
 use super::group::Group;
-use super::index::{Location, TableIndex};
+use super::index::{Location, Ops, Secondary, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::migrate;
+use super::runs::{Cold, FrozenChanges, Kind, PositionReader, Run, RunRef, RunWork, run_number, write_run};
 use super::tail::{self, Fault, TailMarks};
 use super::writer::Writer;
 use super::{
-    Core, Counters, EngineState, Options, Segment, Segments, fingerprint, read_indexed, read_record_bytes,
-    secondary_entries,
+    Core, Counters, EngineState, Options, Segment, Segments, StoredRecord, fingerprint, secondary_entries,
 };
 use crate::{IndexEntries, Result, StoreError, TableDef};
 
@@ -56,16 +56,21 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
     }
 
-    let loaded = checkpoint::load(&*disk, dir, &identity, schema, tables).unwrap_or_else(|error| {
+    let with_tables = |loaded: checkpoint::Checkpoint| Ok((index_tables(tables, &loaded.runs)?, loaded));
+    let loaded = checkpoint::load(&*disk, dir, &identity, schema);
+    let loaded = loaded.and_then(|loaded| loaded.map(with_tables).transpose()).unwrap_or_else(|error| {
         tracing::warn!(store = %dir.display(), reason = %error, "the checkpoint is not usable; the whole journal is read instead");
         None
     });
-    let mut replay = Replay::new(identity, tables, &segments);
+    let known = loaded.as_ref().map_or(&[][..], |(_, loaded)| &loaded.runs);
+    let runs = RunWork { next: remove_unknown_runs(&*disk, dir, known)?, ..RunWork::default() };
+    let mut replay = Replay::new(dir, &options, identity, tables, (&segments, runs));
     let mut position: Option<Position> = None;
     let mut sequence_end = 1;
-    if let Some(loaded) = loaded {
+    if let Some((tables, loaded)) = loaded {
         sequence_end = loaded.sequence_end;
-        position = Some(replay.start_from(loaded, dir)?);
+        replay.tables = tables;
+        position = Some(replay.start_from(loaded)?);
     }
     let last = replay.run(position)?;
     if replay.sequence < sequence_end {
@@ -81,9 +86,8 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         let segment = &segments[&last];
         return Err(segment.corrupt(segment.used.load(Ordering::Relaxed), mark.complaint(replay.sequence)));
     }
-    let Replay { tables, sequence, serial_next, last_frame, torn, .. } = replay;
+    let Replay { tables, cold, runs, sequence, serial_next, last_frame, torn, .. } = replay;
     let torn = torn.map(|(number, offset, what)| (Arc::clone(&segments[&number]), offset, what));
-    count_live(&tables, &segments)?;
     let first = position.map_or(0, |position| position.segment);
     let ended = last_frame.as_ref().map_or(first, |(number, ..)| *number);
     save_replayed(&segments, first, last_frame)?;
@@ -113,15 +117,11 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         dir: dir.to_owned(),
         identity,
         schema,
-        maintenance: Mutex::new(Maintenance {
-            manifest,
-            retired: Vec::new(),
-            buffers: checkpoint::Buffers::new(),
-        }),
+        maintenance: Mutex::new(Maintenance { manifest, retired: Vec::new(), runs }),
         marks: Mutex::new(marks),
         writer: Mutex::new(Writer::new(active, offset, sequence, serial_next)),
         next: Mutex::new(NextSegment { number: number + 1, ready, full_since: None }),
-        state: RwLock::new(EngineState { tables, segments: Arc::new(segments) }),
+        state: RwLock::new(EngineState { tables, segments: Arc::new(segments), cold: Arc::new(cold) }),
         counters: Counters::default(),
         wake: Wake::default(),
         claims: Claims::default(),
@@ -335,11 +335,55 @@ pub(crate) fn scan_records(
     })
 }
 
+/// Removes the files of runs that no checkpoint names. Returns the number of the next run.
+fn remove_unknown_runs(disk: &dyn Disk, dir: &Path, known: &[Arc<Run>]) -> Result<u32> {
+    let mut last = 0;
+    for name in disk.list(dir).map_err(|source| io_error("list", dir, source))? {
+        let Some(number) = run_number(&name) else { continue };
+        last = last.max(number);
+        if known.iter().all(|run| run.name.number != number) {
+            let path = dir.join(&name);
+            disk.remove(&path).map_err(|source| io_error("remove", &path, source))?;
+        }
+    }
+    Ok(last + 1)
+}
+
+/// The tables of some runs, with their ordered indexes, which are in memory.
+fn index_tables(tables: &[&'static TableDef], runs: &[Arc<Run>]) -> Result<HashMap<u16, TableIndex>> {
+    let mut tables: HashMap<u16, TableIndex> =
+        tables.iter().map(|def| (def.id, TableIndex::new(def.id, Some(def)))).collect();
+    for (run, key) in runs.iter().flat_map(|run| run.keys().map(move |key| (run, key))) {
+        // This program may not know the table.
+        let table = tables.entry(key.table).or_insert_with(|| TableIndex::new(key.table, None));
+        let slot = usize::from(key.slot).checked_sub(1);
+        let index = slot.map(|slot| table.secondary.get_mut(slot));
+        match (run.kind(key), index) {
+            (Some(Kind::Pairs), None | Some(Some(Secondary::Hash(_)))) => {}
+            (Some(Kind::Positions), Some(Some(Secondary::Ordered(index)))) => {
+                let mut reader = PositionReader::new(run, key);
+                while let Some((position, op)) = reader.next()? {
+                    index.load(&position, op);
+                }
+            }
+            _ => {
+                let what = "it has entries of an index that does not exist".into();
+                return Err(StoreError::Corrupt { file: run.path().to_owned(), offset: 0, what });
+            }
+        }
+    }
+    Ok(tables)
+}
+
 /// The state to which the journal is applied.
 struct Replay<'a> {
+    dir: &'a Path,
+    options: &'a Options,
     identity: Identity,
     segments: &'a Segments,
     tables: HashMap<u16, TableIndex>,
+    cold: Cold,
+    runs: RunWork,
     /// The sequence number of the next frame.
     sequence: u64,
     serial_next: u64,
@@ -351,12 +395,22 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    fn new(identity: Identity, tables: &[&'static TableDef], segments: &'a Segments) -> Self {
-        let tables = tables.iter().map(|def| (def.id, TableIndex::new(Some(def)))).collect();
+    fn new(
+        dir: &'a Path,
+        options: &'a Options,
+        identity: Identity,
+        tables: &[&'static TableDef],
+        (segments, runs): (&'a Segments, RunWork),
+    ) -> Self {
+        let tables = tables.iter().map(|def| (def.id, TableIndex::new(def.id, Some(def)))).collect();
         Self {
+            dir,
+            options,
             identity,
             segments,
             tables,
+            cold: Cold::default(),
+            runs,
             sequence: 1,
             serial_next: 1,
             last_frame: None,
@@ -366,13 +420,13 @@ impl<'a> Replay<'a> {
     }
 
     /// Loads a checkpoint and returns where replay starts.
-    fn start_from(&mut self, loaded: checkpoint::Checkpoint, dir: &Path) -> Result<Position> {
-        let position = loaded.position;
+    fn start_from(&mut self, loaded: checkpoint::Checkpoint) -> Result<Position> {
+        let Head { position, segments } = loaded.head;
         let known = self.segments.get(&position.segment);
         let long_enough =
             known.is_some_and(|segment| segment.capacity.load(Ordering::Relaxed) >= position.offset);
         if !long_enough {
-            let file = dir.join(segment_name(position.segment));
+            let file = self.dir.join(segment_name(position.segment));
             let what = "the journal ends here, but a checkpoint has more".into();
             return Err(StoreError::Corrupt { file, offset: position.offset, what });
         }
@@ -380,24 +434,62 @@ impl<'a> Replay<'a> {
         let is_possible = position.offset >= SEGMENT_HEADER_BYTES
             && position.offset.is_multiple_of(8)
             && number_max <= NUMBER_LIMIT
-            && loaded.segments.values().all(|&(used, tombstones)| {
-                (SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_LIMIT).contains(&used) && tombstones <= used
+            && segments.iter().all(|segment| {
+                (SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_LIMIT).contains(&segment.used)
+                    && segment.tombstones <= segment.used
+                    && segment.live <= segment.used
             });
         if !is_possible {
             let what = "its content is impossible; remove it to rebuild the indexes".into();
-            return Err(StoreError::Corrupt { file: dir.join(CHECKPOINT_NAME), offset: 0, what });
+            return Err(StoreError::Corrupt { file: self.dir.join(CHECKPOINT_NAME), offset: 0, what });
+        }
+        let heads: BTreeMap<u32, SegmentHead> =
+            segments.into_iter().map(|head| (head.number, head)).collect();
+        for head in heads.values().filter(|head| head.live > 0) {
+            if !self.segments.contains_key(&head.number) {
+                let file = self.dir.join(segment_name(head.number));
+                let what = "the segment is missing, though rows are in it".into();
+                return Err(StoreError::Corrupt { file, offset: 0, what });
+            }
         }
         for (number, segment) in self.segments.range(..=position.segment) {
-            // A segment that is not in the checkpoint was about to be removed: all of it is dead.
-            let unknown = (segment.capacity.load(Ordering::Relaxed), 0);
-            let (used, tombstones) = loaded.segments.get(number).copied().unwrap_or(unknown);
-            segment.used.store(used, Ordering::Relaxed);
-            segment.tombstones.store(tombstones, Ordering::Relaxed);
+            match heads.get(number) {
+                Some(head) => {
+                    segment.used.store(head.used, Ordering::Relaxed);
+                    segment.tombstones.store(head.tombstones, Ordering::Relaxed);
+                    segment.live.store(head.live, Ordering::Relaxed);
+                }
+                // A segment that is not in the checkpoint was about to be removed: all of it is dead.
+                None => segment.used.store(segment.capacity.load(Ordering::Relaxed), Ordering::Relaxed),
+            }
         }
-        self.tables = loaded.tables;
+        self.cold.runs = loaded.runs.into_iter().map(|run| RunRef { run, resident: None }).collect();
         self.sequence = position.sequence;
         self.serial_next = position.serial_next;
         Ok(position)
+    }
+
+    /// Writes the changes to a run if they need too much memory.
+    fn spill(&mut self) -> Result<()> {
+        let bytes: usize = self.tables.values().map(TableIndex::changed_bytes).sum();
+        if bytes as u64 <= self.options.index_hot_bytes {
+            return Ok(());
+        }
+        self.cold.frozen.push(Arc::new(FrozenChanges::take(&mut self.tables)));
+        while let Some(changes) = self.cold.frozen.first() {
+            let writer = self.runs.create(self.options, self.dir, &self.identity);
+            match writer.and_then(|writer| write_run(self.options, writer, changes, &mut || ())) {
+                Ok(run) => {
+                    let run = run.map(|run| RunRef { run: Arc::new(run), resident: None });
+                    self.cold.runs.extend(run);
+                    self.cold.frozen.remove(0);
+                }
+                // The store opens on a full disk, too. Then it needs the memory.
+                Err(StoreError::Full(_)) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Applies the journal from a position, or all of it. Returns the last segment with a frame.
@@ -454,6 +546,7 @@ impl<'a> Replay<'a> {
                 }
             };
             segment.used.store(used, Ordering::Relaxed);
+            self.spill()?;
             if let Some(offset) = last_offset {
                 let at = |offset| usize::try_from(offset).expect("it is in memory");
                 self.last_frame = Some((number, offset, bytes[at(offset)..at(used)].to_vec()));
@@ -472,21 +565,31 @@ impl<'a> Replay<'a> {
     ) -> Result<()> {
         let base = offset + FRAME_HEADER_BYTES as u64;
         let records = scan_records(header, payload, &mut |at, bytes, record| {
-            self.apply(segment, Location::new(segment.number, base + at as u64, bytes), &record)
+            self.apply(segment, Location::new(segment.number, base + at as u64, bytes), bytes, &record)
         })?;
         records.map_err(|what| segment.corrupt(offset, what))
     }
 
-    /// Applies one record. The row may be in the state before it or, after a checkpoint, in a later state.
-    fn apply(&mut self, segment: &Segment, location: Location, record: &RecordView) -> Result<()> {
+    /// Applies one record.
+    fn apply(
+        &mut self,
+        segment: &Segment,
+        location: Location,
+        bytes: usize,
+        record: &RecordView,
+    ) -> Result<()> {
         let fingerprint = fingerprint(&self.identity, record.key);
-        let index = self.tables.entry(record.table).or_insert_with(|| TableIndex::new(None));
-        let mut old = None;
-        for candidate in index.primary.find(fingerprint).collect::<Vec<_>>() {
-            let place = (fingerprint, candidate);
-            let stored = read_indexed(&self.identity, self.segments, record.table, place)?;
-            if stored.key() == record.key {
-                old = Some((candidate, stored));
+        let index = self.tables.entry(record.table).or_insert_with(|| TableIndex::new(record.table, None));
+        let mut latest = Ops::new();
+        index.primary.0.ops(fingerprint, &mut latest);
+        let rows = (&self.identity, self.segments);
+        let mut is_wanted = |stored: &StoredRecord| stored.key() == record.key;
+        let old = self.cold.find_record(rows, record.table, (fingerprint, latest), &mut is_wanted)?;
+        if record.row.is_none() {
+            segment.tombstones.fetch_add(bytes as u64, Ordering::Relaxed);
+            // The tombstone does not apply to a later row under the same key.
+            if old.as_ref().is_none_or(|(_, stored)| stored.serial > record.serial) {
+                return Ok(());
             }
         }
         let (mut gone, mut come) = (Vec::new(), Vec::new());
@@ -502,25 +605,21 @@ impl<'a> Replay<'a> {
                 secondary_entries(&self.identity, def, parts, true, &mut self.scratch, &mut come)?;
             }
         }
-        match (old, record.row) {
-            (Some((old, _)), Some(_)) => {
-                assert!(index.primary.replace(fingerprint, old, location), "the entry was just found");
-            }
-            (None, Some(_)) => index.primary.insert(fingerprint, location),
-            (old, None) => {
-                let bytes = record_bytes(record.key.len(), 0) as u64;
-                segment.tombstones.fetch_add(bytes, Ordering::Relaxed);
-                match old {
-                    // The tombstone does not apply to a later row under the same key.
-                    Some((_, stored)) if stored.serial > record.serial => return Ok(()),
-                    Some((old, _)) => {
-                        assert!(index.primary.remove(fingerprint, old), "the entry was just found");
-                    }
-                    None => {}
-                }
-            }
+        if let Some((old, stored)) = &old {
+            let dead = record_bytes(stored.key().len(), stored.row().len()) as u64;
+            let live = self.segments.get(&old.segment()).map(|segment| &segment.live);
+            let live = live.filter(|live| live.load(Ordering::Relaxed) >= dead);
+            let live =
+                live.ok_or_else(|| segment.corrupt(location.offset(), "more bytes die than were live"))?;
+            live.fetch_sub(dead, Ordering::Relaxed);
+            index.primary.remove(fingerprint, *old);
         }
-        gone.retain(|entry| !come.contains(entry));
+        if record.row.is_some() {
+            segment.live.fetch_add(bytes as u64, Ordering::Relaxed);
+            index.primary.insert(fingerprint, location);
+        }
+        let kept: Vec<_> = gone.extract_if(.., |entry| come.contains(entry)).collect();
+        come.retain(|entry| !kept.contains(entry));
         let ops =
             gone.into_iter().map(|entry| (entry, false)).chain(come.into_iter().map(|entry| (entry, true)));
         for ((slot, entry), add) in ops {
@@ -596,14 +695,4 @@ fn write_once_more(segment: &Segment, bytes: &[u8], offset: u64) -> Result<()> {
         Err(StoreError::Full(_)) => Ok(()),
         written => written,
     }
-}
-
-fn count_live(tables: &HashMap<u16, TableIndex>, segments: &Segments) -> Result<()> {
-    for index in tables.values() {
-        for (_, location) in index.primary.entries() {
-            let bytes = read_record_bytes(segments, location)?;
-            segments[&location.segment()].live.fetch_add(bytes, Ordering::Relaxed);
-        }
-    }
-    Ok(())
 }

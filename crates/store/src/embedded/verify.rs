@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::checkpoint;
+use super::checkpoint::{CheckpointError, Head, Outline};
 use super::disk::{Disk, io_error, read_file};
 use super::format::{
     CHECKPOINT_NAME, FrameKind, MANIFEST_NAME, Manifest, SEGMENT_HEADER_BYTES, segment_number,
@@ -12,6 +13,7 @@ use super::format::{
 use super::recover::{
     End, check_numbers, damaged_tail, find_frame, open_segment, read_segment, scan_frames, scan_records,
 };
+use super::runs::{Run, run_name};
 use super::tail::{Fault, read_mark};
 use crate::{Result, StoreError};
 
@@ -69,6 +71,8 @@ pub struct Report {
     pub segments: Vec<SegmentReport>,
     /// The size of the checkpoint if there is one, in bytes.
     pub checkpoint_bytes: Option<u64>,
+    /// The size of the index files that it names, in bytes.
+    pub index_bytes: u64,
     /// A commit that was interrupted at the end of the journal, which the next opening drops. File and
     /// offset.
     pub torn_tail: Option<(PathBuf, u64)>,
@@ -239,8 +243,8 @@ struct Known {
     segments: BTreeMap<u32, u64>,
 }
 
-/// Reads the checkpoint, if there is one. If it fails verification, that is reported, but does not prevent
-/// opening.
+/// Reads the checkpoint, if there is one, and its runs. If they fail verification, that is reported, but does
+/// not prevent opening.
 fn read_checkpoint(
     disk: &dyn Disk,
     dir: &Path,
@@ -254,23 +258,39 @@ fn read_checkpoint(
     let path = dir.join(CHECKPOINT_NAME);
     let bytes = read_file(disk, &path)?;
     report.checkpoint_bytes = Some(bytes.len() as u64);
-    let body = bytes
-        .split_last_chunk::<4>()
-        .and_then(|(body, crc)| (crc32c::crc32c(body).to_le_bytes() == *crc).then_some(body));
-    let Some(body) = body else {
-        report
-            .problems
-            .push(format!("{}: wrong checksum; the next opening reads the journal instead", path.display()));
-        return Ok(None);
+    let outline = match Outline::decode(&manifest.identity, &bytes) {
+        Ok(outline) => outline,
+        // The next opening replaces it.
+        Err(CheckpointError::Older) => return Ok(None),
+        Err(reason) => {
+            report
+                .problems
+                .push(format!("{}: {reason}; the next opening reads the journal instead", path.display()));
+            return Ok(None);
+        }
     };
-    let known = checkpoint::outline(body, &manifest.identity).map(|(position, segments, sequence_end)| {
-        Known { segment: position.segment, sequence: position.sequence, sequence_end, segments }
-    });
-    if known.is_none() {
-        report.problems.push(format!(
-            "{}: of another store or format; the next opening reads the journal instead",
-            path.display()
-        ));
+    for name in &outline.runs {
+        report.index_bytes += name.bytes;
+        let run = match Run::open(disk, dir, &manifest.identity, *name) {
+            Ok(run) => Arc::new(run),
+            Err(reason) => {
+                report.problems.push(format!(
+                    "{}: {reason}; the next opening reads the journal instead",
+                    dir.join(run_name(name.number)).display()
+                ));
+                // As opening does: the checkpoint counts for nothing.
+                return Ok(None);
+            }
+        };
+        if let Err(error) = run.verify() {
+            report.problems.push(error.to_string());
+        }
     }
-    Ok(known)
+    let Head { position, segments } = outline.head;
+    Ok(Some(Known {
+        segment: position.segment,
+        sequence: position.sequence,
+        sequence_end: outline.sequence_end,
+        segments: segments.iter().map(|segment| (segment.number, segment.used)).collect(),
+    }))
 }

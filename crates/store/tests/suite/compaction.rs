@@ -146,3 +146,5 @@ fn round_of_maintenance_is_bounded() {
     assert!(rounds > 4, "{rounds} rounds");
     assert!(stats().disk_bytes < stats().live_bytes * 2);
 }
+
+crate::repeat_without_index_memory!(compaction_of_long_rows_ends, round_of_maintenance_is_bounded,);

@@ -29,3 +29,10 @@ store_conformance!(memory, transient);
 store_conformance!(embedded_defaults, || embedded(Options::default));
 // Every few commits roll to a new segment, compact and checkpoint.
 store_conformance!(embedded_small_segments, || embedded(small_segments));
+
+fn without_index_memory() -> Options {
+    Options { index_hot_bytes: 0, scan_rows_at_once: 100, ..small_segments() }
+}
+
+// Index entries are soon in runs only.
+store_conformance!(embedded_without_index_memory, || embedded(without_index_memory));

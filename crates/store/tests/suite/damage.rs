@@ -641,3 +641,49 @@ fn verification_names_all_damage() {
     assert_eq!(report.torn_tail, Some((segment_path(last), last.offset)));
     assert_eq!(report.problems, Vec::<String>::new());
 }
+
+/// A damaged or missing index file is rebuilt from the journal, or reading it reports the damage: a store never
+/// serves anything wrong because of it, and verification notices it.
+#[test]
+fn damaged_index_files_are_rebuilt_or_reported() {
+    let image = image(17, 40, true);
+    let complete = image.history.states.last().expect("never empty");
+    let runs: Vec<PathBuf> =
+        image.disk.files().into_iter().filter(|path| path.extension().is_some_and(|e| e == "run")).collect();
+    assert!(!runs.is_empty());
+    let (mut rebuilt, mut reported) = (0, 0);
+    for run in &runs {
+        let length = image.disk.content(run).len();
+        for at in 0..length {
+            let disk = image.disk.copy();
+            let flip = |disk: &SimDisk| disk.tamper(run, |data| data[at] ^= 1 << (at % 8));
+            flip(&disk);
+            assert!(!inspect(&disk).0.problems.is_empty(), "byte {at} is called sound");
+            match reopen(&image, flip) {
+                Ok(Ok(commit)) => {
+                    assert_eq!(&image.history.states[commit], complete, "byte {at}");
+                    rebuilt += 1;
+                }
+                Ok(Err(error)) => assert!(matches!(error, StoreError::Corrupt { .. }), "byte {at}: {error}"),
+                Err(error) => {
+                    assert!(error.contains("remove checkpoint.idx"), "byte {at}: {error}");
+                    reported += 1;
+                }
+            }
+        }
+        let missing =
+            reopen(&image, |disk| batzen_store::embedded::Disk::remove(disk, run).expect("it is there"));
+        let commit = missing.expect("only correct rows are served").expect("it is rebuilt");
+        assert_eq!(&image.history.states[commit], complete);
+    }
+    assert!(rebuilt > 100 && reported > 100, "{rebuilt} rebuilt, {reported} reported");
+}
+
+crate::repeat_without_index_memory!(
+    damaged_index_files_are_rebuilt_or_reported,
+    verification_agrees_with_opening,
+    damaged_checkpoints_are_rebuilt,
+    misplaced_record_is_found_when_read,
+    verification_compares_with_the_checkpoint,
+    verification_names_all_damage,
+);

@@ -568,3 +568,14 @@ fn checker_finds_a_planted_bug() {
     }
     assert!(found >= 8, "found in {found} of 10 runs");
 }
+
+crate::repeat_without_index_memory!(
+    crash_at_every_call_loses_nothing,
+    error_at_every_call_loses_nothing,
+    full_disk_at_every_call_loses_nothing,
+    answers_after_a_kill_survive_a_power_loss,
+    store_works_after_a_full_disk,
+    full_disk_refuses_commits_until_there_is_space,
+    compaction_frees_space,
+    compaction_works_on_a_nearly_full_disk,
+);

@@ -25,6 +25,8 @@ fn options() -> Options {
         segment_bytes_first: 16 << 10,
         segment_bytes_max: 64 << 10,
         checkpoint_bytes: 256 << 10,
+        // Most index entries are in runs.
+        index_hot_bytes: 0,
         ..Options::default()
     }
 }

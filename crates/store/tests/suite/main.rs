@@ -1,6 +1,7 @@
 //! All tests of this crate in one program, because linking one program is much quicker than one for each
 //! file.
 
+#[macro_use]
 mod common;
 mod compaction;
 mod conformance;

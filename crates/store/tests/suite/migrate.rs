@@ -297,3 +297,10 @@ fn interrupted_migrations_continue() {
         assert!(failed > 20, "{fault:?}: {failed} openings failed");
     }
 }
+
+crate::repeat_without_index_memory!(
+    rows_of_every_older_layout_are_migrated,
+    an_older_program_refuses_migrated_rows,
+    a_new_store_has_nothing_to_migrate,
+    interrupted_migrations_continue,
+);

@@ -250,3 +250,10 @@ fn other_files_and_versions_are_refused() {
     let refused = open(&disk).map(|_| ()).expect_err("a journal without its manifest");
     assert!(matches!(refused, StoreError::Format { .. }), "{refused}");
 }
+
+crate::repeat_without_index_memory!(
+    random_histories_match_the_model,
+    backends_agree,
+    checkpoints_under_load_are_exact,
+    unknown_tables_are_kept,
+);

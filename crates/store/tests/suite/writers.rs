@@ -13,7 +13,7 @@ use batzen_store::{
     Backend, ChangeSet, CommitOutcome, Found, Read, ReadAnswer, Record, Store, StoreError, Table,
 };
 
-use crate::common::{DIR, Random, open, sim_options, soak_factor};
+use crate::common::{DIR, Random, index_hot_bytes, open, sim_options, soak_factor};
 
 /// Small enough for many segments, compactions and checkpoints.
 fn options() -> Options {
@@ -21,6 +21,7 @@ fn options() -> Options {
         segment_bytes_first: 16 << 10,
         segment_bytes_max: 64 << 10,
         checkpoint_bytes: 128 << 10,
+        index_hot_bytes: index_hot_bytes(),
         ..Options::default()
     }
 }
@@ -450,3 +451,10 @@ fn crashes_among_several_writers_lose_nothing() {
         }
     }
 }
+
+crate::repeat_without_index_memory!(
+    sums_hold_at_every_moment,
+    serials_appear_in_their_order,
+    second_change_of_a_row_waits_for_the_first,
+    crashes_among_several_writers_lose_nothing,
+);

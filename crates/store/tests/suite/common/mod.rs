@@ -1,5 +1,6 @@
 //! A workload with a known state after each commit, and the checker that compares a store with it.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,39 @@ use batzen_store::{Backend, Result, Store};
 
 pub const DIR: &str = "/store";
 
+thread_local! {
+    /// The memory for index entries of the stores that tests on this thread open.
+    static INDEX_HOT_BYTES: Cell<u64> = const { Cell::new(1 << 30) };
+}
+
+/// The memory for index entries of stores that this test opens.
+pub fn index_hot_bytes() -> u64 {
+    INDEX_HOT_BYTES.get()
+}
+
+/// Runs a test with stores that keep no index entries in memory beyond the next round of maintenance: so most
+/// entries are in runs.
+pub fn without_index_memory(test: fn()) {
+    INDEX_HOT_BYTES.set(0);
+    test();
+    INDEX_HOT_BYTES.set(1 << 30);
+}
+
+/// Repeats tests of a module without memory for index entries.
+#[macro_export]
+macro_rules! repeat_without_index_memory {
+    ($($test:ident),+ $(,)?) => {
+        mod without_index_memory {
+            $(
+                #[test]
+                fn $test() {
+                    $crate::common::without_index_memory(super::$test);
+                }
+            )+
+        }
+    };
+}
+
 /// Options for a simulated disk: small segments, no thread, and no abort of the process.
 pub fn sim_options(disk: &SimDisk) -> Options {
     Options {
@@ -23,6 +57,8 @@ pub fn sim_options(disk: &SimDisk) -> Options {
         compaction_step_bytes: 512,
         migration_batch_bytes: 256,
         checkpoint_bytes: 16 << 10,
+        index_hot_bytes: index_hot_bytes(),
+        scan_rows_at_once: 16,
         full_pause: Duration::ZERO,
         background: false,
         on_fatal: Arc::new(|_| {}),

@@ -1,0 +1,135 @@
+//! Runs: index entries on disk, in immutable sorted files.
+//!
+//! Memory has only what has changed in the indexes since the last checkpoint (`index.rs`). A checkpoint
+//! *freezes* these changes, writes them to a new *run* and names all runs. So it costs what has changed, and
+//! a store opens without reading all entries. In memory, a run takes a filter of about ten bits an entry: a
+//! coin that was never seen before is not in the filters, and nothing is read.
+//!
+//! An entry that was removed after it was written to a run is in a later run as *removed*. Entries are counted:
+//! one exists if it was added one time more than removed, in memory and all runs together. The latest place
+//! that knows an entry decides, too, and the two never disagree. Neighbouring runs of similar size are merged
+//! ([`merge`]), where what was added and removed cancels. So there are few runs, however many entries.
+//!
+//! Readers collect what memory knows under the state's lock, and read runs after it. Runs rely on the page
+//! cache; there is no cache of blocks. See docs/decisions/0020-index-runs.md.
+
+mod file;
+mod filter;
+mod flush;
+mod lookup;
+pub(super) mod merge;
+mod read;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub(crate) use file::{Kind, Pair, PartKey, run_name, run_number};
+pub(crate) use flush::{RunWork, write_run};
+pub(crate) use read::{PairReader, PositionReader, Run, RunName};
+pub(crate) use write::RunWriter;
+
+use super::index::{FrozenIndex, Pairs, TableIndex};
+
+/// Changes that are to be written to a run.
+#[derive(Debug)]
+pub(crate) struct FrozenChanges {
+    /// For each table, its primary index and then the secondary ones.
+    tables: HashMap<u16, Vec<FrozenIndex>>,
+    bytes: usize,
+}
+
+impl FrozenChanges {
+    /// Takes the changes out of all tables.
+    pub fn take(tables: &mut HashMap<u16, TableIndex>) -> Self {
+        let tables: HashMap<_, _> = tables.iter_mut().map(|(&id, table)| (id, table.freeze())).collect();
+        let bytes = tables.values().flatten().map(FrozenIndex::bytes).sum();
+        Self { tables, bytes }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tables.values().flatten().all(|index| index.len() == 0)
+    }
+
+    fn index(&self, key: PartKey) -> Option<&FrozenIndex> {
+        self.tables.get(&key.table)?.get(usize::from(key.slot))
+    }
+
+    fn pairs(&self, key: PartKey) -> Option<&Pairs> {
+        self.index(key)?.pairs()
+    }
+}
+
+/// A run, and its entries in memory if there is room for them.
+#[derive(Clone)]
+pub(crate) struct RunRef {
+    pub run: Arc<Run>,
+    pub resident: Option<Arc<FrozenChanges>>,
+}
+
+/// Everything that the indexes know, except for the latest changes. It is immutable: the state has the
+/// current one, and readers keep theirs as long as they need it.
+#[derive(Clone, Default)]
+pub(crate) struct Cold {
+    /// Changes that are being written to runs, oldest first. They are later than all runs.
+    pub frozen: Vec<Arc<FrozenChanges>>,
+    /// Oldest first.
+    pub runs: Vec<RunRef>,
+}
+
+/// A place where entries are.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    Memory(&'a Pairs),
+    Disk(&'a Arc<Run>),
+}
+
+impl Cold {
+    /// The places that may have entries of an index, latest first.
+    pub fn places(&self, key: PartKey) -> impl Iterator<Item = Place<'_>> {
+        let frozen = self.frozen.iter().rev().filter_map(move |frozen| frozen.pairs(key).map(Place::Memory));
+        let runs = self.runs.iter().rev().filter_map(move |run| match &run.resident {
+            Some(resident) => resident.pairs(key).map(Place::Memory),
+            None => Some(Place::Disk(&run.run)),
+        });
+        frozen.chain(runs)
+    }
+
+    /// How many entries more were added than removed.
+    pub fn net(&self, key: PartKey) -> i64 {
+        let frozen = self.frozen.iter().filter_map(|frozen| frozen.pairs(key)).map(Pairs::net);
+        frozen.sum::<i64>() + self.runs.iter().map(|run| run.run.net(key)).sum::<i64>()
+    }
+
+    /// The memory of entries, which grows with the changes and shrinks when there is too much of it.
+    pub fn resident_bytes(&self) -> usize {
+        let resident = self.runs.iter().filter_map(|run| run.resident.as_ref());
+        self.frozen.iter().chain(resident).map(|changes| changes.bytes).sum()
+    }
+
+    /// The memory of filters and fences.
+    pub fn filter_bytes(&self) -> usize {
+        self.runs.iter().map(|run| run.run.memory_bytes()).sum()
+    }
+
+    /// The size of the runs' files.
+    pub fn file_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.run.name.bytes).sum()
+    }
+
+    /// Frees the memory of the oldest resident entries until at most this much is left.
+    pub fn evict(&mut self, bytes_max: usize) {
+        let mut bytes = self.resident_bytes();
+        for run in &mut self.runs {
+            if bytes <= bytes_max {
+                break;
+            }
+            if let Some(resident) = run.resident.take() {
+                bytes -= resident.bytes;
+            }
+        }
+    }
+}
