@@ -128,6 +128,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["bench", "hostile"], "batzen bench hostile"),
     (&["bench", "pgbench"], "batzen bench pgbench"),
     (&["bench", "store"], "batzen bench store"),
+    (&["bench", "history"], "batzen bench history --coins 50000000 --dir /var/tmp"),
     (&["bench"], "batzen bench deposit --duration 10\nbatzen bench compare before after"),
 ];
 

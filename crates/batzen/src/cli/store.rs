@@ -90,6 +90,7 @@ fn verify(target: &Target) -> anyhow::Result<ExitCode> {
                 "records": records,
                 "bytes": bytes,
                 "checkpoint_bytes": report.checkpoint_bytes,
+                "index_bytes": report.index_bytes,
                 "torn_tail": torn,
                 "problems": report.problems,
             })

@@ -23,6 +23,7 @@ pub mod ceiling;
 pub mod database;
 pub mod deposit;
 mod fill;
+pub mod history;
 pub mod hostile;
 pub mod lanes;
 pub mod ledger;
