@@ -166,22 +166,23 @@ fn write_value(out: &mut String, value: &Value, case: HexCase) -> Result<(), Can
 
 fn write_text(out: &mut String, text: &str, case: HexCase) {
     out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{8}' => out.push_str("\\b"),
-            '\t' => out.push_str("\\t"),
-            '\n' => out.push_str("\\n"),
-            '\u{c}' => out.push_str("\\f"),
-            '\r' => out.push_str("\\r"),
-            c if c < ' ' => match case {
-                HexCase::Lower => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-                HexCase::Upper => out.push_str(&format!("\\u{:04X}", u32::from(c))),
-            },
-            c => out.push(c),
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|b| b < b' ' || b == b'"' || b == b'\\') {
+        out.push_str(&rest[..at]);
+        match (rest.as_bytes()[at], case) {
+            (b'"', _) => out.push_str("\\\""),
+            (b'\\', _) => out.push_str("\\\\"),
+            (8, _) => out.push_str("\\b"),
+            (b'\t', _) => out.push_str("\\t"),
+            (b'\n', _) => out.push_str("\\n"),
+            (12, _) => out.push_str("\\f"),
+            (b'\r', _) => out.push_str("\\r"),
+            (b, HexCase::Lower) => out.push_str(&format!("\\u{b:04x}")),
+            (b, HexCase::Upper) => out.push_str(&format!("\\u{b:04X}")),
         }
+        rest = &rest[at + 1..];
     }
+    out.push_str(rest);
     out.push('"');
 }
 
@@ -191,8 +192,36 @@ fn write_text(out: &mut String, text: &str, case: HexCase) {
 /// # Errors
 /// [`CanonicalError`].
 pub fn contract_hash(contract: &Value) -> Result<HashCode, CanonicalError> {
-    let scrubbed = scrub(contract)?;
-    Ok(sha512_parts(&[to_canonical(&scrubbed)?.as_bytes(), &[0]]))
+    if has_forgettable(contract) {
+        return Ok(hash_of_scrubbed(&to_canonical(&scrub(contract)?)?));
+    }
+    Ok(hash_of_scrubbed(&to_canonical(contract)?))
+}
+
+/// The canonical text of a contract, and its [`contract_hash`].
+///
+/// # Errors
+/// [`CanonicalError`].
+pub fn canonical_contract(contract: &Value) -> Result<(String, HashCode), CanonicalError> {
+    let text = to_canonical(contract)?;
+    let hash = if has_forgettable(contract) { contract_hash(contract)? } else { hash_of_scrubbed(&text) };
+    Ok((text, hash))
+}
+
+fn hash_of_scrubbed(text: &str) -> HashCode {
+    sha512_parts(&[text.as_bytes(), &[0]])
+}
+
+/// Whether any of its objects has forgettable or forgotten members. If not, it is its own scrubbed copy.
+fn has_forgettable(value: &Value) -> bool {
+    let is_special = |name: &str| name == FORGETTABLE || name == FORGOTTEN;
+    match value {
+        Value::Array(items) => items.iter().any(has_forgettable),
+        Value::Object(object) => {
+            object.iter().any(|(name, value)| is_special(name) || has_forgettable(value))
+        }
+        _ => false,
+    }
 }
 
 /// Forgets one member of the contract's outermost object: only its hash remains.

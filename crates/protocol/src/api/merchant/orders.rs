@@ -65,16 +65,16 @@ pub struct OrderSummary {
     pub paid: bool,
 }
 
-/// Answer to `GET private/orders/$ORDER_ID`.
+/// Answer to `GET private/orders/$ORDER_ID`, with the contract as `T`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "order_status", rename_all = "lowercase")]
-pub enum OrderStatus {
+pub enum OrderStatus<T = Value> {
     /// No wallet has claimed it.
     Unpaid(Box<UnpaidOrder>),
     /// A wallet has claimed it, or it was not paid in this session.
-    Claimed(Box<ClaimedOrder>),
+    Claimed(Box<ClaimedOrder<T>>),
     /// It was paid.
-    Paid(Box<PaidOrder>),
+    Paid(Box<PaidOrder<T>>),
 }
 
 /// An order that no wallet has claimed.
@@ -100,16 +100,16 @@ pub struct UnpaidOrder {
 
 /// An order that a wallet has claimed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ClaimedOrder {
+pub struct ClaimedOrder<T = Value> {
     /// The contract.
-    pub contract_terms: Value,
+    pub contract_terms: T,
     /// The page for the customer.
     pub order_status_url: String,
 }
 
 /// A paid order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PaidOrder {
+pub struct PaidOrder<T = Value> {
     /// Whether a refund was approved.
     pub refunded: bool,
     /// Whether some of it was not taken yet.
@@ -125,7 +125,7 @@ pub struct PaidOrder {
     /// What was approved for refunds in total.
     pub refund_amount: Amount,
     /// The contract.
-    pub contract_terms: Value,
+    pub contract_terms: T,
     /// Transfers of the exchange.
     pub wire_details: Vec<WireDetail>,
     /// Problems of tracking.

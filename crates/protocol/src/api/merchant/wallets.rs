@@ -19,11 +19,11 @@ pub struct ClaimRequest {
     pub token: Option<String>,
 }
 
-/// Answer to a claim.
+/// Answer to a claim, with the contract as `T`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ClaimResponse {
+pub struct ClaimResponse<T = Value> {
     /// The contract, with the wallet's nonce.
-    pub contract_terms: Value,
+    pub contract_terms: T,
     /// `MERCHANT_CONTRACT`.
     pub sig: EddsaSignature,
 }
