@@ -1,13 +1,12 @@
 //! From a shop's order to the terms of a contract (merchant chapter 4).
 
 use batzen_crypto::{HashCode, base32, fill_random};
-use batzen_protocol::api::merchant::{ContractAuditor, ContractExchange, ContractTerms, CreateOrderRequest};
-use batzen_protocol::canonical::{self, contract_hash};
+use batzen_protocol::api::merchant::{ContractAuditor, ContractExchange, ContractTerms};
+use batzen_protocol::canonical::canonical_contract;
 use batzen_protocol::time::{year_of, year_start};
 use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Money, PaytoUri, Timestamp};
 use batzen_tables::merchant::InstanceRow;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// The longest id of an order, in bytes.
@@ -77,12 +76,10 @@ fn set(terms: &mut Map<String, Value>, name: &str, value: &impl Serialize) {
     terms.insert(name.to_owned(), serde_json::to_value(value).expect("it has a JSON form"));
 }
 
-fn read<T: DeserializeOwned>(terms: &Map<String, Value>, name: &str) -> Result<Option<T>, BadOrder> {
+fn read<'a, T: Deserialize<'a>>(terms: &'a Map<String, Value>, name: &str) -> Result<Option<T>, BadOrder> {
     match terms.get(name) {
         None => Ok(None),
-        Some(value) => {
-            serde_json::from_value(value.clone()).map(Some).map_err(|error| bad(format!("{name}: {error}")))
-        }
+        Some(value) => T::deserialize(value).map(Some).map_err(|error| bad(format!("{name}: {error}"))),
     }
 }
 
@@ -91,11 +88,10 @@ fn read<T: DeserializeOwned>(terms: &Map<String, Value>, name: &str) -> Result<O
 /// # Errors
 /// [`BadOrder`] if the order's own products are not a list, or its age is not a number.
 pub fn with_products(
-    order: &Map<String, Value>,
+    mut order: Map<String, Value>,
     products: Vec<Value>,
     minimum_age: u8,
 ) -> Result<Map<String, Value>, BadOrder> {
-    let mut order = order.clone();
     let own = read::<u8>(&order, "minimum_age")?.unwrap_or(0);
     if own.max(minimum_age) > 0 {
         set(&mut order, "minimum_age", &own.max(minimum_age));
@@ -117,9 +113,14 @@ fn after(now: Timestamp, delay: Duration) -> Timestamp {
 ///
 /// # Errors
 /// [`BadOrder`].
-pub fn terms(request: &CreateOrderRequest, order_id: &str, frame: &Frame<'_>) -> Result<Terms, BadOrder> {
+pub fn terms(
+    order: Map<String, Value>,
+    refund_delay: Option<Duration>,
+    order_id: &str,
+    frame: &Frame<'_>,
+) -> Result<Terms, BadOrder> {
     let Frame { instance, currency, now, .. } = frame;
-    let mut terms = request.order.clone();
+    let mut terms = order;
     let mut money = |name: &str, default: Option<Money>| -> Result<Money, BadOrder> {
         let amount: Amount = match (read(&terms, name)?, default) {
             (Some(amount), _) => amount,
@@ -134,13 +135,12 @@ pub fn terms(request: &CreateOrderRequest, order_id: &str, frame: &Frame<'_>) ->
     money("amount", None)?;
     money("max_fee", Some(instance.default_max_deposit_fee))?;
     money("max_wire_fee", Some(instance.default_max_wire_fee))?;
-    match read::<String>(&terms, "summary")? {
+    match read::<&str>(&terms, "summary")? {
         Some(summary) if !summary.is_empty() => {}
         _ => return Err(bad("summary is missing")),
     }
     let whole_now = Timestamp::from_secs(now.as_micros() / 1_000_000);
     let timestamp = read(&terms, "timestamp")?.unwrap_or(whole_now);
-    let refund_delay = request.refund_delay;
     let wire_delay =
         instance.default_wire_transfer_delay.max(refund_delay.unwrap_or(Duration::from_micros(0)));
     let wire_deadline = read(&terms, "wire_transfer_deadline")?.unwrap_or(after(whole_now, wire_delay));
@@ -176,8 +176,9 @@ pub fn terms(request: &CreateOrderRequest, order_id: &str, frame: &Frame<'_>) ->
         set(&mut terms, name, &time);
     }
     set(&mut terms, "wire_fee_amortization", &amortization);
-    if let Some(url) = read::<String>(&terms, "fulfillment_url")? {
-        set(&mut terms, "fulfillment_url", &url.replace("${ORDER_ID}", order_id));
+    if let Some(url) = read::<&str>(&terms, "fulfillment_url")? {
+        let url = url.replace("${ORDER_ID}", order_id);
+        set(&mut terms, "fulfillment_url", &url);
     }
     terms.entry("products").or_insert_with(|| json!([]));
     // What only the backend knows cannot be chosen by the order.
@@ -193,8 +194,7 @@ pub fn terms(request: &CreateOrderRequest, order_id: &str, frame: &Frame<'_>) ->
     let mut terms = Value::Object(terms);
     salt(&mut terms);
     // It must have a hash, before any customer sees it.
-    contract_hash(&terms).map_err(|error| bad(error.to_string()))?;
-    let text = canonical::to_canonical(&terms).map_err(|error| bad(error.to_string()))?;
+    let (text, _) = canonical_contract(&terms).map_err(|error| bad(error.to_string()))?;
     if text.len() > TERMS_BYTES_MAX {
         return Err(bad(format!("the contract is larger than {TERMS_BYTES_MAX} bytes")));
     }
@@ -245,8 +245,7 @@ pub fn claimed(terms: &str, nonce: &str) -> Result<(String, HashCode), String> {
     let mut terms: Value = serde_json::from_str(terms).map_err(|error| error.to_string())?;
     let members = terms.as_object_mut().ok_or("the terms are not an object")?;
     members.insert("nonce".to_owned(), Value::String(nonce.to_owned()));
-    let hash = contract_hash(&terms).map_err(|error| error.to_string())?;
-    Ok((canonical::to_canonical(&terms).map_err(|error| error.to_string())?, hash))
+    canonical_contract(&terms).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -278,14 +277,6 @@ mod tests {
 
     fn make(order: Value, refund_delay: Option<Duration>) -> Result<Terms, BadOrder> {
         let Value::Object(order) = order else { unreachable!("an object") };
-        let request = CreateOrderRequest {
-            order,
-            refund_delay,
-            payment_target: None,
-            inventory_products: None,
-            lock_uuids: None,
-            create_token: None,
-        };
         let payto = PaytoUri::parse("payto://x-taler-bank/localhost/shop").unwrap();
         let frame = Frame {
             instance: &instance(),
@@ -297,7 +288,7 @@ mod tests {
             currency: "KUDOS".parse().unwrap(),
             now: NOW,
         };
-        terms(&request, "42", &frame)
+        terms(order, refund_delay, "42", &frame)
     }
 
     #[test]

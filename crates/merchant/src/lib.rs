@@ -92,12 +92,10 @@ impl RunningMerchant {
         let place = config.store.clone();
         let open = move || place.open(&batzen_storage::MERCHANT, 1);
         let store = tokio::task::spawn_blocking(open).await.expect("opening the store does not panic")?;
-        let lane = Lane::start(
-            Arc::new(MerchantRules),
-            store.clone(),
-            Arc::clone(&config.clock),
-            LaneOptions::default(),
-        );
+        let rules = MerchantRules::default();
+        let instance_changes = rules.instance_changes();
+        let lane =
+            Lane::start(Arc::new(rules), store.clone(), Arc::clone(&config.clock), LaneOptions::default());
         let state = opened(&lane, config.currency).await?;
         let auditors = config.auditors.iter().map(|auditor| auditor.auditor_pub).collect();
         let exchanges = Exchanges::new(config.currency, config.exchanges.clone(), auditors)?;
@@ -112,8 +110,17 @@ impl RunningMerchant {
             trusted_proxies: config.trusted_proxies.clone(),
             ..ServerOptions::default()
         };
-        let service =
-            Arc::new(Service::new(config, state, lane, store, exchanges, hook_client, server.stats()));
+        let service = Service::new(
+            config,
+            state,
+            lane,
+            instance_changes,
+            store,
+            exchanges,
+            hook_client,
+            server.stats(),
+        );
+        let service = Arc::new(service);
         let drain = Drain::new();
         service.start_background(&drain);
         let api = Arc::new(Api::new(Arc::clone(&service)));

@@ -14,6 +14,7 @@ mod products;
 mod refunds;
 mod reserves;
 mod routes;
+mod shops;
 mod status;
 mod templates;
 mod tips;
@@ -28,9 +29,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use batzen_crypto::HashCode;
 use batzen_crypto::hash::sha512_parts;
-use batzen_crypto::{EddsaPrivateKey, HashCode};
-use batzen_engine::{Lane, SubmitError};
+use batzen_engine::{Collector, CollectorOptions, CpuPool, Lane, SubmitError};
 use batzen_http::{
     Admission, Checks, Handler, Head, MetricsPage, Operations, Readiness, Request, Response, Routes, Stats,
     header, health,
@@ -42,8 +43,8 @@ use batzen_protocol::api::parse_body;
 use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
 use batzen_store::{Store, StoreError};
 use batzen_tables::merchant::{
-    InstanceAccountKey, InstanceAccountRow, InstanceAccounts, InstanceKey, InstanceRow, Instances,
-    MerchantStateRow, OrderKey, OrderRef, OrderRow, Orders, order_ref,
+    InstanceAccountKey, InstanceAccountRow, InstanceAccounts, InstanceKey, Instances, MerchantStateRow,
+    OrderKey, OrderRef, OrderRow, Orders, order_ref,
 };
 use serde::de::DeserializeOwned;
 use subtle::ConstantTimeEq;
@@ -51,7 +52,9 @@ use tokio::time::Instant;
 
 use self::background::Background;
 use self::kyc::KycPace;
+use self::pay::Confirmation;
 use self::routes::{Endpoint, Entry, OPERATIONS, routes};
+use self::shops::{Shop, Shops};
 use self::templates::Pace;
 use self::tokens::Scope;
 pub(crate) use self::webhooks::HOOK_TIMEOUT;
@@ -62,6 +65,8 @@ use crate::notices::Notices;
 use crate::rules::{MerchantRules, Refusal, TypedCommand};
 use crate::urls::{self, DEFAULT};
 
+/// Single jobs of the CPU pool that may wait.
+const POOL_JOBS_MAX: usize = 1_024;
 /// The longest wait of one long poll. The client may then ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
 /// A response, successful or not. Both are sent.
@@ -73,6 +78,10 @@ pub(crate) struct Service {
     state: MerchantStateRow,
     lane: Lane<MerchantRules>,
     store: Store,
+    shops: Shops,
+    pool: CpuPool,
+    /// Checks of what exchanges confirm. The answer is whether the signature is valid.
+    confirmations: Collector<Confirmation, bool>,
     exchanges: Exchanges,
     notices: Arc<Notices>,
     /// The number of the latest order, transfer, tip or token.
@@ -94,21 +103,6 @@ pub(crate) struct Service {
 pub(crate) struct Api {
     routes: Routes<Entry>,
     service: Arc<Service>,
-}
-
-/// An instance that exists.
-#[derive(Clone)]
-struct Shop {
-    id: String,
-    row: InstanceRow,
-}
-
-impl Shop {
-    /// Its private key: 404, code 2016 if it was deleted.
-    fn key(&self) -> Result<EddsaPrivateKey, Response> {
-        let deleted = || Response::error(ErrorCode::MERCHANT_GENERIC_INSTANCE_DELETED, &self.id);
-        self.row.merchant_priv.map(EddsaPrivateKey::from_bytes).ok_or_else(deleted)
-    }
 }
 
 impl Api {
@@ -146,18 +140,24 @@ impl Service {
         config: MerchantConfig,
         state: MerchantStateRow,
         lane: Lane<MerchantRules>,
+        instance_changes: Arc<AtomicU64>,
         store: Store,
         exchanges: Exchanges,
         hook_client: Client,
         http_stats: Arc<Stats>,
     ) -> Self {
         let notices = Notices::new(&store);
+        let pool = CpuPool::new(0, POOL_JOBS_MAX);
+        let confirmations = pool.collector("confirmation", CollectorOptions::default(), pay::check);
         let metrics_page = MetricsPage::new("merchant").in_currency(config.currency.to_string());
         Self {
             config,
             state,
             lane,
             store,
+            shops: Shops::new(instance_changes),
+            pool,
+            confirmations,
             exchanges,
             notices,
             last_row_id: AtomicU64::new(0),
@@ -180,6 +180,7 @@ impl Service {
         param: String,
     ) -> Answer {
         let head = &request.head;
+        // Most futures are boxed: this one would have room for the largest of them, and is moved with each request.
         match endpoint {
             Endpoint::Home => Ok(webui::home(head)),
             Endpoint::OpenApi => Ok(openapi::document()),
@@ -195,63 +196,98 @@ impl Service {
             }
             Endpoint::Config => self.config_of(&instance).await,
             Endpoint::ListInstances => self.list_instances(head).await,
-            Endpoint::CreateInstance => self.create_instance(&request).await,
-            Endpoint::ShowInstance => self.show_instance(&self.managed(head, &param).await?).await,
+            Endpoint::CreateInstance => Box::pin(self.create_instance(&request)).await,
+            Endpoint::ShowInstance => {
+                let shop = self.managed(head, &param).await?;
+                Box::pin(self.show_instance(&shop)).await
+            }
             Endpoint::ChangeInstance => {
-                self.change_instance(&request, &self.managed(head, &param).await?).await
+                let shop = self.managed(head, &param).await?;
+                Box::pin(self.change_instance(&request, &shop)).await
             }
-            Endpoint::DeleteInstance => self.delete_instance(head, &self.managed(head, &param).await?).await,
-            Endpoint::SetAuth => self.set_auth(&request, &self.managed(head, &param).await?).await,
+            Endpoint::DeleteInstance => {
+                let shop = self.managed(head, &param).await?;
+                Box::pin(self.delete_instance(head, &shop)).await
+            }
+            Endpoint::SetAuth => {
+                let shop = self.managed(head, &param).await?;
+                Box::pin(self.set_auth(&request, &shop)).await
+            }
             Endpoint::ShowSelf => {
-                self.show_instance(&self.may(Scope::ReadOnly, head, &instance).await?).await
+                let shop = self.may(Scope::ReadOnly, head, &instance).await?;
+                Box::pin(self.show_instance(&shop)).await
             }
-            Endpoint::ChangeSelf => self.change_instance(&request, &self.own(head, &instance).await?).await,
-            Endpoint::DeleteSelf => self.delete_instance(head, &self.own(head, &instance).await?).await,
-            Endpoint::SetOwnAuth => self.set_auth(&request, &self.own(head, &instance).await?).await,
+            Endpoint::ChangeSelf => {
+                let shop = self.own(head, &instance).await?;
+                Box::pin(self.change_instance(&request, &shop)).await
+            }
+            Endpoint::DeleteSelf => {
+                let shop = self.own(head, &instance).await?;
+                Box::pin(self.delete_instance(head, &shop)).await
+            }
+            Endpoint::SetOwnAuth => {
+                let shop = self.own(head, &instance).await?;
+                Box::pin(self.set_auth(&request, &shop)).await
+            }
             Endpoint::CreateOrder => {
-                self.create_order(&request, &self.may(Scope::Orders, head, &instance).await?).await
+                let shop = self.may(Scope::Orders, head, &instance).await?;
+                Box::pin(self.create_order(&request, &shop)).await
             }
             Endpoint::ListOrders => {
                 let shop = self.may(Scope::ReadOnly, head, &instance).await?;
-                self.list_orders(request, &shop).await
+                Box::pin(self.list_orders(request, &shop)).await
             }
             Endpoint::ShowOrder => {
                 let shop = self.may(Scope::ReadOnly, head, &instance).await?;
-                self.show_order(request, &shop, &param).await
+                Box::pin(self.show_order(request, &shop, &param)).await
             }
-            Endpoint::Claim => self.claim(&request, &self.shop(&instance).await?, &param).await,
+            Endpoint::Claim => {
+                let shop = self.shop(&instance).await?;
+                Box::pin(self.claim(&request, &shop, &param)).await
+            }
             Endpoint::Pay => {
                 let shop = self.shop(&instance).await?;
-                self.pay(request, &shop, &param).await
+                Box::pin(self.pay(request, &shop, &param)).await
             }
-            Endpoint::Paid => self.replay(&request, &self.shop(&instance).await?, &param).await,
+            Endpoint::Paid => {
+                let shop = self.shop(&instance).await?;
+                Box::pin(self.replay(&request, &shop, &param)).await
+            }
             Endpoint::ApproveRefund => {
-                self.approve_refund(&request, &self.may(Scope::Orders, head, &instance).await?, &param).await
+                let shop = self.may(Scope::Orders, head, &instance).await?;
+                Box::pin(self.approve_refund(&request, &shop, &param)).await
             }
             Endpoint::PickUpRefund => {
                 let shop = self.shop(&instance).await?;
-                self.pick_up_refund(request, &shop, &param).await
+                Box::pin(self.pick_up_refund(request, &shop, &param)).await
             }
             Endpoint::Abort => {
                 let shop = self.shop(&instance).await?;
-                self.abort(request, &shop, &param).await
+                Box::pin(self.abort(request, &shop, &param)).await
             }
             Endpoint::OrderStatus => {
                 let shop = self.shop(&instance).await?;
-                self.order_status(request, &shop, &param).await
+                Box::pin(self.order_status(request, &shop, &param)).await
             }
-            Endpoint::TipStatus => self.tip_status(head, &self.shop(&instance).await?, &param).await,
+            Endpoint::TipStatus => {
+                let shop = self.shop(&instance).await?;
+                Box::pin(self.tip_status(head, &shop, &param)).await
+            }
             Endpoint::PickUpTip => {
                 let shop = self.shop(&instance).await?;
-                self.pick_up_tip(request, &shop, &param).await
+                Box::pin(self.pick_up_tip(request, &shop, &param)).await
             }
             Endpoint::OfferTemplate => {
-                self.template_for_customer(head, &self.shop(&instance).await?, &param).await
+                let shop = self.shop(&instance).await?;
+                Box::pin(self.template_for_customer(head, &shop, &param)).await
             }
-            Endpoint::UseTemplate => self.use_template(&request, &self.shop(&instance).await?, &param).await,
+            Endpoint::UseTemplate => {
+                let shop = self.shop(&instance).await?;
+                Box::pin(self.use_template(&request, &shop, &param)).await
+            }
             Endpoint::ManagedKyc => {
                 let shop = self.managed(head, &param).await?;
-                self.kyc(request, &shop).await
+                Box::pin(self.kyc(request, &shop)).await
             }
             Endpoint::Forget
             | Endpoint::DeleteOrder
@@ -273,10 +309,11 @@ impl Service {
             | Endpoint::CreateToken
             | Endpoint::DeleteToken => {
                 let shop = self.own(head, &instance).await?;
-                self.change_own(endpoint, request, &shop, &param).await
+                Box::pin(self.change_own(endpoint, request, &shop, &param)).await
             }
             Endpoint::LockProduct => {
-                self.lock_product(&request, &self.may(Scope::Orders, head, &instance).await?, &param).await
+                let shop = self.may(Scope::Orders, head, &instance).await?;
+                Box::pin(self.lock_product(&request, &shop, &param)).await
             }
             Endpoint::ListProducts
             | Endpoint::ShowProduct
@@ -292,7 +329,7 @@ impl Service {
             | Endpoint::ShowTemplate
             | Endpoint::ListTokens => {
                 let shop = self.may(Scope::ReadOnly, head, &instance).await?;
-                self.show_own(endpoint, request, &shop, &param).await
+                Box::pin(self.show_own(endpoint, request, &shop, &param)).await
             }
         }
     }
@@ -384,6 +421,7 @@ impl Service {
     fn write_metrics(&self, page: &mut Page) {
         self.operations_run.write(page);
         self.lane.metrics().write(page);
+        self.pool.write(page);
         self.store.write_metrics(page, batzen_tables::merchant::ALL);
         self.http_stats.write(page);
     }
@@ -424,25 +462,37 @@ impl Service {
         value.map_err(|error| store_failed(&error))
     }
 
-    async fn find_shop(&self, id: &str) -> Result<Option<Shop>, Response> {
+    async fn find_shop(&self, id: &str) -> Result<Option<Arc<Shop>>, Response> {
+        // Other processes change the rows of a database without notice.
+        let is_shared = self.store.backend().is_remote();
+        if !is_shared && let Some(shop) = self.shops.get(id) {
+            return Ok(Some(shop));
+        }
+        let changes = self.shops.changes();
         let key = InstanceKey::new(id);
-        let found = self.read(move |store| store.get::<Instances>(&key)).await?;
-        Ok(found.map(|found| Shop { id: id.to_owned(), row: found.row }))
+        let Some(found) = self.read(move |store| store.get::<Instances>(&key)).await? else {
+            return Ok(None);
+        };
+        let shop = Arc::new(Shop::new(id, found.row));
+        if !is_shared {
+            self.shops.keep(&shop, changes);
+        }
+        Ok(Some(shop))
     }
 
     /// Requires an instance: 404, code 2000 if it does not exist.
-    async fn shop(&self, id: &str) -> Result<Shop, Response> {
+    async fn shop(&self, id: &str) -> Result<Arc<Shop>, Response> {
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_INSTANCE_UNKNOWN, id);
         self.find_shop(id).await?.ok_or_else(unknown)
     }
 
     /// Requires an instance and a token that opens everything: 401, code 2015.
-    async fn own(&self, head: &Head, id: &str) -> Result<Shop, Response> {
+    async fn own(&self, head: &Head, id: &str) -> Result<Arc<Shop>, Response> {
         self.may(Scope::All, head, id).await
     }
 
     /// Requires an instance and a token that opens a scope: 401, code 2015.
-    async fn may(&self, needed: Scope, head: &Head, id: &str) -> Result<Shop, Response> {
+    async fn may(&self, needed: Scope, head: &Head, id: &str) -> Result<Arc<Shop>, Response> {
         let shop = self.shop(id).await?;
         if let Err(refused) = self.authorize(head, &shop) {
             let Some(token) = head.bearer_token() else { return Err(refused) };
@@ -455,7 +505,7 @@ impl Service {
     }
 
     /// Requires an instance and the administrator's token.
-    async fn managed(&self, head: &Head, id: &str) -> Result<Shop, Response> {
+    async fn managed(&self, head: &Head, id: &str) -> Result<Arc<Shop>, Response> {
         self.authorize_management(head).await?;
         self.shop(id).await
     }

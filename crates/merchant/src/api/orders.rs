@@ -13,6 +13,8 @@ use batzen_protocol::canonical::to_canonical;
 use batzen_protocol::{ErrorCode, Money, PaytoUri, Timestamp};
 use batzen_store::{Found, List, Store};
 use batzen_tables::merchant::{OrderRow, Orders, order_ref};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{Answer, Service, Shop, body, poll_deadline, refused};
@@ -70,8 +72,8 @@ fn text(terms: &Value, name: &str) -> String {
     terms[name].as_str().unwrap_or_default().to_owned()
 }
 
-/// The terms of a stored contract.
-pub(super) fn terms_of(row: &OrderRow) -> Result<Value, Response> {
+/// The terms of a stored contract: as a [`Value`] to look into, or as a [`RawValue`] to pass on.
+pub(super) fn terms_of<'a, T: Deserialize<'a>>(row: &'a OrderRow) -> Result<T, Response> {
     let broken = |_| Response::error(ErrorCode::MERCHANT_GENERIC_DB_CONTRACT_CONTENT_INVALID, &row.order_id);
     serde_json::from_str(&row.terms).map_err(broken)
 }
@@ -90,7 +92,7 @@ impl Service {
     pub(super) async fn make_order(
         &self,
         head: &Head,
-        wish: CreateOrderRequest,
+        mut wish: CreateOrderRequest,
         shop: &Shop,
     ) -> Result<CreateOrderResponse, Response> {
         shop.key()?;
@@ -125,19 +127,21 @@ impl Service {
                 wish.lock_uuids.as_deref().unwrap_or_default(),
             )
             .await?;
-        let order =
-            contract::with_products(&wish.order, taken.products, taken.minimum_age).map_err(refuse)?;
-        let completed = CreateOrderRequest { order, ..wish.clone() };
-        let terms = contract::terms(&completed, &order_id, &frame).map_err(refuse)?;
+        // A repetition is the same wish, whatever was added to it.
+        let order = std::mem::take(&mut wish.order);
+        let mut asked = json!(wish);
+        asked["order"] = Value::Object(order);
+        let h_request = to_canonical(&asked).map(|text| sha512(text.as_bytes())).map_err(|error| {
+            refuse(BadOrder(ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR, error.to_string()))
+        })?;
+        let Value::Object(order) = asked["order"].take() else { unreachable!("it is an object") };
+        let order = contract::with_products(order, taken.products, taken.minimum_age).map_err(refuse)?;
+        let terms = contract::terms(order, wish.refund_delay, &order_id, &frame).map_err(refuse)?;
         let claim_token = wish.create_token.unwrap_or(true).then(|| {
             let mut token = [0; TOKEN_BYTES];
             fill_random(&mut token);
             token
         });
-        // A repetition is the same wish, whatever was added to it.
-        let asked = to_canonical(&json!(wish)).map_err(|error| {
-            refuse(BadOrder(ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR, error.to_string()))
-        })?;
         let typed = terms.typed;
         let money = |amount: batzen_protocol::Amount| amount.money_in(self.config.currency);
         let row = OrderRow {
@@ -146,7 +150,7 @@ impl Service {
             row_id: self.next_row_id(),
             created: Timestamp::from_secs(now.as_micros() / 1_000_000),
             claim_token,
-            h_request: sha512(asked.as_bytes()),
+            h_request,
             terms: terms.text,
             amount: money(typed.amount).expect("checked with the terms"),
             max_fee: money(typed.max_fee).expect("checked with the terms"),
@@ -167,8 +171,9 @@ impl Service {
             holds_stock: false,
         };
         let create = CreateOrder { order: order_ref(&shop.id, &order_id), row, locks: taken.locks };
-        let mut verdict = self.execute(create.clone()).await?;
-        if matches!(verdict, Err(Refusal::OutOfStock { .. })) {
+        let again = (!create.row.products.0.is_empty()).then(|| create.clone());
+        let mut verdict = self.execute(create).await?;
+        if let (Err(Refusal::OutOfStock { .. }), Some(create)) = (&verdict, again) {
             self.release_stock().await?;
             verdict = self.execute(create).await?;
         }
@@ -234,9 +239,8 @@ impl Service {
                 }
             }
             let summary = |found: Found<Orders>| -> Result<OrderSummary, Response> {
-                let terms = terms_of(&found.row)?;
-                let deadline: Option<Timestamp> =
-                    serde_json::from_value(terms["refund_deadline"].clone()).ok();
+                let terms: Value = terms_of(&found.row)?;
+                let deadline = Timestamp::deserialize(&terms["refund_deadline"]).ok();
                 let refundable = found.row.paid.is_some()
                     && deadline.is_some_and(|deadline| self.now() < deadline)
                     && found.row.refund_approved < found.row.amount;
@@ -273,7 +277,7 @@ impl Service {
                 ("h_contract", h_contract.as_deref()),
             ],
         );
-        let contract_terms = terms_of(&row)?;
+        let contract_terms: &RawValue = terms_of(&row)?;
         let status = if is_paid {
             let money = self.money_of(order).await?;
             let asks_exchanges =
@@ -306,9 +310,9 @@ impl Service {
                 taler_pay_uri: urls::pay_uri(&base_url, order_id, session_id, token.as_deref()),
                 order_status_url,
                 creation_time: row.created,
-                summary: text(&contract_terms, "summary"),
+                summary: text(&terms_of(&row)?, "summary"),
                 total_amount: self.amount(row.amount),
-                already_paid_fulfillment_url: paid.as_ref().and(row.fulfillment_url),
+                already_paid_fulfillment_url: paid.as_ref().and(row.fulfillment_url.clone()),
                 already_paid_order_id: paid,
             }))
         };

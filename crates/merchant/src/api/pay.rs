@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use batzen_crypto::eddsa::verify_batch;
-use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, HashCode, ShortHash, fill_random};
+use batzen_crypto::{
+    AgeCommitment, AgeMask, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, fill_random,
+};
+use batzen_engine::PoolBusy;
 use batzen_http::{Method, Request, Response};
 use batzen_http_client::{ClientError, Reply};
 use batzen_protocol::api::exchange::{
@@ -25,7 +28,7 @@ use serde_json::{Map, Value, json};
 use super::refunds::OrderMoney;
 use super::wallets::session;
 use super::webhooks::Event;
-use super::{Answer, Service, Shop, body, refused};
+use super::{Answer, Service, Shop, body, refused, try_later};
 use crate::exchanges::{Denom, Exchange, ExchangeError, is_base_url, is_transient};
 use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Refusal, Settle};
 
@@ -110,7 +113,7 @@ impl Service {
         if coins.len() > COINS_MAX || distinct.len() != coins.len() {
             return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
         }
-        let key = shop.key()?;
+        let signer = shop.signer()?;
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
         let (order, row) = self.order(shop, order_id).await?;
         let h_contract = row.h_contract.ok_or_else(unknown)?;
@@ -146,14 +149,17 @@ impl Service {
             Some(_) => Vec::new(),
         };
         let products = row.products.0.clone();
+        let has_hooks = !hooks.is_empty();
         let settle = Settle { order, instance, fulfillment_url, session, products, hooks };
         self.book(order_id, h_contract, accepted, settle).await?;
-        self.notices.webhook_pending();
+        if has_hooks {
+            self.notices.webhook_pending();
+        }
         self.notices.order_changed(&order);
         if row.paid.is_none() {
             self.look_for_kyc(shop, order, h_contract, &row);
         }
-        let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign(&key);
+        let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign_with(signer);
         Ok(Response::json(200, &PayResponse { sig }))
     }
 
@@ -441,8 +447,8 @@ impl Service {
             transaction_base_url: None,
         };
         let confirmations: Vec<_> = exchange_sigs.into_iter().map(confirmation).collect();
-        let are_confirmed = confirmations.len() == coins.len()
-            && confirm(contract, coins, &confirmations, self.config.currency);
+        let are_confirmed =
+            confirmations.len() == coins.len() && self.confirm(contract, coins, &confirmations).await?;
         // If some coins were accepted earlier, at another time, each has its own confirmation.
         Ok(are_confirmed.then_some(confirmations))
     }
@@ -460,9 +466,45 @@ impl Service {
         }
         let confirmation: DepositConfirmation = reply.json().map_err(|_| malformed())?;
         let (coins, confirmations) = (std::slice::from_ref(coin), std::slice::from_ref(&confirmation));
-        let is_confirmed = confirm(contract, coins, confirmations, self.config.currency);
+        let is_confirmed = self.confirm(contract, coins, confirmations).await?;
         if is_confirmed { Ok(confirmation) } else { Err(malformed()) }
     }
+
+    /// Whether the exchange has signed that it will pay for these coins.
+    async fn confirm(
+        &self,
+        contract: &Contract<'_>,
+        coins: &[ReadyCoin],
+        confirmations: &[DepositConfirmation],
+    ) -> Result<bool, Response> {
+        let check = |(coin, confirmation): (&ReadyCoin, &DepositConfirmation)| {
+            let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } = *confirmation;
+            let message = confirmed_message(contract, coin, confirmation, self.config.currency).ok()?;
+            let is_known = coin.exchange.signs_with(&exchange_pub, exchange_timestamp);
+            let message = message.message().as_ref().into();
+            is_known.then_some(Confirmation { exchange_pub, message, exchange_sig })
+        };
+        let checks: Option<Vec<_>> = coins.iter().zip(confirmations).map(check).collect();
+        let Some(checks) = checks else { return Ok(false) };
+        let verdicts = self.confirmations.run(checks).await.map_err(|PoolBusy| try_later("busy"))?;
+        Ok(verdicts.into_iter().all(|is_valid| is_valid))
+    }
+}
+
+/// What an exchange has signed, to be checked together with what it and others have signed for other payments.
+pub(super) struct Confirmation {
+    exchange_pub: EddsaPublicKey,
+    message: Box<[u8]>,
+    exchange_sig: EddsaSignature,
+}
+
+/// Whether each of the signatures is valid.
+pub(super) fn check(confirmations: &[Confirmation]) -> Vec<bool> {
+    let items: Vec<_> = confirmations
+        .iter()
+        .map(|Confirmation { exchange_pub, message, exchange_sig }| (exchange_pub, &**message, exchange_sig))
+        .collect();
+    verify_batch(&items)
 }
 
 /// The exchange did not answer: whether it has accepted the coins is found out by asking again.
@@ -500,6 +542,9 @@ fn sample(
     confirmation: &DepositConfirmation,
     currency: batzen_protocol::Currency,
 ) -> Vec<(String, Value)> {
+    if coin.exchange.auditors.is_empty() {
+        return Vec::new();
+    }
     let mut random = [0; 1];
     fill_random(&mut random);
     let signkey = coin.exchange.signkey(&confirmation.exchange_pub);
@@ -545,29 +590,6 @@ fn confirmed_message(
         coin_pub: coin.coin_pub,
         merchant_pub: contract.shop.row.merchant_pub,
     })
-}
-
-/// Whether the exchange has signed that it will pay for these coins.
-fn confirm(
-    contract: &Contract<'_>,
-    coins: &[ReadyCoin],
-    confirmations: &[DepositConfirmation],
-    currency: batzen_protocol::Currency,
-) -> bool {
-    let message = |(coin, confirmation): (&ReadyCoin, &DepositConfirmation)| {
-        let message = confirmed_message(contract, coin, confirmation, currency).ok()?;
-        let is_known = coin.exchange.signs_with(&confirmation.exchange_pub, confirmation.exchange_timestamp);
-        is_known.then(|| message.message())
-    };
-    let messages: Option<Vec<_>> = coins.iter().zip(confirmations).map(message).collect();
-    let Some(messages) = messages else { return false };
-    let signed = messages.iter().zip(confirmations);
-    let items: Vec<_> = signed
-        .map(|(message, confirmation)| {
-            (&confirmation.exchange_pub, message.as_ref(), &confirmation.exchange_sig)
-        })
-        .collect();
-    verify_batch(&items).into_iter().all(|is_valid| is_valid)
 }
 
 /// Checks before any coin is deposited that all together pay the order: what an exchange has accepted, the customer

@@ -9,6 +9,7 @@ use batzen_tables::merchant::{
     OrderKey, OrderRef, OrderRow, OrderSessionKey, OrderSessions, Orders, PaidSessionKey, PaidSessions,
     purchase_ref, session_ref,
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::orders::{terms_of, token_of};
@@ -41,7 +42,7 @@ impl Service {
             });
         };
         if !may_see(&request, &row)? {
-            let terms = terms_of(&row)?;
+            let terms: Value = terms_of(&row)?;
             return match terms["public_reorder_url"].as_str() {
                 Some(url) if is_page => Ok(redirect(url)),
                 Some(url) => Ok(Response::json(202, &OrderReorder { public_reorder_url: url.to_owned() })),
@@ -60,7 +61,7 @@ impl Service {
         }
         let money = self.wait_for_refund(&mut request, order, deadline).await?;
         if is_page {
-            let summary = terms_of(&row)?["summary"].as_str().unwrap_or_default().to_owned();
+            let summary = terms_of::<Value>(&row)?["summary"].as_str().unwrap_or_default().to_owned();
             if money.is_pending() {
                 let uri = urls::refund_uri(&Self::base_url(&request.head, shop)?, order_id);
                 let amount = self.amount(money.approved).to_string();
@@ -127,7 +128,7 @@ impl Service {
         let taler_pay_uri =
             urls::pay_uri(&base_url, &row.order_id, session.unwrap_or_default(), token.as_deref());
         if is_page {
-            let summary = terms_of(row)?["summary"].as_str().unwrap_or_default().to_owned();
+            let summary = terms_of::<Value>(row)?["summary"].as_str().unwrap_or_default().to_owned();
             let amount = self.amount(row.amount).to_string();
             return Ok(page::due(&summary, &amount, &taler_pay_uri).with_header(TALER, &taler_pay_uri));
         }

@@ -5,6 +5,7 @@ use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::merchant::{ClaimRequest, ClaimResponse, PaidRequest};
 use batzen_protocol::signatures::{MerchantContract, MerchantPaymentOk, SignedMessage};
+use serde_json::value::RawValue;
 use subtle::ConstantTimeEq;
 
 use super::orders::terms_of;
@@ -36,7 +37,7 @@ impl Service {
         if nonce.parse::<EddsaPublicKey>().is_err() {
             return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "nonce"));
         }
-        let key = shop.key()?;
+        let signer = shop.signer()?;
         let unknown = || Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_CLAIM_NOT_FOUND, order_id);
         let (order, row) = self.find_order(shop, order_id).await?.ok_or_else(unknown)?;
         let knows = row
@@ -63,8 +64,9 @@ impl Service {
         match row {
             Ok(row) => {
                 let h_contract_terms = row.h_contract.expect("it is claimed");
-                let sig = MerchantContract { h_contract_terms }.sign(&key);
-                Ok(Response::json(200, &ClaimResponse { contract_terms: terms_of(&row)?, sig }))
+                let sig = MerchantContract { h_contract_terms }.sign_with(signer);
+                let contract_terms: &RawValue = terms_of(&row)?;
+                Ok(Response::json(200, &ClaimResponse { contract_terms, sig }))
             }
             Err(Refusal::OrderUnknown) => Err(unknown()),
             Err(refusal) => Err(refused(&refusal, order_id)),

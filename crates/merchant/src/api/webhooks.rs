@@ -137,7 +137,7 @@ impl Service {
             Event::Pay => (String::new(), String::new()),
             Event::Refund { total, reason } => (total.to_string(), (*reason).to_owned()),
         };
-        let summary = terms_of(row)?["summary"].as_str().unwrap_or_default().to_owned();
+        let summary = terms_of::<serde_json::Value>(row)?["summary"].as_str().unwrap_or_default().to_owned();
         let values = [
             ("webhook_type", event.kind().to_owned()),
             ("order_id", row.order_id.clone()),

@@ -23,11 +23,15 @@ mod sufficiency;
 mod tips;
 mod transfers;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use batzen_engine::{Plan, Rules, WorkingSet};
 use batzen_protocol::{ErrorCode, Timestamp};
+use batzen_store::{Change, ChangeSet, Table as _};
 use batzen_tables::merchant::{
-    AccessTokens, MerchantStateKey, MerchantStateRow, MerchantStates, OrderRefunds, PendingWebhooks,
-    Templates, TipPickups, Transfers, Webhooks,
+    AccessTokens, Instances, MerchantStateKey, MerchantStateRow, MerchantStates, OrderRefunds,
+    PendingWebhooks, Templates, TipPickups, Transfers, Webhooks,
 };
 
 pub use command::{
@@ -229,12 +233,30 @@ impl Refusal {
 
 /// The rules.
 #[derive(Clone, Debug, Default)]
-pub struct MerchantRules;
+pub struct MerchantRules {
+    instance_changes: Arc<AtomicU64>,
+}
+
+impl MerchantRules {
+    /// How many batches have changed instances. It rises after the commit and before the answers.
+    #[must_use]
+    pub fn instance_changes(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.instance_changes)
+    }
+}
 
 impl Rules for MerchantRules {
     type Command = Command;
     type Outcome = Outcome;
     type Refusal = Refusal;
+
+    fn committed(&self, changes: &ChangeSet) {
+        let is_of_instance =
+            |change: &Change| change.table().id == Instances::DEF.id && change.old_row() != change.new_row();
+        if changes.changes().iter().any(is_of_instance) {
+            self.instance_changes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 
     fn plan(&self, command: &Command, plan: &mut Plan) {
         match command {

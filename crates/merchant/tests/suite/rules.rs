@@ -487,7 +487,7 @@ proptest! {
         batches in prop::collection::vec(prop::collection::vec(step(), 1..6), 1..16),
     ) {
         let store = Store::new(MemoryBackend::new());
-        let batcher = Batcher::new(Arc::new(MerchantRules), store.clone());
+        let batcher = Batcher::new(Arc::new(MerchantRules::default()), store.clone());
         let clock = || Timestamp::from_secs(1);
         let mut model = Model::default();
         for batch in batches {

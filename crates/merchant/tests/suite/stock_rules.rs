@@ -386,7 +386,7 @@ proptest! {
         batches in prop::collection::vec(prop::collection::vec(step(), 1..5), 1..24),
     ) {
         let store = Store::new(MemoryBackend::new());
-        let batcher = Batcher::new(Arc::new(MerchantRules), store.clone());
+        let batcher = Batcher::new(Arc::new(MerchantRules::default()), store.clone());
         let mut model = Model::default();
         batcher.run(&[instance().into()], &|| Timestamp::ZERO).unwrap();
         for batch in batches {
