@@ -1,6 +1,7 @@
 //! The deadlines of a connection, enforced below hyper, where all bytes pass.
 
 use crate::{codes::FrameError, pace::Pace};
+use smallvec::SmallVec;
 use std::{
     io::{self, IoSlice},
     pin::Pin,
@@ -59,6 +60,9 @@ impl Deadlines {
 }
 
 const NEVER: u64 = u64::MAX;
+/// Head and body of a response up to this size are written in one piece. A copy costs less than it costs the
+/// kernel to gather the pieces.
+const COPIED_BYTES_MAX: usize = 2 << 10;
 
 /// Shared by the I/O below hyper, the service above it, and the watchdog beside it.
 pub(crate) struct ConnState {
@@ -73,6 +77,8 @@ pub(crate) struct ConnState {
     /// How fast the client reads, while the socket accepts no more bytes. This can be in any phase, since
     /// earlier responses may be unread while the next request is served.
     reading: Mutex<Option<Pace>>,
+    /// Whether `reading` measures. Only the connection's own task changes it.
+    is_blocked: AtomicBool,
     /// When the socket last accepted bytes, or the response was ready.
     progress_ms: AtomicU64,
     /// Bytes of responses that count towards the budget and are not written yet.
@@ -95,6 +101,7 @@ impl ConnState {
             upgraded: AtomicBool::new(false),
             deadlines,
             reading: Mutex::new(None),
+            is_blocked: AtomicBool::new(false),
             progress_ms: AtomicU64::new(0),
             unwritten_bytes: AtomicUsize::new(0),
             eviction: AtomicU8::new(0),
@@ -218,12 +225,16 @@ impl ConnState {
         if reading.is_none() {
             let Deadlines { write, min_rate_bytes_per_s, .. } = self.deadlines;
             *reading = Some(Pace::new(Instant::now(), write, min_rate_bytes_per_s));
+            self.is_blocked.store(true, Ordering::Relaxed);
         }
     }
 
     /// Records that everything is written.
     pub(crate) fn flushed(&self) {
-        *self.reading() = None;
+        if self.is_blocked.load(Ordering::Relaxed) {
+            *self.reading() = None;
+            self.is_blocked.store(false, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn wrote(&self, bytes: usize) {
@@ -233,7 +244,9 @@ impl ConnState {
         if self.phase() == Phase::Writing {
             self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
-        if let Some(pace) = self.reading().as_mut() {
+        if self.is_blocked.load(Ordering::Relaxed)
+            && let Some(pace) = self.reading().as_mut()
+        {
             pace.add(Instant::now(), bytes);
             self.progress_ms.store(self.now_ms(), Ordering::Relaxed);
         }
@@ -343,7 +356,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         if this.intercept(first) {
             return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
         }
-        let written = Pin::new(&mut this.socket).poll_write_vectored(cx, bufs);
+        let written = if bufs.iter().map(|buf| buf.len()).sum::<usize>() <= COPIED_BYTES_MAX {
+            let mut piece = SmallVec::<[u8; COPIED_BYTES_MAX]>::new();
+            bufs.iter().for_each(|buf| piece.extend_from_slice(buf));
+            Pin::new(&mut this.socket).poll_write(cx, &piece)
+        } else {
+            Pin::new(&mut this.socket).poll_write_vectored(cx, bufs)
+        };
         this.note(written)
     }
 

@@ -4,7 +4,8 @@
 use crate::{
     conn::{ConnState, Eviction},
     drain::Early,
-    shares::Hold,
+    shares::{Client, Hold, Resource},
+    stats::Stats,
 };
 use std::{
     cmp::Reverse,
@@ -99,8 +100,11 @@ impl Drop for Present<'_> {
 }
 
 /// The requests that wait for an event.
-#[derive(Debug, Default)]
-pub(crate) struct Polls(Mutex<Queue<Arc<Early>>>);
+#[derive(Debug)]
+pub(crate) struct Polls {
+    queue: Mutex<Queue<Arc<Early>>>,
+    stats: Arc<Stats>,
+}
 
 /// The entry of a waiting request; removed when dropped.
 #[derive(Debug)]
@@ -111,13 +115,23 @@ pub(crate) struct Waiting {
 }
 
 impl Polls {
-    pub(crate) fn join(self: &Arc<Self>, early: Arc<Early>, hold: Hold) -> Waiting {
-        Waiting { polls: Arc::clone(self), id: join(&self.0, early), _hold: hold }
+    pub(crate) fn new(stats: Arc<Stats>) -> Arc<Self> {
+        Arc::new(Self { queue: Mutex::default(), stats })
+    }
+
+    /// Lets a request of this client wait. If the client has used up its share, the wait ends at once.
+    pub(crate) fn join(self: &Arc<Self>, client: &Arc<Client>, early: &Arc<Early>) -> Option<Waiting> {
+        let Some(hold) = client.take(Resource::Polls, 1) else {
+            self.stats.refuse(Resource::Polls);
+            early.end();
+            return None;
+        };
+        Some(Waiting { polls: Arc::clone(self), id: join(&self.queue, Arc::clone(early)), _hold: hold })
     }
 
     /// Ends the wait of the oldest requests, at most `count`. Returns how many.
     pub(crate) fn end_oldest(&self, count: usize) -> u64 {
-        let mut queue = lock(&self.0);
+        let mut queue = lock(&self.queue);
         let mut ended = 0;
         while ended < count as u64
             && let Some((_, early)) = queue.entries.pop_first()
@@ -131,6 +145,6 @@ impl Polls {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        lock(&self.polls.0).entries.remove(&self.id);
+        lock(&self.polls.queue).entries.remove(&self.id);
     }
 }

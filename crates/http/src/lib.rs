@@ -10,6 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod aside;
 mod codes;
 mod concurrent;
 mod conn;

@@ -5,14 +5,14 @@ use crate::{
     crowd::{Polls, Waiting},
     drain::{Drain, Early},
     response::Response,
-    shares::{Client, Hold, Resource},
-    stats::Stats,
+    shares::Hold,
 };
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method};
 use serde::de::DeserializeOwned;
+use smallvec::SmallVec;
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
@@ -59,9 +59,7 @@ pub struct Head {
     pub is_head: bool,
     /// The path without the query, still percent-encoded.
     pub path: String,
-    /// The segments of the path, percent-decoded. Repeated and trailing slashes do not count, but a path that
-    /// starts with two slashes has an empty first segment.
-    pub segments: Vec<String>,
+    segments: Segments,
     /// The query, still percent-encoded.
     pub raw_query: Option<String>,
     /// The pairs of the query, decoded (`+` is a space), in order.
@@ -88,7 +86,7 @@ impl Head {
         Self {
             method: if is_head { Method::GET } else { method },
             is_head,
-            segments: segments(&path),
+            segments: Segments::of(&path),
             raw_query: uri.query().map(str::to_owned),
             query: pairs(uri.query().unwrap_or("")),
             path,
@@ -107,7 +105,7 @@ impl Head {
         Self {
             method: if is_head { Method::GET } else { method },
             is_head,
-            segments: segments(path),
+            segments: Segments::of(path),
             raw_query: query.map(str::to_owned),
             query: pairs(query.unwrap_or("")),
             path: path.to_owned(),
@@ -117,10 +115,22 @@ impl Head {
         }
     }
 
-    /// A segment of the path, or `""` beyond the last one.
+    /// A segment of the path, percent-decoded, or `""` beyond the last one. Repeated and trailing slashes do not
+    /// count, but a path that starts with two slashes has an empty first segment.
     #[must_use]
     pub fn segment(&self, index: usize) -> &str {
-        self.segments.get(index).map_or("", String::as_str)
+        self.segments.get(&self.path, index).unwrap_or("")
+    }
+
+    /// How many segments the path has.
+    #[must_use]
+    pub fn segment_count(&self) -> usize {
+        self.segments.places.len()
+    }
+
+    /// The segments of the path, see [`Head::segment`].
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.segment_count()).map(|index| self.segment(index))
     }
 
     /// The bytes of the raw path after its first segment and the slash that ends it.
@@ -251,10 +261,8 @@ pub struct Request {
 /// What a request needs in order to wait after it has left its slot.
 #[derive(Debug)]
 pub(crate) struct Place {
-    pub client: Arc<Client>,
     pub polls: Arc<Polls>,
     pub early: Arc<Early>,
-    pub stats: Arc<Stats>,
     pub waiting: Option<Waiting>,
 }
 
@@ -284,14 +292,11 @@ impl Request {
     /// already (or the client has used up its share), and later if connections run out. The handler then
     /// answers with the current state.
     pub fn leave_slot(&mut self) {
-        self.slot = None;
-        let Some(place) = self.place.as_mut().filter(|place| place.waiting.is_none()) else { return };
-        match place.client.take(Resource::Polls, 1) {
-            Some(hold) => place.waiting = Some(place.polls.join(Arc::clone(&place.early), hold)),
-            None => {
-                place.stats.refuse(Resource::Polls);
-                place.early.end();
-            }
+        let Some(slot) = self.slot.take() else { return };
+        let client = Arc::clone(slot.client());
+        drop(slot);
+        if let Some(place) = &mut self.place {
+            place.waiting = place.polls.join(&client, &place.early);
         }
     }
 
@@ -310,14 +315,49 @@ impl Request {
     }
 }
 
-/// Splits a path at its slashes, as [`Head::segments`] describes.
-fn segments(path: &str) -> Vec<String> {
-    let mut out: Vec<String> = Vec::with_capacity(8);
-    if path.starts_with("//") {
-        out.push(String::new());
+/// Where the segments of a path are. Most paths have no escapes, so their segments are parts of the path itself.
+#[derive(Clone, Debug)]
+struct Segments {
+    /// The decoded segments, one after the other, if the path has escapes.
+    decoded: Option<String>,
+    /// Begin and end of each, in `decoded` or else in the path.
+    places: SmallVec<[(usize, usize); SEGMENTS]>,
+}
+
+/// Most paths have at most this many segments.
+const SEGMENTS: usize = 4;
+
+impl Segments {
+    /// Splits a path at its slashes, as [`Head::segment`] describes.
+    fn of(path: &str) -> Self {
+        let mut decoded = path.contains('%').then(String::new);
+        let mut places = SmallVec::new();
+        if path.starts_with("//") {
+            places.push((0, 0));
+        }
+        let mut begin = 0;
+        for segment in path.split('/') {
+            let end = begin + segment.len();
+            if !segment.is_empty() {
+                places.push(match &mut decoded {
+                    None => (begin, end),
+                    Some(text) => {
+                        let begin = text.len();
+                        text.push_str(&decode(segment, false));
+                        (begin, text.len())
+                    }
+                });
+            }
+            begin = end + 1;
+        }
+        Self { decoded, places }
     }
-    out.extend(path.split('/').filter(|segment| !segment.is_empty()).map(|segment| decode(segment, false)));
-    out
+
+    /// A segment of `path`, of which this was made.
+    fn get<'a>(&'a self, path: &'a str, index: usize) -> Option<&'a str> {
+        let (begin, end) = *self.places.get(index)?;
+        self.decoded.as_deref().unwrap_or(path).get(begin..end)
+    }
 }
 
 /// The pairs of a query string. A name without `=` has an empty value.
@@ -383,7 +423,9 @@ mod tests {
             ("/%ff", &["\u{fffd}"]),
         ];
         for (path, want) in cases {
-            assert_eq!(Head::local(Method::GET, path).segments, *want, "{path}");
+            let head = Head::local(Method::GET, path);
+            assert_eq!(head.segments().collect::<Vec<_>>(), *want, "{path}");
+            assert_eq!((head.segment_count(), head.segment(want.len())), (want.len(), ""), "{path}");
         }
         assert_eq!(Head::local(Method::GET, "/coins/AB//deposit").path_remainder(), "AB//deposit");
         assert_eq!(Head::local(Method::GET, "/keys").path_remainder(), "");

@@ -42,14 +42,20 @@ impl Response {
     pub fn json(status: u16, value: &impl Serialize) -> Self {
         let mut body = Vec::with_capacity(JSON_BYTES);
         match serde_json::to_writer(&mut body, value) {
-            Ok(()) => Self {
-                status,
-                headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
-                body: body.into(),
-                deflated: None,
-                close: false,
-            },
+            Ok(()) => Self::json_text(status, body),
             Err(error) => Self::frame_error(FrameError::InternalInvariant, error.to_string().as_str()),
+        }
+    }
+
+    /// A response with a JSON text.
+    #[must_use]
+    pub fn json_text(status: u16, body: impl Into<Bytes>) -> Self {
+        Self {
+            status,
+            headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+            body: body.into(),
+            deflated: None,
+            close: false,
         }
     }
 

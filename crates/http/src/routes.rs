@@ -2,7 +2,6 @@
 
 use crate::{codes::FrameError, request::Head, response::Response};
 use http::{Method, header};
-use std::collections::BTreeMap;
 
 /// The errors of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +22,14 @@ struct Route<E> {
     method: Method,
     pattern: Vec<Part>,
     endpoint: E,
+}
+
+/// The routes with the same first segment.
+#[derive(Debug)]
+struct Family {
+    first: String,
+    /// Their indexes, in order.
+    places: Vec<usize>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -56,15 +63,15 @@ pub struct Matched<'a, E> {
 pub struct Routes<E> {
     style: Style,
     routes: Vec<Route<E>>,
-    /// Indexes of the routes that start with a literal (`""` for the root), in order.
-    by_first: BTreeMap<String, Vec<usize>>,
+    /// The routes that start with a literal (`""` for the root).
+    by_first: Vec<Family>,
 }
 
 impl<E> Routes<E> {
     /// An empty table.
     #[must_use]
     pub const fn new(style: Style) -> Self {
-        Self { style, routes: Vec::new(), by_first: BTreeMap::new() }
+        Self { style, routes: Vec::new(), by_first: Vec::new() }
     }
 
     /// Adds an endpoint. `pattern` is a path whose segments are literals or `:parameters`. Earlier entries
@@ -91,7 +98,11 @@ impl<E> Routes<E> {
             Some(Part::Parameter) => None,
         };
         if let Some(first) = first {
-            self.by_first.entry(first).or_default().push(self.routes.len());
+            let place = self.routes.len();
+            match self.by_first.iter_mut().find(|family| family.first == first) {
+                Some(family) => family.places.push(place),
+                None => self.by_first.push(Family { first, places: vec![place] }),
+            }
         }
         self.routes.push(Route { method, pattern, endpoint });
         self
@@ -103,18 +114,35 @@ impl<E> Routes<E> {
     /// The response to send instead: an error of the [`Style`], or 204 for `OPTIONS` on an endpoint that
     /// exists.
     pub fn resolve<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
+        let route = self.find(head)?;
+        let parts = route.pattern.iter().zip(head.segments());
+        let params =
+            parts.filter(|(part, _)| **part == Part::Parameter).map(|(_, segment)| segment).collect();
+        Ok(Matched { endpoint: &route.endpoint, params })
+    }
+
+    /// As [`Routes::resolve`], without the parameters. Handlers can read those with [`Head::segment`].
+    ///
+    /// # Errors
+    /// As [`Routes::resolve`].
+    pub fn endpoint(&self, head: &Head) -> Result<&E, Response> {
+        self.find(head).map(|route| &route.endpoint)
+    }
+
+    fn find(&self, head: &Head) -> Result<&Route<E>, Response> {
         match self.style {
-            Style::ByFirstSegment => self.resolve_by_first(head),
-            Style::ByPath => self.resolve_by_path(head),
+            Style::ByFirstSegment => self.find_by_first(head),
+            Style::ByPath => self.find_by_path(head),
         }
     }
 
-    fn resolve_by_first<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
+    fn find_by_first(&self, head: &Head) -> Result<&Route<E>, Response> {
         // The first segment of the root is empty, so `//x` is the root with one segment too many.
-        let Some(places) = self.by_first.get(head.segment(0)) else {
+        let first = head.segment(0);
+        let Some(family) = self.by_first.iter().find(|family| family.first == first) else {
             return Err(Response::frame_error(FrameError::EndpointUnknown, &head.path));
         };
-        let found = places.iter().map(|place| &self.routes[*place]);
+        let found = family.places.iter().map(|place| &self.routes[*place]);
         if head.method == Method::OPTIONS {
             return Err(Response::empty(204));
         }
@@ -126,21 +154,21 @@ impl<E> Routes<E> {
         }
         let mut length_seen = false;
         for route in found.filter(|route| route.method == head.method) {
-            if let Some(params) = params(&route.pattern, &head.segments) {
-                return Ok(Matched { endpoint: &route.endpoint, params });
+            if matches(&route.pattern, head) {
+                return Ok(route);
             }
-            length_seen |= route.pattern.len() == head.segments.len();
+            length_seen |= route.pattern.len() == head.segment_count();
         }
         let code = if length_seen { FrameError::OperationUnknown } else { FrameError::WrongNumberOfSegments };
         Err(Response::frame_error(code, &head.path))
     }
 
-    fn resolve_by_path<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
+    fn find_by_path(&self, head: &Head) -> Result<&Route<E>, Response> {
         let mut others = Vec::new();
         for route in &self.routes {
-            if let Some(params) = params(&route.pattern, &head.segments) {
+            if matches(&route.pattern, head) {
                 if route.method == head.method {
-                    return Ok(Matched { endpoint: &route.endpoint, params });
+                    return Ok(route);
                 }
                 others.push(route);
             }
@@ -155,20 +183,13 @@ impl<E> Routes<E> {
     }
 }
 
-/// The path's parameters if it matches the pattern.
-fn params<'a>(pattern: &[Part], segments: &'a [String]) -> Option<Vec<&'a str>> {
-    if pattern.len() != segments.len() {
-        return None;
-    }
-    let mut params = Vec::new();
-    for (part, segment) in pattern.iter().zip(segments) {
-        match part {
-            Part::Literal(literal) if literal == segment => {}
-            Part::Literal(_) => return None,
-            Part::Parameter => params.push(segment.as_str()),
-        }
-    }
-    Some(params)
+/// Whether the path matches the pattern.
+fn matches(pattern: &[Part], head: &Head) -> bool {
+    pattern.len() == head.segment_count()
+        && pattern.iter().zip(head.segments()).all(|(part, segment)| match part {
+            Part::Literal(literal) => literal == segment,
+            Part::Parameter => true,
+        })
 }
 
 fn method_invalid<'a, E: 'a>(routes: impl Iterator<Item = &'a Route<E>>) -> Response {

@@ -1,6 +1,7 @@
 //! The accept loop, and the life of a connection.
 
 use crate::{
+    aside::Aside,
     codes::FrameError,
     concurrent,
     conn::{ConnState, Eviction, Phase, Watched, raw_error},
@@ -12,7 +13,14 @@ use crate::{
     stats::{Gauge, Stats, add},
 };
 use hyper_util::rt::TokioIo;
-use std::{future::poll_fn, io, sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::Semaphore,
@@ -259,6 +267,20 @@ where
     Ok(())
 }
 
+/// What happens to a connection beside its requests.
+enum Event {
+    /// Hyper is done with it.
+    Ended(hyper::Result<()>),
+    /// The service shuts down.
+    Draining,
+    /// Idle connections have had their time since then.
+    EndOfGrace,
+    /// It must make room for others.
+    Evicted(Eviction),
+    /// A deadline may have passed.
+    Check,
+}
+
 /// Runs one connection to its end.
 async fn drive<S, H>(stream: S, peer: Peer, client: Arc<Client>, is_proxy: bool, frame: Arc<Frame<H>>)
 where
@@ -296,19 +318,34 @@ where
         let latest = Instant::now() + deadlines.shortest();
         state.deadline().map_or(latest, |deadline| deadline.min(latest))
     };
-    let watchdog = sleep_until(next_check(&state));
-    tokio::pin!(watchdog);
-    let draining = drain.draining();
-    tokio::pin!(draining);
-    let end_of_grace = tokio::time::sleep(Duration::ZERO);
-    tokio::pin!(end_of_grace);
+    let mut watchdog = pin!(sleep_until(next_check(&state)));
+    let mut draining = pin!(drain.draining());
+    let mut end_of_grace = pin!(tokio::time::sleep(Duration::ZERO));
+    let mut evicted = pin!(state.evicted());
+    let mut aside = Aside::default();
     // Whether the drain has fired, and whether an idle connection may still send one request.
     let (mut is_draining, mut is_graced) = (false, false);
     let mut bad_length = false;
     loop {
-        tokio::select! {
-            biased;
-            ended = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {
+        let event = poll_fn(|context| {
+            if let Poll::Ready(ended) = connection.poll_without_shutdown(context) {
+                return Poll::Ready(Event::Ended(ended));
+            }
+            aside.poll(context, |context| {
+                if !is_draining && draining.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Event::Draining);
+                }
+                if is_graced && end_of_grace.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Event::EndOfGrace);
+                }
+                if let Poll::Ready(eviction) = evicted.as_mut().poll(context) {
+                    return Poll::Ready(Event::Evicted(eviction));
+                }
+                watchdog.as_mut().poll(context).map(|()| Event::Check)
+            })
+        });
+        match event.await {
+            Event::Ended(ended) => {
                 if let Err(error) = ended {
                     // Hyper gives no other sign of an invalid `Content-Length`.
                     bad_length = error.is_parse() && error.to_string().contains("content-length");
@@ -319,7 +356,7 @@ where
                 }
                 break;
             }
-            () = &mut draining, if !is_draining => {
+            Event::Draining => {
                 is_draining = true;
                 if grace.is_zero() {
                     std::pin::Pin::new(&mut connection).graceful_shutdown();
@@ -332,14 +369,14 @@ where
                     end_of_grace.as_mut().reset(Instant::now() + grace);
                 }
             }
-            () = &mut end_of_grace, if is_graced => {
+            Event::EndOfGrace => {
                 is_graced = false;
                 std::pin::Pin::new(&mut connection).graceful_shutdown();
                 if state.phase() == Phase::Idle {
                     return;
                 }
             }
-            eviction = state.evicted() => {
+            Event::Evicted(eviction) => {
                 tracing::debug!(%peer, ?eviction, "connection closed to make room for others");
                 add(
                     match eviction {
@@ -350,7 +387,7 @@ where
                 );
                 return;
             }
-            () = &mut watchdog => {
+            Event::Check => {
                 if state.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
                     tracing::debug!(%peer, phase = ?state.phase(), "connection timed out");
                     add(&stats.timeouts, 1);

@@ -13,13 +13,13 @@ use crate::{
     response::Response,
     server::LINGER_CLOSES_MAX,
     shares::{Client, Hold, Key, Resource, Shares},
-    stats::{Gauge, Stats, add},
+    stats::{Stats, add},
 };
 use batzen_http_codec::concurrent::RequestMessage;
 use batzen_http_codec::{InflateError, deflate, inflate_with};
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderValue, Method, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -266,7 +266,7 @@ impl<H: Handler> Frame<H> {
             LINGER_CLOSES_MAX,
         ]);
         let _ = stats.shares.set(Arc::clone(&shares));
-        let (connections, polls) = (Connections::default(), Arc::default());
+        let (connections, polls) = (Connections::default(), Polls::new(Arc::clone(&stats)));
         Arc::new(Self { handler, options, drain, stats, connections, shares, polls })
     }
 
@@ -329,8 +329,7 @@ impl<H: Handler> Frame<H> {
     ) -> Result<hyper::Response<Full<Bytes>>, CutOff> {
         let conn = &*link.state;
         conn.enter(Phase::Serving);
-        add(&self.stats.requests, 1);
-        let _in_flight = Gauge::raise(&self.stats.requests_in_flight);
+        let _in_flight = self.stats.begin_request();
         let mut unanswered = Unanswered { stats: &self.stats, armed: true };
         let (parts, body) = request.into_parts();
         let header_bytes: usize =
@@ -338,7 +337,8 @@ impl<H: Handler> Frame<H> {
         let target_bytes = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
         let has_host = is_host_given(parts.version, &parts.headers);
         let (address, client) = self.client(&link, &parts.headers);
-        let head = Head::new(parts.method, &parts.uri, parts.headers, link.peer, address);
+        let (uri, head) =
+            (&parts.uri, Head::new(parts.method, &parts.uri, parts.headers, link.peer, address));
         let (is_head, is_options) = (head.is_head, head.method == Method::OPTIONS);
         let deflates = self.options.compress && head.accepts_deflate();
         let mut entry = Entry::new(&head, || self.handler.logs_given_correlation_id(&head));
@@ -360,7 +360,7 @@ impl<H: Handler> Frame<H> {
                 Err(response) => self.refuse(conn, &body, response),
             }
         } else {
-            self.answer(conn, &client, head, body).instrument(entry.span()).await?
+            self.answer(conn, &client, uri, head, body).instrument(entry.span()).await?
         };
         let mut response = self.finish(&link, &client, response, deflates, is_options).await;
         entry.echo(response.headers_mut());
@@ -368,7 +368,7 @@ impl<H: Handler> Frame<H> {
         unanswered.armed = false;
         self.stats.count_response(response.status().as_u16());
         if !is_head {
-            add(&self.stats.body_bytes_sent, response.body().size_hint().exact().unwrap_or(0));
+            add(&self.stats.here().body_bytes_sent, response.body().size_hint().exact().unwrap_or(0));
         }
         conn.enter(Phase::Writing);
         Ok(response)
@@ -378,6 +378,7 @@ impl<H: Handler> Frame<H> {
         &self,
         conn: &ConnState,
         client: &Arc<Client>,
+        uri: &Uri,
         head: Head,
         body: Incoming,
     ) -> Result<Response, CutOff> {
@@ -401,7 +402,7 @@ impl<H: Handler> Frame<H> {
             Ok(read) => read,
             Err(response) => return Ok(response),
         };
-        Ok(self.handled(client, head, body, hold).await)
+        Ok(self.handled(client, uri, head, body, hold).await)
     }
 
     /// Whether a connection may change to concurrent requests: only one that stays open.
@@ -421,14 +422,13 @@ impl<H: Handler> Frame<H> {
     /// Serves one of the [`concurrent`] requests of a connection. The response is not compressed and has no
     /// headers for browsers.
     pub(crate) async fn serve_concurrent(&self, link: &Link, request: RequestMessage) -> WholeResponse {
-        add(&self.stats.requests, 1);
-        let _in_flight = Gauge::raise(&self.stats.requests_in_flight);
+        let _in_flight = self.stats.begin_request();
         let mut unanswered = Unanswered { stats: &self.stats, armed: true };
         let RequestMessage { method, uri, headers, body } = request;
         let (address, client) = self.client(link, &headers);
         let head = Head::new(method, &uri, headers, link.peer, address);
         let entry = Entry::new(&head, || self.handler.logs_given_correlation_id(&head));
-        add(&self.stats.body_bytes_received, body.len() as u64);
+        add(&self.stats.here().body_bytes_received, body.len() as u64);
         let mut hold = client.hold(Resource::Bodies);
         let response = match self.handler.admit(&head) {
             Err(response) => response,
@@ -441,7 +441,7 @@ impl<H: Handler> Frame<H> {
             Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => self
                 .frame_error(FrameError::EncodingUnsupported, "concurrent requests have no content encoding"),
             Ok(_) if !hold.grow(body.len(), 0) => self.too_busy(Resource::Bodies),
-            Ok(_) => self.handled(&client, head, body, hold).instrument(entry.span()).await,
+            Ok(_) => self.handled(&client, &uri, head, body, hold).instrument(entry.span()).await,
         };
         let (response, hold) = match self.charge(link, &client, response.body.len()) {
             Ok(hold) => (response, hold),
@@ -450,12 +450,19 @@ impl<H: Handler> Frame<H> {
         unanswered.armed = false;
         entry.finish(response.status);
         self.stats.count_response(response.status);
-        add(&self.stats.body_bytes_sent, response.body.len() as u64);
+        add(&self.stats.here().body_bytes_sent, response.body.len() as u64);
         WholeResponse { response, hold }
     }
 
-    /// Runs the handler.
-    async fn handled(&self, client: &Arc<Client>, head: Head, body: Bytes, body_hold: Hold) -> Response {
+    /// Runs the handler. `uri` is that of the head.
+    async fn handled(
+        &self,
+        client: &Arc<Client>,
+        uri: &Uri,
+        head: Head,
+        body: Bytes,
+        body_hold: Hold,
+    ) -> Response {
         let Some(slot) = client.take(Resource::Requests, 1) else {
             return self.too_busy(Resource::Requests);
         };
@@ -466,17 +473,11 @@ impl<H: Handler> Frame<H> {
             drain: self.drain.for_request(Arc::clone(&early)),
             slot: Some(slot),
             _body_hold: Some(body_hold),
-            place: Some(Place {
-                client: Arc::clone(client),
-                polls: Arc::clone(&self.polls),
-                early: Arc::clone(&early),
-                stats: Arc::clone(&self.stats),
-                waiting: None,
-            }),
+            place: Some(Place { polls: Arc::clone(&self.polls), early: Arc::clone(&early), waiting: None }),
         };
-        let (method, path) = (request.method.clone(), request.path.clone());
+        let method = request.method.clone();
         let handled = AssertUnwindSafe(async { self.handler.handle(request).await }).catch_unwind().await;
-        let mut response = handled.unwrap_or_else(|panic| self.panicked(&method, &path, &*panic));
+        let mut response = handled.unwrap_or_else(|panic| self.panicked(&method, uri.path(), &*panic));
         // Other clients need its connection.
         response.close |= early.has_ended();
         response
@@ -594,7 +595,7 @@ impl<H: Handler> Frame<H> {
                 }
             };
             let Ok(data) = frame.into_data() else { continue };
-            add(&self.stats.body_bytes_received, data.len() as u64);
+            add(&self.stats.here().body_bytes_received, data.len() as u64);
             if let Some((_, pace)) = &mut waited {
                 pace.add(Instant::now(), data.len());
             }

@@ -156,6 +156,11 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
+    /// The client that holds it.
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
     /// Takes more if at least `keep` stays free for others. Otherwise takes nothing and returns false.
     pub(crate) fn grow(&mut self, amount: usize, keep: usize) -> bool {
         let place = self.resource as usize;

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use batzen_metrics::Page;
@@ -18,21 +18,43 @@ pub struct Stats {
     pub(crate) connections_accepted: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
     pub(crate) connections_open: AtomicU64,
-    pub(crate) requests: AtomicU64,
-    pub(crate) requests_in_flight: AtomicU64,
     pub(crate) requests_overload: AtomicU64,
-    pub(crate) responses: [AtomicU64; 5],
     pub(crate) cancelled: AtomicU64,
     pub(crate) panics: AtomicU64,
     pub(crate) malformed: AtomicU64,
     pub(crate) timeouts: AtomicU64,
-    pub(crate) body_bytes_received: AtomicU64,
-    pub(crate) body_bytes_sent: AtomicU64,
     pub(crate) refused: [AtomicU64; RESOURCES],
     pub(crate) readers_cut: AtomicU64,
     pub(crate) polls_ended_early: AtomicU64,
     pub(crate) unused_closed: AtomicU64,
     pub(crate) shares: OnceLock<Arc<Shares>>,
+    /// What every request counts.
+    requests: [Shard; SHARDS],
+}
+
+/// How many parts the counters of requests have. Each thread counts in one of them, so that threads rarely write to
+/// the same cache line.
+const SHARDS: usize = 16;
+
+/// A part of the counters of requests, alone on its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Shard {
+    pub(crate) requests: AtomicU64,
+    /// A request may end on another thread than it began on, so only the sum over all parts, modulo 2^64, is a
+    /// number of requests.
+    in_flight: AtomicU64,
+    responses: [AtomicU64; 5],
+    pub(crate) body_bytes_received: AtomicU64,
+    pub(crate) body_bytes_sent: AtomicU64,
+}
+
+thread_local! {
+    /// The part in which this thread counts.
+    static SHARD: usize = {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS
+    };
 }
 
 /// The values of the counters.
@@ -85,20 +107,23 @@ impl Stats {
     #[must_use]
     pub fn snapshot(&self) -> StatsSnapshot {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let sum = |counter: &dyn Fn(&Shard) -> &AtomicU64| {
+            self.requests.iter().map(|shard| get(counter(shard))).fold(0, u64::wrapping_add)
+        };
         StatsSnapshot {
             connections_accepted: get(&self.connections_accepted),
             connections_refused: get(&self.connections_refused),
             connections_open: get(&self.connections_open),
-            requests: get(&self.requests),
-            requests_in_flight: get(&self.requests_in_flight),
+            requests: sum(&|shard| &shard.requests),
+            requests_in_flight: sum(&|shard| &shard.in_flight),
             requests_overload: get(&self.requests_overload),
-            responses: std::array::from_fn(|class| get(&self.responses[class])),
+            responses: std::array::from_fn(|class| sum(&|shard| &shard.responses[class])),
             cancelled: get(&self.cancelled),
             panics: get(&self.panics),
             malformed: get(&self.malformed),
             timeouts: get(&self.timeouts),
-            body_bytes_received: get(&self.body_bytes_received),
-            body_bytes_sent: get(&self.body_bytes_sent),
+            body_bytes_received: sum(&|shard| &shard.body_bytes_received),
+            body_bytes_sent: sum(&|shard| &shard.body_bytes_sent),
             refused: std::array::from_fn(|share| get(&self.refused[share])),
             readers_cut: get(&self.readers_cut),
             polls_ended_early: get(&self.polls_ended_early),
@@ -177,7 +202,29 @@ impl Stats {
 
     pub(crate) fn count_response(&self, status: u16) {
         let class = usize::from(status / 100).clamp(1, 5) - 1;
-        add(&self.responses[class], 1);
+        add(&self.here().responses[class], 1);
+    }
+
+    /// The counters of requests for this thread.
+    pub(crate) fn here(&self) -> &Shard {
+        &self.requests[SHARD.with(|shard| *shard)]
+    }
+
+    /// Counts a request, which is in flight until the result is dropped.
+    pub(crate) fn begin_request(&self) -> InFlight<'_> {
+        let shard = self.here();
+        add(&shard.requests, 1);
+        add(&shard.in_flight, 1);
+        InFlight(self)
+    }
+}
+
+/// A request in flight.
+pub(crate) struct InFlight<'a>(&'a Stats);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.here().in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -198,5 +245,30 @@ impl<'a> Gauge<'a> {
 impl Drop for Gauge<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_count_whatever_thread_they_begin_and_end_on() {
+        let stats = Stats::default();
+        let begin = || (0..3).map(|_| stats.begin_request()).collect::<Vec<_>>();
+        let threads = |count: usize| {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..count).map(|_| scope.spawn(begin)).collect();
+                threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+            })
+        };
+        let mut running = threads(2 * SHARDS + 1);
+        let all = 3 * (2 * SHARDS as u64 + 1);
+        assert_eq!((stats.snapshot().requests, stats.snapshot().requests_in_flight), (all, all));
+        running.truncate(1);
+        assert_eq!((stats.snapshot().requests, stats.snapshot().requests_in_flight), (all, 1));
+        stats.count_response(404);
+        std::thread::scope(|scope| scope.spawn(|| stats.count_response(404)).join().unwrap());
+        assert_eq!(stats.snapshot().responses, [0, 0, 0, 2, 0]);
     }
 }

@@ -96,7 +96,7 @@ impl Handler for Api {
             "/ready" if request.method == Method::GET => self.ready(),
             _ if request.method == Method::GET
                 && request.segment(0) == "dashboard"
-                && request.segments.len() <= 2 =>
+                && request.segment_count() <= 2 =>
             {
                 self.metrics_page.dashboard(&request.head)
             }

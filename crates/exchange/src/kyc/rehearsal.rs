@@ -130,7 +130,7 @@ impl Stage {
 impl Handler for Stage {
     async fn handle(&self, request: Request) -> Response {
         let is_proof = request.method == Method::GET
-            && request.segments.len() == 2
+            && request.segment_count() == 2
             && request.segment(0) == "kyc-proof"
             && request.segment(1).eq_ignore_ascii_case(&self.section);
         if !is_proof {

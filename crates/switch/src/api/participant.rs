@@ -262,7 +262,7 @@ impl ParticipantApi {
 
     async fn dispatch(&self, request: &Request) -> Answer {
         let segments: [&str; 4] = std::array::from_fn(|place| request.segment(place));
-        let depth = request.segments.len();
+        let depth = request.segment_count();
         let resource = match segments[0] {
             "transfers" | "bulkTransfers" if depth <= 3 => segments[0],
             "transfers" | "bulkTransfers" => return Err(Refuse::new(404, ApiError::UnknownUri, "")),
@@ -410,7 +410,7 @@ fn operation(request: &Request) -> usize {
         "participants" => return 8,
         other => return if Resource::of(other).is_ok() { 9 } else { 7 },
     };
-    match (request.method.as_str(), request.segments.len()) {
+    match (request.method.as_str(), request.segment_count()) {
         ("POST", 1) => bulk,
         ("PUT", 2) => bulk + 1,
         ("PUT", 3) => bulk + 2,

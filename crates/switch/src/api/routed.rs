@@ -131,7 +131,7 @@ impl From<QueueFull> for Refuse {
 impl ParticipantApi {
     pub(super) async fn routed(&self, request: &Request, resource: Resource) -> Answer {
         let method = &request.method;
-        let segments: Vec<&str> = request.segments.iter().skip(1).map(String::as_str).collect();
+        let segments: Vec<&str> = request.segments().skip(1).collect();
         let (segments, is_error) = match segments.as_slice() {
             [rest @ .., "error"] if *method == Method::PUT && !rest.is_empty() => (rest, true),
             all => (all, false),
