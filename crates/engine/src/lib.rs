@@ -24,6 +24,7 @@
 //! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch;
 //! nothing mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
+mod continued;
 mod evidence;
 mod fair_queue;
 mod inbox;
@@ -40,6 +41,7 @@ mod submit;
 mod turn_end;
 mod working_set;
 
+pub use continued::Continued;
 pub use lane::{Batcher, Lane, LaneOptions};
 pub use lanes::{LANES_MAX, Lanes};
 pub use machine_lane::{LaneMachine, MachineLane, MachineLaneOptions};

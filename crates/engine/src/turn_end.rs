@@ -17,6 +17,7 @@ use std::task::{Poll, Waker};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use crate::continued::continue_all;
 use crate::slot::lock;
 
 /// Work to run once, soon.
@@ -113,7 +114,7 @@ struct Task(Arc<Mutex<PendingWork>>);
 impl Task {
     async fn serve(self) {
         while let Some((wakers, has_deferred)) = self.next().await {
-            wakers.into_iter().for_each(Waker::wake);
+            continue_all(wakers);
             if has_deferred {
                 // Tokio polls a task that yields again after its other tasks have run and its I/O has been
                 // polled.
