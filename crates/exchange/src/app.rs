@@ -98,6 +98,11 @@ impl Exchange {
         Arc::clone(&self.keys.borrow())
     }
 
+    /// The version of the current key state.
+    pub(crate) fn keys_version(&self) -> u64 {
+        self.keys.borrow().version()
+    }
+
     /// Submits a change of the key set. The caller holds the management lock. A change that took effect is
     /// visible to every request that arrives after the return.
     pub(crate) async fn manage(

@@ -291,7 +291,8 @@ impl Custody {
                 let item =
                     |message: Box<[u8]>| Item::Eddsa { key: key.exchange_pub, message: message.into() };
                 let items: Vec<Item> = messages.into_iter().map(item).collect();
-                request = Some(holders.submit(&items)?);
+                // Boxed, so that the future stays small if the keys are here.
+                request = Some(Box::pin(holders.submit(&items)?));
             }
             _ => panic!("handles are of their custodian"),
         }

@@ -17,7 +17,7 @@ use crate::keys::{Denom, KeyState};
 pub type Checked<T> = Result<T, Response>;
 
 /// The account that a merchant wants to be paid to.
-pub fn merchant_payto(text: &str) -> Checked<PaytoUri> {
+pub fn merchant_payto(text: String) -> Checked<PaytoUri> {
     PaytoUri::parse(text).map_err(|problem| {
         error(ErrorCode::GENERIC_PARAMETER_MALFORMED, &format!("merchant_payto_uri: {problem}"))
     })

@@ -2,10 +2,7 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt};
 use batzen_http::{Request, Response};
-use batzen_protocol::api::exchange::{
-    BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, ConfirmationSignature,
-    DepositConfirmation, DepositRequest,
-};
+use batzen_protocol::api::exchange::{BatchDepositCoin, BatchDepositRequest, DepositRequest};
 use batzen_protocol::api::field_error;
 use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, DEPOSIT_COINS_MAX, SMALL_BODY_BYTES_MAX};
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, WalletCoinDeposit};
@@ -15,8 +12,8 @@ use serde_json::Value;
 
 use super::check::{self, Checked, Presented, Window};
 use super::response::{self, DenomOperation};
-use super::signing;
 use super::{Table, body, endpoint, error, in_currency, large_body, malformed, money, path_value};
+use super::{signing, text};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::metrics::RequestClass;
@@ -66,12 +63,9 @@ async fn single(app: &Exchange, request: &mut Request) -> Checked<Response> {
         h_age_commitment: body.h_age_commitment,
         coin_sig: body.coin_sig,
     };
-    let (exchange_timestamp, exchange_pub, mut sigs) = deposit(app, contract, vec![coin], false).await?;
-    let exchange_sig = sigs.pop().expect("one confirmation a coin");
-    Ok(Response::json(
-        200,
-        &DepositConfirmation { exchange_timestamp, exchange_sig, exchange_pub, transaction_base_url: None },
-    ))
+    let (exchange_timestamp, exchange_pub, sigs) = deposit(app, contract, vec![coin], false).await?;
+    let exchange_sig = sigs.first().expect("one confirmation a coin");
+    Ok(text::deposit_confirmation(exchange_timestamp, exchange_sig, &exchange_pub))
 }
 
 async fn batch(app: &Exchange, request: &mut Request) -> Checked<Response> {
@@ -90,24 +84,23 @@ async fn batch(app: &Exchange, request: &mut Request) -> Checked<Response> {
         policy: body.policy,
     };
     let (exchange_timestamp, exchange_pub, sigs) = deposit(app, contract, body.coins, true).await?;
-    let exchange_sigs = sigs.into_iter().map(|exchange_sig| ConfirmationSignature { exchange_sig }).collect();
-    Ok(Response::json(200, &BatchDepositConfirmation { exchange_timestamp, exchange_pub, exchange_sigs }))
+    Ok(text::batch_deposit_confirmation(exchange_timestamp, &exchange_pub, &sigs))
 }
 
 async fn deposit(
     app: &Exchange,
-    contract: Contract,
+    mut contract: Contract,
     coins: Vec<BatchDepositCoin>,
     batch: bool,
 ) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
-    let payto = check::merchant_payto(&contract.merchant_payto_uri)?;
+    let payto = check::merchant_payto(std::mem::take(&mut contract.merchant_payto_uri))?;
     if contract.refund_deadline > contract.wire_transfer_deadline {
         return Err(error(ErrorCode::EXCHANGE_DEPOSIT_REFUND_DEADLINE_AFTER_WIRE_DEADLINE, ""));
     }
     if contract.wire_transfer_deadline.is_never() {
         return Err(error(ErrorCode::EXCHANGE_DEPOSIT_WIRE_DEADLINE_IS_NEVER, ""));
     }
-    let account = app.account_hashes.of(&payto, &contract.wire_salt);
+    let (account, is_known) = app.account_hashes.of(&payto, &contract.wire_salt);
     let h_wire = account.h_wire;
     let keys = app.keys();
     let now = app.core.now();
@@ -124,16 +117,9 @@ async fn deposit(
         if let Some(code) = check::denomination_problem(denom, Window::Deposit, now)
             && !repeated
         {
-            if !is_repetition(app, &contract, account.h_payto, &coins).await? {
-                let h_denom_pub = &coin.denom_pub_hash;
-                return Err(response::denomination_unusable(
-                    app,
-                    &keys,
-                    h_denom_pub,
-                    DenomOperation::Deposit,
-                    code,
-                )
-                .await);
+            if !response::aside(|| is_repetition(app, &contract, account.h_payto, &coins)).await? {
+                let (h_denom_pub, operation) = (&coin.denom_pub_hash, DenomOperation::Deposit);
+                return Err(response::denomination_unusable(app, &keys, h_denom_pub, operation, code).await);
             }
             repeated = true;
         }
@@ -166,7 +152,9 @@ async fn deposit(
     }
     let coin_pubs: Vec<EddsaPublicKey> = presented.iter().map(|coin| coin.coin.coin_pub).collect();
     verify(app, checks, &coin_pubs, below_fee, contract.policy.is_some(), batch).await?;
-    app.account_hashes.remember(&payto, &contract.wire_salt, account);
+    if !is_known {
+        app.account_hashes.remember(&payto, &contract.wire_salt, account);
+    }
     let command = Deposit {
         merchant_pub: contract.merchant_pub,
         h_contract_terms: contract.h_contract_terms,
@@ -273,4 +261,23 @@ async fn confirm(
         .collect();
     let (exchange_pub, signatures) = signing::sign_online(app, &messages).await?;
     Ok((exchange_timestamp, exchange_pub, signatures))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes<'a, F: Future>(_: impl FnOnce(&'a Exchange, &'a mut Request) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Every request's future is moved to the heap when it begins. What only few requests need is kept
+    /// [aside](response::aside).
+    #[test]
+    fn the_futures_are_small() {
+        assert!(bytes(single) <= FUTURE_BYTES_MAX, "{}", bytes(single));
+        assert!(bytes(batch) <= FUTURE_BYTES_MAX, "{}", bytes(batch));
+    }
+
+    const FUTURE_BYTES_MAX: usize = 4 << 10;
 }

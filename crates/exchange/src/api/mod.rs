@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use batzen_engine::SubmitError;
+use batzen_engine::{Continued, SubmitError};
 use batzen_http::{Admission, Handler, Head, Method, Request, Response, Routes, Style, header};
 use batzen_protocol::api::field_error;
 use batzen_protocol::limits::NO_BODY_BYTES_MAX;
@@ -17,6 +17,7 @@ use batzen_protocol::{Amount, AmountError, ErrorCode, Money, ParseError, parse_b
 use batzen_store::StoreError;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
+use tracing::Instrument;
 
 use crate::app::Exchange;
 use crate::metrics::{RequestClass, RequestKind};
@@ -42,6 +43,7 @@ mod root;
 mod signed_keys;
 mod signing;
 mod terms;
+mod text;
 mod tracking;
 mod wire;
 mod withdraw;
@@ -186,23 +188,24 @@ fn table(with_dashboard: bool) -> Table {
     table
 }
 
-/// The service's HTTP handler.
+/// The service's HTTP handler. Clones share everything.
+#[derive(Clone)]
 pub struct Api {
     app: Arc<Exchange>,
-    routes: Routes<Entry>,
+    routes: Arc<Routes<Entry>>,
 }
 
 impl Api {
     /// The interface of this exchange.
     pub fn new(app: Arc<Exchange>) -> Self {
-        let routes = table(app.core.config.dashboard).routes;
+        let routes = Arc::new(table(app.core.config.dashboard).routes);
         Self { app, routes }
     }
 
     /// Answers one request.
     pub async fn answer(&self, mut request: Request) -> Response {
-        let entry = match self.routes.resolve(&request.head) {
-            Ok(matched) => *matched.endpoint,
+        let entry = match self.routes.endpoint(&request.head) {
+            Ok(entry) => *entry,
             Err(response) => {
                 self.app.core.metrics.received(RequestClass::Other);
                 return response;
@@ -210,7 +213,7 @@ impl Api {
         };
         self.app.core.metrics.received(entry.class);
         let running = self.app.core.metrics.operations.begin(entry.operation as usize);
-        let seen = self.app.keys().version();
+        let seen = self.app.keys_version();
         let mut response = (entry.endpoint)(&self.app, &mut request).await;
         // Do not refuse a request as unknown, not eligible or conflicting because of a stale key state:
         // another process may have changed the key set. (The key state may have been refreshed in the
@@ -229,7 +232,8 @@ impl Api {
 
 impl Handler for Api {
     fn handle(&self, request: Request) -> impl Future<Output = Response> + Send {
-        self.answer(request)
+        let api = self.clone();
+        Continued::new(async move { api.answer(request).await }.in_current_span())
     }
 
     /// Only for requests of merchants and operators, and for public documents. If a client sent the same id with
@@ -245,8 +249,8 @@ impl Handler for Api {
 
     /// Refuses unknown endpoints and bodies above the endpoint's limit before the body is read.
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
-        match self.routes.resolve(head) {
-            Ok(matched) => Ok(Admission::limited(matched.endpoint.body_bytes_max)),
+        match self.routes.endpoint(head) {
+            Ok(entry) => Ok(Admission::limited(entry.body_bytes_max)),
             Err(response) => {
                 self.app.core.metrics.received(RequestClass::Other);
                 Err(response)

@@ -10,7 +10,7 @@ use batzen_crypto::{
 };
 use batzen_http::{Request, Response};
 use batzen_protocol::api::errors::CommitmentViolation;
-use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures, LinkCoin, LinkEntry, RevealRequest};
+use batzen_protocol::api::exchange::{LinkCoin, LinkEntry, RevealRequest};
 use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, FRESH_COINS_MAX};
 use batzen_protocol::signatures::{WalletCoinLink, Zeros};
 use batzen_protocol::{Amount, ErrorCode};
@@ -18,8 +18,8 @@ use batzen_tables::exchange::{CoinRow, FreshCoin, MeltKey, MeltRow, Reveals};
 
 use super::check::{self, Checked, Window};
 use super::response::{self, DenomOperation};
-use super::signing;
 use super::{Table, endpoint, error, large_body, path_value};
+use super::{signing, text};
 use crate::app::Exchange;
 use crate::crypto::{Check, Opening};
 use crate::keys::{Denom, KeyState};
@@ -42,8 +42,7 @@ async fn reveal(app: &Exchange, request: &mut Request) -> Checked<Response> {
     }
     let body: RevealRequest = large_body(request).await?;
     let ev_sigs = reveal_coins(app, rc, body).await?;
-    let ev_sigs = ev_sigs.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
-    Ok(Response::json(200, &BlindSignatures { ev_sigs }))
+    Ok(text::blind_signatures(&ev_sigs))
 }
 
 /// Checks the sizes of the request's arrays, before any look-up.

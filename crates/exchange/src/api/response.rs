@@ -1,6 +1,8 @@
 //! Statuses and refusals: the answer to each refusal of the rules, with the evidence that the protocol
 //! demands.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
@@ -91,6 +93,16 @@ pub fn error_extra(code: ErrorCode, extra: &impl Serialize) -> Response {
     Response::error_with(code, None, "", extra)
 }
 
+/// A future that few requests need. It is made in its own stack frame and kept in its own memory, so that the
+/// futures of the other requests stay small: each is moved to its place when it begins.
+#[cold]
+#[inline(never)]
+pub fn aside<'a, F: Future + Send + 'a>(
+    make: impl FnOnce() -> F,
+) -> Pin<Box<dyn Future<Output = F::Output> + Send + 'a>> {
+    Box::pin(make())
+}
+
 // --- Failures of the service
 // ---------------------------------------------------------------------------------------
 
@@ -121,7 +133,7 @@ async fn affirm_unknown(
 ) -> Response {
     let timestamp = app.core.now();
     let message = ExchangeAffirmDenomUnknown { timestamp, h_denom_pub: *h_denom_pub };
-    match Box::pin(sign_answer(app, keys, &message)).await {
+    match sign_answer(app, keys, &message).await {
         Ok((exchange_pub, exchange_sig)) => {
             let proof =
                 DenominationUnknown { timestamp, h_denom_pub: *h_denom_pub, exchange_pub, exchange_sig };
@@ -133,17 +145,28 @@ async fn affirm_unknown(
 
 /// 404: the exchange's signed statement that it does not know the denomination.
 pub async fn denomination_unknown(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
-    affirm_unknown(app, keys, h_denom_pub, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN).await
+    let code = ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN;
+    aside(|| affirm_unknown(app, keys, h_denom_pub, code)).await
 }
 
 /// 404: the denomination's cipher does not have this operation.
 pub async fn wrong_cipher(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
     let code = ErrorCode::EXCHANGE_GENERIC_INVALID_DENOMINATION_CIPHER_FOR_OPERATION;
-    affirm_unknown(app, keys, h_denom_pub, code).await
+    aside(|| affirm_unknown(app, keys, h_denom_pub, code)).await
 }
 
 /// 410: the exchange's signed statement that the denomination is not usable for this operation now.
 pub async fn denomination_unusable(
+    app: &Exchange,
+    keys: &KeyState,
+    h_denom_pub: &HashCode,
+    operation: DenomOperation,
+    code: ErrorCode,
+) -> Response {
+    aside(|| affirm_unusable(app, keys, h_denom_pub, operation, code)).await
+}
+
+async fn affirm_unusable(
     app: &Exchange,
     keys: &KeyState,
     h_denom_pub: &HashCode,
@@ -156,7 +179,7 @@ pub async fn denomination_unusable(
         operation: OperationName::new(operation.name()),
         h_denom_pub: *h_denom_pub,
     };
-    match Box::pin(sign_answer(app, keys, &message)).await {
+    match sign_answer(app, keys, &message).await {
         Ok((exchange_pub, exchange_sig)) => {
             let proof = DenominationUnusable {
                 oper: operation.name().to_owned(),
@@ -204,8 +227,7 @@ pub async fn outcome_or_response<T>(
 ) -> Checked<T> {
     match verdict {
         Ok(Ok(outcome)) => Ok(outcome),
-        // Boxed separately from the request's future, which stays small on the success path.
-        Ok(Err(refusal)) => Err(Box::pin(refused(app, keys, operation, refusal, batch)).await),
+        Ok(Err(refusal)) => Err(aside(|| refused(app, keys, operation, refusal, batch)).await),
         Err(failure) => Err(submit_error(&failure)),
     }
 }

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use batzen_crypto::{BlindedDenomSignature, BlindedPlanchet, CsOperation, EddsaPublicKey, HashCode};
 use batzen_engine::SubmitError;
 use batzen_http::{Request, Response};
-use batzen_protocol::api::exchange::{
-    BatchWithdrawRequest, BlindSignature, BlindSignatures, WithdrawRequest,
-};
+use batzen_protocol::api::exchange::{BatchWithdrawRequest, WithdrawRequest};
 use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, PLANCHETS_MAX, SMALL_BODY_BYTES_MAX};
 use batzen_protocol::signatures::WalletReserveWithdraw;
 use batzen_protocol::{Amount, ErrorCode, Money};
@@ -16,8 +14,8 @@ use batzen_tables::exchange::{self as tables, DenomSerial, KycOperation, PaytoHa
 
 use super::check::{self, Checked, Window};
 use super::response::{self, DenomOperation};
-use super::signing;
 use super::{Table, body, endpoint, error, large_body, path_value};
+use super::{signing, text};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
@@ -44,9 +42,8 @@ pub(super) fn routes(table: Table) -> Table {
 async fn single(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
     let body: WithdrawRequest = body(request)?;
-    let mut signatures = withdraw(app, reserve_pub, vec![body], false).await?;
-    let ev_sig = signatures.pop().expect("one signature a planchet");
-    Ok(Response::json(200, &BlindSignature { ev_sig }))
+    let signatures = withdraw(app, reserve_pub, vec![body], false).await?;
+    Ok(text::blind_signature(signatures.first().expect("one signature a planchet")))
 }
 
 async fn batch(app: &Exchange, request: &mut Request) -> Checked<Response> {
@@ -64,8 +61,7 @@ async fn batch(app: &Exchange, request: &mut Request) -> Checked<Response> {
         return malformed("duplicate planchet");
     }
     let signatures = withdraw(app, reserve_pub, body.planchets, true).await?;
-    let ev_sigs = signatures.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect();
-    Ok(Response::json(200, &BlindSignatures { ev_sigs }))
+    Ok(text::blind_signatures(&signatures))
 }
 
 async fn withdraw(
