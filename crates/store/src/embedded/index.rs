@@ -328,15 +328,45 @@ pub(crate) struct PositionOp {
     pub added: bool,
 }
 
-/// The positions that were added and removed since the index was last written to a run.
-pub(crate) type Positions = BTreeMap<Position, PositionOp>;
+/// The positions that were added and removed since the index was last written to a run, in their order in
+/// time. They are sorted only when they are written to a run, so that a commit just appends them.
+#[derive(Debug, Default)]
+pub(crate) struct PositionLog(Vec<(Position, PositionOp)>);
+
+impl PositionLog {
+    /// What remains of the changes, in the order of positions. One that was added and removed cancels.
+    pub fn net(&self) -> BTreeMap<&Position, PositionOp> {
+        let mut net = BTreeMap::new();
+        for (position, op) in &self.0 {
+            if net.insert(position, *op).is_some_and(|earlier: PositionOp| earlier.added != op.added) {
+                net.remove(position);
+            }
+        }
+        net
+    }
+
+    fn push(&mut self, position: Position, op: PositionOp) {
+        self.0.push((position, op));
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// An estimate. Long positions are allocated separately.
+    fn bytes(&self) -> usize {
+        let outside = self.0.first().filter(|(position, _)| position.spilled());
+        let outside = outside.map_or(0, |(position, _)| position.len() + 16) * self.0.len();
+        self.0.capacity() * size_of::<(Position, PositionOp)>() + outside
+    }
+}
 
 /// Position → fingerprint of the key. All of it is in memory: rows enter most ordered indexes only for a
 /// while.
 #[derive(Debug, Default)]
 pub(crate) struct OrderedIndex {
     all: BTreeMap<Position, u64>,
-    changed: Positions,
+    changed: PositionLog,
 }
 
 impl OrderedIndex {
@@ -345,21 +375,13 @@ impl OrderedIndex {
     }
 
     pub fn insert(&mut self, position: Position, key: u64) {
-        if self.changed.get(&position).is_some_and(|op| !op.added) {
-            self.changed.remove(&position);
-        } else {
-            self.changed.insert(position.clone(), PositionOp { key, added: true });
-        }
+        self.changed.push(position.clone(), PositionOp { key, added: true });
         self.all.insert(position, key);
     }
 
     pub fn remove(&mut self, position: Position) {
         let Some(key) = self.all.remove(&position) else { return };
-        if self.changed.get(&position).is_some_and(|op| op.added) {
-            self.changed.remove(&position);
-        } else {
-            self.changed.insert(position, PositionOp { key, added: false });
-        }
+        self.changed.push(position, PositionOp { key, added: false });
     }
 
     /// Applies an entry of a run, when a store is opened.
@@ -372,21 +394,16 @@ impl OrderedIndex {
     }
 
     fn bytes(&self) -> usize {
-        positions_bytes::<u64, _>(self.all.keys().next(), self.all.len()) + self.changed_bytes()
+        self.all_bytes() + self.changed.bytes()
     }
 
-    fn changed_bytes(&self) -> usize {
-        positions_bytes::<PositionOp, _>(self.changed.keys().next(), self.changed.len())
+    /// An estimate: nodes are two thirds full, and long positions are allocated separately.
+    fn all_bytes(&self) -> usize {
+        let Some(first) = self.all.keys().next() else { return 0 };
+        let inline = (size_of::<Position>() + size_of::<u64>()) * 3 / 2;
+        let outside = if first.spilled() { first.len() + 16 } else { 0 };
+        (inline + outside) * self.all.len()
     }
-}
-
-/// An estimate: nodes are two thirds full, and long positions are allocated separately.
-fn positions_bytes<T, P: std::borrow::Borrow<Position>>(first: Option<P>, len: usize) -> usize {
-    let Some(first) = first else { return 0 };
-    let inline = (size_of::<Position>() + size_of::<T>()) * 3 / 2;
-    let first = first.borrow();
-    let outside = if first.spilled() { first.len() + 16 } else { 0 };
-    (inline + outside) * len
 }
 
 /// A secondary index.
@@ -414,7 +431,7 @@ pub(crate) struct TableIndex {
 #[derive(Debug)]
 pub(crate) enum FrozenIndex {
     Pairs(Pairs),
-    Positions(Positions),
+    Positions(PositionLog),
 }
 
 impl FrozenIndex {
@@ -435,9 +452,7 @@ impl FrozenIndex {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Pairs(pairs) => pairs.bytes(),
-            Self::Positions(positions) => {
-                positions_bytes::<PositionOp, _>(positions.keys().next(), positions.len())
-            }
+            Self::Positions(positions) => positions.bytes(),
         }
     }
 }
@@ -478,7 +493,7 @@ impl TableIndex {
     pub fn changed_bytes(&self) -> usize {
         let secondary = self.secondary.iter().map(|index| match index {
             Secondary::Hash(index) => index.bytes(),
-            Secondary::Ordered(index) => index.changed_bytes(),
+            Secondary::Ordered(index) => index.changed.bytes(),
         });
         self.primary.0.bytes() + secondary.sum::<usize>()
     }
@@ -587,12 +602,15 @@ mod tests {
         let position = |n: u8| Position::from_slice(&[n]);
         index.load(&[1], PositionOp { key: 5, added: true });
         index.remove(position(1));
-        assert_eq!(index.changed[&position(1)], PositionOp { key: 5, added: false });
+        assert_eq!(index.changed.net()[&position(1)], PositionOp { key: 5, added: false });
         index.insert(position(1), 5);
         index.insert(position(2), 6);
         index.remove(position(2));
         index.remove(position(3));
-        assert!(index.changed.is_empty());
+        assert!(index.changed.net().is_empty());
+        index.insert(position(2), 6);
+        assert_eq!(index.changed.net()[&position(2)], PositionOp { key: 6, added: true });
+        index.remove(position(2));
         assert_eq!(index.all().len(), 1);
     }
 

@@ -77,8 +77,13 @@ fn put_index(
             sorted.into_iter().try_for_each(|pair| writer.pair(pair, rest))?;
         }
         FrozenIndex::Positions(positions) => {
-            writer.begin(key, Kind::Positions, positions.len() as u64);
-            positions.iter().try_for_each(|(position, op)| writer.position(position, *op, rest))?;
+            let sorted = positions.net();
+            rest();
+            if sorted.is_empty() {
+                return Ok(());
+            }
+            writer.begin(key, Kind::Positions, sorted.len() as u64);
+            sorted.into_iter().try_for_each(|(position, op)| writer.position(position, op, rest))?;
         }
     }
     writer.end_part(rest)
