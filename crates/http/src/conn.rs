@@ -386,3 +386,90 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket that accepts a limited number of bytes, and records each write.
+    struct Recorder {
+        accepts: usize,
+        /// The bytes, and whether they came in pieces.
+        writes: Vec<(Vec<u8>, bool)>,
+    }
+
+    impl Recorder {
+        fn record(&mut self, bytes: Vec<u8>, in_pieces: bool) -> Poll<io::Result<usize>> {
+            let accepted = bytes.len().min(self.accepts);
+            if accepted == 0 {
+                return Poll::Pending;
+            }
+            self.accepts -= accepted;
+            self.writes.push((bytes[..accepted].to_vec(), in_pieces));
+            Poll::Ready(Ok(accepted))
+        }
+    }
+
+    impl AsyncRead for Recorder {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Recorder {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            self.record(buf.to_vec(), false)
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bufs: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            self.record(bufs.iter().flat_map(|buf| buf.iter().copied()).collect(), true)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn small_responses_are_written_in_one_piece() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let deadlines = Deadlines { header: SECOND, idle: SECOND, write: SECOND, min_rate_bytes_per_s: 1 };
+        let state = ConnState::new(deadlines);
+        state.enter(Phase::Writing);
+        let socket = Recorder { accepts: 3 * COPIED_BYTES_MAX, writes: Vec::new() };
+        let mut watched = Watched::new(socket, Arc::clone(&state));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut write = |watched: &mut Watched<Recorder>, head: usize, body: usize| {
+            let (head, body) = (vec![b'h'; head], vec![b'b'; body]);
+            let pieces = [IoSlice::new(&head), IoSlice::new(&body)];
+            Pin::new(watched).poll_write_vectored(&mut context, &pieces).map(Result::unwrap)
+        };
+        assert_eq!(write(&mut watched, 2, 3), Poll::Ready(5));
+        assert_eq!(write(&mut watched, 1, COPIED_BYTES_MAX - 1), Poll::Ready(COPIED_BYTES_MAX));
+        assert_eq!(write(&mut watched, 1, COPIED_BYTES_MAX), Poll::Ready(COPIED_BYTES_MAX + 1));
+        assert!(state.deadline().is_none(), "the client keeps up");
+        watched.socket.accepts = 4;
+        assert_eq!(write(&mut watched, 2, 3), Poll::Ready(4), "the rest is left to the caller");
+        assert!(write(&mut watched, 0, 1).is_pending());
+        assert!(state.deadline().is_some(), "the client's time to read has begun");
+        assert!(Pin::new(&mut watched).poll_flush(&mut context).is_ready());
+        assert_eq!(state.phase(), Phase::Idle);
+        let writes = &watched.socket.writes;
+        assert_eq!(writes[0], (b"hhbbb".to_vec(), false));
+        assert_eq!((writes[1].0.len(), writes[1].1), (COPIED_BYTES_MAX, false));
+        assert_eq!((writes[2].0.len(), writes[2].1), (COPIED_BYTES_MAX + 1, true));
+        assert_eq!(writes[3], (b"hhbb".to_vec(), false));
+    }
+}
