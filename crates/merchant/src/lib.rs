@@ -94,8 +94,7 @@ impl RunningMerchant {
         let store = tokio::task::spawn_blocking(open).await.expect("opening the store does not panic")?;
         let rules = MerchantRules::default();
         let instance_changes = rules.instance_changes();
-        let lane =
-            Lane::start(Arc::new(rules), store.clone(), Arc::clone(&config.clock), LaneOptions::default());
+        let lane = Lane::start(Arc::new(rules), store, Arc::clone(&config.clock), LaneOptions::default());
         let state = opened(&lane, config.currency).await?;
         let auditors = config.auditors.iter().map(|auditor| auditor.auditor_pub).collect();
         let exchanges = Exchanges::new(config.currency, config.exchanges.clone(), auditors)?;
@@ -110,16 +109,8 @@ impl RunningMerchant {
             trusted_proxies: config.trusted_proxies.clone(),
             ..ServerOptions::default()
         };
-        let service = Service::new(
-            config,
-            state,
-            lane,
-            instance_changes,
-            store,
-            exchanges,
-            hook_client,
-            server.stats(),
-        );
+        let service =
+            Service::new(config, state, lane, instance_changes, exchanges, hook_client, server.stats());
         let service = Arc::new(service);
         let drain = Drain::new();
         service.start_background(&drain);

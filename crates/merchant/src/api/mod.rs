@@ -141,11 +141,11 @@ impl Service {
         state: MerchantStateRow,
         lane: Lane<MerchantRules>,
         instance_changes: Arc<AtomicU64>,
-        store: Store,
         exchanges: Exchanges,
         hook_client: Client,
         http_stats: Arc<Stats>,
     ) -> Self {
+        let store = lane.store().clone();
         let notices = Notices::new(&store);
         let pool = CpuPool::new(0, POOL_JOBS_MAX);
         let confirmations = pool.collector("confirmation", CollectorOptions::default(), pay::check);
