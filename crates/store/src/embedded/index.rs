@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
+use hashbrown::hash_table::{Entry, OccupiedEntry};
 use smallvec::SmallVec;
 
 use crate::{IndexKind, TableDef};
@@ -176,7 +176,7 @@ impl PairSet {
             existed
         } else {
             let wanted = IndexEntry { fingerprint, value };
-            part.single.find_entry(fingerprint, |slot| *slot == wanted).map(|entry| entry.remove()).is_ok()
+            part.single.find_entry(fingerprint, |slot| *slot == wanted).map(OccupiedEntry::remove).is_ok()
         };
         self.len -= usize::from(existed);
         existed

@@ -8,7 +8,7 @@ use super::{Cold, FrozenChanges, Kind, Pair, PartKey, Run, RunRef, RunWriter};
 use crate::Result;
 use crate::embedded::checkpoint::{Head, Position, SegmentHead};
 use crate::embedded::format::Identity;
-use crate::embedded::index::FrozenIndex;
+use crate::embedded::index::{FrozenIndex, TableIndex};
 use crate::embedded::{Core, Options, Segment, lock};
 
 /// The runs that maintenance works on.
@@ -149,7 +149,7 @@ impl Core {
     /// The memory of entries.
     pub fn hot_bytes(&self) -> usize {
         let state = self.read();
-        let latest: usize = state.tables.values().map(|table| table.changed_bytes()).sum();
+        let latest: usize = state.tables.values().map(TableIndex::changed_bytes).sum();
         latest + state.cold.resident_bytes()
     }
 
@@ -167,7 +167,7 @@ impl Core {
     /// Whether the latest changes alone need more memory than all entries may.
     pub fn is_over_budget(&self) -> bool {
         let state = self.read();
-        let latest: usize = state.tables.values().map(|table| table.changed_bytes()).sum();
+        let latest: usize = state.tables.values().map(TableIndex::changed_bytes).sum();
         latest as u64 > self.options.index_hot_bytes
     }
 }

@@ -271,7 +271,7 @@ fn pairs(count: u64) -> Vec<Pair> {
     let value = |n: u64| Pair {
         fingerprint: if (5_000..9_000).contains(&n) { 5_000 << 40 } else { n << 40 },
         value: n,
-        added: n % 7 > 0,
+        added: !n.is_multiple_of(7),
     };
     (0..count).map(value).collect()
 }
@@ -336,7 +336,7 @@ fn damaged_runs_are_noticed() {
         disk.tamper(first.path(), |data| data.clone_from(&whole));
         // Sectors that were not written.
         disk.tamper(first.path(), |data| {
-            data[at / 512 * 512..].iter_mut().take(512).for_each(|byte| *byte = 0)
+            data[at / 512 * 512..].iter_mut().take(512).for_each(|byte| *byte = 0);
         });
         let is_changed = disk.content(first.path()) != whole;
         assert_eq!(judge(first.name).is_err(), is_changed, "zeros at {at} of {length}");
