@@ -3,6 +3,7 @@
 //! Several lanes do this at the same time, each for rows that it has claimed (`claims.rs`). Only appending to
 //! the journal happens one commit after the other (`group.rs`).
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashTable;
@@ -10,7 +11,7 @@ use hashbrown::HashTable;
 use super::claims::ClaimedRow;
 use super::format::{NUMBER_LIMIT, RecordView, record_bytes, set_serial};
 use super::index::{Location, Ops, SecondaryEntry, SecondaryOp};
-use super::runs::PartKey;
+use super::runs::{Marks, PartKey};
 use super::writer::check_frame_size;
 use super::{
     Core, EngineState, Identity, Segment, StoredRecord, View, fingerprint, read_record, secondary_entries,
@@ -287,12 +288,13 @@ impl Core {
             (effects.iter().map(latest).collect::<Result<Vec<Ops>>>()?, state.view())
         };
         let rows = (&self.identity, &*view.segments);
-        for (effect, latest) in effects.iter_mut().zip(latest) {
+        let marks = marks(&view, effects);
+        for ((effect, latest), marks) in effects.iter_mut().zip(latest).zip(marks) {
             effect.before = known(&view, &changes.changes()[effect.first], effect.fingerprint, &latest)?;
             if effect.before.is_none() {
                 let mut is_wanted = |record: &StoredRecord| record.key() == effect.key;
                 let place = (effect.fingerprint, latest);
-                let found = view.cold.find_record(rows, effect.table.id, place, &mut is_wanted)?;
+                let found = view.cold.find_record(rows, effect.table.id, place, marks, &mut is_wanted)?;
                 effect.before = found.map(|(location, record)| (location, Before::Read(record)));
             }
         }
@@ -376,6 +378,22 @@ impl Core {
         }
         Ok((ops, serial_ops))
     }
+}
+
+/// Asks the filters of runs for all rows, table by table.
+fn marks(view: &View, effects: &[Effect]) -> Vec<Marks> {
+    let mut by_table: HashMap<u16, (Vec<usize>, Vec<u64>)> = HashMap::new();
+    for (n, effect) in effects.iter().enumerate() {
+        let (numbers, fingerprints) = by_table.entry(effect.table.id).or_default();
+        numbers.push(n);
+        fingerprints.push(effect.fingerprint);
+    }
+    let mut all = vec![Marks::ALL; effects.len()];
+    for (table, (numbers, fingerprints)) in by_table {
+        let marks = view.cold.marks(PartKey::primary(table), &fingerprints);
+        numbers.into_iter().zip(marks).for_each(|(n, marks)| all[n] = marks);
+    }
+    all
 }
 
 fn take(serial_next: &mut u64) -> u64 {

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::index::{Location, Ops, Position, Secondary};
-use super::runs::{Cold, PartKey};
+use super::runs::{Cold, Marks, PartKey};
 use super::{Core, EngineState, StoredRecord, View, fingerprint, format, read_indexed};
 use crate::memory::is_empty_range;
 use crate::{IndexEntries, IndexKind, RawRecord, RawRow, Read, ReadAnswer, Result, StoreError, TableDef};
@@ -127,12 +127,14 @@ impl Core {
     fn fetch(&self, view: &View, read: &Prepared<'_>, located: Located) -> Result<ReadAnswer> {
         match (read, located) {
             (Prepared::Rows { table, keys, fingerprints }, Located::Rows(latest)) => {
-                let fetch = |((key, &fingerprint), latest): ((&Vec<u8>, &u64), Ops)| {
+                let marks = view.cold.marks(PartKey::primary(table.id), fingerprints);
+                let candidates = fingerprints.iter().copied().zip(latest).zip(marks);
+                let fetch = |(key, (candidate, marks)): (&Vec<u8>, (Candidate, Marks))| {
                     let mut is_wanted = |record: &StoredRecord| record.key() == key;
-                    let found = self.find(view, table, (fingerprint, latest), &mut is_wanted)?;
+                    let found = self.find(view, table, candidate, marks, &mut is_wanted)?;
                     Ok(found.map(|(location, record)| record.into_row(location)))
                 };
-                let rows = keys.iter().zip(fingerprints).zip(latest).map(fetch);
+                let rows = keys.iter().zip(candidates).map(fetch);
                 rows.collect::<Result<_>>().map(ReadAnswer::Rows)
             }
             (Prepared::Groups { table, index, values, .. }, Located::Groups(groups)) => {
@@ -154,9 +156,10 @@ impl Core {
         view: &View,
         table: &TableDef,
         candidate: Candidate,
+        marks: Marks,
         is_wanted: &mut dyn FnMut(&StoredRecord) -> bool,
     ) -> Result<Option<(Location, StoredRecord)>> {
-        view.cold.find_record((&self.identity, &view.segments), table.id, candidate, is_wanted)
+        view.cold.find_record((&self.identity, &view.segments), table.id, candidate, marks, is_wanted)
     }
 
     fn fetch_group(
@@ -214,7 +217,7 @@ impl Core {
             IndexKind::Serial => wanted.ends_with(&record.serial.to_be_bytes()),
             _ => wanted.ends_with(record.key()),
         };
-        let found = self.find(view, table, candidate, &mut is_wanted)?;
+        let found = self.find(view, table, candidate, Marks::ALL, &mut is_wanted)?;
         let hit = found.map(|(location, record)| record.into_record(location));
         hit.ok_or_else(|| {
             let what = format!(
@@ -231,7 +234,8 @@ impl Core {
 fn known_values(cold: &Cold, read: &Prepared<'_>) -> Result<Vec<Ops>> {
     let Prepared::Groups { table, index, fingerprints, .. } = read else { return Ok(Vec::new()) };
     let part = PartKey::secondary(table.id, Core::slot(table, *index).0);
-    fingerprints.iter().map(|&value| cold.ops(part, value)).collect()
+    let marks = cold.marks(part, fingerprints).into_iter();
+    fingerprints.iter().zip(marks).map(|(&value, marks)| cold.ops(part, value, marks)).collect()
 }
 
 impl EngineState {

@@ -17,7 +17,9 @@ use super::group::Group;
 use super::index::{Location, Ops, Secondary, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::migrate;
-use super::runs::{Cold, FrozenChanges, Kind, PositionReader, Run, RunRef, RunWork, run_number, write_run};
+use super::runs::{
+    Cold, FrozenChanges, Kind, Marks, PositionReader, Run, RunRef, RunWork, run_number, write_run,
+};
 use super::tail::{self, Fault, TailMarks};
 use super::writer::Writer;
 use super::{
@@ -584,7 +586,8 @@ impl<'a> Replay<'a> {
         index.primary.0.ops(fingerprint, &mut latest);
         let rows = (&self.identity, self.segments);
         let mut is_wanted = |stored: &StoredRecord| stored.key() == record.key;
-        let old = self.cold.find_record(rows, record.table, (fingerprint, latest), &mut is_wanted)?;
+        let old =
+            self.cold.find_record(rows, record.table, (fingerprint, latest), Marks::ALL, &mut is_wanted)?;
         if record.row.is_none() {
             segment.tombstones.fetch_add(bytes as u64, Ordering::Relaxed);
             // The tombstone does not apply to a later row under the same key.

@@ -135,6 +135,26 @@ impl Part {
         is_within && fits && self.removed <= self.entries
     }
 
+    /// Whether it may have a fingerprint.
+    pub fn may_contain(&self, fingerprint: u64) -> bool {
+        let sections = &self.sections;
+        if sections.first().is_none_or(|(first, _)| *first > fingerprint) {
+            return false;
+        }
+        // Fingerprints are hashes, so the right section is usually the one at the same share of all, or next to
+        // it.
+        let guess = u128::from(fingerprint) * sections.len() as u128 >> 64;
+        let mut at = usize::try_from(guess).expect("a share of all");
+        while sections[at].0 > fingerprint {
+            at -= 1;
+        }
+        while sections.get(at + 1).is_some_and(|(first, _)| *first <= fingerprint) {
+            at += 1;
+        }
+        // The section before it may end with the fingerprint only if this one starts with it.
+        sections[at].0 == fingerprint || sections[at].1.may_contain(fingerprint)
+    }
+
     /// The memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         let sections: usize = self.sections.iter().map(|(_, filter)| size_of::<u64>() + filter.bytes()).sum();

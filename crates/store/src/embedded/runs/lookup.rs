@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Cold, PartKey, Place};
+use super::{Cold, Marks, PartKey, Place};
 use crate::Result;
 use crate::embedded::index::{Location, Op, Ops, Secondary};
 use crate::embedded::{EngineState, Identity, Segments, StoredRecord, read_indexed};
@@ -39,9 +39,9 @@ fn remaining(mut ops: Ops) -> Values {
 
 impl Cold {
     /// What is known about a fingerprint, apart from the latest changes.
-    pub fn ops(&self, key: PartKey, fingerprint: u64) -> Result<Ops> {
+    pub fn ops(&self, key: PartKey, fingerprint: u64, marks: Marks) -> Result<Ops> {
         let mut ops = Ops::new();
-        for place in self.places(key) {
+        for place in self.places(key, marks) {
             place.ops(key, fingerprint, &mut ops)?;
         }
         Ok(ops)
@@ -49,7 +49,7 @@ impl Cold {
 
     /// All values under a fingerprint, given the latest changes.
     pub fn values(&self, key: PartKey, fingerprint: u64, latest: Ops) -> Result<Values> {
-        let mut ops = self.ops(key, fingerprint)?;
+        let mut ops = self.ops(key, fingerprint, Marks::ALL)?;
         ops.extend(latest);
         Ok(remaining(ops))
     }
@@ -64,7 +64,7 @@ impl Cold {
         if let Some(added) = latest {
             return Ok(added);
         }
-        for place in self.places(key) {
+        for place in self.places(key, Marks::ALL) {
             if let Some(added) = place.op(key, fingerprint, value)? {
                 return Ok(added);
             }
@@ -80,11 +80,12 @@ impl Cold {
         (identity, segments): (&Identity, &Segments),
         table: u16,
         (fingerprint, latest): (u64, Ops),
+        marks: Marks,
         accept: &mut dyn FnMut(&StoredRecord) -> bool,
     ) -> Result<Option<(Location, StoredRecord)>> {
         let key = PartKey::primary(table);
         let mut removed = Values::new();
-        let mut places = self.places(key);
+        let mut places = self.places(key, marks);
         let mut ops = latest;
         loop {
             for op in ops.iter().filter(|op| op.added && !removed.contains(&op.value)) {

@@ -87,15 +87,44 @@ pub(crate) enum Place<'a> {
     Disk(&'a Arc<Run>),
 }
 
+/// A bit for each of the oldest runs: whether it may have an entry. Later ones have no bit, and may have any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Marks(u64);
+
+impl Marks {
+    /// Every run may have an entry.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// The bit of a run; none if there are too many.
+    fn bit(run: usize) -> Option<u64> {
+        1_u64.checked_shl(u32::try_from(run).unwrap_or(u32::MAX))
+    }
+
+    fn has(self, run: usize) -> bool {
+        Self::bit(run).is_none_or(|bit| self.0 & bit > 0)
+    }
+}
+
 impl Cold {
     /// The places that may have entries of an index, latest first.
-    pub fn places(&self, key: PartKey) -> impl Iterator<Item = Place<'_>> {
+    pub fn places(&self, key: PartKey, marks: Marks) -> impl Iterator<Item = Place<'_>> {
         let frozen = self.frozen.iter().rev().filter_map(move |frozen| frozen.pairs(key).map(Place::Memory));
-        let runs = self.runs.iter().rev().filter_map(move |run| match &run.resident {
+        let runs = self.runs.iter().enumerate().rev().filter_map(move |(n, run)| match &run.resident {
             Some(resident) => resident.pairs(key).map(Place::Memory),
-            None => Some(Place::Disk(&run.run)),
+            None => marks.has(n).then_some(Place::Disk(&run.run)),
         });
         frozen.chain(runs)
+    }
+
+    /// Asks the filters of all runs for many fingerprints.
+    pub fn marks(&self, key: PartKey, fingerprints: &[u64]) -> Vec<Marks> {
+        let mut marks = vec![0; fingerprints.len()];
+        for (n, run) in self.runs.iter().enumerate().filter(|(_, run)| run.resident.is_none()) {
+            if let Some(bit) = Marks::bit(n) {
+                run.run.mark(key, fingerprints.iter().copied(), bit, &mut marks);
+            }
+        }
+        marks.into_iter().map(Marks).collect()
     }
 
     /// How many entries more were added than removed.

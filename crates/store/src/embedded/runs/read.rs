@@ -109,6 +109,17 @@ impl Run {
         Ok(known)
     }
 
+    /// For each fingerprint that a run may have, sets these bits. A tight loop over many fingerprints: so the
+    /// processor fetches the filters' bytes for several of them at the same time.
+    pub fn mark(&self, key: PartKey, fingerprints: impl Iterator<Item = u64>, bits: u64, marks: &mut [u64]) {
+        let Some(part) = self.parts.get(&key) else { return };
+        for (fingerprint, mark) in fingerprints.zip(marks) {
+            if part.may_contain(fingerprint) {
+                *mark |= bits;
+            }
+        }
+    }
+
     fn visit(&self, key: PartKey, fingerprint: u64, visit: &mut dyn FnMut(Pair)) -> Result<()> {
         let Some(part) = self.parts.get(&key) else { return Ok(()) };
         // Those that start with a fingerprint that is not larger. The one before the first that starts with this

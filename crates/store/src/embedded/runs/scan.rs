@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Cold, PairReader, PartKey, Place};
+use super::{Cold, Marks, PairReader, PartKey, Place};
 use crate::embedded::index::Location;
 use crate::embedded::{Core, Identity, Segments, fingerprint, read_record_of};
 use crate::{FrozenRows, RawRecord, Result, StoreError, TableDef};
@@ -97,7 +97,7 @@ impl Frozen {
             visit(fingerprint, value, added);
         }
         let key = PartKey::primary(table.id);
-        for place in self.cold.places(key) {
+        for place in self.cold.places(key, Marks::ALL) {
             match place {
                 Place::Memory(pairs) => {
                     pairs.iter().for_each(|(fingerprint, value, added)| visit(fingerprint, value, added));

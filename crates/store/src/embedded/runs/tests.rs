@@ -186,6 +186,10 @@ impl World {
             {
                 let values =
                     self.cold.values(key, fingerprint, latest(pairs, fingerprint)).expect("it is sound");
+                let marks = self.cold.marks(key, &[fingerprint])[0];
+                let marked = self.cold.ops(key, fingerprint, marks).expect("it is sound");
+                let all = self.cold.ops(key, fingerprint, Marks::ALL).expect("it is sound");
+                assert_eq!(marked, all, "filters lose nothing");
                 let range = expected.range((fingerprint, 0)..=(fingerprint, u64::MAX));
                 let expected: Vec<u64> = range.map(|(_, value)| *value).collect();
                 assert_eq!(values.to_vec(), expected, "{key:?} {fingerprint}");
