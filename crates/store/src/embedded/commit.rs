@@ -89,7 +89,7 @@ pub(crate) struct Prepared {
     serials: u64,
 }
 
-/// What becomes of one row when the commit is durable.
+/// The change of one row when the commit is durable.
 struct PreparedRecord {
     table: u16,
     fingerprint: u64,
