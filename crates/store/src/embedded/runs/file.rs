@@ -143,7 +143,7 @@ impl Part {
         }
         // Fingerprints are hashes, so the right section is usually the one at the same share of all, or next to
         // it.
-        let guess = u128::from(fingerprint) * sections.len() as u128 >> 64;
+        let guess = (u128::from(fingerprint) * sections.len() as u128) >> 64;
         let mut at = usize::try_from(guess).expect("a share of all");
         while sections[at].0 > fingerprint {
             at -= 1;
