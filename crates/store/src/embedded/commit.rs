@@ -76,13 +76,16 @@ impl Effect<'_> {
 /// stored row has such a serial.
 const SERIAL_PROVISIONAL: u64 = NUMBER_LIMIT;
 
+/// An index entry to add or to remove, and its table.
+type TableOp = (u16, SecondaryOp);
+
 /// A commit that is ready to be appended to the journal: its rows are claimed, it fits the store, and its
 /// records are encoded.
 pub(crate) struct Prepared {
     /// The records as they go into a frame.
     pub payload: Vec<u8>,
     records: Vec<PreparedRecord>,
-    ops: Vec<(u16, SecondaryOp)>,
+    ops: Vec<TableOp>,
     /// The entries of serial indexes among `ops` that end with a provisional serial.
     serial_ops: Vec<usize>,
     /// How many serials it uses.
@@ -342,7 +345,7 @@ impl Core {
 
     /// The secondary entries to remove and to add, and the numbers of those that end with a provisional serial.
     /// They are computed before anything is written, so that rows that do not decode are refused.
-    fn secondary_ops(&self, effects: &[Effect]) -> Result<(Vec<(u16, SecondaryOp)>, Vec<usize>)> {
+    fn secondary_ops(&self, effects: &[Effect]) -> Result<(Vec<TableOp>, Vec<usize>)> {
         let (mut ops, mut serial_ops) = (Vec::new(), Vec::new());
         let mut scratch = IndexEntries::new();
         let (mut old, mut new) = (Vec::new(), Vec::new());

@@ -73,16 +73,20 @@ impl Core {
 
     /// Several reads of one state.
     pub fn read_all(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
-        let prepare = |read| match read {
-            &Read::Rows { table, ref keys } => self.prepare_rows(table, keys),
-            &Read::Groups { table, index, ref values } => self.prepare_groups(table, index, values),
-            &Read::Range { table, index, ref from, ref to, limit, descending } => {
-                table.assert_ordered(index);
+        self.read_prepared(&reads.iter().map(|read| self.prepare_read(read)).collect::<Vec<_>>())
+    }
+
+    fn prepare_read<'a>(&self, read: &'a Read) -> Prepared<'a> {
+        match read {
+            Read::Rows { table, keys } => self.prepare_rows(table, keys),
+            Read::Groups { table, index, values } => self.prepare_groups(table, *index, values),
+            Read::Range { table, index, from, to, limit, descending } => {
+                table.assert_ordered(*index);
                 let (from, to) = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
+                let (index, limit, descending) = (*index, *limit, *descending);
                 Prepared::Range(RangeRead { table, index, from, to, limit, descending })
             }
-        };
-        self.read_prepared(&reads.iter().map(prepare).collect::<Vec<_>>())
+        }
     }
 
     fn read_one(&self, read: Prepared<'_>) -> Result<ReadAnswer> {
