@@ -225,7 +225,9 @@ mod tests {
             deposit.per_coin_us.values().sum::<f64>() + deposit.per_request_us.values().sum::<f64>() / coins
         };
         assert!((at(1.0) - measured(DEPOSIT.1)).abs() < 0.01);
-        assert!((at(10.0) - measured(BATCH_DEPOSIT.1)).abs() < 0.5);
+        // A stage that costs more in the larger request, by chance, counts as equal.
+        let ratio = at(10.0) / measured(BATCH_DEPOSIT.1);
+        assert!((0.9..1.1).contains(&ratio), "{ratio}");
     }
 
     #[test]
