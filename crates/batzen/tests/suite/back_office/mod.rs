@@ -104,13 +104,16 @@ impl Shop {
         self.click(&format!("#{form} button[type=submit]"));
     }
 
-    /// Fills in the filters of the list at once: each change draws them again, without what is entered meanwhile.
+    /// Fills in the filters of the list at once, and waits until the list is drawn again: what is entered before that
+    /// would be lost.
     fn filter(&self, fields: &[(&str, &str)]) {
         let set = |(name, value): &(&str, &str)| {
             format!("document.querySelector('#filters [name={name}]').value = {};", json!(value))
         };
+        self.browser.run("window.drawn = document.querySelector('#filters')");
         self.browser.run(&fields.iter().map(set).collect::<String>());
         self.click("#filters button[type=submit]");
+        self.browser.until("!window.drawn.isConnected");
     }
 
     fn click(&self, selector: &str) {
