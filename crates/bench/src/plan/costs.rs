@@ -23,8 +23,6 @@ pub struct Batched {
     pub per_request_us: Stages,
     /// Bytes written to disk for a coin.
     pub disk_bytes: f64,
-    /// Bytes of indexes in memory for a coin.
-    pub memory_bytes: f64,
 }
 
 /// The cost of one operation of another kind.
@@ -34,8 +32,6 @@ pub struct Single {
     pub us: Stages,
     /// Bytes written to disk.
     pub disk_bytes: f64,
-    /// Bytes of indexes in memory.
-    pub memory_bytes: f64,
 }
 
 /// What operations cost.
@@ -108,16 +104,14 @@ impl Reader {
 
     fn single(&mut self, kept: Kept) -> Single {
         let result = self.read(kept);
-        let (disk_bytes, memory_bytes) = bytes(&result);
-        Single { us: stages(&result), disk_bytes, memory_bytes }
+        Single { us: stages(&result), disk_bytes: disk_bytes(&result) }
     }
 
     /// From a run with one coin a request and one with ten.
     fn batched(&mut self, one: Kept, ten: Kept) -> Batched {
         let (one, ten) = (self.read(one), self.read(ten));
-        let (disk_bytes, memory_bytes) = bytes(&ten);
         let (of_one, of_ten) = (stages(&one), stages(&ten));
-        let mut batched = Batched { disk_bytes, memory_bytes, ..Batched::default() };
+        let mut batched = Batched { disk_bytes: disk_bytes(&ten), ..Batched::default() };
         for stage in STAGES {
             let of = |stages: &Stages| stages.get(stage).copied().unwrap_or(0.0);
             let per_request = ((of(&of_one) - of(&of_ten)) / 0.9).max(0.0);
@@ -129,8 +123,8 @@ impl Reader {
 
     /// From a run with one coin a request; nothing is saved by more coins in a request.
     fn unbatched(&mut self, kept: Kept) -> Batched {
-        let Single { us, disk_bytes, memory_bytes } = self.single(kept);
-        Batched { per_coin_us: us, per_request_us: Stages::new(), disk_bytes, memory_bytes }
+        let Single { us, disk_bytes } = self.single(kept);
+        Batched { per_coin_us: us, per_request_us: Stages::new(), disk_bytes }
     }
 }
 
@@ -147,11 +141,11 @@ fn stages(result: &RunResult) -> Stages {
     stages
 }
 
-/// Bytes on disk and in memory for an operation. Rows that an operation removes from indexes count as none.
-fn bytes(result: &RunResult) -> (f64, f64) {
+/// Bytes on disk for an operation.
+fn disk_bytes(result: &RunResult) -> f64 {
     let disk = result.extra.get("disk_growth_bytes_per_op").copied();
     let disk = disk.or(result.bytes_per_op.map(|bytes| bytes.disk)).unwrap_or(0.0);
-    (disk.max(0.0), result.extra.get("index_bytes_per_op").map_or(0.0, |bytes| bytes.max(0.0)))
+    disk.max(0.0)
 }
 
 impl Costs {

@@ -9,12 +9,20 @@ use super::costs::{Batched, Costs, STAGES, Single, Stages};
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 const DAYS_PER_YEAR: f64 = 365.25;
-/// What a coin takes on the network in a withdrawal or a deposit, and a request without its coins: bytes in
-/// both directions, with HTTP and TCP. From the recorded requests of the protocol tests, RSA-2048.
-const COIN_BYTES: f64 = 1_200.0;
+/// What a coin takes on the network in a withdrawal and in a deposit, and a request without its coins: bytes in
+/// both directions, with HTTP and TCP. Estimated from the bodies in the recorded exchanges of the protocol tests
+/// (RSA-1024), with 205 characters more for each RSA-2048 value.
+const WITHDRAWN_COIN_BYTES: f64 = 1_150.0;
+const DEPOSITED_COIN_BYTES: f64 = 950.0;
 const REQUEST_BYTES: f64 = 900.0;
-/// What a change takes: melt and reveal of three fresh coins.
-const CHANGE_BYTES: f64 = 6_000.0;
+/// What a change takes, estimated in the same way: melt and reveal of three fresh coins.
+const CHANGE_BYTES: f64 = 6_400.0;
+/// The memory of the embedded store's indexes: the latest entries, and filters for the others. 3.64 bytes for a coin
+/// and its deposit, by `batzen bench history --coins 8000000`.
+const INDEX_HOT_BYTES: f64 = (1_u64 << 30) as f64;
+const INDEX_BYTES_PER_ROW: f64 = 1.82;
+/// Rows of a coin: its withdrawal, the coin, its deposit. A change has as many.
+const ROWS_PER_COIN: f64 = 3.0;
 
 /// What is wanted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -110,12 +118,9 @@ impl Plan {
         add_batched(&mut us, &costs.withdraw, coins / demand.coins_per_withdrawal, coins);
         add_batched(&mut us, &costs.deposit, 1.0, coins);
         others.iter().for_each(|(cost, times)| add(&mut us, &cost.us, *times));
-        let sum_bytes = |of_coin: fn(&Batched) -> f64, of_other: fn(&Single) -> f64| -> f64 {
-            coins * (of_coin(&costs.withdraw) + of_coin(&costs.deposit))
-                + others.iter().map(|(cost, times)| of_other(cost) * times).sum::<f64>()
-        };
-        let disk_bytes_per_payment = sum_bytes(|cost| cost.disk_bytes, |cost| cost.disk_bytes);
-        let memory_per_payment = sum_bytes(|cost| cost.memory_bytes, |cost| cost.memory_bytes);
+        let disk_bytes_per_payment = coins * (costs.withdraw.disk_bytes + costs.deposit.disk_bytes)
+            + others.iter().map(|(cost, times)| cost.disk_bytes * times).sum::<f64>();
+        let rows_per_payment = ROWS_PER_COIN * (coins + demand.change_share);
         let cores_of = |us: f64| demand.payments_per_s * us / 1e6 / demand.utilisation;
         let cores: BTreeMap<String, f64> = STAGES
             .iter()
@@ -127,7 +132,8 @@ impl Plan {
         let machines = |cores: f64| whole(cores / f64::from(demand.cores_per_machine)) * demand.copies;
         let payments_per_day = demand.payments_per_s * demand.mean_share * SECONDS_PER_DAY;
         let days = demand.years * DAYS_PER_YEAR;
-        let network = coins * COIN_BYTES * 2.0
+        let index_bytes = INDEX_HOT_BYTES + payments_per_day * days * rows_per_payment * INDEX_BYTES_PER_ROW;
+        let network = coins * (WITHDRAWN_COIN_BYTES + DEPOSITED_COIN_BYTES)
             + REQUEST_BYTES * (1.0 + coins / demand.coins_per_withdrawal)
             + demand.change_share * CHANGE_BYTES;
         let mut plan = Self {
@@ -144,7 +150,7 @@ impl Plan {
             disk_bytes_per_payment,
             disk_bytes_per_day: payments_per_day * disk_bytes_per_payment,
             disk_bytes: payments_per_day * days * disk_bytes_per_payment,
-            memory_bytes: payments_per_day * days * memory_per_payment,
+            memory_bytes: if demand.store == StoreChoice::Embedded { index_bytes } else { 0.0 },
             journal_bytes_per_s: demand.payments_per_s * disk_bytes_per_payment,
             network_bytes_per_s: demand.payments_per_s * network,
             remarks: Vec::new(),
@@ -210,9 +216,8 @@ mod tests {
             per_coin_us: stages(lane, cpu),
             per_request_us: stages(10.0, 0.0),
             disk_bytes: 500.0,
-            memory_bytes: 100.0,
         };
-        let single = |lane, disk_bytes| Single { us: stages(lane, 0.0), disk_bytes, memory_bytes: 0.0 };
+        let single = |lane, disk_bytes| Single { us: stages(lane, 0.0), disk_bytes };
         costs.withdraw = batched(5.0, 60.0);
         costs.deposit = batched(8.0, 10.0);
         costs.refresh = single(40.0, 2_000.0);
@@ -237,7 +242,8 @@ mod tests {
         let disk = 3.0 * 1_000.0 + 1_000.0 + 900.0 + 6.0 + 75.0;
         assert!((plan.disk_bytes_per_payment - disk).abs() < 1e-9);
         assert!((plan.disk_bytes_per_day - 21_600_000.0 * disk).abs() < 1.0);
-        assert!((plan.memory_bytes - 600.0 * 21_600_000.0 * 730.5).abs() < 1.0);
+        let rows = 10.5 * 21_600_000.0 * 730.5;
+        assert!((plan.memory_bytes - (1_073_741_824.0 + 1.82 * rows)).abs() < 1.0, "{}", plan.memory_bytes);
         assert!((plan.journal_bytes_per_s - 1_000.0 * disk).abs() < 1e-6);
     }
 

@@ -24,6 +24,7 @@ use serde::Serialize;
 use super::Context;
 use super::workers::{PseudoRandom, money};
 use crate::BenchError;
+use crate::load::meter::thread_cpu_time;
 use crate::load::procfs::own_threads_ns;
 use crate::load::progress::Progress;
 use crate::results::machine::Machine;
@@ -162,13 +163,6 @@ impl Work {
     fn cpu_us_per_coin(self) -> f64 {
         us(self.cpu) / self.coins as f64
     }
-}
-
-/// The processor time of this thread.
-fn thread_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let parts = u64::try_from(time.tv_sec).ok().zip(u32::try_from(time.tv_nsec).ok());
-    parts.map_or(Duration::ZERO, |(seconds, nanos)| Duration::new(seconds, nanos))
 }
 
 /// Runs the scenario.
@@ -326,7 +320,7 @@ fn measure(args: &HistoryArgs, context: &Context) -> Result<History, BenchError>
         let milestone = MILESTONES.iter().copied().find(|&milestone| milestone > done);
         let end = (done + args.batch).min(args.coins).min(milestone.unwrap_or(u64::MAX));
         let prepared = prepare(args, &source, done..end);
-        let (begin, begin_cpu) = (Instant::now(), thread_cpu());
+        let (begin, begin_cpu) = (Instant::now(), thread_cpu_time());
         deposit(&store, &prepared)?;
         if args.aggregate {
             open_deposits.push_back((prepared.deposits, source.transfer(done)));
@@ -336,8 +330,11 @@ fn measure(args: &HistoryArgs, context: &Context) -> Result<History, BenchError>
                 aggregate(&store, &deposits, wtid)?;
             }
         }
-        let work =
-            Work { coins: end - done, wall: begin.elapsed(), cpu: thread_cpu().saturating_sub(begin_cpu) };
+        let work = Work {
+            coins: end - done,
+            wall: begin.elapsed(),
+            cpu: thread_cpu_time().saturating_sub(begin_cpu),
+        };
         since_point.add(work);
         since_part.add(work);
         done = end;

@@ -12,13 +12,13 @@ use batzen_engine::{Batcher, LANES_MAX, Rules as _};
 use batzen_exchange::rules::{Command, ExchangeRules};
 use batzen_store::VSHARD_COUNT;
 use clap::Args;
-use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::fill;
 use super::workers::{InProcessExchange, PseudoRandom, RunDirectory};
 use crate::BenchError;
 use crate::load::affinity::Cores;
+use crate::load::meter::thread_cpu_time;
 use crate::load::progress::Progress;
 use crate::results::machine::Machine;
 use crate::results::output;
@@ -242,18 +242,11 @@ fn lane(
     batch: usize,
 ) -> Result<Used, BenchError> {
     start.wait();
-    let (begin, cpu) = (Instant::now(), thread_cpu());
+    let (begin, cpu) = (Instant::now(), thread_cpu_time());
     for batch in commands.chunks(batch) {
         fill::decide(batcher, batch)?;
     }
-    Ok(Used { cpu: thread_cpu().saturating_sub(cpu), wall: begin.elapsed() })
-}
-
-/// The CPU time of this thread.
-fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let parts = u64::try_from(time.tv_sec).ok().zip(u32::try_from(time.tv_nsec).ok());
-    parts.map_or(Duration::ZERO, |(seconds, nanos)| Duration::new(seconds, nanos))
+    Ok(Used { cpu: thread_cpu_time().saturating_sub(cpu), wall: begin.elapsed() })
 }
 
 fn table(result: &LanesResult) -> String {
