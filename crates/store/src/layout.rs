@@ -45,6 +45,18 @@ impl TableDef {
         u8::try_from(self.layouts.len()).expect("at most LAYOUT_MAX")
     }
 
+    /// The columns of a layout.
+    ///
+    /// # Errors
+    /// If a newer program has defined it.
+    pub(crate) fn columns(&self, layout: u8) -> Result<&'static [ColumnDef], DecodeError> {
+        if layout == self.layout() {
+            return Ok(self.row_columns);
+        }
+        let known = self.layouts.get(usize::from(layout)).map(|layout| layout.columns);
+        known.ok_or_else(|| DecodeError::invalid("row", format!("layout {layout} of a newer program")))
+    }
+
     /// A row of an older layout as one of the current layout.
     ///
     /// # Errors

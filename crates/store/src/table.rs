@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher24;
 
-use crate::{Column, ColumnDef, DecodeError, Layout, Record};
+use crate::{Column, ColumnDef, ColumnKind, DecodeError, Layout, Record};
 
 /// How an index finds rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +77,8 @@ pub struct TableDef {
     pub updated: bool,
     /// The indexes that form a queue: see [`TableDef::queue`].
     pub queue: &'static [u8],
+    /// The columns whose values repeat: see [`TableDef::shared`].
+    pub(crate) shared: Shared,
     /// The index entries of a stored record, so that a backend can rebuild its indexes from bytes alone.
     pub index_entries_raw: IndexEntriesFn,
 }
@@ -97,6 +99,7 @@ impl TableDef {
             indexes: &[],
             queue: &[],
             updated: false,
+            shared: Shared::NONE,
             index_entries_raw: entries_of::<T>,
         }
     }
@@ -157,6 +160,36 @@ impl TableDef {
         Self { queue: indexes, ..self }
     }
 
+    /// Names columns of fixed length (16, 32, 48 or 64 bytes) whose values many rows have in common, so that a
+    /// backend may store each of them once.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    #[must_use]
+    pub const fn shared(self, columns: &[&str]) -> Self {
+        self.with_shared(columns, true)
+    }
+
+    /// The same for values that rows have in common when they are written in one commit.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    #[must_use]
+    pub const fn shared_in_commit(self, columns: &[&str]) -> Self {
+        self.with_shared(columns, false)
+    }
+
+    const fn with_shared(mut self, columns: &[&str], is_lasting: bool) -> Self {
+        let mut i = 0;
+        while i < columns.len() {
+            let in_key = self.shared.key.add(self.key_columns, columns[i], is_lasting);
+            let in_row = self.shared.row.add(self.row_columns, columns[i], is_lasting);
+            assert!(in_key != in_row, "a shared column is in the key or in the row");
+            i += 1;
+        }
+        self
+    }
+
     /// The part of an encoded key that decides its shard.
     #[must_use]
     pub fn shard_key<'a>(&self, key: &'a [u8]) -> &'a [u8] {
@@ -201,6 +234,63 @@ impl TableDef {
     pub fn has_entries(&self) -> bool {
         self.indexes.iter().any(|index| !matches!(index.kind, IndexKind::Prefix { .. }))
     }
+}
+
+/// Columns whose values repeat.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared {
+    pub key: SharedColumns,
+    pub row: SharedColumns,
+}
+
+impl Shared {
+    const NONE: Self =
+        Self { key: SharedColumns { all: 0, lasting: 0 }, row: SharedColumns { all: 0, lasting: 0 } };
+}
+
+/// A bit for each column, the first one lowest.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedColumns {
+    all: u64,
+    lasting: u64,
+}
+
+impl SharedColumns {
+    /// Adds a column, if it is one of these.
+    const fn add(&mut self, columns: &[ColumnDef], name: &str, is_lasting: bool) -> bool {
+        let mut i = 0;
+        while i < columns.len() {
+            if is_same(columns[i].name, name) {
+                assert!(i < 64 && matches!(columns[i].column.kind, ColumnKind::Fixed(_)), "it can be shared");
+                assert!(!columns[i].column.nullable, "it can be shared");
+                self.all |= 1 << i;
+                self.lasting |= (is_lasting as u64) << i;
+                return true;
+            }
+            i += 1;
+        }
+        false
+    }
+
+    /// Whether there are any.
+    pub const fn any(&self) -> bool {
+        self.all != 0
+    }
+
+    /// For a shared column, whether it repeats beyond a commit.
+    pub fn is_lasting(&self, column: usize) -> Option<bool> {
+        let has = |columns: u64| columns.checked_shr(u32::try_from(column).ok()?).map(|bits| bits & 1 == 1);
+        has(self.all)?.then(|| has(self.lasting) == Some(true))
+    }
+}
+
+const fn is_same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut i = 0;
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
 }
 
 impl fmt::Debug for TableDef {

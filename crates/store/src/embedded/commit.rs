@@ -9,12 +9,16 @@ use std::sync::atomic::Ordering;
 use hashbrown::HashTable;
 
 use super::claims::ClaimedRow;
-use super::format::{NUMBER_LIMIT, RecordView, record_bytes, set_serial};
+use super::format::{NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT};
 use super::index::{Location, Ops, SecondaryEntry, SecondaryOp};
+use super::packed::{Head, Lasting, Packer, SegmentBytes};
+use super::record::{self, SegmentFile, put_row, set_serial};
 use super::runs::{Marks, PartKey};
+use super::shared::Dictionary;
 use super::writer::check_frame_size;
 use super::{
-    Core, EngineState, Identity, Segment, StoredRecord, View, fingerprint, read_record, secondary_entries,
+    Core, EngineState, Identity, Segment, Segments, StoredRecord, View, fingerprint, read_record,
+    secondary_entries,
 };
 use crate::backend::check_row_size;
 use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, IndexKind, Result, StoreError, TableDef};
@@ -22,7 +26,7 @@ use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, IndexKind, Result, S
 /// A row as it is stored.
 enum Before<'a> {
     /// Read for this commit.
-    Read(StoredRecord),
+    Read { row: Vec<u8>, serial: u64, birth: u32 },
     /// The row in the change, because the index still has the version that was read.
     Known { row: &'a [u8], serial: u64, birth: u32 },
 }
@@ -30,24 +34,29 @@ enum Before<'a> {
 impl Before<'_> {
     fn row(&self) -> &[u8] {
         match self {
-            Self::Read(record) => record.row(),
+            Self::Read { row, .. } => row,
             Self::Known { row, .. } => row,
         }
     }
 
     fn serial(&self) -> u64 {
         match self {
-            Self::Read(record) => record.serial,
-            Self::Known { serial, .. } => *serial,
+            Self::Read { serial, .. } | Self::Known { serial, .. } => *serial,
         }
     }
 
     fn birth(&self) -> u32 {
         match self {
-            Self::Read(record) => record.birth,
-            Self::Known { birth, .. } => *birth,
+            Self::Read { birth, .. } | Self::Known { birth, .. } => *birth,
         }
     }
+}
+
+/// A stored row, where its record is, and the size of that record.
+struct Found<'a> {
+    location: Location,
+    record_bytes: u64,
+    row: Before<'a>,
 }
 
 /// The net effect of a commit on one row.
@@ -57,16 +66,37 @@ struct Effect<'a> {
     fingerprint: u64,
     /// The number of the first change of the row.
     first: usize,
-    before: Option<(Location, Before<'a>)>,
+    before: Option<Found<'a>>,
     /// The new row and its serial.
     after: Option<(&'a [u8], u64)>,
 }
 
 impl Effect<'_> {
+    /// Appends the new record, and returns its size.
+    fn encode(&self, packer: &mut Packer<'_>, out: &mut Vec<u8>) -> usize {
+        let before = self.before.as_ref().map(|found| &found.row);
+        let (table, birth) = (self.table.id, before.map(Before::birth));
+        match (self.after, before) {
+            (Some((row, serial)), _) => {
+                // A provisional serial is replaced when the place of the commit among others is known.
+                let serial = if serial < SERIAL_PROVISIONAL { serial } else { 0 };
+                let head = Head { table, birth, serial, layout: self.table.layout() };
+                put_row(packer, self.table, head, (self.key, row), out)
+            }
+            (None, Some(before)) => {
+                let (birth, serial) = (before.birth(), before.serial());
+                RecordView { table, birth, serial, layout: 0, key: self.key, row: None }.encode(out)
+            }
+            (None, None) => unreachable!("such effects were dropped"),
+        }
+    }
+
     fn is_nothing(&self) -> bool {
         match (&self.before, &self.after) {
             (None, None) => true,
-            (Some((_, before)), Some((row, serial))) => before.row() == *row && before.serial() == *serial,
+            (Some(Found { row: before, .. }), Some((row, serial))) => {
+                before.row() == *row && before.serial() == *serial
+            }
             _ => false,
         }
     }
@@ -84,6 +114,10 @@ type TableOp = (u16, SecondaryOp);
 pub(crate) struct Prepared {
     /// The records as they go into a frame.
     pub payload: Vec<u8>,
+    /// The segment for which they were encoded.
+    segment: u32,
+    /// The values in `payload` that later commits may refer to.
+    lasting: Vec<Lasting>,
     records: Vec<PreparedRecord>,
     ops: Vec<TableOp>,
     /// The entries of serial indexes among `ops` that end with a provisional serial.
@@ -99,6 +133,8 @@ struct PreparedRecord {
     /// Its place in the payload, in bytes.
     at: usize,
     bytes: usize,
+    /// The number of the inserted row among those of the commit, whose serial is not known yet.
+    provisional: Option<u64>,
     /// Where the row is now, and the size of that record.
     before: Option<(Location, u64)>,
     /// Otherwise the row is deleted.
@@ -114,13 +150,9 @@ impl Prepared {
     /// Numbers the inserted rows from `serial_next` on, in the index entries and in `payload`, which is a copy of
     /// the prepared one. Returns the serial after them.
     pub fn number(&mut self, payload: &mut [u8], serial_next: u64) -> u64 {
-        if self.serials > 0 {
-            for record in self.records.iter().filter(|record| record.is_row) {
-                let record = &mut payload[record.at..record.at + record.bytes];
-                let serial = RecordView::serial_at(record);
-                if let Some(n) = serial.checked_sub(SERIAL_PROVISIONAL) {
-                    set_serial(record, serial_next + n);
-                }
+        for record in &self.records {
+            if let Some(n) = record.provisional {
+                set_serial(&mut payload[record.at..record.at + record.bytes], serial_next + n);
             }
         }
         for &op in &self.serial_ops {
@@ -134,6 +166,44 @@ impl Prepared {
         serial_next + self.serials
     }
 
+    /// Encodes packed records again if the journal has gone on to another segment: they are valid only in the one for
+    /// which they were prepared.
+    pub fn move_to(&mut self, segment: u32, segments: &Segments) -> Result<()> {
+        if self.segment == segment {
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.payload);
+        let mut packer = Packer::new(segment, None, self.records.len());
+        let mut scratch = Vec::new();
+        let mut before = PreparedBytes { payload: &bytes, file: SegmentFile::new(&segments[&self.segment]) };
+        for record in &mut self.records {
+            let at = self.payload.len();
+            let source = &bytes[record.at..record.at + record.bytes];
+            let place = (self.segment, PAYLOAD_AT + record.at as u64);
+            let decoded = record::decode(source, place, &mut before, &mut scratch)?;
+            let (decoded, _) = decoded.expect("it was encoded a moment ago");
+            match decoded.packed {
+                Some(packed) => {
+                    let birth = record.before.map(|_| decoded.birth);
+                    record.bytes = packer.again(&packed, birth, &mut self.payload);
+                }
+                None => self.payload.extend_from_slice(source),
+            }
+            record.at = at;
+        }
+        self.segment = segment;
+        self.lasting.clear();
+        Ok(())
+    }
+
+    /// Adds the values that later commits may refer to, once the payload is durable at this offset of its segment.
+    pub fn remember(&self, dictionary: &Dictionary, start: u64) {
+        for value in &self.lasting {
+            let bytes = &self.payload[value.at..value.at + value.bytes];
+            dictionary.insert(self.segment, start + value.at as u64, bytes);
+        }
+    }
+
     /// Makes the commit visible, whose payload is durable at this offset of a segment.
     pub fn publish(&mut self, state: &mut EngineState, active: &Segment, start: u64) {
         for record in &self.records {
@@ -142,6 +212,24 @@ impl Prepared {
         }
         for (table, op) in self.ops.drain(..) {
             state.tables.get_mut(&table).expect("resolve found the table").apply(op);
+        }
+    }
+}
+
+/// As a prepared payload has no place in the segment yet, it is taken to start here, beyond the end of all segments.
+const PAYLOAD_AT: u64 = SEGMENT_BYTES_LIMIT;
+
+/// What the records of a prepared payload refer to: the segment and the payload itself.
+struct PreparedBytes<'a> {
+    payload: &'a [u8],
+    file: SegmentFile<'a>,
+}
+
+impl SegmentBytes for PreparedBytes<'_> {
+    fn append(&mut self, offset: u64, bytes: usize, out: &mut Vec<u8>) -> Result<bool> {
+        match offset.checked_sub(PAYLOAD_AT) {
+            Some(at) => self.payload.append(at, bytes, out),
+            None => self.file.append(offset, bytes, out),
         }
     }
 }
@@ -255,7 +343,7 @@ impl Core {
         for (n, (change, at)) in changes.changes().iter().zip(rows).enumerate() {
             let effect = &mut effects[at];
             let current = match &effect.before {
-                Some((_, before)) if effect.first == n => Some((before.row(), before.serial())),
+                Some(found) if effect.first == n => Some((found.row.row(), found.row.serial())),
                 _ => effect.after,
             };
             let serial = match (current, change.old_row()) {
@@ -298,7 +386,12 @@ impl Core {
                 let mut is_wanted = |record: &StoredRecord| record.key() == effect.key;
                 let place = (effect.fingerprint, latest);
                 let found = view.cold.find_record(rows, effect.table.id, place, marks, &mut is_wanted)?;
-                effect.before = found.map(|(location, record)| (location, Before::Read(record)));
+                let read = |(location, record): (Location, StoredRecord)| {
+                    let (serial, birth, record_bytes) = (record.serial, record.birth, record.record_bytes);
+                    let row = record.row(effect.table)?.into_owned();
+                    Ok(Found { location, record_bytes, row: Before::Read { row, serial, birth } })
+                };
+                effect.before = found.map(read).transpose()?;
             }
         }
         Ok(())
@@ -307,40 +400,27 @@ impl Core {
     /// Encodes the effects. Whatever can be refused is refused here, before anything is written.
     fn prepare(&self, effects: &[Effect], serials: u64) -> Result<Prepared> {
         let (ops, serial_ops) = self.secondary_ops(effects)?;
-        // The oldest segment that may hold a version of a new row. The record may go to a later one.
-        let birth = *self.read().segments.keys().next_back().expect("a journal has a segment");
+        let segment = *self.read().segments.keys().next_back().expect("a journal has a segment");
         let mut payload = self.group.buffer();
+        let mut packer = Packer::new(segment, Some(&self.dictionary), effects.len());
         let mut records = Vec::with_capacity(effects.len());
         for effect in effects {
-            let before = effect.before.as_ref().map(|(_, record)| record);
-            let record = RecordView {
-                table: effect.table.id,
-                birth: before.map_or(birth, Before::birth),
-                serial: match (effect.after, before) {
-                    (Some((_, serial)), _) => serial,
-                    (None, Some(before)) => before.serial(),
-                    (None, None) => unreachable!("such effects were dropped"),
-                },
-                layout: if effect.after.is_some() { effect.table.layout() } else { 0 },
-                key: effect.key,
-                row: effect.after.map(|(row, _)| row),
-            };
             let at = payload.len();
-            let bytes = record.encode(&mut payload);
-            let dead = |(location, before): &(Location, Before)| {
-                (*location, record_bytes(effect.key.len(), before.row().len()) as u64)
-            };
+            let bytes = effect.encode(&mut packer, &mut payload);
+            let new_serial = effect.after.map(|(_, serial)| serial);
             records.push(PreparedRecord {
                 table: effect.table.id,
                 fingerprint: effect.fingerprint,
                 at,
                 bytes,
-                before: effect.before.as_ref().map(dead),
+                provisional: new_serial.and_then(|serial| serial.checked_sub(SERIAL_PROVISIONAL)),
+                before: effect.before.as_ref().map(|found| (found.location, found.record_bytes)),
                 is_row: effect.after.is_some(),
             });
         }
         check_frame_size(payload.len())?;
-        Ok(Prepared { payload, records, ops, serial_ops, serials })
+        let lasting = packer.lasting;
+        Ok(Prepared { payload, segment, lasting, records, ops, serial_ops, serials })
     }
 
     /// The secondary entries to remove and to add, and the numbers of those that end with a provisional serial.
@@ -358,7 +438,7 @@ impl Core {
                 let record = (effect.key, row, serial);
                 secondary_entries(&self.identity, effect.table, record, !is_update, &mut scratch, out)
             };
-            if let Some((_, before)) = &effect.before {
+            if let Some(Found { row: before, .. }) = &effect.before {
                 compute(before.row(), before.serial(), &mut old)?;
             }
             if let Some((row, serial)) = effect.after {
@@ -415,26 +495,26 @@ fn check_size(key: &[u8], row: Option<&[u8]>) -> Result<()> {
 
 /// The stored row, if the change names the stored version: records never change in place, and segment numbers
 /// are never reused.
-fn known<'a>(
-    view: &View,
-    change: &'a Change,
-    fingerprint: u64,
-    latest: &Ops,
-) -> Result<Option<(Location, Before<'a>)>> {
+fn known<'a>(view: &View, change: &'a Change, fingerprint: u64, latest: &Ops) -> Result<Option<Found<'a>>> {
     let (Some(row), Some(version)) = (change.old_row(), change.version()) else { return Ok(None) };
     let location = Location(version.place);
     let latest = latest.iter().find(|op| op.value == location.0).map(|op| op.added);
     let part = PartKey::primary(change.table().id);
-    if !view.cold.contains(part, (fingerprint, location.0), latest)? {
+    // The size of a long record is in the record only.
+    if location.is_long() || !view.cold.contains(part, (fingerprint, location.0), latest)? {
         return Ok(None);
     }
     if cfg!(debug_assertions) {
         let record = read_record(&view.segments, location)?;
         assert!(
-            record.key() == change.key() && record.row() == row && record.serial == version.serial,
+            record.key() == change.key()
+                && record.row(change.table())? == row
+                && record.serial == version.serial
+                && record.record_bytes == location.bytes_min(),
             "a version of {} goes with the row that was read",
             change.table().name
         );
     }
-    Ok(Some((location, Before::Known { row, serial: version.serial, birth: version.birth })))
+    let row = Before::Known { row, serial: version.serial, birth: version.birth };
+    Ok(Some(Found { location, record_bytes: location.bytes_min(), row }))
 }

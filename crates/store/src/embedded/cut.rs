@@ -49,7 +49,7 @@ pub(crate) fn cut_tail(disk: &dyn Disk, dir: &Path, reason: &str) -> Result<CutT
             }
             continue;
         }
-        let scanned = scan_frames(&identity, number, &bytes, SEGMENT_HEADER_BYTES, &mut |_, header, _| {
+        let scanned = scan_frames(&identity, number, &bytes, SEGMENT_HEADER_BYTES, &mut |_, header| {
             sequence = header.sequence + 1;
             Ok(())
         })?;

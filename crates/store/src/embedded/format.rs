@@ -9,8 +9,9 @@
 //! bytes that clients store can never pass for a frame, nor can a frame that the disk wrote to the wrong
 //! place.
 //!
-//! Each record has the number of its row's layout (`migrate.rs`). A manifest that names layouts has format 3, so
-//! that programs that know no layouts refuse the store.
+//! Records are plain, as described here, or packed (`packed.rs`). Each has the number of its row's layout
+//! (`migrate.rs`). The format of the manifest is higher than that of the segments, so that programs that know no
+//! layouts or no packed records refuse the store.
 //!
 //! The seal consists of the CRC-32C of the records' part in each 512-byte sector of the file, and an end word
 //! that is never zero. It distinguishes an interrupted write, which leaves sectors unchanged (zeros), from
@@ -27,8 +28,8 @@ use crate::{LAYOUT_MAX, Result, StoreError};
 
 /// The format of the journal that this program writes.
 pub(crate) const FORMAT_VERSION: u32 = 2;
-/// The format of a manifest that names layouts of rows.
-pub(crate) const MANIFEST_VERSION_LAYOUTS: u32 = 3;
+/// The format of the manifest that this program writes: 3 added layouts of rows, 4 packed records.
+pub(crate) const MANIFEST_VERSION: u32 = 4;
 /// The oldest format that this program reads. Opening such a store converts it.
 const FORMAT_VERSION_MIN: u32 = 1;
 /// The number of bytes that a disk writes as a whole or not at all.
@@ -44,7 +45,7 @@ pub(crate) const FRAME_BYTES_LIMIT: u64 = crate::ROW_BYTES_MAX + (1 << 20);
 pub(crate) const SEGMENT_NUMBER_LIMIT: u32 = 1 << 24;
 
 /// No store has this many commits or rows.
-pub(crate) const NUMBER_LIMIT: u64 = 1 << 62;
+pub(crate) const NUMBER_LIMIT: u64 = 1 << 55;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"BATZSEG1";
 pub(crate) const FRAME_MAGIC: &[u8; 4] = b"BZF2";
@@ -287,7 +288,7 @@ pub(crate) fn end_word(crc: u32) -> [u8; FRAME_END_BYTES] {
     word
 }
 
-/// One row's new state.
+/// One row's new state, plain.
 ///
 /// `birth` is the oldest segment that may hold a version of the row: a tombstone is needed as long as an
 /// earlier segment that may hold a version exists. A tombstone has the serial of the row that it deletes. So
@@ -337,11 +338,6 @@ impl<'a> RecordView<'a> {
         Some(record_bytes(key_bytes, u32_at(header, 8) as usize))
     }
 
-    /// The serial of a record, from its header alone.
-    pub fn serial_at(record: &[u8]) -> u64 {
-        u64_at(record, 16)
-    }
-
     /// The record at the start of `bytes`, and its size. Verifies its checksum.
     pub fn decode(bytes: &'a [u8]) -> std::result::Result<(Self, usize), &'static str> {
         let size = Self::size_at(bytes).ok_or("a record ends within its header")?;
@@ -384,13 +380,10 @@ fn set_crc(record: &mut [u8]) {
     record[12..16].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Fixes the checksums of records, for the fuzz target.
+/// Fixes the checksum of a record, for the fuzz target.
 #[cfg(any(test, feature = "testing"))]
-pub(crate) fn repair_records(mut bytes: &mut [u8]) {
-    while let Some(size) = RecordView::size_at(bytes).filter(|&size| size <= bytes.len()) {
-        set_crc(&mut bytes[..size]);
-        bytes = &mut bytes[size..];
-    }
+pub(crate) fn repair_record(record: &mut [u8]) {
+    set_crc(record);
 }
 
 /// The checksum of the record, except for the checksum's own four bytes.
@@ -439,13 +432,12 @@ fn unhex(text: &str) -> Option<[u8; 16]> {
 impl Manifest {
     pub fn encode(&self) -> String {
         let segments: Vec<String> = self.segments.iter().map(ToString::to_string).collect();
-        let version = self.version_written();
         let mut layouts = String::new();
         for (table, Layouts { newest, oldest }) in &self.layouts {
             layouts += &format!("layout {table} {newest} {oldest}\n");
         }
         let body = format!(
-            "batzen-store {version}\nid {}\nkey {}\nsegments-upto {}\nsegments {}\n{layouts}",
+            "batzen-store {MANIFEST_VERSION}\nid {}\nkey {}\nsegments-upto {}\nsegments {}\n{layouts}",
             hex(&self.identity.id),
             hex(&self.identity.key),
             self.segments_upto,
@@ -454,24 +446,16 @@ impl Manifest {
         format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()))
     }
 
-    /// The format that the file gets.
-    pub fn version_written(&self) -> u32 {
-        if self.layouts.is_empty() { FORMAT_VERSION } else { MANIFEST_VERSION_LAYOUTS }
-    }
-
     pub fn decode(path: &Path, bytes: &[u8]) -> Result<Self> {
         let corrupt =
             |what: &str| StoreError::Corrupt { file: path.to_owned(), offset: 0, what: what.into() };
         let text = std::str::from_utf8(bytes).map_err(|_| corrupt("not text"))?;
         let first = text.lines().next().unwrap_or_default();
         let version = match first.strip_prefix("batzen-store ").map(str::parse::<u32>) {
-            Some(Ok(version)) if (FORMAT_VERSION_MIN..=MANIFEST_VERSION_LAYOUTS).contains(&version) => {
-                version
-            }
+            Some(Ok(version)) if (FORMAT_VERSION_MIN..=MANIFEST_VERSION).contains(&version) => version,
             Some(Ok(version)) => {
-                let what = format!(
-                    "a store of format {version}, this program reads up to {MANIFEST_VERSION_LAYOUTS}"
-                );
+                let what =
+                    format!("a store of format {version}, this program reads up to {MANIFEST_VERSION}");
                 return Err(StoreError::Format { file: path.to_owned(), what });
             }
             _ => return Err(corrupt("not a manifest")),

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use super::disk::Disk;
 use super::format::{
-    CHECKPOINT_NAME, FORMAT_VERSION, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Identity, MANIFEST_NAME,
+    CHECKPOINT_NAME, FRAME_HEADER_BYTES, FrameHeader, FrameKind, Identity, MANIFEST_NAME, MANIFEST_VERSION,
     Manifest, SEGMENT_HEADER_BYTES, TAIL_MARK_NAME, encode_segment_header, seal, segment_name,
 };
+use super::record::record_bytes_at;
 use super::sim::SimDisk;
-use super::{EmbeddedStore, Options};
+use super::{EmbeddedStore, Options, format, packed};
 use crate::conformance::{Items, TABLES, key, row};
 use crate::{Backend, ChangeSet, Result, Table};
 
@@ -57,7 +58,7 @@ fn repair_segment(number: u32, bytes: &mut Vec<u8>) {
         let offset = segment.len() as u64;
         let mut frame = vec![0; FRAME_HEADER_BYTES];
         frame.extend_from_slice(payload);
-        super::format::repair_records(&mut frame[FRAME_HEADER_BYTES..]);
+        repair_records(&segment, &mut frame);
         let crc = seal(&mut frame, offset);
         let header = FrameHeader {
             kind: if kind % 2 == 0 { FrameKind::Commit } else { FrameKind::Move },
@@ -74,6 +75,21 @@ fn repair_segment(number: u32, bytes: &mut Vec<u8>) {
     }
     segment.resize(usize::try_from(size).expect("small").max(segment.len()), 0);
     *bytes = segment;
+}
+
+/// Fixes the checksums of the records in a frame that is to follow the segment's bytes.
+fn repair_records(segment: &[u8], frame: &mut [u8]) {
+    let mut at = FRAME_HEADER_BYTES;
+    while let Some(size) = record_bytes_at(&frame[at..]).filter(|size| at + size <= frame.len()) {
+        let before = [segment, &frame[..at]].concat();
+        let record = &mut frame[at..at + size];
+        if packed::is_packed(record) {
+            packed::repair(record, before.len() as u64, &before);
+        } else {
+            format::repair_record(record);
+        }
+        at += size;
+    }
 }
 
 /// Opens, verifies and uses a store that consists of the files in `data`.
@@ -101,7 +117,7 @@ pub fn load(data: &[u8]) {
     if !has_manifest {
         let segments_upto = segments.last().copied().unwrap_or(0);
         let manifest = Manifest {
-            version: FORMAT_VERSION,
+            version: MANIFEST_VERSION,
             identity: IDENTITY,
             segments_upto,
             segments,

@@ -17,6 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::commit::Prepared;
 use super::format::{FRAME_HEADER_BYTES, FrameKind};
+use super::writer::Writer;
 use super::{Core, lock};
 use crate::{Result, StoreError};
 
@@ -163,10 +164,25 @@ impl Core {
         outcome
     }
 
+    /// Goes on to the next segment if the commits do not fit into this one.
+    fn make_room_for(&self, writer: &mut Writer, commits: &mut [Prepared]) -> Result<()> {
+        loop {
+            let segments = Arc::clone(&self.read().segments);
+            for commit in &mut *commits {
+                commit.move_to(writer.active.number, &segments)?;
+            }
+            let bytes = commits.iter().map(|commit| commit.payload.len()).sum();
+            if self.make_room(writer, bytes, FrameKind::Commit)? {
+                return Ok(());
+            }
+        }
+    }
+
     /// Appends commits as one frame and makes them visible.
     fn append_all(&self, commits: &mut [Prepared]) -> Result<()> {
         let mut writer = lock(&self.writer);
         let start = thread_cpu();
+        self.make_room_for(&mut writer, commits)?;
         let mut serial_next = writer.serial_next;
         let frame = writer.begin();
         for commit in &mut *commits {
@@ -185,6 +201,11 @@ impl Core {
             at += commit.payload.len() as u64;
         }
         drop(state);
+        let mut at = frame_start + FRAME_HEADER_BYTES as u64;
+        for commit in &*commits {
+            commit.remember(&self.dictionary, at);
+            at += commit.payload.len() as u64;
+        }
         self.counters.frames.fetch_add(1, Ordering::Relaxed);
         let cpu_ns = u64::try_from((thread_cpu() - start).as_nanos()).unwrap_or(u64::MAX);
         self.counters.serial_cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);

@@ -136,7 +136,7 @@ impl Core {
                 let fetch = |(key, (candidate, marks)): (&Vec<u8>, (Candidate, Marks))| {
                     let mut is_wanted = |record: &StoredRecord| record.key() == key;
                     let found = self.find(view, table, candidate, marks, &mut is_wanted)?;
-                    Ok(found.map(|(location, record)| record.into_row(location)))
+                    found.map(|(location, record)| record.into_row(table, location)).transpose()
                 };
                 let rows = keys.iter().zip(candidates).map(fetch);
                 rows.collect::<Result<_>>().map(ReadAnswer::Rows)
@@ -194,13 +194,13 @@ impl Core {
                 }
                 _ => {
                     entries.clear();
-                    (table.index_entries_raw)(record.key(), record.row(), &mut entries)
+                    (table.index_entries_raw)(record.key(), &record.row(table)?, &mut entries)
                         .map_err(|source| StoreError::Decode { table: table.name, source })?;
                     entries.contains(index, value)
                 }
             };
             if holds {
-                group.push(record.into_record(location));
+                group.push(record.into_record(table, location)?);
             }
         }
         group.sort_by_key(|record| record.serial);
@@ -222,7 +222,7 @@ impl Core {
             _ => wanted.ends_with(record.key()),
         };
         let found = self.find(view, table, candidate, Marks::ALL, &mut is_wanted)?;
-        let hit = found.map(|(location, record)| record.into_record(location));
+        let hit = found.map(|(location, record)| record.into_record(table, location)).transpose()?;
         hit.ok_or_else(|| {
             let what = format!(
                 "index {} of {} has an entry without a row; remove this file to rebuild the indexes",

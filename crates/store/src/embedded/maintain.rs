@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 use super::disk::{io_error, read_full_at, write_all_at};
 use super::format::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, Manifest, RecordView, SEGMENT_BYTES_LIMIT,
-    SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_LIMIT, encode_segment_header, segment_name,
+    SEGMENT_HEADER_BYTES, SEGMENT_NUMBER_LIMIT, encode_segment_header, record_bytes, segment_name,
 };
 use super::index::Location;
+use super::packed::{HEADER_BYTES_MAX, Head, Packer};
+use super::record::{self, Record, SegmentFile, put_row};
 use super::runs::{PartKey, RunWork};
 use super::{Core, Identity, Options, Segment, fingerprint, lock, tail};
-use crate::{Result, StoreError};
+use crate::{Result, StoreError, TableDef};
 
 /// The segment after the active one.
 pub(crate) struct NextSegment {
@@ -54,15 +56,66 @@ const SMALL_SEGMENT_BYTES: u64 = 1 << 20;
 
 /// A live record that is being copied from a segment.
 struct Moving {
-    table: u16,
+    def: Option<&'static TableDef>,
+    head: Head,
+    birth: u32,
     fingerprint: u64,
     location: Location,
-    /// The position of its bytes in the buffer.
-    at: usize,
-    /// Whether it is a live row; otherwise it is a tombstone.
-    live: bool,
+    record_bytes: usize,
+    content: Content,
     /// What the latest changes of the index said about the row when it was found to be needed.
     latest: Option<bool>,
+}
+
+/// What is copied.
+enum Content {
+    /// A row of a known table, to be packed for its new place.
+    Row { key: Vec<u8>, row: Vec<u8> },
+    /// A record without references: a row of a table that this program does not know.
+    Foreign(Vec<u8>),
+    /// A deletion.
+    Tombstone { key: Vec<u8> },
+}
+
+impl Moving {
+    fn is_row(&self) -> bool {
+        !matches!(self.content, Content::Tombstone { .. })
+    }
+
+    /// The most bytes that its record takes.
+    fn bytes_max(&self) -> usize {
+        let bytes = match &self.content {
+            Content::Row { key, row } => key.len() + row.len(),
+            Content::Foreign(bytes) => bytes.len(),
+            Content::Tombstone { key } => key.len(),
+        };
+        record_bytes(bytes, 0) + HEADER_BYTES_MAX
+    }
+
+    /// Appends the record, and returns its size.
+    fn encode(&self, packer: &mut Packer<'_>, out: &mut Vec<u8>) -> Result<usize> {
+        let Head { table, serial, .. } = self.head;
+        match (&self.content, self.def) {
+            (Content::Row { key, row }, Some(def)) => Ok(put_row(packer, def, self.head, (key, row), out)),
+            (Content::Tombstone { key }, _) => {
+                let view = RecordView { table, birth: self.birth, serial, layout: 0, key, row: None };
+                Ok(view.encode(out))
+            }
+            (Content::Foreign(bytes), _) => {
+                let mut scratch = Vec::new();
+                let decoded = record::decode(bytes, (0, 0), &mut &[][..], &mut scratch)?;
+                let (record, _) = decoded.expect("it was decoded before");
+                match record.packed {
+                    Some(packed) => Ok(packer.again(&packed, Some(self.birth), out)),
+                    None => {
+                        out.extend_from_slice(bytes);
+                        Ok(bytes.len())
+                    }
+                }
+            }
+            (Content::Row { .. }, None) => unreachable!("such records are foreign"),
+        }
+    }
 }
 
 impl Core {
@@ -216,9 +269,12 @@ impl Core {
     /// Copies the records of a segment that are still needed to the end of the journal. Returns the number of
     /// bytes; `None` if the store is stopping.
     fn compact(&self, victim: &Arc<Segment>) -> Result<Option<u64>> {
-        let (mut buffer, mut moving) = (Vec::new(), Vec::new());
+        let mut moving: Vec<Moving> = Vec::new();
+        let mut moving_bytes = 0;
         let mut copied = 0;
         let mut offset = SEGMENT_HEADER_BYTES;
+        let mut file = SegmentFile::new(victim);
+        let mut scratch = Vec::new();
         while offset < victim.used.load(Ordering::Relaxed) {
             let frame = self.read_frame(victim, offset).inspect_err(|_| {
                 victim.damaged.store(true, Ordering::Relaxed);
@@ -228,53 +284,86 @@ impl Core {
             let mut at = 0;
             while at < payload.len() {
                 let place = offset + (FRAME_HEADER_BYTES + at) as u64;
-                let (record, bytes) = RecordView::decode(&payload[at..]).map_err(|what| {
+                let decoded =
+                    record::decode(&payload[at..], (victim.number, place), &mut file, &mut scratch)?;
+                let (record, bytes) = decoded.map_err(|what| {
                     victim.damaged.store(true, Ordering::Relaxed);
                     victim.corrupt(place, what)
                 })?;
-                let step = Moving {
-                    table: record.table,
-                    fingerprint: fingerprint(&self.identity, record.key),
-                    location: Location::new(victim.number, place, bytes),
-                    at: buffer.len(),
-                    live: record.row.is_some(),
-                    latest: None,
-                };
-                if let Some(latest) = self.is_needed(victim, &step, record.birth)? {
-                    if !buffer.is_empty() && buffer.len() + bytes > self.options.compaction_step_bytes {
-                        copied += self.move_records(victim, &buffer, &moving)?;
-                        buffer.clear();
+                let location = Location::new(victim.number, place, bytes);
+                let fingerprint = fingerprint(&self.identity, record.key);
+                if let Some(latest) = self.is_needed(victim, &record, (fingerprint, location))? {
+                    let step =
+                        self.moving(&record, &payload[at..at + bytes], fingerprint, location, latest)?;
+                    let step_bytes = step.bytes_max();
+                    if !moving.is_empty() && moving_bytes + step_bytes > self.options.compaction_step_bytes {
+                        copied += self.move_records(victim, &moving)?;
                         moving.clear();
+                        moving_bytes = 0;
                         self.wake.rest(1);
                         if self.wake.is_stopping() {
                             return Ok(None);
                         }
                     }
-                    moving.push(Moving { at: buffer.len(), latest, ..step });
-                    buffer.extend_from_slice(&payload[at..at + bytes]);
+                    moving_bytes += step_bytes;
+                    moving.push(step);
                 }
                 at += bytes;
             }
             offset += header.frame_bytes();
         }
-        copied += self.move_records(victim, &buffer, &moving)?;
+        copied += self.move_records(victim, &moving)?;
         Ok(Some(copied))
+    }
+
+    /// What is copied of a record.
+    fn moving(
+        &self,
+        record: &Record<'_>,
+        bytes: &[u8],
+        fingerprint: u64,
+        location: Location,
+        latest: Option<bool>,
+    ) -> Result<Moving> {
+        let def = self.read().tables.get(&record.table).and_then(|index| index.def);
+        let key = record.key.to_vec();
+        let content = match (def, record.packed) {
+            _ if !record.is_row() => Content::Tombstone { key },
+            (Some(def), _) => {
+                let row = record.row(def)?.expect("it is a row").into_owned();
+                Content::Row { key, row }
+            }
+            (None, None) => Content::Foreign(bytes.to_vec()),
+            (None, Some(packed)) => {
+                let mut alone = Vec::new();
+                Packer::new(0, None, 1).again(&packed, Some(record.birth), &mut alone);
+                Content::Foreign(alone)
+            }
+        };
+        let Record { table, birth, serial, layout, .. } = *record;
+        let head = Head { table, birth: Some(birth), serial, layout };
+        let record_bytes = bytes.len();
+        Ok(Moving { def, head, birth, fingerprint, location, record_bytes, content, latest })
     }
 
     /// Whether a record is still needed, and then what the latest changes say about it. May read an index
     /// block.
-    fn is_needed(&self, victim: &Segment, step: &Moving, birth: u32) -> Result<Option<Option<bool>>> {
-        if !step.live {
-            let is_needed =
-                self.read().segments.range(birth.min(victim.number)..victim.number).next().is_some();
+    fn is_needed(
+        &self,
+        victim: &Segment,
+        record: &Record<'_>,
+        (fingerprint, location): (u64, Location),
+    ) -> Result<Option<Option<bool>>> {
+        if !record.is_row() {
+            let older = record.birth.min(victim.number)..victim.number;
+            let is_needed = self.read().segments.range(older).next().is_some();
             return Ok(is_needed.then_some(None));
         }
         let (latest, cold) = {
             let state = self.read();
-            (state.latest_op(step.table, step.fingerprint, step.location), Arc::clone(&state.cold))
+            (state.latest_op(record.table, fingerprint, location), Arc::clone(&state.cold))
         };
-        let pair = (step.fingerprint, step.location.0);
-        let is_live = cold.contains(PartKey::primary(step.table), pair, latest)?;
+        let is_live = cold.contains(PartKey::primary(record.table), (fingerprint, location.0), latest)?;
         Ok(is_live.then_some(latest))
     }
 
@@ -304,25 +393,27 @@ impl Core {
     }
 
     /// Writes records to the end of the journal as one frame. Returns its size in bytes.
-    fn move_records(&self, victim: &Segment, buffer: &[u8], moving: &[Moving]) -> Result<u64> {
+    fn move_records(&self, victim: &Segment, moving: &[Moving]) -> Result<u64> {
         if moving.is_empty() {
             return Ok(0);
         }
         self.check_running()?;
         // Nobody changes claimed rows: copy what is live now. A tombstone's row is claimed, too, because it may
         // be inserted again.
-        let mut rows: Vec<_> = moving.iter().map(|step| (step.fingerprint, step.table)).collect();
+        let mut rows: Vec<_> = moving.iter().map(|step| (step.fingerprint, step.head.table)).collect();
         rows.sort_unstable();
         rows.dedup();
         let _claim = self.claims.claim(rows);
         let mut writer = lock(&self.writer);
-        let mut moved: Vec<(&Moving, usize)> = Vec::with_capacity(moving.len());
+        let bytes_max = moving.iter().map(Moving::bytes_max).sum();
+        while !self.make_room(&mut writer, bytes_max, FrameKind::Move)? {}
+        let mut packer = Packer::new(writer.active.number, Some(&self.dictionary), moving.len());
+        let mut moved: Vec<(&Moving, usize, usize)> = Vec::with_capacity(moving.len());
         let frame = writer.begin();
         for step in moving {
             if self.is_still_needed(step) {
-                let bytes = RecordView::size_at(&buffer[step.at..]).expect("it was decoded before");
-                moved.push((step, frame.len()));
-                frame.extend_from_slice(&buffer[step.at..step.at + bytes]);
+                let at = frame.len();
+                moved.push((step, at, step.encode(&mut packer, frame)?));
             }
         }
         if moved.is_empty() {
@@ -333,13 +424,12 @@ impl Core {
         let frame_bytes = writer.offset - start;
         let active = &writer.active;
         let mut state = self.write();
-        for (step, at) in moved {
-            let bytes = RecordView::size_at(&buffer[step.at..]).expect("it was decoded before");
+        for (step, at, bytes) in moved {
             let location = Location::new(active.number, start + at as u64, bytes);
-            if step.live {
-                let index = state.tables.get_mut(&step.table).expect("a live record's table is known");
+            if step.is_row() {
+                let index = state.tables.get_mut(&step.head.table).expect("a live record's table is known");
                 index.primary.replace(step.fingerprint, step.location, location);
-                victim.live.fetch_sub(bytes as u64, Ordering::Relaxed);
+                victim.live.fetch_sub(step.record_bytes as u64, Ordering::Relaxed);
                 active.live.fetch_add(bytes as u64, Ordering::Relaxed);
             } else {
                 active.tombstones.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -352,7 +442,8 @@ impl Core {
     /// compaction holds: so a row that was removed since then is in the latest changes, and nothing is read
     /// while commits wait.
     fn is_still_needed(&self, step: &Moving) -> bool {
-        !step.live || self.read().latest_op(step.table, step.fingerprint, step.location) == step.latest
+        let latest = || self.read().latest_op(step.head.table, step.fingerprint, step.location);
+        !step.is_row() || latest() == step.latest
     }
 }
 

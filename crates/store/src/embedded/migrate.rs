@@ -14,8 +14,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::disk::replace_file;
-use super::format::{FrameKind, Layouts, MANIFEST_NAME, Manifest, RecordView, record_bytes};
+use super::format::{FrameKind, Layouts, MANIFEST_NAME, Manifest, record_bytes};
 use super::index::Location;
+use super::packed::{HEADER_BYTES_MAX, Head, Packer};
+use super::record::put_row;
 use super::{Core, StoredRecord, fingerprint, lock, read_record_of};
 use crate::{Result, StoreError, TableDef};
 
@@ -87,7 +89,8 @@ impl Core {
             if record.layout == table.layout() {
                 return Ok(ControlFlow::Continue(()));
             }
-            let row = current(table, record.layout, record.key(), record.row())?.into_owned();
+            let row = record.row(table)?;
+            let row = current(table, record.layout, record.key(), &row)?.into_owned();
             let bytes = record_bytes(record.key().len(), row.len());
             if !batch.is_empty() && batch_bytes + bytes > self.options.migration_batch_bytes {
                 self.rewrite(table, &batch)?;
@@ -119,28 +122,26 @@ impl Core {
             return Ok(());
         }
         let mut writer = lock(&self.writer);
-        self.check_running()?;
+        let bytes_max = |(_, record, row): &(Location, StoredRecord, Vec<u8>)| {
+            record_bytes(record.key().len(), row.len()) + HEADER_BYTES_MAX
+        };
+        let bytes_max = batch.iter().map(bytes_max).sum();
+        while !self.make_room(&mut writer, bytes_max, FrameKind::Commit)? {}
+        let mut packer = Packer::new(writer.active.number, Some(&self.dictionary), batch.len());
         let mut written = Vec::with_capacity(batch.len());
         let frame = writer.begin();
         for (_, record, row) in batch {
             let at = frame.len();
-            let view = RecordView {
-                table: table.id,
-                birth: record.birth,
-                serial: record.serial,
-                layout: table.layout(),
-                key: record.key(),
-                row: Some(row),
-            };
-            written.push((at, view.encode(frame)));
+            let (birth, serial, layout) = (Some(record.birth), record.serial, table.layout());
+            let head = Head { table: table.id, birth, serial, layout };
+            written.push((at, put_row(&mut packer, table, head, (record.key(), row), frame)));
         }
         let serial_next = writer.serial_next;
         let start = self.append(&mut writer, FrameKind::Commit, batch.len(), serial_next)?;
         let mut state = self.write();
         for ((old, record, _), (at, bytes)) in batch.iter().zip(written) {
             let location = Location::new(writer.active.number, start + at as u64, bytes);
-            let dead = record_bytes(record.key().len(), record.row().len()) as u64;
-            state.segments[&old.segment()].live.fetch_sub(dead, Ordering::Relaxed);
+            state.segments[&old.segment()].live.fetch_sub(record.record_bytes, Ordering::Relaxed);
             let key = fingerprint(&self.identity, record.key());
             let index = state.tables.get_mut(&table.id).expect("its rows were just read");
             index.primary.replace(key, *old, location);

@@ -27,8 +27,12 @@ mod index;
 mod lookup;
 mod maintain;
 mod migrate;
+mod pack;
+mod packed;
+mod record;
 mod recover;
 mod runs;
+mod shared;
 #[cfg(any(test, feature = "testing"))]
 pub mod sim;
 mod tail;
@@ -54,15 +58,17 @@ use batzen_metrics::Histogram;
 use crate::memory::is_empty_range;
 use crate::{
     Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Read,
-    ReadAnswer, Result, RowVersion, StoreError, StoreStats, TableDef,
+    ReadAnswer, Result, StoreError, StoreStats, TableDef,
 };
 use claims::Claims;
-use format::{Identity, RECORD_HEADER_BYTES, RecordView};
+use format::Identity;
 use group::Group;
-use index::{Location, Position, Secondary, SecondaryEntry, TableIndex};
+use index::{Position, Secondary, SecondaryEntry, TableIndex};
 use lookup::RangeRead;
 use maintain::{Maintainer, Maintenance};
+use record::{StoredRecord, read_indexed, read_record, read_record_of};
 use runs::Cold;
+use shared::Dictionary;
 use writer::Writer;
 
 /// How many bytes [`Backend::check_writable`] writes: a block of the file system.
@@ -220,6 +226,7 @@ pub(crate) struct Core {
     pub wake: maintain::Wake,
     pub claims: Claims,
     pub group: Group,
+    pub dictionary: Dictionary,
     /// Why the store has stopped, if it has.
     pub stopped: OnceLock<String>,
     _lock: Box<dyn Any + Send + Sync>,
@@ -231,89 +238,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A record read from the journal.
-pub(crate) struct StoredRecord {
-    bytes: Vec<u8>,
-    key_bytes: usize,
-    row_bytes: usize,
-    pub table: u16,
-    pub birth: u32,
-    pub serial: u64,
-    /// The layout of the row. Only while a store is being opened may it be an older one.
-    pub layout: u8,
-}
-
-impl StoredRecord {
-    pub fn key(&self) -> &[u8] {
-        &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.key_bytes]
-    }
-    pub fn row(&self) -> &[u8] {
-        let start = RECORD_HEADER_BYTES + self.key_bytes;
-        &self.bytes[start..start + self.row_bytes]
-    }
-    fn into_row(mut self, location: Location) -> RawRow {
-        let version = RowVersion { place: location.0, serial: self.serial, birth: self.birth };
-        let start = RECORD_HEADER_BYTES + self.key_bytes;
-        self.bytes.truncate(start + self.row_bytes);
-        self.bytes.drain(..start);
-        RawRow { row: self.bytes, serial: self.serial, version }
-    }
-    fn into_record(self, location: Location) -> RawRecord {
-        let key = self.key().to_vec();
-        let RawRow { row, serial, version } = self.into_row(location);
-        RawRecord { key, row, serial, version }
-    }
-}
-
-/// Reads and verifies the live record at a location.
-pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<StoredRecord> {
-    let Some(segment) = segments.get(&location.segment()) else {
-        let what = format!("an index names segment {}, which does not exist", location.segment());
-        return Err(StoreError::Corrupt { file: PathBuf::from(format::CHECKPOINT_NAME), offset: 0, what });
-    };
-    let read = |bytes: usize| {
-        let mut buf = vec![0; bytes];
-        let n = disk::read_full_at(&*segment.file, &mut buf, location.offset())
-            .map_err(|source| disk::io_error("read", &segment.path, source))?;
-        if n == bytes {
-            Ok(buf)
-        } else {
-            Err(segment.corrupt(location.offset(), "the file ends within a record"))
-        }
-    };
-    let mut bytes = read(usize::try_from(location.bytes_min()).expect("16 bits"))?;
-    if location.is_long() {
-        let size = RecordView::size_at(&bytes).unwrap_or(0);
-        if size as u64 > format::FRAME_BYTES_LIMIT {
-            return Err(segment.corrupt(location.offset(), "a record is longer than any can be"));
-        }
-        bytes = read(size)?;
-    }
-    let (view, _) = RecordView::decode(&bytes).map_err(|what| segment.corrupt(location.offset(), what))?;
-    let Some(row) = view.row else {
-        return Err(segment.corrupt(location.offset(), "an index names a deleted row"));
-    };
-    let (key_bytes, row_bytes) = (view.key.len(), row.len());
-    let (table, birth, serial, layout) = (view.table, view.birth, view.serial, view.layout);
-    Ok(StoredRecord { bytes, key_bytes, row_bytes, table, birth, serial, layout })
-}
-
-/// Reads the live record of a table at a location that the index has for a key with that fingerprint.
-///
-/// A record's checksum does not cover its position. If the disk has written another sector over it, the row
-/// would seem not to exist, and a payment could happen twice. So a record of another key counts as damage.
-pub(crate) fn read_indexed(
-    identity: &Identity,
-    segments: &Segments,
-    table: u16,
-    (key_fingerprint, location): (u64, Location),
-) -> Result<StoredRecord> {
-    let record = read_record(segments, location)?;
-    if record.table != table || fingerprint(identity, record.key()) != key_fingerprint {
-        let what = "the record of another row, written to the wrong place: restore a backup";
-        return Err(segments[&location.segment()].corrupt(location.offset(), what));
-    }
-    Ok(record)
+/// The error for an index that the journal contradicts.
+fn corrupt_index(what: String) -> StoreError {
+    StoreError::Corrupt { file: PathBuf::from(format::CHECKPOINT_NAME), offset: 0, what }
 }
 
 /// The fingerprint under which a key or an index value is found.
@@ -399,16 +326,6 @@ impl Core {
 pub(crate) struct View {
     pub segments: Arc<Segments>,
     pub cold: Arc<Cold>,
-}
-
-/// Reads the live record at a location, which must be one of this table.
-fn read_record_of(segments: &Segments, table: &TableDef, location: Location) -> Result<StoredRecord> {
-    let record = read_record(segments, location)?;
-    if record.table != table.id {
-        let segment = &segments[&location.segment()];
-        return Err(segment.corrupt(location.offset(), format!("no record of table {}", table.name)));
-    }
-    Ok(record)
 }
 
 impl EngineState {

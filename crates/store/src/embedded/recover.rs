@@ -9,17 +9,19 @@ use super::checkpoint::{self, Head, Position, SegmentHead};
 use super::claims::Claims;
 use super::disk::{Disk, io_error, read_file, replace_file, write_all_at};
 use super::format::{
-    CHECKPOINT_NAME, FORMAT_VERSION, FRAME_HEADER_BYTES, FrameHeader, Identity, LOCK_NAME, MANIFEST_NAME,
-    Manifest, NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT, SEGMENT_HEADER_BYTES, decode_segment_header,
-    record_bytes, segment_name, segment_number,
+    CHECKPOINT_NAME, FRAME_HEADER_BYTES, FrameHeader, Identity, LOCK_NAME, MANIFEST_NAME, MANIFEST_VERSION,
+    Manifest, NUMBER_LIMIT, SEGMENT_BYTES_LIMIT, SEGMENT_HEADER_BYTES, decode_segment_header, segment_name,
+    segment_number,
 };
 use super::group::Group;
 use super::index::{Location, Ops, Secondary, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::migrate;
+use super::record::{self, Record};
 use super::runs::{
     Cold, FrozenChanges, Kind, Marks, PositionReader, Run, RunRef, RunWork, run_number, write_run,
 };
+use super::shared::Dictionary;
 use super::tail::{self, Fault, TailMarks};
 use super::writer::Writer;
 use super::{
@@ -107,11 +109,11 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let ends: Vec<Arc<Segment>> =
         segments.range(ended..).map(|(_, end)| end).chain(&ready).cloned().collect();
     let marks = TailMarks::open(&*disk, dir, &identity, mark)?;
-    if manifest.version < FORMAT_VERSION || manifest.layouts != layouts {
-        // Once the journal has a frame of this format or a row of this layout, older programs must not read it.
+    if manifest.version < MANIFEST_VERSION || manifest.layouts != layouts {
+        // Once the journal has a packed record or a row of this layout, older programs must not read it.
         manifest.layouts = layouts;
         replace_file(&*disk, dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
-        manifest.version = manifest.version_written();
+        manifest.version = MANIFEST_VERSION;
     }
     // The directory entries may not be durable yet, either.
     disk.sync_dir(dir).map_err(|source| io_error("sync", dir, source))?;
@@ -128,6 +130,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         wake: Wake::default(),
         claims: Claims::default(),
         group: Group::default(),
+        dictionary: Dictionary::default(),
         stopped: OnceLock::new(),
         options,
         _lock: lock,
@@ -169,7 +172,7 @@ fn read_or_make_manifest(dir: &Path, options: &Options) -> Result<Manifest> {
     let (id, key) = random.split_at(16);
     let identity = Identity { id: id.try_into().expect("16 bytes"), key: key.try_into().expect("16 bytes") };
     let manifest = Manifest {
-        version: FORMAT_VERSION,
+        version: MANIFEST_VERSION,
         identity,
         segments_upto: 0,
         segments: Vec::new(),
@@ -270,8 +273,8 @@ pub(crate) enum End {
     Bad(u64, Fault),
 }
 
-/// Receives a frame: its offset, header and payload.
-pub(crate) type FrameVisitor<'a> = dyn FnMut(u64, &FrameHeader, &[u8]) -> Result<()> + 'a;
+/// Receives a frame: its offset and header.
+pub(crate) type FrameVisitor<'a> = dyn FnMut(u64, &FrameHeader) -> Result<()> + 'a;
 
 /// Passes the frames of a segment to `visit` with their offsets, until one of them fails verification.
 pub(crate) fn scan_frames(
@@ -300,7 +303,7 @@ pub(crate) fn scan_frames(
         if let Err(fault) = tail::check_frame(&header, offset, rest) {
             return Ok(End::Bad(offset, fault));
         }
-        visit(offset, &header, header.payload_of(rest))?;
+        visit(offset, &header)?;
         offset += header.frame_bytes();
     }
 }
@@ -314,20 +317,27 @@ pub(crate) fn find_frame(identity: &Identity, number: u32, bytes: &[u8], from: u
     (from..bytes.len() as u64).step_by(8).find(is_frame)
 }
 
-/// Passes the records of a frame to `visit`, with their offsets in the payload and sizes.
+/// Passes the records of a frame to `visit`, with their offsets in the segment and sizes. `segment` has the
+/// segment's bytes up to the end of the frame.
 pub(crate) fn scan_records(
-    header: &FrameHeader,
-    payload: &[u8],
-    visit: &mut dyn FnMut(usize, usize, RecordView) -> Result<()>,
+    (header, offset): (&FrameHeader, u64),
+    (number, mut segment): (u32, &[u8]),
+    visit: &mut dyn FnMut(u64, usize, &Record<'_>) -> Result<()>,
 ) -> Result<std::result::Result<(), &'static str>> {
+    let start = offset + FRAME_HEADER_BYTES as u64;
+    let frame = segment.get(usize::try_from(start).unwrap_or(usize::MAX)..).unwrap_or_default();
+    let payload = frame.get(..header.payload_bytes as usize).unwrap_or_default();
     let (mut at, mut count) = (0, 0);
+    let mut scratch = Vec::new();
     while at < payload.len() {
-        let (record, bytes) = match RecordView::decode(&payload[at..]) {
-            Ok(decoded) => decoded,
+        let place = start + at as u64;
+        match record::decode(&payload[at..], (number, place), &mut segment, &mut scratch)? {
+            Ok((record, bytes)) => {
+                visit(place, bytes, &record)?;
+                at += bytes;
+            }
             Err(what) => return Ok(Err(what)),
-        };
-        visit(at, bytes, record)?;
-        at += bytes;
+        }
         count += 1;
     }
     Ok(if count == header.records {
@@ -519,7 +529,7 @@ impl<'a> Replay<'a> {
             previous = Some(number);
             let mut is_first = true;
             let mut last_offset = None;
-            let end = scan_frames(&identity, number, &bytes, start, &mut |offset, header, payload| {
+            let end = scan_frames(&identity, number, &bytes, start, &mut |offset, header| {
                 let expected = self.sequence;
                 let skips = is_first && gap_allowed && header.sequence > expected;
                 if header.sequence != expected && !skips {
@@ -531,7 +541,7 @@ impl<'a> Replay<'a> {
                 last_offset = Some(offset);
                 self.sequence = header.sequence + 1;
                 self.serial_next = self.serial_next.max(header.serial_next);
-                self.apply_frame(segment, offset, header, payload)
+                self.apply_frame(segment, offset, header, &bytes)
             })?;
             let used = match end {
                 End::Clean(offset) => offset,
@@ -558,16 +568,16 @@ impl<'a> Replay<'a> {
         Ok(last)
     }
 
+    /// Applies a frame of a segment with these bytes.
     fn apply_frame(
         &mut self,
         segment: &Segment,
         offset: u64,
         header: &FrameHeader,
-        payload: &[u8],
+        bytes: &[u8],
     ) -> Result<()> {
-        let base = offset + FRAME_HEADER_BYTES as u64;
-        let records = scan_records(header, payload, &mut |at, bytes, record| {
-            self.apply(segment, Location::new(segment.number, base + at as u64, bytes), bytes, &record)
+        let records = scan_records((header, offset), (segment.number, bytes), &mut |at, bytes, record| {
+            self.apply(segment, Location::new(segment.number, at, bytes), bytes, record)
         })?;
         records.map_err(|what| segment.corrupt(offset, what))
     }
@@ -578,7 +588,7 @@ impl<'a> Replay<'a> {
         segment: &Segment,
         location: Location,
         bytes: usize,
-        record: &RecordView,
+        record: &Record<'_>,
     ) -> Result<()> {
         let fingerprint = fingerprint(&self.identity, record.key);
         let index = self.tables.entry(record.table).or_insert_with(|| TableIndex::new(record.table, None));
@@ -588,7 +598,7 @@ impl<'a> Replay<'a> {
         let mut is_wanted = |stored: &StoredRecord| stored.key() == record.key;
         let old =
             self.cold.find_record(rows, record.table, (fingerprint, latest), Marks::ALL, &mut is_wanted)?;
-        if record.row.is_none() {
+        if !record.is_row() {
             segment.tombstones.fetch_add(bytes as u64, Ordering::Relaxed);
             // The tombstone does not apply to a later row under the same key.
             if old.as_ref().is_none_or(|(_, stored)| stored.serial > record.serial) {
@@ -598,18 +608,19 @@ impl<'a> Replay<'a> {
         let (mut gone, mut come) = (Vec::new(), Vec::new());
         if let Some(def) = index.def.filter(|def| !def.indexes.is_empty()) {
             if let Some((_, old)) = &old {
-                let row = migrate::current(def, old.layout, record.key, old.row())?;
+                let row = old.row(def)?;
+                let row = migrate::current(def, old.layout, record.key, &row)?;
                 let parts = (record.key, &*row, old.serial);
                 secondary_entries(&self.identity, def, parts, true, &mut self.scratch, &mut gone)?;
             }
-            if let Some(row) = record.row {
-                let row = migrate::current(def, record.layout, record.key, row)?;
+            if let Some(row) = record.row(def)? {
+                let row = migrate::current(def, record.layout, record.key, &row)?;
                 let parts = (record.key, &*row, record.serial);
                 secondary_entries(&self.identity, def, parts, true, &mut self.scratch, &mut come)?;
             }
         }
         if let Some((old, stored)) = &old {
-            let dead = record_bytes(stored.key().len(), stored.row().len()) as u64;
+            let dead = stored.record_bytes;
             let live = self.segments.get(&old.segment()).map(|segment| &segment.live);
             let live = live.filter(|live| live.load(Ordering::Relaxed) >= dead);
             let live =
@@ -617,7 +628,7 @@ impl<'a> Replay<'a> {
             live.fetch_sub(dead, Ordering::Relaxed);
             index.primary.remove(fingerprint, *old);
         }
-        if record.row.is_some() {
+        if record.is_row() {
             segment.live.fetch_add(bytes as u64, Ordering::Relaxed);
             index.primary.insert(fingerprint, location);
         }

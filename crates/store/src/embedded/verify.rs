@@ -128,47 +128,46 @@ pub(crate) fn verify(disk: &dyn Disk, dir: &Path, visit: &mut dyn FnMut(FrameInf
         let mut start = SEGMENT_HEADER_BYTES;
         // Continue after a bad frame with the next genuine one, so that one run finds all damage.
         loop {
-            let end =
-                scan_frames(&manifest.identity, number, &bytes, start, &mut |offset, header, payload| {
-                    let sequence = header.sequence;
-                    if let Some(next) = sequence_next.filter(|&next| next != sequence) {
-                        let what = format!("frame {sequence} where frame {next} belongs");
-                        problems.push(segment.corrupt(offset, what).to_string());
-                    } else if sequence < sequence_end {
-                        let what = format!("frame {sequence} is out of order");
-                        problems.push(segment.corrupt(offset, what).to_string());
-                    }
-                    sequence_next = Some(sequence + 1);
-                    sequence_end = sequence + 1;
-                    own.sequences = Some((own.sequences.map_or(sequence, |(first, _)| first), sequence));
-                    own.frames += 1;
-                    let mut records = Vec::new();
-                    let scanned = scan_records(header, payload, &mut |_, bytes, record| {
-                        records.push(RecordInfo {
-                            table: record.table,
-                            serial: record.serial,
-                            is_deletion: record.row.is_none(),
-                            bytes: bytes as u64,
-                        });
-                        Ok(())
-                    })?;
-                    if let Err(what) = scanned {
-                        problems.push(segment.corrupt(offset, what).to_string());
-                    }
-                    own.records += records.len() as u64;
-                    visit(FrameInfo {
-                        segment: number,
-                        offset,
-                        bytes: header.frame_bytes(),
-                        sequence,
-                        kind: header.kind,
-                        records,
+            let end = scan_frames(&manifest.identity, number, &bytes, start, &mut |offset, header| {
+                let sequence = header.sequence;
+                if let Some(next) = sequence_next.filter(|&next| next != sequence) {
+                    let what = format!("frame {sequence} where frame {next} belongs");
+                    problems.push(segment.corrupt(offset, what).to_string());
+                } else if sequence < sequence_end {
+                    let what = format!("frame {sequence} is out of order");
+                    problems.push(segment.corrupt(offset, what).to_string());
+                }
+                sequence_next = Some(sequence + 1);
+                sequence_end = sequence + 1;
+                own.sequences = Some((own.sequences.map_or(sequence, |(first, _)| first), sequence));
+                own.frames += 1;
+                let mut records = Vec::new();
+                let scanned = scan_records((header, offset), (number, &bytes), &mut |_, bytes, record| {
+                    records.push(RecordInfo {
+                        table: record.table,
+                        serial: record.serial,
+                        is_deletion: !record.is_row(),
+                        bytes: bytes as u64,
                     });
-                    // Genuine frames follow, so the bad one was not a torn tail.
-                    let earlier = bad.drain(..).map(|(file, _, fault)| describe(&file, fault));
-                    problems.extend(earlier);
                     Ok(())
                 })?;
+                if let Err(what) = scanned {
+                    problems.push(segment.corrupt(offset, what).to_string());
+                }
+                own.records += records.len() as u64;
+                visit(FrameInfo {
+                    segment: number,
+                    offset,
+                    bytes: header.frame_bytes(),
+                    sequence,
+                    kind: header.kind,
+                    records,
+                });
+                // Genuine frames follow, so the bad one was not a torn tail.
+                let earlier = bad.drain(..).map(|(file, _, fault)| describe(&file, fault));
+                problems.extend(earlier);
+                Ok(())
+            })?;
             match end {
                 End::Clean(offset) => {
                     own.used_bytes = offset;

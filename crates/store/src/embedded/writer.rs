@@ -57,7 +57,6 @@ impl Core {
         records: usize,
         serial_next: u64,
     ) -> Result<u64> {
-        self.check_running()?;
         let mut frame = std::mem::take(&mut writer.frame);
         let result = self.append_frame(writer, &mut frame, kind, records, serial_next);
         writer.frame = frame;
@@ -73,14 +72,9 @@ impl Core {
         serial_next: u64,
     ) -> Result<u64> {
         let payload_bytes = frame.len() - FRAME_HEADER_BYTES;
-        check_frame_size(payload_bytes)?;
-        let bytes_max = frame_bytes_max(payload_bytes);
         assert!(serial_next >= writer.serial_next, "serials only grow");
-        while writer.offset + (frame.len() + seal_bytes(writer.offset, payload_bytes)) as u64
-            > writer.active.capacity.load(Ordering::Relaxed)
-        {
-            self.roll(writer, bytes_max, kind)?;
-        }
+        let fits = self.make_room(writer, payload_bytes, kind)?;
+        assert!(fits, "records were encoded for the segment where they fit");
         let start = writer.offset;
         let crc = seal(frame, start);
         let frame_bytes = frame.len() as u64;
@@ -131,6 +125,19 @@ impl Core {
         writer.serial_next = serial_next;
         active.used.store(writer.offset, Ordering::Relaxed);
         Ok(start)
+    }
+
+    /// Goes on to the next segment if a frame with that many bytes of records does not fit. Returns whether it did,
+    /// because packed records are valid in one segment only.
+    pub fn make_room(&self, writer: &mut Writer, payload_bytes: usize, kind: FrameKind) -> Result<bool> {
+        check_frame_size(payload_bytes)?;
+        self.check_running()?;
+        let frame_bytes = FRAME_HEADER_BYTES + payload_bytes + seal_bytes(writer.offset, payload_bytes);
+        if writer.offset + frame_bytes as u64 <= writer.active.capacity.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        self.roll(writer, frame_bytes_max(payload_bytes), kind)?;
+        Ok(false)
     }
 
     /// Switches to the next segment.

@@ -63,7 +63,7 @@ fn reopen(image: &Image, damage: impl FnOnce(&SimDisk)) -> Result<Result<usize, 
 /// no end.
 #[test]
 fn unwritten_ends_leave_whole_commits() {
-    let image = image(1, 40, false);
+    let image = image(1, 45, false);
     let last = image.frames.last().expect("there are frames");
     let path = segment_path(last);
     let tail: Vec<&FrameInfo> = image.frames.iter().filter(|frame| frame.segment == last.segment).collect();
@@ -347,7 +347,7 @@ fn stores_of_format_1_are_read() {
         }
         let at = history.check(&Store::new(store)).expect("nothing is lost");
         assert!(history.states[at] == history.states[history.acknowledged]);
-        assert!(disk.content(&Path::new(DIR).join("MANIFEST")).starts_with(b"batzen-store 2"));
+        assert!(disk.content(&Path::new(DIR).join("MANIFEST")).starts_with(b"batzen-store 4"));
         let (report, _) = inspect(&disk);
         assert_eq!(report.problems, Vec::<String>::new());
     }

@@ -11,5 +11,6 @@ mod fuzz_smoke;
 mod kill;
 mod migrate;
 mod model;
+mod shared;
 mod types;
 mod writers;

@@ -242,10 +242,10 @@ fn other_files_and_versions_are_refused() {
     let manifest = Path::new(DIR).join("MANIFEST");
     disk.tamper(&manifest, |data| {
         let text = String::from_utf8(data.clone()).expect("text");
-        *data = text.replace("batzen-store 2", "batzen-store 4").into_bytes();
+        *data = text.replace("batzen-store 4", "batzen-store 5").into_bytes();
     });
     let refused = open(&disk).map(|_| ()).expect_err("another version");
-    assert!(refused.to_string().contains("format 4"), "{refused}");
+    assert!(refused.to_string().contains("format 5"), "{refused}");
     batzen_store::embedded::Disk::remove(&disk, &manifest).expect("it is there");
     let refused = open(&disk).map(|_| ()).expect_err("a journal without its manifest");
     assert!(matches!(refused, StoreError::Format { .. }), "{refused}");

@@ -31,7 +31,8 @@ record! {
 /// Known coins.
 pub struct Coins;
 impl Table for Coins {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(10, "coins").updated().shard(32);
+    const DEF: &'static TableDef =
+        &TableDef::of::<Self>(10, "coins").updated().shard(32).shared_in_commit(&["coin_pub"]);
     type Key = CoinKey;
     type Row = CoinRow;
 }
@@ -151,7 +152,9 @@ impl Table for Deposits {
             IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Serial),
             IndexDef::new(Self::BY_WTID, "by_wtid", IndexKind::Hash),
         ])
-        .queue(&[Self::BY_READY, Self::BY_TARGET]);
+        .queue(&[Self::BY_READY, Self::BY_TARGET])
+        .shared(&["merchant_pub", "wire_salt", "h_payto"])
+        .shared_in_commit(&["coin_pub", "h_contract_terms"]);
     type Key = DepositKey;
     type Row = DepositRow;
     fn index_entries(key: &DepositKey, row: &DepositRow, out: &mut IndexEntries) {
@@ -213,10 +216,14 @@ impl Refunds {
     pub const BY_DEPOSIT: u8 = 2;
 }
 impl Table for Refunds {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(13, "refunds").shard(32).indexed(&[
-        IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
-        IndexDef::new(Self::BY_DEPOSIT, "by_deposit", IndexKind::Prefix { key_bytes: 128 }),
-    ]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(13, "refunds")
+        .shard(32)
+        .indexed(&[
+            IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
+            IndexDef::new(Self::BY_DEPOSIT, "by_deposit", IndexKind::Prefix { key_bytes: 128 }),
+        ])
+        .shared(&["merchant_pub"])
+        .shared_in_commit(&["coin_pub", "h_contract_terms"]);
     type Key = RefundKey;
     type Row = RefundRow;
 }

@@ -179,7 +179,7 @@ impl FrozenRows for Frozen {
         let expected = self.locations(table, &mut |location| {
             let record = read_record_of(&self.segments, table, location)?;
             found = found.wrapping_add(fingerprint(&self.identity, record.key()));
-            let flow = visit(record.into_record(location));
+            let flow = visit(record.into_record(table, location)?);
             is_stopped = flow.is_break();
             Ok(flow)
         })?;

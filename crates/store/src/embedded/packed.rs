@@ -1,0 +1,680 @@
+//! Packed records: rows that take few bytes in the journal.
+//!
+//! A packed record is a header, the *stored* bytes and *references*. The references say where in the stored bytes
+//! something is left out, and where earlier in the same segment it is found (`shared.rs`). With it, they are
+//! the *body*: the key's length, the key, and the packed row (`pack.rs`). What is referred to always lies in
+//! stored bytes itself, so each reference is resolved with one read. All numbers are little-endian:
+//!
+//! ```text
+//! flags          1 byte: 3, then bits for "has references" and "has a birth", then four bits of layout
+//! serial         7 bytes
+//! checksum       4 bytes: CRC-32C of flags, the numbers below and the body, XOR that of the serial
+//! layout         1 byte, if the bits above are all set
+//! table, birth (if any), length of the stored bytes, length of the references (if any): LEB128
+//! stored bytes, references
+//! ```
+//!
+//! A reference is a byte with the length in units of 16 bytes less one (bits 0 to 2), whether the place is absolute
+//! (bit 3), and the number of stored bytes before it since the last one (bits 4 to 7, or 15 and LEB128); then
+//! its place in LEB128: an offset in the segment, or how far before this record it lies.
+//!
+//! A record without a birth was born in the segment where it is. The checksum treats the serial separately, so that
+//! the serial can be set last, without reading the record again.
+
+use super::format::{NUMBER_LIMIT, round_up};
+use super::pack::{Fixed, fixed_columns, pack, put_number, take_number, unpack};
+use super::shared::{Dictionary, Recent, SHARED_UNIT, is_shareable};
+use crate::table::{Shared, SharedColumns};
+use crate::{DecodeError, Result, StoreError, TableDef};
+
+/// The two lowest bits of the first byte of a packed record. Other records have other values (`format.rs`).
+pub(crate) const PACKED: u8 = 3;
+const HAS_REFERENCES: u8 = 4;
+const HAS_BIRTH: u8 = 8;
+const LAYOUT_SHIFT: u32 = 4;
+/// The layout follows in a byte of its own.
+const LAYOUT_LONG: u8 = 15;
+const SERIAL_BYTES: usize = 7;
+const CRC_AT: usize = 1 + SERIAL_BYTES;
+const FIXED_BYTES: usize = CRC_AT + 4;
+/// The longest header: layout, four numbers of at most five bytes.
+pub(crate) const HEADER_BYTES_MAX: usize = FIXED_BYTES + 1 + 4 * 5;
+/// The most bytes that one reference stands for.
+const REFERENCE_BYTES_MAX: usize = 8 * SHARED_UNIT;
+const IS_ABSOLUTE: u8 = 8;
+const SKIP_SHIFT: u32 = 4;
+const SKIP_LONG: u8 = 15;
+
+/// Whether the record that starts here is packed.
+pub(crate) fn is_packed(bytes: &[u8]) -> bool {
+    bytes.first().is_some_and(|flags| flags & 3 == PACKED)
+}
+
+/// The serial of a packed record.
+pub(crate) fn serial_at(record: &[u8]) -> u64 {
+    u64::from_le_bytes(*record.first_chunk().expect("a record has a header")) >> 8
+}
+
+/// Changes the serial of a packed record.
+pub(crate) fn set_serial(record: &mut [u8], serial: u64) {
+    assert!(serial < NUMBER_LIMIT, "serials fit");
+    let before = crc32c::crc32c(&record[1..CRC_AT]);
+    record[1..CRC_AT].copy_from_slice(&serial.to_le_bytes()[..SERIAL_BYTES]);
+    let crc = stored_crc(record) ^ before ^ crc32c::crc32c(&record[1..CRC_AT]);
+    record[CRC_AT..FIXED_BYTES].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn stored_crc(record: &[u8]) -> u32 {
+    u32::from_le_bytes(record[CRC_AT..FIXED_BYTES].try_into().expect("four bytes"))
+}
+
+/// The header of a packed record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub table: u16,
+    /// `None`: the segment where the record is.
+    pub birth: Option<u32>,
+    pub serial: u64,
+    pub layout: u8,
+    stored_bytes: usize,
+    references_bytes: usize,
+    /// The size of the header itself.
+    bytes: usize,
+}
+
+impl Header {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let long_layout = self.layout >= LAYOUT_LONG;
+        let mut flags = PACKED | self.layout.min(LAYOUT_LONG) << LAYOUT_SHIFT;
+        if self.references_bytes > 0 {
+            flags |= HAS_REFERENCES;
+        }
+        if self.birth.is_some() {
+            flags |= HAS_BIRTH;
+        }
+        out.push(flags);
+        out.extend_from_slice(&self.serial.to_le_bytes()[..SERIAL_BYTES]);
+        out.extend_from_slice(&[0; 4]);
+        if long_layout {
+            out.push(self.layout);
+        }
+        put_number(self.table.into(), out);
+        if let Some(birth) = self.birth {
+            put_number(birth.into(), out);
+        }
+        put_number(self.stored_bytes as u64, out);
+        if self.references_bytes > 0 {
+            put_number(self.references_bytes as u64, out);
+        }
+    }
+
+    /// The header at the start of these bytes, if it can be one.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let flags = *bytes.first()?;
+        let mut input = bytes.get(FIXED_BYTES..)?;
+        let mut layout = flags >> LAYOUT_SHIFT;
+        if layout == LAYOUT_LONG {
+            let (first, rest) = input.split_first()?;
+            layout = *first;
+            input = rest;
+        }
+        let input = &mut input;
+        let table = u16::try_from(take_number(input).ok()?).ok()?;
+        let has_birth = flags & HAS_BIRTH != 0;
+        let birth = if has_birth { Some(u32::try_from(take_number(input).ok()?).ok()?) } else { None };
+        let stored_bytes = u32::try_from(take_number(input).ok()?).ok()? as usize;
+        let has_references = flags & HAS_REFERENCES != 0;
+        let references_bytes =
+            if has_references { u32::try_from(take_number(input).ok()?).ok()? as usize } else { 0 };
+        let header_bytes = bytes.len() - input.len();
+        let serial = serial_at(bytes);
+        Some(Self { table, birth, serial, layout, stored_bytes, references_bytes, bytes: header_bytes })
+    }
+
+    /// The size of the record.
+    pub fn record_bytes(&self) -> usize {
+        round_up(self.bytes + self.stored_bytes + self.references_bytes)
+    }
+
+    fn stored<'a>(&self, record: &'a [u8]) -> &'a [u8] {
+        &record[self.bytes..self.bytes + self.stored_bytes]
+    }
+
+    fn references<'a>(&self, record: &'a [u8]) -> &'a [u8] {
+        let start = self.bytes + self.stored_bytes;
+        &record[start..start + self.references_bytes]
+    }
+
+    fn crc(&self, record: &[u8], body: &[u8]) -> u32 {
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&record[..1]), &record[FIXED_BYTES..self.bytes]);
+        crc32c::crc32c_append(crc, body) ^ crc32c::crc32c(&record[1..CRC_AT])
+    }
+}
+
+/// A part of the body that lies elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reference {
+    /// How many stored bytes come before it, since the last one.
+    skip: usize,
+    bytes: usize,
+    is_absolute: bool,
+    /// An offset in the segment, or a distance.
+    place: u64,
+}
+
+impl Reference {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let units = u8::try_from(self.bytes / SHARED_UNIT - 1).expect("at most eight");
+        let skip = u8::try_from(self.skip).unwrap_or(u8::MAX).min(SKIP_LONG);
+        out.push(units | if self.is_absolute { IS_ABSOLUTE } else { 0 } | skip << SKIP_SHIFT);
+        if skip == SKIP_LONG {
+            put_number(self.skip as u64, out);
+        }
+        put_number(self.place, out);
+    }
+
+    fn take(input: &mut &[u8]) -> std::result::Result<Self, DecodeError> {
+        let [code] = crate::take_array(input, "reference")?;
+        let skip = match code >> SKIP_SHIFT {
+            SKIP_LONG => usize::try_from(take_number(input)?).unwrap_or(usize::MAX),
+            skip => skip.into(),
+        };
+        let bytes = (usize::from(code & 7) + 1) * SHARED_UNIT;
+        Ok(Self { skip, bytes, is_absolute: code & IS_ABSOLUTE != 0, place: take_number(input)? })
+    }
+
+    /// Whether what it stands for ends at that place.
+    fn ends_at(&self, is_absolute: bool, place: u64) -> bool {
+        let bytes = self.bytes as u64;
+        let end = if is_absolute { self.place.checked_add(bytes) } else { self.place.checked_sub(bytes) };
+        self.is_absolute == is_absolute && end == Some(place)
+    }
+
+    /// The offset in the segment of what a record at `record_at` leaves out. It lies before the record.
+    fn offset(&self, record_at: u64) -> Option<u64> {
+        let offset = if self.is_absolute { Some(self.place) } else { record_at.checked_sub(self.place) }?;
+        (offset.checked_add(self.bytes as u64)? <= record_at).then_some(offset)
+    }
+}
+
+/// Where the bytes of a segment are read that records refer to.
+pub(crate) trait SegmentBytes {
+    /// Appends the bytes at an offset. False if the segment does not have them.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    fn append(&mut self, offset: u64, bytes: usize, out: &mut Vec<u8>) -> Result<bool>;
+}
+
+/// A segment in memory.
+impl SegmentBytes for &[u8] {
+    fn append(&mut self, offset: u64, bytes: usize, out: &mut Vec<u8>) -> Result<bool> {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let found = self.get(start..).and_then(|rest| rest.get(..bytes));
+        found.inspect(|found| out.extend_from_slice(found));
+        Ok(found.is_some())
+    }
+}
+
+/// A verified packed record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packed<'a> {
+    pub header: Header,
+    pub key: &'a [u8],
+    /// The packed row.
+    pub row: &'a [u8],
+    body: &'a [u8],
+}
+
+/// What is wrong with a record.
+pub(crate) type Fault = &'static str;
+
+/// The packed record at the start of `bytes`, which is at the offset `at` of its segment. Its body is in `scratch` if
+/// parts of it lie elsewhere.
+///
+/// # Errors
+/// When the segment cannot be read. What is wrong with the record is the inner error.
+pub(crate) fn decode<'a>(
+    bytes: &'a [u8],
+    at: u64,
+    segment: &mut dyn SegmentBytes,
+    scratch: &'a mut Vec<u8>,
+) -> Result<std::result::Result<Packed<'a>, Fault>> {
+    let header = Header::decode(bytes).filter(|header| header.record_bytes() <= bytes.len());
+    let Some(header) = header else { return Ok(Err("a record reaches past its end")) };
+    let record = &bytes[..header.record_bytes()];
+    let body = if header.references_bytes == 0 {
+        header.stored(record)
+    } else {
+        scratch.clear();
+        let mut stored = header.stored(record);
+        let mut references = header.references(record);
+        while !references.is_empty() {
+            let Ok(reference) = Reference::take(&mut references) else {
+                return Ok(Err("a record has half a reference"));
+            };
+            let Some((before, rest)) = stored.split_at_checked(reference.skip) else {
+                return Ok(Err("a record has a reference past its end"));
+            };
+            scratch.extend_from_slice(before);
+            stored = rest;
+            let Some(offset) = reference.offset(at) else {
+                return Ok(Err("a record refers to what is not before it"));
+            };
+            if !segment.append(offset, reference.bytes, scratch)? {
+                return Ok(Err("a record refers to what does not exist"));
+            }
+        }
+        scratch.extend_from_slice(stored);
+        &scratch[..]
+    };
+    if stored_crc(record) != header.crc(record, body) {
+        return Ok(Err("a record's checksum is wrong"));
+    }
+    let mut rest = body;
+    let key = take_number(&mut rest).ok().and_then(|n| rest.split_at_checked(usize::try_from(n).ok()?));
+    let Some((key, row)) = key else { return Ok(Err("a record ends within its key")) };
+    Ok(Ok(Packed { header, key, row, body }))
+}
+
+/// The encoded row of a packed one.
+///
+/// # Errors
+/// If it is not a row of that layout.
+pub(crate) fn unpacked(def: &TableDef, layout: u8, packed: &[u8]) -> Result<Vec<u8>> {
+    let columns = def.columns(layout);
+    let unpack = |columns| {
+        let mut row = Vec::with_capacity(2 * packed.len());
+        unpack(columns, packed, &mut row).map(|()| row)
+    };
+    columns.and_then(unpack).map_err(|source| StoreError::Decode { table: def.name, source })
+}
+
+/// Fixes the checksum of a packed record, for the fuzz target.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn repair(record: &mut [u8], at: u64, mut segment: &[u8]) {
+    let Some(header) = Header::decode(record) else { return };
+    let (mut stored, mut references) = (header.stored(record), header.references(record));
+    let mut body = Vec::new();
+    while let Ok(reference) = Reference::take(&mut references) {
+        let Some((before, rest)) = stored.split_at_checked(reference.skip) else { break };
+        body.extend_from_slice(before);
+        stored = rest;
+        let Some(offset) = reference.offset(at) else { break };
+        let _ = segment.append(offset, reference.bytes, &mut body);
+    }
+    body.extend_from_slice(stored);
+    let crc = header.crc(record, &body);
+    record[CRC_AT..FIXED_BYTES].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// What is known about a row before its record is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    pub table: u16,
+    /// `None`: the segment where the record will be.
+    pub birth: Option<u32>,
+    pub serial: u64,
+    pub layout: u8,
+}
+
+/// A part of a body that may be shared: its place, its length, and whether later commits may refer to it, too.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    at: usize,
+    bytes: usize,
+    is_lasting: bool,
+}
+
+/// A value that later commits may refer to once it is durable: its place in the buffer, and its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lasting {
+    pub at: usize,
+    pub bytes: usize,
+}
+
+/// Writes packed records for one frame. They are valid in one segment only.
+pub(crate) struct Packer<'a> {
+    /// The segment where the records are meant to go.
+    segment: u32,
+    dictionary: Option<&'a Dictionary>,
+    recent: Recent,
+    /// The values that may be added to the dictionary when the records are durable.
+    pub lasting: Vec<Lasting>,
+    // Buffers.
+    body: Vec<u8>,
+    stored: Vec<u8>,
+    references: Vec<u8>,
+    fixed: Vec<Fixed>,
+    parts: Vec<Part>,
+    kept: Vec<Part>,
+}
+
+impl<'a> Packer<'a> {
+    /// For about that many records.
+    pub fn new(segment: u32, dictionary: Option<&'a Dictionary>, records: usize) -> Self {
+        Self {
+            segment,
+            dictionary,
+            recent: Recent::new(records),
+            lasting: Vec::new(),
+            body: Vec::new(),
+            stored: Vec::new(),
+            references: Vec::new(),
+            fixed: Vec::new(),
+            parts: Vec::new(),
+            kept: Vec::new(),
+        }
+    }
+
+    /// The segment where the records are meant to go.
+    pub const fn segment(&self) -> u32 {
+        self.segment
+    }
+
+    /// Appends a row, and returns the record's size. `None`, with nothing appended, if it is not a row of this table.
+    pub fn row(
+        &mut self,
+        def: &TableDef,
+        head: Head,
+        key: &[u8],
+        row: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let Self { body, fixed, parts, .. } = self;
+        body.clear();
+        parts.clear();
+        put_number(key.len() as u64, body);
+        let key_at = body.len();
+        body.extend_from_slice(key);
+        let Shared { key: shared_key, row: shared_row } = &def.shared;
+        fixed.clear();
+        if shared_key.any() {
+            fixed_columns(def.key_columns, key, fixed);
+        }
+        parts.extend(fixed.iter().filter_map(|fixed| Part::of(fixed, key_at, shared_key)));
+        fixed.clear();
+        pack(def.columns(head.layout).ok()?, row, body, fixed)?;
+        if head.layout == def.layout() {
+            parts.extend(fixed.iter().filter_map(|fixed| Part::of(fixed, 0, shared_row)));
+        }
+        Some(self.write(head, out))
+    }
+
+    /// Appends a packed record of another place, and returns its size here.
+    pub fn again(&mut self, packed: &Packed<'_>, birth: Option<u32>, out: &mut Vec<u8>) -> usize {
+        self.body.clear();
+        self.body.extend_from_slice(packed.body);
+        self.parts.clear();
+        let Header { table, serial, layout, .. } = packed.header;
+        self.write(Head { table, birth, serial, layout }, out)
+    }
+
+    /// Appends the record with the body and the parts in the buffers.
+    fn write(&mut self, head: Head, out: &mut Vec<u8>) -> usize {
+        let Self { body, stored, references, kept, recent, .. } = self;
+        let start = out.len();
+        stored.clear();
+        references.clear();
+        kept.clear();
+        // The end of the body that is done, the stored bytes since the last reference, and that reference.
+        let (mut done, mut stored_upto) = (0, 0);
+        let mut last: Option<Reference> = None;
+        for part in &self.parts {
+            let value = &body[part.at..part.at + part.bytes];
+            let near = recent.find(out, value).map(|at| (false, (start - at) as u64));
+            let lasting = || self.dictionary.filter(|_| part.is_lasting)?.find(self.segment, value);
+            let Some((is_absolute, place)) = near.or_else(|| Some((true, lasting()?))) else {
+                kept.push(Part { at: stored.len() + part.at - done, ..*part });
+                continue;
+            };
+            // One reference does for neighbours that are neighbours there, too.
+            if let Some(last) =
+                last.as_mut().filter(|last| part.at == done && last.ends_at(is_absolute, place))
+                && last.bytes + part.bytes <= REFERENCE_BYTES_MAX
+            {
+                last.bytes += part.bytes;
+            } else {
+                last.iter().for_each(|last| last.encode(references));
+                stored.extend_from_slice(&body[done..part.at]);
+                let skip = stored.len() - stored_upto;
+                stored_upto = stored.len();
+                last = Some(Reference { skip, bytes: part.bytes, is_absolute, place });
+            }
+            done = part.at + part.bytes;
+        }
+        last.iter().for_each(|last| last.encode(references));
+        stored.extend_from_slice(&body[done..]);
+        let Head { table, birth, serial, layout } = head;
+        let mut header = Header {
+            table,
+            birth: birth.filter(|&birth| birth != self.segment),
+            serial,
+            layout,
+            stored_bytes: stored.len(),
+            references_bytes: references.len(),
+            bytes: 0,
+        };
+        header.encode(out);
+        header.bytes = out.len() - start;
+        let crc = header.crc(&out[start..], body);
+        out[start + CRC_AT..start + FIXED_BYTES].copy_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(stored);
+        out.extend_from_slice(references);
+        out.resize(start + header.record_bytes(), 0);
+        for part in &*kept {
+            let at = start + header.bytes + part.at;
+            recent.insert(at, &out[at..at + part.bytes]);
+            if part.is_lasting {
+                self.lasting.push(Lasting { at, bytes: part.bytes });
+            }
+        }
+        header.record_bytes()
+    }
+}
+
+impl Part {
+    /// The part that a column is, if it is shared.
+    fn of(fixed: &Fixed, base: usize, shared: &SharedColumns) -> Option<Self> {
+        let is_lasting = shared.is_lasting(fixed.column)?;
+        is_shareable(fixed.bytes).then_some(Self { at: base + fixed.at, bytes: fixed.bytes, is_lasting })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Record as _, Table, record};
+
+    record! {
+        /// A key of two parts.
+        pub key struct PartsKey {
+            /// Which rows of a commit have in common.
+            pub coin: [u8; 32],
+            /// Which many rows have in common.
+            pub shop: [u8; 32],
+        }
+    }
+    record! {
+        /// A row.
+        pub struct PartsRow {
+            /// A number.
+            pub number: u64,
+            /// Which many rows have in common, beside the next one.
+            pub salt: [u8; 16],
+            /// Which many rows have in common.
+            pub account: [u8; 32],
+        }
+    }
+    struct Parts;
+    impl Table for Parts {
+        const DEF: &'static TableDef = &TableDef::of::<Self>(300, "parts")
+            .shared_in_commit(&["coin"])
+            .shared(&["shop", "salt", "account"]);
+        type Key = PartsKey;
+        type Row = PartsRow;
+    }
+
+    const SEGMENT: u32 = 7;
+
+    fn parts(coin: u8, shop: u8) -> (PartsKey, PartsRow) {
+        (
+            PartsKey { coin: [coin; 32], shop: [shop; 32] },
+            PartsRow { number: coin.into(), salt: [shop + 1; 16], account: [shop + 2; 32] },
+        )
+    }
+
+    const HEAD: Head = Head { table: 300, birth: None, serial: 5, layout: 0 };
+
+    fn put(packer: &mut Packer<'_>, (key, row): &(PartsKey, PartsRow), out: &mut Vec<u8>) -> usize {
+        packer.row(Parts::DEF, HEAD, &key.to_bytes(), &row.to_bytes(), out).expect("it is a row")
+    }
+
+    /// Decodes the record at an offset of a segment, and compares it.
+    #[track_caller]
+    fn check(segment: &[u8], at: usize, (key, row): &(PartsKey, PartsRow)) {
+        let mut scratch = Vec::new();
+        let decoded = decode(&segment[at..], at as u64, &mut &*segment, &mut scratch);
+        let packed = decoded.expect("memory does not fail").expect("it is sound");
+        assert_eq!((packed.key, packed.header.serial), (&key.to_bytes()[..], 5));
+        assert_eq!(unpacked(Parts::DEF, 0, packed.row).unwrap(), row.to_bytes());
+    }
+
+    #[test]
+    fn records_refer_to_each_other_and_to_earlier_commits() {
+        let dictionary = Dictionary::default();
+        let mut segment = vec![0; 64];
+        let mut packer = Packer::new(SEGMENT, Some(&dictionary), 2);
+        let (first, second) = (parts(1, 100), parts(2, 100));
+        let whole = put(&mut packer, &first, &mut segment);
+        let at = segment.len();
+        let short = put(&mut packer, &second, &mut segment);
+        assert!(whole > short + 64, "the shop's {whole} bytes became {short}");
+        check(&segment, 64, &first);
+        check(&segment, at, &second);
+        let lasting = packer.lasting;
+        assert_eq!(lasting.len(), 3, "shop, salt and account");
+        for Lasting { at, bytes } in lasting {
+            dictionary.insert(SEGMENT, at as u64, &segment[at..at + bytes]);
+        }
+        // A later commit, whose buffer starts elsewhere.
+        let third = parts(3, 100);
+        let mut payload = Vec::new();
+        let mut packer = Packer::new(SEGMENT, Some(&dictionary), 1);
+        assert!(put(&mut packer, &third, &mut payload) < whole - 64);
+        let at = segment.len();
+        segment.extend_from_slice(&payload);
+        check(&segment, at, &third);
+        // In another segment, the values are written once more.
+        let mut elsewhere = Vec::new();
+        assert_eq!(put(&mut Packer::new(8, Some(&dictionary), 1), &third, &mut elsewhere), whole);
+        check(&elsewhere, 0, &third);
+    }
+
+    #[test]
+    fn the_same_coin_in_one_commit_is_written_once() {
+        let mut segment = Vec::new();
+        let mut packer = Packer::new(SEGMENT, None, 2);
+        let (first, second) = (parts(1, 100), parts(1, 120));
+        let whole = put(&mut packer, &first, &mut segment);
+        assert!(put(&mut packer, &second, &mut segment) + 24 <= whole);
+        check(&segment, whole, &second);
+    }
+
+    #[test]
+    fn serial_can_be_set_later() {
+        let mut record = Vec::new();
+        let row = parts(1, 100);
+        put(&mut Packer::new(SEGMENT, None, 1), &row, &mut record);
+        for serial in [0, 1, NUMBER_LIMIT - 1, 5] {
+            set_serial(&mut record, serial);
+            let mut scratch = Vec::new();
+            let packed = decode(&record, 0, &mut &[][..], &mut scratch).unwrap().unwrap();
+            assert_eq!((packed.header.serial, serial_at(&record)), (serial, serial));
+        }
+        check(&record, 0, &row);
+    }
+
+    #[test]
+    fn births_and_layouts_are_kept() {
+        let (key, row) = parts(1, 100);
+        for birth in [None, Some(SEGMENT), Some(1), Some((1 << 24) - 1)] {
+            for table in [1, 300, u16::MAX] {
+                let mut record = Vec::new();
+                let head = Head { birth, table, ..HEAD };
+                let mut packer = Packer::new(SEGMENT, None, 1);
+                packer.row(Parts::DEF, head, &key.to_bytes(), &row.to_bytes(), &mut record).unwrap();
+                let header = Header::decode(&record).unwrap();
+                assert_eq!((header.table, header.birth), (table, birth.filter(|&birth| birth != SEGMENT)));
+                assert_eq!(header.record_bytes(), record.len());
+            }
+        }
+        for layout in [0, 14, 15, 63] {
+            let mut record = Vec::new();
+            let header = Header {
+                table: 1,
+                birth: None,
+                serial: 1,
+                layout,
+                stored_bytes: 0,
+                references_bytes: 0,
+                bytes: 0,
+            };
+            header.encode(&mut record);
+            assert_eq!(Header::decode(&record).unwrap().layout, layout);
+        }
+    }
+
+    /// No flipped bit of a record, or of what it refers to, goes unnoticed.
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let mut segment = Vec::new();
+        let mut packer = Packer::new(SEGMENT, None, 2);
+        let (first, second) = (parts(1, 100), parts(2, 100));
+        let at = put(&mut packer, &first, &mut segment);
+        put(&mut packer, &second, &mut segment);
+        for bit in 0..segment.len() * 8 {
+            let mut damaged = segment.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let whole = |at: usize| {
+                let mut scratch = Vec::new();
+                let decoded = is_packed(&damaged[at..])
+                    .then(|| decode(&damaged[at..], at as u64, &mut &*damaged, &mut scratch).unwrap());
+                decoded.is_some_and(|decoded| {
+                    decoded.is_ok_and(|packed| {
+                        let row = unpacked(Parts::DEF, 0, packed.row).unwrap();
+                        let (key, same) = if at == 0 { &first } else { &second };
+                        assert_eq!((packed.key, row), (&key.to_bytes()[..], same.to_bytes()));
+                        true
+                    })
+                })
+            };
+            // Padding is covered by the frame's seal only.
+            let is_padding = |at: usize, size: usize| {
+                let header = Header::decode(&segment[at..]).unwrap();
+                let end = at + header.bytes + header.stored_bytes + header.references_bytes;
+                (end..at + size).contains(&(bit / 8))
+            };
+            if !(is_padding(0, at) || is_padding(at, segment.len() - at)) {
+                assert!(!(whole(0) && whole(at)), "bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn references_stay_before_their_record() {
+        let reference = |is_absolute, place| Reference { skip: 0, bytes: 16, is_absolute, place };
+        assert_eq!(reference(true, 84).offset(100), Some(84));
+        assert_eq!(reference(true, 85).offset(100), None);
+        assert_eq!(reference(false, 16).offset(100), Some(84));
+        assert_eq!(reference(false, 15).offset(100), None);
+        assert_eq!(reference(false, 101).offset(100), None);
+        assert_eq!(reference(true, u64::MAX).offset(100), None);
+        for skip in [0, 14, 15, 1000] {
+            let mut bytes = Vec::new();
+            let whole = Reference { skip, bytes: 128, is_absolute: true, place: 1 << 26 };
+            whole.encode(&mut bytes);
+            assert_eq!(Reference::take(&mut &bytes[..]).unwrap(), whole);
+        }
+    }
+}

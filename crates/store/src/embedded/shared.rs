@@ -1,0 +1,96 @@
+//! Values that several records have in common: keys of merchants, hashes of their accounts, hashes of contracts.
+//!
+//! A record may name such a value by its place earlier in the same segment instead of repeating it. Places are
+//! found in two ways: among the records of the same commit ([`Recent`]), and in a small table of values that
+//! were written to the current segment ([`Dictionary`]). Both are only memories: whatever they have forgotten,
+//! or have never known, is written once more.
+
+use std::sync::Mutex;
+
+use super::lock;
+
+/// The lengths of shared values are multiples of this, in bytes.
+pub(crate) const SHARED_UNIT: usize = 16;
+/// The longest shared value, in bytes.
+pub(crate) const SHARED_MAX: usize = 64;
+/// How many values the dictionary remembers. Each takes some 80 bytes.
+const DICTIONARY_SLOTS: usize = 16 << 10;
+/// The most values that are remembered within a commit.
+const RECENT_SLOTS_MAX: usize = 4 << 10;
+
+/// Whether a value of this length may be shared.
+pub(crate) const fn is_shareable(bytes: usize) -> bool {
+    bytes > 0 && bytes <= SHARED_MAX && bytes.is_multiple_of(SHARED_UNIT)
+}
+
+/// Where a value is remembered. Shared values are keys and hashes, so their first bytes are random enough; whoever
+/// makes them collide only makes the journal longer.
+fn slot(value: &[u8], slots: usize) -> usize {
+    let head = u64::from_le_bytes(*value.first_chunk().expect("shared values have at least 16 bytes"));
+    usize::try_from(head % slots as u64).expect("below the number of slots")
+}
+
+/// Values written to the current segment.
+pub(crate) struct Dictionary {
+    slots: Box<[Mutex<Slot>]>,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    segment: u32,
+    offset: u32,
+    bytes: u8,
+    value: [u8; SHARED_MAX],
+}
+
+impl Default for Dictionary {
+    fn default() -> Self {
+        let empty = Slot { segment: 0, offset: 0, bytes: 0, value: [0; SHARED_MAX] };
+        Self { slots: (0..DICTIONARY_SLOTS).map(|_| Mutex::new(empty)).collect() }
+    }
+}
+
+impl Dictionary {
+    /// Where this segment has the value, if known.
+    pub fn find(&self, segment: u32, value: &[u8]) -> Option<u64> {
+        let slot = lock(&self.slots[slot(value, self.slots.len())]);
+        let is_it = slot.segment == segment && slot.value.get(..slot.bytes.into()) == Some(value);
+        is_it.then_some(slot.offset.into())
+    }
+
+    /// Remembers that this segment has the value at an offset.
+    pub fn insert(&self, segment: u32, offset: u64, value: &[u8]) {
+        let mut slot = lock(&self.slots[slot(value, self.slots.len())]);
+        slot.segment = segment;
+        slot.offset = u32::try_from(offset).expect("segments are shorter than that");
+        slot.bytes = u8::try_from(value.len()).expect("at most SHARED_MAX");
+        slot.value[..value.len()].copy_from_slice(value);
+    }
+}
+
+/// Values among the records of one commit.
+pub(crate) struct Recent {
+    /// Places in the records' bytes plus one; 0 if there is none.
+    slots: Vec<u32>,
+}
+
+impl Recent {
+    /// For a commit of that many records.
+    pub fn new(records: usize) -> Self {
+        let slots = (4 * records).next_power_of_two().min(RECENT_SLOTS_MAX);
+        Self { slots: vec![0; slots] }
+    }
+
+    /// Where `written`, the records so far, have the value.
+    pub fn find(&self, written: &[u8], value: &[u8]) -> Option<usize> {
+        let at = usize::try_from(self.slots[slot(value, self.slots.len())].checked_sub(1)?).ok()?;
+        (written.get(at..at + value.len()) == Some(value)).then_some(at)
+    }
+
+    pub fn insert(&mut self, at: usize, value: &[u8]) {
+        let slots = self.slots.len();
+        if let Ok(place) = u32::try_from(at + 1) {
+            self.slots[slot(value, slots)] = place;
+        }
+    }
+}
