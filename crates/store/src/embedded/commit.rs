@@ -4,6 +4,7 @@
 //! the journal happens one commit after the other (`group.rs`).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashTable;
@@ -11,6 +12,7 @@ use hashbrown::HashTable;
 use super::claims::ClaimedRow;
 use super::format::{NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT};
 use super::index::{Location, Ops, SecondaryEntry, SecondaryOp};
+use super::ordered::OrderedIndex;
 use super::packed::{Head, Lasting, Packer, SegmentBytes};
 use super::record::{self, SegmentFile, put_row, set_serial};
 use super::runs::{Marks, PartKey};
@@ -204,14 +206,25 @@ impl Prepared {
         }
     }
 
-    /// Makes the commit visible, whose payload is durable at this offset of a segment.
-    pub fn publish(&mut self, state: &mut EngineState, active: &Segment, start: u64) {
+    /// Makes the commit visible, whose payload is durable at this offset of a segment. Adds ordered indexes that have
+    /// many unsorted changes to `crowded`.
+    pub fn publish(
+        &mut self,
+        state: &mut EngineState,
+        (active, start): (&Segment, u64),
+        crowded: &mut Vec<Arc<OrderedIndex>>,
+    ) {
         for record in &self.records {
             let location = Location::new(active.number, start + record.at as u64, record.bytes);
             record.publish(state, location, active);
         }
         for (table, op) in self.ops.drain(..) {
-            state.tables.get_mut(&table).expect("resolve found the table").apply(op);
+            let index = state.tables.get_mut(&table).expect("resolve found the table").apply(op);
+            if let Some(index) = index
+                && !crowded.iter().any(|known| Arc::ptr_eq(known, index))
+            {
+                crowded.push(Arc::clone(index));
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::commit::Prepared;
 use super::format::{FRAME_HEADER_BYTES, FrameKind};
+use super::ordered::OrderedIndex;
 use super::writer::Writer;
 use super::{Core, lock};
 use crate::{Result, StoreError};
@@ -158,8 +159,14 @@ impl Core {
         let lead = Lead { core: self, members: self.group.gather() };
         assert!(Arc::ptr_eq(&lead.members[0], &member), "the leader's commit is the first of its group");
         let mut commits: Vec<Prepared> = lead.members.iter().map(|member| member.take()).collect();
-        let outcome = self.append_all(&mut commits);
+        let appended = self.append_all(&mut commits);
+        let (crowded, outcome) = match appended {
+            Ok(crowded) => (crowded, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
+        };
         lead.end(&outcome);
+        // Others lead and commit meanwhile.
+        crowded.iter().for_each(|index| index.settle());
         commits.into_iter().for_each(|commit| self.group.keep(commit.payload));
         outcome
     }
@@ -178,8 +185,9 @@ impl Core {
         }
     }
 
-    /// Appends commits as one frame and makes them visible.
-    fn append_all(&self, commits: &mut [Prepared]) -> Result<()> {
+    /// Appends commits as one frame and makes them visible. Returns the ordered indexes that have many unsorted
+    /// changes.
+    fn append_all(&self, commits: &mut [Prepared]) -> Result<Vec<Arc<OrderedIndex>>> {
         let mut writer = lock(&self.writer);
         let start = thread_cpu();
         self.make_room_for(&mut writer, commits)?;
@@ -194,10 +202,11 @@ impl Core {
         let frame_start = self.append(&mut writer, FrameKind::Commit, records, serial_next)?;
 
         // Durable: now make it visible.
+        let mut crowded = Vec::new();
         let mut state = self.write();
         let mut at = frame_start + FRAME_HEADER_BYTES as u64;
         for commit in &mut *commits {
-            commit.publish(&mut state, &writer.active, at);
+            commit.publish(&mut state, (&writer.active, at), &mut crowded);
             at += commit.payload.len() as u64;
         }
         drop(state);
@@ -209,7 +218,7 @@ impl Core {
         self.counters.frames.fetch_add(1, Ordering::Relaxed);
         let cpu_ns = u64::try_from((thread_cpu() - start).as_nanos()).unwrap_or(u64::MAX);
         self.counters.serial_cpu_ns.fetch_add(cpu_ns, Ordering::Relaxed);
-        Ok(())
+        Ok(crowded)
     }
 }
 

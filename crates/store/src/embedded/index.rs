@@ -1,12 +1,14 @@
 //! The part of the indexes that is in memory. Rows are found by fingerprints of their keys and read from the
 //! disk. What is not here is in runs (`runs`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::{Entry, OccupiedEntry};
 use smallvec::SmallVec;
 
+use super::ordered::{OrderedIndex, Position, PositionLog, PositionOp};
 use crate::{IndexKind, TableDef};
 
 /// Where a record is: 24 bits of segment, 24 bits of offset and 16 bits of length, both in units of eight
@@ -317,102 +319,13 @@ impl PrimaryIndex {
     }
 }
 
-/// The position of an entry in an ordered index: value, then key or serial. Most are short and stored in the
-/// tree's nodes, so that a search need not follow a pointer for each comparison.
-pub(crate) type Position = SmallVec<[u8; 40]>;
-
-/// A position that was added or removed, with the fingerprint of its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PositionOp {
-    pub key: u64,
-    pub added: bool,
-}
-
-/// The positions that were added and removed since the index was last written to a run, in their order in
-/// time. They are sorted only when they are written to a run, so that a commit just appends them.
-#[derive(Debug, Default)]
-pub(crate) struct PositionLog(Vec<(Position, PositionOp)>);
-
-impl PositionLog {
-    /// What remains of the changes, in the order of positions. One that was added and removed cancels.
-    pub fn net(&self) -> BTreeMap<&Position, PositionOp> {
-        let mut net = BTreeMap::new();
-        for (position, op) in &self.0 {
-            if net.insert(position, *op).is_some_and(|earlier: PositionOp| earlier.added != op.added) {
-                net.remove(position);
-            }
-        }
-        net
-    }
-
-    fn push(&mut self, position: Position, op: PositionOp) {
-        self.0.push((position, op));
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// An estimate. Long positions are allocated separately.
-    fn bytes(&self) -> usize {
-        let outside = self.0.first().filter(|(position, _)| position.spilled());
-        let outside = outside.map_or(0, |(position, _)| position.len() + 16) * self.0.len();
-        self.0.capacity() * size_of::<(Position, PositionOp)>() + outside
-    }
-}
-
-/// Position → fingerprint of the key. All of it is in memory: rows enter most ordered indexes only for a
-/// while.
-#[derive(Debug, Default)]
-pub(crate) struct OrderedIndex {
-    all: BTreeMap<Position, u64>,
-    changed: PositionLog,
-}
-
-impl OrderedIndex {
-    pub fn all(&self) -> &BTreeMap<Position, u64> {
-        &self.all
-    }
-
-    pub fn insert(&mut self, position: Position, key: u64) {
-        self.changed.push(position.clone(), PositionOp { key, added: true });
-        self.all.insert(position, key);
-    }
-
-    pub fn remove(&mut self, position: Position) {
-        let Some(key) = self.all.remove(&position) else { return };
-        self.changed.push(position, PositionOp { key, added: false });
-    }
-
-    /// Applies an entry of a run, when a store is opened.
-    pub fn load(&mut self, position: &[u8], op: PositionOp) {
-        if op.added {
-            self.all.insert(position.into(), op.key);
-        } else {
-            self.all.remove(position);
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        self.all_bytes() + self.changed.bytes()
-    }
-
-    /// An estimate: nodes are two thirds full, and long positions are allocated separately.
-    fn all_bytes(&self) -> usize {
-        let Some(first) = self.all.keys().next() else { return 0 };
-        let inline = (size_of::<Position>() + size_of::<u64>()) * 3 / 2;
-        let outside = if first.spilled() { first.len() + 16 } else { 0 };
-        (inline + outside) * self.all.len()
-    }
-}
-
 /// A secondary index.
 #[derive(Debug)]
 pub(crate) enum Secondary {
     /// Fingerprint of the value → fingerprints of the keys. These are fingerprints and not locations, because
     /// they stay the same when a row is changed or moved.
     Hash(Pairs),
-    Ordered(OrderedIndex),
+    Ordered(Arc<OrderedIndex>),
 }
 
 /// One table's indexes in memory: what has changed since the last run was written, and all of the ordered
@@ -462,7 +375,7 @@ impl TableIndex {
         let kinds = def.map_or(&[][..], |def| def.indexes).iter();
         let secondary = kinds.map(|index| match index.kind {
             IndexKind::Hash | IndexKind::Prefix { .. } => Secondary::Hash(Pairs::default()),
-            IndexKind::Ordered | IndexKind::Serial => Secondary::Ordered(OrderedIndex::default()),
+            IndexKind::Ordered | IndexKind::Serial => Secondary::Ordered(Arc::default()),
         });
         Self { id, def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
     }
@@ -472,28 +385,30 @@ impl TableIndex {
         let primary = FrozenIndex::Pairs(std::mem::take(&mut self.primary.0));
         let secondary = self.secondary.iter_mut().map(|index| match index {
             Secondary::Hash(pairs) => FrozenIndex::Pairs(std::mem::take(pairs)),
-            Secondary::Ordered(index) => FrozenIndex::Positions(std::mem::take(&mut index.changed)),
+            Secondary::Ordered(index) => FrozenIndex::Positions(index.freeze()),
         });
         std::iter::once(primary).chain(secondary).collect()
     }
 
-    pub fn apply(&mut self, op: SecondaryOp) {
+    /// Applies an entry. Returns its index if that has many changes which are not sorted yet.
+    pub fn apply(&mut self, op: SecondaryOp) -> Option<&Arc<OrderedIndex>> {
         match (&mut self.secondary[usize::from(op.slot)], op.entry) {
             (Secondary::Hash(index), SecondaryEntry::Value(value)) if op.add => index.insert(value, op.key),
             (Secondary::Hash(index), SecondaryEntry::Value(value)) => index.remove(value, op.key),
-            (Secondary::Ordered(index), SecondaryEntry::Position(position)) if op.add => {
-                index.insert(position, op.key);
+            (Secondary::Ordered(index), SecondaryEntry::Position(position)) => {
+                let change = PositionOp { key: op.key, added: op.add };
+                return index.change(position, change).then_some(&*index);
             }
-            (Secondary::Ordered(index), SecondaryEntry::Position(position)) => index.remove(position),
             _ => unreachable!("entries are made for the index they go to"),
         }
+        None
     }
 
     /// The memory of what has changed since the last run.
     pub fn changed_bytes(&self) -> usize {
         let secondary = self.secondary.iter().map(|index| match index {
             Secondary::Hash(index) => index.bytes(),
-            Secondary::Ordered(index) => index.changed.bytes(),
+            Secondary::Ordered(index) => index.changed_bytes(),
         });
         self.primary.0.bytes() + secondary.sum::<usize>()
     }
@@ -598,20 +513,6 @@ mod tests {
         assert_eq!((pairs.net(), pairs.op(1, 11)), (-1, Some(false)));
         pairs.insert(1, 11);
         assert_eq!((pairs.len(), pairs.op(1, 11)), (0, None));
-        let mut index = OrderedIndex::default();
-        let position = |n: u8| Position::from_slice(&[n]);
-        index.load(&[1], PositionOp { key: 5, added: true });
-        index.remove(position(1));
-        assert_eq!(index.changed.net()[&position(1)], PositionOp { key: 5, added: false });
-        index.insert(position(1), 5);
-        index.insert(position(2), 6);
-        index.remove(position(2));
-        index.remove(position(3));
-        assert!(index.changed.net().is_empty());
-        index.insert(position(2), 6);
-        assert_eq!(index.changed.net()[&position(2)], PositionOp { key: 6, added: true });
-        index.remove(position(2));
-        assert_eq!(index.all().len(), 1);
     }
 
     #[test]

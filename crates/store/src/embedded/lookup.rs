@@ -4,7 +4,8 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::index::{Location, Ops, Position, Secondary};
+use super::index::{Location, Ops, Secondary};
+use super::ordered::Position;
 use super::runs::{Cold, Marks, PartKey};
 use super::{Core, EngineState, StoredRecord, View, fingerprint, format, read_indexed};
 use crate::memory::is_empty_range;
@@ -269,7 +270,8 @@ impl EngineState {
                 if is_empty_range(range.from, range.to) {
                     return Ok(Located::Range(Vec::new()));
                 }
-                let entries = ordered.all().range::<[u8], _>((range.from, range.to));
+                let all = ordered.all();
+                let entries = all.range::<[u8], _>((range.from, range.to));
                 let hit = |(position, &key): (&Position, &u64)| {
                     (position.clone(), (key, self.latest(indexes.id, key)))
                 };

@@ -14,7 +14,7 @@ use super::format::{
     segment_number,
 };
 use super::group::Group;
-use super::index::{Location, Ops, Secondary, TableIndex};
+use super::index::{Location, Ops, Secondary, SecondaryOp, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::migrate;
 use super::record::{self, Record};
@@ -637,7 +637,9 @@ impl<'a> Replay<'a> {
         let ops =
             gone.into_iter().map(|entry| (entry, false)).chain(come.into_iter().map(|entry| (entry, true)));
         for ((slot, entry), add) in ops {
-            index.apply(super::index::SecondaryOp { slot, add, entry, key: fingerprint });
+            if let Some(crowded) = index.apply(SecondaryOp { slot, add, entry, key: fingerprint }) {
+                crowded.settle();
+            }
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::flush::RunWork;
 use super::{Cold, Kind, Pair, PairReader, PartKey, PositionReader, Run, RunRef, RunWriter};
 use crate::Result;
-use crate::embedded::index::{Position, PositionOp};
+use crate::embedded::ordered::{Position, PositionOp};
 use crate::embedded::{Core, lock};
 
 /// How many runs of a similar size are merged.

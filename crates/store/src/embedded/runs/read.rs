@@ -12,7 +12,8 @@ use super::filter::Filter;
 use crate::embedded::checkpoint::{CheckpointError, In, Loaded};
 use crate::embedded::disk::{Disk, DiskFile, io_error, read_full_at};
 use crate::embedded::format::Identity;
-use crate::embedded::index::{Op, Ops, Position, PositionOp};
+use crate::embedded::index::{Op, Ops};
+use crate::embedded::ordered::{Position, PositionOp};
 use crate::{Result, StoreError};
 
 /// How many blocks are read at once by readers of all entries.

@@ -13,7 +13,8 @@ use crate::conformance::random::Random;
 use crate::embedded::Options;
 use crate::embedded::disk::Disk;
 use crate::embedded::format::Identity;
-use crate::embedded::index::{Location, Op, Ops, OrderedIndex, Position, Secondary};
+use crate::embedded::index::{Location, Op, Ops, Secondary};
+use crate::embedded::ordered::{OrderedIndex, Position, PositionOp};
 use crate::embedded::sim::SimDisk;
 
 const DIR: &str = "/runs";
@@ -42,8 +43,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let mut table = TableIndex::new(TABLE, None);
-        table.secondary =
-            vec![Secondary::Hash(Pairs::default()), Secondary::Ordered(OrderedIndex::default())];
+        table.secondary = vec![Secondary::Hash(Pairs::default()), Secondary::Ordered(Arc::default())];
         Self {
             disk: SimDisk::new(seed),
             work: RunWork::default(),
@@ -110,15 +110,13 @@ impl World {
                 let length = if random.below(30) == 0 { 9_000 } else { 1 + random.below(60) };
                 let byte = u8::try_from(random.below(5)).expect("small");
                 let position = Position::from_elem(byte, usize::try_from(length % 9_001).expect("small"));
-                match self.ordered.remove(&position) {
-                    Some(_) => ordered.remove(position),
-                    None => {
-                        // A position has always the same key.
-                        let key = u64::from(crc32c::crc32c(&position));
-                        ordered.insert(position.clone(), key);
-                        self.ordered.insert(position, key);
-                    }
+                // A position has always the same key.
+                let key = u64::from(crc32c::crc32c(&position));
+                let added = self.ordered.remove(&position).is_none();
+                if added {
+                    self.ordered.insert(position.clone(), key);
                 }
+                ordered.change(position, PositionOp { key, added });
             }
         }
     }
@@ -206,19 +204,19 @@ impl World {
         let rows = table.primary.0.net() + self.cold.net(PRIMARY);
         assert_eq!(rows, i64::try_from(self.primary.len()).expect("small"));
         let Secondary::Ordered(ordered) = &table.secondary[1] else { unreachable!() };
-        assert!(ordered.all() == &self.ordered);
+        assert!(*ordered.all() == self.ordered);
     }
 
     /// What a new process reads from the runs.
     fn check_positions(&self) {
-        let mut loaded = OrderedIndex::default();
+        let loaded = OrderedIndex::default();
         for run in self.cold.runs.iter().filter(|run| run.run.kind(ORDERED).is_some()) {
             let mut reader = PositionReader::new(&run.run, ORDERED);
             while let Some((position, op)) = reader.next().expect("it is sound") {
                 loaded.load(&position, op);
             }
         }
-        assert!(loaded.all() == &self.ordered);
+        assert!(*loaded.all() == self.ordered);
     }
 }
 

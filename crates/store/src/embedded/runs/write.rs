@@ -14,7 +14,7 @@ use crate::Result;
 use crate::embedded::checkpoint::FLUSH_BYTES;
 use crate::embedded::disk::{Disk, DiskFile, io_error, write_all_at};
 use crate::embedded::format::Identity;
-use crate::embedded::index::{Position, PositionOp};
+use crate::embedded::ordered::{Position, PositionOp};
 
 /// Called between pieces.
 pub(crate) type Rest<'a> = &'a mut dyn FnMut();
