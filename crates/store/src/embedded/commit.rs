@@ -14,14 +14,11 @@ use super::format::{NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT};
 use super::index::{Location, Ops, SecondaryEntry, SecondaryOp};
 use super::ordered::OrderedIndex;
 use super::packed::{Head, Lasting, Packer, SegmentBytes};
-use super::record::{self, SegmentFile, put_row, set_serial};
+use super::record::{self, RecordCache, SegmentFile, StoredRecord, put_row, read_record, set_serial};
 use super::runs::{Marks, PartKey};
 use super::shared::Dictionary;
 use super::writer::check_frame_size;
-use super::{
-    Core, EngineState, Identity, Segment, Segments, StoredRecord, View, fingerprint, read_record,
-    secondary_entries,
-};
+use super::{Core, EngineState, Identity, Segment, Segments, View, fingerprint, secondary_entries};
 use crate::backend::check_row_size;
 use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, IndexKind, Result, StoreError, TableDef};
 
@@ -93,6 +90,17 @@ impl Effect<'_> {
         }
     }
 
+    /// The record of an updated row, for the cache: it is likely to be updated again.
+    fn updated(&self, record_bytes: u64) -> Option<Arc<StoredRecord>> {
+        let (Some(found), Some((row, serial))) = (&self.before, self.after) else { return None };
+        if !RecordCache::takes(record_bytes) {
+            return None;
+        }
+        let birth = found.row.birth();
+        let head = Head { table: self.table.id, birth: Some(birth), serial, layout: self.table.layout() };
+        Some(Arc::new(StoredRecord::of_written(head, birth, (self.key, row), record_bytes)))
+    }
+
     fn is_nothing(&self) -> bool {
         match (&self.before, &self.after) {
             (None, None) => true,
@@ -137,6 +145,8 @@ struct PreparedRecord {
     bytes: usize,
     /// The number of the inserted row among those of the commit, whose serial is not known yet.
     provisional: Option<u64>,
+    /// The record as it will be read, if that is likely: of a row that was updated.
+    known: Option<Arc<StoredRecord>>,
     /// Where the row is now, and the size of that record.
     before: Option<(Location, u64)>,
     /// Otherwise the row is deleted.
@@ -212,11 +222,18 @@ impl Prepared {
         &mut self,
         state: &mut EngineState,
         (active, start): (&Segment, u64),
+        records: &RecordCache,
         crowded: &mut Vec<Arc<OrderedIndex>>,
     ) {
         for record in &self.records {
             let location = Location::new(active.number, start + record.at as u64, record.bytes);
             record.publish(state, location, active);
+            // A record that was encoded again may have another size.
+            if let Some(known) = &record.known
+                && known.record_bytes == record.bytes as u64
+            {
+                records.insert(location, known);
+            }
         }
         for (table, op) in self.ops.drain(..) {
             let index = state.tables.get_mut(&table).expect("resolve found the table").apply(op);
@@ -391,7 +408,7 @@ impl Core {
                 |effect: &Effect| Ok(state.latest(state.table(effect.table)?.id, effect.fingerprint));
             (effects.iter().map(latest).collect::<Result<Vec<Ops>>>()?, state.view())
         };
-        let rows = (&self.identity, &*view.segments);
+        let rows = self.stored_rows(&view.segments);
         let marks = marks(&view, effects);
         for ((effect, latest), marks) in effects.iter_mut().zip(latest).zip(marks) {
             effect.before = known(&view, &changes.changes()[effect.first], effect.fingerprint, &latest)?;
@@ -399,7 +416,7 @@ impl Core {
                 let mut is_wanted = |record: &StoredRecord| record.key() == effect.key;
                 let place = (effect.fingerprint, latest);
                 let found = view.cold.find_record(rows, effect.table.id, place, marks, &mut is_wanted)?;
-                let read = |(location, record): (Location, StoredRecord)| {
+                let read = |(location, record): (Location, Arc<StoredRecord>)| {
                     let (serial, birth, record_bytes) = (record.serial, record.birth, record.record_bytes);
                     let row = record.row(effect.table)?.into_owned();
                     Ok(Found { location, record_bytes, row: Before::Read { row, serial, birth } })
@@ -421,12 +438,14 @@ impl Core {
             let at = payload.len();
             let bytes = effect.encode(&mut packer, &mut payload);
             let new_serial = effect.after.map(|(_, serial)| serial);
+            let provisional = new_serial.and_then(|serial| serial.checked_sub(SERIAL_PROVISIONAL));
             records.push(PreparedRecord {
                 table: effect.table.id,
                 fingerprint: effect.fingerprint,
                 at,
                 bytes,
-                provisional: new_serial.and_then(|serial| serial.checked_sub(SERIAL_PROVISIONAL)),
+                provisional,
+                known: if provisional.is_none() { effect.updated(bytes as u64) } else { None },
                 before: effect.before.as_ref().map(|found| (found.location, found.record_bytes)),
                 is_row: effect.after.is_some(),
             });

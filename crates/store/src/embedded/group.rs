@@ -206,7 +206,7 @@ impl Core {
         let mut state = self.write();
         let mut at = frame_start + FRAME_HEADER_BYTES as u64;
         for commit in &mut *commits {
-            commit.publish(&mut state, (&writer.active, at), &mut crowded);
+            commit.publish(&mut state, (&writer.active, at), &self.records, &mut crowded);
             at += commit.payload.len() as u64;
         }
         drop(state);

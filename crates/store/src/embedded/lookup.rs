@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::index::{Location, Ops, Secondary};
 use super::ordered::Position;
+use super::record::{StoredRecord, read_indexed};
 use super::runs::{Cold, Marks, PartKey};
-use super::{Core, EngineState, StoredRecord, View, fingerprint, format, read_indexed};
+use super::{Core, EngineState, View, fingerprint, format};
 use crate::memory::is_empty_range;
 use crate::{IndexEntries, IndexKind, RawRecord, RawRow, Read, ReadAnswer, Result, StoreError, TableDef};
 
@@ -137,7 +138,7 @@ impl Core {
                 let fetch = |(key, (candidate, marks)): (&Vec<u8>, (Candidate, Marks))| {
                     let mut is_wanted = |record: &StoredRecord| record.key() == key;
                     let found = self.find(view, table, candidate, marks, &mut is_wanted)?;
-                    found.map(|(location, record)| record.into_row(table, location)).transpose()
+                    found.map(|(location, record)| record.to_row(table, location)).transpose()
                 };
                 let rows = keys.iter().zip(candidates).map(fetch);
                 rows.collect::<Result<_>>().map(ReadAnswer::Rows)
@@ -163,8 +164,8 @@ impl Core {
         candidate: Candidate,
         marks: Marks,
         is_wanted: &mut dyn FnMut(&StoredRecord) -> bool,
-    ) -> Result<Option<(Location, StoredRecord)>> {
-        view.cold.find_record((&self.identity, &view.segments), table.id, candidate, marks, is_wanted)
+    ) -> Result<Option<(Location, Arc<StoredRecord>)>> {
+        view.cold.find_record(self.stored_rows(&view.segments), table.id, candidate, marks, is_wanted)
     }
 
     fn fetch_group(
@@ -187,7 +188,7 @@ impl Core {
         places.dedup();
         let mut group = Vec::with_capacity(places.len());
         for (location, key) in places {
-            let record = read_indexed(&self.identity, &view.segments, table.id, (key, location))?;
+            let record = read_indexed(self.stored_rows(&view.segments), table.id, (key, location))?;
             // Fingerprints may collide, so check the record.
             let holds = match kind {
                 IndexKind::Prefix { key_bytes } => {
@@ -201,7 +202,7 @@ impl Core {
                 }
             };
             if holds {
-                group.push(record.into_record(table, location)?);
+                group.push(record.to_record(table, location)?);
             }
         }
         group.sort_by_key(|record| record.serial);
@@ -223,7 +224,7 @@ impl Core {
             _ => wanted.ends_with(record.key()),
         };
         let found = self.find(view, table, candidate, Marks::ALL, &mut is_wanted)?;
-        let hit = found.map(|(location, record)| record.into_record(table, location)).transpose()?;
+        let hit = found.map(|(location, record)| record.to_record(table, location)).transpose()?;
         hit.ok_or_else(|| {
             let what = format!(
                 "index {} of {} has an entry without a row; remove this file to rebuild the indexes",

@@ -17,8 +17,8 @@ use super::disk::replace_file;
 use super::format::{FrameKind, Layouts, MANIFEST_NAME, Manifest, record_bytes};
 use super::index::Location;
 use super::packed::{HEADER_BYTES_MAX, Head, Packer};
-use super::record::put_row;
-use super::{Core, StoredRecord, fingerprint, lock, read_record_of};
+use super::record::{StoredRecord, put_row, read_record_of};
+use super::{Core, fingerprint, lock};
 use crate::{Result, StoreError, TableDef};
 
 /// After how many frames progress is logged.

@@ -68,7 +68,7 @@ use index::{Secondary, SecondaryEntry, TableIndex};
 use lookup::RangeRead;
 use maintain::{Maintainer, Maintenance};
 use ordered::Position;
-use record::{StoredRecord, read_indexed, read_record, read_record_of};
+use record::{RecordCache, Rows};
 use runs::Cold;
 use shared::Dictionary;
 use writer::Writer;
@@ -229,6 +229,7 @@ pub(crate) struct Core {
     pub claims: Claims,
     pub group: Group,
     pub dictionary: Dictionary,
+    pub records: RecordCache,
     /// Why the store has stopped, if it has.
     pub stopped: OnceLock<String>,
     _lock: Box<dyn Any + Send + Sync>,
@@ -306,6 +307,11 @@ impl Core {
     /// Refuses further writes. Returns false if they are already refused.
     pub fn stop(&self, reason: &str) -> bool {
         self.stopped.set(reason.to_owned()).is_ok()
+    }
+
+    /// Where rows of these segments are read.
+    pub fn stored_rows<'a>(&'a self, segments: &'a Segments) -> Rows<'a> {
+        Rows { identity: &self.identity, segments, cache: Some(&self.records) }
     }
 
     pub fn read(&self) -> RwLockReadGuard<'_, EngineState> {

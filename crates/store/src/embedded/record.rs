@@ -2,12 +2,13 @@
 //! programs wrote is plain, and so are deletions and rows that would not be shorter.
 
 use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
 
 use super::disk::{io_error, read_full_at};
 use super::format::{self, FRAME_BYTES_LIMIT, RecordView};
 use super::index::Location;
 use super::packed::{self, Fault, Head, Header, Packed, Packer, SegmentBytes, is_packed};
-use super::{Identity, Segment, Segments, corrupt_index, fingerprint};
+use super::{Identity, Segment, Segments, corrupt_index, fingerprint, lock};
 use crate::{RawRecord, RawRow, Result, RowVersion, TableDef};
 
 /// The bytes of a row as a record has them.
@@ -187,23 +188,72 @@ impl StoredRecord {
         }
     }
 
-    pub fn into_row(mut self, def: &TableDef, location: Location) -> Result<RawRow> {
+    pub fn to_row(&self, def: &TableDef, location: Location) -> Result<RawRow> {
         let version = RowVersion { place: location.0, serial: self.serial, birth: self.birth };
-        let row = match self.row {
-            RowBytes::Packed(()) => packed::unpacked(def, self.layout, &self.bytes[self.key_bytes..])?,
-            RowBytes::Plain(()) => {
-                self.bytes.drain(..self.key_bytes);
-                self.bytes
-            }
-        };
-        Ok(RawRow { row, serial: self.serial, version })
+        Ok(RawRow { row: self.row(def)?.into_owned(), serial: self.serial, version })
     }
 
-    pub fn into_record(self, def: &TableDef, location: Location) -> Result<RawRecord> {
-        let key = self.key().to_vec();
-        let RawRow { row, serial, version } = self.into_row(def, location)?;
-        Ok(RawRecord { key, row, serial, version })
+    pub fn to_record(&self, def: &TableDef, location: Location) -> Result<RawRecord> {
+        let RawRow { row, serial, version } = self.to_row(def, location)?;
+        Ok(RawRecord { key: self.key().to_vec(), row, serial, version })
     }
+
+    /// A record that was just written: it need not be read to be known.
+    pub fn of_written(head: Head, birth: u32, (key, row): (&[u8], &[u8]), record_bytes: u64) -> Self {
+        let Head { table, serial, layout, .. } = head;
+        let (bytes, row) = ([key, row].concat(), RowBytes::Plain(()));
+        Self { bytes, key_bytes: key.len(), row, table, birth, serial, layout, record_bytes }
+    }
+}
+
+/// Records that were read or written lately, by their location: rows such as reserves and accounts are read again
+/// and again. A location always has the same record, so nothing in here is ever wrong; it is only replaced.
+pub(crate) struct RecordCache {
+    slots: Box<[Slot]>,
+}
+
+type Slot = Mutex<Option<(Location, Arc<StoredRecord>)>>;
+
+/// How many records the cache has, at most.
+const CACHE_SLOTS: usize = 8 << 10;
+/// The largest record in the cache, in bytes.
+const CACHED_BYTES_MAX: u64 = 1 << 10;
+
+impl Default for RecordCache {
+    fn default() -> Self {
+        Self { slots: (0..CACHE_SLOTS).map(|_| Mutex::new(None)).collect() }
+    }
+}
+
+impl RecordCache {
+    fn slot(&self, location: Location) -> &Slot {
+        let hash = location.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.slots[usize::try_from(hash).expect("32 bits") % CACHE_SLOTS]
+    }
+
+    fn get(&self, location: Location) -> Option<Arc<StoredRecord>> {
+        let slot = lock(self.slot(location));
+        slot.as_ref().filter(|(at, _)| *at == location).map(|(_, record)| Arc::clone(record))
+    }
+
+    /// Whether a record of that size is kept.
+    pub const fn takes(record_bytes: u64) -> bool {
+        record_bytes <= CACHED_BYTES_MAX
+    }
+
+    pub fn insert(&self, location: Location, record: &Arc<StoredRecord>) {
+        if Self::takes(record.record_bytes) {
+            *lock(self.slot(location)) = Some((location, Arc::clone(record)));
+        }
+    }
+}
+
+/// Where rows are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub identity: &'a Identity,
+    pub segments: &'a Segments,
+    pub cache: Option<&'a RecordCache>,
 }
 
 /// Reads and verifies the live record at a location.
@@ -247,15 +297,21 @@ pub(crate) fn read_record(segments: &Segments, location: Location) -> Result<Sto
 /// A record's checksum does not cover its position. If the disk has written another sector over it, the row
 /// would seem not to exist, and a payment could happen twice. So a record of another key counts as damage.
 pub(crate) fn read_indexed(
-    identity: &Identity,
-    segments: &Segments,
+    rows: Rows<'_>,
     table: u16,
     (key_fingerprint, location): (u64, Location),
-) -> Result<StoredRecord> {
-    let record = read_record(segments, location)?;
-    if record.table != table || fingerprint(identity, record.key()) != key_fingerprint {
+) -> Result<Arc<StoredRecord>> {
+    let known = rows.cache.and_then(|cache| cache.get(location));
+    let record = match &known {
+        Some(record) => Arc::clone(record),
+        None => Arc::new(read_record(rows.segments, location)?),
+    };
+    if record.table != table || fingerprint(rows.identity, record.key()) != key_fingerprint {
         let what = "the record of another row, written to the wrong place: restore a backup";
-        return Err(segments[&location.segment()].corrupt(location.offset(), what));
+        return Err(rows.segments[&location.segment()].corrupt(location.offset(), what));
+    }
+    if known.is_none() {
+        rows.cache.iter().for_each(|cache| cache.insert(location, &record));
     }
     Ok(record)
 }

@@ -17,16 +17,14 @@ use super::group::Group;
 use super::index::{Location, Ops, Secondary, SecondaryOp, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::migrate;
-use super::record::{self, Record};
+use super::record::{self, Record, RecordCache, Rows, StoredRecord};
 use super::runs::{
     Cold, FrozenChanges, Kind, Marks, PositionReader, Run, RunRef, RunWork, run_number, write_run,
 };
 use super::shared::Dictionary;
 use super::tail::{self, Fault, TailMarks};
 use super::writer::Writer;
-use super::{
-    Core, Counters, EngineState, Options, Segment, Segments, StoredRecord, fingerprint, secondary_entries,
-};
+use super::{Core, Counters, EngineState, Options, Segment, Segments, fingerprint, secondary_entries};
 use crate::{IndexEntries, Result, StoreError, TableDef};
 
 /// Opens or creates the store in `dir`.
@@ -131,6 +129,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         claims: Claims::default(),
         group: Group::default(),
         dictionary: Dictionary::default(),
+        records: RecordCache::default(),
         stopped: OnceLock::new(),
         options,
         _lock: lock,
@@ -594,7 +593,7 @@ impl<'a> Replay<'a> {
         let index = self.tables.entry(record.table).or_insert_with(|| TableIndex::new(record.table, None));
         let mut latest = Ops::new();
         index.primary.0.ops(fingerprint, &mut latest);
-        let rows = (&self.identity, self.segments);
+        let rows = Rows { identity: &self.identity, segments: self.segments, cache: None };
         let mut is_wanted = |stored: &StoredRecord| stored.key() == record.key;
         let old =
             self.cold.find_record(rows, record.table, (fingerprint, latest), Marks::ALL, &mut is_wanted)?;

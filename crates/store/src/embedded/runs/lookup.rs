@@ -1,11 +1,14 @@
 //! Lookups in everything that an index knows: the latest changes, frozen ones, and runs.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{Cold, Marks, PartKey, Place};
 use crate::Result;
+use crate::embedded::EngineState;
 use crate::embedded::index::{Location, Op, Ops, Secondary};
-use crate::embedded::{EngineState, Identity, Segments, StoredRecord, read_indexed};
+use crate::embedded::record::{Rows, StoredRecord, read_indexed};
 
 impl Place<'_> {
     fn ops(self, key: PartKey, fingerprint: u64, out: &mut Ops) -> Result<()> {
@@ -77,12 +80,12 @@ impl Cold {
     /// the one that exists: so most searches end early.
     pub fn find_record(
         &self,
-        (identity, segments): (&Identity, &Segments),
+        rows: Rows<'_>,
         table: u16,
         (fingerprint, latest): (u64, Ops),
         marks: Marks,
         accept: &mut dyn FnMut(&StoredRecord) -> bool,
-    ) -> Result<Option<(Location, StoredRecord)>> {
+    ) -> Result<Option<(Location, Arc<StoredRecord>)>> {
         let key = PartKey::primary(table);
         let mut removed = Values::new();
         let mut places = self.places(key, marks);
@@ -90,7 +93,7 @@ impl Cold {
         loop {
             for op in ops.iter().filter(|op| op.added && !removed.contains(&op.value)) {
                 let location = Location(op.value);
-                let record = read_indexed(identity, segments, table, (fingerprint, location))?;
+                let record = read_indexed(rows, table, (fingerprint, location))?;
                 if accept(&record) {
                     return Ok(Some((location, record)));
                 }

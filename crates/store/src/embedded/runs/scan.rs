@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::{Cold, Marks, PairReader, PartKey, Place};
 use crate::embedded::index::Location;
-use crate::embedded::{Core, Identity, Segments, fingerprint, read_record_of};
+use crate::embedded::record::read_record_of;
+use crate::embedded::{Core, Identity, Segments, fingerprint};
 use crate::{FrozenRows, RawRecord, Result, StoreError, TableDef};
 
 /// How many locations at most are equal: a row is moved, lost and found again only a few times.
@@ -179,7 +180,7 @@ impl FrozenRows for Frozen {
         let expected = self.locations(table, &mut |location| {
             let record = read_record_of(&self.segments, table, location)?;
             found = found.wrapping_add(fingerprint(&self.identity, record.key()));
-            let flow = visit(record.into_record(table, location)?);
+            let flow = visit(record.to_record(table, location)?);
             is_stopped = flow.is_break();
             Ok(flow)
         })?;
