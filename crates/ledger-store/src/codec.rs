@@ -240,7 +240,7 @@ const fn words(balances: Balances) -> [u128; 4] {
     [balances.debits_pending, balances.debits_posted, balances.credits_pending, balances.credits_posted]
 }
 
-fn put(mut value: u128, out: &mut Vec<u8>) {
+pub(crate) fn put(mut value: u128, out: &mut Vec<u8>) {
     while value > u128::from(u64::MAX) {
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
@@ -249,7 +249,7 @@ fn put(mut value: u128, out: &mut Vec<u8>) {
 }
 
 #[inline]
-fn put_u64(mut value: u64, out: &mut Vec<u8>) {
+pub(crate) fn put_u64(mut value: u64, out: &mut Vec<u8>) {
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
@@ -316,30 +316,39 @@ pub fn decode(
     Ok(())
 }
 
-struct Input<'a> {
+/// Reads numbers off bytes.
+pub(crate) struct Input<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Input<'_> {
-    fn error(&self, what: &'static str) -> CodecError {
+impl<'a> Input<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    pub(crate) const fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    pub(crate) fn error(&self, what: &'static str) -> CodecError {
         CodecError { what, at: self.at }
     }
 
-    fn byte(&mut self) -> Result<u8, CodecError> {
+    pub(crate) fn byte(&mut self) -> Result<u8, CodecError> {
         let byte = *self.bytes.get(self.at).ok_or_else(|| self.error("the end"))?;
         self.at += 1;
         Ok(byte)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         let bytes = self.bytes[self.at..].first_chunk::<N>().ok_or_else(|| self.error("the end"))?;
         self.at += N;
         Ok(*bytes)
     }
 
     #[inline]
-    fn u64(&mut self) -> Result<u64, CodecError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, CodecError> {
         let mut value = 0;
         let mut shift = 0;
         loop {
@@ -356,7 +365,7 @@ impl Input<'_> {
         }
     }
 
-    fn u128(&mut self) -> Result<u128, CodecError> {
+    pub(crate) fn u128(&mut self) -> Result<u128, CodecError> {
         let mut value = 0;
         let mut shift = 0;
         loop {
@@ -373,11 +382,11 @@ impl Input<'_> {
         }
     }
 
-    fn u32(&mut self) -> Result<u32, CodecError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, CodecError> {
         u32::try_from(self.u64()?).map_err(|_| self.error("a number beyond 32 bits"))
     }
 
-    fn u16(&mut self) -> Result<u16, CodecError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, CodecError> {
         u16::try_from(self.u64()?).map_err(|_| self.error("a number beyond 16 bits"))
     }
 

@@ -19,13 +19,14 @@ use batzen_tables::ledger::ALL;
 use tokio::sync::Semaphore;
 
 use crate::joint::{Joint, SharedMachine};
-use crate::log::{Log, LogReader};
+use crate::log::{Log, LogReader, SnapshotInspection};
 use crate::machine::{
     CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LedgerSummary, LocateTransfers,
     LookupAccounts, QueryAccounts, TypedRequest, ledger_error,
 };
 use crate::metrics::{Kind, LedgerMetrics};
 use crate::recovery::{self, RecoveryError, VerifyReport};
+use crate::snapshot::{SnapshotOptions, SnapshotThread};
 
 /// Limits of a durable ledger.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +37,18 @@ pub struct DurableOptions {
     pub readers_max: usize,
     /// Reads of the log that may wait.
     pub readers_waiting_max: usize,
+    /// How snapshots are taken.
+    pub snapshots: SnapshotOptions,
 }
 
 impl Default for DurableOptions {
     fn default() -> Self {
-        Self { lane: MachineLaneOptions::default(), readers_max: 4, readers_waiting_max: 256 }
+        Self {
+            lane: MachineLaneOptions::default(),
+            readers_max: 4,
+            readers_waiting_max: 256,
+            snapshots: SnapshotOptions::default(),
+        }
     }
 }
 
@@ -53,6 +61,8 @@ pub struct Inspection {
     pub log_blocks: u64,
     /// Memory that the index of the log takes.
     pub log_memory_bytes: u64,
+    /// The snapshot.
+    pub snapshot: SnapshotInspection,
     /// The store that has the log.
     pub store: StoreStats,
 }
@@ -62,6 +72,7 @@ pub struct Inspection {
 /// Must be used within a Tokio runtime: reads of the log run on its threads for blocking work.
 pub struct DurableLedger {
     lane: MachineLane<SharedMachine>,
+    snapshots: SnapshotThread,
     machine: Arc<tokio::sync::Mutex<DurableMachine>>,
     log: Arc<Log>,
     state: Arc<Mutex<LedgerSummary>>,
@@ -89,12 +100,14 @@ impl DurableLedger {
         clock: impl Fn() -> u64 + Send + 'static,
         options: DurableOptions,
     ) -> Result<Self, RecoveryError> {
-        let machine = DurableMachine::open(store)?;
+        let mut machine = DurableMachine::open_with(store, options.snapshots)?;
+        let snapshots = machine.take_snapshots().expect("a new machine has its snapshots");
         let (log, state) = (Arc::clone(machine.log()), machine.published_state());
         let machine = Arc::new(tokio::sync::Mutex::new(machine));
         let shared = SharedMachine::new(Arc::clone(&machine));
         Ok(Self {
             lane: MachineLane::start(shared, clock, options.lane),
+            snapshots: SnapshotThread::start(snapshots, Arc::clone(&log)),
             machine,
             log,
             state,
@@ -136,7 +149,10 @@ impl DurableLedger {
     /// When the store could not write its last checkpoint; nothing is lost.
     pub fn stop(&self) -> Result<(), StoreError> {
         match self.lane.stop() {
-            Some(_) => self.log.store().close(),
+            Some(_) => {
+                self.snapshots.stop();
+                self.log.store().close()
+            }
             None => Ok(()),
         }
     }
@@ -149,6 +165,7 @@ impl DurableLedger {
     pub fn inspect(&self) -> Inspection {
         let state = *self.state.lock().expect("no code panics with the lock held");
         Inspection {
+            snapshot: self.log.inspect_snapshot(),
             state,
             log_blocks: self.log.blocks(),
             log_memory_bytes: self.log.memory_bytes(),
@@ -188,17 +205,21 @@ impl DurableLedger {
         let [execute, commit] = [Stage::Execute, Stage::Commit].map(|stage| lane.stage_times(stage));
         page.histogram("batzen_ledger_execute_seconds", "Time to execute a batch", execute);
         page.histogram("batzen_ledger_commit_seconds", "Time to make a batch durable", commit);
-        let Inspection { state, log_blocks, log_memory_bytes, .. } = self.inspect();
+        let Inspection { state, log_blocks, log_memory_bytes, snapshot, .. } = self.inspect();
         page.gauge("batzen_ledger_accounts", "Accounts", state.counts.accounts);
         page.gauge("batzen_ledger_transfers", "Transfers", state.counts.transfers);
         page.gauge("batzen_ledger_pendings", "Unresolved pending transfers", state.counts.pendings);
         page.gauge("batzen_ledger_burnt_ids", "Transfer ids refused permanently", state.counts.burnt);
         page.gauge("batzen_ledger_log_rows", "Rows of the log", log_blocks);
+        page.gauge("batzen_ledger_snapshot_records", "Records that the snapshot has", snapshot.records);
+        page.gauge("batzen_ledger_id_runs", "Runs of transfer ids on disk", snapshot.id_runs);
+        page.gauge("batzen_ledger_id_disk_bytes", "Size of these runs", snapshot.id_disk_bytes);
         let memory = [
             ("accounts", state.memory.accounts),
             ("ids", state.memory.ids),
             ("pendings", state.memory.pendings),
             ("log", log_memory_bytes),
+            ("id_filters", snapshot.filter_bytes),
         ];
         page.gauges("batzen_ledger_memory_bytes", "Memory used by the state", "part", memory);
         self.log.store().write_metrics(page, ALL);

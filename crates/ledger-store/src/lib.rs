@@ -1,7 +1,8 @@
 //! The durable ledger: the state machine of `batzen-ledger` in memory, its log in an embedded store.
 //!
-//! Only the log is stored. The state in memory follows from it: accounts with balances, unresolved pending
-//! transfers with their queue, and an index of transfer ids. A batch is executed in memory, its records are
+//! The log is the truth, and everything else follows from it. Memory has the accounts with balances, the
+//! unresolved pending transfers with their queue, and the ids of recent transfers. Snapshots in the same store
+//! have the same as of some record, and the ids of all transfers before. A batch is executed in memory, its records are
 //! appended to the log in one durable commit, and only then is it answered. A batch that cannot be stored is
 //! undone.
 //!
@@ -13,6 +14,7 @@
 //! | [`log`] | which row of the store holds which records |
 //! | [`codec`] | how records become bytes |
 //! | [`recovery`] | opening and verifying |
+//! | [`snapshot`] | the state as of a record, and the ids of old transfers |
 
 pub mod codec;
 mod durable;
@@ -21,12 +23,15 @@ pub mod log;
 pub mod machine;
 mod metrics;
 pub mod recovery;
+pub mod snapshot;
 
 pub use durable::{DurableLedger, DurableOptions, Inspection, system_clock};
 pub use joint::Joint;
+pub use log::SnapshotInspection;
 pub use machine::{
     CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LocateTransfers, LookupAccounts,
     QueryAccounts, Request, Response, TypedRequest,
 };
 pub use metrics::LedgerMetrics;
 pub use recovery::{RecoveryError, VerifyReport, verify, verify_directory};
+pub use snapshot::SnapshotOptions;

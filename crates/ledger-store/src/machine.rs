@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use batzen_engine::LaneMachine;
-use batzen_ledger::machine::read::AccountCursor;
+use batzen_ledger::machine::read::{AccountCursor, Located};
 use batzen_ledger::machine::{Counts, Digest, Machine, Mark, MemoryBytes};
 use batzen_ledger::{
     Account, AccountFilter, BATCH_EVENTS_MAX, CreateAccountStatus, CreateResult, CreateTransferStatus,
@@ -12,7 +12,8 @@ use batzen_ledger::{
 use batzen_store::{CommitOutcome, Store, StoreError};
 
 use crate::log::{Batch, Log, LogReader};
-use crate::recovery::{self, RecoveryError};
+use crate::recovery::{self, Opened, RecoveryError};
+use crate::snapshot::{SnapshotOptions, Snapshots};
 
 /// A request to the machine.
 #[derive(Clone, Debug)]
@@ -41,7 +42,7 @@ pub enum Response {
     /// The accounts found.
     LookupAccounts(Vec<Account>),
     /// Each id that may be known, with the places in the log to look at.
-    LocateTransfers(Vec<(u128, Vec<u64>)>),
+    LocateTransfers(Vec<Located>),
     /// Where to read, if there is anything.
     FindCursor(Option<AccountCursor>),
     /// The accounts found.
@@ -93,7 +94,7 @@ typed_requests! {
     /// Finds accounts by id.
     LookupAccounts(Vec<u128>) -> Vec<Account>;
     /// Finds by id where transfers may be in the log.
-    LocateTransfers(Vec<u128>) -> Vec<(u128, Vec<u64>)>;
+    LocateTransfers(Vec<u128>) -> Vec<Located>;
     /// Finds where the transfers of an account are in the log.
     FindCursor(AccountFilter) -> Option<AccountCursor>;
     /// Finds accounts by their fields.
@@ -121,7 +122,15 @@ pub struct DurableMachine {
     durable: Mark,
     /// The durable state in numbers, for metrics.
     published: Arc<Mutex<LedgerSummary>>,
+    options: SnapshotOptions,
+    /// Takes snapshots, unless a thread has it.
+    snapshots: Option<Snapshots>,
+    /// The records whose ids are forgotten once a snapshot has them.
+    frozen: Option<u64>,
 }
+
+/// What a state takes in a snapshot for each account and pending transfer, in bytes, about.
+const SNAPSHOT_BYTES_EACH: u64 = 64;
 
 impl DurableMachine {
     /// Opens the ledger in a store that has the tables of [`batzen_tables::ledger::ALL`].
@@ -129,10 +138,50 @@ impl DurableMachine {
     /// # Errors
     /// When the log cannot be read or is inconsistent.
     pub fn open(store: Store) -> Result<Self, RecoveryError> {
-        let (machine, log) = recovery::open(store)?;
+        Self::open_with(store, SnapshotOptions::default())
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    /// As [`DurableMachine::open`].
+    pub fn open_with(store: Store, options: SnapshotOptions) -> Result<Self, RecoveryError> {
+        let Opened { machine, log, snapshots, frozen } = recovery::open(&store, options)?;
         let durable = machine.mark();
         let published = Arc::new(Mutex::new(summary_of(&machine)));
-        Ok(Self { machine, log: Arc::new(log), durable, published })
+        let mut opened =
+            Self { machine, log, durable, published, options, snapshots: Some(snapshots), frozen };
+        opened.turn_snapshots();
+        Ok(opened)
+    }
+
+    /// Does some of the work of snapshots, which is due between batches. Returns whether there may be more. If
+    /// it fails, it is done later: nobody depends on it.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn maintain(&mut self) -> Result<bool, StoreError> {
+        self.snapshots.as_mut().map_or(Ok(false), Snapshots::step)
+    }
+
+    /// Hands the work of snapshots to a thread.
+    pub(crate) fn take_snapshots(&mut self) -> Option<Snapshots> {
+        self.snapshots.take()
+    }
+
+    /// Forgets the ids that the snapshot has. Requests the next snapshot if it is due.
+    fn turn_snapshots(&mut self) {
+        if self.frozen.is_some_and(|frozen| frozen <= self.log.snapshot_records()) {
+            self.machine.forget_ids();
+            self.frozen = None;
+        }
+        let counts = self.machine.counts();
+        let state = (counts.accounts + counts.pendings) * SNAPSHOT_BYTES_EACH;
+        if self.frozen.is_none() && self.log.weight_bytes() >= self.options.log_bytes(state) {
+            self.machine.freeze_ids();
+            self.log.request_snapshot(counts.records);
+            self.frozen = Some(counts.records);
+        }
     }
 
     /// The state as of the last commit. Updated with each commit.
@@ -164,6 +213,7 @@ impl DurableMachine {
         self.log.publish(batch);
         self.durable = self.machine.mark();
         self.machine.settle(&self.durable);
+        self.turn_snapshots();
         *self.published.lock().expect("no code panics with the lock held") = summary_of(&self.machine);
     }
 

@@ -3,13 +3,20 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
-use batzen_ledger::machine::{Counts, Digest, Divergence, Machine};
+use batzen_ledger::machine::{Counts, Digest, Divergence, LogRecord, Machine};
 use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::{Record, Store, StoreError, Table};
+use batzen_store::{
+    Change, ChangeSet, CommitOutcome, FrozenRows, RawRecord, Record, Store, StoreError, Table,
+};
 use batzen_tables::ledger::{ALL, LedgerLog, LedgerLogKey, LedgerLogRow};
 
-use crate::log::{Log, LogReader};
+use crate::codec::BLOCK_RECORDS_MAX;
+use crate::log::{Log, LogReader, gap};
+use crate::snapshot::{
+    self, Check, Head, Ids, Loaded, ROW_WEIGHT_BYTES, SnapshotOptions, Snapshots, Unresolved,
+};
 
 /// Why a ledger does not open or does not pass verification.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +27,9 @@ pub enum RecoveryError {
     /// The log contradicts itself or the rules.
     #[error("the log is inconsistent: {0}")]
     Divergence(#[from] Divergence),
+    /// The snapshot contradicts itself or the log.
+    #[error("the snapshot is wrong: {0}")]
+    Snapshot(String),
     /// The digest differs from the stored one.
     #[error("the digest of the log up to record {0} differs from the stored one")]
     Digest(u64),
@@ -41,7 +51,7 @@ pub struct VerifyReport {
 
 /// Visits all rows of the log in order.
 fn each_row(
-    store: &Store,
+    frozen: &dyn FrozenRows,
     mut visit: impl FnMut(u64, &LedgerLogRow) -> Result<u64, RecoveryError>,
 ) -> Result<(), RecoveryError> {
     // Rows mostly come in the order in which they were written; a row that comes early waits.
@@ -57,18 +67,66 @@ fn each_row(
         }
         Ok(())
     };
-    store.freeze(&[LedgerLog::DEF])?.scan(LedgerLog::DEF, &mut |record| {
+    frozen.scan(LedgerLog::DEF, &mut |record| {
         failed = see(&record.key, &record.row);
         if failed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     failed?;
     match early.first_key_value() {
         None => Ok(()),
-        Some((first, _)) => {
-            let what = format!("the log lacks record {next}: the next is {first}");
-            Err(StoreError::Backend(what).into())
+        Some((first, _)) => Err(gap(next, *first).into()),
+    }
+}
+
+/// Rows of the log that are asked for at once.
+const ROWS_ASKED: u64 = 64;
+
+/// After the last row so many numbers of records are tried, to notice that rows in the middle are missing.
+const GAP_RECORDS_MAX: u64 = 8192;
+
+/// Reads the rows that follow those in the log's index, adds them, and visits them with their records, until
+/// told to break.
+pub(crate) fn walk(
+    store: &Store,
+    log: &Log,
+    visit: &mut dyn FnMut(&LedgerLogRow, Vec<LogRecord>) -> Result<ControlFlow<()>, RecoveryError>,
+) -> Result<(), RecoveryError> {
+    // The key of a row follows from the length of the one before. Most rows are as long as that, so several
+    // keys can be guessed.
+    let mut length = BLOCK_RECORDS_MAX as u64;
+    loop {
+        let start = log.records();
+        let keys: Vec<LedgerLogKey> =
+            (0..ROWS_ASKED).map(|n| LedgerLogKey { first: start + n * length }).collect();
+        for (n, (key, row)) in keys.iter().zip(store.get_many::<LedgerLog>(&keys)?).enumerate() {
+            if key.first != log.records() {
+                break;
+            }
+            let Some(row) = row else {
+                if n == 0 {
+                    return check_end(store, start);
+                }
+                break;
+            };
+            let records = log.note(key.first, &row.row)?;
+            length = (records.len() as u64).max(1);
+            if visit(&row.row, records)?.is_break() {
+                return Ok(());
+            }
         }
     }
+}
+
+/// Checks that no row follows the last one.
+fn check_end(store: &Store, end: u64) -> Result<(), RecoveryError> {
+    let keys: Vec<LedgerLogKey> = (1..GAP_RECORDS_MAX).map(|n| LedgerLogKey { first: end + n }).collect();
+    for keys in keys.chunks(1024) {
+        let rows = store.get_many::<LedgerLog>(keys)?;
+        if let Some((key, _)) = keys.iter().zip(rows).find(|(_, row)| row.is_some()) {
+            return Err(gap(end, key.first).into());
+        }
+    }
+    Ok(())
 }
 
 /// Compares the digest at the end of each commit, whose rows all have the same digest.
@@ -78,12 +136,14 @@ struct Digests {
 }
 
 impl Digests {
-    fn before(&mut self, machine: &Machine, digest: u128) -> Result<(), RecoveryError> {
-        if self.stored.is_some_and(|stored| stored != digest) {
+    /// Notes the digest of the next row. Returns whether it begins a commit.
+    fn before(&mut self, machine: &Machine, digest: u128) -> Result<bool, RecoveryError> {
+        let is_next = self.stored.is_none_or(|stored| stored != digest);
+        if is_next {
             self.end(machine)?;
         }
         self.stored = Some(digest);
-        Ok(())
+        Ok(is_next)
     }
 
     fn end(&self, machine: &Machine) -> Result<(), RecoveryError> {
@@ -96,67 +156,157 @@ impl Digests {
     }
 }
 
-fn new_machine() -> Machine {
+fn new_key() -> [u8; 16] {
     let mut key = [0; 16];
     getrandom::fill(&mut key).expect("the operating system has random numbers");
-    Machine::new(&key)
+    key
 }
-
-/// About the size of a record on disk. An estimate of their number lets the index be allocated at once.
-const RECORD_BYTES_GUESS: u64 = 64;
 
 /// How many decoded rows may wait for the machine.
 const ROWS_AHEAD: usize = 64;
 
-/// Opens a log: one thread reads and decodes, another restores the machine.
-pub(crate) fn open(store: Store) -> Result<(Machine, Log), RecoveryError> {
-    let mut machine = new_machine();
-    machine.reserve(store.stats().live_bytes / RECORD_BYTES_GUESS);
-    let log = Log::new(store.clone());
+/// An open ledger.
+pub(crate) struct Opened {
+    pub machine: Machine,
+    pub log: Arc<Log>,
+    pub snapshots: Snapshots,
+    /// The records whose ids the machine has frozen.
+    pub frozen: Option<u64>,
+}
+
+/// Opens a ledger: from its snapshot and the log after it, or from its whole log.
+pub(crate) fn open(store: &Store, options: SnapshotOptions) -> Result<Opened, RecoveryError> {
+    match snapshot::load(store, options) {
+        Ok(Some(loaded)) => {
+            let Loaded { machine, log, snapshots, frozen } = loaded;
+            let opened = Opened { machine, log, snapshots, frozen };
+            let read = |log: &Log, send: &mut Sink<'_>| {
+                walk(store, log, &mut |row, records| send(row, records).map(|()| ControlFlow::Continue(())))
+            };
+            return restore(opened, read, options);
+        }
+        Ok(None) => {}
+        Err(RecoveryError::Snapshot(what)) => rebuild(store, &what)?,
+        Err(RecoveryError::Store(StoreError::Decode { table, source })) if table != LedgerLog::DEF.name => {
+            rebuild(store, &format!("{table}: {source}"))?;
+        }
+        Err(error) => return Err(error),
+    }
+    let key = new_key();
+    let log = Arc::new(Log::new(store.clone(), &key));
+    let (head, ids) = (Head::new(key), Ids::new(&key));
+    let snapshots = Snapshots::new(Arc::clone(&log), options, head, ids, Unresolved::new(), None);
+    let opened = Opened { machine: Machine::new(&key), log, snapshots, frozen: None };
+    let frozen = store.freeze(&[LedgerLog::DEF])?;
+    let read = move |log: &Log, send: &mut Sink<'_>| {
+        each_row(&*frozen, |first, row| {
+            let records = log.note(first, row)?;
+            send(row, records)?;
+            Ok(log.records())
+        })
+    };
+    restore(opened, read, options)
+}
+
+/// Deletes a damaged snapshot: the log has everything.
+fn rebuild(store: &Store, what: &str) -> Result<(), RecoveryError> {
+    tracing::error!(what, "the ledger's snapshot is damaged; it is made anew from the log");
+    Ok(snapshot::clear(store)?)
+}
+
+/// Takes a row and its records.
+type Sink<'a> = dyn FnMut(&LedgerLogRow, Vec<LogRecord>) -> Result<(), RecoveryError> + 'a;
+
+/// Reads the rest of the log: one thread reads and decodes, another restores the machine.
+fn restore(
+    mut opened: Opened,
+    read: impl FnOnce(&Log, &mut Sink<'_>) -> Result<(), RecoveryError> + Send,
+    options: SnapshotOptions,
+) -> Result<Opened, RecoveryError> {
     let mut digests = Digests::default();
+    let mut weight = 0;
     std::thread::scope(|scope| {
         let (send, rows) = std::sync::mpsc::sync_channel(ROWS_AHEAD);
-        let log = &log;
+        let log = Arc::clone(&opened.log);
         let reader = scope.spawn(move || {
-            each_row(&store, |first, row| {
-                let records = log.note(first, row)?;
-                let sent = send.send((row.clock, row.digest, records));
+            read(&log, &mut |row, records| {
+                let sent = send.send((row.clock, row.digest, row.records.len() as u64, records));
                 // This error is never shown: the receiver stops only with an error of its own.
-                sent.map_err(|_| StoreError::Backend("the log is not opened any further".to_owned()))?;
-                Ok(log.records())
+                Ok(sent.map_err(|_| StoreError::Backend("the log is not opened any further".to_owned()))?)
             })
         });
-        for (clock, digest, records) in rows {
-            digests.before(&machine, digest)?;
-            machine.restore_all(&records)?;
-            machine.advance_clock(clock);
+        for (clock, digest, bytes, records) in rows {
+            if digests.before(&opened.machine, digest)? && weight >= options.log_bytes(0) {
+                // Only in a ledger whose snapshot is old or missing. It is taken here and now, so that not the
+                // ids of the whole log are in memory.
+                opened.take_snapshot();
+                weight = 0;
+            }
+            weight += bytes + ROW_WEIGHT_BYTES;
+            opened.machine.restore_all(&records)?;
+            opened.machine.advance_clock(clock);
         }
         reader.join().expect("reading the log breaks no assertion")
     })?;
-    digests.end(&machine)?;
-    Ok((machine, log))
+    digests.end(&opened.machine)?;
+    opened.log.set_weight(weight);
+    Ok(opened)
+}
+
+impl Opened {
+    /// Takes a snapshot of the state so far. If the store fails, it is taken later.
+    fn take_snapshot(&mut self) {
+        if self.frozen.is_none() {
+            let records = self.machine.counts().records;
+            self.machine.freeze_ids();
+            self.log.request_snapshot(records);
+            self.frozen = Some(records);
+        }
+        loop {
+            match self.snapshots.step() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "the ledger's snapshot waits");
+                    return;
+                }
+            }
+        }
+        if self.frozen.is_some_and(|frozen| frozen <= self.log.snapshot().records) {
+            self.machine.forget_ids();
+            self.frozen = None;
+        }
+    }
 }
 
 /// Reads the whole log, decides every record again with all rules on a fresh machine, and compares records,
-/// balances, digests and all invariants. The ledger may be running; the log is verified as it is durable at
-/// the start.
+/// balances, digests and all invariants; and compares the snapshot with the state as of its record. The ledger
+/// may be running; it is verified as it is durable at the start. The ids of all transfers are in memory
+/// meanwhile.
 ///
 /// # Errors
 /// The first problem found.
 pub fn verify(store: &Store) -> Result<VerifyReport, RecoveryError> {
-    let mut machine = new_machine();
-    let log = Log::new(store.clone());
+    let frozen = store.freeze(ALL)?;
+    let mut check = Check::of(&*frozen)?;
+    let key = check.hash_key().unwrap_or_else(new_key);
+    let mut machine = Machine::new(&key);
+    let log = Log::new(store.clone(), &key);
     let mut digests = Digests::default();
-    each_row(store, |first, row| {
+    each_row(&*frozen, |first, row| {
         digests.before(&machine, row.digest)?;
+        check.at(&machine, &log)?;
         let records = log.note(first, row)?;
         let history = LogReader::new(&log);
         for record in &records {
             machine.replay(&history, record)??;
+            check.saw(&machine, record);
         }
         Ok(log.records())
     })?;
     digests.end(&machine)?;
+    check.at(&machine, &log)?;
+    check.end()?;
     machine.check()?;
     let counts = machine.counts();
     assert_eq!(counts.records, log.records(), "every record was replayed");
@@ -179,23 +329,24 @@ pub fn verify_directory(directory: &Path) -> Result<VerifyReport, RecoveryError>
     Ok(report)
 }
 
-/// Copies the current log into a new store, while the ledger runs. Rows are only ever added, so the current
-/// ones are a consistent snapshot.
-pub(crate) fn copy(log: &Log, target: &Store) -> Result<u64, StoreError> {
+/// Copies the current log into a new store, while the ledger runs. The copy has no snapshot until it is opened.
+pub(crate) fn copy(log: &Log, target: &Store) -> Result<(), StoreError> {
     const ROWS_PER_COMMIT: usize = 1024;
-    let rows = log.firsts();
-    for keys in rows.chunks(ROWS_PER_COMMIT) {
-        let keys: Vec<LedgerLogKey> = keys.iter().map(|first| LedgerLogKey { first: *first }).collect();
-        let mut changes = batzen_store::ChangeSet::with_capacity(keys.len());
-        for (key, row) in keys.iter().zip(log.store().get_many::<LedgerLog>(&keys)?) {
-            let lacks = || StoreError::Backend(format!("the log lacks the row of record {}", key.first));
-            changes.insert::<LedgerLog>(key, &row.ok_or_else(lacks)?.row);
+    let mut changes = ChangeSet::with_capacity(ROWS_PER_COMMIT);
+    let commit = |changes: &mut ChangeSet| match target.commit(&std::mem::take(changes))? {
+        CommitOutcome::Committed => Ok(()),
+        CommitOutcome::Conflict(_) => {
+            Err(StoreError::Backend("the directory for the backup already holds a ledger".to_owned()))
         }
-        if target.commit(&changes)? != batzen_store::CommitOutcome::Committed {
-            return Err(StoreError::Backend(
-                "the directory for the backup already holds a ledger".to_owned(),
-            ));
+    };
+    let mut failed = Ok(());
+    log.store().freeze(&[LedgerLog::DEF])?.scan(LedgerLog::DEF, &mut |RawRecord { key, row, .. }| {
+        changes.push(Change::Insert { table: LedgerLog::DEF, key, row });
+        if changes.len() >= ROWS_PER_COMMIT {
+            failed = commit(&mut changes);
         }
-    }
-    Ok(rows.len() as u64)
+        if failed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    failed?;
+    commit(&mut changes)
 }

@@ -39,6 +39,13 @@ pub const ALL_WITH_LEDGER: &[&TableDef] = &[
     BankIntents::DEF,
     OldBankStates::DEF,
     crate::ledger::LedgerLog::DEF,
+    crate::ledger::LedgerSnapshots::DEF,
+    crate::ledger::LedgerAccounts::DEF,
+    crate::ledger::LedgerMarks::DEF,
+    crate::ledger::LedgerPendings::DEF,
+    crate::ledger::LedgerRows::DEF,
+    crate::ledger::LedgerIdPages::DEF,
+    crate::ledger::LedgerIdFilters::DEF,
 ];
 const _: () = assert!(ALL_WITH_LEDGER.len() == ALL.len() + crate::ledger::ALL.len());
 

@@ -8,6 +8,7 @@ use world::{Faults, Planted, World, soak_factor};
 #[test]
 fn a_ledger_loses_nothing_and_answers_correctly_under_all_faults() {
     let (mut recoveries, mut kept, mut undone, mut released) = (0, 0, 0, 0);
+    let (mut snapshots, mut continued, mut merges) = (0, 0, 0);
     for seed in 0..60 * soak_factor() {
         let run = World::new(seed, Planted::None, Faults::Random).run(60);
         let (world, _) = run.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -15,7 +16,14 @@ fn a_ledger_loses_nothing_and_answers_correctly_under_all_faults() {
         kept += world.stats.kept_unanswered;
         undone += world.stats.undone;
         released += world.stats.released;
+        snapshots += world.stats.snapshots;
+        continued += world.stats.continued;
+        merges += world.stats.merges;
     }
+    assert!(
+        snapshots > 300 && continued > 30 && merges > 50,
+        "the runs reach what they are for: {snapshots} snapshots, {continued} of them continued, {merges} merges"
+    );
     assert!(
         recoveries > 100 && kept > 5 && undone > 20 && released > 100,
         "the runs reach what they are for: {recoveries} recoveries, {kept} commits kept unanswered, {undone} undone, \

@@ -11,7 +11,18 @@ use crate::{Account, AccountFlags, CreateAccountStatus, CreateAccountStatus as S
 
 /// One movement in this many is marked for each account, so that a point in its history can be found without
 /// walking to it.
-pub(super) const MARK_EVERY: u64 = 64;
+pub const MARK_EVERY: u64 = 64;
+
+/// An account with the position of its history: its state in a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldAccount {
+    /// The account with its balances.
+    pub account: Account,
+    /// Its latest movement: record number plus one, 0 for none.
+    pub last: u64,
+    /// Number of its movements.
+    pub movements: u64,
+}
 
 /// An account as the machine holds it.
 pub(super) struct AccountState {
@@ -108,6 +119,20 @@ impl Accounts {
             ids.hash(states.get(index(*number)).map_or(account.id, |state| state.account.id))
         });
         self.states.push(AccountState { account, ledger, last: 0, movements: 0 });
+    }
+
+    /// Inserts an account with a history.
+    pub fn load(&mut self, held: &HeldAccount, ids: &IdHasher) {
+        self.insert(held.account, ids);
+        let state = self.states.last_mut().expect("just inserted");
+        (state.last, state.movements) = (held.last, held.movements);
+        let sums = &mut self.sums[index(state.ledger)].1;
+        *sums = sums.moved(Balances::default(), Balances::of(&held.account));
+    }
+
+    /// Adds a mark to those of an account.
+    pub fn load_mark(&mut self, number: u32, timestamp: u64, record: u64) {
+        self.marks.entry(number).or_default().push((timestamp, record));
     }
 
     /// Removes the latest account. (If it was the first of its ledger, the ledger keeps sums of zero.)

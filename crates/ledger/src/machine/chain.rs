@@ -19,6 +19,8 @@ pub(super) trait Event: Sized {
     fn is_linked(&self) -> bool;
     fn is_imported(&self) -> bool;
     fn prepare(&self, machine: &Machine) -> Self::Prepared;
+    /// Completes what was prepared with what the machine has forgotten.
+    fn look_up<H: History>(prepared: &mut [Self::Prepared], history: &H) -> Result<(), H::Error>;
     /// Decides by the rules. On a refusal, returns the status and the timestamp for the answer.
     #[allow(clippy::type_complexity, reason = "a refusal is no error: both can happen")]
     fn decide<H: History>(
@@ -46,6 +48,9 @@ impl Event for Account {
         self.flags.contains(AccountFlags::IMPORTED)
     }
     fn prepare(&self, _: &Machine) {}
+    fn look_up<H: History>(_: &mut [()], _: &H) -> Result<(), H::Error> {
+        Ok(())
+    }
     fn decide<H: History>(
         &self,
         (): &(),
@@ -76,6 +81,10 @@ impl Event for Transfer {
     fn prepare(&self, machine: &Machine) -> Prepared {
         machine.prepare_transfer(self)
     }
+    fn look_up<H: History>(prepared: &mut [Prepared], history: &H) -> Result<(), H::Error> {
+        let hashes: Vec<u64> = prepared.iter().map(|prepared| prepared.hash).collect();
+        history.find_ids(&hashes, &mut |at, number, status| prepared[at].old.push((number, status)))
+    }
     fn decide<H: History>(
         &self,
         prepared: &Prepared,
@@ -101,7 +110,8 @@ impl Machine {
         let start = self.begin(operation, events.len());
         let importing = events.first().is_some_and(E::is_imported);
         // All look-ups that cannot change within the batch come first, so that they wait for memory together.
-        let prepared: Vec<E::Prepared> = events.iter().map(|event| event.prepare(self)).collect();
+        let mut prepared: Vec<E::Prepared> = events.iter().map(|event| event.prepare(self)).collect();
+        E::look_up(&mut prepared, history)?;
         let mut results: Vec<CreateResult<E::Status>> = Vec::with_capacity(events.len());
         // The first event of the current chain, the mark to return to if it breaks, and whether it has
         // broken.

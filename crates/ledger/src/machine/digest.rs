@@ -35,6 +35,13 @@ impl Digest {
         (self.0[0] as u128) << 64 | self.0[1] as u128
     }
 
+    /// The inverse of [`Digest::to_u128`].
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "both halves are used")]
+    pub const fn from_u128(number: u128) -> Self {
+        Self([(number >> 64) as u64, number as u64])
+    }
+
     #[allow(clippy::cast_possible_truncation, reason = "both halves are used")]
     const fn wide(&mut self, value: u128) {
         self.pair(value as u64, (value >> 64) as u64);
@@ -54,7 +61,7 @@ impl Digest {
     }
 
     /// Adds a record.
-    pub(super) fn add(&mut self, record: &LogRecord) {
+    pub fn add(&mut self, record: &LogRecord) {
         match record {
             LogRecord::Account(account) => {
                 self.pair(1, account.timestamp);

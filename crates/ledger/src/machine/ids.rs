@@ -1,4 +1,8 @@
-//! The index of used transfer ids, in 12 to 20 bytes each.
+//! The index of used transfer ids since the last snapshot, in 12 to 20 bytes each.
+//!
+//! It has two generations. Entries are added to the *young* one. [`IdIndex::rotate`] freezes it while a
+//! snapshot moves its entries to a disk, and [`IdIndex::forget`] drops it afterwards. The status of an id that
+//! is not young is overridden by a young entry.
 
 use std::hash::Hasher;
 
@@ -7,7 +11,7 @@ use siphasher::sip::SipHasher13;
 
 /// Status of a used id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IdStatus {
+pub enum IdStatus {
     /// A transfer that is not pending.
     Plain,
     /// A pending transfer, unresolved.
@@ -25,19 +29,29 @@ pub(super) enum IdStatus {
 impl IdStatus {
     const ALL: [Self; 6] =
         [Self::Plain, Self::Pending, Self::Posted, Self::Voided, Self::Expired, Self::Burnt];
+
+    /// The status with this number, the inverse of `as u8`; `None` if there is none.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
 }
 
 /// Hashes ids under a key. Clients choose ids, so they could flood an unkeyed hash. Neither key nor hash
 /// influences any result.
 #[derive(Clone, Copy)]
-pub(super) struct IdHasher(SipHasher13);
+pub struct IdHasher(SipHasher13);
 
 impl IdHasher {
+    /// A hasher with this key.
+    #[must_use]
     pub fn new(key: &[u8; 16]) -> Self {
         Self(SipHasher13::new_with_key(key))
     }
 
+    /// The hash of an id.
     #[inline]
+    #[must_use]
     pub fn hash(&self, id: u128) -> u64 {
         let mut hasher = self.0;
         hasher.write(&id.to_le_bytes());
@@ -50,7 +64,7 @@ const SHARD_BITS: u32 = 8;
 /// Three bits of an entry are its status, the rest of 40 its record's number.
 const STATUS_BITS: u32 = 3;
 /// Most records of a log.
-pub(super) const RECORDS_MAX: u64 = 1 << (40 - STATUS_BITS);
+pub const RECORDS_MAX: u64 = 1 << (40 - STATUS_BITS);
 
 /// 32 bits of the hash, then 40 of record number and status. With the shard that is 40 bits of hash: among
 /// 100 million entries, one look-up in ten thousand reads a record unnecessarily.
@@ -96,15 +110,14 @@ const fn spread(tag: u32) -> u64 {
     (tag as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Index from the hash of a transfer id to the numbers of the records that may have used the id.
-pub(super) struct IdIndex {
+/// Entries by hash.
+struct Generation {
     shards: Vec<HashTable<Entry>>,
-    count: u64,
 }
 
-impl IdIndex {
-    pub fn new() -> Self {
-        Self { shards: (0..1 << SHARD_BITS).map(|_| HashTable::new()).collect(), count: 0 }
+impl Generation {
+    fn new() -> Self {
+        Self { shards: (0..1 << SHARD_BITS).map(|_| HashTable::new()).collect() }
     }
 
     #[inline]
@@ -112,33 +125,84 @@ impl IdIndex {
         usize::try_from(hash >> (64 - SHARD_BITS)).expect("a few bits")
     }
 
-    /// Records that may have used an id with this hash.
     #[inline]
-    pub fn find(&self, hash: u64) -> impl Iterator<Item = (u64, IdStatus)> + '_ {
+    fn find(&self, hash: u64) -> impl Iterator<Item = (u64, IdStatus)> + '_ {
         let shard = &self.shards[Self::shard(hash)];
         let found = shard.iter_hash(spread(tag(hash))).filter(move |entry| entry.tag() == tag(hash));
         found.map(|entry| (entry.number(), entry.status()))
     }
 
-    pub fn insert(&mut self, hash: u64, number: u64, status: IdStatus) {
+    fn insert(&mut self, hash: u64, number: u64, status: IdStatus) {
         let shard = &mut self.shards[Self::shard(hash)];
         shard.insert_unique(spread(tag(hash)), Entry::new(hash, number, status), |entry| spread(entry.tag()));
+    }
+
+    fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.allocation_size() as u64).sum()
+    }
+}
+
+/// Index from the hash of a transfer id to the numbers of the records that may have used the id.
+pub(super) struct IdIndex {
+    young: Generation,
+    /// What a snapshot is moving to a disk.
+    frozen: Option<Generation>,
+    /// Used ids, also those that were forgotten.
+    count: u64,
+}
+
+impl IdIndex {
+    /// An index that has forgotten this many ids.
+    pub fn new(count: u64) -> Self {
+        Self { young: Generation::new(), frozen: None, count }
+    }
+
+    /// Records that may have used an id with this hash. The first that names a record has its status.
+    #[inline]
+    pub fn find(&self, hash: u64) -> impl Iterator<Item = (u64, IdStatus)> + '_ {
+        let frozen = self.frozen.as_ref().into_iter().flat_map(move |frozen| frozen.find(hash));
+        self.young.find(hash).chain(frozen)
+    }
+
+    pub fn insert(&mut self, hash: u64, number: u64, status: IdStatus) {
+        self.young.insert(hash, number, status);
         self.count += 1;
     }
 
-    /// Sets the status of an entry, and returns the previous one.
-    pub fn set_status(&mut self, hash: u64, number: u64, status: IdStatus) -> IdStatus {
-        let is_it = |entry: &Entry| entry.tag() == tag(hash) && entry.number() == number;
-        let entry = self.shards[Self::shard(hash)].find_mut(spread(tag(hash)), is_it);
-        let entry = entry.expect("a pending transfer has an entry");
-        let before = entry.status();
-        *entry = Entry::new(hash, number, status);
-        before
+    /// Adds an entry that is counted already: from a snapshot.
+    pub fn load(&mut self, hash: u64, number: u64, status: IdStatus) {
+        self.young.insert(hash, number, status);
     }
 
+    /// Sets the status of an entry, and returns the previous one; `None` if the entry was forgotten.
+    pub fn set_status(&mut self, hash: u64, number: u64, status: IdStatus) -> Option<IdStatus> {
+        let is_it = |entry: &Entry| entry.tag() == tag(hash) && entry.number() == number;
+        let shard = &mut self.young.shards[Generation::shard(hash)];
+        if let Some(entry) = shard.find_mut(spread(tag(hash)), is_it) {
+            let before = entry.status();
+            *entry = Entry::new(hash, number, status);
+            return Some(before);
+        }
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.find(hash).find(|(at, _)| *at == number));
+        self.young.insert(hash, number, status);
+        frozen.map(|(_, before)| before)
+    }
+
+    /// Freezes the young entries.
+    pub fn rotate(&mut self) {
+        assert!(self.frozen.is_none(), "what is frozen is forgotten first");
+        self.frozen = Some(std::mem::replace(&mut self.young, Generation::new()));
+    }
+
+    /// Drops the frozen entries.
+    pub fn forget(&mut self) {
+        self.frozen = None;
+    }
+
+    /// Removes an entry that was just added.
     pub fn remove(&mut self, hash: u64, number: u64) {
         let is_it = |entry: &Entry| entry.tag() == tag(hash) && entry.number() == number;
-        let found = self.shards[Self::shard(hash)].find_entry(spread(tag(hash)), is_it);
+        let found = self.young.shards[Generation::shard(hash)].find_entry(spread(tag(hash)), is_it);
         found.expect("what is undone was done").remove();
         self.count -= 1;
     }
@@ -146,7 +210,7 @@ impl IdIndex {
     /// Reserves room for this many entries.
     pub fn reserve(&mut self, entries: u64) {
         let each = usize::try_from(entries >> SHARD_BITS).expect("an index fits into memory");
-        for shard in &mut self.shards {
+        for shard in &mut self.young.shards {
             shard.reserve(each, |entry| spread(entry.tag()));
         }
     }
@@ -157,6 +221,6 @@ impl IdIndex {
 
     /// Allocated memory.
     pub fn bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.allocation_size() as u64).sum()
+        self.young.bytes() + self.frozen.as_ref().map_or(0, Generation::bytes)
     }
 }

@@ -1,5 +1,6 @@
 //! The machine's decisions: records in one order without gaps. The state follows from the records.
 
+use super::ids::IdStatus;
 use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
 
 /// The four balances of an account.
@@ -201,6 +202,22 @@ pub trait History {
     /// # Errors
     /// If records cannot be read.
     fn seek(&self, timestamp: u64) -> Result<u64, Self::Error>;
+
+    /// Looks for ids that the machine has forgotten ([`Machine::forget_ids`](super::Machine::forget_ids)).
+    /// For each hash it visits the position in `hashes`, and number and status of each record that may have
+    /// used an id with this hash. The first visit that names a record has its latest status.
+    ///
+    /// # Errors
+    /// If the index cannot be read.
+    fn find_ids(
+        &self,
+        hashes: &[u64],
+        visit: &mut dyn FnMut(usize, u64, IdStatus),
+    ) -> Result<(), Self::Error> {
+        // The history of a machine that forgets nothing.
+        let _ = (hashes, visit);
+        Ok(())
+    }
 }
 
 /// A history in memory, for tests and models.

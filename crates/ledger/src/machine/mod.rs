@@ -15,6 +15,7 @@
 //! | `expiry` | release of expired transfers |
 //! | `replay` | restoring and verifying from records |
 //! | `read` | filters applied to accounts and records |
+//! | `snapshot` | loading the state as of a record, and comparing it |
 
 mod accounts;
 mod chain;
@@ -27,15 +28,20 @@ pub mod read;
 mod repetition;
 mod replay;
 mod resolution;
+mod snapshot;
 mod transfers;
 
+pub use accounts::{HeldAccount, MARK_EVERY};
 pub use digest::Digest;
+pub use ids::{IdHasher, IdStatus, RECORDS_MAX};
 pub use log::{Balances, History, LogRecord, MemoryHistory, Movement, Side, kind_of};
+pub use pendings::Pending;
 pub use replay::{Divergence, Fault};
+pub use snapshot::Summary;
 
 use accounts::{AccountBefore, Accounts};
-use ids::{IdHasher, IdIndex, IdStatus};
-use pendings::{Pending, Pendings};
+use ids::IdIndex;
+use pendings::Pendings;
 
 use crate::{
     Account, BATCH_EVENTS_MAX, ChangeKind, CreateAccountStatus, CreateResult, CreateTransferStatus, Transfer,
@@ -107,7 +113,7 @@ pub struct Counts {
 pub struct MemoryBytes {
     /// Accounts, their index and their marks.
     pub accounts: u64,
-    /// The index of transfer ids.
+    /// The index of transfer ids that are not forgotten.
     pub ids: u64,
     /// Unresolved pending transfers and their queue.
     pub pendings: u64,
@@ -141,7 +147,7 @@ impl Machine {
         Self {
             hasher: IdHasher::new(hash_key),
             accounts: Accounts::new(),
-            ids: IdIndex::new(),
+            ids: IdIndex::new(0),
             pendings: Pendings::new(),
             clock: 0,
             last_movement: 0,
@@ -276,7 +282,10 @@ impl Machine {
     fn resolve(&mut self, id: u128, status: IdStatus) -> PendingChange {
         let pending = self.pendings.remove(id, &self.hasher);
         let before = self.ids.set_status(self.hasher.hash(id), pending.record, status);
-        assert_eq!(before, IdStatus::Pending, "a pending transfer is resolved once");
+        assert!(
+            before.is_none_or(|before| before == IdStatus::Pending),
+            "a pending transfer is resolved once"
+        );
         self.counts.pendings -= 1;
         PendingChange::Removed(pending)
     }

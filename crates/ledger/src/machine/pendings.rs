@@ -9,24 +9,37 @@ use crate::{NS_PER_S, Transfer, TransferFlags};
 
 /// A pending transfer that is not posted, voided or released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pending {
+pub struct Pending {
+    /// See [`Transfer`].
     pub id: u128,
+    /// See [`Transfer`].
     pub amount: u128,
+    /// See [`Transfer`].
     pub user_data_128: u128,
+    /// See [`Transfer`].
     pub user_data_64: u64,
+    /// See [`Transfer`].
     pub timestamp: u64,
     /// The number of its record.
     pub record: u64,
+    /// The number of its debit account.
     pub debit: u32,
+    /// The number of its credit account.
     pub credit: u32,
+    /// See [`Transfer`].
     pub user_data_32: u32,
+    /// See [`Transfer`].
     pub timeout: u32,
+    /// See [`Transfer`].
     pub code: u16,
+    /// See [`Transfer`].
     pub flags: TransferFlags,
 }
 
 impl Pending {
-    pub fn new(transfer: &Transfer, debit: u32, credit: u32, record: u64) -> Self {
+    /// The reservation that a transfer makes, whose record has this number.
+    #[must_use]
+    pub const fn new(transfer: &Transfer, debit: u32, credit: u32, record: u64) -> Self {
         Self {
             id: transfer.id,
             amount: transfer.amount,
@@ -43,6 +56,8 @@ impl Pending {
         }
     }
 
+    /// When it expires, if it does.
+    #[must_use]
     pub fn expires_at(&self) -> Option<u64> {
         (self.timeout != 0).then(|| self.timestamp + u64::from(self.timeout) * NS_PER_S)
     }

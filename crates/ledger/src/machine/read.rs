@@ -29,6 +29,17 @@ pub struct AccountCursor {
     windows: Vec<(u64, u64)>,
 }
 
+/// Where the transfer with an id may be.
+#[derive(Clone, Debug)]
+pub struct Located {
+    /// The id.
+    pub id: u128,
+    /// Its hash, to look for it where the machine has forgotten it.
+    pub hash: u64,
+    /// Numbers of the records that may have created it.
+    pub records: Vec<u64>,
+}
+
 impl Machine {
     /// The accounts with these ids, in the order of the ids. Missing ones are left out.
     #[must_use]
@@ -37,13 +48,14 @@ impl Machine {
         ids.iter().filter_map(find).map(|number| self.accounts.get(number).account).collect()
     }
 
-    /// Candidates for the records of the transfers with these ids; [`read_transfers`] selects the right ones.
+    /// Candidates for the records of the transfers with these ids; [`read_transfers`] adds those that were
+    /// forgotten and selects the right ones.
     #[must_use]
-    pub fn locate_transfers(&self, ids: &[u128]) -> Vec<(u128, Vec<u64>)> {
+    pub fn locate_transfers(&self, ids: &[u128]) -> Vec<Located> {
         let locate = |id: &u128| {
-            let found = self.ids.find(self.hasher.hash(*id));
-            let records = found.filter(|(_, status)| *status != IdStatus::Burnt).map(|(number, _)| number);
-            (*id, records.collect())
+            let hash = self.hasher.hash(*id);
+            let found = self.ids.find(hash).filter(|(_, status)| *status != IdStatus::Burnt);
+            Located { id: *id, hash, records: found.map(|(number, _)| number).collect() }
         };
         ids.iter().map(locate).collect()
     }
@@ -103,13 +115,17 @@ impl Machine {
 ///
 /// # Errors
 /// If the history cannot be read.
-pub fn read_transfers<H: History>(
-    history: &H,
-    located: &[(u128, Vec<u64>)],
-) -> Result<Vec<Transfer>, H::Error> {
+pub fn read_transfers<H: History>(history: &H, located: &[Located]) -> Result<Vec<Transfer>, H::Error> {
+    let hashes: Vec<u64> = located.iter().map(|located| located.hash).collect();
+    let mut old: Vec<Vec<u64>> = vec![Vec::new(); located.len()];
+    history.find_ids(&hashes, &mut |at, number, status| {
+        if status != IdStatus::Burnt {
+            old[at].push(number);
+        }
+    })?;
     let mut transfers = Vec::with_capacity(located.len());
-    for (id, numbers) in located {
-        for number in numbers {
+    for (Located { id, records, .. }, old) in located.iter().zip(&old) {
+        for number in records.iter().chain(old) {
             if let LogRecord::Movement(movement) = history.record(*number)?
                 && movement.transfer.id == *id
             {

@@ -2,9 +2,12 @@
 
 use super::ids::IdStatus;
 use super::log::{History, LogRecord};
-use super::transfers::Refusal;
+use super::transfers::{Prepared, Refusal};
 use super::{EventTime, Machine};
 use crate::{AMOUNT_MAX, CreateTransferStatus, CreateTransferStatus as S, Transfer, TransferFlags as F};
+
+/// The status of a used id, and its transfer. A burnt id has none.
+type Known = (IdStatus, Option<Transfer>);
 
 impl Machine {
     /// The answer to a transfer whose id is used; `None` if the id is free.
@@ -12,10 +15,11 @@ impl Machine {
         &self,
         history: &H,
         event: &Transfer,
-        hash: u64,
+        prepared: &Prepared,
         slot: EventTime,
     ) -> Result<Option<Refusal>, H::Error> {
-        let existing = match self.known(history, hash, event.id)? {
+        let candidates = self.ids.find(prepared.hash).chain(prepared.old.iter().copied());
+        let existing = match self.known_among(history, candidates, event.id)? {
             None => return Ok(None),
             Some((_, None)) => return Ok(Some((S::IdAlreadyFailed, slot.timestamp))),
             Some((_, Some(existing))) => existing,
@@ -36,8 +40,23 @@ impl Machine {
         history: &H,
         hash: u64,
         id: u128,
-    ) -> Result<Option<(IdStatus, Option<Transfer>)>, H::Error> {
-        for (number, status) in self.ids.find(hash) {
+    ) -> Result<Option<Known>, H::Error> {
+        if let Some(known) = self.known_among(history, self.ids.find(hash), id)? {
+            return Ok(Some(known));
+        }
+        let mut old = Vec::new();
+        history.find_ids(&[hash], &mut |_, number, status| old.push((number, status)))?;
+        self.known_among(history, old.into_iter(), id)
+    }
+
+    /// The first of the candidates that used the id.
+    fn known_among<H: History>(
+        &self,
+        history: &H,
+        candidates: impl Iterator<Item = (u64, IdStatus)>,
+        id: u128,
+    ) -> Result<Option<Known>, H::Error> {
+        for (number, status) in candidates {
             match self.record(history, number)? {
                 LogRecord::Movement(movement) if movement.transfer.id == id => {
                     return Ok(Some((status, Some(movement.transfer))));

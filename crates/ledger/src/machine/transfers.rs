@@ -1,5 +1,6 @@
 //! Single-phase and pending transfers.
 
+use super::ids::IdStatus;
 use super::log::{Balances, History, LogRecord, Movement, Side, kind_of};
 use super::{EventTime, Machine, TIMESTAMP_END};
 use crate::{
@@ -11,6 +12,8 @@ use crate::{
 pub(super) struct Prepared {
     /// The hash of its id.
     pub hash: u64,
+    /// Records that may have used its id and that the machine has forgotten.
+    pub old: Vec<(u64, IdStatus)>,
     /// The number of its debit account.
     pub debit: Option<u32>,
     /// The number of its credit account.
@@ -73,7 +76,12 @@ impl Machine {
         let hash = self.hasher.hash(event.id);
         // Prefetch only: the id is looked up again when its event is decided.
         std::hint::black_box(self.ids.find(hash).next());
-        Prepared { hash, debit: account(event.debit_account_id), credit: account(event.credit_account_id) }
+        Prepared {
+            hash,
+            old: Vec::new(),
+            debit: account(event.debit_account_id),
+            credit: account(event.credit_account_id),
+        }
     }
 
     /// Decides whether a transfer may be created, and its effect. Checks run in the order of the
@@ -114,7 +122,7 @@ impl Machine {
         if event.id == u128::MAX {
             return refuse(S::IdMustNotBeIntMax);
         }
-        if let Some(refusal) = self.repetition(history, event, prepared.hash, slot)? {
+        if let Some(refusal) = self.repetition(history, event, prepared, slot)? {
             return Ok(Err(refusal));
         }
         let timestamp = if imported { event.timestamp } else { slot.timestamp };

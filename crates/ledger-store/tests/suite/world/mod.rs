@@ -9,18 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_engine::LaneMachine;
-use batzen_ledger::machine::{Digest, Machine, MemoryHistory};
+use batzen_ledger::machine::read::{account_balances, account_transfers, change_events, query_transfers};
+use batzen_ledger::machine::{Digest, History, Machine, MemoryHistory};
 use batzen_ledger::{
-    AMOUNT_MAX, Account, AccountFlags, BATCH_EVENTS_MAX, CreateTransferStatus as S, LedgerError, NS_PER_S,
-    Transfer, TransferFlags as T,
+    AMOUNT_MAX, Account, AccountFilter, AccountFlags, BATCH_EVENTS_MAX, ChangeFilter,
+    CreateTransferStatus as S, LedgerError, NS_PER_S, QueryFilter, Transfer, TransferFlags as T,
 };
+use batzen_ledger_store::log::LogReader;
 use batzen_ledger_store::{
-    CreateAccounts, CreateTransfers, DurableMachine, Request, Response, VerifyReport, verify,
+    CreateAccounts, CreateTransfers, DurableMachine, Request, Response, SnapshotOptions, VerifyReport, verify,
 };
 use batzen_store::embedded::sim::{Fault, SimDisk};
 use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::{Backend, Store};
-use batzen_tables::ledger::ALL;
+use batzen_store::{Backend, Store, StoreError};
+use batzen_tables::ledger::{ALL, LedgerSnapshotKey, LedgerSnapshots};
 
 /// The directory of the ledger on the simulated disk.
 pub const DIRECTORY: &str = "/ledger";
@@ -79,6 +81,23 @@ pub struct Stats {
     pub undone: u64,
     pub released: u64,
     pub calls: u64,
+    /// Snapshots that became current.
+    pub snapshots: u64,
+    /// Openings that found a snapshot begun by the process before.
+    pub continued: u64,
+    /// Merges of runs.
+    pub merges: u64,
+}
+
+/// Snapshots of a few records, so that there are many of them.
+pub fn tiny_snapshots(log_bytes: u64) -> SnapshotOptions {
+    SnapshotOptions {
+        log_bytes_min: log_bytes,
+        log_bytes_max: log_bytes,
+        page_entries: 4,
+        section_pages: 2,
+        pending_slack: 4,
+    }
 }
 
 pub fn options(disk: &SimDisk) -> Options {
@@ -124,6 +143,7 @@ pub struct World {
     told: BTreeMap<u128, (S, u64)>,
     planted: Planted,
     faults: Faults,
+    snapshots: SnapshotOptions,
     pub stats: Stats,
 }
 
@@ -149,6 +169,7 @@ impl World {
             told: BTreeMap::new(),
             planted,
             faults,
+            snapshots: tiny_snapshots([1, 2_000, 10_000, u64::MAX][usize::try_from(seed % 4).unwrap()]),
             stats: Stats::default(),
         }
     }
@@ -157,8 +178,11 @@ impl World {
         let backend = EmbeddedStore::open(Path::new(DIRECTORY), ALL, options(&self.disk));
         let backend = Arc::new(backend.map_err(|error| format!("the store does not open: {error}"))?);
         let store = Store::shared(Arc::clone(&backend) as Arc<dyn Backend>);
-        let durable =
-            DurableMachine::open(store).map_err(|error| format!("the ledger does not open: {error}"))?;
+        let head = store.get::<LedgerSnapshots>(&LedgerSnapshotKey::ONLY);
+        let is_continued = head.is_ok_and(|head| head.is_some_and(|head| head.row.target > 0));
+        let durable = DurableMachine::open_with(store, self.snapshots)
+            .map_err(|error| format!("the ledger does not open: {error}"))?;
+        self.stats.continued += u64::from(is_continued);
         self.backend = Some(backend);
         self.durable = Some(durable);
         Ok(())
@@ -214,6 +238,11 @@ impl World {
             1 => self.now + self.random.below(NS_PER_S * 5),
             _ => self.now + self.random.below(NS_PER_S / 2),
         };
+        // Most faults are for commits.
+        let maintains_late = self.random.one_in(3);
+        if !maintains_late {
+            self.maintain_some()?;
+        }
         if matches!(self.faults, Faults::Random) && self.random.one_in(6) {
             let fault = [Fault::Crash, Fault::Crash, Fault::Full, Fault::Error, Fault::ShortWrite];
             let fault = fault[usize::try_from(self.random.below(5)).unwrap()];
@@ -222,6 +251,9 @@ impl World {
         if self.random.one_in(5) {
             // Work that failed is repeated later.
             let _ = self.backend.as_ref().unwrap().maintain();
+        }
+        if maintains_late {
+            self.maintain_some()?;
         }
         let mut queue = Vec::new();
         for at in 0..self.clients.len() {
@@ -246,6 +278,33 @@ impl World {
         let events = |at: &usize| self.clients[*at].request.clone().unwrap();
         let requests = queue.iter().map(|at| CreateTransfers(events(at)).into()).collect();
         self.unit(Work::Requests(requests), &mut queue)
+    }
+
+    fn maintain_some(&mut self) -> Checked<()> {
+        let steps = self.random.below(16);
+        let mut more = true;
+        for _ in 0..steps {
+            more = more && self.maintain()?;
+        }
+        Ok(())
+    }
+
+    /// A step of the work of snapshots. Returns whether there may be more.
+    fn maintain(&mut self) -> Checked<bool> {
+        let durable = self.durable.as_mut().unwrap();
+        let before = durable.log().inspect_snapshot();
+        let done = durable.maintain();
+        let after = durable.log().inspect_snapshot();
+        self.stats.snapshots += u64::from(after.records > before.records);
+        self.stats.merges += u64::from(after.id_runs < before.id_runs);
+        match done {
+            Ok(more) => Ok(more),
+            Err(error @ (StoreError::Backend(_) | StoreError::Decode { .. } | StoreError::Stale { .. })) => {
+                Err(format!("a snapshot: {error}"))
+            }
+            // The disk: the next commit notices it, too.
+            Err(_) => Ok(false),
+        }
     }
 
     fn transfers(&mut self, client: usize) -> Vec<Transfer> {
@@ -435,7 +494,7 @@ impl World {
         let created = self.told.iter().filter(|(_, (status, _))| status.stands());
         let ids: Vec<u128> = created.clone().map(|(id, _)| *id).collect();
         let durable = self.durable.as_ref().unwrap();
-        let reader = batzen_ledger_store::log::LogReader::new(durable.log());
+        let reader = LogReader::new(durable.log());
         let found = durable.machine().lookup_transfers(&reader, &ids).map_err(|error| error.to_string())?;
         let found: BTreeMap<u128, u64> = found.iter().map(|t| (t.id, t.timestamp)).collect();
         for (id, (status, timestamp)) in created {
@@ -443,7 +502,57 @@ impl World {
                 return Err(format!("transfer {id} was answered {status} at {timestamp} and is lost"));
             }
         }
-        Ok(())
+        self.check_reads()
+    }
+
+    /// Compares reads with those of the reference.
+    fn check_reads(&self) -> Checked<()> {
+        let durable = self.durable.as_ref().unwrap();
+        let reader = LogReader::new(durable.log());
+        let Reference { machine, history } = &self.reference;
+        let failed = |error: StoreError| format!("a read: {error}");
+        let equal = |what: &str, same: bool| if same { Ok(()) } else { Err(format!("{what} differ")) };
+        let times: Vec<u64> = history.records().iter().map(|record| record.timestamp()).collect();
+        let mut random = Random(self.now ^ times.len() as u64);
+        let mut time = || {
+            if times.is_empty() {
+                0
+            } else {
+                times[usize::try_from(random.below(times.len() as u64)).unwrap()]
+            }
+        };
+        for account_id in 1..=6 {
+            let (timestamp_min, timestamp_max) = (time(), if account_id % 2 == 0 { 0 } else { time() });
+            let (debits, credits, limit, reversed) = (true, true, 20, account_id % 3 == 0);
+            let filter = AccountFilter {
+                timestamp_min,
+                timestamp_max,
+                debits,
+                credits,
+                limit,
+                reversed,
+                ..AccountFilter::all(account_id)
+            };
+            let (ours, theirs) = (durable.machine().account_cursor(&filter), machine.account_cursor(&filter));
+            if let (Some(ours), Some(theirs)) = (&ours, &theirs) {
+                let Ok(expected) = account_transfers(history, theirs, &filter);
+                let found = account_transfers(&reader, ours, &filter).map_err(failed)?;
+                equal("transfers of an account", found == expected)?;
+                let Ok(expected) = account_balances(history, theirs, &filter);
+                let found = account_balances(&reader, ours, &filter).map_err(failed)?;
+                equal("balances of an account", found == expected)?;
+            }
+            equal("cursors", ours.is_some() == theirs.is_some())?;
+            let filter =
+                QueryFilter { timestamp_min, timestamp_max, limit, reversed, ..QueryFilter::default() };
+            let Ok(expected) = query_transfers(history, &filter);
+            equal("queried", query_transfers(&reader, &filter).map_err(failed)? == expected)?;
+            let filter = ChangeFilter { timestamp_min, timestamp_max, limit };
+            let Ok(expected) = change_events(history, machine, &filter);
+            let found = change_events(&reader, &**durable.log(), &filter).map_err(failed)?;
+            equal("events", found == expected)?;
+        }
+        equal("numbers of records", reader.len() == history.len())
     }
 
     pub fn digest(&self) -> Digest {
