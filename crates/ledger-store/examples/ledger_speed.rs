@@ -1,7 +1,9 @@
 //! Measures the ledger in this process, client included: `ledger_speed [single|pairs|hot|random] [transfers]
-//! [accounts] [directory]`.
+//! [accounts] [directory] [snapshot]`, or `ledger_speed open - - [directory]`. A snapshot is taken every so many
+//! bytes of the log, `never`, or by default as in a service.
 //!
-//! Prints transfers per second, CPU time and bytes per transfer, and how long opening takes.
+//! Prints transfers per second, CPU time and bytes per transfer, and how long opening takes. `open` opens what
+//! an earlier run has left, so that the memory of the process is that of the open ledger alone.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,7 +12,8 @@ use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFlags, BATCH_EVENTS_MAX, CreateTransferStatus, Ledger, Transfer,
     TransferFlags,
 };
-use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_ledger_store::machine::LedgerSummary;
+use batzen_ledger_store::{DurableLedger, DurableOptions, Inspection};
 use batzen_storage::StoreConfig;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -74,12 +77,22 @@ fn batch(mode: &str, first: u64, accounts: u64, random: &mut Random) -> Vec<Tran
 async fn main() {
     let mut args = std::env::args().skip(1);
     let mode = args.next().unwrap_or_else(|| "single".to_owned());
-    let transfers: u64 = args.next().map_or(10_000_000, |n| n.parse().expect("a number of transfers"));
-    let accounts: u64 = args.next().map_or(10_000, |n| n.parse().expect("a number of accounts"));
+    let (transfers, accounts) = (args.next(), args.next());
     let directory = args.next().map_or_else(|| PathBuf::from("/tmp/ledger-speed"), PathBuf::from);
+    let place = StoreConfig::Embedded { dir: directory.clone() };
+    let mut options = DurableOptions::default();
+    if let Some(bytes) = args.next() {
+        let bytes = if bytes == "never" { u64::MAX } else { bytes.parse().expect("a number of bytes") };
+        (options.snapshots.log_bytes_min, options.snapshots.log_bytes_max) = (bytes, bytes);
+    }
+    if mode == "open" {
+        open_again(&place);
+        return;
+    }
+    let transfers: u64 = transfers.map_or(10_000_000, |n| n.parse().expect("a number of transfers"));
+    let accounts: u64 = accounts.map_or(10_000, |n| n.parse().expect("a number of accounts"));
     let _ = std::fs::remove_dir_all(&directory);
-    let place = StoreConfig::Embedded { dir: directory };
-    let ledger = DurableLedger::open(&place, DurableOptions::default()).expect("it opens");
+    let ledger = DurableLedger::open(&place, options).expect("it opens");
     let flags = AccountFlags::HISTORY;
     let all: Vec<Account> = (1..=accounts)
         .map(|id| Account { id: id.into(), ledger: 1, code: 1, flags, ..Account::default() })
@@ -118,7 +131,6 @@ async fn main() {
     let state = ledger.inspect();
     let each = |total: f64| total / sent as f64;
     let store = &state.store;
-    let memory = state.state.memory;
     println!(
         "{mode}: {sent} transfers, {accounts} accounts: {:.0}/s, CPU {:.3} us a transfer (making them {:.3}), batch p50 {:.1} ms p99 {:.1} ms",
         sent as f64 / time.as_secs_f64(),
@@ -128,23 +140,57 @@ async fn main() {
         times[times.len() * 99 / 100].as_secs_f64() * 1e3,
     );
     println!(
-        "disk {:.1} bytes a transfer; memory: ids {:.1}, accounts {:.1}, log {:.2}, store index {:.2} bytes a transfer",
+        "disk {:.1} bytes a transfer, all files {:.1}; store index {:.2} in memory",
         each(store.live_bytes as f64),
-        each(memory.ids as f64),
-        each(memory.accounts as f64),
-        each(state.log_memory_bytes as f64),
+        each((store.disk_bytes + store.index_file_bytes) as f64),
         each(store.index_bytes as f64),
     );
+    show_memory(&state);
+    let start = Instant::now();
     ledger.stop().expect("it closes");
+    println!("closed in {:.2} s", start.elapsed().as_secs_f64());
     drop(on_their_way);
     drop(ledger);
-    let (start, cpu_start) = (Instant::now(), cpu());
-    let ledger = DurableLedger::open(&place, DurableOptions::default()).expect("it opens again");
-    let (time, cpu_time) = (start.elapsed().as_secs_f64(), (cpu() - cpu_start).as_secs_f64());
-    println!("opened again in {time:.2} s, CPU {cpu_time:.2} s");
-    let again = ledger.inspect().state;
+    let again = open_again(&place);
     assert_eq!((again.counts, again.digest), (state.state.counts, state.state.digest));
+}
+
+/// Memory of the process, from the kernel.
+fn resident_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) >> 10
+}
+
+fn show_memory(state: &Inspection) {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let (memory, snapshot) = (state.state.memory, state.snapshot);
+    println!(
+        "memory in MiB: ids {:.1}, filters {:.1}, accounts {:.1}, log {:.1}, store index {:.1}, process {}; snapshot of {} of {} records, {} runs of {} ids, {:.0} MiB on disk",
+        mib(memory.ids),
+        mib(snapshot.filter_bytes),
+        mib(memory.accounts),
+        mib(state.log_memory_bytes),
+        mib(state.store.index_bytes),
+        resident_mib(),
+        snapshot.records,
+        state.state.counts.records,
+        snapshot.id_runs,
+        snapshot.id_entries,
+        mib(snapshot.id_disk_bytes),
+    );
+}
+
+fn open_again(place: &StoreConfig) -> LedgerSummary {
+    let (start, cpu_start) = (Instant::now(), cpu());
+    let ledger = DurableLedger::open(place, DurableOptions::default()).expect("it opens");
+    let (time, cpu_time) = (start.elapsed().as_secs_f64(), (cpu() - cpu_start).as_secs_f64());
+    println!("opened in {time:.2} s, CPU {cpu_time:.2} s");
+    let state = ledger.inspect();
+    show_memory(&state);
     ledger.stop().expect("it closes");
+    state.state
 }
 
 /// Polls a future once with a waker that does nothing.

@@ -51,7 +51,14 @@ pub(crate) struct Loaded {
 /// # Errors
 /// When the store cannot be read. [`RecoveryError::Snapshot`] when the snapshot is damaged.
 pub(crate) fn load(store: &Store, options: SnapshotOptions) -> Result<Option<Loaded>, RecoveryError> {
-    let Some(head) = Head::read(store)? else { return Ok(None) };
+    let Some(head) = Head::read(store)? else {
+        // Rows without a head would be in the way of new ones.
+        let page = LedgerAccountsKey { page: 0 };
+        return match store.get::<LedgerAccounts>(&page)? {
+            None => Ok(None),
+            Some(_) => Err(damaged(LedgerSnapshots::DEF.name, 0, &"it is missing").into()),
+        };
+    };
     let mut ids = Ids::new(&head.hash_key);
     for run in &head.runs {
         ids.runs.push(Arc::new(Run::load(store, *run)?));

@@ -57,6 +57,7 @@ pub(super) struct Merge {
     /// Oldest first.
     readers: Vec<Reader>,
     writer: RunWriter,
+    commit_bytes: usize,
     rows: VecDeque<Put>,
     /// The new run, when all its rows are made.
     made: Option<Arc<Run>>,
@@ -70,6 +71,7 @@ impl Merge {
             number,
             readers: runs.iter().map(reader).collect(),
             writer: RunWriter::new(number, options),
+            commit_bytes: options.commit_bytes,
             rows: VecDeque::new(),
             made: None,
         }
@@ -83,7 +85,7 @@ impl Merge {
     /// Merges and writes some more. Returns whether all rows are durable.
     pub fn step(&mut self, store: &Store) -> Result<bool, StoreError> {
         if !self.rows.is_empty() {
-            write_some(store, &mut self.rows)?;
+            write_some(store, &mut self.rows, self.commit_bytes)?;
         } else if self.made.is_none() {
             self.merge(store)?;
         }

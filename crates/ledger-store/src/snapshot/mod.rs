@@ -66,6 +66,9 @@ pub struct SnapshotOptions {
     pub section_pages: usize,
     /// How many entries of resolved pending transfers a snapshot may keep, besides as many as are unresolved.
     pub pending_slack: u64,
+    /// The most bytes that one commit of a snapshot writes, unless a single row is larger. It shares the disk
+    /// with commits that somebody waits for.
+    pub commit_bytes: usize,
 }
 
 impl Default for SnapshotOptions {
@@ -77,6 +80,7 @@ impl Default for SnapshotOptions {
             // A filter of a few hashes more would be rounded up to a larger one.
             section_pages: 126,
             pending_slack: 4096,
+            commit_bytes: 512 << 10,
         }
     }
 }

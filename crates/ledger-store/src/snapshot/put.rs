@@ -28,16 +28,16 @@ impl Put {
     }
 }
 
-/// The most bytes that one commit of a snapshot writes, unless a single row is larger. It shares the disk with
-/// commits that somebody waits for.
-const COMMIT_BYTES_MAX: usize = 512 << 10;
-
-/// Writes the first rows of a queue in one commit, and removes them from it.
-pub(super) fn write_some(store: &Store, queue: &mut VecDeque<Put>) -> Result<(), StoreError> {
+/// Writes the first rows of a queue in one commit of about so many bytes, and removes them from it.
+pub(super) fn write_some(
+    store: &Store,
+    queue: &mut VecDeque<Put>,
+    commit_bytes: usize,
+) -> Result<(), StoreError> {
     let mut bytes = 0;
     let within = |put: &&Put| {
         bytes += put.bytes();
-        bytes <= COMMIT_BYTES_MAX
+        bytes <= commit_bytes
     };
     let count = queue.iter().take_while(within).count().max(1).min(queue.len());
     write(store, queue.range(..count))?;

@@ -96,7 +96,7 @@ impl Taking {
     pub fn step(&mut self, of: &Snapshots) -> Result<bool, StoreError> {
         let store = of.store();
         if !self.rows.is_empty() {
-            write_some(store, &mut self.rows)?;
+            write_some(store, &mut self.rows, of.options.commit_bytes)?;
             return Ok(false);
         }
         match &mut self.phase {

@@ -214,7 +214,7 @@ impl Snapshots {
             let end = pendings.from.min(pendings.old + u64::from(DELETED_AT_ONCE));
             let delete = |row| Put::delete::<LedgerPendings>(&LedgerPendingsKey { row });
             let mut rows = (pendings.old..end).map(delete).collect();
-            write_some(self.log.store(), &mut rows)?;
+            write_some(self.log.store(), &mut rows, usize::MAX)?;
             let mut next = self.head.clone();
             next.pendings.old = end;
             self.replace_head(next)?;
@@ -247,9 +247,7 @@ impl Snapshots {
             self.deleting = None;
             return Ok(false);
         }
-        // In one commit, since keys are small.
-        write_some(&store, &mut rows)?;
-        assert!(rows.is_empty(), "keys of deleted rows fit into a commit");
+        write_some(&store, &mut rows, usize::MAX)?;
         (*pages, *sections) = (from(*pages).start, from(*sections).start);
         Ok(true)
     }

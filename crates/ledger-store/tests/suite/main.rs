@@ -5,5 +5,6 @@
 mod conformance;
 mod crash;
 mod simulation;
+mod snapshots;
 mod verification;
 mod world;

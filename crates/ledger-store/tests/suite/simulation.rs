@@ -21,7 +21,7 @@ fn a_ledger_loses_nothing_and_answers_correctly_under_all_faults() {
         merges += world.stats.merges;
     }
     assert!(
-        snapshots > 300 && continued > 30 && merges > 50,
+        snapshots > 300 && continued > 30 && merges > 20,
         "the runs reach what they are for: {snapshots} snapshots, {continued} of them continued, {merges} merges"
     );
     assert!(

@@ -90,13 +90,14 @@ pub struct Stats {
 }
 
 /// Snapshots of a few records, so that there are many of them.
-pub fn tiny_snapshots(log_bytes: u64) -> SnapshotOptions {
+pub const fn tiny_snapshots(log_bytes: u64) -> SnapshotOptions {
     SnapshotOptions {
         log_bytes_min: log_bytes,
         log_bytes_max: log_bytes,
         page_entries: 4,
         section_pages: 2,
         pending_slack: 4,
+        commit_bytes: 500,
     }
 }
 
@@ -169,7 +170,7 @@ impl World {
             told: BTreeMap::new(),
             planted,
             faults,
-            snapshots: tiny_snapshots([1, 2_000, 10_000, u64::MAX][usize::try_from(seed % 4).unwrap()]),
+            snapshots: tiny_snapshots([2_000, 1, 10_000, u64::MAX][usize::try_from(seed % 4).unwrap()]),
             stats: Stats::default(),
         }
     }
