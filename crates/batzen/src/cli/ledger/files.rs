@@ -73,7 +73,7 @@ fn open(dir: &Path) -> anyhow::Result<DurableLedger> {
 
 pub fn inspect(args: &Files) -> anyhow::Result<ExitCode> {
     let ledger = open(&args.dir)?;
-    let Inspection { state, log_blocks, log_memory_bytes, store } = ledger.inspect();
+    let Inspection { state, log_blocks, log_memory_bytes, snapshot, store } = ledger.inspect();
     ledger.stop().context("the ledger's store")?;
     let counts = state.counts;
     if args.json {
@@ -86,6 +86,9 @@ pub fn inspect(args: &Files) -> anyhow::Result<ExitCode> {
             "digest": state.digest.to_string(),
             "last_timestamp": state.clock.to_string(),
             "log_rows": log_blocks,
+            "snapshot_records": snapshot.records,
+            "id_runs": snapshot.id_runs,
+            "id_disk_bytes": snapshot.id_disk_bytes,
             "disk_bytes": store.disk_bytes,
             "segments": store.segments,
             "memory_bytes": {
@@ -93,6 +96,7 @@ pub fn inspect(args: &Files) -> anyhow::Result<ExitCode> {
                 "ids": state.memory.ids,
                 "pendings": state.memory.pendings,
                 "log": log_memory_bytes,
+                "id_filters": snapshot.filter_bytes,
                 "store_index": store.index_bytes,
             },
         });
@@ -103,6 +107,7 @@ pub fn inspect(args: &Files) -> anyhow::Result<ExitCode> {
         + state.memory.ids
         + state.memory.pendings
         + log_memory_bytes
+        + snapshot.filter_bytes
         + store.index_bytes;
     for (name, value) in [
         ("accounts", counts.accounts.to_string()),
@@ -110,6 +115,8 @@ pub fn inspect(args: &Files) -> anyhow::Result<ExitCode> {
         ("unresolved pending", counts.pendings.to_string()),
         ("burnt ids", counts.burnt.to_string()),
         ("records of the log", format!("{} in {log_blocks} rows", counts.records)),
+        ("snapshot", format!("{} of these records", snapshot.records)),
+        ("ids on disk", format!("{} bytes in {} runs", snapshot.id_disk_bytes, snapshot.id_runs)),
         ("digest", state.digest.to_string()),
         ("last timestamp", state.clock.to_string()),
         ("on disk", format!("{} bytes in {} segments", store.disk_bytes, store.segments)),
