@@ -1,4 +1,4 @@
--- version 4
+-- version 5
 -- bank.books
 CREATE TABLE "bank"."books" (
   "vshard" smallint NOT NULL,
@@ -875,6 +875,39 @@ CREATE TABLE "exchange"."writers" (
   "seen" timestamp with time zone NOT NULL,
   CONSTRAINT "writers_pkey" PRIMARY KEY ("writer_id")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- ledger.accounts
+CREATE TABLE "ledger"."accounts" (
+  "vshard" smallint NOT NULL,
+  "page" bigint NOT NULL,
+  "records" bigint NOT NULL,
+  "accounts" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "accounts_pkey" PRIMARY KEY ("vshard", "page")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- ledger.id_filters
+CREATE TABLE "ledger"."id_filters" (
+  "vshard" smallint NOT NULL,
+  "run" bigint NOT NULL,
+  "section" bigint NOT NULL,
+  "first_page" bigint NOT NULL,
+  "fences" bytea NOT NULL,
+  "descriptor" bytea NOT NULL,
+  "fingerprints" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "id_filters_pkey" PRIMARY KEY ("vshard", "run", "section")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- ledger.id_pages
+CREATE TABLE "ledger"."id_pages" (
+  "vshard" smallint NOT NULL,
+  "run" bigint NOT NULL,
+  "page" bigint NOT NULL,
+  "entries" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "id_pages_pkey" PRIMARY KEY ("vshard", "run", "page")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
 -- ledger.log
 CREATE TABLE "ledger"."log" (
   "vshard" smallint NOT NULL,
@@ -885,6 +918,15 @@ CREATE TABLE "ledger"."log" (
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
   CONSTRAINT "log_pkey" PRIMARY KEY ("vshard", "first")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- ledger.marks
+CREATE TABLE "ledger"."marks" (
+  "vshard" smallint NOT NULL,
+  "row" bigint NOT NULL,
+  "marks" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "marks_pkey" PRIMARY KEY ("vshard", "row")
 ) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
 -- ledger.meta
 CREATE TABLE "ledger"."meta" (
@@ -901,6 +943,51 @@ CREATE TABLE "ledger"."meta" (
   "created" timestamp with time zone NOT NULL,
   CONSTRAINT "meta_pkey" PRIMARY KEY ("singleton")
 ) WITH (fillfactor=10, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000);
+-- ledger.pendings
+CREATE TABLE "ledger"."pendings" (
+  "vshard" smallint NOT NULL,
+  "row" bigint NOT NULL,
+  "entries" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "pendings_pkey" PRIMARY KEY ("vshard", "row")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- ledger.rows
+CREATE TABLE "ledger"."rows" (
+  "vshard" smallint NOT NULL,
+  "group" bigint NOT NULL,
+  "rows" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "rows_pkey" PRIMARY KEY ("vshard", "group")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
+-- ledger.snapshot
+CREATE TABLE "ledger"."snapshot" (
+  "vshard" smallint NOT NULL,
+  "id" smallint NOT NULL,
+  "hash_key" bytea NOT NULL,
+  "records" bigint NOT NULL,
+  "target" bigint NOT NULL,
+  "log_rows" bigint NOT NULL,
+  "accounts" bigint NOT NULL,
+  "transfers" bigint NOT NULL,
+  "burnt" bigint NOT NULL,
+  "pendings" bigint NOT NULL,
+  "digest" bytea NOT NULL,
+  "clock" bigint NOT NULL,
+  "last_movement" bigint NOT NULL,
+  "mark_rows" bigint NOT NULL,
+  "pending_rows_from" bigint NOT NULL,
+  "pending_rows_to" bigint NOT NULL,
+  "pending_entries" bigint NOT NULL,
+  "pending_rows_old" bigint NOT NULL,
+  "next_run" bigint NOT NULL,
+  "runs" bytea NOT NULL,
+  "old_runs" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "snapshot_pkey" PRIMARY KEY ("vshard", "id")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
 -- ledger.writers
 CREATE TABLE "ledger"."writers" (
   "writer_id" bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
