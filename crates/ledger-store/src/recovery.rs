@@ -10,7 +10,7 @@ use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{
     Change, ChangeSet, CommitOutcome, FrozenRows, RawRecord, Record, Store, StoreError, Table,
 };
-use batzen_tables::ledger::{ALL, LedgerLog, LedgerLogKey, LedgerLogRow};
+use batzen_tables::ledger::{ALL, DERIVED, LedgerLog, LedgerLogKey, LedgerLogRow};
 
 use crate::codec::BLOCK_RECORDS_MAX;
 use crate::log::{Log, LogReader, gap};
@@ -287,8 +287,10 @@ impl Opened {
 /// # Errors
 /// The first problem found.
 pub fn verify(store: &Store) -> Result<VerifyReport, RecoveryError> {
-    let frozen = store.freeze(ALL)?;
-    let mut check = Check::of(&*frozen)?;
+    // The snapshot first: the log has everything that it has. On their own, because both are read at once.
+    let snapshot = store.freeze(DERIVED)?;
+    let frozen = store.freeze(&[LedgerLog::DEF])?;
+    let mut check = Check::of(&*snapshot)?;
     let key = check.hash_key().unwrap_or_else(new_key);
     let mut machine = Machine::new(&key);
     let log = Log::new(store.clone(), &key);

@@ -25,7 +25,7 @@ fn a_ledger_loses_nothing_and_answers_correctly_under_all_faults() {
         "the runs reach what they are for: {snapshots} snapshots, {continued} of them continued, {merges} merges"
     );
     assert!(
-        recoveries > 100 && kept > 5 && undone > 20 && released > 100,
+        recoveries > 100 && kept > 5 && undone > 10 && released > 100,
         "the runs reach what they are for: {recoveries} recoveries, {kept} commits kept unanswered, {undone} undone, \
          {released} released"
     );

@@ -12,6 +12,7 @@ use batzen_ledger_store::log::LogReader;
 use batzen_ledger_store::{
     CreateAccounts, CreateTransfers, DurableMachine, RecoveryError, SnapshotOptions, TypedRequest, verify,
 };
+use batzen_storage::StoreConfig;
 use batzen_store::embedded::sim::SimDisk;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Change, ChangeSet, CommitOutcome, RawRecord, Record, Store, Table, TableDef};
@@ -144,6 +145,28 @@ fn the_ids_of_old_transfers_are_on_disk() {
     assert_eq!(again.machine().clock(), ledger.machine().clock());
     drop(ledger);
     check_known(&mut again, 24, 1);
+}
+
+#[test]
+fn every_backend_has_snapshots() {
+    let url = batzen_pg_cluster::fresh_database();
+    for place in [StoreConfig::Memory, StoreConfig::Postgres { url }] {
+        let store = place.open(&batzen_storage::LEDGER, 1).unwrap();
+        let mut ledger = filled(&store, tiny_snapshots(1), 9);
+        check_known(&mut ledger, 9, 0);
+        verify(&store).unwrap();
+        let digest = ledger.machine().digest();
+        drop(ledger);
+        let mut again = DurableMachine::open_with(store.clone(), tiny_snapshots(1)).unwrap();
+        assert_eq!(again.machine().digest(), digest);
+        maintain(&mut again);
+        let snapshot = again.log().inspect_snapshot();
+        assert!((1..=8).contains(&snapshot.id_runs), "{place:?}: {snapshot:?}");
+        check_known(&mut again, 9, 1);
+        verify(&store).unwrap();
+        drop(again);
+        store.close().unwrap();
+    }
 }
 
 /// With all ids on disk, memory has the last ones only.
