@@ -27,6 +27,7 @@ pub mod refresh;
 pub mod rsa;
 #[cfg(feature = "serde")]
 mod serde_impls;
+mod set_hash;
 mod types;
 
 pub use age::{AgeCommitment, AgeCommitmentProof, AgeMask};
@@ -42,4 +43,5 @@ pub use lanes::Path;
 pub use planchet::CoinSecrets;
 pub use random::fill_random;
 pub use rsa::{RsaPrivateKey, RsaPublicKey};
+pub use set_hash::SetHash;
 pub use types::*;
