@@ -139,6 +139,49 @@ CREATE TABLE "exchange"."aggregates" (
   "version" integer NOT NULL,
   CONSTRAINT "aggregates_pkey" PRIMARY KEY ("vshard", "h_payto", "merchant_pub", "account")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.archive_counts
+CREATE TABLE "exchange"."archive_counts" (
+  "vshard" smallint NOT NULL,
+  "run" bigint NOT NULL,
+  "table" integer NOT NULL,
+  "denom" bigint NOT NULL,
+  "rows" bigint NOT NULL,
+  "bytes" bigint NOT NULL,
+  "units" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "archive_counts_pkey" PRIMARY KEY ("vshard", "run", "table", "denom")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "archive_counts_by_run" ON "exchange"."archive_counts" USING btree ("run");
+-- exchange.archive_runs
+CREATE TABLE "exchange"."archive_runs" (
+  "vshard" smallint NOT NULL,
+  "run" bigint NOT NULL,
+  "id" bytea NOT NULL,
+  "started" bigint NOT NULL,
+  "reason" text COLLATE "C" NOT NULL,
+  "rows" bigint NOT NULL,
+  "bytes" bigint NOT NULL,
+  "finished" bigint,
+  "digest" bytea,
+  "dropped" bigint,
+  "drop_reason" text COLLATE "C",
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_open" bigint,
+  CONSTRAINT "archive_runs_pkey" PRIMARY KEY ("vshard", "run")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "archive_runs_open" ON "exchange"."archive_runs" USING btree ("ix_open") WHERE "ix_open" IS NOT NULL;
+-- exchange.archive_transfers
+CREATE TABLE "exchange"."archive_transfers" (
+  "vshard" smallint NOT NULL,
+  "wtid" bytea NOT NULL,
+  "contributed_units" bytea NOT NULL,
+  "fee_units" bytea NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "archive_transfers_pkey" PRIMARY KEY ("vshard", "wtid")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 -- exchange.auditor_denoms
 CREATE TABLE "exchange"."auditor_denoms" (
   "vshard" smallint NOT NULL,

@@ -316,6 +316,8 @@ impl Counters {
     pub const DENOM_SERIAL: &'static str = "denom_serial";
     /// The number of changes to the key set, that is, to anything the offline keys sign.
     pub const KEY_SET: &'static str = "key_set";
+    /// The number of the last run that moved rows to an archive.
+    pub const ARCHIVE_RUN: &'static str = "archive_run";
 }
 impl Table for Counters {
     const DEF: &'static TableDef = &TableDef::of::<Self>(59, "counters").updated();

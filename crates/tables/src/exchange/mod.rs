@@ -9,7 +9,8 @@
 //! | `collected` | collected_sums, past_transfers (39, 49) |
 //! | `purses` | purses, purse_deposits, purse_merges, contracts, purse_deletions, reserve_accounts, reserve_opens, reserve_open_deposits, close_requests (40–48) |
 //! | `kyc` | kyc_requirements, kyc_processes, kyc_usage, kyc_alerts, kyc_decisions (37, 70–73) |
-//! | `keys` | denominations, revocations, signing keys, wire accounts, fees, auditors, extensions, counters (50–69) |
+//! | `archives` | archive_runs, archive_counts, archive_transfers (60–62) |
+//! | `keys` | denominations, revocations, signing keys, wire accounts, fees, auditors, extensions, counters (50–59) |
 //!
 //! Numbers 12 and 33 belonged to removed tables; they must not be reused.
 //!
@@ -18,6 +19,7 @@
 //! often (the rest of a coin, the balance of a reserve, the refunds of a deposit) are columns; tests and the
 //! auditor recompute them from the other rows.
 
+mod archives;
 mod coins;
 mod collected;
 mod keys;
@@ -28,6 +30,7 @@ mod reserves;
 mod types;
 mod wire;
 
+pub use archives::*;
 pub use coins::*;
 pub use collected::*;
 pub use keys::*;
@@ -93,6 +96,9 @@ pub const ALL: &[&TableDef] = {
         Counters::DEF,
         CollectedSums::DEF,
         PastTransfers::DEF,
+        ArchiveRuns::DEF,
+        ArchiveCounts::DEF,
+        ArchiveTransfers::DEF,
     ]
 };
 
@@ -142,6 +148,9 @@ pub const AUDITED: &[&TableDef] = {
         AuditorDenoms::DEF,
         Extensions::DEF,
         CollectedSums::DEF,
+        ArchiveRuns::DEF,
+        ArchiveCounts::DEF,
+        ArchiveTransfers::DEF,
     ]
 };
 

@@ -181,11 +181,29 @@ byte_enum! {
         ClosingTransfers = 11,
         /// Transfers of profit that the bank accepted.
         DrainTransfers = 12,
+        /// What coins have spent.
+        Redeemed = 13,
+        /// Melt fees.
+        RefreshFees = 14,
+        /// Melted value beyond the cost of the fresh coins.
+        Surplus = 15,
+        /// Deposit fees.
+        DepositFees = 16,
+        /// Refund fees.
+        RefundFees = 17,
+        /// Wire fees.
+        WireFees = 18,
+        /// What transfers to merchants were rounded down by.
+        MerchantRounding = 19,
+        /// What transfers to merchants were decided to pay.
+        MerchantsPaid = 20,
+        /// Contributions to paid purses that are there while their deposits have left.
+        PursePayments = 21,
     }
 }
 impl CollectedTerm {
     /// All terms.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 21] = [
         Self::WiredIn,
         Self::Issued,
         Self::WithdrawFees,
@@ -198,6 +216,15 @@ impl CollectedTerm {
         Self::MerchantTransfers,
         Self::ClosingTransfers,
         Self::DrainTransfers,
+        Self::Redeemed,
+        Self::RefreshFees,
+        Self::Surplus,
+        Self::DepositFees,
+        Self::RefundFees,
+        Self::WireFees,
+        Self::MerchantRounding,
+        Self::MerchantsPaid,
+        Self::PursePayments,
     ];
 }
 

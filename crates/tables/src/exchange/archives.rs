@@ -1,0 +1,139 @@
+//! What leaving for an archive leaves behind: which runs there were, what each of them took, and the sums of
+//! transfers that have left in part.
+
+use batzen_crypto::{HashCode, ShortHash};
+use batzen_protocol::{MoneySum, Timestamp};
+use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+
+use super::{DenomSerial, WtidKey};
+
+record! {
+    /// Identifies a run.
+    pub key struct ArchiveRunKey {
+        /// Its number: 1 for the first.
+        pub run: u32,
+    }
+}
+record! {
+    /// A run, which moved rows to a store of its own. The same row is in that store, so that an auditor who has
+    /// only one of the two knows what belongs together.
+    pub struct ArchiveRunRow {
+        /// A random number that only this run's store has.
+        pub id: ShortHash,
+        /// When it began.
+        pub started: Timestamp,
+        /// Why, in the operator's words.
+        pub reason: String,
+        /// How many rows it took.
+        pub rows: u64,
+        /// Their bytes, keys included.
+        pub bytes: u64,
+        /// When it ended. `None`: it is under way, or was interrupted.
+        pub finished: Option<Timestamp>,
+        /// The digest of the set of its rows, once it has ended.
+        pub digest: Option<HashCode>,
+        /// When its store was dropped.
+        pub dropped: Option<Timestamp>,
+        /// Why it was dropped.
+        pub drop_reason: Option<String>,
+    }
+}
+impl ArchiveRunRow {
+    /// Whether it may still take rows.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.finished.is_none()
+    }
+}
+/// Runs that moved rows to an archive.
+pub struct ArchiveRuns;
+impl ArchiveRuns {
+    /// Runs that have not ended, of which there is at most one (the value is the byte 0).
+    pub const OPEN: u8 = 1;
+}
+impl Table for ArchiveRuns {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(60, "archive_runs")
+        .updated()
+        .indexed(&[IndexDef::new(Self::OPEN, "open", IndexKind::Hash)]);
+    type Key = ArchiveRunKey;
+    type Row = ArchiveRunRow;
+    fn index_entries(_: &ArchiveRunKey, row: &ArchiveRunRow, out: &mut IndexEntries) {
+        if row.is_open() {
+            out.add(Self::OPEN, &0u8);
+        }
+    }
+}
+
+record! {
+    /// Names what a run took of one table and one denomination.
+    pub key struct ArchiveCountKey {
+        /// The run.
+        pub run: u32,
+        /// The table's number.
+        pub table: u16,
+        /// The denomination; 0 for rows that belong to none.
+        pub denom: DenomSerial,
+    }
+}
+record! {
+    /// What a run took of one table and one denomination.
+    pub struct ArchiveCountRow {
+        /// How many rows.
+        pub rows: u64,
+        /// Their bytes, keys included.
+        pub bytes: u64,
+        /// The sum of their amounts, in hundred-millionths: what coins have spent, and what the other rows name.
+        pub units: u128,
+    }
+}
+impl ArchiveCountRow {
+    /// The sum.
+    #[must_use]
+    pub const fn sum(&self) -> MoneySum {
+        MoneySum::from_units(self.units)
+    }
+}
+/// What runs took.
+pub struct ArchiveCounts;
+impl ArchiveCounts {
+    /// By run.
+    pub const BY_RUN: u8 = 1;
+}
+impl Table for ArchiveCounts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(61, "archive_counts")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_RUN, "by_run", IndexKind::Prefix { key_bytes: 4 })]);
+    type Key = ArchiveCountKey;
+    type Row = ArchiveCountRow;
+}
+
+record! {
+    /// What the deposits of a transfer that have left added to it, until the last of them leaves, and the
+    /// transfer with it. A transfer may have more deposits than one commit can move.
+    pub struct ArchiveTransferRow {
+        /// Their contributions less refunds, in hundred-millionths.
+        pub contributed_units: u128,
+        /// The deposit fees of those that were not completely refunded.
+        pub fee_units: u128,
+    }
+}
+impl ArchiveTransferRow {
+    /// Contributions less refunds.
+    #[must_use]
+    pub const fn contributed(&self) -> MoneySum {
+        MoneySum::from_units(self.contributed_units)
+    }
+
+    /// Deposit fees.
+    #[must_use]
+    pub const fn fees(&self) -> MoneySum {
+        MoneySum::from_units(self.fee_units)
+    }
+}
+/// Transfers that have left in part.
+pub struct ArchiveTransfers;
+impl Table for ArchiveTransfers {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(62, "archive_transfers").updated();
+    type Key = WtidKey;
+    type Row = ArchiveTransferRow;
+}
