@@ -27,6 +27,8 @@ pub use kyc::{KycConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig, OA
 /// and server on one core, one lane was faster than three, because three split the work into smaller batches:
 /// docs/internals/lab/2026-11-21-postgresql.md.
 const LANES_ON_DATABASE: usize = 1;
+/// How long archives are kept by default, as wire fees are.
+const ARCHIVE_RETENTION: Duration = Duration::from_days(10 * 365);
 /// On a store in the service's own process there is one lane for this many cores. The other cores do
 /// cryptography and HTTP, which cost several times as much as the lanes.
 const CORES_PER_LANE: usize = 4;
@@ -325,6 +327,10 @@ pub struct ExchangeConfig {
     pub idle_reserve_expiration: Duration,
     /// How long reserves are kept.
     pub legal_reserve_expiration: Duration,
+    /// Where the archives are.
+    pub archive_dir: PathBuf,
+    /// How long an archive must be kept after the run that made it.
+    pub archive_retention: Duration,
     /// How many free purses a paid account may have open at once.
     pub default_purse_limit: u32,
     /// The denominations.
@@ -393,6 +399,8 @@ impl ExchangeConfig {
             privacy: DocumentsConfig { directory: None, etag: "pp-v0".into() },
             idle_reserve_expiration: Duration::from_days(28),
             legal_reserve_expiration: Duration::from_days(7 * 365),
+            archive_dir: data.join("archive"),
+            archive_retention: ARCHIVE_RETENTION,
             default_purse_limit: 1,
             coins: Vec::new(),
             module_rsa: module("rsa"),

@@ -391,6 +391,8 @@ async fn refused(
         | Refusal::WireFeeMissing
         | Refusal::TargetMismatch
         | Refusal::TransientOther
+        | Refusal::ArchiveRunOther
+        | Refusal::ArchiveTooYoung
         | Refusal::TransferUnknown
         | Refusal::WtidTaken
         | Refusal::Overflow

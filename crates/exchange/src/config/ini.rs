@@ -11,8 +11,9 @@ use batzen_signer::config::module;
 use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig};
 
 use super::{
-    AccountConfig, AgeRestrictionConfig, CoinConfig, CoinFees, ConfigError, DocumentsConfig, ExchangeConfig,
-    GatewayAuth, GatewayConfig, ListenConfig, StandaloneConfig, StandaloneFees, WorkersConfig,
+    ARCHIVE_RETENTION, AccountConfig, AgeRestrictionConfig, CoinConfig, CoinFees, ConfigError,
+    DocumentsConfig, ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig, StandaloneConfig,
+    StandaloneFees, WorkersConfig,
 };
 use crate::storage::StoreConfig;
 
@@ -274,6 +275,8 @@ pub const KNOWN: &[(&str, &[&str])] = &[
         &[
             "IDLE_RESERVE_EXPIRATION_TIME",
             "LEGAL_RESERVE_EXPIRATION_TIME",
+            "ARCHIVE_DIR",
+            "ARCHIVE_RETENTION_TIME",
             "AGGREGATOR_SHIFT",
             "DEFAULT_PURSE_LIMIT",
             "AUDITOR_BASE_DIR",
@@ -412,6 +415,16 @@ impl ExchangeConfig {
                 "exchangedb",
                 "LEGAL_RESERVE_EXPIRATION_TIME",
                 Duration::from_days(7 * 365),
+            )?,
+            archive_dir: reader.path_or(
+                "exchangedb",
+                "ARCHIVE_DIR",
+                "${TALER_DATA_HOME}/exchange/archive",
+            )?,
+            archive_retention: reader.duration_or(
+                "exchangedb",
+                "ARCHIVE_RETENTION_TIME",
+                ARCHIVE_RETENTION,
             )?,
             default_purse_limit: ini.get_or("exchangedb", "DEFAULT_PURSE_LIMIT", 1)?,
             coins,

@@ -22,19 +22,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use batzen_metrics::Page;
 use batzen_store::{
-    ChangeSet, DecodeError, FrozenRows, RawRecord, Record, Store, StoreError, Table, TableDef,
+    Change, ChangeSet, DecodeError, FrozenRows, RawRecord, Record, Store, StoreError, Table, TableDef,
 };
 use batzen_tables::exchange::{
-    Aggregates, Closings, CoinKey, Coins, CollectedKey, CollectedSums, CollectedTerm, DenomSerial,
-    DepositKey, Deposits, Drains, HistoryRequests, MeltKey, Melts, Prepared, PurseState, Purses, RefundKey,
-    Refunds, ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, WireOut, Withdrawals,
+    Aggregates, ArchiveTransfers, Closings, CoinKey, Coins, CollectedKey, CollectedSums, CollectedTerm,
+    DenomSerial, DepositKey, Deposits, Drains, HistoryRequests, MeltKey, Melts, Prepared, PurseState, Purses,
+    RefundKey, Refunds, ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, WireOut,
+    Withdrawals,
 };
 
 use crate::rules::{DenomTable, DenomTerms};
 use batzen_protocol::Money;
 
 /// The tables that hold money.
-const TABLES: [&TableDef; 18] = [
+const TABLES: [&TableDef; 19] = [
     ReservesIn::DEF,
     Reserves::DEF,
     Withdrawals::DEF,
@@ -53,6 +54,7 @@ const TABLES: [&TableDef; 18] = [
     ReserveOpens::DEF,
     ReserveOpenDeposits::DEF,
     CollectedSums::DEF,
+    ArchiveTransfers::DEF,
 ];
 
 /// How many rows of a view get their related rows read together.
@@ -112,17 +114,37 @@ trait Related {
     fn melt_amount(&self, key: &MeltKey) -> Result<Money, RowError>;
 }
 
-/// Related rows of a commit. The store has them when [`MoneyFlow::committed`] is called.
-struct OfStore<'a>(&'a Store);
+/// Related rows of a commit. The store has them when [`MoneyFlow::committed`] is called, unless the commit itself
+/// has removed them.
+struct OfCommit<'a> {
+    store: &'a Store,
+    /// The rows that the commit removed, by table and key.
+    removed: HashMap<(u16, &'a [u8]), &'a [u8]>,
+}
 
-impl OfStore<'_> {
+impl<'a> OfCommit<'a> {
+    fn new(store: &'a Store, changes: &'a ChangeSet) -> Self {
+        let removed = changes.changes().iter().filter_map(|change| match change {
+            Change::Delete { table, key, old_row, .. } => {
+                Some(((table.id, key.as_slice()), old_row.as_slice()))
+            }
+            _ => None,
+        });
+        Self { store, removed: removed.collect() }
+    }
+
     fn find<T: Table>(&self, key: &T::Key) -> Result<T::Row, RowError> {
-        let stored = self.0.get::<T>(key).map_err(RowError::Store)?;
+        if !self.removed.is_empty()
+            && let Some(row) = self.removed.get(&(T::DEF.id, key.to_bytes().as_slice()))
+        {
+            return Ok(T::Row::decode(row)?);
+        }
+        let stored = self.store.get::<T>(key).map_err(RowError::Store)?;
         Ok(stored.ok_or(RowError::Missing(T::DEF.name))?.row)
     }
 }
 
-impl Related for OfStore<'_> {
+impl Related for OfCommit<'_> {
     fn coin_denom(&self, key: &CoinKey) -> Result<DenomSerial, RowError> {
         Ok(self.find::<Coins>(key)?.denom)
     }
@@ -312,6 +334,10 @@ impl Sums {
             let transfer = <Prepared as Table>::Row::decode(row)?;
             let sum = if transfer.finished.is_some() { &mut sums.wired_out } else { &mut sums.in_flight };
             *sum = units(transfer.amount);
+        } else if table == ArchiveTransfers::DEF.id {
+            // As the deposits would.
+            let units = <ArchiveTransfers as Table>::Row::decode(row)?.contributed_units;
+            sums.fees = i128::try_from(units).map_err(|_| RowError::Collected)?;
         } else if table == CollectedSums::DEF.id {
             let row = <CollectedSums as Table>::Row::decode(row)?;
             let units = i128::try_from(row.units).map_err(|_| RowError::Collected)?;
@@ -327,8 +353,16 @@ impl Sums {
                 CollectedTerm::MerchantTransfers
                 | CollectedTerm::ClosingTransfers
                 | CollectedTerm::DrainTransfers => sums.wired_out = units,
-                // Both the reserve and the transfer are settled.
-                CollectedTerm::ClosingsPaid => {}
+                CollectedTerm::Redeemed => sums.redeemed = units,
+                CollectedTerm::RefreshFees
+                | CollectedTerm::Surplus
+                | CollectedTerm::DepositFees
+                | CollectedTerm::RefundFees
+                | CollectedTerm::WireFees
+                | CollectedTerm::MerchantRounding => sums.fees = units,
+                // Both sides are settled, and the purses themselves are still there.
+                CollectedTerm::ClosingsPaid | CollectedTerm::MerchantsPaid | CollectedTerm::PursePayments => {
+                }
             }
         }
         Ok(sums)
@@ -463,7 +497,9 @@ impl MoneyFlow {
     /// # Errors
     /// When the store cannot be read.
     pub fn begin(&self, denoms: &DenomTable, store: &Store, rows: &dyn FrozenRows) -> Result<(), StoreError> {
-        if let Some(sums) = self.sum(denoms, store, rows)? {
+        let summed = self.sum(denoms, store, rows);
+        self.state().is_broken |= summed.is_err();
+        if let Some(sums) = summed? {
             let mut state = self.state();
             state.sums += sums;
             state.is_complete = true;
@@ -536,7 +572,7 @@ impl MoneyFlow {
         let store = self.state().store.clone();
         let sums = match &store {
             Some(store) => {
-                let related = OfStore(store);
+                let related = OfCommit::new(store, changes);
                 Sums::of_changes(changes, |table, key, row| Sums::of_row(denoms, &related, table, key, row))
             }
             None => Sums::of_changes(changes, |table, key, row| Sums::of_plain_row(denoms, table, key, row)),
@@ -562,6 +598,13 @@ impl MoneyFlow {
             tracing::error!(%error, "a row of money cannot be read: the metrics of money end");
             state.is_broken = true;
         }
+    }
+
+    /// Whether the rows from before the start are still being added.
+    #[must_use]
+    pub fn is_summing(&self) -> bool {
+        let state = self.state();
+        state.store.is_some() && !state.is_complete && !state.is_broken
     }
 
     /// The current sums; none while the rows from before the start are being added.

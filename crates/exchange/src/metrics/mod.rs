@@ -308,7 +308,8 @@ impl Decisions {
             | Outcome::Drain(_)
             | Outcome::Management(_)
             | Outcome::Lease(_)
-            | Outcome::Collect(_) => {}
+            | Outcome::Collect(_)
+            | Outcome::Archive(_) => {}
         }
     }
 

@@ -58,7 +58,8 @@ pub fn nonce_candidates(
         .into_iter()
         .map(|found| {
             let melt = if is_melt(&found) { melt_of(&found) } else { None };
-            NonceCandidate { key: found.key, melt }
+            let rc = is_melt(&found).then_some(found.row.operation);
+            NonceCandidate { key: found.key, rc, melt }
         })
         .collect())
 }

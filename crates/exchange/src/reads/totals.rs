@@ -21,7 +21,8 @@
 //!   by the bank yet (failed ones too).
 //! * **purses**: Σ contributions to purses that were neither paid nor refunded, deposit fees included.
 //! * **unrevealed_melts**: Σ (amount − melt fee) of melts without reveal.
-//! * Garbage collection keeps the sums of the rows that it removes in `collected_sums`; they count here.
+//! * Garbage collection and archiving keep the sums of the rows that they remove in `collected_sums`; they count
+//!   here. Of transfers that have left in part, `archive_transfers` has what is gone.
 //! * **fees**: income that is still there: [`Fees`] less the profit paid out by drains.
 
 use std::collections::HashMap;
@@ -31,9 +32,10 @@ use batzen_crypto::Wtid;
 use batzen_protocol::{AmountError, Money, MoneySum};
 use batzen_store::{Found, Store, StoreError, Table};
 use batzen_tables::exchange::{
-    Aggregates, Closings, CoinPub, Coins, CollectedSums, CollectedTerm, DenomSerial, Deposits, Drains,
-    HistoryRequests, MeltKey, Melts, Prepared, PurseDeposits, PursePub, PurseState, Purses, Refunds,
-    ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, TransferKind, WireOut, Withdrawals,
+    Aggregates, ArchiveTransfers, Closings, CoinPub, Coins, CollectedSums, CollectedTerm, DenomSerial,
+    Deposits, Drains, HistoryRequests, MeltKey, Melts, Prepared, PurseDeposits, PursePub, PurseState, Purses,
+    Refunds, ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, TransferKind, WireOut,
+    Withdrawals,
 };
 
 use crate::rules::{DenomTable, DenomTerms};
@@ -180,13 +182,17 @@ struct Sheet<'a> {
     removed: Removed,
 }
 
-/// Transfers and closings that garbage collection has removed.
+/// Transfers, closings and deposits that garbage collection or archiving has removed.
 #[derive(Default, Clone, Copy)]
 struct Removed {
     /// The transfers, by kind.
     transfers: [MoneySum; 3],
     /// What the closings paid.
     closings: MoneySum,
+    /// What the transfers to merchants were decided to pay.
+    merchants: MoneySum,
+    /// Contributions to paid purses without deposits.
+    purses: MoneySum,
 }
 
 /// Draws up the balance sheet. It scans the tables one after the other, so call it when no commands are
@@ -264,6 +270,15 @@ impl Sheet<'_> {
                 CollectedTerm::MerchantTransfers => &mut removed.transfers[0],
                 CollectedTerm::ClosingTransfers => &mut removed.transfers[1],
                 CollectedTerm::DrainTransfers => &mut removed.transfers[2],
+                CollectedTerm::Redeemed => &mut totals.redeemed,
+                CollectedTerm::RefreshFees => &mut income.refresh,
+                CollectedTerm::Surplus => &mut income.surplus,
+                CollectedTerm::DepositFees => &mut income.deposit,
+                CollectedTerm::RefundFees => &mut income.refund,
+                CollectedTerm::WireFees => &mut income.wire,
+                CollectedTerm::MerchantRounding => &mut income.rounding,
+                CollectedTerm::MerchantsPaid => &mut removed.merchants,
+                CollectedTerm::PursePayments => &mut removed.purses,
             };
             plus(sum, found.row.sum(), "collected")
         })?;
@@ -342,6 +357,11 @@ impl Sheet<'_> {
     fn deposits(&mut self) -> Result<(), TotalsError> {
         let mut totals = self.totals;
         let mut taken: HashMap<Wtid, Taken> = HashMap::new();
+        each::<ArchiveTransfers>(self.store, |found| {
+            let sums = Taken { contributed: found.row.contributed(), fees: found.row.fees() };
+            taken.insert(found.key.wtid, sums);
+            Ok(())
+        })?;
         each::<Deposits>(self.store, |found| {
             let net = found.row.amount.checked_sub(found.row.refunded).term("deposit")?;
             let Some(wtid) = found.row.wtid else {
@@ -394,6 +414,7 @@ impl Sheet<'_> {
         let mut totals = self.totals;
         // Not the purses' own sums, which the rules keep, but their deposits.
         let mut contributed: HashMap<PursePub, MoneySum> = HashMap::new();
+        let mut moved = MoneySum::ZERO;
         each::<PurseDeposits>(self.store, |found| {
             if found.row.refunded {
                 return Ok(());
@@ -401,7 +422,14 @@ impl Sheet<'_> {
             plus(contributed.entry(found.key.purse_pub).or_default(), found.row.amount, "purse")
         })?;
         each::<Purses>(self.store, |found| {
-            let held = contributed.remove(&found.key.purse_pub).unwrap_or_default();
+            let held = match contributed.remove(&found.key.purse_pub) {
+                // The deposits of a paid purse may have left for an archive.
+                None if found.row.state == PurseState::Paid => {
+                    plus(&mut moved, found.row.contributed, "purse")?;
+                    found.row.contributed.into()
+                }
+                held => held.unwrap_or_default(),
+            };
             plus(&mut totals.income.purse, found.row.purse_fee, "purse fees")?;
             match found.row.state {
                 PurseState::Open => plus(&mut totals.purses, held, "purses"),
@@ -417,6 +445,9 @@ impl Sheet<'_> {
         })?;
         if !contributed.is_empty() {
             return Err(TotalsError::Inconsistent("deposits into an unknown purse".to_owned()));
+        }
+        if moved != self.removed.purses {
+            return Err(TotalsError::Inconsistent("paid purses without deposits".to_owned()));
         }
         each::<ReserveOpens>(self.store, |found| {
             plus(&mut totals.income.account, found.row.payment, "account fees")
@@ -445,7 +476,7 @@ impl Sheet<'_> {
             }
         })?;
         // Each decision to pay has one transfer of exactly that amount.
-        let mut decided = [MoneySum::ZERO, self.removed.closings, MoneySum::ZERO];
+        let mut decided = [self.removed.merchants, self.removed.closings, MoneySum::ZERO];
         each::<WireOut>(self.store, |found| plus(&mut decided[0], found.row.amount, "wire_out"))?;
         each::<Closings>(self.store, |found| plus(&mut decided[1], found.row.paid, "closings"))?;
         each::<Drains>(self.store, |found| {

@@ -3,6 +3,7 @@
 //! All amounts are in the exchange's currency. All signatures of a request have been verified.
 
 mod accounts;
+mod archive;
 mod coins;
 mod garbage;
 mod kyc;
@@ -13,6 +14,7 @@ mod transfers;
 use super::management;
 
 pub use accounts::*;
+pub use archive::*;
 pub use coins::*;
 pub use garbage::*;
 pub use kyc::*;
@@ -87,6 +89,8 @@ pub enum Command {
     Lease(Lease),
     /// Rows that are no longer needed.
     Collect(Collect),
+    /// Rows that leave for an archive.
+    Archive(Archive),
 }
 
 /// The answer to a command that took effect, now or before.
@@ -150,6 +154,8 @@ pub enum Outcome {
     Lease(Leased),
     /// To [`Command::Collect`].
     Collect(Collected),
+    /// To [`Command::Archive`].
+    Archive(Archived),
 }
 
 /// A command with the type of its outcome.
@@ -226,4 +232,5 @@ typed_commands! {
     management::Command => Management(Outcome::Management), management::Outcome;
     Lease => Lease(Outcome::Lease), Leased;
     Collect => Collect(Outcome::Collect), Collected;
+    Archive => Archive(Outcome::Archive), Archived;
 }

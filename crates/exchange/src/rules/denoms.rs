@@ -5,10 +5,12 @@ use std::sync::{PoisonError, RwLock};
 
 use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::{Cipher, DenomKey, DenomRow, DenomSerial, Denominations, Revocations};
+use batzen_store::{ChangeSet, Record, Store, StoreError, Table};
+use batzen_tables::exchange::{
+    ArchiveCounts, Cipher, Coins, DenomKey, DenomRow, DenomSerial, Denominations, Revocations,
+};
 
-/// The terms of a denomination that the rules use. They never change. (A revocation is a row, which rules
+/// The terms of a denomination that the rules use. They never change, except that it may be closed. (A revocation is a row, which rules
 /// plan and read like any other: see `plan_revocation`.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DenomTerms {
@@ -32,6 +34,9 @@ pub struct DenomTerms {
     pub expire_deposit: Timestamp,
     /// The time until which zombies can be melted.
     pub expire_legal: Timestamp,
+    /// Whether coins of it have left for an archive. Then they are unknown, and none is accepted any more,
+    /// whatever the clock says.
+    pub is_closed: bool,
 }
 
 /// The reasons why a denomination is not usable for an operation.
@@ -62,6 +67,7 @@ impl DenomTerms {
             expire_withdraw: row.expire_withdraw,
             expire_deposit: row.expire_deposit,
             expire_legal: row.expire_legal,
+            is_closed: false,
         }
     }
 
@@ -93,7 +99,7 @@ impl DenomTerms {
     }
 
     fn within(&self, end: Timestamp, now: Timestamp) -> Result<(), DenomProblem> {
-        if now > end {
+        if now > end || self.is_closed {
             Err(DenomProblem::Expired)
         } else if now < self.start {
             Err(DenomProblem::Future)
@@ -150,7 +156,40 @@ impl DenomTable {
         store.scan::<Denominations>(|found| {
             self.insert(found.key.serial, &found.row);
             ControlFlow::Continue(())
+        })?;
+        store.scan::<ArchiveCounts>(|found| {
+            if found.key.table == Coins::DEF.id {
+                self.close(found.key.denom);
+            }
+            ControlFlow::Continue(())
         })
+    }
+
+    /// Closes the denominations whose coins left with a commit.
+    pub fn committed(&self, changes: &ChangeSet) {
+        for change in changes.changes() {
+            if change.table().id == ArchiveCounts::DEF.id
+                && change.new_row().is_some()
+                && let Ok(key) = <ArchiveCounts as Table>::Key::decode(change.key())
+                && key.table == Coins::DEF.id
+            {
+                self.close(key.denom);
+            }
+        }
+    }
+
+    fn close(&self, serial: DenomSerial) {
+        let mut terms = self.terms.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(terms)) = terms.get_mut(serial.0 as usize) {
+            terms.is_closed = true;
+        }
+    }
+
+    /// Whether all known denominations satisfy a condition.
+    #[must_use]
+    pub fn all(&self, holds: impl Fn(&DenomTerms) -> bool) -> bool {
+        let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
+        terms.iter().flatten().all(holds)
     }
 
     /// The terms of a denomination, read from the store if another process has added it.

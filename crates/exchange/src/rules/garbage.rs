@@ -28,10 +28,10 @@ use batzen_store::Table;
 use batzen_tables::exchange::{
     AccountKey, Aggregates, Cipher, CloseRequests, Closings, CollectedKey, CollectedRow, CollectedSums,
     CollectedTerm, Contracts, CsNonces, Cursors, DenomSerial, HistoryRequests, KycProcessRow, KycProcesses,
-    KycRequirementKey, KycRequirementRow, KycRequirements, KycState, NonceKind, PastTransferRow,
+    KycRequirementKey, KycRequirementRow, KycRequirements, KycState, MeltByRc, NonceKind, PastTransferRow,
     PastTransfers, Prepared, PreparedRow, PurseDeletions, PurseDeposits, PurseKey, PurseMerges, PurseRow,
-    PurseState, Purses, RecoupCredits, ReserveAccounts, ReserveKey, ReserveOpens, ReservePub, ReserveRow,
-    Reserves, ReservesIn, Reveals, TransferKind, Withdrawals, WtidKey,
+    PurseState, Purses, RcKey, RecoupCredits, ReserveAccounts, ReserveKey, ReserveOpens, ReservePub,
+    ReserveRow, Reserves, ReservesIn, Reveals, TransferKind, Withdrawals, WtidKey,
 };
 
 use super::{Collect, Collected, ExchangeRules, NonceCandidate, PurseCandidate, Refusal, ReserveCandidate};
@@ -73,16 +73,16 @@ pub fn is_requirement_over(requirement: &KycRequirementRow, now: Timestamp) -> b
 
 /// What removed rows added to the balance sheet.
 #[derive(Default)]
-struct Sums(BTreeMap<CollectedTerm, MoneySum>);
+pub(super) struct Sums(BTreeMap<CollectedTerm, MoneySum>);
 
 impl Sums {
-    fn add(&mut self, term: CollectedTerm, amount: impl Into<MoneySum>) -> Result<(), Refusal> {
+    pub(super) fn add(&mut self, term: CollectedTerm, amount: impl Into<MoneySum>) -> Result<(), Refusal> {
         let sum = self.0.entry(term).or_default();
         *sum = sum.checked_add(amount).map_err(|_| Refusal::Overflow)?;
         Ok(())
     }
 
-    fn store(self, rows: &mut WorkingSet) -> Result<(), Refusal> {
+    pub(super) fn store(self, rows: &mut WorkingSet) -> Result<(), Refusal> {
         for (term, sum) in self.0 {
             let key = CollectedKey { term };
             let before = rows.get::<CollectedSums>(&key).map_or(MoneySum::ZERO, CollectedRow::sum);
@@ -110,6 +110,7 @@ pub(super) fn plan(command: &Collect, plan: &mut Plan) {
             for candidate in candidates {
                 plan.row::<CsNonces>(candidate.key.clone());
                 candidate.melt.iter().for_each(|melt| plan.row::<Reveals>(melt.clone()));
+                candidate.rc.iter().for_each(|rc| plan.row::<MeltByRc>(RcKey { rc: *rc }));
             }
         }
         Collect::Purses(candidates) => {
@@ -139,7 +140,7 @@ fn plan_purse(candidate: &PurseCandidate, plan: &mut Plan) {
     }
 }
 
-fn plan_sums(plan: &mut Plan) {
+pub(super) fn plan_sums(plan: &mut Plan) {
     for term in CollectedTerm::ALL {
         plan.row::<CollectedSums>(CollectedKey { term });
     }
@@ -391,7 +392,7 @@ impl ExchangeRules {
         collected: &mut Collected,
     ) {
         let ended_max = self.signing_ended_max(now);
-        for NonceCandidate { key, melt } in candidates {
+        for NonceCandidate { key, rc, melt } in candidates {
             let Some(lock) = rows.get::<CsNonces>(key) else { continue };
             let is_unused = match (key.kind, melt) {
                 (NonceKind::Withdraw, _) => true,
@@ -399,7 +400,12 @@ impl ExchangeRules {
                 (NonceKind::Melt, Some(melt)) if melt.rc == lock.operation => rows
                     .get::<Reveals>(melt)
                     .is_none_or(|reveal| reveal.fresh.0.iter().all(|coin| coin.denom.0 <= ended_max)),
-                (NonceKind::Melt, _) => false,
+                // The melt left for an archive, after the denominations of all its fresh coins had expired for
+                // good.
+                (NonceKind::Melt, None) => {
+                    rc.is_some_and(|rc| rc == lock.operation && rows.get::<MeltByRc>(&RcKey { rc }).is_none())
+                }
+                (NonceKind::Melt, Some(_)) => false,
             };
             if is_unused && lock.denom_max <= ended_max {
                 remove::<CsNonces>(rows, key, collected);

@@ -18,6 +18,7 @@
 //! | [`transfers`] | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
 //! | [`leases`] | [`Lease`]: how workers share jobs |
 //! | [`garbage`] | [`Collect`]: removes what is no longer needed |
+//! | [`archive`] | [`Archive`]: moves what need not be kept at hand to an archive |
 //! | [`management`] | changes signed by offline keys |
 //!
 //! Reads that need no batch are in [`reads`](crate::reads), together with the balance sheet. A refused
@@ -25,6 +26,7 @@
 //! proves the refusal.
 
 pub mod accounts;
+pub mod archive;
 pub mod coins;
 mod command;
 pub mod denoms;
@@ -154,6 +156,7 @@ impl Rules for ExchangeRules {
             Command::Management(command) => management::plan(command, plan),
             Command::Lease(command) => leases::plan_lease(command, plan),
             Command::Collect(command) => garbage::plan(command, plan),
+            Command::Archive(command) => archive::plan(command, plan),
         }
     }
 
@@ -169,6 +172,7 @@ impl Rules for ExchangeRules {
                 | Command::TransferFailed(_)
                 | Command::Lease(_)
                 | Command::Collect(_)
+                | Command::Archive(_)
         )
     }
 
@@ -220,6 +224,7 @@ impl Rules for ExchangeRules {
             }
             Command::Lease(command) => Ok(Outcome::Lease(leases::execute(rows, command))),
             Command::Collect(command) => self.collect(rows, command, now).map(Outcome::Collect),
+            Command::Archive(command) => self.archive(rows, command, now).map(Outcome::Archive),
         }
     }
 
@@ -264,6 +269,7 @@ impl Rules for ExchangeRules {
 
     fn committed(&self, changes: &ChangeSet) {
         self.flow.committed(&self.denoms, changes);
+        self.denoms.committed(changes);
     }
 
     fn needs_evidence(&self, refusal: &Refusal) -> bool {

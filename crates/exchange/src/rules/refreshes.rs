@@ -89,7 +89,7 @@ impl ExchangeRules {
         if now < terms.start {
             return Err(unusable(DenomProblem::Future));
         }
-        if now > terms.expire_legal {
+        if now > terms.expire_legal || terms.is_closed {
             return Err(unusable(DenomProblem::Expired));
         }
         let expired = now > terms.expire_deposit;

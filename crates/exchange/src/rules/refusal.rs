@@ -238,6 +238,14 @@ pub enum Refusal {
     /// The transient aggregate's identifier differs from the command's: read it and try again.
     #[error("the transient aggregate has another identifier")]
     TransientOther,
+
+    // Archives
+    /// Another archiver is at work, or the run has ended.
+    #[error("it is not the run that is under way")]
+    ArchiveRunOther,
+    /// The archive must be kept longer.
+    #[error("the run has not ended, or not long enough ago")]
+    ArchiveTooYoung,
     /// Another transfer has this identifier: draw another one and try again.
     #[error("another transfer has this identifier")]
     WtidTaken,

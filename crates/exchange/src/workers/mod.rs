@@ -22,6 +22,7 @@
 //! needed, except for transfers that the bank has refused for good.
 
 pub mod aggregator;
+pub mod archive;
 pub mod closer;
 pub mod drain;
 pub mod expire;

@@ -1,6 +1,6 @@
 //! Commands of garbage collection.
 
-use batzen_crypto::Wtid;
+use batzen_crypto::{HashCode, Wtid};
 use batzen_tables::exchange::{
     AccountId, CsNonceKey, KycProcessKey, KycRequirementKey, MeltKey, PursePub, ReservePub,
 };
@@ -39,7 +39,9 @@ pub struct ReserveCandidate {
 pub struct NonceCandidate {
     /// The lock.
     pub key: CsNonceKey,
-    /// The melt that it belongs to; none for a withdrawal.
+    /// The commitment of the melt that it belongs to; none for a withdrawal.
+    pub rc: Option<HashCode>,
+    /// That melt; none for a withdrawal, or if the melt has left for an archive.
     pub melt: Option<MeltKey>,
 }
 

@@ -7,6 +7,7 @@
 //! | [`refresh`] | coins become fresh coins: melt, reveal, link |
 //! | [`recoup`] | coins of revoked denominations go back |
 //! | [`reserves`], [`kyc`] | balances, histories, long polls |
+//! | [`archive`] | coins that have left for an archive |
 //! | [`race`] | the same coin, reserve or request many times at once |
 //! | [`malformed`] | malformed bodies |
 //! | [`limits`] | bodies, texts and arrays that are too large |
@@ -14,6 +15,7 @@
 //! [`world`] starts an exchange with a clock of its own, [`wallet`] makes requests, [`proof`] checks the
 //! evidence in refusals as a client would.
 
+mod archive;
 mod csr;
 mod deposit;
 mod kyc;

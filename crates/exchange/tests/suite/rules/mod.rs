@@ -3,6 +3,9 @@
 #![allow(missing_docs)]
 
 mod aggregation;
+mod archive;
+mod archive_crash;
+mod archive_runs;
 mod coins;
 mod compare;
 mod garbage;

@@ -153,6 +153,13 @@ impl World {
     pub fn new() -> Self {
         Self::with(&denoms(), config(), |rules| rules)
     }
+
+    /// Another process on the same store, at the same time.
+    pub fn again(other: &Self) -> Self {
+        let world = Self::over(other.store.clone(), other.rules.config.clone(), |rules| rules);
+        world.now.store(other.now.load(Ordering::SeqCst), Ordering::SeqCst);
+        world
+    }
 }
 
 impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R> {
@@ -187,6 +194,11 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
             );
         }
         assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+        Self::over(store, config, wrap)
+    }
+
+    /// On a store that has denominations.
+    pub fn over(store: Store, config: RulesConfig, wrap: impl FnOnce(ExchangeRules) -> R) -> Self {
         let denoms = Arc::new(DenomTable::load(&store).unwrap());
         let rules = ExchangeRules::new(Arc::clone(&denoms), config);
         let rows = rules.flow.follow(&store).unwrap();
@@ -220,6 +232,12 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
     pub fn batch(&self, commands: &[Command]) -> Vec<Verdict> {
         let now = self.now();
         self.batcher.run(commands, &move || now).unwrap()
+    }
+
+    /// The same on a store that may fail.
+    pub fn try_run(&self, command: Command) -> Result<Verdict, batzen_store::StoreError> {
+        let now = self.now();
+        Ok(self.batcher.run(&[command], &move || now)?.pop().unwrap())
     }
 
     pub fn run(&self, command: Command) -> Verdict {

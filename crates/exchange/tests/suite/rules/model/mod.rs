@@ -378,7 +378,11 @@ impl Model {
             Command::SubmitKyc(command) => Outcome::SubmitKyc(self.submit(command)?),
             Command::DecideKyc(command) => Outcome::DecideKyc(self.decide(command, now)?),
             Command::ClearKycAlert(_) => Outcome::ClearKycAlert(KycAlertCleared),
-            Command::ExecuteDrain(_) | Command::Management(_) | Command::Lease(_) | Command::Collect(_) => {
+            Command::ExecuteDrain(_)
+            | Command::Management(_)
+            | Command::Lease(_)
+            | Command::Collect(_)
+            | Command::Archive(_) => {
                 unreachable!("not generated")
             }
         })

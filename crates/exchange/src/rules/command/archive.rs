@@ -1,0 +1,336 @@
+//! Commands that move rows to an archive.
+
+use batzen_crypto::{HashCode, ShortHash, Wtid};
+use batzen_protocol::Timestamp;
+use batzen_store::{Change, Record, Table, TableDef};
+use batzen_tables::exchange::{
+    ArchiveRunRow, CoinKey, CoinPub, CoinRow, Coins, DenomSerial, DepositKey, DepositRow, Deposits, MeltByRc,
+    MeltByRcRow, MeltKey, MeltRow, Melts, Prepared, PreparedRow, PurseDepositKey, PurseDepositRow,
+    PurseDeposits, PursePub, RcKey, RecoupKey, RecoupRefreshCreditKey, RecoupRefreshCreditRow,
+    RecoupRefreshCredits, RecoupRefreshRow, RecoupRefreshes, RecoupRow, Recoups, RefundKey, RefundRow,
+    Refunds, ReserveOpenDepositKey, ReserveOpenDepositRow, ReserveOpenDeposits, RevealRow, Reveals, WireOut,
+    WireOutRow, WtidKey,
+};
+
+/// Moves rows whose legal time is over out of the store. Whoever submits it has copied them to an archive
+/// before; the rules decide on each unit, and remove only what equals the copy.
+#[derive(Debug, Clone)]
+pub enum Archive {
+    /// Begins a run, or continues the one that was interrupted.
+    Begin {
+        /// The number of the next run, as far as the submitter knows.
+        run: u32,
+        /// A random number for a new run.
+        id: ShortHash,
+        /// Why.
+        reason: String,
+    },
+    /// Removes units that the run's archive has.
+    Move {
+        /// The run.
+        run: u32,
+        /// Its random number.
+        id: ShortHash,
+        /// What to remove.
+        units: Vec<ArchiveUnit>,
+    },
+    /// Ends a run.
+    Finish {
+        /// The run.
+        run: u32,
+        /// Its random number.
+        id: ShortHash,
+        /// The digest of its rows.
+        digest: HashCode,
+    },
+    /// Records that a run's archive is dropped.
+    Drop {
+        /// The run.
+        run: u32,
+        /// Why.
+        reason: String,
+        /// It must have ended before this time.
+        before: Timestamp,
+    },
+}
+
+/// Rows of one table with their keys, in the order of keys.
+pub type Rows<T> = Vec<(<T as Table>::Key, <T as Table>::Row)>;
+
+/// Rows that leave together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ArchiveUnit {
+    /// Deposits of a transfer.
+    Transfer(Box<TransferPart>),
+    /// The deposits into a purse.
+    Purse(PurseCoins),
+    /// A coin.
+    Coin(Box<CoinFile>),
+}
+
+/// Deposits of a transfer to a merchant with their refunds, and with the last of them the transfer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferPart {
+    /// The transfer's identifier.
+    pub wtid: Wtid,
+    /// The transfer, with its last deposits.
+    pub wire_out: Option<WireOutRow>,
+    /// The request to the bank, unless garbage collection has removed it; with the last deposits.
+    pub prepared: Option<PreparedRow>,
+    /// The deposits.
+    pub deposits: Vec<(DepositKey, DepositRow)>,
+    /// Their refunds.
+    pub refunds: Vec<(RefundKey, RefundRow)>,
+}
+
+/// The deposits into a purse that was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseCoins {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The deposits.
+    pub deposits: Vec<(PurseDepositKey, PurseDepositRow)>,
+}
+
+/// A coin with all rows that are only about it, except payments, which leave before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoinFile {
+    /// The coin's key.
+    pub coin_pub: CoinPub,
+    /// The coin.
+    pub coin: CoinRow,
+    /// Its melts.
+    pub melts: Vec<(MeltKey, MeltRow)>,
+    /// Where reveals find its melts.
+    pub melts_by_rc: Vec<(RcKey, MeltByRcRow)>,
+    /// Its reveals.
+    pub reveals: Vec<(MeltKey, RevealRow)>,
+    /// Its recoups.
+    pub recoups: Vec<(RecoupKey, RecoupRow)>,
+    /// Its recoups to an old coin.
+    pub recoup_refreshes: Vec<(RecoupKey, RecoupRefreshRow)>,
+    /// What came back to it from fresh coins.
+    pub recoup_credits: Vec<(RecoupRefreshCreditKey, RecoupRefreshCreditRow)>,
+    /// Its payments for reserves.
+    pub reserve_opens: Vec<(ReserveOpenDepositKey, ReserveOpenDepositRow)>,
+}
+
+/// A row on its way to an archive.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ArchivedRow {
+    /// Its table.
+    pub table: &'static TableDef,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its content.
+    pub row: Vec<u8>,
+    /// Its denomination; 0 if it has none.
+    pub denom: DenomSerial,
+    /// Its amount, in hundred-millionths. That of a coin, what it has spent, depends on its value: it is zero here.
+    pub units: u128,
+}
+
+/// Rows may hold secrets of others, so only the table is printed.
+impl std::fmt::Debug for ArchivedRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a row of {}", self.table.name)
+    }
+}
+
+impl ArchivedRow {
+    fn of<T: Table>(key: &T::Key, row: &T::Row, denom: DenomSerial, units: u128) -> Self {
+        Self { table: T::DEF, key: key.to_bytes(), row: row.to_bytes(), denom, units }
+    }
+
+    /// Its bytes, key included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.key.len() + self.row.len()) as u64
+    }
+
+    /// The change that adds it to an archive.
+    #[must_use]
+    pub fn into_insert(self) -> Change {
+        Change::Insert { table: self.table, key: self.key, row: self.row }
+    }
+
+    /// The change that removes it from an archive again.
+    #[must_use]
+    pub fn into_delete(self) -> Change {
+        Change::Delete { table: self.table, key: self.key, old_row: self.row, version: None }
+    }
+}
+
+/// The denomination of rows that have none.
+const NO_DENOMINATION: DenomSerial = DenomSerial(0);
+
+impl ArchiveUnit {
+    /// All its rows.
+    #[must_use]
+    pub fn rows(&self) -> Vec<ArchivedRow> {
+        match self {
+            Self::Transfer(part) => part.rows(),
+            Self::Purse(coins) => coins.rows(),
+            Self::Coin(file) => file.rows(),
+        }
+    }
+
+    /// How many rows it has.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Transfer(part) => {
+                part.deposits.len()
+                    + part.refunds.len()
+                    + usize::from(part.wire_out.is_some())
+                    + usize::from(part.prepared.is_some())
+            }
+            Self::Purse(coins) => coins.deposits.len(),
+            Self::Coin(file) => file.count(),
+        }
+    }
+}
+
+impl TransferPart {
+    fn rows(&self) -> Vec<ArchivedRow> {
+        let key = WtidKey { wtid: self.wtid };
+        let mut rows = Vec::with_capacity(self.deposits.len() + self.refunds.len() + 2);
+        for (key, row) in &self.deposits {
+            rows.push(ArchivedRow::of::<Deposits>(key, row, row.denom, row.amount.units()));
+        }
+        for (key, row) in &self.refunds {
+            let of = self.deposits.iter().find(|(deposit, _)| *deposit == key.deposit());
+            let denom = of.map_or(NO_DENOMINATION, |(_, deposit)| deposit.denom);
+            rows.push(ArchivedRow::of::<Refunds>(key, row, denom, row.amount.units()));
+        }
+        if let Some(row) = &self.wire_out {
+            rows.push(ArchivedRow::of::<WireOut>(&key, row, NO_DENOMINATION, row.amount.units()));
+        }
+        if let Some(row) = &self.prepared {
+            rows.push(ArchivedRow::of::<Prepared>(&key, row, NO_DENOMINATION, row.amount.units()));
+        }
+        rows
+    }
+}
+
+impl PurseCoins {
+    fn rows(&self) -> Vec<ArchivedRow> {
+        let row = |(key, row): &(PurseDepositKey, PurseDepositRow)| {
+            ArchivedRow::of::<PurseDeposits>(key, row, row.denom, row.amount.units())
+        };
+        self.deposits.iter().map(row).collect()
+    }
+}
+
+impl CoinFile {
+    fn rows(&self) -> Vec<ArchivedRow> {
+        let denom = self.coin.denom;
+        let mut rows = Vec::with_capacity(self.count());
+        rows.push(ArchivedRow::of::<Coins>(&CoinKey { coin_pub: self.coin_pub }, &self.coin, denom, 0));
+        for (key, row) in &self.melts {
+            rows.push(ArchivedRow::of::<Melts>(key, row, denom, row.amount.units()));
+        }
+        for (key, row) in &self.melts_by_rc {
+            rows.push(ArchivedRow::of::<MeltByRc>(key, row, denom, 0));
+        }
+        for (key, row) in &self.reveals {
+            rows.push(ArchivedRow::of::<Reveals>(key, row, denom, 0));
+        }
+        for (key, row) in &self.recoups {
+            rows.push(ArchivedRow::of::<Recoups>(key, row, denom, row.amount.units()));
+        }
+        for (key, row) in &self.recoup_refreshes {
+            rows.push(ArchivedRow::of::<RecoupRefreshes>(key, row, denom, row.amount.units()));
+        }
+        for (key, row) in &self.recoup_credits {
+            rows.push(ArchivedRow::of::<RecoupRefreshCredits>(key, row, denom, row.amount.units()));
+        }
+        for (key, row) in &self.reserve_opens {
+            rows.push(ArchivedRow::of::<ReserveOpenDeposits>(key, row, denom, row.amount.units()));
+        }
+        rows
+    }
+
+    /// How many rows it has.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        1 + self.melts.len()
+            + self.melts_by_rc.len()
+            + self.reveals.len()
+            + self.recoups.len()
+            + self.recoup_refreshes.len()
+            + self.recoup_credits.len()
+            + self.reserve_opens.len()
+    }
+}
+
+/// Why rows stay in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stays {
+    /// The legal time of a denomination is not over.
+    Young,
+    /// The bank has not accepted the transfer, or not long ago.
+    Unpaid,
+    /// The purse is open, or was decided a moment ago.
+    Undecided,
+    /// Payments of the coin are still in the store.
+    Payments,
+    /// A melt was not revealed, so its value is still owed.
+    Unrevealed,
+    /// A fresh coin of a refresh may still need it.
+    FreshCoin,
+    /// It has more rows than one commit should remove.
+    Large,
+    /// The rows differ from the copy: somebody has changed them in between.
+    Changed,
+}
+
+impl Stays {
+    /// The reason in words.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Young => "legal time not over",
+            Self::Unpaid => "transfer not executed long ago",
+            Self::Undecided => "purse open",
+            Self::Payments => "coin with payments that stay",
+            Self::Unrevealed => "melt not revealed",
+            Self::FreshCoin => "fresh coins may need it",
+            Self::Large => "too many rows",
+            Self::Changed => "changed meanwhile",
+        }
+    }
+
+    /// The reason as a name for programs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Young => "young",
+            Self::Unpaid => "unpaid",
+            Self::Undecided => "undecided",
+            Self::Payments => "payments",
+            Self::Unrevealed => "unrevealed",
+            Self::FreshCoin => "fresh_coin",
+            Self::Large => "large",
+            Self::Changed => "changed",
+        }
+    }
+}
+
+/// What an [`Archive`] did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Archived {
+    /// The run that is under way.
+    Begun {
+        /// Its number.
+        run: u32,
+        /// Its row.
+        row: Box<ArchiveRunRow>,
+    },
+    /// For each unit: nothing if it left, or why it stays.
+    Moved(Vec<Option<Stays>>),
+    /// The run ended, now or before.
+    Finished(Box<ArchiveRunRow>),
+    /// The run's archive may be removed.
+    Dropped(Box<ArchiveRunRow>),
+}
