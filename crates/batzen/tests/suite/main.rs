@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod architecture;
+mod archive;
 mod back_office;
 mod bank_page;
 mod bench;

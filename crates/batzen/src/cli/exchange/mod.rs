@@ -1,5 +1,6 @@
 //! `batzen exchange`: run the exchange, its workers, and the offline key tool; inspect its books.
 
+mod archive;
 mod database;
 mod garbage;
 mod kyc;
@@ -74,6 +75,8 @@ enum ExchangeCommand {
     Replication(database::ReplicationArgs),
     /// Draw up the balance sheet of an exchange that is not running. Exit code 1 if it does not balance
     Totals(TotalsArgs),
+    /// Move rows whose legal time is over to archives, verify archives, drop them
+    Archive(archive::ArchiveArgs),
     /// List or retry the transfers that the bank refused permanently
     Transfers(transfers::TransfersArgs),
     /// Decide on customers who must be identified, as an officer; try providers out
@@ -287,6 +290,7 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         ExchangeCommand::Maintain(args) => database::maintain(&args),
         ExchangeCommand::Replication(args) => database::replication(&args),
         ExchangeCommand::Totals(args) => show_totals(&args),
+        ExchangeCommand::Archive(args) => archive::run(args),
         ExchangeCommand::Transfers(args) => transfers::run(args),
         ExchangeCommand::SampleConfig(args) => {
             sample::print(&args, "exchange", sample::EXCHANGE);

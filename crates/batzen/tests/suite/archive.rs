@@ -1,0 +1,215 @@
+//! Archives with the real programs: on an embedded store while the exchange is stopped, and on PostgreSQL while it
+//! runs.
+
+use crate::common;
+
+use std::path::{Path, PathBuf};
+
+use batzen_pg_cluster::fresh_database;
+use common::setup::{ask, config_with, wait_for};
+use common::{Service, run, stderr, stdout};
+use serde_json::Value;
+
+const DAY_US: u64 = 86_400_000_000;
+/// After this time, deposits are due.
+const DAYS_40: u64 = 40 * DAY_US;
+/// After this time, denominations are forgotten.
+const YEARS_9: u64 = 9 * 365 * DAY_US;
+/// After this time, archives need not be kept any more.
+const YEARS_20: u64 = 20 * 365 * DAY_US;
+/// A wallet that pays, and one whose coins wait.
+const WALLETS: [&str; 2] = ["payer", "saver"];
+
+fn must(words: &[&str]) -> String {
+    let output = run(words);
+    assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+fn json(words: &[&str]) -> Value {
+    serde_json::from_str(&must(words)).unwrap()
+}
+
+/// An exchange that is not running, where one wallet has paid a part of its money to a merchant.
+struct Books {
+    dir: tempfile::TempDir,
+    config: String,
+    exchange_port: u16,
+    bank: Service,
+}
+
+impl Books {
+    fn new(store: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (bank_port, exchange_port) = (common::free_port(), common::free_port());
+        let config = config_with(dir.path(), (bank_port, bank_port), exchange_port, store);
+        let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
+        wait_for(bank_port, "/taler-bank-integration/config");
+        must(&["exchange", "dbinit", "-c", &config]);
+        let books = Self { dir, config, exchange_port, bank };
+        let exchange = books.serve(0);
+        let exchange_url = format!("http://localhost:{exchange_port}/");
+        let bank_url = format!("http://localhost:{bank_port}/");
+        for user in ["zoe", "shop"] {
+            let body = format!("{{\"username\":\"{user}\",\"password\":\"{user}\"}}");
+            let answer = ask(bank_port, "POST /taler-bank-access/testing/register", &body);
+            assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+        }
+        let login = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe"];
+        for wallet in WALLETS {
+            let withdraw = ["withdraw", "--yes", "--amount", "KUDOS:10", "--exchange", &exchange_url];
+            must(
+                &[&["wallet", "--wallet", books.wallet(wallet).to_str().unwrap()][..], &withdraw, &login]
+                    .concat(),
+            );
+        }
+        books.pay(WALLETS[0], "KUDOS:3.37");
+        assert!(exchange.terminate().0.success());
+        for worker in ["aggregator", "transfer"] {
+            must(&["exchange", worker, "-t", "-c", &books.config, "-T", &DAYS_40.to_string()]);
+        }
+        books
+    }
+
+    fn wallet(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.db"))
+    }
+
+    fn pay(&self, wallet: &str, amount: &str) {
+        let file = self.wallet(wallet);
+        let payto = "payto://x-taler-bank/localhost/shop?receiver-name=shop";
+        must(&["wallet", "--wallet", file.to_str().unwrap(), "deposit", "--yes", amount, payto]);
+    }
+
+    fn serve(&self, later_us: u64) -> Service {
+        let later = later_us.to_string();
+        let words = ["exchange", "serve", "--no-workers", "-c", &self.config, "-T", &later];
+        let exchange = Service::start(self.dir.path(), "exchange", &words);
+        wait_for(self.exchange_port, "/keys");
+        exchange
+    }
+
+    fn totals(&self) -> Value {
+        json(&["exchange", "totals", "-c", &self.config, "--json"])
+    }
+
+    fn archive(&self, command: &str, later_us: u64, more: &[&str]) -> std::process::Output {
+        let later = later_us.to_string();
+        let words = ["exchange", "archive", command, "-c", &self.config, "-T", &later, "--json"];
+        run(&[&words[..], more].concat())
+    }
+
+    fn archived(&self, command: &str, later_us: u64, more: &[&str]) -> Value {
+        let output = self.archive(command, later_us, more);
+        assert!(output.status.success(), "{command}: {}{}", stdout(&output), stderr(&output));
+        serde_json::from_str(&stdout(&output)).unwrap()
+    }
+
+    fn refused(&self, command: &str, later_us: u64, more: &[&str], words: &str) {
+        let output = self.archive(command, later_us, more);
+        assert!(!output.status.success());
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    }
+}
+
+fn left(facts: &Value, kind: &str) -> u64 {
+    facts[kind]["left"].as_u64().unwrap()
+}
+
+fn old_coins_are_archived(books: &Books, is_running: bool) {
+    let why = ["--reason", "the law"];
+    let before = books.totals();
+    let young = books.archived("run", 0, &why);
+    assert_eq!((&young["run"], left(&young, "coins")), (&Value::Null, 0));
+    let seen = young["coins"]["seen"].as_u64().unwrap();
+    assert_eq!(young["coins"]["stay"]["young"].as_u64(), Some(seen));
+
+    // A service that runs at that time.
+    let exchange = is_running.then(|| books.serve(YEARS_9));
+    let trial = books.archived("run", YEARS_9, &["--reason", "a trial", "--dry-run"]);
+    assert_eq!((&trial["run"], &trial["dry_run"]), (&Value::Null, &Value::Bool(true)));
+    let moved = books.archived("run", YEARS_9, &why);
+    assert_eq!((moved["run"].as_u64(), moved["rows"].as_u64()), (Some(1), trial["rows"].as_u64()));
+    assert_eq!((left(&moved, "transfers"), left(&moved, "coins")), (1, seen), "{moved}");
+    assert_eq!(moved["tables"], trial["tables"]);
+    if let Some(exchange) = exchange {
+        assert!(exchange.terminate().0.success());
+    }
+    assert_eq!(books.totals(), before, "no sum changes");
+    let again = books.archived("run", YEARS_9, &why);
+    assert_eq!((&again["run"], again["coins"]["seen"].as_u64()), (&Value::Null, Some(0)));
+
+    // The archive is a store, and complete by its own records and those of the exchange.
+    let dir = moved["directory"].as_str().unwrap();
+    must(&["store", "verify", dir]);
+    let inspected = json(&["store", "inspect", dir, "--json"]);
+    assert_eq!(inspected["tables"]["coins"]["written"].as_u64(), Some(seen), "{inspected}");
+    let own = json(&["exchange", "archive", "verify", dir, "--json"]);
+    let both = books.archived("verify", YEARS_9, &["--run", "1"]);
+    assert_eq!((&own["complete"], &own["digest"]), (&Value::Bool(true), &both["digest"]));
+    assert_eq!(both["reason"], "the law");
+    let copy = books.dir.path().join("copy");
+    copy_dir(Path::new(dir), &copy);
+
+    // Money that was paid, and money that was not, can be spent no more, even by a clock that is nine years late.
+    let exchange = books.serve(0);
+    for wallet in WALLETS {
+        let file = books.wallet(wallet);
+        let payto = "payto://x-taler-bank/localhost/shop?receiver-name=shop";
+        let output =
+            run(&["wallet", "--wallet", file.to_str().unwrap(), "deposit", "--yes", "KUDOS:2", payto]);
+        assert!(!output.status.success(), "{wallet}: {}", stdout(&output));
+    }
+    assert!(exchange.terminate().0.success());
+    assert_eq!(books.totals(), before);
+
+    // It is kept as long as it must be.
+    books.refused("drop", YEARS_9, &["--before", "2099-01-01", "--reason", "x"], "must be kept");
+    let none = books.archived("drop", YEARS_20, &["--before", "2026-01-01", "--reason", "it is old"]);
+    assert_eq!(none["dropped"].as_array().map(Vec::len), Some(0), "{none}");
+    assert!(Path::new(dir).is_dir());
+    let list = json(&["exchange", "archive", "list", "-c", &books.config, "--json"]);
+    let ended = list["runs"][0]["finished"].as_str().unwrap();
+    let year: u64 = ended[..4].parse().unwrap();
+    let dropped = books.archived(
+        "drop",
+        YEARS_20,
+        &["--before", &format!("{}-01-01", year + 1), "--reason", "it is old"],
+    );
+    assert_eq!(dropped["dropped"][0]["run"].as_u64(), Some(1), "{dropped}");
+    assert!(!Path::new(dir).exists());
+    assert_eq!(books.totals(), before, "the records stay");
+    let list = json(&["exchange", "archive", "list", "-c", &books.config, "--json"]);
+    assert_eq!(list["runs"][0]["drop_reason"], "it is old");
+    assert_eq!(list["runs"][0]["rows"], moved["rows"]);
+    // The copy at the auditor's still proves what it was.
+    let copied = json(&["exchange", "archive", "verify", copy.to_str().unwrap(), "--json"]);
+    assert_eq!((&copied["complete"], &copied["digest"]), (&Value::Bool(true), &own["digest"]));
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn old_coins_leave_an_embedded_store() {
+    let books = Books::new("");
+    let exchange = books.serve(0);
+    books.refused("run", YEARS_9, &["--reason", "x"], "stop the exchange first");
+    assert!(exchange.terminate().0.success());
+    old_coins_are_archived(&books, false);
+    assert!(books.bank.terminate().0.success());
+}
+
+#[test]
+fn old_coins_leave_postgresql_while_the_exchange_runs() {
+    let url = fresh_database();
+    let books =
+        Books::new(&format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = \"{url}\"\n"));
+    old_coins_are_archived(&books, true);
+    assert!(books.bank.terminate().0.success());
+}
