@@ -21,8 +21,12 @@ const LEDGERS: &str = "embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://
 
 /// The options that a bank reads, by section, or knows and ignores (`RAM_LIMIT`, `MAX_DEBT`, `MAX_DEBT_BANK`,
 /// `SERVE` and `DATABASE` are options of other banks; set-ups that contain them expect overdrafts to work).
-pub const KNOWN_OPTIONS: &[(&str, &[&str])] =
-    &[("taler", &["CURRENCY"]), ("bank", BANK_OPTIONS), ("bankdb-postgres", &["CONFIG"])];
+pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
+    ("taler", &["CURRENCY"]),
+    ("bank", BANK_OPTIONS),
+    ("bankdb-embedded", &["INDEX_MEMORY_MIB"]),
+    ("bankdb-postgres", &["CONFIG"]),
+];
 
 const BANK_OPTIONS: &[&str] = &[
     "HTTP_PORT",
@@ -66,6 +70,7 @@ const BANK_OPTIONS: &[&str] = &[
 /// | `SIGNUP_BONUS` | 0 | initial balance of a newly registered account |
 /// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` if `[paths]` sets it or `TALER_HOME` | directory of the store; otherwise all data is in memory only |
 /// | `DB` | `embedded` | `postgres`: the rows are in the database that `[bankdb-postgres] CONFIG` names |
+/// | `[bankdb-embedded] INDEX_MEMORY_MIB` | 1024 | memory for the index entries of an embedded store |
 /// | `LEDGER` | `embedded` | the ledger with the money: in this process (beside the store, or in memory with it), or at an address such as `tcp://HOST:PORT` |
 /// | `DEBT_LIMIT` | none | overdraft limit of every account |
 /// | `CHECK_PASSWORDS` | NO | whether requests for an account need its password |
@@ -241,7 +246,7 @@ impl BankConfig {
             signup_bonus: money("SIGNUP_BONUS")?.unwrap_or(Money::ZERO),
             store: match StoreConfig::database_of(config, BANK)? {
                 Some(database) => database,
-                None => StoreConfig::in_directory(data_dir),
+                None => StoreConfig::in_directory(data_dir).with_index_memory(config, BANK)?,
             },
             ledger: match config.text(BANK, "LEDGER") {
                 Some(text) => text.parse().map_err(|_| config.invalid(BANK, "LEDGER", LEDGERS))?,
@@ -327,7 +332,7 @@ mod tests {
         assert_eq!(bank.signup_bonus, "100".parse().unwrap());
         assert_eq!(bank.iban_bank.as_ref().map(ToString::to_string).as_deref(), Some("DE50010517"));
         assert_eq!(bank.debt_limit, Some("2.5".parse().unwrap()));
-        assert_eq!(bank.store, StoreConfig::Embedded { dir: PathBuf::from("/tmp/x") });
+        assert_eq!(bank.store, StoreConfig::embedded(PathBuf::from("/tmp/x")));
         assert_eq!(bank.ledger, LedgerAddress::Tcp("ledger.test:3000".to_owned()));
         assert!(bank.check_passwords && !bank.allow_repeated_reserve_pub);
         assert!(!bank.create_accounts && !bank.allow_add_incoming, "not where passwords count");

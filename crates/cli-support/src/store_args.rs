@@ -46,13 +46,13 @@ impl StoreArgs {
             return Ok(StoreConfig::Memory);
         }
         let chosen = match (&self.data, &self.database) {
-            (Some(dir), _) => Some(StoreConfig::Embedded { dir: dir.clone() }),
+            (Some(dir), _) => Some(StoreConfig::embedded(dir.clone())),
             (None, Some(url)) => Some(StoreConfig::Postgres { url: url.clone() }),
             (None, None) => configured.filter(|configured| !configured.is_memory()),
         };
         match (self.store, chosen) {
-            (Some(StoreKind::Embedded) | None, Some(StoreConfig::Embedded { dir })) => {
-                Ok(StoreConfig::Embedded { dir: services::directory(&dir)? })
+            (Some(StoreKind::Embedded) | None, Some(StoreConfig::Embedded { dir, index_memory_mib })) => {
+                Ok(StoreConfig::Embedded { dir: services::directory(&dir)?, index_memory_mib })
             }
             (Some(StoreKind::Postgres) | None, Some(chosen)) if chosen.is_database() => Ok(chosen),
             (Some(StoreKind::Postgres), _) => {
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn only_a_directory_with_a_store_is_accepted() {
         let dir = tempfile::tempdir().unwrap();
-        let place = StoreConfig::Embedded { dir: dir.path().join("store") };
+        let place = StoreConfig::embedded(dir.path().join("store"));
         assert!(require_existing(&place).is_err());
         std::fs::create_dir(dir.path().join("store")).unwrap();
         assert!(require_existing(&place).is_err(), "an empty directory is no store");

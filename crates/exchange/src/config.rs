@@ -389,7 +389,7 @@ impl ExchangeConfig {
             master_public_key: None,
             listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port },
             share_port: false,
-            store: StoreConfig::Embedded { dir: data.join("store") },
+            store: StoreConfig::embedded(data.join("store")),
             runtime_dir: data.join("run"),
             max_keys_caching: Duration::FOREVER,
             asset_type: "fiat".into(),

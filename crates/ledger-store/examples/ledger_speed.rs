@@ -79,7 +79,7 @@ async fn main() {
     let mode = args.next().unwrap_or_else(|| "single".to_owned());
     let (transfers, accounts) = (args.next(), args.next());
     let directory = args.next().map_or_else(|| PathBuf::from("/tmp/ledger-speed"), PathBuf::from);
-    let place = StoreConfig::Embedded { dir: directory.clone() };
+    let place = StoreConfig::embedded(directory.clone());
     let mut options = DurableOptions::default();
     if let Some(bytes) = args.next() {
         let bytes = if bytes == "never" { u64::MAX } else { bytes.parse().expect("a number of bytes") };

@@ -37,6 +37,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "KEYFILE",
         ],
     ),
+    ("merchantdb-embedded", &["INDEX_MEMORY_MIB"]),
     ("merchantdb-postgres", &["CONFIG"]),
     ("merchant-exchange-*", &["EXCHANGE_BASE_URL", "MASTER_KEY", "CURRENCY"]),
     ("merchant-auditor-*", &["AUDITOR_BASE_URL", "AUDITOR_KEY", "CURRENCY"]),
@@ -88,6 +89,7 @@ impl Place {
 /// | `BIND_TO` | all addresses | address to listen on |
 /// | `UNIXPATH` | – | the local socket |
 /// | `DB` | `embedded` | `postgres`: the rows are in the database that `[merchantdb-postgres] CONFIG` names |
+/// | `[merchantdb-embedded] INDEX_MEMORY_MIB` | 1024 | memory for the index entries of an embedded store |
 /// | `DATA_DIR` | `$TALER_DATA_HOME/merchant/` if `[paths]` sets it or `TALER_HOME` | directory of the store; otherwise all data is in memory only |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
 ///
@@ -187,7 +189,7 @@ impl MerchantConfig {
             auditors,
             store: match StoreConfig::database_of(config, MERCHANT)? {
                 Some(database) => database,
-                None => StoreConfig::in_directory(data_dir),
+                None => StoreConfig::in_directory(data_dir).with_index_memory(config, MERCHANT)?,
             },
             exchanges,
             trusted_proxies: config
@@ -243,7 +245,7 @@ mod tests {
         ))
         .unwrap();
         assert_eq!(config.place, Place::Tcp { host: Some("::1".to_owned()), port: 9000 });
-        assert_eq!(config.store, StoreConfig::Embedded { dir: PathBuf::from("/tmp/x") });
+        assert_eq!(config.store, StoreConfig::embedded(PathBuf::from("/tmp/x")));
         assert_eq!(config.exchanges.len(), 1);
         assert_eq!(config.exchanges[0].url, "http://e/");
         let auditors: Vec<_> =

@@ -4,15 +4,23 @@
 //! |---|---|---|
 //! | `embedded` (default) | a directory | one process |
 //! | `postgres` | a schema of a database, `[SERVICEdb-postgres] CONFIG` | see [`Service::sharing`] |
+//!
+//! `[SERVICEdb-embedded] INDEX_MEMORY_MIB` limits the memory for index entries of a directory's store.
 
 mod postgres;
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use batzen_config::{Config, ConfigError};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{Store, StoreError, TableDef};
+
+/// The memory for the index entries of an embedded store, unless the configuration says otherwise.
+pub const INDEX_MEMORY_MIB_DEFAULT: u64 = 1_024;
+/// What may be configured: with less, entries would be written to disk all the time; nobody has more.
+const INDEX_MEMORY_MIB: RangeInclusive<u64> = 16..=1 << 20;
 
 /// Whether several processes may have a service's rows open at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +70,8 @@ pub enum StoreConfig {
     Embedded {
         /// The directory; created if it is missing.
         dir: PathBuf,
+        /// The memory for index entries, in MiB. Older entries are on disk only.
+        index_memory_mib: u64,
     },
     /// In a PostgreSQL database.
     Postgres {
@@ -71,10 +81,31 @@ pub enum StoreConfig {
 }
 
 impl StoreConfig {
+    /// A directory.
+    #[must_use]
+    pub const fn embedded(dir: PathBuf) -> Self {
+        Self::Embedded { dir, index_memory_mib: INDEX_MEMORY_MIB_DEFAULT }
+    }
+
     /// A directory, or memory if there is none.
     #[must_use]
     pub fn in_directory(dir: Option<PathBuf>) -> Self {
-        dir.map_or(Self::Memory, |dir| Self::Embedded { dir })
+        dir.map_or(Self::Memory, Self::embedded)
+    }
+
+    /// The same with the memory for index entries that a service's configuration says. It matters only to a
+    /// directory.
+    ///
+    /// # Errors
+    /// A number that is out of bounds.
+    pub fn with_index_memory(self, ini: &Config, service: &str) -> Result<Self, ConfigError> {
+        let section = format!("{service}db-embedded");
+        match (self, ini.number_in(&section, "INDEX_MEMORY_MIB", INDEX_MEMORY_MIB)?) {
+            (Self::Embedded { dir, .. }, Some(index_memory_mib)) => {
+                Ok(Self::Embedded { dir, index_memory_mib })
+            }
+            (other, _) => Ok(other),
+        }
     }
 
     /// What a service's configuration says about a database; `None` if it names none.
@@ -96,7 +127,7 @@ impl StoreConfig {
     #[must_use]
     pub const fn dir(&self) -> Option<&PathBuf> {
         match self {
-            Self::Embedded { dir } => Some(dir),
+            Self::Embedded { dir, .. } => Some(dir),
             Self::Memory | Self::Postgres { .. } => None,
         }
     }
@@ -117,7 +148,9 @@ impl StoreConfig {
     #[must_use]
     pub fn part(&self, name: &str) -> Self {
         match self {
-            Self::Embedded { dir } => Self::Embedded { dir: dir.join(name) },
+            Self::Embedded { dir, index_memory_mib } => {
+                Self::Embedded { dir: dir.join(name), index_memory_mib: *index_memory_mib }
+            }
             other => other.clone(),
         }
     }
@@ -144,8 +177,9 @@ impl StoreConfig {
         match self {
             Self::Memory => Ok(Store::new(MemoryBackend::new())),
             // Any number of threads may commit to these.
-            Self::Embedded { dir } => {
-                EmbeddedStore::open(dir, service.tables, Options::default()).map(Store::new)
+            Self::Embedded { dir, index_memory_mib } => {
+                let options = Options { index_hot_bytes: index_memory_mib << 20, ..Options::default() };
+                EmbeddedStore::open(dir, service.tables, options).map(Store::new)
             }
             Self::Postgres { url } => postgres::open(url, service, writers),
         }
@@ -163,7 +197,7 @@ impl std::fmt::Display for StoreConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Memory => f.write_str("memory"),
-            Self::Embedded { dir } => dir.display().fmt(f),
+            Self::Embedded { dir, .. } => dir.display().fmt(f),
             // The `key=value` form may have the password anywhere.
             Self::Postgres { url } => {
                 let end = url.split_once("://").map_or("", |(_, end)| end);
@@ -176,6 +210,9 @@ impl std::fmt::Display for StoreConfig {
 
 #[cfg(test)]
 mod tests {
+    use batzen_store::{ChangeSet, CommitOutcome};
+    use batzen_tables::exchange::{AccountId, AccountKey, CursorRow, Cursors};
+
     use super::*;
 
     #[test]
@@ -189,6 +226,54 @@ mod tests {
         assert_eq!(chosen(&text).expect("a choice"), Some(StoreConfig::Postgres { url }));
         assert!(chosen("[bank]\nDB = postgres\n").is_err());
         assert!(chosen("[bank]\nDB = paper\n").is_err());
+    }
+
+    #[test]
+    fn memory_for_index_entries_is_configured() {
+        let read = |text: &str| {
+            let ini = Config::parse(text).expect("a configuration");
+            StoreConfig::embedded("/data".into()).with_index_memory(&ini, "bank")
+        };
+        let with = |index_memory_mib| StoreConfig::Embedded { dir: "/data".into(), index_memory_mib };
+        assert_eq!(read("").expect("the default"), with(1_024));
+        let configured = read("[bankdb-embedded]\nINDEX_MEMORY_MIB = 64\n").expect("a number");
+        assert_eq!(configured, with(64));
+        assert_eq!(configured.part("ledger").to_string(), "/data/ledger");
+        assert!(matches!(configured.part("ledger"), StoreConfig::Embedded { index_memory_mib: 64, .. }));
+        let other = read("[exchangedb-embedded]\nINDEX_MEMORY_MIB = 64\n").expect("of another service");
+        assert_eq!(other, with(1_024));
+        for wrong in ["15", "1048577", "1 GiB", "-1", ""] {
+            let text = format!("[bankdb-embedded]\nINDEX_MEMORY_MIB = {wrong}\n");
+            assert!(read(&text).is_err(), "{wrong}");
+        }
+        let ini = Config::parse("[bankdb-embedded]\nINDEX_MEMORY_MIB = 64\n").expect("a configuration");
+        let memory = StoreConfig::Memory.with_index_memory(&ini, "bank").expect("memory");
+        assert_eq!(memory, StoreConfig::Memory);
+        // The default is the store's own.
+        assert_eq!(Options::default().index_hot_bytes, INDEX_MEMORY_MIB_DEFAULT << 20);
+    }
+
+    #[test]
+    fn index_entries_that_exceed_the_memory_are_on_disk_only() {
+        let memory_of = |index_memory_mib| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let place = StoreConfig::Embedded { dir: dir.path().to_owned(), index_memory_mib };
+            let store = place.open(&EXCHANGE, 1).expect("a store");
+            let mut changes = ChangeSet::new();
+            for number in 0..1_000_u64 {
+                let key = AccountKey { account: AccountId::of_payto(&format!("payto://void/{number}")) };
+                changes.insert::<Cursors>(&key, &CursorRow { bank_row: number });
+            }
+            assert_eq!(store.commit(&changes).expect("a commit"), CommitOutcome::Committed);
+            store.checkpoint().expect("a checkpoint");
+            let stats = store.stats();
+            assert!(stats.index_files > 0 && stats.index_file_bytes > 0, "{stats:?}");
+            store.close().expect("closing");
+            stats.index_bytes
+        };
+        let (none, enough) = (memory_of(0), memory_of(INDEX_MEMORY_MIB_DEFAULT));
+        // A thousand entries of 16 bytes; filters need about two for each.
+        assert!(none + 12_000 < enough, "{none} {enough}");
     }
 
     #[test]

@@ -325,7 +325,9 @@ pub struct StoreStats {
     pub segments: u64,
     /// The memory used by indexes, estimated, in bytes.
     pub index_bytes: u64,
-    /// The size of the files that hold index entries, in bytes; 0 if there are none.
+    /// Files that hold index entries.
+    pub index_files: u64,
+    /// The size of these files, in bytes.
     pub index_file_bytes: u64,
     /// Segments removed by compaction since opening.
     pub compacted_total: u64,

@@ -28,7 +28,7 @@ const CLIENTS: usize = 6;
 fn crash_child() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let dir = Path::new(&dir);
-    let config = BankConfig { store: StoreConfig::Embedded { dir: dir.join("store") }, ..config() };
+    let config = BankConfig { store: StoreConfig::embedded(dir.join("store")), ..config() };
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let bank = Bank::start(config).await.unwrap();
         std::fs::write(dir.join("port.new"), bank.addr.port().to_string()).unwrap();
@@ -192,12 +192,9 @@ async fn crash_loop_loses_and_repeats_nothing() {
     }
 
     drop(bank);
-    let bank = Bank::start(BankConfig {
-        store: StoreConfig::Embedded { dir: dir.path().join("store") },
-        ..config()
-    })
-    .await
-    .unwrap();
+    let bank = Bank::start(BankConfig { store: StoreConfig::embedded(dir.path().join("store")), ..config() })
+        .await
+        .unwrap();
     bank.check().await.unwrap();
     assert_eq!(bank.account_flow("exchange").await.unwrap().outgoing_transfers.units(), sent);
     bank.shutdown().await.unwrap();

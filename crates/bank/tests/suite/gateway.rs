@@ -345,7 +345,7 @@ async fn long_polls_miss_nothing() {
 #[tokio::test]
 async fn books_continue_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let durable = || BankConfig { store: StoreConfig::Embedded { dir: dir.path().join("bank") }, ..config() };
+    let durable = || BankConfig { store: StoreConfig::embedded(dir.path().join("bank")), ..config() };
     let f = Fixture::start(durable()).await;
     f.post("taler-bank-access/testing/register", json!({"username": "joe", "password": "x"})).await;
     f.gateway("exchange").add_incoming(&incoming(1, "10", "joe")).await.unwrap();

@@ -233,7 +233,7 @@ fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
     if args.num_threads.is_some() {
         tracing::info!("-n has no effect: there are as many threads as processors");
     }
-    config.store = args.store.choose(Some(config.store))?;
+    config.store = args.store.choose(Some(config.store))?.with_index_memory(&ini, "bank")?;
     Ok(config)
 }
 
@@ -254,7 +254,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
 async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
     let named = match (args.data, args.database) {
         (_, Some(url)) => Some(StoreConfig::Postgres { url }),
-        (data, None) => data.map(|dir| StoreConfig::Embedded { dir }),
+        (data, None) => data.map(StoreConfig::embedded),
     };
     let (place, ledger) = match named {
         Some(place) => (place, args.ledger.unwrap_or(LedgerAddress::Embedded)),

@@ -91,7 +91,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         *host = args.bind.or_else(|| host.take());
     }
     config.clock = args.common.timetravel.clock();
-    config.store = args.store.choose(Some(config.store))?;
+    config.store = args.store.choose(Some(config.store))?.with_index_memory(&ini, "merchant")?;
     if config.exchanges.is_empty() {
         tracing::warn!("no [merchant-exchange-…] section is configured, so nobody can pay");
     }

@@ -163,7 +163,7 @@ pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
         })
     };
     let config = BankConfig {
-        store: batzen_bank::StoreConfig::Embedded { dir: data.to_owned() },
+        store: batzen_bank::StoreConfig::embedded(data.to_owned()),
         ..BankConfig::new(currency())
     };
     let runtime = tokio::runtime::Runtime::new().map_err(|error| BenchError::set_up("no runtime", error))?;

@@ -49,7 +49,7 @@ impl Books {
     pub fn store_config(&self, dir: &Path) -> StoreConfig {
         match &self.url {
             Some(url) => StoreConfig::Postgres { url: url.clone() },
-            None => StoreConfig::Embedded { dir: dir.to_owned() },
+            None => StoreConfig::embedded(dir.to_owned()),
         }
     }
 

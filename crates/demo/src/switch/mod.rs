@@ -103,7 +103,7 @@ struct Deployment {
 impl Deployment {
     async fn start(data_dir: &DataDir, address: &LedgerAddress) -> anyhow::Result<Self> {
         let ledger =
-            SwitchLedger::open(address, &StoreConfig::Embedded { dir: data_dir.path.join("ledger") }).await?;
+            SwitchLedger::open(address, &StoreConfig::embedded(data_dir.path.join("ledger"))).await?;
         // Random tokens suffice, since the switch listens only on this machine.
         let tokens = ["one", "two"].map(|name| {
             let mut random = [0; 16];
@@ -112,7 +112,7 @@ impl Deployment {
         });
         let [one, two] = &tokens;
         let config = SwitchConfig {
-            store: StoreConfig::Embedded { dir: services::directory(&data_dir.path.join("switch"))? },
+            store: StoreConfig::embedded(services::directory(&data_dir.path.join("switch"))?),
             operators: vec![Operator::new("one", one), Operator::new("two", two)],
             ..SwitchConfig::default()
         };

@@ -138,7 +138,7 @@ impl Reader<'_> {
             return Ok(StoreConfig::Postgres { url });
         }
         let dir = self.path_or("exchangedb-embedded", "DIR", "${TALER_DATA_HOME}/exchange/store")?;
-        Ok(StoreConfig::Embedded { dir })
+        Ok(StoreConfig::embedded(dir).with_index_memory(self.ini, "exchange")?)
     }
 
     fn workers(&self) -> Result<WorkersConfig> {
@@ -284,7 +284,7 @@ pub const KNOWN: &[(&str, &[&str])] = &[
             "DURATION_OVERLAP",
         ],
     ),
-    ("exchangedb-embedded", &["DIR"]),
+    ("exchangedb-embedded", &["DIR", "INDEX_MEMORY_MIB"]),
     ("exchangedb-postgres", &["CONFIG", "SQL_DIR"]),
     ("coin_*", COIN),
     ("coin-*", COIN),

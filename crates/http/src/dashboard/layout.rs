@@ -872,6 +872,7 @@ pub(super) const SECTIONS: &[Section] = &[
             ),
             tile("rows", "rows", Count, gauge("batzen_store_rows"), Never),
             tile("index", "memory of indexes", Bytes, gauge("batzen_store_index_bytes"), Never),
+            tile("index-files", "index files", Bytes, gauge("batzen_store_index_file_bytes"), Never),
             tile(
                 "free",
                 "free on the disk",

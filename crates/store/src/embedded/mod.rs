@@ -54,7 +54,7 @@ pub use disk::{Disk, DiskFile, RealDisk};
 pub use format::FrameKind;
 pub use verify::{FrameInfo, RecordInfo, Report, SegmentReport};
 
-use batzen_metrics::Histogram;
+use batzen_metrics::{Histogram, Page};
 
 use crate::memory::is_empty_range;
 use crate::{
@@ -581,6 +581,7 @@ impl Backend for EmbeddedStore {
             live_bytes: sum(|segment| &segment.live),
             segments: state.segments.len() as u64,
             index_bytes: state.index_bytes() as u64,
+            index_files: state.cold.runs.len() as u64,
             index_file_bytes: state.cold.file_bytes(),
             compacted_total: counters.compacted.load(Ordering::Relaxed),
             checkpoints_total: counters.checkpoints.load(Ordering::Relaxed),
@@ -590,6 +591,16 @@ impl Backend for EmbeddedStore {
 
     fn sync_times(&self) -> Option<&Histogram> {
         Some(&self.core.counters.sync_times)
+    }
+
+    fn write_metrics(&self, page: &mut Page) {
+        let cold = Arc::clone(&self.core.read().cold);
+        page.gauge("batzen_store_index_files", "Files that hold index entries", cold.runs.len() as u64);
+        page.gauge(
+            "batzen_store_index_file_bytes",
+            "Bytes on disk that hold index entries",
+            cold.file_bytes(),
+        );
     }
 
     fn checkpoint(&self) -> Result<()> {

@@ -583,7 +583,7 @@ fn store_config(store: Option<&Path>, common: &Common) -> anyhow::Result<StoreCo
     match store {
         Some(dir) => {
             let below = dir.join("exchange").join("store");
-            Ok(StoreConfig::Embedded { dir: if below.is_dir() { below } else { dir.to_owned() } })
+            Ok(StoreConfig::embedded(if below.is_dir() { below } else { dir.to_owned() }))
         }
         None => Ok(ExchangeConfig::from_ini(&common.load()?)?.store),
     }

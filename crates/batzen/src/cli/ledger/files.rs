@@ -66,7 +66,7 @@ impl Drop for Waiting {
 fn open(dir: &Path) -> anyhow::Result<DurableLedger> {
     let _waiting = Waiting::new("reading the log");
     require_store(dir)?;
-    let place = StoreConfig::Embedded { dir: dir.to_owned() };
+    let place = StoreConfig::embedded(dir.to_owned());
     DurableLedger::open(&place, DurableOptions::default())
         .with_context(|| format!("the ledger in {}", dir.display()))
 }

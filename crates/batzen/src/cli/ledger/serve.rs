@@ -22,6 +22,7 @@ use crate::cli::known_options;
 /// The options that a ledger server reads, by section.
 pub const KNOWN: &[known_options::Known] = &[
     ("ledger", &["TCP", "UNIXPATH", "HTTP", "CONNECTIONS_MAX", "DATA_DIR", "DB"]),
+    ("ledgerdb-embedded", &["INDEX_MEMORY_MIB"]),
     ("ledgerdb-postgres", &["CONFIG"]),
 ];
 
@@ -89,7 +90,9 @@ impl ServeConfig {
         Ok(Self {
             store: match StoreConfig::database_of(ini, LEDGER)? {
                 Some(database) => database,
-                None => StoreConfig::in_directory(ini.get(LEDGER, "DATA_DIR")?),
+                None => {
+                    StoreConfig::in_directory(ini.get(LEDGER, "DATA_DIR")?).with_index_memory(ini, LEDGER)?
+                }
             },
             tcp: address("TCP", Some("127.0.0.1:3001"))?,
             unix: ini.get(LEDGER, "UNIXPATH")?,
@@ -106,7 +109,7 @@ impl ServeArgs {
         known_options::warn(&ini);
         let file = ServeConfig::from_ini(&ini)?;
         Ok(ServeConfig {
-            store: self.store.choose(Some(file.store))?,
+            store: self.store.choose(Some(file.store))?.with_index_memory(&ini, "ledger")?,
             tcp: self.tcp.clone().or(file.tcp).filter(|_| !self.no_tcp),
             unix: self.unix.clone().or(file.unix),
             http: self.http.clone().or(file.http),

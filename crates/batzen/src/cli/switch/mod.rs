@@ -39,6 +39,7 @@ pub const KNOWN: &[Known] = &[
             "ALLOW_ON_US",
         ],
     ),
+    ("switchdb-embedded", &["INDEX_MEMORY_MIB"]),
     ("switchdb-postgres", &["CONFIG"]),
     ("switch-operator-*", &["TOKEN"]),
 ];
@@ -172,7 +173,9 @@ pub fn from_ini(ini: &Config) -> anyhow::Result<SwitchConfig> {
     Ok(SwitchConfig {
         store: match StoreConfig::database_of(ini, "switch")? {
             Some(database) => database,
-            None => StoreConfig::in_directory(ini.get("switch", "DATA_DIR")?),
+            None => {
+                StoreConfig::in_directory(ini.get("switch", "DATA_DIR")?).with_index_memory(ini, "switch")?
+            }
         },
         listen_host: Some(ini.text("switch", "BIND_TO").unwrap_or("127.0.0.1").to_owned()),
         port: port(ini, "PORT", 8090)?,
@@ -189,7 +192,7 @@ fn switch_config(args: &ServeArgs, ini: &Config) -> anyhow::Result<SwitchConfig>
     let timetravel = args.common.timetravel;
     let configured = from_ini(ini)?;
     Ok(SwitchConfig {
-        store: args.store.choose(Some(configured.store))?,
+        store: args.store.choose(Some(configured.store))?.with_index_memory(ini, "switch")?,
         listen_host: args.bind.clone().or(configured.listen_host),
         port: args.port.unwrap_or(configured.port),
         admin_port: args.admin_port.unwrap_or(configured.admin_port),

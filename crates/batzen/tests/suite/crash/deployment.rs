@@ -91,7 +91,7 @@ impl Deployment {
         let Some(database) = &self.database else {
             let copy = self.dir.path().join("cut-off");
             let commits = false_claims::cut_off(&self.dir.path().join(EXCHANGE_STORE), &copy);
-            let copy = StoreConfig::Embedded { dir: copy }.open(&batzen_storage::EXCHANGE, 1).unwrap();
+            let copy = StoreConfig::embedded(copy).open(&batzen_storage::EXCHANGE, 1).unwrap();
             return (format!("the last {commits} commits"), copy);
         };
         let sql = format!("CREATE DATABASE cut_off TEMPLATE {DATABASE}");
@@ -110,7 +110,7 @@ impl Deployment {
             None => {
                 let dir = self.dir.path().join(dir);
                 assert!(dir.is_dir(), "no store at {}", dir.display());
-                StoreConfig::Embedded { dir }
+                StoreConfig::embedded(dir)
             }
         }
     }

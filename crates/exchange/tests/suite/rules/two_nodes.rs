@@ -147,7 +147,7 @@ fn two_nodes_spend_each_of_ten_thousand_coins_once() {
 #[test]
 fn four_lanes_spend_each_of_ten_thousand_coins_once() {
     let directory = tempfile::tempdir().unwrap();
-    let place = StoreConfig::Embedded { dir: directory.path().to_owned() };
+    let place = StoreConfig::embedded(directory.path().to_owned());
     let store = place.open(&EXCHANGE, 4).unwrap();
     compete(&[(); 4].map(|()| store.clone()));
     store.close().unwrap();
