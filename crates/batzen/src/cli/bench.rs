@@ -10,8 +10,8 @@ use batzen_bench::results::result::Run;
 use batzen_bench::results::summary::summary;
 use batzen_bench::scenarios::options::RunOptions;
 use batzen_bench::scenarios::{
-    Context, aggregator, deposit, history, hostile, lanes, p2p, partitions, pay, pgbench, startup, store,
-    transfer, wallets, wirewatch, withdraw,
+    Context, aggregator, deposit, history, hostile, lanes, p2p, partitions, pay, pgbench, scale, startup,
+    store, transfer, wallets, wirewatch, withdraw,
 };
 use batzen_cli_support::{progress, services};
 use clap::{Args, Subcommand};
@@ -65,6 +65,8 @@ enum BenchCommand {
     Store(store::StoreArgs),
     /// Pay merchants with one and with several lanes, without HTTP and cryptography: what the core can do
     Lanes(lanes::LanesArgs),
+    /// Withdraw and deposit coins on one, two, … cores, and project what larger machines would do
+    Scale(scale::ScaleArgs),
     /// Grow a store to millions of coins: rate, memory, disk, time to start and to look up coins
     History(history::HistoryArgs),
     /// Make one HTML file with plots and tables of some results
@@ -104,6 +106,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Startup(args) => startup::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Store(args) => show(&args.run, store::run(&args, &context()?)),
         BenchCommand::Lanes(args) => lanes::run(&args, &context()?).or_else(not_measured),
+        BenchCommand::Scale(args) => scale::run(&args, &context()?).or_else(not_measured),
         BenchCommand::History(args) => history::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Report(args) => batzen_bench::results::report::run(&args).or_else(not_measured),
         BenchCommand::Table(args) => batzen_bench::results::table::run(&args).or_else(not_measured),

@@ -86,6 +86,10 @@ const EXAMPLES: &[(&[&str], &str)] = &[
         &["bench", "lanes"],
         "batzen bench lanes\nbatzen bench lanes --lanes 1,2 --coins 500000 --dir /var/lib --json",
     ),
+    (
+        &["bench", "scale"],
+        "batzen bench scale\nbatzen bench scale --cores 1,2,4 --batch 10 --rounds 5 --dir /var/lib --json > scale.json",
+    ),
     (&["signer"], "batzen signer serve --config signer.conf\nbatzen signer status --config signer.conf"),
     (&["signer", "keygen"], "batzen signer keygen ./signer.key"),
     (&["signer", "sample-config"], "batzen signer sample-config > signer.conf"),

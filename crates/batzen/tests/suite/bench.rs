@@ -367,6 +367,44 @@ fn lanes_are_compared() {
 }
 
 #[test]
+fn larger_machines_are_projected() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "bench scale --cores 1 --batch 10 --rounds 1 --coins 200 --warmup 0 --lane-coins 200 --rsa 1024 --clients 4";
+    let scale = |words: &str| batzen().args(words.split(' ')).arg("--dir").arg(dir.path()).output().unwrap();
+    let output = scale(&format!("{words} --json"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kind = &result["kinds"][0];
+    assert_eq!((&kind["coins_per_request"], &kind["identified"]), (&Value::from(10), &Value::from(1)));
+    let run = &kind["runs"][0];
+    for figure in ["coins_per_s", "cpu_us_per_coin", "serial_cpu_us_per_coin", "coins_per_frame"] {
+        assert!(run[figure].as_f64().unwrap() > 0.0, "{figure}: {run}");
+    }
+    let stages = run["cpu_us_per_coin_by_stage"].as_object().unwrap();
+    let sum: f64 = stages.values().map(|us| us.as_f64().unwrap()).sum();
+    assert!((sum / run["cpu_us_per_coin"].as_f64().unwrap() - 1.0).abs() < 0.001, "{run}");
+    assert!(stages["cpu"].as_f64() > stages["lane"].as_f64(), "signatures cost most: {run}");
+    let projections = kind["projections"].as_array().unwrap();
+    assert_eq!(
+        projections.iter().map(|at| at["cores"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [8, 16, 32, 64]
+    );
+    for at in projections {
+        let [low, rate, high] =
+            ["low_coins_per_s", "coins_per_s", "high_coins_per_s"].map(|name| at[name].as_f64().unwrap());
+        assert!(0.0 < low && low <= rate && rate <= high, "{at}");
+    }
+    assert!(
+        kind["ceilings"].as_array().unwrap().iter().any(|ceiling| ceiling["stage"] == "commit"),
+        "{kind}"
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    let refused = scale("bench scale --cores 1024");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("--cores 1024: this process may use"), "{}", stderr(&refused));
+}
+
+#[test]
 fn plans_grow_with_the_load() {
     let plan = |words: &[&str]| -> Value {
         let output = batzen().args(["plan", "--json"]).args(words).output().unwrap();

@@ -48,6 +48,7 @@ fn help_texts() {
         "switch bench",
         "bench hostile",
         "bench limits",
+        "bench scale",
         "bench report",
         "bench compare",
         "bench table",

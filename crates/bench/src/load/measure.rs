@@ -535,6 +535,12 @@ impl Shape<'_> {
         if let Some(growth) = growth("batzen_store_commits_total") {
             extra.insert("commits_per_s".into(), growth / seconds.max(1e-9));
         }
+        if let Some(frames) = growth("batzen_store_frames_total").filter(|frames| *frames > 0.0) {
+            extra.insert("ops_per_frame".into(), ops as f64 / frames);
+        }
+        if let Some(seconds) = growth("batzen_store_serial_cpu_seconds_total") {
+            extra.insert("serial_cpu_us_per_op".into(), per_op(seconds * 1e6));
+        }
         if self.load.rate.is_some() {
             extra.insert("generator_late_p99_us".into(), outcome.late_p99_us as f64);
             extra.insert("generator_late_max_us".into(), outcome.late_max_us as f64);

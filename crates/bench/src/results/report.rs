@@ -95,16 +95,7 @@ pub(crate) fn name(run: &Run, among: &[Run]) -> String {
 pub fn html(title: &str, runs: &[Run], limits: Option<&Limits>) -> String {
     let groups = groups(runs);
     let mut out = String::with_capacity(64 << 10);
-    let _ = write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n",
-        title = escape(title),
-        STYLE = include_str!("report/style.css"),
-    );
+    begin(&mut out, title);
     head(&mut out, runs);
     summary(&mut out, &groups);
     out.push_str("<div class=\"plots wide\">\n");
@@ -118,8 +109,25 @@ pub fn html(title: &str, runs: &[Run], limits: Option<&Limits>) -> String {
         ceilings(&mut out, limits);
     }
     reading(&mut out);
-    out.push_str("</main>\n</body>\n</html>\n");
+    out.push_str(END);
     out
+}
+
+/// The end of a page.
+pub(crate) const END: &str = "</main>\n</body>\n</html>\n";
+
+/// Begins a page that needs no network.
+pub(crate) fn begin(out: &mut String, title: &str) {
+    let _ = write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n",
+        title = escape(title),
+        STYLE = include_str!("report/style.css"),
+    );
 }
 
 /// Where and when.
@@ -163,7 +171,7 @@ fn head(out: &mut String, runs: &[Run]) {
     }
 }
 
-fn legend(out: &mut String, entries: &[(String, usize)]) {
+pub(crate) fn legend(out: &mut String, entries: &[(String, usize)]) {
     out.push_str("<ul class=\"legend\">");
     for (name, colour) in entries {
         let _ = write!(out, "<li><i class=\"c{}\"></i>{}</li>", colour % COLOURS, escape(name));

@@ -1,5 +1,5 @@
-//! Generated rows in bulk, inserted through the rules: deposits and prepared transfers at an exchange,
-//! credits at a bank. The rules do not look at signatures, so none are made.
+//! Generated rows in bulk, inserted through the rules: reserves, withdrawals, deposits and prepared transfers at an
+//! exchange, credits at a bank. The rules do not look at signatures, so none are made.
 
 use std::path::Path;
 
@@ -7,10 +7,13 @@ use batzen_bank::BankConfig;
 use batzen_bank::rules::{AddIncoming, Command as BankCommand};
 use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
 use batzen_engine::Batcher;
-use batzen_exchange::rules::{Aggregate, Command, Deposit, DepositCoin, Outcome, PresentedCoin, Trigger};
+use batzen_exchange::rules::{
+    Aggregate, Command, Credit, Credits, Deposit, DepositCoin, Outcome, Planchet, PresentedCoin, Trigger,
+    Withdraw,
+};
 use batzen_protocol::Timestamp;
 use batzen_protocol::payto::h_payto;
-use batzen_tables::exchange::{AccountId, DenomSerial, DepositTarget};
+use batzen_tables::exchange::{AccountId, BlindSignature, DenomSerial, DepositTarget};
 
 use super::workers::{InProcessExchange, PseudoRandom, clock, currency, money, payto};
 use crate::BenchError;
@@ -78,6 +81,69 @@ pub fn payments(
             })
         })
     })
+}
+
+/// Fills in reserves with more money than any run withdraws.
+///
+/// # Errors
+/// When a rule refuses.
+pub fn reserves(
+    in_process: &InProcessExchange,
+    count: u64,
+    random: &mut PseudoRandom,
+) -> Result<Vec<EddsaPublicKey>, BenchError> {
+    let keys: Vec<EddsaPublicKey> = (0..count).map(|_| EddsaPublicKey::from_bytes(random.bytes())).collect();
+    let payto_uri = payto("customer");
+    let (h_payto, time) = (h_payto(&payto_uri), clock());
+    let account = AccountId::of_payto(&in_process.app().core.config.accounts[0].payto_uri);
+    let credit = |(bank_row, reserve_pub): (u64, &EddsaPublicKey)| Credit {
+        bank_row,
+        reserve_pub: *reserve_pub,
+        amount: money("1000000000"),
+        payto_uri: payto_uri.clone(),
+        h_payto,
+        time,
+    };
+    let credits: Vec<Credit> = (1..).zip(&keys).map(credit).collect();
+    let filler = in_process.filler();
+    for credits in credits.chunks(BATCH) {
+        let cursor = credits.last().map_or(0, |credit| credit.bank_row);
+        let page = Credits { account, credits: credits.to_vec(), cursor, range: None };
+        decide(&filler, &[Command::Credits(page)])?;
+    }
+    Ok(keys)
+}
+
+/// Withdrawals of `coins` coins in all from reserves in turn, with blind signatures of RSA-2048.
+pub fn withdrawals(
+    coins: u64,
+    coins_per_request: u64,
+    reserves: &[EddsaPublicKey],
+    random: &mut PseudoRandom,
+) -> impl Iterator<Item = Command> {
+    let mut left = coins;
+    reserves.iter().cycle().map_while(move |reserve_pub| {
+        let count = left.min(coins_per_request);
+        left -= count;
+        (count > 0).then(|| {
+            Command::Withdraw(Withdraw {
+                reserve_pub: *reserve_pub,
+                planchets: (0..count).map(|_| planchet(random)).collect(),
+                batch: count > 1,
+                origin: None,
+            })
+        })
+    })
+}
+
+fn planchet(random: &mut PseudoRandom) -> Planchet {
+    Planchet {
+        denom: DenomSerial(1),
+        h_coin_ev: HashCode::from_bytes(random.bytes()),
+        reserve_sig: EddsaSignature::from_bytes(random.bytes()),
+        ev_sig: Some(BlindSignature::Rsa(random.bytes::<256>().to_vec())),
+        nonce: None,
+    }
 }
 
 fn coin(random: &mut PseudoRandom) -> DepositCoin {

@@ -26,7 +26,7 @@ use crate::scenarios::Context;
 use crate::scenarios::options::RunOptions;
 
 /// Payments come from this many merchants in turn.
-const MERCHANTS: u64 = 1_000;
+pub(super) const MERCHANTS: u64 = 1_000;
 
 /// A run uses fewer random numbers than two to this power.
 const SEED_BITS: u32 = 40;
@@ -171,7 +171,7 @@ pub fn measure(args: &LanesArgs, context: &Context) -> Result<LanesResult, Bench
 }
 
 /// The run in the middle by its rate.
-fn middle(mut runs: Vec<LanesRow>) -> LanesRow {
+pub(super) fn middle(mut runs: Vec<LanesRow>) -> LanesRow {
     runs.sort_by(|a, b| a.coins_per_s.total_cmp(&b.coins_per_s));
     runs.swap_remove(runs.len() / 2)
 }
@@ -188,11 +188,40 @@ fn one_run(
     (coins_per_payment, lanes): (u64, usize),
     seed: u64,
 ) -> Result<LanesRow, BenchError> {
+    let mut random = random(seed);
+    let commands = fill::payments(args.coins, coins_per_payment, MERCHANTS, &mut random);
+    let batch = usize::try_from(args.batch).unwrap_or(usize::MAX);
+    decide(exchange, commands, LanesRun { coins: args.coins, coins_per_payment, lanes, batch })
+}
+
+/// Random numbers of a run. Consecutive seeds alone would give nearly the same numbers.
+pub(super) fn random(seed: u64) -> PseudoRandom {
+    PseudoRandom::new(seed << SEED_BITS)
+}
+
+/// The shape of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LanesRun {
+    /// Coins in all commands.
+    pub coins: u64,
+    /// Coins in a command.
+    pub coins_per_payment: u64,
+    /// Lanes.
+    pub lanes: usize,
+    /// Commands in a batch.
+    pub batch: usize,
+}
+
+/// Decides commands in several lanes.
+pub(super) fn decide(
+    exchange: &InProcessExchange,
+    commands: impl Iterator<Item = Command>,
+    run: LanesRun,
+) -> Result<LanesRow, BenchError> {
+    let LanesRun { coins, coins_per_payment, lanes, batch } = run;
     let store = &exchange.app().core.store;
     let mut shares: Vec<Vec<Command>> = vec![Vec::new(); lanes];
-    // Consecutive seeds give nearly the same numbers.
-    let mut random = PseudoRandom::new(seed << SEED_BITS);
-    for command in fill::payments(args.coins, coins_per_payment, MERCHANTS, &mut random) {
+    for command in commands {
         let key = exchange.app().core.rules.shard_key(&command).unwrap_or_default();
         let shard = usize::from(store.backend().vshard(key));
         shares[shard * lanes / usize::from(VSHARD_COUNT)].push(command);
@@ -201,7 +230,6 @@ fn one_run(
     let batchers: Vec<Batcher<ExchangeRules>> = (0..lanes).map(|_| exchange.filler()).collect();
     let before = store.stats();
     let start = Barrier::new(lanes + 1);
-    let batch = usize::try_from(args.batch).unwrap_or(usize::MAX);
     let (used, wall) = std::thread::scope(|scope| {
         let threads: Vec<_> = shares
             .iter()
@@ -216,7 +244,7 @@ fn one_run(
     });
     let used = used?;
     let after = store.stats();
-    let coins = args.coins as f64;
+    let coins = coins as f64;
     let cpu: Duration = used.iter().map(|used| used.cpu).sum();
     let lane_wall: Duration = used.iter().map(|used| used.wall).sum();
     let serial_us = (after.serial_cpu_us_total - before.serial_cpu_us_total) as f64;

@@ -34,6 +34,7 @@ pub mod p2p;
 pub mod partitions;
 pub mod pay;
 pub mod pgbench;
+pub mod scale;
 mod service;
 pub mod session;
 pub mod startup;

@@ -133,7 +133,17 @@ pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run, BenchError>
 /// # Errors
 /// As [`measure`].
 pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run, BenchError> {
-    let (cipher, batch) = (args.cipher.cipher(), args.batch as usize);
+    cycle(args.cipher.cipher(), args.batch as usize, &args.load, &args.run, context)
+}
+
+/// Withdraws and deposits, `batch` coins a request.
+pub(super) fn cycle(
+    cipher: Cipher,
+    batch: usize,
+    load: &LoadOptions,
+    run: &RunOptions,
+    context: &Context,
+) -> Result<Run, BenchError> {
     let session_plan = SessionPlan {
         denoms: vec![2; batch],
         steps: vec![Step::Withdraw(0..batch), Step::Pay((0..batch).map(|coin| (coin, 1)).collect())],
@@ -147,7 +157,7 @@ pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run, BenchError>
         parameters: BTreeMap::from([("batch".into(), json!(batch))]),
         remark: "an operation is a coin withdrawn and deposited",
     };
-    go(described, cipher, vec![session_plan], Merchants::Uniform, &args.load, &args.run, context)
+    go(described, cipher, vec![session_plan], Merchants::Uniform, load, run, context)
 }
 
 /// The plan of a wallet in the mixed scenario with `payments` payments. It pays with the largest coins that
