@@ -185,6 +185,8 @@ install deb image sbom bench-all bench-postgres bench-tables: export CFLAGS = \
 
 bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
 	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
+	mkdir -p $(RESULTS)/lanes && $(BIN) bench lanes --json > $(RESULTS)/lanes/lanes.json.new
+	mv $(RESULTS)/lanes/lanes.json.new $(RESULTS)/lanes/lanes.json
 	$(bench_runs) <<<"$$BENCH_RUNS"
 	$(MAKE) bench-tables
 

@@ -40,6 +40,7 @@ fn help_texts() {
         "store verify",
         "store cut",
         "config",
+        "plan",
         "doctor",
         "doctor watch",
         "switch serve",

@@ -1,12 +1,15 @@
-//! What operations cost, from the results that are kept with the program.
+//! What operations cost, from the results that are kept with the program or from others.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::Serialize;
 
 use super::StoreChoice;
+use crate::BenchError;
 use crate::results::machine::Machine;
-use crate::results::result::RunResult;
+use crate::results::result::{RESULT_FILE, Run, RunResult};
+use crate::scenarios::lanes::LanesResult;
 
 /// The stages of a server, that is the roles of its threads. `database` is PostgreSQL.
 pub const STAGES: [&str; 6] = ["http", "cpu", "lane", "store", "database", "other"];
@@ -37,10 +40,14 @@ pub struct Single {
 /// What operations cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Costs {
-    /// The machine of the kept results.
+    /// The machine of the results; of the deposits, if there are several.
     pub machine: Machine,
-    /// The results that were used: directory below `docs/results`, and commit.
+    /// The results that were used: directory, and commit.
     pub results: BTreeMap<String, String>,
+    /// Those of them that are the kept ones, although other results were named.
+    pub missing: Vec<String>,
+    /// The share of the lanes' time in which only one lane of a store can run.
+    pub serial_share: f64,
     /// A coin withdrawn.
     pub withdraw: Batched,
     /// A coin deposited.
@@ -74,6 +81,10 @@ macro_rules! kept {
 
 type Kept = (&'static str, &'static str);
 
+/// Lanes are measured without a server, so their result has a form of its own.
+const LANES: Kept = ("lanes", include_str!("../../../../docs/results/lanes/lanes.json"));
+const LANES_FILE: &str = "lanes.json";
+
 const WITHDRAW: Kept = kept!("withdraw");
 const BATCH_WITHDRAW: Kept = kept!("batch-withdraw");
 const DEPOSIT: Kept = kept!("deposit");
@@ -89,27 +100,63 @@ const POSTGRES_AGGREGATOR: Kept = kept!("postgres-aggregator");
 const POSTGRES_TRANSFER: Kept = kept!("postgres-transfer");
 const POSTGRES_WIREWATCH: Kept = kept!("postgres-wirewatch");
 
-/// Reads kept results, and notes which.
+/// Reads results, those below a directory before kept ones, and notes which.
 #[derive(Default)]
-struct Reader {
+struct Reader<'a> {
+    directory: Option<&'a Path>,
     results: BTreeMap<String, String>,
+    missing: Vec<String>,
 }
 
-impl Reader {
-    fn read(&mut self, (name, text): Kept) -> RunResult {
-        let result: RunResult = serde_json::from_str(text).expect("a test reads all kept results");
-        self.results.insert(name.to_owned(), result.commit.clone());
-        result
+impl Reader<'_> {
+    /// The file of a result, if the directory has it.
+    fn find(&mut self, name: &str, file: &str) -> Option<std::path::PathBuf> {
+        let directory = self.directory?;
+        let found = Some(directory.join(name)).filter(|directory| directory.join(file).exists());
+        if found.is_none() {
+            self.missing.push(name.to_owned());
+        }
+        found
     }
 
-    fn single(&mut self, kept: Kept) -> Single {
-        let result = self.read(kept);
-        Single { us: stages(&result), disk_bytes: disk_bytes(&result) }
+    fn read(&mut self, (name, text): Kept) -> Result<RunResult, BenchError> {
+        let result = match self.find(name, RESULT_FILE) {
+            Some(directory) => Run::read(&directory)?.result,
+            None => serde_json::from_str(text).expect("a test reads all kept results"),
+        };
+        self.results.insert(name.to_owned(), result.commit.clone());
+        Ok(result)
+    }
+
+    /// The share of the lanes' time that is serial: the highest of the rows with the most lanes, in which commits gather.
+    fn serial_share(&mut self) -> Result<f64, BenchError> {
+        let (name, text) = LANES;
+        let result: LanesResult = match self.find(name, LANES_FILE) {
+            Some(directory) => {
+                let path = directory.join(LANES_FILE);
+                let text = std::fs::read_to_string(&path).map_err(BenchError::io(&path))?;
+                serde_json::from_str(&text)
+                    .map_err(|error| BenchError::Usage(format!("{}: {error}", path.display())))?
+            }
+            None => serde_json::from_str(text).expect("a test reads all kept results"),
+        };
+        self.results.insert(name.to_owned(), result.commit.clone());
+        let share =
+            |row: &crate::scenarios::lanes::LanesRow| row.serial_cpu_us_per_coin / row.lane_cpu_us_per_coin;
+        let lanes = result.rows.iter().map(|row| row.lanes).max().unwrap_or(1);
+        let rows = result.rows.iter().filter(|row| row.lanes == lanes);
+        let shares = rows.map(share).filter(|share| share.is_finite());
+        Ok(shares.fold(0.0, f64::max).min(1.0))
+    }
+
+    fn single(&mut self, kept: Kept) -> Result<Single, BenchError> {
+        let result = self.read(kept)?;
+        Ok(Single { us: stages(&result), disk_bytes: disk_bytes(&result) })
     }
 
     /// From a run with one coin a request and one with ten.
-    fn batched(&mut self, one: Kept, ten: Kept) -> Batched {
-        let (one, ten) = (self.read(one), self.read(ten));
+    fn batched(&mut self, one: Kept, ten: Kept) -> Result<Batched, BenchError> {
+        let (one, ten) = (self.read(one)?, self.read(ten)?);
         let (of_one, of_ten) = (stages(&one), stages(&ten));
         let mut batched = Batched { disk_bytes: disk_bytes(&ten), ..Batched::default() };
         for stage in STAGES {
@@ -118,13 +165,13 @@ impl Reader {
             batched.per_request_us.insert(stage.to_owned(), per_request);
             batched.per_coin_us.insert(stage.to_owned(), of(&of_one) - per_request);
         }
-        batched
+        Ok(batched)
     }
 
     /// From a run with one coin a request; nothing is saved by more coins in a request.
-    fn unbatched(&mut self, kept: Kept) -> Batched {
-        let Single { us, disk_bytes } = self.single(kept);
-        Batched { per_coin_us: us, per_request_us: Stages::new(), disk_bytes }
+    fn unbatched(&mut self, kept: Kept) -> Result<Batched, BenchError> {
+        let Single { us, disk_bytes } = self.single(kept)?;
+        Ok(Batched { per_coin_us: us, per_request_us: Stages::new(), disk_bytes })
     }
 }
 
@@ -150,25 +197,67 @@ fn disk_bytes(result: &RunResult) -> f64 {
 
 impl Costs {
     /// The costs of the kept results.
+    ///
+    /// # Panics
+    /// Never: a test reads all kept results.
     #[must_use]
     pub fn kept(store: StoreChoice) -> Self {
-        let mut reader = Reader::default();
-        let machine = reader.read(DEPOSIT).machine;
-        let (withdraw, deposit, others) = match store {
-            StoreChoice::Embedded => (
-                reader.batched(WITHDRAW, BATCH_WITHDRAW),
-                reader.batched(DEPOSIT, BATCH_DEPOSIT),
-                [REFRESH, AGGREGATOR, TRANSFER, WIREWATCH],
-            ),
+        Self::read(store, None).expect("a test reads all kept results")
+    }
+
+    /// The costs of the results below a directory; what it does not have is from the kept results.
+    ///
+    /// # Errors
+    /// When it has none of the results, or one cannot be read.
+    pub fn of_results(store: StoreChoice, directory: &Path) -> Result<Self, BenchError> {
+        let costs = Self::read(store, Some(directory))?;
+        if costs.missing.len() == costs.results.len() {
+            let names: Vec<&str> = costs.results.keys().map(String::as_str).collect();
+            let reason = format!(
+                "{}: expected results of `batzen bench` in directories with these names: {}",
+                directory.display(),
+                names.join(", ")
+            );
+            return Err(BenchError::Usage(reason));
+        }
+        Ok(costs)
+    }
+
+    fn read(store: StoreChoice, directory: Option<&Path>) -> Result<Self, BenchError> {
+        let mut reader = Reader { directory, ..Reader::default() };
+        let (deposit, others) = match store {
+            StoreChoice::Embedded => (DEPOSIT, [REFRESH, AGGREGATOR, TRANSFER, WIREWATCH]),
             StoreChoice::Postgres => (
-                reader.unbatched(POSTGRES_WITHDRAW),
-                reader.unbatched(POSTGRES_DEPOSIT),
+                POSTGRES_DEPOSIT,
                 [POSTGRES_REFRESH, POSTGRES_AGGREGATOR, POSTGRES_TRANSFER, POSTGRES_WIREWATCH],
             ),
         };
-        let [refresh, aggregate, transfer, credit] = others.map(|kept| reader.single(kept));
-        let results = reader.results;
-        Self { machine, results, withdraw, deposit, refresh, aggregate, transfer, credit, slowdown: None }
+        let machine = Reader { directory, ..Reader::default() }.read(deposit)?.machine;
+        let (withdraw, deposit, serial_share) = match store {
+            StoreChoice::Embedded => (
+                reader.batched(WITHDRAW, BATCH_WITHDRAW)?,
+                reader.batched(DEPOSIT, BATCH_DEPOSIT)?,
+                reader.serial_share()?,
+            ),
+            // A database orders its commits itself.
+            StoreChoice::Postgres => {
+                (reader.unbatched(POSTGRES_WITHDRAW)?, reader.unbatched(POSTGRES_DEPOSIT)?, 0.0)
+            }
+        };
+        let [refresh, aggregate, transfer, credit] = others;
+        Ok(Self {
+            machine,
+            withdraw,
+            deposit,
+            refresh: reader.single(refresh)?,
+            aggregate: reader.single(aggregate)?,
+            transfer: reader.single(transfer)?,
+            credit: reader.single(credit)?,
+            serial_share,
+            slowdown: None,
+            results: reader.results,
+            missing: reader.missing,
+        })
     }
 
     /// Adjusts all processor times to a machine.
@@ -197,14 +286,50 @@ mod tests {
         for store in [StoreChoice::Embedded, StoreChoice::Postgres] {
             let costs = Costs::kept(store);
             let sum = |stages: &Stages| stages.values().sum::<f64>();
-            assert!(costs.results.len() >= 7, "{:?}", costs.results);
+            assert!(costs.results.len() >= 6, "{:?}", costs.results);
             for batched in [&costs.withdraw, &costs.deposit] {
                 assert!(sum(&batched.per_coin_us) > 1.0 && batched.disk_bytes > 100.0, "{batched:?}");
             }
             for single in [&costs.refresh, &costs.aggregate, &costs.transfer, &costs.credit] {
                 assert!(sum(&single.us) > 1.0, "{single:?}");
             }
+            assert!(costs.missing.is_empty());
         }
+        let share = Costs::kept(StoreChoice::Embedded).serial_share;
+        assert!((0.05..0.9).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn results_of_a_directory_count_before_kept_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let error = Costs::of_results(StoreChoice::Embedded, path).unwrap_err().to_string();
+        assert!(error.contains("batch-deposit") && error.contains("lanes"), "{error}");
+
+        let mut result: RunResult = serde_json::from_str(DEPOSIT.1).unwrap();
+        result.commit = "mine".to_owned();
+        result.machine.model = "my machine".to_owned();
+        result.cpu_us_per_op_by_stage.insert("lane".to_owned(), 1_000.0);
+        std::fs::create_dir(path.join("deposit")).unwrap();
+        std::fs::write(path.join("deposit").join(RESULT_FILE), result.to_json()).unwrap();
+        let mut lanes: LanesResult = serde_json::from_str(LANES.1).unwrap();
+        let most = lanes.rows.iter().map(|row| row.lanes).max().unwrap();
+        for row in &mut lanes.rows {
+            row.serial_cpu_us_per_coin = row.lane_cpu_us_per_coin / if row.lanes == most { 4.0 } else { 2.0 };
+        }
+        std::fs::create_dir(path.join("lanes")).unwrap();
+        std::fs::write(path.join("lanes").join(LANES_FILE), serde_json::to_string(&lanes).unwrap()).unwrap();
+
+        let (kept, mine) =
+            (Costs::kept(StoreChoice::Embedded), Costs::of_results(StoreChoice::Embedded, path).unwrap());
+        assert_eq!((mine.machine.model.as_str(), mine.results["deposit"].as_str()), ("my machine", "mine"));
+        assert!((mine.serial_share - 0.25).abs() < 1e-9);
+        assert!(mine.deposit.per_request_us["lane"] > kept.deposit.per_request_us["lane"] + 900.0);
+        assert_eq!(mine.withdraw, kept.withdraw);
+        assert!(!mine.missing.iter().any(|name| name == "deposit" || name == "lanes"), "{:?}", mine.missing);
+        assert_eq!(mine.missing.len() + 2, mine.results.len());
+        std::fs::write(path.join("deposit").join(RESULT_FILE), "{}").unwrap();
+        assert!(Costs::of_results(StoreChoice::Embedded, path).is_err());
     }
 
     #[test]

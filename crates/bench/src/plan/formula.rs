@@ -68,6 +68,11 @@ pub struct Plan {
     pub cores_in_all: f64,
     /// Lanes that the exchange needs: each is one thread.
     pub lanes: u32,
+    /// Payments per second that one embedded store can commit at the wanted utilisation, since only one lane of a
+    /// store can run in a part of each commit; `None` with a database.
+    pub payments_per_s_of_a_store: Option<f64>,
+    /// Embedded stores, each of its own exchange, that commit the payments; one copy.
+    pub stores: u32,
     /// Machines for the exchange, with all copies.
     pub machines: u32,
     /// Cores of the database; 0 without one.
@@ -129,6 +134,10 @@ impl Plan {
             .collect();
         let cores_in_all: f64 = cores.values().sum();
         let database_cores = us.get("database").map_or(0.0, |us| cores_of(*us));
+        let serial_us = us.get("lane").copied().unwrap_or(0.0) * costs.serial_share;
+        let payments_per_s_of_a_store = (demand.store == StoreChoice::Embedded && serial_us > 0.0)
+            .then(|| demand.utilisation * 1e6 / serial_us);
+        let stores = payments_per_s_of_a_store.map_or(1, |most| whole(demand.payments_per_s / most));
         let machines = |cores: f64| whole(cores / f64::from(demand.cores_per_machine)) * demand.copies;
         let payments_per_day = demand.payments_per_s * demand.mean_share * SECONDS_PER_DAY;
         let days = demand.years * DAYS_PER_YEAR;
@@ -144,7 +153,9 @@ impl Plan {
             lanes: whole(cores.get("lane").copied().unwrap_or(0.0)),
             cores,
             cores_in_all,
-            machines: machines(cores_in_all),
+            payments_per_s_of_a_store,
+            stores,
+            machines: machines(cores_in_all).max(stores * demand.copies),
             database_cores,
             database_machines: if database_cores > 0.0 { machines(database_cores) } else { 0 },
             disk_bytes_per_payment,
@@ -161,10 +172,23 @@ impl Plan {
 
     fn remark(&mut self) {
         let machines_of_a_copy = self.machines / self.demand.copies;
+        if let Some(most) = self.payments_per_s_of_a_store.filter(|_| self.stores > 1) {
+            self.remarks.push(format!(
+                "commits of one embedded store run one at a time in a part of their work: it can take {most:.0} payments a \
+                 second, however many cores it has"
+            ));
+        }
+        if !self.costs.missing.is_empty() {
+            self.remarks.push(format!(
+                "the directory has no results of {}: their costs are those of the kept results, of another machine",
+                self.costs.missing.join(", ")
+            ));
+        }
         if self.demand.store == StoreChoice::Embedded && machines_of_a_copy > 1 {
+            let more_cores = if self.stores > 1 { "" } else { "or machines with more cores, " };
             self.remarks.push(format!(
                 "an embedded store belongs to one machine: this needs {machines_of_a_copy} exchanges, each with its \
-                 own denominations, or machines with more cores, or --store postgres"
+                 own denominations, {more_cores}or --store postgres"
             ));
         }
         if self.costs.slowdown.is_none() {
@@ -224,6 +248,7 @@ mod tests {
         costs.aggregate = single(2.0, 300.0);
         costs.transfer = single(10.0, 200.0);
         costs.credit = single(4.0, 250.0);
+        costs.serial_share = 0.1;
         costs
     }
 
@@ -266,10 +291,26 @@ mod tests {
     }
 
     #[test]
+    fn serial_part_of_commits_bounds_a_store() {
+        // A payment takes 79.5 µs of a lane, of which a tenth is serial: at half of the time 62,893 payments a second.
+        let demand = |payments_per_s| Demand { payments_per_s, cores_per_machine: 4_096, ..demand() };
+        let plan = Plan::of(&demand(62_800.0), &costs());
+        let most = plan.payments_per_s_of_a_store.unwrap();
+        assert!((most - 0.5e6 / 7.95).abs() < 1.0, "{most}");
+        assert_eq!((plan.stores, plan.machines), (1, 2));
+        let plan = Plan::of(&demand(63_000.0), &costs());
+        assert_eq!((plan.stores, plan.machines), (2, 4));
+        assert!(plan.remarks[0].contains("62893 payments"), "{:?}", plan.remarks);
+        let database = Demand { store: StoreChoice::Postgres, ..demand(63_000.0) };
+        let plan = Plan::of(&database, &Costs::kept(StoreChoice::Postgres));
+        assert_eq!((plan.stores, plan.payments_per_s_of_a_store), (1, None));
+    }
+
+    #[test]
     fn more_than_one_machine_on_the_embedded_store_is_remarked() {
         let country = Demand { payments_per_s: 100_000.0, ..demand() };
         let plan = Plan::of(&country, &costs());
-        assert!(plan.machines > 2 && plan.remarks[0].contains("exchanges"), "{:?}", plan.remarks);
+        assert!(plan.machines > 2 && plan.remarks.iter().any(|remark| remark.contains("exchanges")));
         let small = Plan::of(&demand(), &costs());
         assert!(!small.remarks.iter().any(|remark| remark.contains("exchanges")));
     }

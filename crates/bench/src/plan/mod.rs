@@ -1,13 +1,14 @@
 //! `batzen plan`: what a wanted load needs: cores, machines, memory, disk, network.
 //!
 //! [`formula`] computes a plan from [`Costs`](costs::Costs), as a pure function. [`costs`] takes them from the results
-//! that are kept with the program (`docs/results`), and can adjust them to this machine.
+//! that are kept with the program (`docs/results`) or from others, and can adjust them to this machine.
 
 pub mod costs;
 pub mod formula;
 mod measure;
 mod text;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -67,6 +68,10 @@ pub struct PlanArgs {
     /// Measure this machine for some seconds, and adjust the processor times to it
     #[arg(long)]
     pub measure: bool,
+    /// Take the costs from the results below this directory, where it has them (withdraw, batch-withdraw, deposit, …,
+    /// each as `batzen bench NAME --out DIR/NAME` writes it, and lanes/lanes.json), instead of the kept results
+    #[arg(long, value_name = "DIR", conflicts_with = "measure")]
+    pub results: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -105,9 +110,12 @@ impl PlanArgs {
 /// Makes a plan and prints it.
 ///
 /// # Errors
-/// When this machine cannot be measured.
+/// When this machine cannot be measured, or results cannot be read.
 pub fn run(args: &PlanArgs) -> Result<ExitCode, BenchError> {
-    let mut costs = Costs::kept(args.store);
+    let mut costs = match &args.results {
+        Some(directory) => Costs::of_results(args.store, directory)?,
+        None => Costs::kept(args.store),
+    };
     if args.measure {
         costs.adjust(&measure::measure()?);
     }

@@ -66,6 +66,13 @@ pub fn table(plan: &Plan) -> String {
         let _ = writeln!(out, "  {name:<22} {value:>10}  {note}");
     };
     line("lanes", plan.lanes.to_string(), "[exchange] LANES");
+    if let Some(most) = plan.payments_per_s_of_a_store {
+        line(
+            "stores",
+            plan.stores.to_string(),
+            &format!("at most {} payments/s each", numbers::number(most)),
+        );
+    }
     line("machines", plan.machines.to_string(), &format!("of {} cores, {copies}", demand.cores_per_machine));
     if demand.store == StoreChoice::Postgres {
         line(
