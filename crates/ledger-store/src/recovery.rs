@@ -84,13 +84,12 @@ const ROWS_ASKED: u64 = 64;
 /// After the last row so many numbers of records are tried, to notice that rows in the middle are missing.
 const GAP_RECORDS_MAX: u64 = 8192;
 
+/// Takes a row with its records. Returns whether to go on.
+type Visit<'a> = dyn FnMut(&LedgerLogRow, Vec<LogRecord>) -> Result<ControlFlow<()>, RecoveryError> + 'a;
+
 /// Reads the rows that follow those in the log's index, adds them, and visits them with their records, until
 /// told to break.
-pub(crate) fn walk(
-    store: &Store,
-    log: &Log,
-    visit: &mut dyn FnMut(&LedgerLogRow, Vec<LogRecord>) -> Result<ControlFlow<()>, RecoveryError>,
-) -> Result<(), RecoveryError> {
+pub(crate) fn walk(store: &Store, log: &Log, visit: &mut Visit<'_>) -> Result<(), RecoveryError> {
     // The key of a row follows from the length of the one before. Most rows are as long as that, so several
     // keys can be guessed.
     let mut length = BLOCK_RECORDS_MAX as u64;

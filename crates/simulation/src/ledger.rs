@@ -3,12 +3,24 @@
 use std::rc::Rc;
 
 use batzen_engine::LaneMachine;
-use batzen_ledger_store::{CreateAccounts, CreateTransfers, DurableMachine, TypedRequest, verify};
+use batzen_ledger_store::{
+    CreateAccounts, CreateTransfers, DurableMachine, SnapshotOptions, TypedRequest, verify,
+};
 use batzen_store::Store;
 
 use crate::host::{Host, Step, Stop, names_damage};
 use crate::message::{Body, Context, LedgerAsk, LedgerReply, Message, Place, Timer};
 use crate::swarm::{Bug, SECOND};
+
+/// Snapshots of a few batches.
+const SNAPSHOTS: SnapshotOptions = SnapshotOptions {
+    log_bytes_min: 4_000,
+    log_bytes_max: 4_000,
+    page_entries: 16,
+    section_pages: 4,
+    pending_slack: 16,
+    commit_bytes: 4_000,
+};
 
 /// The ledger.
 pub struct Ledger {
@@ -38,7 +50,7 @@ impl Ledger {
     pub fn start(&mut self, context: &mut Context) -> Step {
         self.forget();
         let Some(store) = self.host.open(context)? else { return Ok(()) };
-        match DurableMachine::open(store.clone()) {
+        match DurableMachine::open_with(store.clone(), SNAPSHOTS) {
             Ok(machine) => {
                 self.machine = Some(machine);
                 self.store = Some(store);
@@ -75,7 +87,7 @@ impl Ledger {
                 if !self.host.is_up() {
                     self.forget();
                 }
-                Ok(())
+                self.maintain(context)
             }
             Timer::Repeat => {
                 context.wake(Place::Ledger, self.host.incarnation, 1_800 * SECOND, Timer::Repeat);
@@ -104,6 +116,31 @@ impl Ledger {
                     self.forget();
                 }
                 return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Some steps of the work of snapshots.
+    fn maintain(&mut self, context: &mut Context) -> Step {
+        const STEPS: u32 = 16;
+        for _ in 0..STEPS {
+            let Some(machine) = &mut self.machine else { break };
+            let before = machine.log().inspect_snapshot().records;
+            match machine.maintain() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if names_damage(&error.to_string()) => return Err(Stop::wrong(error.to_string())),
+                Err(error) => {
+                    context.say(&format!("the ledger's snapshot: {error}"));
+                    if self.host.has_died(context) {
+                        self.forget();
+                    }
+                    break;
+                }
+            }
+            if machine.log().inspect_snapshot().records > before {
+                context.marks.meet("ledger.snapshot_taken");
             }
         }
         Ok(())

@@ -27,6 +27,7 @@ pub const EXPECTED: &[&str] = &[
     "disk.write_failed",
     "history.page_full",
     "ledger.pending_expired",
+    "ledger.snapshot_taken",
     "melt.repeated",
     "message.delayed",
     "message.duplicated",

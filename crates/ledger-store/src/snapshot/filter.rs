@@ -41,7 +41,7 @@ impl Filter {
             && all <= prints.len() as u64
             && rest.is_empty();
         let fingerprints = prints.iter().map(|print| u16::from_le_bytes(*print)).collect();
-        is_possible.then(|| Self(Some(BinaryFuse16 { descriptor, fingerprints })))
+        is_possible.then_some(Self(Some(BinaryFuse16 { descriptor, fingerprints })))
     }
 
     pub fn parts(&self) -> ([u8; DESCRIPTOR_BYTES], Vec<u8>) {

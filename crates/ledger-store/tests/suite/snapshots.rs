@@ -44,7 +44,7 @@ fn batch(number: u128) -> Vec<Transfer> {
     let pay = |id: u128| Transfer {
         id,
         // The first account has a long history.
-        debit_account_id: if id % 2 == 0 { 1 } else { 2 + (id * 7 + 1 + id % 40) % (ACCOUNTS - 1) },
+        debit_account_id: if id.is_multiple_of(2) { 1 } else { 2 + (id * 7 + 1 + id % 40) % (ACCOUNTS - 1) },
         credit_account_id: 2 + (id * 7 + id % 40) % (ACCOUNTS - 1),
         amount: 1 + id % 5_000,
         ledger: 1,

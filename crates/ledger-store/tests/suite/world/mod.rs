@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use batzen_engine::LaneMachine;
 use batzen_ledger::machine::read::{account_balances, account_transfers, change_events, query_transfers};
-use batzen_ledger::machine::{Digest, History, Machine, MemoryHistory};
+use batzen_ledger::machine::{Digest, History, LogRecord, Machine, MemoryHistory};
 use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFilter, AccountFlags, BATCH_EVENTS_MAX, ChangeFilter,
     CreateTransferStatus as S, LedgerError, NS_PER_S, QueryFilter, Transfer, TransferFlags as T,
@@ -513,7 +513,7 @@ impl World {
         let Reference { machine, history } = &self.reference;
         let failed = |error: StoreError| format!("a read: {error}");
         let equal = |what: &str, same: bool| if same { Ok(()) } else { Err(format!("{what} differ")) };
-        let times: Vec<u64> = history.records().iter().map(|record| record.timestamp()).collect();
+        let times: Vec<u64> = history.records().iter().map(LogRecord::timestamp).collect();
         let mut random = Random(self.now ^ times.len() as u64);
         let mut time = || {
             if times.is_empty() {
