@@ -17,6 +17,8 @@ const DAYS_40: u64 = 40 * DAY_US;
 const YEARS_9: u64 = 9 * 365 * DAY_US;
 /// After this time, archives need not be kept any more.
 const YEARS_20: u64 = 20 * 365 * DAY_US;
+/// A day after all this.
+const FAR: &str = "2100-01-01";
 /// A wallet that pays, and one whose coins wait.
 const WALLETS: [&str; 2] = ["payer", "saver"];
 
@@ -117,7 +119,7 @@ fn left(facts: &Value, kind: &str) -> u64 {
 }
 
 fn old_coins_are_archived(books: &Books, is_running: bool) {
-    let why = ["--reason", "the law"];
+    let why = ["--before", FAR, "--reason", "the law"];
     let before = books.totals();
     let young = books.archived("run", 0, &why);
     assert_eq!((&young["run"], left(&young, "coins")), (&Value::Null, 0));
@@ -126,7 +128,9 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
 
     // A service that runs at that time.
     let exchange = is_running.then(|| books.serve(YEARS_9));
-    let trial = books.archived("run", YEARS_9, &["--reason", "a trial", "--dry-run"]);
+    let early = books.archived("run", YEARS_9, &["--before", "2026-01-01", "--reason", "the clock is wrong"]);
+    assert_eq!((&early["run"], left(&early, "coins")), (&Value::Null, 0));
+    let trial = books.archived("run", YEARS_9, &["--before", FAR, "--reason", "a trial", "--dry-run"]);
     assert_eq!((&trial["run"], &trial["dry_run"]), (&Value::Null, &Value::Bool(true)));
     let moved = books.archived("run", YEARS_9, &why);
     assert_eq!((moved["run"].as_u64(), moved["rows"].as_u64()), (Some(1), trial["rows"].as_u64()));
@@ -199,7 +203,7 @@ fn copy_dir(from: &Path, to: &Path) {
 fn old_coins_leave_an_embedded_store() {
     let books = Books::new("");
     let exchange = books.serve(0);
-    books.refused("run", YEARS_9, &["--reason", "x"], "stop the exchange first");
+    books.refused("run", YEARS_9, &["--before", FAR, "--reason", "x"], "stop the exchange first");
     assert!(exchange.terminate().0.success());
     old_coins_are_archived(&books, false);
     assert!(books.bank.terminate().0.success());

@@ -23,11 +23,11 @@ use batzen_engine::{Plan, WorkingSet};
 use batzen_protocol::{MoneySum, Timestamp};
 use batzen_store::Table;
 use batzen_tables::exchange::{
-    ArchiveCountKey, ArchiveCountRow, ArchiveCounts, ArchiveRunKey, ArchiveRunRow, ArchiveRuns,
-    ArchiveTransferRow, ArchiveTransfers, CoinKey, Coins, CollectedTerm, Counters, DenomSerial, Deposits,
-    MeltByRc, Melts, PastTransferRow, PastTransfers, Prepared, PreparedRow, PurseDeposits, PurseKey,
-    PurseRow, PurseState, Purses, RcKey, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds,
-    ReserveOpenDeposits, Reveals, TransferKind, WireOut, WireOutRow, WtidKey,
+    ArchiveCountKey, ArchiveCountRow, ArchiveCounts, ArchiveRunKey, ArchiveRuns, ArchiveTransferRow,
+    ArchiveTransfers, CoinKey, Coins, CollectedTerm, Counters, DenomSerial, Deposits, MeltByRc, Melts,
+    PastTransferRow, PastTransfers, Prepared, PreparedRow, PurseDeposits, PurseKey, PurseRow, PurseState,
+    Purses, RcKey, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveOpenDeposits, Reveals,
+    TransferKind, WireOut, WireOutRow, WtidKey,
 };
 
 use self::runs::{begin, counter, drop_run, finish, open_run};
@@ -211,8 +211,10 @@ impl ExchangeRules {
     ) -> Result<Archived, Refusal> {
         match command {
             Archive::Begin { run, id, reason } => begin(rows, *run, *id, reason, now),
-            Archive::Move { run, id, units } => self.move_units(rows, (*run, *id), units, now),
-            Archive::Finish { run, id, digest } => finish(rows, (*run, *id), *digest, now),
+            Archive::Move { run, id, until, units } => {
+                self.move_units(rows, (*run, *id), units, now.min(*until))
+            }
+            Archive::Finish { run, id, digest, time } => finish(rows, (*run, *id), *digest, now.min(*time)),
             Archive::Drop { run, reason, before } => drop_run(rows, *run, reason, *before, now),
         }
     }

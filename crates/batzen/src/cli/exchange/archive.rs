@@ -30,7 +30,7 @@ use crate::cli::known_options;
 #[command(
     arg_required_else_help = true,
     after_help = "Examples:
-  batzen exchange archive run -c exchange.conf --reason yearly --dry-run
+  batzen exchange archive run -c exchange.conf --before 2036-01-01 --reason yearly --dry-run
   batzen exchange archive list -c exchange.conf"
 )]
 pub struct ArchiveArgs {
@@ -43,8 +43,8 @@ enum ArchiveCommand {
     /// Move coins of denominations past their legal time, with their payments, refreshes and recoups, and the
     /// transfers that they paid, to a store of their own
     #[command(after_help = "Examples:
-  batzen exchange archive run -c exchange.conf --reason 'yearly, see minutes of 2036-01-12' --dry-run
-  batzen exchange archive run -c exchange.conf --reason 'yearly, see minutes of 2036-01-12'
+  batzen exchange archive run -c exchange.conf --before 2036-01-01 --reason 'minutes of 2036-01-12' --dry-run
+  batzen exchange archive run -c exchange.conf --before 2036-01-01 --reason 'minutes of 2036-01-12'
 
 An exchange with an embedded store must not be running. On PostgreSQL it may.
 An interrupted run loses nothing: run it again, and it continues.")]
@@ -71,6 +71,9 @@ With a directory, only the archive's own records are used, so that an auditor ne
 struct RunArgs {
     #[command(flatten)]
     common: Common,
+    /// Move only what was over on this day, such as 2036-01-01, so that a wrong clock alone moves nothing
+    #[arg(long, value_name = "DATE", value_parser = day)]
+    before: Timestamp,
     /// Why, for auditors
     #[arg(long, value_parser = reason)]
     reason: String,
@@ -134,7 +137,7 @@ fn reason(text: &str) -> Result<String, String> {
 /// The beginning of a day in UTC.
 fn day(text: &str) -> Result<Timestamp, String> {
     let year = text.split('-').next().and_then(|year| year.parse().ok());
-    let start = year.filter(|year| (1970..9_999).contains(year)).map(batzen_protocol::year_start);
+    let start = year.filter(|year| (1970..9_999).contains(year)).map(batzen_protocol::time::year_start);
     let day_of = |n: u64| Some(start?.saturating_add(batzen_protocol::Duration::from_days(n)));
     let found = (0..366).filter_map(day_of).find(|day| day.to_string().split('T').next() == Some(text));
     found.ok_or_else(|| "expected a day such as 2047-01-01".to_owned())
@@ -194,7 +197,8 @@ async fn move_rows(args: RunArgs) -> anyhow::Result<ExitCode> {
     let counter = Arc::new(Counter::new(progress::is_interactive(), "transfers, purses and coins examined:"));
     let shown = Arc::clone(&counter);
     let ended = {
-        let work = archive::run(&core, archives.clone(), task, move |report| shown.set(report.seen()));
+        let work =
+            archive::run(&core, archives.clone(), task, args.before, move |report| shown.set(report.seen()));
         tokio::pin!(work, stop);
         tokio::select! {
             ended = &mut work => ended,

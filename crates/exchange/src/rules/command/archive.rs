@@ -31,6 +31,8 @@ pub enum Archive {
         run: u32,
         /// Its random number.
         id: ShortHash,
+        /// The time at which everything must be over, if it is before now: a wrong clock alone removes nothing.
+        until: Timestamp,
         /// What to remove.
         units: Vec<ArchiveUnit>,
     },
@@ -42,6 +44,8 @@ pub enum Archive {
         id: ShortHash,
         /// The digest of its rows.
         digest: HashCode,
+        /// When it ended.
+        time: Timestamp,
     },
     /// Records that a run's archive is dropped.
     Drop {

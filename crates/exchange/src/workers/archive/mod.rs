@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::rules::{Archive, Archived, Refusal, Stays};
 
 pub use files::{ArchiveDir, Archives, Contents, contents, examine};
-pub use mover::{Mover, Task};
+pub use mover::{Mover, Task, Times};
 
 /// What was done with one kind of units.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -106,7 +106,7 @@ async fn submit(app: &Core, command: Archive) -> Decision {
     verdict.map_err(|refusal| ArchiveError::Refused(Box::new(refusal)))
 }
 
-/// Moves everything whose legal time is over to an archive, or only counts it, and passes intermediate results to
+/// Moves everything whose legal time was over at a time to an archive, or only counts it, and passes intermediate results to
 /// `progress`.
 ///
 /// # Errors
@@ -115,6 +115,7 @@ pub async fn run(
     app: &Core,
     archives: impl Archives + Send + 'static,
     task: Task,
+    until: Timestamp,
     progress: impl FnMut(&Report) + Send + 'static,
 ) -> Result<Report, ArchiveError> {
     // The rules decide by the terms of all denominations.
@@ -125,14 +126,15 @@ pub async fn run(
         super::pause(app, std::time::Duration::from_millis(20)).await?;
     }
     let (commands, mut asked) = mpsc::channel::<(Archive, oneshot::Sender<Decision>)>(1);
-    let (store, rules, now) = (app.store.clone(), app.rules.clone(), app.now());
+    let (store, rules) = (app.store.clone(), app.rules.clone());
+    let times = Times { now: app.now(), until };
     let worker = tokio::task::spawn_blocking(move || {
         let mut decide = |command| {
             let (answer, decision) = oneshot::channel();
             commands.blocking_send((command, answer)).map_err(|_| WorkerError::Stopped)?;
             decision.blocking_recv().map_err(|_| WorkerError::Stopped)?
         };
-        Mover::new(&store, &rules, now, &archives, &mut decide, progress).run(&task)
+        Mover::new(&store, &rules, times, &archives, &mut decide, progress).run(&task)
     });
     while let Some((command, answer)) = asked.recv().await {
         // If the archiver has ended, nobody waits for the answer.

@@ -34,6 +34,15 @@ pub enum Task {
     },
 }
 
+/// The time, and the day that the operator named.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// The clock.
+    pub now: Timestamp,
+    /// Everything must be over at this time.
+    pub until: Timestamp,
+}
+
 /// The run that is under way.
 struct Run {
     number: u32,
@@ -54,7 +63,7 @@ enum Kind {
 pub struct Mover<'a, P> {
     store: &'a Store,
     rules: &'a ExchangeRules,
-    now: Timestamp,
+    times: Times,
     archives: &'a dyn Archives,
     decide: &'a mut dyn FnMut(Archive) -> Decision,
     progress: P,
@@ -72,17 +81,17 @@ fn in_archive(source: StoreError) -> ArchiveError {
 }
 
 impl<'a, P: FnMut(&Report)> Mover<'a, P> {
-    /// An archiver at a time. `decide` has the rules decide on a command.
+    /// An archiver. `decide` has the rules decide on a command.
     pub fn new(
         store: &'a Store,
         rules: &'a ExchangeRules,
-        now: Timestamp,
+        times: Times,
         archives: &'a dyn Archives,
         decide: &'a mut dyn FnMut(Archive) -> Decision,
         progress: P,
     ) -> Self {
         let (report, leaving) = (Report::default(), Leaving::default());
-        Self { store, rules, now, archives, decide, progress, report, run: None, leaving }
+        Self { store, rules, times, archives, decide, progress, report, run: None, leaving }
     }
 
     /// Does everything.
@@ -138,7 +147,7 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
         page: Vec<Found<T>>,
         batch: &mut Vec<ArchiveUnit>,
     ) -> Result<(), ArchiveError> {
-        let retention = Retention { denoms: &self.rules.denoms, now: self.now };
+        let retention = Retention { denoms: &self.rules.denoms, now: self.times.now.min(self.times.until) };
         let seen = page.len() as u64;
         let examined = T::examine(self.store, retention, &self.leaving, page).map_err(in_store)?;
         let moved = self.moved(kind);
@@ -235,7 +244,8 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
                 return Err(ArchiveError::Differs { run: run.number, what });
             }
         }
-        let command = Archive::Move { run: run.number, id: run.id, units: units.to_vec() };
+        let command =
+            Archive::Move { run: run.number, id: run.id, until: self.times.until, units: units.to_vec() };
         let Archived::Moved(verdicts) = (self.decide)(command)? else {
             unreachable!("an answer belongs to its command")
         };
@@ -316,10 +326,11 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
         {
             put::<ArchiveCounts>(&run.archive, &count.key, &count.row, &mut changes)?;
         }
-        let finished = ArchiveRunRow { finished: Some(self.now), digest: Some(found.digest), ..row };
+        let finished = ArchiveRunRow { finished: Some(self.times.now), digest: Some(found.digest), ..row };
         put::<ArchiveRuns>(&run.archive, &key, &finished, &mut changes)?;
         commit(&run.archive, &changes)?;
-        let command = Archive::Finish { run: run.number, id: run.id, digest: found.digest };
+        let command =
+            Archive::Finish { run: run.number, id: run.id, digest: found.digest, time: self.times.now };
         (self.decide)(command)?;
         run.archive.close().map_err(in_archive)
     }

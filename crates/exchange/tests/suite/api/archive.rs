@@ -36,7 +36,7 @@ async fn coins_that_left_are_refused_as_expired_ones() {
     assert_eq!(site.pay(&contract, &paid, "3").await, first, "it is known");
     assert_eq!(site.get(&melted.path("link")).await.status, 200);
     let task = Task::Move { reason: "a test".to_owned() };
-    let report = archive::run(&site.app().core, archives.clone(), task, |_| ()).await.unwrap();
+    let report = archive::run(&site.app().core, archives.clone(), task, site.now(), |_| ()).await.unwrap();
     assert_eq!((report.transfers.left, report.coins.left), (1, 3), "{report:?}");
     assert_eq!(totals(&store, &site.app().core.rules.denoms).unwrap(), before);
     assert_eq!((store.count::<Coins>().unwrap(), store.count::<Deposits>().unwrap()), (0, 0));

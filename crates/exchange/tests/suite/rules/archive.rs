@@ -8,10 +8,10 @@ use batzen_exchange::reads::garbage::nonce_candidates;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::garbage::COLLECT_DELAY;
 use batzen_exchange::rules::{
-    Archive, Archived, Collect, Command, DenomProblem, Outcome, PurseCoin, PurseCreate, PurseExpire,
-    PurseMerge, PurseTerms, Refusal, Stays,
+    Archive, ArchiveUnit, Archived, Collect, Command, DenomProblem, Outcome, PurseCoin, PurseCoins,
+    PurseCreate, PurseExpire, PurseMerge, PurseTerms, Refusal, Stays, TransferPart,
 };
-use batzen_exchange::workers::archive::{ArchiveError, Archives, Mover, Report, Task, contents};
+use batzen_exchange::workers::archive::{ArchiveError, Archives, Mover, Report, Task, Times, contents};
 use batzen_protocol::Money;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{Store, StoreError};
@@ -64,7 +64,12 @@ pub fn run_with(
     task: &Task,
     decide: Moving<'_>,
 ) -> Result<Report, ArchiveError> {
-    Mover::new(&world.store, &world.rules, world.now(), archives, decide, |_| ()).run(task)
+    Mover::new(&world.store, &world.rules, at_once(world), archives, decide, |_| ()).run(task)
+}
+
+/// Whatever is over now may leave.
+pub fn at_once(world: &World) -> Times {
+    Times { now: world.now(), until: world.now() }
 }
 
 pub fn to_move() -> Task {
@@ -152,6 +157,35 @@ fn an_expired_coin_leaves_with_its_payments() {
     assert_eq!(archive.count::<Denominations>().unwrap(), 3);
     assert_eq!(archive.count::<WireTargets>().unwrap(), 1);
     assert_eq!(archive.all::<ArchiveCounts>().unwrap().len(), store.all::<ArchiveCounts>().unwrap().len());
+}
+
+#[test]
+fn a_clock_that_is_years_ahead_moves_nothing() {
+    let world = paid_world();
+    let before = world.now();
+    expire_all(&world);
+    let archives = InMemory::default();
+    let times = Times { now: world.now(), until: before };
+    let mut decide_now = |command| decide(&world, command);
+    let mover = Mover::new(&world.store, &world.rules, times, &archives, &mut decide_now, |_| ());
+    let report = mover.run(&to_move()).unwrap();
+    assert_eq!((report.rows(), stay(&report.coins)), ((0, 0), vec![(Stays::Young, 2)]));
+    // Nor if somebody asks the rules.
+    let begun = Archive::Begin { run: 1, id: h_payto(200), reason: "a test".to_owned() };
+    decide(&world, begun).unwrap();
+    let deposits = world.store.all::<Deposits>().unwrap();
+    let coins = PurseCoins { purse_pub: purse(1), deposits: Vec::new() };
+    let part = TransferPart {
+        wtid: deposits[0].row.wtid.unwrap(),
+        wire_out: None,
+        prepared: None,
+        deposits: vec![(deposits[0].key.clone(), deposits[0].row.clone())],
+        refunds: Vec::new(),
+    };
+    let units = vec![ArchiveUnit::Transfer(Box::new(part)), ArchiveUnit::Purse(coins)];
+    let command = Archive::Move { run: 1, id: h_payto(200), until: before, units };
+    let verdict = decide(&world, command).unwrap();
+    assert_eq!(verdict, Archived::Moved(vec![Some(Stays::Unpaid), Some(Stays::Changed)]));
 }
 
 #[test]

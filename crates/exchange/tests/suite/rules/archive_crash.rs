@@ -12,6 +12,7 @@ use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{self as tables, ArchiveRuns, Coins, Deposits, WireOut};
 
+use crate::rules::archive::at_once;
 use crate::rules::world::*;
 
 const LIVE: &str = "/live";
@@ -59,7 +60,7 @@ fn archive(disk: &SimDisk, now_s: u64) -> Result<Report, String> {
     };
     let archives = OnDisk(disk.clone());
     let task = Task::Move { reason: "a test".to_owned() };
-    let report = Mover::new(&store, &world.rules, world.now(), &archives, &mut decide, |_| ()).run(&task);
+    let report = Mover::new(&store, &world.rules, at_once(&world), &archives, &mut decide, |_| ()).run(&task);
     let report = report.map_err(|error| error.to_string())?;
     store.close().map_err(|error| error.to_string())?;
     Ok(report)
@@ -164,8 +165,9 @@ fn space(leaves: bool) -> [batzen_store::StoreStats; 3] {
         };
         let task = Task::Move { reason: "a test".to_owned() };
         let archives = OnDisk(disk.clone());
-        let report =
-            Mover::new(&store, &world.rules, world.now(), &archives, &mut decide, |_| ()).run(&task).unwrap();
+        let report = Mover::new(&store, &world.rules, at_once(&world), &archives, &mut decide, |_| ())
+            .run(&task)
+            .unwrap();
         assert_eq!((report.coins.left, report.rows().0), (100, 1_112));
         world.totals();
     }

@@ -132,16 +132,19 @@ fn only_what_equals_the_copy_is_removed() {
     let id = h_payto(200);
     for other in others {
         let units = vec![ArchiveUnit::Transfer(Box::new(other))];
-        let verdict = decide(&world, Archive::Move { run: 1, id, units }).unwrap();
+        let verdict = decide(&world, Archive::Move { run: 1, id, until: at(9_000_000), units }).unwrap();
         assert_eq!(verdict, Archived::Moved(vec![Some(Stays::Changed)]));
     }
     let units = vec![ArchiveUnit::Transfer(Box::new(whole))];
     // Another archiver, or none.
     for (run, id) in [(1, h_payto(201)), (2, id)] {
-        let refused = decide(&world, Archive::Move { run, id, units: units.clone() });
+        let refused = decide(&world, Archive::Move { run, id, until: at(9_000_000), units: units.clone() });
         assert!(matches!(refused, Err(ArchiveError::Refused(why)) if *why == Refusal::ArchiveRunOther));
     }
-    assert_eq!(decide(&world, Archive::Move { run: 1, id, units }).unwrap(), Archived::Moved(vec![None]));
+    assert_eq!(
+        decide(&world, Archive::Move { run: 1, id, until: at(9_000_000), units }).unwrap(),
+        Archived::Moved(vec![None])
+    );
     world.totals();
 }
 
