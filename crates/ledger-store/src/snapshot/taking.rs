@@ -40,7 +40,7 @@ enum Phase {
     Accounts(VecDeque<u32>),
     Marks,
     Pendings,
-    /// Writing the unresolved pending transfers anew, from this row on.
+    /// Writing the unresolved pending transfers again, from this row on.
     PendingsAnew(u64),
     LogRows,
     Ids(std::vec::IntoIter<IdEntry>),

@@ -565,7 +565,7 @@ mod tests {
         let at = segment.len();
         segment.extend_from_slice(&payload);
         check(&segment, at, &third);
-        // In another segment, the values are written once more.
+        // In another segment, the values are written again.
         let mut elsewhere = Vec::new();
         assert_eq!(put(&mut Packer::new(8, Some(&dictionary), 1), &third, &mut elsewhere), whole);
         check(&elsewhere, 0, &third);

@@ -3,7 +3,7 @@
 //! A record may name such a value by its place earlier in the same segment instead of repeating it. Places are
 //! found in two ways: among the records of the same commit ([`Recent`]), and in a small table of values that
 //! were written to the current segment ([`Dictionary`]). Both are only memories: whatever they have forgotten,
-//! or have never known, is written once more.
+//! or have never known, is written again.
 
 use std::sync::Mutex;
 
