@@ -191,7 +191,7 @@ pub(crate) fn open(store: &Store, options: SnapshotOptions) -> Result<Opened, Re
         }
         Err(error) => return Err(error),
     }
-    let key = new_key();
+    let key = options.hash_key.unwrap_or_else(new_key);
     let log = Arc::new(Log::new(store.clone(), &key));
     let (head, ids) = (Head::new(key), Ids::new(&key));
     let snapshots = Snapshots::new(Arc::clone(&log), options, head, ids, Unresolved::new(), None);

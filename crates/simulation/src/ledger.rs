@@ -20,6 +20,7 @@ const SNAPSHOTS: SnapshotOptions = SnapshotOptions {
     section_pages: 4,
     pending_slack: 16,
     commit_bytes: 4_000,
+    hash_key: Some([7; 16]),
 };
 
 /// The ledger.

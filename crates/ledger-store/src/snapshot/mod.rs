@@ -69,6 +69,8 @@ pub struct SnapshotOptions {
     /// The most bytes that one commit of a snapshot writes, unless a single row is larger. It shares the disk
     /// with commits that somebody waits for.
     pub commit_bytes: usize,
+    /// The key that a new ledger hashes ids with; random if there is none. For tests that must be repeatable.
+    pub hash_key: Option<[u8; 16]>,
 }
 
 impl Default for SnapshotOptions {
@@ -81,6 +83,7 @@ impl Default for SnapshotOptions {
             section_pages: 126,
             pending_slack: 4096,
             commit_bytes: 512 << 10,
+            hash_key: None,
         }
     }
 }

@@ -36,6 +36,10 @@ fn the_same_seed_gives_the_same_run() {
     let run = |seed| World::new(seed, Planted::None, Faults::Random).run(40).unwrap();
     let ((first, _), (second, _)) = (run(7), run(7));
     assert_eq!((first.digest(), first.now()), (second.digest(), second.now()));
+    assert_eq!(first.stats.calls, second.stats.calls);
+    let content = |world: &World| world.disk.files().iter().map(|file| world.disk.content(file)).collect();
+    let (first_files, second_files): (Vec<_>, Vec<_>) = (content(&first), content(&second));
+    assert!(first_files == second_files, "the files are the same, byte for byte");
     assert_ne!(first.digest(), run(8).0.digest());
 }
 

@@ -417,7 +417,9 @@ fn a_damaged_snapshot_is_made_anew() {
             // The last byte of every row ends its last column.
             *row.last_mut().unwrap() ^= 0x40;
             put(&store, table, &key, if is_deleted { None } else { Some(row) });
-            let opened = DurableMachine::open_with(store.clone(), tiny_snapshots(1));
+            // A new snapshot is recognized by its key.
+            let options = SnapshotOptions { hash_key: Some([9; 16]), ..tiny_snapshots(1) };
+            let opened = DurableMachine::open_with(store.clone(), options);
             let mut ledger = opened.unwrap_or_else(|error| panic!("{}: {error}", table.name));
             assert_eq!((ledger.machine().digest(), ledger.machine().counts()), (digest, counts));
             if head(&store).is_none_or(|head| head.hash_key != sound.hash_key) {

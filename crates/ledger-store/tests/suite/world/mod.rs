@@ -98,6 +98,7 @@ pub const fn tiny_snapshots(log_bytes: u64) -> SnapshotOptions {
         section_pages: 2,
         pending_slack: 4,
         commit_bytes: 500,
+        hash_key: Some([7; 16]),
     }
 }
 
