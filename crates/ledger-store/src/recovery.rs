@@ -209,7 +209,7 @@ pub(crate) fn open(store: &Store, options: SnapshotOptions) -> Result<Opened, Re
 
 /// Deletes a damaged snapshot: the log has everything.
 fn rebuild(store: &Store, what: &str) -> Result<(), RecoveryError> {
-    tracing::error!(what, "the ledger's snapshot is damaged; a new one is made from the log");
+    tracing::error!(what, "the ledger's snapshot is damaged; it is rebuilt from the log");
     Ok(snapshot::clear(store)?)
 }
 

@@ -40,8 +40,8 @@ enum Phase {
     Accounts(VecDeque<u32>),
     Marks,
     Pendings,
-    /// Writing the unresolved pending transfers again, from this row on.
-    PendingsAnew(u64),
+    /// Copying what is unresolved from old rows of pending transfers, from this one on.
+    CopyPendings(u64),
     LogRows,
     Ids(std::vec::IntoIter<IdEntry>),
     Done,
@@ -121,7 +121,7 @@ impl Taking {
                 self.phase = Phase::Pendings;
             }
             Phase::Pendings => self.begin_pendings(of),
-            Phase::PendingsAnew(row) => {
+            Phase::CopyPendings(row) => {
                 let row = *row;
                 self.copy_pendings(of, row)?;
             }
@@ -178,7 +178,7 @@ impl Taking {
             let first = self.pendings.from;
             (self.pendings.from, self.pendings.entries) = (self.pendings.to, 0);
             self.entries = added.collect();
-            self.phase = Phase::PendingsAnew(first);
+            self.phase = Phase::CopyPendings(first);
         } else {
             self.entries = resolved.into_iter().map(PendingEntry::Resolved).chain(added).collect();
             self.put_pendings(true);
@@ -203,7 +203,7 @@ impl Taking {
         self.entries.append(&mut kept);
         let is_last = end == self.pendings.from;
         self.put_pendings(is_last);
-        self.phase = if is_last { Phase::LogRows } else { Phase::PendingsAnew(end) };
+        self.phase = if is_last { Phase::LogRows } else { Phase::CopyPendings(end) };
         Ok(())
     }
 

@@ -402,10 +402,10 @@ fn verification_finds_a_wrong_head() {
     verify(&store).unwrap();
 }
 
-/// The log has everything, so a snapshot that cannot be right is replaced.
+/// The log has everything, so a snapshot that cannot be right is rebuilt.
 #[test]
-fn a_damaged_snapshot_is_made_anew() {
-    let (mut replaced, mut noticed) = (0, 0);
+fn a_damaged_snapshot_is_rebuilt() {
+    let (mut rebuilt, mut noticed) = (0, 0);
     for (n, table) in DERIVED.iter().copied().enumerate() {
         for is_deleted in [true, false] {
             let store = store();
@@ -423,7 +423,7 @@ fn a_damaged_snapshot_is_made_anew() {
             let mut ledger = opened.unwrap_or_else(|error| panic!("{}: {error}", table.name));
             assert_eq!((ledger.machine().digest(), ledger.machine().counts()), (digest, counts));
             if head(&store).is_none_or(|head| head.hash_key != sound.hash_key) {
-                replaced += 1;
+                rebuilt += 1;
                 send(&mut ledger, batch(9));
                 maintain(&mut ledger);
                 verify(&store).unwrap_or_else(|error| panic!("{n}, {}: {error}", table.name));
@@ -449,5 +449,5 @@ fn a_damaged_snapshot_is_made_anew() {
             }
         }
     }
-    assert!(replaced >= 10 && noticed == 4, "{replaced} replaced, {noticed} noticed later");
+    assert!(rebuilt >= 10 && noticed == 4, "{rebuilt} rebuilt, {noticed} noticed later");
 }
