@@ -6,7 +6,7 @@ use crate::common;
 use std::path::{Path, PathBuf};
 
 use batzen_pg_cluster::fresh_database;
-use common::setup::{ask, config_with, wait_for};
+use common::setup::{ask, config_with, credit, wait_for};
 use common::{Service, run, stderr, stdout};
 use serde_json::Value;
 
@@ -48,8 +48,10 @@ impl Books {
         let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
         wait_for(bank_port, "/taler-bank-integration/config");
         must(&["exchange", "dbinit", "-c", &config]);
+        // This opens the exchange's account.
+        credit(bank_port, 0, 1);
         let books = Self { dir, config, exchange_port, bank };
-        let exchange = books.serve(0);
+        let exchange = books.serve(true);
         let exchange_url = format!("http://localhost:{exchange_port}/");
         let bank_url = format!("http://localhost:{bank_port}/");
         for user in ["zoe", "shop"] {
@@ -83,10 +85,11 @@ impl Books {
         must(&["wallet", "--wallet", file.to_str().unwrap(), "deposit", "--yes", amount, payto]);
     }
 
-    fn serve(&self, later_us: u64) -> Service {
-        let later = later_us.to_string();
-        let words = ["exchange", "serve", "--no-workers", "-c", &self.config, "-T", &later];
-        let exchange = Service::start(self.dir.path(), "exchange", &words);
+    fn serve(&self, has_workers: bool) -> Service {
+        let words = ["exchange", "serve", "-c", &self.config];
+        // Money must not move by itself afterwards.
+        let more: &[&str] = if has_workers { &[] } else { &["--no-workers"] };
+        let exchange = Service::start(self.dir.path(), "exchange", &[&words[..], more].concat());
         wait_for(self.exchange_port, "/keys");
         exchange
     }
@@ -126,8 +129,8 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     let seen = young["coins"]["seen"].as_u64().unwrap();
     assert_eq!(young["coins"]["stay"]["young"].as_u64(), Some(seen));
 
-    // A service that runs at that time.
-    let exchange = is_running.then(|| books.serve(YEARS_9));
+    // A service that runs meanwhile.
+    let exchange = is_running.then(|| books.serve(false));
     let early = books.archived("run", YEARS_9, &["--before", "2026-01-01", "--reason", "the clock is wrong"]);
     assert_eq!((&early["run"], left(&early, "coins")), (&Value::Null, 0));
     let trial = books.archived("run", YEARS_9, &["--before", FAR, "--reason", "a trial", "--dry-run"]);
@@ -156,7 +159,7 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     copy_dir(Path::new(dir), &copy);
 
     // Money that was paid, and money that was not, can be spent no more, even by a clock that is nine years late.
-    let exchange = books.serve(0);
+    let exchange = books.serve(false);
     for wallet in WALLETS {
         let file = books.wallet(wallet);
         let payto = "payto://x-taler-bank/localhost/shop?receiver-name=shop";
@@ -202,7 +205,7 @@ fn copy_dir(from: &Path, to: &Path) {
 #[test]
 fn old_coins_leave_an_embedded_store() {
     let books = Books::new("");
-    let exchange = books.serve(0);
+    let exchange = books.serve(false);
     books.refused("run", YEARS_9, &["--before", FAR, "--reason", "x"], "stop the exchange first");
     assert!(exchange.terminate().0.success());
     old_coins_are_archived(&books, false);
