@@ -275,7 +275,7 @@ impl ExchangeRules {
         match unit {
             ArchiveUnit::Coin(file) if row.table.id == Coins::DEF.id => {
                 self.denoms.get(file.coin.denom).map_or(0, |terms| {
-                    terms.value.checked_sub(file.coin.remaining).map_or(0, |spent| spent.units())
+                    terms.value.checked_sub(file.coin.remaining).map_or(0, batzen_protocol::Money::units)
                 })
             }
             _ => row.units,
