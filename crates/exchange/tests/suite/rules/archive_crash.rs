@@ -188,7 +188,8 @@ fn space(leaves: bool) -> [batzen_store::StoreStats; 3] {
 fn the_space_is_free_again() {
     let [before, after, later] = space(true);
     assert!(after.live_bytes * 4 < before.live_bytes, "{before:?} {after:?}");
-    assert!(after.disk_bytes * 2 < before.disk_bytes, "{before:?} {after:?}");
+    // Records of deletions stay until all segments before them are gone.
+    assert!(after.disk_bytes * 3 < before.disk_bytes * 2, "{before:?} {after:?}");
     let [_, stayed, control] = space(false);
     assert_eq!(stayed.live_bytes, before.live_bytes);
     assert!(later.disk_bytes < control.disk_bytes, "{later:?} {control:?}");
