@@ -126,7 +126,7 @@ fn an_exchange_of_an_earlier_release_opens_with_everything() {
         store.close().unwrap();
     }
     let manifest = std::fs::read_to_string(path.join("MANIFEST")).unwrap();
-    assert!(manifest.starts_with("batzen-store 3\n") && manifest.contains("\nlayout 37 1 1\n"), "{manifest}");
+    assert!(manifest.starts_with("batzen-store 4\n") && manifest.contains("\nlayout 37 1 1\n"), "{manifest}");
     verify(&path);
     let output = run(&["exchange", "totals", path.to_str().unwrap(), "--json"]);
     assert!(output.status.success(), "{}", stderr(&output));

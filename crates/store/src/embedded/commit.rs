@@ -18,7 +18,7 @@ use super::record::{self, RecordCache, SegmentFile, StoredRecord, put_row, read_
 use super::runs::{Marks, PartKey};
 use super::shared::Dictionary;
 use super::writer::check_frame_size;
-use super::{Core, EngineState, Identity, Segment, Segments, View, fingerprint, secondary_entries};
+use super::{Core, EngineState, Identity, Segment, View, fingerprint, secondary_entries};
 use crate::backend::check_row_size;
 use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, IndexKind, Result, StoreError, TableDef};
 
@@ -124,8 +124,8 @@ type TableOp = (u16, SecondaryOp);
 pub(crate) struct Prepared {
     /// The records as they go into a frame.
     pub payload: Vec<u8>,
-    /// The segment for which they were encoded.
-    segment: u32,
+    /// The segment for which they were encoded. It may be gone from the journal meanwhile, but not from the disk.
+    segment: Arc<Segment>,
     /// The values in `payload` that later commits may refer to.
     lasting: Vec<Lasting>,
     records: Vec<PreparedRecord>,
@@ -180,18 +180,19 @@ impl Prepared {
 
     /// Encodes packed records again if the journal has gone on to another segment: they are valid only in the one for
     /// which they were prepared.
-    pub fn move_to(&mut self, segment: u32, segments: &Segments) -> Result<()> {
-        if self.segment == segment {
+    pub fn move_to(&mut self, segment: &Arc<Segment>) -> Result<()> {
+        if self.segment.number == segment.number {
             return Ok(());
         }
+        let old = std::mem::replace(&mut self.segment, Arc::clone(segment));
         let bytes = std::mem::take(&mut self.payload);
-        let mut packer = Packer::new(segment, None, self.records.len());
+        let mut packer = Packer::new(segment.number, None, self.records.len());
         let mut scratch = Vec::new();
-        let mut before = PreparedBytes { payload: &bytes, file: SegmentFile::new(&segments[&self.segment]) };
+        let mut before = PreparedBytes { payload: &bytes, file: SegmentFile::new(&old) };
         for record in &mut self.records {
             let at = self.payload.len();
             let source = &bytes[record.at..record.at + record.bytes];
-            let place = (self.segment, PAYLOAD_AT + record.at as u64);
+            let place = (old.number, PAYLOAD_AT + record.at as u64);
             let decoded = record::decode(source, place, &mut before, &mut scratch)?;
             let (decoded, _) = decoded.expect("it was encoded a moment ago");
             match decoded.packed {
@@ -203,7 +204,6 @@ impl Prepared {
             }
             record.at = at;
         }
-        self.segment = segment;
         self.lasting.clear();
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Prepared {
     pub fn remember(&self, dictionary: &Dictionary, start: u64) {
         for value in &self.lasting {
             let bytes = &self.payload[value.at..value.at + value.bytes];
-            dictionary.insert(self.segment, start + value.at as u64, bytes);
+            dictionary.insert(self.segment.number, start + value.at as u64, bytes);
         }
     }
 
@@ -430,9 +430,10 @@ impl Core {
     /// Encodes the effects. Whatever can be refused is refused here, before anything is written.
     fn prepare(&self, effects: &[Effect], serials: u64) -> Result<Prepared> {
         let (ops, serial_ops) = self.secondary_ops(effects)?;
-        let segment = *self.read().segments.keys().next_back().expect("a journal has a segment");
+        let segment = self.read().segments.values().next_back().map(Arc::clone);
+        let segment = segment.expect("a journal has a segment");
         let mut payload = self.group.buffer();
-        let mut packer = Packer::new(segment, Some(&self.dictionary), effects.len());
+        let mut packer = Packer::new(segment.number, Some(&self.dictionary), effects.len());
         let mut records = Vec::with_capacity(effects.len());
         for effect in effects {
             let at = payload.len();

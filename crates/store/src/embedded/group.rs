@@ -174,9 +174,8 @@ impl Core {
     /// Goes on to the next segment if the commits do not fit into this one.
     fn make_room_for(&self, writer: &mut Writer, commits: &mut [Prepared]) -> Result<()> {
         loop {
-            let segments = Arc::clone(&self.read().segments);
             for commit in &mut *commits {
-                commit.move_to(writer.active.number, &segments)?;
+                commit.move_to(&writer.active)?;
             }
             let bytes = commits.iter().map(|commit| commit.payload.len()).sum();
             if self.make_room(writer, bytes, FrameKind::Commit)? {
