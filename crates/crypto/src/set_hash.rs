@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_order_does_not_matter_and_everything_else_does() {
-        let (a, b, c): (&[&[u8]], &[&[u8]], &[&[u8]]) = (&[b"a", b"1"], &[b"b"], &[b""]);
+        let [a, b, c]: [&[&[u8]]; 3] = [&[b"a", b"1"], &[b"b"], &[b""]];
         assert_eq!(digest(&[a, b, c]), digest(&[c, a, b]));
         let different: [&[&[&[u8]]]; 8] =
             [&[], &[a], &[b], &[a, b], &[a, b, c], &[a, a], &[&[b"a1"], b], &[&[b"a", b"2"], b]];

@@ -33,7 +33,7 @@ fn large_transfer(world: &World) -> usize {
 fn a_large_transfer_leaves_in_parts_and_its_sums_are_right_in_between() {
     let world = World::new();
     let deposits = large_transfer(&world);
-    assert!(deposits > 2 * ARCHIVE_DEPOSITS_MAX && deposits > ARCHIVE_ROWS_MAX);
+    assert!(deposits > ARCHIVE_ROWS_MAX.max(2 * ARCHIVE_DEPOSITS_MAX));
     expire_all(&world);
     let before = world.totals();
     let archives = InMemory::default();
