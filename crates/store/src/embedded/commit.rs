@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use hashbrown::HashTable;
 
 use super::claims::ClaimedRow;
-use super::format::{NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT};
+use super::format::{NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT, record_bytes};
 use super::index::{Location, Ops, SecondaryEntry, SecondaryOp};
 use super::ordered::OrderedIndex;
 use super::packed::{Head, Lasting, Packer, SegmentBytes};
@@ -451,7 +451,10 @@ impl Core {
                 is_row: effect.after.is_some(),
             });
         }
-        check_frame_size(payload.len())?;
+        // The limit is that of plain records, because a commit whose records are encoded again may need their size.
+        let plain =
+            |effect: &Effect| record_bytes(effect.key.len(), effect.after.map_or(0, |(row, _)| row.len()));
+        check_frame_size(effects.iter().map(plain).sum::<usize>().max(payload.len()))?;
         let lasting = packer.lasting;
         Ok(Prepared { payload, segment, lasting, records, ops, serial_ops, serials })
     }

@@ -212,8 +212,9 @@ impl Default for Counters {
     }
 }
 
-/// Locks are taken in the order of the fields: maintenance, marks, writer, next, state. The locks of claims and
-/// group are held only for moments, and never while another lock is taken.
+/// Locks are taken in the order of the fields: maintenance, marks, writer, next, state, then those of an ordered
+/// index within the state, tree before log. The locks of claims, group, dictionary and records are held only for
+/// moments, and no other lock is taken meanwhile.
 pub(crate) struct Core {
     pub dir: PathBuf,
     pub options: Options,

@@ -52,7 +52,8 @@ impl PositionLog {
     }
 }
 
-/// With this many changes that are not in the tree, somebody should sort them in.
+/// With this many changes that are not in the tree, somebody should sort them in. Also the most that are taken from
+/// the list at once.
 const UNSETTLED_MANY: usize = 1024;
 
 /// Position → fingerprint of the key.
@@ -87,11 +88,22 @@ impl OrderedIndex {
         tree
     }
 
-    /// Sorts changes into the tree, unless somebody else is at it. Commits do not wait meanwhile.
+    /// Sorts the present changes into the tree, unless somebody else is at it: not those that commits add meanwhile,
+    /// which do not wait. So whoever adds much also sorts much, and no reader finds more than a few groups' changes.
     pub fn settle(&self) {
         if let Ok(mut tree) = self.tree.try_lock() {
-            self.settle_some(&mut tree);
+            let present = lock(&self.log).changes.len();
+            while lock(&self.log).settled < present {
+                self.settle_some(&mut tree);
+            }
         }
+    }
+
+    /// How many changes are not in the tree.
+    #[cfg(test)]
+    fn unsettled(&self) -> usize {
+        let log = lock(&self.log);
+        log.changes.len() - log.settled
     }
 
     /// Sorts some changes in, oldest first. Returns whether there were any.
@@ -174,6 +186,22 @@ mod tests {
         assert_eq!(index.all().len(), 1);
         assert!(index.freeze().net().is_empty());
         assert_eq!((index.freeze().len(), index.all().len()), (0, 1));
+    }
+
+    /// However much a group of commits adds, one call sorts it in.
+    #[test]
+    fn sorting_keeps_up_with_large_groups() {
+        let index = OrderedIndex::default();
+        for group in 0..4 {
+            let mut is_crowded = false;
+            for n in 0..5_000 {
+                is_crowded |= change(&index, n, group % 2 == 0);
+            }
+            assert!(is_crowded);
+            index.settle();
+            assert_eq!(index.unsettled(), 0);
+            assert_eq!(lock(&index.tree).len(), if group % 2 == 0 { 5_000 } else { 0 });
+        }
     }
 
     /// Readers see all changes, sorted in or not, and somebody is asked to sort when there are many.

@@ -209,10 +209,9 @@ fn unknown_records_are_moved_whole() {
     }
 }
 
-/// The machine crashes at any call to the disk: the store has the rows of the last acknowledged commit, or of the
-/// one after it.
-#[test]
-fn crash_at_many_calls_loses_nothing() {
+/// A fault at any call to the disk, then a power loss: the store has the rows of the last acknowledged commit, or of
+/// the one after it.
+fn faults_lose_nothing(fault: Fault) {
     let session = |disk: &SimDisk, seed: u64, states: &mut Vec<Rows>| -> Result<()> {
         let store = open(disk)?;
         let mut random = Random(seed << 40);
@@ -232,7 +231,7 @@ fn crash_at_many_calls_loses_nothing() {
         session(&whole, seed, &mut vec![Rows::new()]).expect("no fault");
         for n in (1..=whole.calls()).step_by(3) {
             let disk = SimDisk::new(seed.wrapping_mul(31).wrapping_add(n));
-            disk.fail_at(n, Fault::Crash);
+            disk.fail_at(n, fault);
             let mut states = vec![Rows::new()];
             let ended = session(&disk, seed, &mut states);
             disk.restart();
@@ -240,10 +239,25 @@ fn crash_at_many_calls_loses_nothing() {
             let rows = read(&store);
             let last = states.len() - 1;
             let is_right = rows == states[last] || (ended.is_err() && last > 0 && rows == states[last - 1]);
-            assert!(is_right, "crash at call {n} of seed {seed}");
+            assert!(is_right, "{fault:?} at call {n} of seed {seed}");
             check(&store, &rows);
         }
     }
+}
+
+#[test]
+fn crash_at_many_calls_loses_nothing() {
+    faults_lose_nothing(Fault::Crash);
+}
+
+#[test]
+fn error_at_many_calls_loses_nothing() {
+    faults_lose_nothing(Fault::Error);
+}
+
+#[test]
+fn full_disk_at_many_calls_loses_nothing() {
+    faults_lose_nothing(Fault::Full);
 }
 
 /// Several writers share a journal of short segments: many commits are ready for a segment when the journal has gone
