@@ -164,17 +164,27 @@ pub fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
 /// If they have no end, or contain an escape that [`put_bytes`] never writes.
 pub fn take_bytes(input: &mut &[u8], column: &'static str) -> Result<Vec<u8>, DecodeError> {
     let mut out = Vec::new();
+    // Zeros are rare, so this is seldom too little.
+    out.reserve_exact(memchr(0, input).unwrap_or(0));
+    take_bytes_into(input, column, &mut out)?;
+    Ok(out)
+}
+
+/// The same, appended to `out`.
+pub(crate) fn take_bytes_into(
+    input: &mut &[u8],
+    column: &'static str,
+    out: &mut Vec<u8>,
+) -> Result<(), DecodeError> {
     loop {
         let Some(zero) = memchr(0, input) else {
             return Err(DecodeError::Short { column, missing: 2 });
         };
-        // Zeros are rare, so the rest is seldom longer.
-        out.reserve_exact(zero);
         out.extend_from_slice(&input[..zero]);
         let mark = input.get(zero + 1).copied();
         *input = input.get(zero + 2..).unwrap_or_default();
         match mark {
-            Some(0) => return Ok(out),
+            Some(0) => return Ok(()),
             Some(0xff) => out.push(0),
             Some(other) => return Err(DecodeError::invalid(column, format!("escape 0x{other:02x}"))),
             None => return Err(DecodeError::Short { column, missing: 1 }),

@@ -35,6 +35,7 @@ fn bytes_per_coin(coins: u64) -> u64 {
     let merchants: Vec<([u8; 32], [u8; 32], [u8; 16])> =
         (0..200).map(|_| (random.bytes(), random.bytes(), random.bytes())).collect();
     let at = |secs: u64| Timestamp::from_secs(1_795_000_000 + secs);
+    let micros = |secs: u64, us: u64| Timestamp::from_micros((1_795_000_000 + secs) * 1_000_000 + us);
     for commit in 0..PAYMENTS / PAYMENTS_IN_COMMIT {
         let mut changes = ChangeSet::new();
         for n in 0..PAYMENTS_IN_COMMIT {
@@ -60,7 +61,8 @@ fn bytes_per_coin(coins: u64) -> u64 {
                     denom: DenomSerial(3),
                     amount: Money::UNIT,
                     wallet_time: at(time),
-                    exchange_time: at(time + 2),
+                    // The exchange's clock has microseconds.
+                    exchange_time: micros(time + 2, 123_456 + n),
                     refund_deadline: at(time + 900),
                     wire_deadline: at(time + 86_400),
                     wire_salt: WireSalt::from_bytes(salt),

@@ -5,13 +5,15 @@
 //! length. Bytes of fixed length stay as they are. Packing depends on the columns alone and can always be undone:
 //! a row whose bytes these columns do not produce is not packed.
 
-use crate::column::{put_bytes, take, take_array, take_bytes};
+use memchr::memchr;
+
+use crate::column::{put_bytes, take, take_array, take_bytes_into};
 use crate::{ColumnDef, ColumnKind, DecodeError};
 
 /// The first time of a row is stored as the difference from this one, 2028-01-01 in microseconds: two years before and
 /// after it take four bytes.
 const EPOCH_US: u64 = 1_830_297_600_000_000;
-const SECOND_US: i64 = 1_000_000;
+const SECOND_US: u64 = 1_000_000;
 /// Times from here on are stored as they are.
 const TIME_LIMIT_US: u64 = 1 << 60;
 /// Codes of times that are no difference.
@@ -156,9 +158,8 @@ pub(crate) fn pack(
                 out.extend_from_slice(take(input, bytes, "bytes").ok()?);
             }
             ColumnKind::Bytes | ColumnKind::Text => {
-                let bytes = take_bytes(input, "bytes").ok()?;
-                put_number(bytes.len() as u64, out);
-                out.extend_from_slice(&bytes);
+                put_number(unescaped_bytes(input)? as u64, out);
+                take_bytes_into(input, "bytes", out).ok()?;
             }
             ColumnKind::Amount => put_amount(take_array(input, "amount").ok()?, out),
             ColumnKind::Timestamp => put_time(take_array(input, "time").ok()?, &mut time, out),
@@ -215,6 +216,19 @@ pub(crate) fn unpack(columns: &[ColumnDef], packed: &[u8], out: &mut Vec<u8>) ->
     if input.is_empty() { Ok(()) } else { Err(DecodeError::Trailing { left: input.len() }) }
 }
 
+/// How many bytes the value at the front has without its escapes. `None` if it has no end.
+fn unescaped_bytes(bytes: &[u8]) -> Option<usize> {
+    let (mut at, mut escapes) = (0, 0);
+    loop {
+        at += memchr(0, &bytes[at..])?;
+        if *bytes.get(at + 1)? == 0 {
+            return Some(at - escapes);
+        }
+        escapes += 1;
+        at += 2;
+    }
+}
+
 fn small<T: TryFrom<u64>>(input: &mut &[u8]) -> Result<T, DecodeError> {
     let number = take_number(input)?;
     T::try_from(number).map_err(|_| DecodeError::invalid("number", format!("{number} is too large")))
@@ -261,6 +275,12 @@ fn take_amount(input: &mut &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> 
     Ok(())
 }
 
+/// The second in which a time lies. Times count from whole seconds, so that one with microseconds does not make all
+/// after it long.
+const fn whole_second(time: u64) -> u64 {
+    time - time % SECOND_US
+}
+
 /// Appends a time as its difference from the one before it, in seconds if it is a whole number of them.
 fn put_time(time: [u8; 8], previous: &mut u64, out: &mut Vec<u8>) {
     let time = u64::from_be_bytes(time);
@@ -271,8 +291,9 @@ fn put_time(time: [u8; 8], previous: &mut u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&time.to_be_bytes());
     } else {
         let us = time.cast_signed() - previous.cast_signed();
-        *previous = time;
-        let code = if us % SECOND_US == 0 { zigzag(us / SECOND_US) << 1 } else { zigzag(us) << 1 | 1 };
+        *previous = whole_second(time);
+        let second = SECOND_US.cast_signed();
+        let code = if us % second == 0 { zigzag(us / second) << 1 } else { zigzag(us) << 1 | 1 };
         put_number(TIME_CODES + code, out);
     }
 }
@@ -284,11 +305,15 @@ fn take_time(input: &mut &[u8], previous: &mut u64, out: &mut Vec<u8>) -> Result
         code => {
             let code = code - TIME_CODES;
             let difference = unzigzag(code >> 1);
-            let us = if code & 1 == 1 { Some(difference) } else { difference.checked_mul(SECOND_US) };
+            let us = if code & 1 == 1 {
+                Some(difference)
+            } else {
+                difference.checked_mul(SECOND_US.cast_signed())
+            };
             let time = us.and_then(|us| previous.checked_add_signed(us));
             let time = time.filter(|&time| time < TIME_LIMIT_US);
             let time = time.ok_or_else(|| DecodeError::invalid("time", "it is out of range"))?;
-            *previous = time;
+            *previous = whole_second(time);
             time
         }
     };

@@ -444,14 +444,14 @@ impl<'a> Packer<'a> {
             done = part.at + part.bytes;
         }
         last.iter().for_each(|last| last.encode(references));
-        stored.extend_from_slice(&body[done..]);
+        let rest = &body[done..];
         let Head { table, birth, serial, layout } = head;
         let mut header = Header {
             table,
             birth: birth.filter(|&birth| birth != self.segment),
             serial,
             layout,
-            stored_bytes: stored.len(),
+            stored_bytes: stored.len() + rest.len(),
             references_bytes: references.len(),
             bytes: 0,
         };
@@ -460,6 +460,7 @@ impl<'a> Packer<'a> {
         let crc = header.crc(&out[start..], body);
         out[start + CRC_AT..start + FIXED_BYTES].copy_from_slice(&crc.to_le_bytes());
         out.extend_from_slice(stored);
+        out.extend_from_slice(rest);
         out.extend_from_slice(references);
         out.resize(start + header.record_bytes(), 0);
         for part in &*kept {
