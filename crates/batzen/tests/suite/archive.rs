@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use batzen_pg_cluster::fresh_database;
 use common::setup::{ask, config_with, credit, wait_for};
-use common::{Service, run, stderr, stdout};
+use common::{Service, must, must_json, run, stderr, stdout};
 use serde_json::Value;
 
 const DAY_US: u64 = 86_400_000_000;
@@ -21,16 +21,6 @@ const YEARS_20: u64 = 20 * 365 * DAY_US;
 const FAR: &str = "2100-01-01";
 /// A wallet that pays, and one whose coins wait.
 const WALLETS: [&str; 2] = ["payer", "saver"];
-
-fn must(words: &[&str]) -> String {
-    let output = run(words);
-    assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
-    stdout(&output)
-}
-
-fn json(words: &[&str]) -> Value {
-    serde_json::from_str(&must(words)).unwrap()
-}
 
 /// An exchange that is not running, where one wallet has paid a part of its money to a merchant.
 struct Books {
@@ -95,7 +85,7 @@ impl Books {
     }
 
     fn totals(&self) -> Value {
-        json(&["exchange", "totals", "-c", &self.config, "--json"])
+        must_json(&["exchange", "totals", "-c", &self.config, "--json"])
     }
 
     fn archive(&self, command: &str, later_us: u64, more: &[&str]) -> std::process::Output {
@@ -149,9 +139,9 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     // The archive is a store, and complete by its own records and those of the exchange.
     let dir = moved["directory"].as_str().unwrap();
     must(&["store", "verify", dir]);
-    let inspected = json(&["store", "inspect", dir, "--json"]);
+    let inspected = must_json(&["store", "inspect", dir, "--json"]);
     assert_eq!(inspected["tables"]["coins"]["written"].as_u64(), Some(seen), "{inspected}");
-    let own = json(&["exchange", "archive", "verify", dir, "--json"]);
+    let own = must_json(&["exchange", "archive", "verify", dir, "--json"]);
     let both = books.archived("verify", YEARS_9, &["--run", "1"]);
     assert_eq!((&own["complete"], &own["digest"]), (&Value::Bool(true), &both["digest"]));
     assert_eq!(both["reason"], "the law");
@@ -175,7 +165,7 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     let none = books.archived("drop", YEARS_20, &["--before", "2026-01-01", "--reason", "it is old"]);
     assert_eq!(none["dropped"].as_array().map(Vec::len), Some(0), "{none}");
     assert!(Path::new(dir).is_dir());
-    let list = json(&["exchange", "archive", "list", "-c", &books.config, "--json"]);
+    let list = must_json(&["exchange", "archive", "list", "-c", &books.config, "--json"]);
     let ended = list["runs"][0]["finished"].as_str().unwrap();
     let year: u64 = ended[..4].parse().unwrap();
     let dropped = books.archived(
@@ -186,11 +176,11 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     assert_eq!(dropped["dropped"][0]["run"].as_u64(), Some(1), "{dropped}");
     assert!(!Path::new(dir).exists());
     assert_eq!(books.totals(), before, "the records stay");
-    let list = json(&["exchange", "archive", "list", "-c", &books.config, "--json"]);
+    let list = must_json(&["exchange", "archive", "list", "-c", &books.config, "--json"]);
     assert_eq!(list["runs"][0]["drop_reason"], "it is old");
     assert_eq!(list["runs"][0]["rows"], moved["rows"]);
     // The copy at the auditor's still proves what it was.
-    let copied = json(&["exchange", "archive", "verify", copy.to_str().unwrap(), "--json"]);
+    let copied = must_json(&["exchange", "archive", "verify", copy.to_str().unwrap(), "--json"]);
     assert_eq!((&copied["complete"], &copied["digest"]), (&Value::Bool(true), &own["digest"]));
 }
 

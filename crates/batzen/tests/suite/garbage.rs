@@ -8,7 +8,7 @@ use std::process::Output;
 
 use batzen_pg_cluster::fresh_database;
 use common::setup::{ask, config_with, credit, wait_for};
-use common::{Service, isolated, run, stderr, stdout};
+use common::{Service, isolated, must, must_json, run, stderr, stdout};
 use serde_json::Value;
 
 const DAY_US: u64 = 86_400_000_000;
@@ -18,16 +18,6 @@ const DAYS_40: u64 = 40 * DAY_US;
 const YEARS_9: u64 = 9 * 365 * DAY_US;
 /// How many reserves are closed.
 const CLOSED: u16 = 30;
-
-fn must(words: &[&str]) -> String {
-    let output = run(words);
-    assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
-    stdout(&output)
-}
-
-fn json(words: &[&str]) -> Value {
-    serde_json::from_str(&must(words)).unwrap()
-}
 
 /// An exchange that is not running, with a withdrawal and reserves that were closed.
 struct Books {
@@ -82,13 +72,13 @@ impl Books {
     }
 
     fn totals(&self) -> Value {
-        json(&["exchange", "totals", "-c", &self.config, "--json"])
+        must_json(&["exchange", "totals", "-c", &self.config, "--json"])
     }
 
     /// Collects garbage at a later time. Returns how many transfers, reserves and locks were removed.
     fn collect(&self, later_us: u64) -> [u64; 3] {
         let later = later_us.to_string();
-        removed(&json(&["exchange", "dbinit", "-g", "--json", "-c", &self.config, "-T", &later]))
+        removed(&must_json(&["exchange", "dbinit", "-g", "--json", "-c", &self.config, "-T", &later]))
     }
 }
 

@@ -269,14 +269,18 @@ impl ExchangeRules {
         Ok(Archived::Moved(verdicts))
     }
 
-    /// The amount that a row counts with.
+    /// The amount that a row of a unit counts with that may leave.
+    ///
+    /// # Panics
+    /// If a coin has no denomination or more than its value: such a coin stays.
     #[must_use]
     pub fn amount_of(&self, unit: &ArchiveUnit, row: &ArchivedRow) -> u128 {
         match unit {
             ArchiveUnit::Coin(file) if row.table.id == Coins::DEF.id => {
-                self.denoms.get(file.coin.denom).map_or(0, |terms| {
-                    terms.value.checked_sub(file.coin.remaining).map_or(0, batzen_protocol::Money::units)
-                })
+                let terms =
+                    self.denoms.get(file.coin.denom).expect("only coins of known denominations leave");
+                let spent = terms.value.checked_sub(file.coin.remaining);
+                spent.expect("a coin holds at most its value").units()
             }
             _ => row.units,
         }

@@ -23,6 +23,7 @@ use batzen_tables::exchange::{self as tables, ArchiveRunRow, ArchiveRuns};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::work_and_close;
 use crate::cli::known_options;
 
 /// Move rows whose legal time is over to archives, verify archives, drop them
@@ -196,20 +197,11 @@ async fn move_rows(args: RunArgs) -> anyhow::Result<ExitCode> {
     let task = if args.dry_run { Task::Count } else { Task::Move { reason: args.reason } };
     let counter = Arc::new(Counter::new(progress::is_interactive(), "transfers, purses and coins examined:"));
     let shown = Arc::clone(&counter);
-    let ended = {
-        let work =
-            archive::run(&core, archives.clone(), task, args.before, move |report| shown.set(report.seen()));
-        tokio::pin!(work, stop);
-        tokio::select! {
-            ended = &mut work => ended,
-            () = &mut stop => {
-                core.drain.trigger();
-                work.await
-            }
-        }
-    };
+    let set = move |report: &Report| shown.set(report.seen());
+    let to = archives.clone();
+    let ended =
+        work_and_close(core, stop, async |core| archive::run(core, to, task, args.before, set).await).await?;
     drop(counter);
-    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
     let report = match ended {
         Err(ArchiveError::Worker(WorkerError::Stopped)) => {
             bail!("interrupted: run it again to move the rest")
@@ -228,9 +220,9 @@ async fn move_rows(args: RunArgs) -> anyhow::Result<ExitCode> {
     } else {
         print!("{}", report_text(&report, currency));
         match place {
-            _ if args.dry_run => println!("nothing was moved: this was a trial"),
+            _ if args.dry_run => println!("nothing was moved: this was a dry run"),
             Some(dir) => println!("the archive is {}", dir.display()),
-            None => println!("nothing was to be moved"),
+            None => println!("there was nothing to move"),
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -13,6 +13,8 @@ use batzen_exchange::workers::{WorkerError, link};
 use batzen_store::StoreError;
 use serde_json::{Value, json};
 
+use super::work_and_close;
+
 /// Collects garbage: on the database, in the service that has the embedded store open, or in this process.
 pub async fn collect(config: ExchangeConfig, clock: Arc<dyn Clock>) -> anyhow::Result<Report> {
     let stop = services::stop_signal()?;
@@ -31,22 +33,13 @@ pub async fn collect(config: ExchangeConfig, clock: Arc<dyn Clock>) -> anyhow::R
         }
         other => other?,
     };
-    let counter = progress::Counter::new(progress::is_interactive(), "rows examined:");
-    let ended = {
-        let work = garbage::run(&core, |report| {
-            counter.set(report.named().iter().map(|(_, swept)| swept.seen).sum());
-        });
-        tokio::pin!(work, stop);
-        tokio::select! {
-            ended = &mut work => ended,
-            () = &mut stop => {
-                core.drain.trigger();
-                work.await
-            }
-        }
+    let counter = Arc::new(progress::Counter::new(progress::is_interactive(), "rows examined:"));
+    let shown = Arc::clone(&counter);
+    let set = move |report: &Report| {
+        shown.set(report.named().iter().map(|(_, swept)| swept.seen).sum());
     };
+    let ended = work_and_close(core, stop, async |core| garbage::run(core, set).await).await?;
     drop(counter);
-    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
     match ended {
         Err(WorkerError::Stopped) => bail!("interrupted: run it again to collect the rest"),
         other => Ok(other?),

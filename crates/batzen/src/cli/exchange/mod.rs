@@ -37,6 +37,27 @@ use clap::{Args, Subcommand};
 
 use crate::cli::{known_options, sample};
 
+/// Does work on an open store until it is done, or a signal tells it to stop. Then closes the store.
+async fn work_and_close<T>(
+    core: Core,
+    stop: impl Future<Output = ()>,
+    work: impl AsyncFnOnce(&Core) -> T,
+) -> anyhow::Result<T> {
+    let ended = {
+        let work = work(&core);
+        tokio::pin!(work, stop);
+        tokio::select! {
+            ended = &mut work => ended,
+            () = &mut stop => {
+                core.drain.trigger();
+                work.await
+            }
+        }
+    };
+    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    Ok(ended)
+}
+
 /// The pause before retrying something that failed or is not available yet.
 const SETUP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 

@@ -45,6 +45,20 @@ pub fn run(arguments: &[&str]) -> Output {
     batzen().args(arguments).output().unwrap()
 }
 
+/// What a command prints that must succeed.
+#[track_caller]
+pub fn must(words: &[&str]) -> String {
+    let output = run(words);
+    assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+/// The same as JSON.
+#[track_caller]
+pub fn must_json(words: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&must(words)).expect("the command prints JSON")
+}
+
 pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::common::setup::wait_for;
-use crate::common::{Service, batzen, free_port, run as run_program, stderr, stdout};
+use crate::common::{Service, batzen, free_port, must, run as run_program, stderr, stdout};
 use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{Plan, Watched, run};
 use crate::mutate::proxy::Proxy;
@@ -17,12 +17,6 @@ use crate::mutate::seeds::{Seed, Seeds};
 use crate::mutate::{recorded, routes};
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
-
-fn must(arguments: &[&str]) -> String {
-    let output = run_program(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
-    stdout(&output)
-}
 
 struct Deployment {
     dir: tempfile::TempDir,

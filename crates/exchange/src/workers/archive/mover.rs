@@ -59,6 +59,9 @@ enum Kind {
     Coins,
 }
 
+/// Examines rows of a table for what may leave.
+type Examine<T> = fn(&Store, Retention<'_>, &Leaving, Vec<Found<T>>) -> Result<Examined, StoreError>;
+
 /// Moves rows from a store to archives.
 pub struct Mover<'a, P> {
     store: &'a Store,
@@ -106,9 +109,13 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
             self.begin(reason)?;
         }
         // Payments before the coins that made them.
-        self.sweep::<WireOut>(task, Kind::Transfers)?;
-        self.sweep::<Purses>(task, Kind::Purses)?;
-        self.sweep::<Coins>(task, Kind::Coins)?;
+        self.sweep::<WireOut>(task, Kind::Transfers, |store, retention, _, page| {
+            found::transfers(store, retention, page)
+        })?;
+        self.sweep::<Purses>(task, Kind::Purses, |store, retention, _, page| {
+            found::purses(store, retention, page)
+        })?;
+        self.sweep::<Coins>(task, Kind::Coins, found::coins)?;
         if let Some(run) = self.run.take() {
             self.finish(&run)?;
         }
@@ -116,7 +123,7 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
     }
 
     /// Examines a table, and moves what may leave.
-    fn sweep<T: Sweep>(&mut self, task: &Task, kind: Kind) -> Result<(), ArchiveError> {
+    fn sweep<T: Table>(&mut self, task: &Task, kind: Kind, examine: Examine<T>) -> Result<(), ArchiveError> {
         let store = self.store;
         let (mut page, mut batch) = (Vec::new(), Vec::new());
         let mut outcome = Ok(());
@@ -126,7 +133,7 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
                 if page.len() < PAGE_ROWS {
                     return ControlFlow::Continue(());
                 }
-                match self.page(task, kind, std::mem::take(&mut page), &mut batch) {
+                match self.page((task, kind), examine, std::mem::take(&mut page), &mut batch) {
                     Ok(()) => ControlFlow::Continue(()),
                     Err(error) => {
                         outcome = Err(error);
@@ -136,20 +143,20 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
             })
             .map_err(in_store)?;
         outcome?;
-        self.page(task, kind, page, &mut batch)?;
+        self.page((task, kind), examine, page, &mut batch)?;
         self.flush(task, kind, batch)
     }
 
-    fn page<T: Sweep>(
+    fn page<T: Table>(
         &mut self,
-        task: &Task,
-        kind: Kind,
+        (task, kind): (&Task, Kind),
+        examine: Examine<T>,
         page: Vec<Found<T>>,
         batch: &mut Vec<ArchiveUnit>,
     ) -> Result<(), ArchiveError> {
         let retention = Retention { denoms: &self.rules.denoms, now: self.times.now.min(self.times.until) };
         let seen = page.len() as u64;
-        let examined = T::examine(self.store, retention, &self.leaving, page).map_err(in_store)?;
+        let examined = examine(self.store, retention, &self.leaving, page).map_err(in_store)?;
         let moved = self.moved(kind);
         moved.seen += seen;
         for (why, count) in examined.stay {
@@ -333,49 +340,6 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
             Archive::Finish { run: run.number, id: run.id, digest: found.digest, time: self.times.now };
         (self.decide)(command)?;
         run.archive.close().map_err(in_archive)
-    }
-}
-
-/// A table that is examined for what may leave.
-trait Sweep: Table + Sized {
-    fn examine(
-        store: &Store,
-        retention: Retention<'_>,
-        leaving: &Leaving,
-        page: Vec<Found<Self>>,
-    ) -> Result<Examined, StoreError>;
-}
-
-impl Sweep for WireOut {
-    fn examine(
-        store: &Store,
-        retention: Retention<'_>,
-        _: &Leaving,
-        page: Vec<Found<Self>>,
-    ) -> Result<Examined, StoreError> {
-        found::transfers(store, retention, page)
-    }
-}
-
-impl Sweep for Purses {
-    fn examine(
-        store: &Store,
-        retention: Retention<'_>,
-        _: &Leaving,
-        page: Vec<Found<Self>>,
-    ) -> Result<Examined, StoreError> {
-        found::purses(store, retention, page)
-    }
-}
-
-impl Sweep for Coins {
-    fn examine(
-        store: &Store,
-        retention: Retention<'_>,
-        leaving: &Leaving,
-        page: Vec<Found<Self>>,
-    ) -> Result<Examined, StoreError> {
-        found::coins(store, retention, leaving, page)
     }
 }
 

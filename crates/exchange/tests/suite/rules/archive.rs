@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use batzen_crypto::{CsNonce, EddsaPublicKey};
+use batzen_crypto::CsNonce;
 use batzen_exchange::reads::garbage::nonce_candidates;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::garbage::COLLECT_DELAY;
 use batzen_exchange::rules::{
     Archive, ArchiveUnit, Archived, Collect, Command, DenomProblem, Outcome, PurseCoin, PurseCoins,
-    PurseCreate, PurseExpire, PurseMerge, PurseTerms, Refusal, Stays, TransferPart,
+    PurseCreate, PurseExpire, PurseMerge, Refusal, Stays, TransferPart,
 };
 use batzen_exchange::workers::archive::{ArchiveError, Archives, Mover, Report, Task, Times, contents};
 use batzen_protocol::Money;
@@ -174,7 +174,7 @@ fn a_clock_that_is_years_ahead_moves_nothing() {
     let begun = Archive::Begin { run: 1, id: h_payto(200), reason: "a test".to_owned() };
     decide(&world, begun).unwrap();
     let deposits = world.store.all::<Deposits>().unwrap();
-    let coins = PurseCoins { purse_pub: purse(1), deposits: Vec::new() };
+    let coins = PurseCoins { purse_pub: purse_pub(1), deposits: Vec::new() };
     let part = TransferPart {
         wtid: deposits[0].row.wtid.unwrap(),
         wire_out: None,
@@ -201,8 +201,8 @@ fn nothing_that_left_counts_again() {
     let requests = || {
         let coins = vec![PurseCoin { coin: presented(1, 1), amount: m("3"), coin_sig: sig(1) }];
         let create = PurseCreate {
-            purse_pub: purse(9),
-            terms: terms("1", 9_000_000),
+            purse_pub: purse_pub(9),
+            terms: purse_terms("1", 9_000_000),
             reserve_pub: None,
             coins,
             contract: None,
@@ -363,21 +363,6 @@ fn recouped_coins_leave_and_their_reserve_keeps_its_history() {
     assert_eq!(world.refused(recoup(1, 1, 1, 1)), expired(1));
 }
 
-fn purse(n: u8) -> EddsaPublicKey {
-    key(77, n)
-}
-
-fn terms(target: &str, expiration: u64) -> PurseTerms {
-    PurseTerms {
-        merge_pub: key(78, 1),
-        h_contract_terms: contract(1),
-        min_age: 0,
-        target: m(target),
-        expiration: at(expiration),
-        purse_sig: sig(1),
-    }
-}
-
 #[test]
 fn deposits_into_decided_purses_leave_and_the_purses_stay() {
     let world = World::new();
@@ -385,8 +370,8 @@ fn deposits_into_decided_purses_leave_and_the_purses_stay() {
     world.ok(withdraw(1, &[(1, 1), (2, 1), (3, 1)], true));
     for n in 1..=3 {
         let coins = vec![PurseCoin { coin: presented(n, 1), amount: m("3.7"), coin_sig: sig(n) }];
-        let terms = terms("2", if n == 3 { 9_000_000 } else { 500 });
-        let purse_pub = purse(n);
+        let terms = purse_terms("2", if n == 3 { 9_000_000 } else { 500 });
+        let purse_pub = purse_pub(n);
         world.ok(Command::PurseCreate(PurseCreate {
             purse_pub,
             terms,
@@ -402,10 +387,10 @@ fn deposits_into_decided_purses_leave_and_the_purses_stay() {
         reserve_sig: sig(2),
         merge_time: at(0),
     };
-    world.ok(Command::PurseMerge(PurseMerge { purse_pub: purse(1), reserve_pub: reserve(1), merge }));
+    world.ok(Command::PurseMerge(PurseMerge { purse_pub: purse_pub(1), reserve_pub: reserve(1), merge }));
     world.advance(600);
     let coins = vec![coin(2)];
-    world.ok(Command::PurseExpire(PurseExpire { purse_pub: purse(2), reserve_pub: None, coins }));
+    world.ok(Command::PurseExpire(PurseExpire { purse_pub: purse_pub(2), reserve_pub: None, coins }));
     expire_all(&world);
     // The third is open: nobody has expired it yet, and its money is owed.
     let archives = InMemory::default();

@@ -333,34 +333,19 @@ fn a_nonce_stays_locked_as_long_as_its_denominations_sign() {
     assert_eq!(collect_nonces(&world).removed, 3);
 }
 
-fn purse(n: u8) -> EddsaPublicKey {
-    key(77, n)
-}
-
-fn terms(target: &str, expiration: u64) -> PurseTerms {
-    PurseTerms {
-        merge_pub: key(78, 1),
-        h_contract_terms: contract(1),
-        min_age: 0,
-        target: m(target),
-        expiration: at(expiration),
-        purse_sig: sig(1),
-    }
-}
-
 /// A purse with coin `n`, and a contract.
 fn create(n: u8, terms: PurseTerms) -> Command {
     let contract = Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) };
     let coins = vec![PurseCoin { coin: presented(n, 1), amount: m("3"), coin_sig: sig(n) }];
-    let purse_pub = purse(n);
+    let purse_pub = purse_pub(n);
     Command::PurseCreate(PurseCreate { purse_pub, terms, reserve_pub: None, coins, contract: Some(contract) })
 }
 
 fn request(n: u8, reserve_n: u8, fee: &str) -> Command {
     Command::ReservePurse(ReservePurse {
-        purse_pub: purse(n),
+        purse_pub: purse_pub(n),
         reserve_pub: reserve(reserve_n),
-        terms: terms("1", 500),
+        terms: purse_terms("1", 500),
         fee: Some(m(fee)),
         merge: PurseMergeRow {
             reserve_pub: reserve(reserve_n),
@@ -375,7 +360,7 @@ fn request(n: u8, reserve_n: u8, fee: &str) -> Command {
 
 fn expire(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
     let coins = coins.iter().map(|n| coin(*n)).collect();
-    Command::PurseExpire(PurseExpire { purse_pub: purse(n), reserve_pub: reserve_n.map(reserve), coins })
+    Command::PurseExpire(PurseExpire { purse_pub: purse_pub(n), reserve_pub: reserve_n.map(reserve), coins })
 }
 
 #[test]
@@ -383,12 +368,12 @@ fn refunded_purses_go_and_their_coins_stay_safe() {
     let world = world();
     world.fund(1, 1, "30.5");
     world.ok(withdraw(1, &[(1, 1), (2, 1), (3, 1)], true));
-    world.ok(create(1, terms("2", 500)));
-    world.ok(create(2, terms("2", 500)));
-    world.ok(create(3, terms("2", 500)));
+    world.ok(create(1, purse_terms("2", 500)));
+    world.ok(create(2, purse_terms("2", 500)));
+    world.ok(create(3, purse_terms("2", 500)));
     // One is paid, and one is for a reserve that paid a fee for it.
     let Command::ReservePurse(ReservePurse { merge, .. }) = request(2, 1, "0") else { panic!() };
-    world.ok(Command::PurseMerge(PurseMerge { purse_pub: purse(2), reserve_pub: reserve(1), merge }));
+    world.ok(Command::PurseMerge(PurseMerge { purse_pub: purse_pub(2), reserve_pub: reserve(1), merge }));
     world.ok(request(4, 1, "0.2"));
     world.ok(request(5, 1, "0"));
     world.advance(600);
@@ -406,14 +391,14 @@ fn refunded_purses_go_and_their_coins_stay_safe() {
     assert_eq!(world.totals(), before);
     let left: Vec<_> =
         world.store.all::<Purses>().unwrap().into_iter().map(|found| found.key.purse_pub).collect();
-    assert_eq!(left, [purse(2), purse(4)], "what a reserve's history needs stays");
+    assert_eq!(left, [purse_pub(2), purse_pub(4)], "what a reserve's history needs stays");
     let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
     let effects = statement.items.iter().map(ReserveHistoryItem::effect);
     assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance));
     // Its coin has everything back, and what it signed for the purse is worth nothing in another one.
     assert_eq!(world.remaining(1), Some(m("10")));
-    assert_eq!(world.refused(create(1, terms("2", 500))), Refusal::PurseExpired);
-    let later = create(1, terms("2", 10 * delay_s()));
+    assert_eq!(world.refused(create(1, purse_terms("2", 500))), Refusal::PurseExpired);
+    let later = create(1, purse_terms("2", 10 * delay_s()));
     let problem = DenomProblem::Expired;
     assert_eq!(
         world.refused(later),

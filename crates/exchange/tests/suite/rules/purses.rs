@@ -1,6 +1,5 @@
 //! Purses: each is decided once, and money moves as the table of p2p chapter 12.3 says.
 
-use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
@@ -13,21 +12,6 @@ use batzen_tables::exchange::{PurseMergeRow, PurseState};
 
 use crate::rules::world::*;
 
-fn purse(n: u8) -> EddsaPublicKey {
-    key(77, n)
-}
-
-fn terms(target: &str, expiration: u64) -> PurseTerms {
-    PurseTerms {
-        merge_pub: key(78, 1),
-        h_contract_terms: contract(1),
-        min_age: 0,
-        target: m(target),
-        expiration: at(expiration),
-        purse_sig: sig(1),
-    }
-}
-
 /// Coins 1, 2, … with these amounts, all of denomination 1 (value 10, deposit fee 0.1).
 fn coins(first: u8, amounts: &[&str]) -> Vec<PurseCoin> {
     (first..)
@@ -38,7 +22,7 @@ fn coins(first: u8, amounts: &[&str]) -> Vec<PurseCoin> {
 
 fn create(n: u8, terms: PurseTerms, coins: Vec<PurseCoin>) -> PurseCreate {
     let contract = Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) };
-    PurseCreate { purse_pub: purse(n), terms, reserve_pub: None, coins, contract: Some(contract) }
+    PurseCreate { purse_pub: purse_pub(n), terms, reserve_pub: None, coins, contract: Some(contract) }
 }
 
 fn merge_row(reserve_n: u8, merge_sig: u8) -> PurseMergeRow {
@@ -53,14 +37,14 @@ fn merge_row(reserve_n: u8, merge_sig: u8) -> PurseMergeRow {
 
 fn merge(n: u8, reserve_n: u8) -> Command {
     let merge = merge_row(reserve_n, reserve_n);
-    Command::PurseMerge(PurseMerge { purse_pub: purse(n), reserve_pub: reserve(reserve_n), merge })
+    Command::PurseMerge(PurseMerge { purse_pub: purse_pub(n), reserve_pub: reserve(reserve_n), merge })
 }
 
 fn request(n: u8, reserve_n: u8, fee: Option<&str>, target: &str) -> ReservePurse {
     ReservePurse {
-        purse_pub: purse(n),
+        purse_pub: purse_pub(n),
         reserve_pub: reserve(reserve_n),
-        terms: terms(target, 1_000),
+        terms: purse_terms(target, 1_000),
         fee: fee.map(m),
         merge: merge_row(reserve_n, reserve_n),
         contract: None,
@@ -68,18 +52,22 @@ fn request(n: u8, reserve_n: u8, fee: Option<&str>, target: &str) -> ReservePurs
 }
 
 fn pay(n: u8, reserve_n: Option<u8>, coins: Vec<PurseCoin>) -> Command {
-    Command::PurseDeposit(PurseDeposit { purse_pub: purse(n), reserve_pub: reserve_n.map(reserve), coins })
+    Command::PurseDeposit(PurseDeposit {
+        purse_pub: purse_pub(n),
+        reserve_pub: reserve_n.map(reserve),
+        coins,
+    })
 }
 
 fn delete(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
     let coins = coins.iter().map(|n| coin(*n)).collect();
     let reserve_pub = reserve_n.map(reserve);
-    Command::PurseDelete(PurseDelete { purse_pub: purse(n), purse_sig: sig(9), reserve_pub, coins })
+    Command::PurseDelete(PurseDelete { purse_pub: purse_pub(n), purse_sig: sig(9), reserve_pub, coins })
 }
 
 fn expire(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
     let coins = coins.iter().map(|n| coin(*n)).collect();
-    Command::PurseExpire(PurseExpire { purse_pub: purse(n), reserve_pub: reserve_n.map(reserve), coins })
+    Command::PurseExpire(PurseExpire { purse_pub: purse_pub(n), reserve_pub: reserve_n.map(reserve), coins })
 }
 
 /// A world with five coins of 10.
@@ -107,13 +95,13 @@ fn state(world: &World, n: u8) -> PurseState {
             assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance), "reserve {n}");
         }
     }
-    read::purse(&world.store, purse(n)).unwrap().unwrap().0.state
+    read::purse(&world.store, purse_pub(n)).unwrap().unwrap().0.state
 }
 
 #[test]
 fn a_full_purse_goes_to_the_reserve_that_merges_it() {
     let world = world();
-    let push = create(1, terms("9", 1_000), coins(1, &["5.1", "4.1"]));
+    let push = create(1, purse_terms("9", 1_000), coins(1, &["5.1", "4.1"]));
     let Outcome::PurseCreate(created) = world.ok(Command::PurseCreate(push.clone())) else { panic!() };
     assert_eq!(created, PurseCreated { expiration: at(1_000), deposited: m("9"), is_new: true });
     assert_eq!((world.remaining(1), world.remaining(2)), (Some(m("4.9")), Some(m("5.9"))));
@@ -141,9 +129,9 @@ fn a_full_purse_goes_to_the_reserve_that_merges_it() {
 #[test]
 fn a_purse_with_other_terms_coins_or_contract_is_a_conflict() {
     let world = world();
-    let push = create(1, terms("9", 1_000), coins(1, &["5"]));
+    let push = create(1, purse_terms("9", 1_000), coins(1, &["5"]));
     world.ok(Command::PurseCreate(push.clone()));
-    let other = PurseCreate { terms: terms("8", 1_000), ..push.clone() };
+    let other = PurseCreate { terms: purse_terms("8", 1_000), ..push.clone() };
     assert!(matches!(world.refused(Command::PurseCreate(other)), Refusal::PurseConflict(_)));
     let other = PurseCreate { coins: coins(1, &["4"]), ..push.clone() };
     let refusal = world.refused(Command::PurseCreate(other));
@@ -151,7 +139,7 @@ fn a_purse_with_other_terms_coins_or_contract_is_a_conflict() {
     let mut other = push.clone();
     other.contract.as_mut().unwrap().econtract[0] ^= 1;
     assert!(matches!(world.refused(Command::PurseCreate(other)), Refusal::ContractConflict(_)));
-    let double_spend = create(2, terms("9", 1_000), coins(1, &["5.1"]));
+    let double_spend = create(2, purse_terms("9", 1_000), coins(1, &["5.1"]));
     assert!(matches!(world.refused(Command::PurseCreate(double_spend)), Refusal::CoinConflict { .. }));
     assert_eq!(world.refused(merge(1, 1)), Refusal::PurseNotFull);
     assert_eq!(world.refused(pay(3, None, coins(2, &["1"]))), Refusal::PurseUnknown);
@@ -160,8 +148,8 @@ fn a_purse_with_other_terms_coins_or_contract_is_a_conflict() {
 #[test]
 fn expired_and_deleted_purses_give_everything_back_once() {
     let world = world();
-    world.ok(Command::PurseCreate(create(1, terms("9", 1_000), coins(1, &["5", "4.5"]))));
-    world.ok(Command::PurseCreate(create(2, terms("9", 1_000), coins(3, &["9.5"]))));
+    world.ok(Command::PurseCreate(create(1, purse_terms("9", 1_000), coins(1, &["5", "4.5"]))));
+    world.ok(Command::PurseCreate(create(2, purse_terms("9", 1_000), coins(3, &["9.5"]))));
     assert_eq!(world.ok(expire(1, None, &[1, 2])), Outcome::PurseExpire(PurseExpired::NotDue));
     // Whoever did not read all coins must read again.
     for wrong in [&[3, 3][..], &[], &[1]] {
@@ -186,7 +174,7 @@ fn expired_and_deleted_purses_give_everything_back_once() {
 #[test]
 fn a_purse_that_gave_its_money_back_confirms_nothing() {
     let world = world();
-    let push = create(1, terms("9", 1_000), coins(1, &["5"]));
+    let push = create(1, purse_terms("9", 1_000), coins(1, &["5"]));
     world.ok(Command::PurseCreate(push.clone()));
     world.ok(delete(1, None, &[1]));
     assert_eq!(world.refused(Command::PurseCreate(push)), Refusal::PurseDeleted);

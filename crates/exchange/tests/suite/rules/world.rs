@@ -13,7 +13,8 @@ use batzen_exchange::reads::read;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::rules::{
     Aggregate, Aggregated, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules, Melt,
-    Outcome, Planchet, PresentedCoin, Refund, Refusal, Reveal, RulesConfig, TransfersDone, Trigger, Withdraw,
+    Outcome, Planchet, PresentedCoin, PurseTerms, Refund, Refusal, Reveal, RulesConfig, TransfersDone,
+    Trigger, Withdraw,
 };
 use batzen_protocol::{Duration, Money, MoneySum, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome, Store, memory::MemoryBackend};
@@ -77,6 +78,23 @@ pub fn rc(n: u8) -> HashCode {
 
 pub fn sig(n: u8) -> EddsaSignature {
     EddsaSignature::from_bytes([n; 64])
+}
+
+/// A purse.
+pub fn purse_pub(n: u8) -> EddsaPublicKey {
+    key(77, n)
+}
+
+/// The terms of a purse.
+pub fn purse_terms(target: &str, expiration: u64) -> PurseTerms {
+    PurseTerms {
+        merge_pub: key(78, 1),
+        h_contract_terms: contract(1),
+        min_age: 0,
+        target: m(target),
+        expiration: at(expiration),
+        purse_sig: sig(1),
+    }
 }
 
 pub fn wtid(n: u8) -> Wtid {
