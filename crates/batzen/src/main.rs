@@ -2,6 +2,7 @@
 //!
 //! Standard output carries data only; everything else goes to standard error.
 
+mod allocator;
 mod cli;
 mod logging;
 mod names;
@@ -10,10 +11,6 @@ mod otlp;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-
-/// A payment allocates in one thread and frees in another, a pattern that this allocator is designed for.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Digital cash at central-bank scale: bank, exchange and wallet in one binary.
 #[derive(Parser)]
@@ -61,6 +58,7 @@ fn command() -> clap::Command {
 const NOT_HERE: u8 = 9;
 
 fn main() -> ExitCode {
+    allocator::set_up();
     let arguments = match names::native_arguments(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(reason) => {

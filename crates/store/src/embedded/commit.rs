@@ -3,11 +3,11 @@
 //! Several lanes do this at the same time, each for rows that it has claimed (`claims.rs`). Only appending to
 //! the journal happens one commit after the other (`group.rs`).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 
 use super::claims::ClaimedRow;
 use super::format::{NUMBER_LIMIT, RecordView, SEGMENT_BYTES_LIMIT, record_bytes};
@@ -501,16 +501,18 @@ impl Core {
 
 /// Asks the filters of runs for all rows, table by table.
 fn marks(view: &View, effects: &[Effect]) -> Vec<Marks> {
-    let mut by_table: HashMap<u16, (Vec<usize>, Vec<u64>)> = HashMap::new();
-    for (n, effect) in effects.iter().enumerate() {
-        let (numbers, fingerprints) = by_table.entry(effect.table.id).or_default();
-        numbers.push(n);
-        fingerprints.push(effect.fingerprint);
-    }
     let mut all = vec![Marks::ALL; effects.len()];
-    for (table, (numbers, fingerprints)) in by_table {
+    let mut tables = SmallVec::<[u16; 8]>::new();
+    for effect in effects {
+        if !tables.contains(&effect.table.id) {
+            tables.push(effect.table.id);
+        }
+    }
+    for table in tables {
+        let of_table = || effects.iter().enumerate().filter(|(_, effect)| effect.table.id == table);
+        let fingerprints: Vec<u64> = of_table().map(|(_, effect)| effect.fingerprint).collect();
         let marks = view.cold.marks(PartKey::primary(table), &fingerprints);
-        numbers.into_iter().zip(marks).for_each(|(n, marks)| all[n] = marks);
+        of_table().zip(marks).for_each(|((n, _), marks)| all[n] = marks);
     }
     all
 }

@@ -1,7 +1,7 @@
 //! The part of the indexes that is in memory. Rows are found by fingerprints of their keys and read from the
 //! disk. What is not here is in runs (`runs`).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -117,10 +117,32 @@ impl Group {
 struct PairPart {
     /// Fingerprints with one value, which is the usual case.
     single: HashTable<IndexEntry>,
-    /// Fingerprints with several.
-    groups: HashMap<u64, Group>,
+    groups: Groups,
     /// Values in all groups.
     grouped: usize,
+}
+
+/// Fingerprints with several values.
+#[derive(Debug, Default)]
+struct Groups(HashTable<(u64, Group)>);
+
+impl Groups {
+    fn get(&self, fingerprint: u64) -> Option<&Group> {
+        self.0.find(fingerprint, |(other, _)| *other == fingerprint).map(|(_, group)| group)
+    }
+
+    fn get_mut(&mut self, fingerprint: u64) -> Option<&mut Group> {
+        self.0.find_mut(fingerprint, |(other, _)| *other == fingerprint).map(|(_, group)| group)
+    }
+
+    /// Adds a group that does not exist.
+    fn add(&mut self, fingerprint: u64, group: Group) {
+        self.0.insert_unique(fingerprint, (fingerprint, group), |(fingerprint, _)| *fingerprint);
+    }
+
+    fn remove(&mut self, fingerprint: u64) {
+        let _ = self.0.find_entry(fingerprint, |(other, _)| *other == fingerprint).map(OccupiedEntry::remove);
+    }
 }
 
 /// A set of pairs: fingerprint → values.
@@ -142,7 +164,7 @@ impl PairSet {
             self.parts = (0..PARTS).map(|_| PairPart::default()).collect();
         }
         let part = &mut self.parts[part_of(fingerprint)];
-        let is_new = if let Some(group) = part.groups.get_mut(&fingerprint) {
+        let is_new = if let Some(group) = part.groups.get_mut(fingerprint) {
             let is_new = group.insert(value);
             part.grouped += usize::from(is_new);
             is_new
@@ -156,7 +178,7 @@ impl PairSet {
                 Entry::Occupied(entry) if entry.get().value == value => false,
                 Entry::Occupied(entry) => {
                     let other = entry.remove().0.value;
-                    part.groups.insert(fingerprint, Group::Few(vec![value.min(other), value.max(other)]));
+                    part.groups.add(fingerprint, Group::Few(vec![value.min(other), value.max(other)]));
                     part.grouped += 2;
                     true
                 }
@@ -169,11 +191,11 @@ impl PairSet {
     /// Removes a pair; false if it does not exist.
     pub fn remove(&mut self, fingerprint: u64, value: u64) -> bool {
         let Some(part) = self.parts.get_mut(part_of(fingerprint)) else { return false };
-        let existed = if let Some(group) = part.groups.get_mut(&fingerprint) {
+        let existed = if let Some(group) = part.groups.get_mut(fingerprint) {
             let existed = group.remove(value);
             part.grouped -= usize::from(existed);
             if group.is_empty() {
-                part.groups.remove(&fingerprint);
+                part.groups.remove(fingerprint);
             }
             existed
         } else {
@@ -186,7 +208,7 @@ impl PairSet {
 
     pub fn contains(&self, fingerprint: u64, value: u64) -> bool {
         let Some(part) = self.parts.get(part_of(fingerprint)) else { return false };
-        match part.groups.get(&fingerprint) {
+        match part.groups.get(fingerprint) {
             Some(group) => group.contains(value),
             None => {
                 let wanted = IndexEntry { fingerprint, value };
@@ -198,7 +220,7 @@ impl PairSet {
     /// Calls `visit` with the values under a fingerprint.
     pub fn each(&self, fingerprint: u64, visit: &mut dyn FnMut(u64)) {
         let Some(part) = self.parts.get(part_of(fingerprint)) else { return };
-        match part.groups.get(&fingerprint) {
+        match part.groups.get(fingerprint) {
             Some(group) => group.iter().for_each(visit),
             None => {
                 let slot = part.single.find(fingerprint, |slot| slot.fingerprint == fingerprint);
@@ -211,7 +233,7 @@ impl PairSet {
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.parts.iter().flat_map(|part| {
             let singles = part.single.iter().map(|slot| (slot.fingerprint, slot.value));
-            let groups = part.groups.iter();
+            let groups = part.groups.0.iter();
             singles.chain(groups.flat_map(|(print, group)| group.iter().map(|value| (*print, value))))
         })
     }
@@ -220,7 +242,9 @@ impl PairSet {
     /// metrics calls this, so it must not visit each group.
     pub fn bytes(&self) -> usize {
         let part =
-            |part: &PairPart| part.single.allocation_size() + part.groups.capacity() * 48 + part.grouped * 12;
+            |part: &PairPart| {
+                part.single.allocation_size() + part.groups.0.allocation_size() + part.grouped * 12
+            };
         self.parts.iter().map(part).sum()
     }
 }

@@ -23,16 +23,43 @@ pub(crate) struct PositionOp {
     pub added: bool,
 }
 
+/// A change of an ordered index.
+type PositionChange = (Position, PositionOp);
+
+/// How many changes a chunk of a log has.
+const CHUNK: usize = 1024;
+
 /// The positions that were added and removed since the index was last written to a run, in their order in
 /// time. They are sorted only when they are written to a run.
+///
+/// The log is in chunks, all of which but the last are full. A commit appends while others wait, so nothing that is
+/// in the log may have to move to make room.
 #[derive(Debug, Default)]
-pub(crate) struct PositionLog(Vec<(Position, PositionOp)>);
+pub(crate) struct PositionLog {
+    chunks: Vec<Vec<PositionChange>>,
+}
 
 impl PositionLog {
+    fn push(&mut self, change: PositionChange) {
+        match self.chunks.last_mut() {
+            Some(last) if last.len() < CHUNK => last.push(change),
+            _ => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.push(change);
+                self.chunks.push(chunk);
+            }
+        }
+    }
+
+    /// The changes from this one on in its chunk.
+    fn chunk_from(&self, start: usize) -> &[PositionChange] {
+        self.chunks.get(start / CHUNK).map_or(&[], |chunk| &chunk[start % CHUNK..])
+    }
+
     /// What remains of the changes, in the order of positions. One that was added and removed cancels.
     pub fn net(&self) -> BTreeMap<&Position, PositionOp> {
         let mut net = BTreeMap::new();
-        for (position, op) in &self.0 {
+        for (position, op) in self.chunks.iter().flatten() {
             if net.insert(position, *op).is_some_and(|earlier: PositionOp| earlier.added != op.added) {
                 net.remove(position);
             }
@@ -41,20 +68,20 @@ impl PositionLog {
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len())
     }
 
     /// An estimate. Long positions are allocated separately.
     pub fn bytes(&self) -> usize {
-        let outside = self.0.first().filter(|(position, _)| position.spilled());
-        let outside = outside.map_or(0, |(position, _)| position.len() + 16) * self.0.len();
-        self.0.capacity() * size_of::<(Position, PositionOp)>() + outside
+        let first = self.chunks.first().and_then(|chunk| chunk.first());
+        let outside = first.filter(|(position, _)| position.spilled());
+        let outside = outside.map_or(0, |(position, _)| position.len() + 16) * self.len();
+        self.chunks.len() * CHUNK * size_of::<PositionChange>() + outside
     }
 }
 
-/// With this many changes that are not in the tree, somebody should sort them in. Also the most that are taken from
-/// the list at once.
-const UNSETTLED_MANY: usize = 1024;
+/// With this many changes that are not in the tree, somebody should sort them in.
+const UNSETTLED_MANY: usize = CHUNK;
 
 /// Position → fingerprint of the key.
 type Tree = BTreeMap<Position, u64>;
@@ -77,7 +104,7 @@ impl OrderedIndex {
     /// Adds or removes a position. Returns whether many changes wait to be sorted in.
     pub fn change(&self, position: Position, op: PositionOp) -> bool {
         let mut log = lock(&self.log);
-        log.changes.0.push((position, op));
+        log.changes.push((position, op));
         log.changes.len() - log.settled >= UNSETTLED_MANY
     }
 
@@ -108,12 +135,10 @@ impl OrderedIndex {
 
     /// Sorts some changes in, oldest first. Returns whether there were any.
     fn settle_some(&self, tree: &mut Tree) -> bool {
-        let mut some: Vec<(Position, PositionOp)> = {
+        let mut some = {
             let mut log = lock(&self.log);
-            let Log { changes, settled } = &mut *log;
-            let upto = changes.len().min(*settled + UNSETTLED_MANY);
-            let some = changes.0[*settled..upto].to_vec();
-            *settled = upto;
+            let some = log.changes.chunk_from(log.settled).to_vec();
+            log.settled += some.len();
             some
         };
         let found_some = !some.is_empty();

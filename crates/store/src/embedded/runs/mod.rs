@@ -109,17 +109,19 @@ impl Cold {
     /// The places that may have entries of an index, latest first.
     pub fn places(&self, key: PartKey, marks: Marks) -> impl Iterator<Item = Place<'_>> {
         let frozen = self.frozen.iter().rev().filter_map(move |frozen| frozen.pairs(key).map(Place::Memory));
-        let runs = self.runs.iter().enumerate().rev().filter_map(move |(n, run)| match &run.resident {
+        let marked = self.runs.iter().enumerate().rev().filter(move |(n, _)| marks.has(*n));
+        let runs = marked.filter_map(move |(_, run)| match &run.resident {
             Some(resident) => resident.pairs(key).map(Place::Memory),
-            None => marks.has(n).then_some(Place::Disk(&run.run)),
+            None => Some(Place::Disk(&run.run)),
         });
         frozen.chain(runs)
     }
 
-    /// Asks the filters of all runs for many fingerprints.
+    /// Asks the filters of all runs for many fingerprints. Also of those whose entries are in memory: a filter is much
+    /// smaller than the entries, so asking it misses the cache less often.
     pub fn marks(&self, key: PartKey, fingerprints: &[u64]) -> Vec<Marks> {
         let mut marks = vec![0; fingerprints.len()];
-        for (n, run) in self.runs.iter().enumerate().filter(|(_, run)| run.resident.is_none()) {
+        for (n, run) in self.runs.iter().enumerate() {
             if let Some(bit) = Marks::bit(n) {
                 run.run.mark(key, fingerprints.iter().copied(), bit, &mut marks);
             }
