@@ -241,10 +241,9 @@ impl PairSet {
     /// An estimate: a value in a group takes 8 bytes, plus half as much empty space. Each scrape of the
     /// metrics calls this, so it must not visit each group.
     pub fn bytes(&self) -> usize {
-        let part =
-            |part: &PairPart| {
-                part.single.allocation_size() + part.groups.0.allocation_size() + part.grouped * 12
-            };
+        let part = |part: &PairPart| {
+            part.single.allocation_size() + part.groups.0.allocation_size() + part.grouped * 12
+        };
         self.parts.iter().map(part).sum()
     }
 }

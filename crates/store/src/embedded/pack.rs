@@ -43,6 +43,11 @@ pub(crate) fn put_number(mut number: u64, out: &mut Vec<u8>) {
     out.push(number.to_le_bytes()[0]);
 }
 
+/// How many bytes [`put_number`] appends.
+pub(crate) fn number_bytes(number: u64) -> u32 {
+    (u64::BITS - number.leading_zeros()).div_ceil(7).max(1)
+}
+
 /// Takes a number written by [`put_number`].
 pub(crate) fn take_number(input: &mut &[u8]) -> Result<u64, DecodeError> {
     let mut number = 0;
@@ -434,6 +439,15 @@ mod tests {
     proptest! {
         /// Whatever is packed is unpacked to the same bytes; what is not, has bytes that no row has.
         #[test]
+    fn sizes_of_numbers_are_known() {
+        for number in [0, 1, 127, 128, (1 << 14) - 1, 1 << 14, 1 << 21, u64::MAX] {
+            let mut bytes = Vec::new();
+            put_number(number, &mut bytes);
+            assert_eq!(number_bytes(number) as usize, bytes.len(), "{number}");
+        }
+    }
+
+    #[test]
         fn packing_can_be_undone(row in row()) {
             let (mut packed, mut fixed) = (Vec::new(), Vec::new());
             let columns = columns();

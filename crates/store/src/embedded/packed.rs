@@ -16,13 +16,14 @@
 //!
 //! A reference is a byte with the length in units of 16 bytes less one (bits 0 to 2), whether the place is absolute
 //! (bit 3), and the number of stored bytes before it since the last one (bits 4 to 7, or 15 and LEB128); then
-//! its place in LEB128: an offset in the segment, or how far before this record it lies.
+//! its place in LEB128: an offset in the segment, or how far before this record it lies, or 0 and how far after the
+//! end of the last reference's value.
 //!
 //! A record without a birth was born in the segment where it is. The checksum treats the serial separately, so that
 //! the serial can be set last, without reading the record again.
 
 use super::format::{NUMBER_LIMIT, round_up};
-use super::pack::{Fixed, fixed_columns, pack, put_number, take_number, unpack};
+use super::pack::{Fixed, fixed_columns, number_bytes, pack, put_number, take_number, unpack};
 use super::shared::{Dictionary, Recent, SHARED_UNIT, is_shareable};
 use crate::table::{Shared, SharedColumns};
 use crate::{DecodeError, Result, StoreError, TableDef};
@@ -157,20 +158,40 @@ struct Reference {
     /// How many stored bytes come before it, since the last one.
     skip: usize,
     bytes: usize,
-    is_absolute: bool,
-    /// An offset in the segment, or a distance.
-    place: u64,
+    place: Place,
+}
+
+/// Where a reference leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// This offset in the segment.
+    Offset(u64),
+    /// So far before the start of this record.
+    Before(u64),
+    /// So far after the end of what the last reference leads to.
+    After(u64),
 }
 
 impl Reference {
     fn encode(&self, out: &mut Vec<u8>) {
         let units = u8::try_from(self.bytes / SHARED_UNIT - 1).expect("at most eight");
         let skip = u8::try_from(self.skip).unwrap_or(u8::MAX).min(SKIP_LONG);
-        out.push(units | if self.is_absolute { IS_ABSOLUTE } else { 0 } | skip << SKIP_SHIFT);
+        let is_absolute = matches!(self.place, Place::Offset(_));
+        out.push(units | if is_absolute { IS_ABSOLUTE } else { 0 } | skip << SKIP_SHIFT);
         if skip == SKIP_LONG {
             put_number(self.skip as u64, out);
         }
-        put_number(self.place, out);
+        match self.place {
+            Place::Offset(offset) => put_number(offset, out),
+            Place::Before(distance) => {
+                assert!(distance > 0, "a value ends before its record starts");
+                put_number(distance, out);
+            }
+            Place::After(distance) => {
+                put_number(0, out);
+                put_number(distance, out);
+            }
+        }
     }
 
     fn take(input: &mut &[u8]) -> std::result::Result<Self, DecodeError> {
@@ -180,21 +201,59 @@ impl Reference {
             skip => skip.into(),
         };
         let bytes = (usize::from(code & 7) + 1) * SHARED_UNIT;
-        Ok(Self { skip, bytes, is_absolute: code & IS_ABSOLUTE != 0, place: take_number(input)? })
-    }
-
-    /// Whether what it stands for ends at that place.
-    fn ends_at(&self, is_absolute: bool, place: u64) -> bool {
-        let bytes = self.bytes as u64;
-        let end = if is_absolute { self.place.checked_add(bytes) } else { self.place.checked_sub(bytes) };
-        self.is_absolute == is_absolute && end == Some(place)
+        let place = match (take_number(input)?, code & IS_ABSOLUTE != 0) {
+            (offset, true) => Place::Offset(offset),
+            (0, false) => Place::After(take_number(input)?),
+            (distance, false) => Place::Before(distance),
+        };
+        Ok(Self { skip, bytes, place })
     }
 
     /// The offset in the segment of what a record at `record_at` leaves out. It lies before the record.
-    fn offset(&self, record_at: u64) -> Option<u64> {
-        let offset = if self.is_absolute { Some(self.place) } else { record_at.checked_sub(self.place) }?;
+    fn offset(&self, record_at: u64, last_end: Option<u64>) -> Option<u64> {
+        let offset = match self.place {
+            Place::Offset(offset) => offset,
+            Place::Before(distance) => record_at.checked_sub(distance)?,
+            Place::After(distance) => last_end?.checked_add(distance)?,
+        };
         (offset.checked_add(self.bytes as u64)? <= record_at).then_some(offset)
     }
+}
+
+/// Why a body cannot be put together.
+enum BodyFault {
+    Fault(Fault),
+    Store(StoreError),
+}
+
+/// Appends the body of a record at `record_at`: its stored bytes, and what it refers to.
+fn put_body(
+    (mut stored, mut references): (&[u8], &[u8]),
+    record_at: u64,
+    segment: &mut dyn SegmentBytes,
+    out: &mut Vec<u8>,
+) -> std::result::Result<(), BodyFault> {
+    let fault = |fault| Err(BodyFault::Fault(fault));
+    let mut last_end = None;
+    while !references.is_empty() {
+        let Ok(reference) = Reference::take(&mut references) else {
+            return fault("a record has half a reference");
+        };
+        let Some((before, rest)) = stored.split_at_checked(reference.skip) else {
+            return fault("a record has a reference past its end");
+        };
+        out.extend_from_slice(before);
+        stored = rest;
+        let Some(offset) = reference.offset(record_at, last_end) else {
+            return fault("a record refers to what is not before it");
+        };
+        if !segment.append(offset, reference.bytes, out).map_err(BodyFault::Store)? {
+            return fault("a record refers to what does not exist");
+        }
+        last_end = Some(offset + reference.bytes as u64);
+    }
+    out.extend_from_slice(stored);
+    Ok(())
 }
 
 /// Where the bytes of a segment are read that records refer to.
@@ -247,25 +306,11 @@ pub(crate) fn decode<'a>(
         header.stored(record)
     } else {
         scratch.clear();
-        let mut stored = header.stored(record);
-        let mut references = header.references(record);
-        while !references.is_empty() {
-            let Ok(reference) = Reference::take(&mut references) else {
-                return Ok(Err("a record has half a reference"));
-            };
-            let Some((before, rest)) = stored.split_at_checked(reference.skip) else {
-                return Ok(Err("a record has a reference past its end"));
-            };
-            scratch.extend_from_slice(before);
-            stored = rest;
-            let Some(offset) = reference.offset(at) else {
-                return Ok(Err("a record refers to what is not before it"));
-            };
-            if !segment.append(offset, reference.bytes, scratch)? {
-                return Ok(Err("a record refers to what does not exist"));
-            }
+        match put_body((header.stored(record), header.references(record)), at, segment, scratch) {
+            Ok(()) => {}
+            Err(BodyFault::Fault(fault)) => return Ok(Err(fault)),
+            Err(BodyFault::Store(error)) => return Err(error),
         }
-        scratch.extend_from_slice(stored);
         &scratch[..]
     };
     if stored_crc(record) != header.crc(record, body) {
@@ -294,16 +339,11 @@ pub(crate) fn unpacked(def: &TableDef, layout: u8, packed: &[u8]) -> Result<Vec<
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn repair(record: &mut [u8], at: u64, mut segment: &[u8]) {
     let Some(header) = Header::decode(record) else { return };
-    let (mut stored, mut references) = (header.stored(record), header.references(record));
     let mut body = Vec::new();
-    while let Ok(reference) = Reference::take(&mut references) {
-        let Some((before, rest)) = stored.split_at_checked(reference.skip) else { break };
-        body.extend_from_slice(before);
-        stored = rest;
-        let Some(offset) = reference.offset(at) else { break };
-        let _ = segment.append(offset, reference.bytes, &mut body);
+    let parts = (header.stored(record), header.references(record));
+    if put_body(parts, at, &mut segment, &mut body).is_err() {
+        return;
     }
-    body.extend_from_slice(stored);
     let crc = header.crc(record, &body);
     record[CRC_AT..FIXED_BYTES].copy_from_slice(&crc.to_le_bytes());
 }
@@ -419,31 +459,38 @@ impl<'a> Packer<'a> {
         kept.clear();
         // The end of the body that is done, the stored bytes since the last reference, and that reference.
         let (mut done, mut stored_upto) = (0, 0);
-        let mut last: Option<Reference> = None;
+        let mut last: Option<(Reference, Target)> = None;
         for part in &self.parts {
             let value = &body[part.at..part.at + part.bytes];
-            let near = recent.find(out, value).map(|at| (false, (start - at) as u64));
+            let near = recent.find(out, value).map(|at| Target { is_absolute: false, at: at as u64 });
             let lasting = || self.dictionary.filter(|_| part.is_lasting)?.find(self.segment, value);
-            let Some((is_absolute, place)) = near.or_else(|| Some((true, lasting()?))) else {
+            let found = near.or_else(|| Some(Target { is_absolute: true, at: lasting()? }));
+            let Some(target) = found else {
                 kept.push(Part { at: stored.len() + part.at - done, ..*part });
                 continue;
             };
-            // One reference does for neighbours that are neighbours there, too.
-            if let Some(last) =
-                last.as_mut().filter(|last| part.at == done && last.ends_at(is_absolute, place))
-                && last.bytes + part.bytes <= REFERENCE_BYTES_MAX
-            {
-                last.bytes += part.bytes;
-            } else {
-                last.iter().for_each(|last| last.encode(references));
-                stored.extend_from_slice(&body[done..part.at]);
-                let skip = stored.len() - stored_upto;
-                stored_upto = stored.len();
-                last = Some(Reference { skip, bytes: part.bytes, is_absolute, place });
+            let after = last.as_ref().and_then(|(last, place)| target.after(place, last.bytes));
+            match &mut last {
+                // One reference does for neighbours that are neighbours there, too.
+                Some((last, _))
+                    if part.at == done
+                        && after == Some(0)
+                        && last.bytes + part.bytes <= REFERENCE_BYTES_MAX =>
+                {
+                    last.bytes += part.bytes;
+                }
+                _ => {
+                    last.iter().for_each(|(last, _)| last.encode(references));
+                    stored.extend_from_slice(&body[done..part.at]);
+                    let skip = stored.len() - stored_upto;
+                    stored_upto = stored.len();
+                    let place = target.place(start as u64, after);
+                    last = Some((Reference { skip, bytes: part.bytes, place }, target));
+                }
             }
             done = part.at + part.bytes;
         }
-        last.iter().for_each(|last| last.encode(references));
+        last.iter().for_each(|(last, _)| last.encode(references));
         let rest = &body[done..];
         let Head { table, birth, serial, layout } = head;
         let mut header = Header {
@@ -471,6 +518,31 @@ impl<'a> Packer<'a> {
             }
         }
         header.record_bytes()
+    }
+}
+
+/// Where a value was found: at an offset of the segment, or of the buffer with the records of this frame.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    is_absolute: bool,
+    at: u64,
+}
+
+impl Target {
+    /// How far it is after the end of another value, if it is.
+    fn after(&self, other: &Self, bytes: usize) -> Option<u64> {
+        let end = other.at + bytes as u64;
+        self.at.checked_sub(end).filter(|_| self.is_absolute == other.is_absolute)
+    }
+
+    /// Its shortest place in a record that starts at this offset of the buffer.
+    fn place(&self, start: u64, after: Option<u64>) -> Place {
+        let place = if self.is_absolute { Place::Offset(self.at) } else { Place::Before(start - self.at) };
+        let (Place::Offset(number) | Place::Before(number) | Place::After(number)) = place;
+        match after {
+            Some(after) if 1 + number_bytes(after) < number_bytes(number) => Place::After(after),
+            _ => place,
+        }
     }
 }
 
@@ -664,18 +736,38 @@ mod tests {
 
     #[test]
     fn references_stay_before_their_record() {
-        let reference = |is_absolute, place| Reference { skip: 0, bytes: 16, is_absolute, place };
-        assert_eq!(reference(true, 84).offset(100), Some(84));
-        assert_eq!(reference(true, 85).offset(100), None);
-        assert_eq!(reference(false, 16).offset(100), Some(84));
-        assert_eq!(reference(false, 15).offset(100), None);
-        assert_eq!(reference(false, 101).offset(100), None);
-        assert_eq!(reference(true, u64::MAX).offset(100), None);
+        let offset = |place, last_end| Reference { skip: 0, bytes: 16, place }.offset(100, last_end);
+        assert_eq!(offset(Place::Offset(84), None), Some(84));
+        assert_eq!(offset(Place::Offset(85), None), None);
+        assert_eq!(offset(Place::Offset(u64::MAX), None), None);
+        assert_eq!(offset(Place::Before(16), None), Some(84));
+        assert_eq!(offset(Place::Before(15), None), None);
+        assert_eq!(offset(Place::Before(101), None), None);
+        assert_eq!(offset(Place::After(4), Some(80)), Some(84));
+        assert_eq!(offset(Place::After(5), Some(80)), None);
+        assert_eq!(offset(Place::After(u64::MAX), Some(80)), None);
+        assert_eq!(offset(Place::After(4), None), None);
         for skip in [0, 14, 15, 1000] {
-            let mut bytes = Vec::new();
-            let whole = Reference { skip, bytes: 128, is_absolute: true, place: 1 << 26 };
-            whole.encode(&mut bytes);
-            assert_eq!(Reference::take(&mut &bytes[..]).unwrap(), whole);
+            for place in [Place::Offset(0), Place::Offset(1 << 26), Place::Before(16), Place::After(0)] {
+                let mut bytes = Vec::new();
+                let whole = Reference { skip, bytes: 128, place };
+                whole.encode(&mut bytes);
+                assert_eq!(Reference::take(&mut &bytes[..]).unwrap(), whole);
+            }
         }
+    }
+
+    /// What lies shortly after the value before is found from there.
+    #[test]
+    fn places_are_short() {
+        let target = |is_absolute, at| Target { is_absolute, at };
+        let last = target(true, 1 << 22);
+        assert_eq!(target(true, (1 << 22) + 50).after(&last, 32), Some(18));
+        assert_eq!(target(true, (1 << 22) + 31).after(&last, 32), None);
+        assert_eq!(target(false, (1 << 22) + 50).after(&last, 32), None);
+        assert_eq!(target(true, 1 << 22).place(9, Some(18)), Place::After(18));
+        assert_eq!(target(true, 1 << 22).place(9, None), Place::Offset(1 << 22));
+        assert_eq!(target(true, 300).place(9, Some(18)), Place::Offset(300), "which is as short");
+        assert_eq!(target(false, 300).place(400, Some(18)), Place::Before(100));
     }
 }

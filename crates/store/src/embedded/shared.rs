@@ -13,8 +13,10 @@ use super::lock;
 pub(crate) const SHARED_UNIT: usize = 16;
 /// The longest shared value, in bytes.
 pub(crate) const SHARED_MAX: usize = 64;
-/// How many values the dictionary remembers. Each takes some 80 bytes.
-const DICTIONARY_SLOTS: usize = 16 << 10;
+/// How many places with a lock of their own the dictionary has.
+const DICTIONARY_PLACES: usize = 4 << 10;
+/// How many values each remembers. Each takes some 80 bytes.
+const PLACE_VALUES: usize = 4;
 /// The most values that are remembered within a commit.
 const RECENT_SLOTS_MAX: usize = 4 << 10;
 
@@ -32,39 +34,60 @@ fn slot(value: &[u8], slots: usize) -> usize {
 
 /// Values written to the current segment.
 pub(crate) struct Dictionary {
-    slots: Box<[Mutex<Slot>]>,
+    places: Box<[Mutex<DictionaryPlace>]>,
+}
+
+/// Values whose first bytes lead here. With several to a place, hardly any of some thousand merchants pushes out
+/// another.
+#[derive(Clone, Copy)]
+struct DictionaryPlace {
+    values: [Known; PLACE_VALUES],
+    /// Which is replaced next.
+    next: u8,
 }
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct Known {
     segment: u32,
     offset: u32,
     bytes: u8,
     value: [u8; SHARED_MAX],
 }
 
+impl Known {
+    fn is(&self, segment: u32, value: &[u8]) -> bool {
+        self.segment == segment && self.value.get(..self.bytes.into()) == Some(value)
+    }
+}
+
 impl Default for Dictionary {
     fn default() -> Self {
-        let empty = Slot { segment: 0, offset: 0, bytes: 0, value: [0; SHARED_MAX] };
-        Self { slots: (0..DICTIONARY_SLOTS).map(|_| Mutex::new(empty)).collect() }
+        let none = Known { segment: 0, offset: 0, bytes: 0, value: [0; SHARED_MAX] };
+        let empty = DictionaryPlace { values: [none; PLACE_VALUES], next: 0 };
+        Self { places: (0..DICTIONARY_PLACES).map(|_| Mutex::new(empty)).collect() }
     }
 }
 
 impl Dictionary {
     /// Where this segment has the value, if known.
     pub fn find(&self, segment: u32, value: &[u8]) -> Option<u64> {
-        let slot = lock(&self.slots[slot(value, self.slots.len())]);
-        let is_it = slot.segment == segment && slot.value.get(..slot.bytes.into()) == Some(value);
-        is_it.then_some(slot.offset.into())
+        let place = lock(&self.places[slot(value, self.places.len())]);
+        place.values.iter().find(|known| known.is(segment, value)).map(|known| known.offset.into())
     }
 
     /// Remembers that this segment has the value at an offset.
     pub fn insert(&self, segment: u32, offset: u64, value: &[u8]) {
-        let mut slot = lock(&self.slots[slot(value, self.slots.len())]);
-        slot.segment = segment;
-        slot.offset = u32::try_from(offset).expect("segments are shorter than that");
-        slot.bytes = u8::try_from(value.len()).expect("at most SHARED_MAX");
-        slot.value[..value.len()].copy_from_slice(value);
+        let mut place = lock(&self.places[slot(value, self.places.len())]);
+        if place.values.iter().any(|known| known.is(segment, value)) {
+            return;
+        }
+        let next = usize::from(place.next);
+        place.next = u8::try_from((next + 1) % PLACE_VALUES).expect("there are few");
+        let known = &mut place.values[next];
+        known.segment = segment;
+        known.offset = u32::try_from(offset).expect("segments are shorter than that");
+        known.bytes = u8::try_from(value.len()).expect("at most SHARED_MAX");
+        known.value[..value.len()].copy_from_slice(value);
     }
 }
 
@@ -92,5 +115,29 @@ impl Recent {
         if let Ok(place) = u32::try_from(at + 1) {
             self.slots[slot(value, slots)] = place;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values that start alike share a place.
+    #[test]
+    fn dictionary_remembers_some_values_in_each_place() {
+        let value = |n: u8| [[7; 16], [n; 16]].concat();
+        let dictionary = Dictionary::default();
+        for n in 0..4 {
+            dictionary.insert(1, n.into(), &value(n));
+        }
+        dictionary.insert(1, 99, &value(0));
+        for n in 0..4 {
+            assert_eq!(dictionary.find(1, &value(n)), Some(n.into()), "the first place is kept");
+            assert_eq!(dictionary.find(2, &value(n)), None);
+            assert_eq!(dictionary.find(1, &value(n)[..16]), None);
+        }
+        dictionary.insert(1, 4, &value(4));
+        let found = (0..5).map(|n| dictionary.find(1, &value(n)).is_some()).collect::<Vec<_>>();
+        assert_eq!(found, [false, true, true, true, true], "the oldest is replaced");
     }
 }
