@@ -154,7 +154,7 @@ impl Table for Deposits {
         ])
         .queue(&[Self::BY_READY, Self::BY_TARGET])
         .shared(&["merchant_pub", "wire_salt", "h_payto"])
-        .shared_in_commit(&["coin_pub", "h_contract_terms"]);
+        .shared_in_commit(&["coin_pub", "h_contract_terms", "wtid"]);
     type Key = DepositKey;
     type Row = DepositRow;
     fn index_entries(key: &DepositKey, row: &DepositRow, out: &mut IndexEntries) {

@@ -35,11 +35,10 @@ impl Melts {
     pub const BY_COIN: u8 = 1;
 }
 impl Table for Melts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(20, "melts").shard(32).indexed(&[IndexDef::new(
-        Self::BY_COIN,
-        "by_coin",
-        IndexKind::Prefix { key_bytes: 32 },
-    )]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(20, "melts")
+        .shard(32)
+        .indexed(&[IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 })])
+        .shared_in_commit(&["coin_pub", "rc"]);
     type Key = MeltKey;
     type Row = MeltRow;
 }
@@ -61,7 +60,8 @@ record! {
 /// Finds a melt by its commitment, which is all that a reveal has.
 pub struct MeltByRc;
 impl Table for MeltByRc {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(21, "melt_by_rc").shard(64);
+    const DEF: &'static TableDef =
+        &TableDef::of::<Self>(21, "melt_by_rc").shard(64).shared_in_commit(&["rc", "coin_pub"]);
     type Key = RcKey;
     type Row = MeltByRcRow;
 }

@@ -36,7 +36,8 @@ impl Table for Reserves {
     const DEF: &'static TableDef = &TableDef::of::<Self>(1, "reserves")
         .updated()
         .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_EXPIRATION, "by_expiration", IndexKind::Ordered)]);
+        .indexed(&[IndexDef::new(Self::BY_EXPIRATION, "by_expiration", IndexKind::Ordered)])
+        .shared_in_commit(&["reserve_pub"]);
     type Key = ReserveKey;
     type Row = ReserveRow;
     fn index_entries(_: &ReserveKey, row: &ReserveRow, out: &mut IndexEntries) {
@@ -123,10 +124,13 @@ impl Withdrawals {
     pub const BY_COIN_EV: u8 = 2;
 }
 impl Table for Withdrawals {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(3, "withdrawals").shard(32).indexed(&[
-        IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 }),
-        IndexDef::new(Self::BY_COIN_EV, "by_coin_ev", IndexKind::Hash),
-    ]);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(3, "withdrawals")
+        .shard(32)
+        .indexed(&[
+            IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 }),
+            IndexDef::new(Self::BY_COIN_EV, "by_coin_ev", IndexKind::Hash),
+        ])
+        .shared_in_commit(&["reserve_pub"]);
     type Key = WithdrawalKey;
     type Row = WithdrawalRow;
     fn index_entries(key: &WithdrawalKey, _: &WithdrawalRow, out: &mut IndexEntries) {
