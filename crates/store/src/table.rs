@@ -182,7 +182,10 @@ impl TableDef {
     const fn with_shared(mut self, columns: &[&str], is_lasting: bool) -> Self {
         let mut i = 0;
         while i < columns.len() {
-            let in_key = self.shared.key.add(self.key_columns, columns[i], is_lasting);
+            let key_columns = self.key_columns;
+            let in_key = self.shared.key.add(key_columns, columns[i], is_lasting);
+            // The columns of a key are found by their lengths.
+            assert!(!(in_key && is_nullable(key_columns, columns[i])), "it can be shared");
             let in_row = self.shared.row.add(self.row_columns, columns[i], is_lasting);
             assert!(in_key != in_row, "a shared column is in the key or in the row");
             i += 1;
@@ -236,6 +239,18 @@ impl TableDef {
     }
 }
 
+/// Whether a column may be absent.
+const fn is_nullable(columns: &[ColumnDef], name: &str) -> bool {
+    let mut i = 0;
+    while i < columns.len() {
+        if is_same(columns[i].name, name) {
+            return columns[i].column.nullable;
+        }
+        i += 1;
+    }
+    false
+}
+
 /// Columns whose values repeat.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared {
@@ -262,7 +277,6 @@ impl SharedColumns {
         while i < columns.len() {
             if is_same(columns[i].name, name) {
                 assert!(i < 64 && matches!(columns[i].column.kind, ColumnKind::Fixed(_)), "it can be shared");
-                assert!(!columns[i].column.nullable, "it can be shared");
                 self.all |= 1 << i;
                 self.lasting |= (is_lasting as u64) << i;
                 return true;

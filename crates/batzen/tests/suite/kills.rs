@@ -14,7 +14,8 @@
 //!
 //! `BATZEN_KILLS_CYCLES` sets the total number of kills (default 28; `make kills` does 10,000),
 //! `BATZEN_KILLS_SEED` repeats the choices of an earlier run (not its timing), `BATZEN_KILLS_SERVICES` names
-//! the services (default: all, separated by commas).
+//! the services (default: all, separated by commas), `BATZEN_KILLS_LANES` sets the exchange's lanes (default: four and
+//! one in turn).
 
 mod auditor;
 mod bank;

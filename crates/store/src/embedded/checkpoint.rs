@@ -25,8 +25,10 @@ const BUFFER_BYTES: usize = 1 << 20;
 pub(crate) const FLUSH_BYTES: usize = 256 << 10;
 /// The pause after a piece, as a multiple of the time it took, unless something is needed soon.
 const PIECE_REST: u32 = 4;
-/// With more runs than this, merging does not rest much, so that it keeps up.
-const RUNS_MANY: usize = 24;
+/// With more runs than this, merging rests less, so that it keeps up.
+const RUNS_MANY: usize = 10;
+/// With more than this, it does not rest: every payment asks the filters of all of them.
+const RUNS_TOO_MANY: usize = 16;
 
 /// Where replay continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,8 +258,12 @@ impl Core {
         if hurries && self.prepare_next().is_err() {
             // The next round tries again and reports it.
         }
-        let are_many = self.read().cold.runs.len() > RUNS_MANY;
-        self.wake.rest(if hurries || are_many { 1 } else { PIECE_REST });
+        let runs = self.read().cold.runs.len();
+        self.wake.rest(match runs {
+            _ if runs > RUNS_TOO_MANY => 0,
+            _ if hurries || runs > RUNS_MANY => 1,
+            _ => PIECE_REST,
+        });
     }
 }
 

@@ -15,7 +15,7 @@ use super::index::{Location, Ops, SecondaryEntry, SecondaryOp};
 use super::ordered::OrderedIndex;
 use super::packed::{Head, Lasting, Packer, SegmentBytes};
 use super::record::{self, RecordCache, SegmentFile, StoredRecord, put_row, read_record, set_serial};
-use super::runs::{Marks, PartKey};
+use super::runs::{KnownMarks, Marks, PartKey};
 use super::shared::Dictionary;
 use super::writer::check_frame_size;
 use super::{Core, EngineState, Identity, Segment, View, fingerprint, secondary_entries};
@@ -409,7 +409,7 @@ impl Core {
             (effects.iter().map(latest).collect::<Result<Vec<Ops>>>()?, state.view())
         };
         let rows = self.stored_rows(&view.segments);
-        let marks = marks(&view, effects);
+        let marks = marks(&self.known_marks, &view, effects);
         for ((effect, latest), marks) in effects.iter_mut().zip(latest).zip(marks) {
             effect.before = known(&view, &changes.changes()[effect.first], effect.fingerprint, &latest)?;
             if effect.before.is_none() {
@@ -500,7 +500,7 @@ impl Core {
 }
 
 /// Asks the filters of runs for all rows, table by table.
-fn marks(view: &View, effects: &[Effect]) -> Vec<Marks> {
+fn marks(known: &KnownMarks, view: &View, effects: &[Effect]) -> Vec<Marks> {
     let mut all = vec![Marks::ALL; effects.len()];
     let mut tables = SmallVec::<[u16; 8]>::new();
     for effect in effects {
@@ -511,7 +511,7 @@ fn marks(view: &View, effects: &[Effect]) -> Vec<Marks> {
     for table in tables {
         let of_table = || effects.iter().enumerate().filter(|(_, effect)| effect.table.id == table);
         let fingerprints: Vec<u64> = of_table().map(|(_, effect)| effect.fingerprint).collect();
-        let marks = view.cold.marks(PartKey::primary(table), &fingerprints);
+        let marks = known.of(&view.cold, PartKey::primary(table), &fingerprints);
         of_table().zip(marks).for_each(|((n, _), marks)| all[n] = marks);
     }
     all

@@ -133,7 +133,7 @@ impl Core {
     fn fetch(&self, view: &View, read: &Prepared<'_>, located: Located) -> Result<ReadAnswer> {
         match (read, located) {
             (Prepared::Rows { table, keys, fingerprints }, Located::Rows(latest)) => {
-                let marks = view.cold.marks(PartKey::primary(table.id), fingerprints);
+                let marks = self.known_marks.of(&view.cold, PartKey::primary(table.id), fingerprints);
                 let candidates = fingerprints.iter().copied().zip(latest).zip(marks);
                 let fetch = |(key, (candidate, marks)): (&Vec<u8>, (Candidate, Marks))| {
                     let mut is_wanted = |record: &StoredRecord| record.key() == key;

@@ -69,7 +69,7 @@ use lookup::RangeRead;
 use maintain::{Maintainer, Maintenance};
 use ordered::Position;
 use record::{RecordCache, Rows};
-use runs::Cold;
+use runs::{Cold, KnownMarks};
 use shared::Dictionary;
 use writer::Writer;
 
@@ -213,8 +213,8 @@ impl Default for Counters {
 }
 
 /// Locks are taken in the order of the fields: maintenance, marks, writer, next, state, then those of an ordered
-/// index within the state, tree before log. The locks of claims, group, dictionary and records are held only for
-/// moments, and no other lock is taken meanwhile.
+/// index within the state, tree before log. The locks of claims, group, dictionary, records and known marks are held
+/// only for moments, and no other lock is taken meanwhile.
 pub(crate) struct Core {
     pub dir: PathBuf,
     pub options: Options,
@@ -231,6 +231,7 @@ pub(crate) struct Core {
     pub group: Group,
     pub dictionary: Dictionary,
     pub records: RecordCache,
+    pub known_marks: KnownMarks,
     /// Why the store has stopped, if it has.
     pub stopped: OnceLock<String>,
     _lock: Box<dyn Any + Send + Sync>,

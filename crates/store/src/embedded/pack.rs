@@ -368,6 +368,15 @@ mod tests {
         all.map(|column| ColumnDef { name: "column", column }).collect()
     }
 
+    #[test]
+    fn sizes_of_numbers_are_known() {
+        for number in [0, 1, 127, 128, (1 << 14) - 1, 1 << 14, 1 << 21, u64::MAX] {
+            let mut bytes = Vec::new();
+            put_number(number, &mut bytes);
+            assert_eq!(number_bytes(number) as usize, bytes.len(), "{number}");
+        }
+    }
+
     fn number() -> impl Strategy<Value = u64> {
         let near = |n: u64| (0..3_u64).prop_map(move |more| n.wrapping_add(more).wrapping_sub(1));
         prop_oneof![
@@ -439,15 +448,6 @@ mod tests {
     proptest! {
         /// Whatever is packed is unpacked to the same bytes; what is not, has bytes that no row has.
         #[test]
-    fn sizes_of_numbers_are_known() {
-        for number in [0, 1, 127, 128, (1 << 14) - 1, 1 << 14, 1 << 21, u64::MAX] {
-            let mut bytes = Vec::new();
-            put_number(number, &mut bytes);
-            assert_eq!(number_bytes(number) as usize, bytes.len(), "{number}");
-        }
-    }
-
-    #[test]
         fn packing_can_be_undone(row in row()) {
             let (mut packed, mut fixed) = (Vec::new(), Vec::new());
             let columns = columns();

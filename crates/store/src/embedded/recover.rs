@@ -19,7 +19,7 @@ use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_by
 use super::migrate;
 use super::record::{self, Record, RecordCache, Rows, StoredRecord};
 use super::runs::{
-    Cold, FrozenChanges, Kind, Marks, PositionReader, Run, RunRef, RunWork, run_number, write_run,
+    Cold, FrozenChanges, Kind, KnownMarks, Marks, PositionReader, Run, RunRef, RunWork, run_number, write_run,
 };
 use super::shared::Dictionary;
 use super::tail::{self, Fault, TailMarks};
@@ -130,6 +130,7 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         group: Group::default(),
         dictionary: Dictionary::default(),
         records: RecordCache::default(),
+        known_marks: KnownMarks::default(),
         stopped: OnceLock::new(),
         options,
         _lock: lock,

@@ -95,6 +95,7 @@ impl Core {
         let mut state = self.write();
         let mut cold = Cold::clone(&state.cold);
         change(&mut cold);
+        cold.generation += 1;
         let old = std::mem::replace(&mut state.cold, Arc::new(cold));
         drop(state);
         // Freeing entries takes a while.

@@ -16,6 +16,7 @@
 mod file;
 mod filter;
 mod flush;
+mod known;
 mod lookup;
 pub(super) mod merge;
 mod read;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 pub(crate) use file::{Kind, Pair, PartKey, run_name, run_number};
 pub(crate) use flush::{RunWork, write_run};
+pub(crate) use known::KnownMarks;
 pub(crate) use read::{PairReader, PositionReader, Run, RunName};
 pub(crate) use write::RunWriter;
 
@@ -78,6 +80,8 @@ pub(crate) struct Cold {
     pub frozen: Vec<Arc<FrozenChanges>>,
     /// Oldest first.
     pub runs: Vec<RunRef>,
+    /// Increases whenever the runs change.
+    pub generation: u64,
 }
 
 /// A place where entries are.

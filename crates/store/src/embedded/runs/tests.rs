@@ -38,6 +38,7 @@ struct World {
     hashes: BTreeSet<(u64, u64)>,
     ordered: BTreeMap<Position, u64>,
     location_next: u32,
+    known: KnownMarks,
 }
 
 impl World {
@@ -53,6 +54,7 @@ impl World {
             hashes: BTreeSet::new(),
             ordered: BTreeMap::new(),
             location_next: 0,
+            known: KnownMarks::default(),
         }
     }
 
@@ -136,6 +138,7 @@ impl World {
         let run = write_run(&options(&self.disk), writer, &changes, &mut || ()).expect("there is space");
         if let Some(run) = run {
             self.cold.runs.push(RunRef { run: Arc::new(run), resident: resident.then_some(changes) });
+            self.cold.generation += 1;
         }
     }
 
@@ -157,6 +160,7 @@ impl World {
         {}
         let run = merge.finish().expect("there is space");
         self.cold.runs.splice(start..end, run.map(|run| RunRef { run: Arc::new(run), resident: None }));
+        self.cold.generation += 1;
     }
 
     /// Opens all runs again, as a new process does.
@@ -185,6 +189,9 @@ impl World {
                 let values =
                     self.cold.values(key, fingerprint, latest(pairs, fingerprint)).expect("it is sound");
                 let marks = self.cold.marks(key, &[fingerprint])[0];
+                for time in ["first", "second"] {
+                    assert_eq!(self.known.of(&self.cold, key, &[fingerprint]), [marks], "the {time} time");
+                }
                 let marked = self.cold.ops(key, fingerprint, marks).expect("it is sound");
                 let all = self.cold.ops(key, fingerprint, Marks::ALL).expect("it is sound");
                 assert_eq!(marked, all, "filters lose nothing");
