@@ -26,9 +26,9 @@ pub(crate) const FLUSH_BYTES: usize = 256 << 10;
 /// The pause after a piece, as a multiple of the time it took, unless something is needed soon.
 const PIECE_REST: u32 = 4;
 /// With more runs than this, merging rests less, so that it keeps up.
-const RUNS_MANY: usize = 10;
+const RUNS_MANY: usize = 8;
 /// With more than this, it does not rest: every payment asks the filters of all of them.
-const RUNS_TOO_MANY: usize = 16;
+const RUNS_TOO_MANY: usize = 14;
 
 /// Where replay continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,7 +16,8 @@ use crate::embedded::{Core, Options, Segment, lock};
 pub(crate) struct RunWork {
     /// The number of the next run.
     pub next: u32,
-    pub merge: Option<MergeState>,
+    /// Merges under way. Each but the first has later runs than the one before, and is done first.
+    pub merges: Vec<MergeState>,
     /// Runs that were merged into others. Their files are removed once no checkpoint names them.
     pub obsolete: Vec<Arc<Run>>,
 }

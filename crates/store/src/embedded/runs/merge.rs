@@ -1,8 +1,8 @@
 //! Merging runs, so that there are few.
 //!
 //! Four neighbouring runs of a similar size become one. So a store with `n` times the entries of one checkpoint
-//! has at most `3 × log₄ n` runs, and an entry is written `log₄ n` times. A merge is done in steps, between
-//! which other maintenance runs.
+//! has at most `3 × log₄ n` runs besides those of merges under way, and an entry is written `log₄ n` times. A merge is
+//! done in steps, between which other maintenance runs, and smaller merges of later runs.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -174,25 +174,27 @@ fn merge_positions(
 }
 
 impl Core {
-    /// Merges runs, a bounded number of entries. Requests another round if something is left.
+    /// Merges runs, a bounded number of entries, later runs first. Requests another round if something is left.
     pub fn merge_round(&self) -> Result<()> {
+        self.merge_some(ROUND_ENTRIES, STEP_ENTRIES)
+    }
+
+    /// Merges this many entries, so many at a time.
+    fn merge_some(&self, entries: usize, step_entries: usize) -> Result<()> {
         let mut maintenance = lock(&self.maintenance);
         let work = &mut maintenance.runs;
-        let mut left = ROUND_ENTRIES;
+        let mut left = entries;
         while left > 0 && !self.wake.is_stopping() {
-            let mut merge = match work.merge.take() {
-                Some(merge) => merge,
-                None => match self.start_merge(work)? {
-                    Some(merge) => merge,
-                    None => return Ok(()),
-                },
-            };
+            if let Some(merge) = self.start_merge(work)? {
+                work.merges.push(merge);
+            }
+            let Some(mut merge) = work.merges.pop() else { return Ok(()) };
             let path = merge.writer.path().to_owned();
-            let step = STEP_ENTRIES.min(left);
+            let step = step_entries.min(left);
             left -= step;
             let result = match merge.step(step, &mut || self.rest_between_pieces()) {
                 Ok(false) => {
-                    work.merge = Some(merge);
+                    work.merges.push(merge);
                     continue;
                 }
                 Ok(true) => self.finish_merge(work, merge),
@@ -210,11 +212,17 @@ impl Core {
         Ok(())
     }
 
+    /// Starts a merge of runs that are later than those of all merges under way. So the runs that are written during
+    /// a large merge are merged meanwhile.
     fn start_merge(&self, work: &mut RunWork) -> Result<Option<MergeState>> {
         let cold = Arc::clone(&self.read().cold);
-        let bytes: Vec<u64> = cold.runs.iter().map(|run| run.run.name.bytes).collect();
+        let merging = work.merges.last().map(|merge| merge.inputs.last().expect("a merge has runs"));
+        let later =
+            cold.runs.iter().rev().take_while(|run| !merging.is_some_and(|last| Arc::ptr_eq(&run.run, last)));
+        let free = &cold.runs[cold.runs.len() - later.count()..];
+        let bytes: Vec<u64> = free.iter().map(|run| run.run.name.bytes).collect();
         let Some(range) = pick(&bytes) else { return Ok(None) };
-        let inputs = cold.runs[range].iter().map(|run| Arc::clone(&run.run)).collect();
+        let inputs = free[range].iter().map(|run| Arc::clone(&run.run)).collect();
         let writer = work.create(&self.options, &self.dir, &self.identity)?;
         Ok(Some(MergeState::new(inputs, writer)))
     }
@@ -246,9 +254,58 @@ fn replace(cold: &mut Cold, inputs: &[Arc<Run>], run: Option<Arc<Run>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::conformance::{Items, TABLES, key, row};
+    use crate::embedded::sim::SimDisk;
+    use crate::embedded::{EmbeddedStore, Options};
+    use crate::{Backend as _, ChangeSet, CommitOutcome, Record as _, Table as _};
 
     const MIB: u64 = 1 << 20;
+
+    /// Runs that are written during a merge are merged before it ends, and every row is found at any time.
+    #[test]
+    fn later_runs_are_merged_during_a_merge() {
+        let options = Options { disk: Arc::new(SimDisk::new(1)), background: false, ..Options::default() };
+        let store = EmbeddedStore::open(Path::new("/store"), TABLES, options).expect("it opens");
+        let runs = || store.core.read().cold.runs.len();
+        let under_way = || lock(&store.core.maintenance).runs.merges.len();
+        let mut rows = 0;
+        let mut write_runs = || {
+            for _ in 0..FANOUT {
+                let mut changes = ChangeSet::new();
+                for _ in 0..100 {
+                    rows += 1;
+                    changes.insert::<Items>(&key(1, rows), &row("some", None));
+                }
+                assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
+                store.checkpoint().expect("it works");
+            }
+            rows
+        };
+        let check = |rows: u32| {
+            let keys: Vec<Vec<u8>> = (0..=rows).map(|n| key(1, n).to_bytes()).collect();
+            let found = store.get_many(Items::DEF, &keys).expect("it works");
+            assert!(found[0].is_none() && found[1..].iter().all(Option::is_some));
+        };
+        write_runs();
+        store.core.merge_some(50, 10).expect("it works");
+        assert_eq!((runs(), under_way()), (FANOUT, 1));
+        let all = write_runs();
+        store.core.merge_some(50, 10).expect("it works");
+        assert_eq!((runs(), under_way()), (2 * FANOUT, 2));
+        let mut seen = Vec::new();
+        while under_way() > 0 {
+            check(all);
+            store.core.merge_some(100, 10).expect("it works");
+            if seen.last() != Some(&(runs(), under_way())) {
+                seen.push((runs(), under_way()));
+            }
+        }
+        check(all);
+        assert_eq!(seen, [(2 * FANOUT, 2), (FANOUT + 1, 1), (2, 0)]);
+    }
 
     #[test]
     fn neighbours_of_similar_size_are_merged() {
