@@ -25,9 +25,10 @@ const BUFFER_BYTES: usize = 1 << 20;
 pub(crate) const FLUSH_BYTES: usize = 256 << 10;
 /// The pause after a piece, as a multiple of the time it took, unless something is needed soon.
 const PIECE_REST: u32 = 4;
-/// With more runs than this, merging rests less, so that it keeps up.
+/// With more runs than this, maintenance rests less, so that it keeps up. The same if a checkpoint is overdue.
 const RUNS_MANY: usize = 8;
-/// With more than this, it does not rest: every payment asks the filters of all of them.
+/// With more than this, it does not rest: every payment asks the filters of all of them. The same if there is enough for
+/// two checkpoints, which a start would have to read.
 const RUNS_TOO_MANY: usize = 14;
 
 /// Where replay continues.
@@ -259,10 +260,14 @@ impl Core {
             // The next round tries again and reports it.
         }
         let runs = self.read().cold.runs.len();
-        self.wake.rest(match runs {
-            _ if runs > RUNS_TOO_MANY => 0,
-            _ if hurries || runs > RUNS_MANY => 1,
-            _ => PIECE_REST,
+        let since = self.counters.since_checkpoint.load(Ordering::Relaxed);
+        let due = self.options.checkpoint_bytes;
+        self.wake.rest(if runs > RUNS_TOO_MANY || since > 2 * due {
+            0
+        } else if hurries || runs > RUNS_MANY || since > due {
+            1
+        } else {
+            PIECE_REST
         });
     }
 }
