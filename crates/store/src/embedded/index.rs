@@ -403,6 +403,14 @@ impl TableIndex {
         Self { id, def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
     }
 
+    /// Its ordered indexes.
+    pub fn ordered(&self) -> impl Iterator<Item = &Arc<OrderedIndex>> {
+        self.secondary.iter().filter_map(|index| match index {
+            Secondary::Ordered(index) => Some(index),
+            Secondary::Hash(_) => None,
+        })
+    }
+
     /// Takes the changes out: of the primary index, then of the secondary ones.
     pub fn freeze(&mut self) -> Vec<FrozenIndex> {
         let primary = FrozenIndex::Pairs(std::mem::take(&mut self.primary.0));

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::index::{Location, Ops, Secondary};
-use super::ordered::Position;
+use super::ordered::{OrderedIndex, Position};
 use super::record::{StoredRecord, read_indexed};
 use super::runs::{Cold, Marks, PartKey};
 use super::{Core, EngineState, View, fingerprint, format};
@@ -91,6 +91,14 @@ impl Core {
         }
     }
 
+    /// Sorts in what an ordered index lacks, before the state is locked, so that commits do not wait for it.
+    fn sort_for(&self, read: &Prepared<'_>) -> Result<()> {
+        let Prepared::Range(range) = read else { return Ok(()) };
+        let index = Arc::clone(self.read().ordered(range.table, range.index)?);
+        index.sort();
+        Ok(())
+    }
+
     fn read_one(&self, read: Prepared<'_>) -> Result<ReadAnswer> {
         Ok(self.read_prepared(&[read])?.pop().expect("one answer a read"))
     }
@@ -102,6 +110,7 @@ impl Core {
             let view = self.read().view();
             let known = reads.iter().map(|read| known_values(&view.cold, read));
             let known: Vec<Vec<Ops>> = known.collect::<Result<_>>()?;
+            reads.iter().try_for_each(|read| self.sort_for(read))?;
             let state = self.read();
             if Arc::ptr_eq(&view.cold, &state.cold) {
                 let located = reads.iter().zip(known).map(|(read, known)| state.locate(read, known));
@@ -245,6 +254,14 @@ fn known_values(cold: &Cold, read: &Prepared<'_>) -> Result<Vec<Ops>> {
 }
 
 impl EngineState {
+    fn ordered(&self, table: &'static TableDef, index: u8) -> Result<&Arc<OrderedIndex>> {
+        let (slot, _) = Core::slot(table, index);
+        match &self.table(table)?.secondary[slot] {
+            Secondary::Ordered(ordered) => Ok(ordered),
+            Secondary::Hash(_) => unreachable!("slots follow the definition"),
+        }
+    }
+
     /// Collects what the latest changes know, given what is known about values of hash indexes apart from them.
     fn locate(&self, read: &Prepared<'_>, known: Vec<Ops>) -> Result<Located> {
         match read {
@@ -263,18 +280,15 @@ impl EngineState {
                 Ok(Located::Groups(fingerprints.iter().zip(known).map(candidates).collect()))
             }
             Prepared::Range(range) => {
-                let indexes = self.table(range.table)?;
-                let (slot, _) = Core::slot(range.table, range.index);
-                let Secondary::Ordered(ordered) = &indexes.secondary[slot] else {
-                    unreachable!("slots follow the definition")
-                };
+                let id = self.table(range.table)?.id;
+                let ordered = self.ordered(range.table, range.index)?;
                 if is_empty_range(range.from, range.to) {
                     return Ok(Located::Range(Vec::new()));
                 }
                 let all = ordered.all();
                 let entries = all.range::<[u8], _>((range.from, range.to));
                 let hit = |(position, &key): (&Position, &u64)| {
-                    (position.clone(), (key, self.latest(indexes.id, key)))
+                    (Position::from_slice(position), (key, self.latest(id, key)))
                 };
                 Ok(Located::Range(if range.descending {
                     entries.rev().take(range.limit).map(hit).collect()

@@ -3,7 +3,8 @@
 //!
 //! A commit only appends to a list of changes, which is quick. The tree that readers search is brought up to date
 //! later: by the lane that wrote a group of commits, when many changes have gathered and the next group is
-//! already under way; or by a reader, which first sorts in whatever is missing. So no commit waits for the tree.
+//! already under way; or by a reader or a checkpoint, which first sorts in whatever is missing. So no commit waits for
+//! the tree.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -80,8 +81,9 @@ impl PositionLog {
     }
 }
 
-/// With this many changes that are not in the tree, somebody should sort them in.
-const UNSETTLED_MANY: usize = CHUNK;
+/// With this many changes that are not in the tree, somebody should sort them in. Among so many, several go to the same
+/// nodes of the tree, so they miss the processor's caches less often. To sort them in takes some milliseconds.
+const UNSETTLED_MANY: usize = 16 * CHUNK;
 
 /// Position → fingerprint of the key.
 type Tree = BTreeMap<Position, u64>;
@@ -115,14 +117,16 @@ impl OrderedIndex {
         tree
     }
 
+    /// Sorts all changes in, when no lock is held for which others wait.
+    pub fn sort(&self) {
+        drop(self.all());
+    }
+
     /// Sorts the present changes into the tree, unless somebody else is at it: not those that commits add meanwhile,
-    /// which do not wait. So whoever adds much also sorts much, and no reader finds more than a few groups' changes.
+    /// which do not wait. So whoever adds much also sorts much, and the list stays short.
     pub fn settle(&self) {
         if let Ok(mut tree) = self.tree.try_lock() {
-            let present = lock(&self.log).changes.len();
-            while lock(&self.log).settled < present {
-                self.settle_some(&mut tree);
-            }
+            self.settle_some(&mut tree);
         }
     }
 
@@ -133,14 +137,22 @@ impl OrderedIndex {
         log.changes.len() - log.settled
     }
 
-    /// Sorts some changes in, oldest first. Returns whether there were any.
+    /// Sorts the present changes in. Returns whether there were any.
     fn settle_some(&self, tree: &mut Tree) -> bool {
-        let mut some = {
+        let present = lock(&self.log).changes.len();
+        let mut some = Vec::new();
+        loop {
+            // A chunk at a time, so that no commit waits long to add more.
             let mut log = lock(&self.log);
-            let some = log.changes.chunk_from(log.settled).to_vec();
-            log.settled += some.len();
-            some
-        };
+            let Log { changes, settled } = &mut *log;
+            if *settled >= present {
+                break;
+            }
+            let chunk = changes.chunk_from(*settled);
+            // Much quicker than to clone the positions.
+            some.extend(chunk.iter().map(|(position, op)| (Position::from_slice(position), *op)));
+            *settled += chunk.len();
+        }
         let found_some = !some.is_empty();
         // Neighbours find the nodes of the tree in the cache. Changes of one position stay in their order.
         some.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -219,13 +231,13 @@ mod tests {
         let index = OrderedIndex::default();
         for group in 0..4 {
             let mut is_crowded = false;
-            for n in 0..5_000 {
+            for n in 0..20_000 {
                 is_crowded |= change(&index, n, group % 2 == 0);
             }
             assert!(is_crowded);
             index.settle();
             assert_eq!(index.unsettled(), 0);
-            assert_eq!(lock(&index.tree).len(), if group % 2 == 0 { 5_000 } else { 0 });
+            assert_eq!(lock(&index.tree).len(), if group % 2 == 0 { 20_000 } else { 0 });
         }
     }
 
@@ -233,6 +245,7 @@ mod tests {
     #[test]
     fn reads_are_complete_whoever_sorts() {
         let index = OrderedIndex::default();
+        const FREEZE_AT: usize = 3 * UNSETTLED_MANY;
         let mut expected = Tree::new();
         let mut random = 1_u32;
         let mut asked = 0;
@@ -247,9 +260,9 @@ mod tests {
                 asked += 1;
                 index.settle();
             }
-            match step % 7_000 {
+            match step % (7 * UNSETTLED_MANY) {
                 0 => assert!(*index.all() == expected),
-                3_000 => {
+                FREEZE_AT => {
                     index.freeze();
                 }
                 _ => {}

@@ -9,6 +9,7 @@ use crate::Result;
 use crate::embedded::checkpoint::{Head, Position, SegmentHead};
 use crate::embedded::format::Identity;
 use crate::embedded::index::{FrozenIndex, TableIndex};
+use crate::embedded::ordered::OrderedIndex;
 use crate::embedded::{Core, Options, Segment, lock};
 
 /// The runs that maintenance works on.
@@ -108,6 +109,10 @@ impl Core {
     /// While the writer's lock is held, every frame of the journal has been published: so the frozen changes
     /// together with the runs are the state at that position, exactly.
     pub fn freeze_changes(&self) -> Head {
+        let ordered: Vec<Arc<OrderedIndex>> =
+            self.read().tables.values().flat_map(TableIndex::ordered).map(Arc::clone).collect();
+        // Now, and not when commits wait for the locks.
+        ordered.iter().for_each(|index| index.sort());
         let writer = lock(&self.writer);
         let position = Position {
             segment: writer.active.number,
