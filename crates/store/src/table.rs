@@ -182,11 +182,9 @@ impl TableDef {
     const fn with_shared(mut self, columns: &[&str], is_lasting: bool) -> Self {
         let mut i = 0;
         while i < columns.len() {
-            let key_columns = self.key_columns;
-            let in_key = self.shared.key.add(key_columns, columns[i], is_lasting);
-            // The columns of a key are found by their lengths.
-            assert!(!(in_key && is_nullable(key_columns, columns[i])), "it can be shared");
-            let in_row = self.shared.row.add(self.row_columns, columns[i], is_lasting);
+            // The columns of a key are found by their lengths, so none of them may be absent.
+            let in_key = self.shared.key.add(self.key_columns, columns[i], is_lasting, false);
+            let in_row = self.shared.row.add(self.row_columns, columns[i], is_lasting, true);
             assert!(in_key != in_row, "a shared column is in the key or in the row");
             i += 1;
         }
@@ -239,18 +237,6 @@ impl TableDef {
     }
 }
 
-/// Whether a column may be absent.
-const fn is_nullable(columns: &[ColumnDef], name: &str) -> bool {
-    let mut i = 0;
-    while i < columns.len() {
-        if is_same(columns[i].name, name) {
-            return columns[i].column.nullable;
-        }
-        i += 1;
-    }
-    false
-}
-
 /// Columns whose values repeat.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared {
@@ -272,11 +258,18 @@ pub(crate) struct SharedColumns {
 
 impl SharedColumns {
     /// Adds a column, if it is one of these.
-    const fn add(&mut self, columns: &[ColumnDef], name: &str, is_lasting: bool) -> bool {
+    const fn add(
+        &mut self,
+        columns: &[ColumnDef],
+        name: &str,
+        is_lasting: bool,
+        may_be_absent: bool,
+    ) -> bool {
         let mut i = 0;
         while i < columns.len() {
             if is_same(columns[i].name, name) {
                 assert!(i < 64 && matches!(columns[i].column.kind, ColumnKind::Fixed(_)), "it can be shared");
+                assert!(may_be_absent || !columns[i].column.nullable, "it can be shared");
                 self.all |= 1 << i;
                 self.lasting |= (is_lasting as u64) << i;
                 return true;

@@ -25,10 +25,10 @@ const BUFFER_BYTES: usize = 1 << 20;
 pub(crate) const FLUSH_BYTES: usize = 256 << 10;
 /// The pause after a piece, as a multiple of the time it took, unless something is needed soon.
 const PIECE_REST: u32 = 4;
-/// With more runs than this, maintenance rests less, so that it keeps up. The same if a checkpoint is overdue.
+/// With more runs than this, or when a checkpoint is overdue, maintenance rests less.
 const RUNS_MANY: usize = 8;
-/// With more than this, it does not rest: every payment asks the filters of all of them. The same if there is enough for
-/// two checkpoints, which a start would have to read.
+/// With more than this, it does not rest, because every payment asks the filters of all runs. Nor does it when the
+/// journal has grown by two checkpoints since the last one, because a start reads all of that.
 const RUNS_TOO_MANY: usize = 14;
 
 /// Where replay continues.

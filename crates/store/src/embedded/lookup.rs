@@ -92,10 +92,10 @@ impl Core {
     }
 
     /// Sorts in what an ordered index lacks, before the state is locked, so that commits do not wait for it.
-    fn sort_for(&self, read: &Prepared<'_>) -> Result<()> {
+    fn settle_for(&self, read: &Prepared<'_>) -> Result<()> {
         let Prepared::Range(range) = read else { return Ok(()) };
         let index = Arc::clone(self.read().ordered(range.table, range.index)?);
-        index.sort();
+        index.settle_all();
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl Core {
             let view = self.read().view();
             let known = reads.iter().map(|read| known_values(&view.cold, read));
             let known: Vec<Vec<Ops>> = known.collect::<Result<_>>()?;
-            reads.iter().try_for_each(|read| self.sort_for(read))?;
+            reads.iter().try_for_each(|read| self.settle_for(read))?;
             let state = self.read();
             if Arc::ptr_eq(&view.cold, &state.cold) {
                 let located = reads.iter().zip(known).map(|(read, known)| state.locate(read, known));

@@ -33,8 +33,8 @@ const CHUNK: usize = 1024;
 /// The positions that were added and removed since the index was last written to a run, in their order in
 /// time. They are sorted only when they are written to a run.
 ///
-/// The log is in chunks, all of which but the last are full. A commit appends while others wait, so nothing that is
-/// in the log may have to move to make room.
+/// The log is in chunks, all of which but the last are full. A commit appends while others wait, so a long log must not
+/// move to make room.
 #[derive(Debug, Default)]
 pub(crate) struct PositionLog {
     chunks: Vec<Vec<PositionChange>>,
@@ -45,7 +45,8 @@ impl PositionLog {
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK => last.push(change),
             _ => {
-                let mut chunk = Vec::with_capacity(CHUNK);
+                // Most indexes change rarely: the first chunk starts small.
+                let mut chunk = Vec::with_capacity(if self.chunks.is_empty() { 4 } else { CHUNK });
                 chunk.push(change);
                 self.chunks.push(chunk);
             }
@@ -77,7 +78,8 @@ impl PositionLog {
         let first = self.chunks.first().and_then(|chunk| chunk.first());
         let outside = first.filter(|(position, _)| position.spilled());
         let outside = outside.map_or(0, |(position, _)| position.len() + 16) * self.len();
-        self.chunks.len() * CHUNK * size_of::<PositionChange>() + outside
+        let capacity: usize = self.chunks.iter().map(Vec::capacity).sum();
+        capacity * size_of::<PositionChange>() + outside
     }
 }
 
@@ -113,12 +115,12 @@ impl OrderedIndex {
     /// All positions, with all changes.
     pub fn all(&self) -> MutexGuard<'_, Tree> {
         let mut tree = lock(&self.tree);
-        while self.settle_some(&mut tree) {}
+        while self.settle_present(&mut tree) {}
         tree
     }
 
-    /// Sorts all changes in, when no lock is held for which others wait.
-    pub fn sort(&self) {
+    /// Sorts all changes in. Called where no lock is held for which commits wait.
+    pub fn settle_all(&self) {
         drop(self.all());
     }
 
@@ -126,7 +128,7 @@ impl OrderedIndex {
     /// which do not wait. So whoever adds much also sorts much, and the list stays short.
     pub fn settle(&self) {
         if let Ok(mut tree) = self.tree.try_lock() {
-            self.settle_some(&mut tree);
+            self.settle_present(&mut tree);
         }
     }
 
@@ -138,7 +140,7 @@ impl OrderedIndex {
     }
 
     /// Sorts the present changes in. Returns whether there were any.
-    fn settle_some(&self, tree: &mut Tree) -> bool {
+    fn settle_present(&self, tree: &mut Tree) -> bool {
         let present = lock(&self.log).changes.len();
         let mut some = Vec::new();
         loop {

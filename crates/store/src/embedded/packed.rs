@@ -577,12 +577,14 @@ mod tests {
             pub salt: [u8; 16],
             /// Which many rows have in common.
             pub account: [u8; 32],
+            /// Which rows of a commit have in common, if they have it.
+            pub transfer: Option<[u8; 32]>,
         }
     }
     struct Parts;
     impl Table for Parts {
         const DEF: &'static TableDef = &TableDef::of::<Self>(300, "parts")
-            .shared_in_commit(&["coin"])
+            .shared_in_commit(&["coin", "transfer"])
             .shared(&["shop", "salt", "account"]);
         type Key = PartsKey;
         type Row = PartsRow;
@@ -593,7 +595,7 @@ mod tests {
     fn parts(coin: u8, shop: u8) -> (PartsKey, PartsRow) {
         (
             PartsKey { coin: [coin; 32], shop: [shop; 32] },
-            PartsRow { number: coin.into(), salt: [shop + 1; 16], account: [shop + 2; 32] },
+            PartsRow { number: coin.into(), salt: [shop + 1; 16], account: [shop + 2; 32], transfer: None },
         )
     }
 
@@ -642,6 +644,54 @@ mod tests {
         let mut elsewhere = Vec::new();
         assert_eq!(put(&mut Packer::new(8, Some(&dictionary), 1), &third, &mut elsewhere), whole);
         check(&elsewhere, 0, &third);
+    }
+
+    /// Far into a segment, a value is found from the one before it with fewer bytes than by its offset.
+    #[test]
+    fn values_are_found_from_the_one_before() {
+        let dictionary = Dictionary::default();
+        let first = parts(1, 100);
+        let mut segment = vec![0; 1 << 22];
+        let at = segment.len();
+        let mut packer = Packer::new(SEGMENT, Some(&dictionary), 1);
+        put(&mut packer, &first, &mut segment);
+        for Lasting { at, bytes } in packer.lasting {
+            dictionary.insert(SEGMENT, at as u64, &segment[at..at + bytes]);
+        }
+        check(&segment, at, &first);
+        let second = parts(2, 100);
+        let mut payload = Vec::new();
+        put(&mut Packer::new(SEGMENT, Some(&dictionary), 1), &second, &mut payload);
+        let header = Header::decode(&payload).unwrap();
+        let mut references = header.references(&payload);
+        let mut places = Vec::new();
+        while !references.is_empty() {
+            places.push(Reference::take(&mut references).unwrap().place);
+        }
+        assert!(matches!(places[..], [Place::Offset(_), Place::After(_)]), "{places:?}");
+        let at = segment.len();
+        segment.extend_from_slice(&payload);
+        check(&segment, at, &second);
+        // Without the first reference, there is nothing after which the second could be.
+        let mut alone = Vec::new();
+        Reference { skip: 0, bytes: 32, place: places[1] }.encode(&mut alone);
+        assert!(put_body((&[], &alone), 1 << 22, &mut &segment[..], &mut Vec::new()).is_err());
+    }
+
+    #[test]
+    fn values_that_may_be_absent_are_shared_too() {
+        let with = |coin: u8, transfer| {
+            let (key, row) = parts(coin, 100 + coin);
+            (key, PartsRow { transfer, ..row })
+        };
+        let mut segment = Vec::new();
+        let mut packer = Packer::new(SEGMENT, None, 3);
+        let rows = [with(1, Some([9; 32])), with(2, Some([9; 32])), with(3, None)];
+        let sizes = rows.each_ref().map(|row| put(&mut packer, row, &mut segment));
+        assert!(sizes[1] + 24 <= sizes[0], "{sizes:?}");
+        check(&segment, 0, &rows[0]);
+        check(&segment, sizes[0], &rows[1]);
+        check(&segment, sizes[0] + sizes[1], &rows[2]);
     }
 
     #[test]

@@ -111,8 +111,8 @@ impl Core {
     pub fn freeze_changes(&self) -> Head {
         let ordered: Vec<Arc<OrderedIndex>> =
             self.read().tables.values().flat_map(TableIndex::ordered).map(Arc::clone).collect();
-        // Now, and not when commits wait for the locks.
-        ordered.iter().for_each(|index| index.sort());
+        // Now, because commits wait while the locks are held.
+        ordered.iter().for_each(|index| index.settle_all());
         let writer = lock(&self.writer);
         let position = Position {
             segment: writer.active.number,

@@ -307,6 +307,49 @@ mod tests {
         assert_eq!(seen, [(2 * FANOUT, 2), (FANOUT + 1, 1), (2, 0)]);
     }
 
+    /// A power loss or a full disk in the middle of merges loses nothing, and leaves no files.
+    #[test]
+    fn merges_may_be_interrupted() {
+        let disk = SimDisk::new(1);
+        let options = || Options { disk: Arc::new(disk.clone()), background: false, ..Options::default() };
+        let open = || EmbeddedStore::open(Path::new("/store"), TABLES, options()).expect("it opens");
+        let mut rows = 0;
+        let mut store = open();
+        for is_full in [true, false] {
+            for _ in 0..2 {
+                for _ in 0..FANOUT {
+                    let mut changes = ChangeSet::new();
+                    for _ in 0..100 {
+                        rows += 1;
+                        changes.insert::<Items>(&key(1, rows), &row("some", None));
+                    }
+                    assert_eq!(store.commit(&changes).expect("it works"), CommitOutcome::Committed);
+                    store.checkpoint().expect("it works");
+                }
+                store.core.merge_some(50, 10).expect("it works");
+            }
+            assert_eq!(lock(&store.core.maintenance).runs.merges.len(), 2);
+            if is_full {
+                disk.set_capacity(Some(disk.used()));
+                assert!(store.core.merge_some(1 << 20, 100).is_err());
+                disk.set_capacity(None);
+                store.core.merge_some(1 << 20, 100).expect("there is space");
+            } else {
+                drop(store);
+                disk.restart();
+                store = open();
+            }
+            let keys: Vec<Vec<u8>> = (0..=rows).map(|n| key(1, n).to_bytes()).collect();
+            let found = store.get_many(Items::DEF, &keys).expect("it works");
+            assert!(found[0].is_none() && found[1..].iter().all(Option::is_some));
+        }
+        store.core.merge_some(1 << 20, 100).expect("there is space");
+        store.checkpoint().expect("there is space");
+        let files = disk.files();
+        let runs = files.iter().filter(|path| path.extension().is_some_and(|end| end == "run")).count();
+        assert_eq!(runs, store.core.read().cold.runs.len(), "{files:?}");
+    }
+
     #[test]
     fn neighbours_of_similar_size_are_merged() {
         assert_eq!(pick(&[]), None);
