@@ -9,7 +9,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// How long memory is free before it goes back to the kernel, in milliseconds.
 ///
 /// Each batch takes some buffers of up to a few MiB. With the allocator's own second, they often went back and were
-/// taken again, for which the kernel clears pages of 2 MiB: a sixth of a lane's time.
+/// taken again, for which the kernel clears pages of 2 MiB (docs/internals/lab/2026-11-26-lanes-on-two-cores.md).
 const PURGE_DELAY_MS: std::ffi::c_long = 10_000;
 
 /// `mi_option_purge_delay` of `mimalloc.h`, for which the bindings have no name.
