@@ -12,7 +12,7 @@
 //! that the disk wrote to another place is noticed. The descriptions have a checksum of their own, which the
 //! checkpoint that names the run repeats.
 
-use super::filter::{DESCRIPTOR_BYTES, Filter};
+use super::filter::{DESCRIPTOR_BYTES, Filter, Probe};
 use crate::embedded::format::Identity;
 
 pub(super) const MAGIC: &[u8; 8] = b"BATZRUN1";
@@ -135,16 +135,16 @@ impl Part {
         is_within && fits && self.removed <= self.entries
     }
 
-    /// Whether it may have a fingerprint.
-    pub fn may_contain(&self, fingerprint: u64) -> bool {
+    /// Where to look whether it may have a fingerprint.
+    pub fn probe(&self, fingerprint: u64) -> Probe<'_> {
         let sections = &self.sections;
         if sections.first().is_none_or(|(first, _)| *first > fingerprint) {
-            return false;
+            return Probe::NEVER;
         }
-        // Fingerprints are hashes, so the right section is usually the one at the same share of all, or next to
-        // it.
-        let guess = (u128::from(fingerprint) * sections.len() as u128) >> 64;
-        let mut at = usize::try_from(guess).expect("a share of all");
+        // Fingerprints are hashes, so the right section is usually the one at the same share of all entries, or next
+        // to it.
+        let entry = (u128::from(fingerprint) * u128::from(self.entries)) >> 64;
+        let mut at = usize::try_from(entry).expect("a share of all") / (SECTION_BLOCKS * PAIRS_PER_BLOCK);
         while sections[at].0 > fingerprint {
             at -= 1;
         }
@@ -152,7 +152,7 @@ impl Part {
             at += 1;
         }
         // The section before it may end with the fingerprint only if this one starts with it.
-        sections[at].0 == fingerprint || sections[at].1.may_contain(fingerprint)
+        if sections[at].0 == fingerprint { Probe::ALWAYS } else { sections[at].1.probe(fingerprint) }
     }
 
     /// The memory that it takes.

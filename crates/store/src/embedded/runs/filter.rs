@@ -48,8 +48,57 @@ impl Filter {
             || BinaryFuse8Ref::from_dma(&self.descriptor, &self.prints).contains(&fingerprint)
     }
 
+    /// Where to look for a fingerprint. It says the same as [`Filter::may_contain`], but only
+    /// [`Probe::may_contain`] waits for memory, so that many probes can wait at the same time.
+    ///
+    /// The places are those of the binary fuse filter (T. M. Graf and D. Lemire, "Binary Fuse Filters", 2022): one in
+    /// each of three segments that follow each other.
+    pub fn probe(&self, fingerprint: u64) -> Probe<'_> {
+        if self.prints.is_empty() {
+            return Probe::ALWAYS;
+        }
+        let (seed, numbers) = self.descriptor.split_at(8);
+        let seed = u64::from_le_bytes(seed.try_into().expect("eight bytes"));
+        let number = |at: usize| u32::from_le_bytes(numbers[at..at + 4].try_into().expect("four bytes"));
+        let (length, mask, all) = (number(0), number(4), number(8));
+        let hash = mix(fingerprint.wrapping_add(seed));
+        let first =
+            u32::try_from((u128::from(hash) * u128::from(all)) >> 64).expect("below a number of 32 bits");
+        let [second, third] = [18, 0].map(|shift| (hash >> shift) as u32 & mask);
+        let places = [first, (first + length) ^ second, (first + 2 * length) ^ third];
+        let print = (hash ^ hash >> 32) as u8;
+        Probe { bytes: places.map(|place| &self.prints[place as usize]), print }
+    }
+
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.prints.len()
+    }
+}
+
+/// The last step of MurmurHash3 of 64 bits.
+fn mix(mut bits: u64) -> u64 {
+    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        bits = (bits ^ bits >> 33).wrapping_mul(factor);
+    }
+    bits ^ bits >> 33
+}
+
+/// The bytes of a filter that tell whether it has a fingerprint. They may not be in the processor's cache yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Probe<'a> {
+    bytes: [&'a u8; 3],
+    print: u8,
+}
+
+impl Probe<'_> {
+    /// It may be there.
+    pub const ALWAYS: Self = Self { bytes: [&0; 3], print: 0 };
+    /// It is not there.
+    pub const NEVER: Self = Self { bytes: [&0; 3], print: 1 };
+
+    pub fn may_contain(self) -> bool {
+        let [first, second, third] = self.bytes;
+        first ^ second ^ third == self.print
     }
 }
 
@@ -68,6 +117,8 @@ mod tests {
             let filter = Filter::build(&keys);
             assert!(!filter.parts().1.is_empty(), "{count} keys");
             assert!(keys.iter().all(|&key| filter.may_contain(key)), "{count} keys");
+            let agrees = |key| filter.probe(key).may_contain() == filter.may_contain(key);
+            assert!(keys.iter().copied().chain(0..20_000).all(agrees), "{count} keys");
             let others =
                 (0..20_000_u64).filter(|n| filter.may_contain(n.wrapping_mul(0x1234_5678_9abc_def1))).count();
             assert!(others < 200, "{others} of 20,000 others are in a filter of {count} keys");
@@ -87,6 +138,6 @@ mod tests {
         other[12] ^= 1;
         assert_eq!(Filter::from_parts(other, prints), None);
         let all = Filter::from_parts(*descriptor, &[]).expect("no filter");
-        assert!(all.may_contain(1));
+        assert!(all.may_contain(1) && all.probe(1).may_contain());
     }
 }

@@ -127,7 +127,7 @@ impl Cold {
         let mut marks = vec![0; fingerprints.len()];
         for (n, run) in self.runs.iter().enumerate() {
             if let Some(bit) = Marks::bit(n) {
-                run.run.mark(key, fingerprints.iter().copied(), bit, &mut marks);
+                run.run.mark(key, fingerprints, bit, &mut marks);
             }
         }
         marks.into_iter().map(Marks).collect()

@@ -8,7 +8,7 @@ use super::file::{
     BLOCK_BYTES, CRC_BYTES, Checksums, Kind, MAGIC, Pair, Part, PartKey, REMOVED, SECTION_BLOCKS,
     STREAM_PER_BLOCK, VERSION, pair_at, pairs_block_bytes, run_name,
 };
-use super::filter::Filter;
+use super::filter::{Filter, Probe};
 use crate::embedded::checkpoint::{CheckpointError, In, Loaded};
 use crate::embedded::disk::{Disk, DiskFile, io_error, read_full_at};
 use crate::embedded::format::Identity;
@@ -18,6 +18,9 @@ use crate::{Result, StoreError};
 
 /// How many blocks are read at once by readers of all entries.
 const BLOCKS_AT_ONCE: u64 = 64;
+
+/// How many fingerprints are looked for in filters at once: more than a processor fetches at a time.
+const PROBES_AT_ONCE: usize = 32;
 
 /// What a checkpoint says about a run, so that no other file can take its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,13 +113,18 @@ impl Run {
         Ok(known)
     }
 
-    /// For each fingerprint that a run may have, sets these bits. A tight loop over many fingerprints: so the
-    /// processor fetches the filters' bytes for several of them at the same time.
-    pub fn mark(&self, key: PartKey, fingerprints: impl Iterator<Item = u64>, bits: u64, marks: &mut [u64]) {
+    /// For each fingerprint that the run may have, sets these bits. Filters are far larger than the processor's caches:
+    /// so it first finds out where to look for several of them, and then waits for all at the same time.
+    pub fn mark(&self, key: PartKey, fingerprints: &[u64], bits: u64, marks: &mut [u64]) {
         let Some(part) = self.parts.get(&key) else { return };
-        for (fingerprint, mark) in fingerprints.zip(marks) {
-            if part.may_contain(fingerprint) {
-                *mark |= bits;
+        let mut probes = [Probe::NEVER; PROBES_AT_ONCE];
+        let marks = marks.chunks_mut(PROBES_AT_ONCE);
+        for (fingerprints, marks) in fingerprints.chunks(PROBES_AT_ONCE).zip(marks) {
+            for (probe, &fingerprint) in probes.iter_mut().zip(fingerprints) {
+                *probe = part.probe(fingerprint);
+            }
+            for (probe, mark) in probes.iter().zip(marks) {
+                *mark |= bits & u64::from(probe.may_contain()).wrapping_neg();
             }
         }
     }
