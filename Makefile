@@ -36,7 +36,7 @@ needs:
 			echo "a C compiler is missing: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
 		fi; }
 
-# What some tests run beside Batzen: a browser, Prometheus with its checks, nginx, and PostgreSQL; and axe-core, which looks for
+# What some tests run beside Batzen: a browser, Prometheus with its checks, nginx, PostgreSQL and PgBouncer; and axe-core, which looks for
 # what keeps people out of a page. The tests start clusters of their
 # own from its programs, which are not on the search path of Debian; the one that its package starts is left alone.
 needs-test: needs
@@ -44,6 +44,7 @@ needs-test: needs
 		command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
 	{ ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	{ [ -x /usr/sbin/nginx ] || command -v nginx; } >/dev/null 2>&1 || missing="$$missing nginx"; \
+	{ [ -x /usr/sbin/pgbouncer ] || command -v pgbouncer; } >/dev/null 2>&1 || missing="$$missing pgbouncer"; \
 	[ -z "$$missing" ] || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; \

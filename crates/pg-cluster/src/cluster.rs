@@ -336,6 +336,11 @@ impl Cluster {
         format!("postgres://{SUPERUSER}:{}@127.0.0.1:{port}/{database}", self.password)
     }
 
+    /// The superuser and its password.
+    pub(crate) fn login(&self) -> (&'static str, &str) {
+        (SUPERUSER, &self.password)
+    }
+
     /// A database's address with two hosts: this server and its standby. Clients choose the one that takes
     /// writes.
     pub fn url_or(&self, standby: &Self, database: &str) -> String {
@@ -405,7 +410,7 @@ fn finish(program: &'static str, command: &mut Command) -> Result<String, Cluste
 
 /// A free port below the range for client sockets: while the server is down, the system could otherwise give
 /// its port to one of its clients.
-fn free_port() -> Result<u16, ClusterError> {
+pub(crate) fn free_port() -> Result<u16, ClusterError> {
     loop {
         let mut bytes = [0; 2];
         batzen_crypto::fill_random(&mut bytes);

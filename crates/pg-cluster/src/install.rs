@@ -15,6 +15,9 @@ const OLDEST: u32 = 15;
 /// The directory into which Debian's packages install each version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
+/// Names the directory of the programs to use, for tests with other versions.
+const CHOSEN: &str = "BATZEN_PG_BIN";
+
 /// The programs of one installed version.
 #[derive(Clone, Debug)]
 pub struct Installation {
@@ -25,7 +28,8 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// The newest version that is installed: Debian's directories first, then the search path.
+    /// The one in the directory that `BATZEN_PG_BIN` names; or the newest version that is installed: Debian's directories
+    /// first, then the search path.
     ///
     /// # Errors
     /// None is installed, or only one that is too old.
@@ -44,7 +48,14 @@ impl Installation {
         };
         let newest =
             |found: &mut dyn Iterator<Item = Self>| found.filter(is_whole).max_by_key(|found| found.version);
-        match newest(&mut debian.into_iter()).or_else(|| newest(&mut on_path.into_iter())) {
+        let chosen = std::env::var_os(CHOSEN).map(PathBuf::from);
+        let found = match chosen {
+            Some(bin) => newest(
+                &mut version_of(&bin.join("postgres")).map(|version| Self { version, bin }).into_iter(),
+            ),
+            None => newest(&mut debian.into_iter()).or_else(|| newest(&mut on_path.into_iter())),
+        };
+        match found {
             None => Err(ClusterError::Missing),
             Some(found) if found.version < OLDEST => Err(ClusterError::TooOld(found.version)),
             Some(found) => Ok(found),

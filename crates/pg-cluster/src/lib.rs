@@ -12,10 +12,12 @@
 //! | `replica` | standbys, and their promotion |
 //! | `process` | a postmaster with all its children, and the guard that stops it after its owner |
 //! | `shared` | one cluster for all tests of a process |
+//! | `pooler` | PgBouncer in front of a cluster |
 //! | `proxy` | a TCP proxy that cuts connections at a chosen moment; `wire` parses as much of the protocol as that needs |
 
 mod cluster;
 mod install;
+mod pooler;
 mod process;
 mod proxy;
 mod replica;
@@ -26,6 +28,7 @@ use std::path::PathBuf;
 
 pub use cluster::{Cluster, ClusterOptions, Mode};
 pub use install::{Installation, MISSING};
+pub use pooler::{PoolMode, Pooler};
 pub use proxy::{Moment, Proxy, Rest};
 pub use shared::{fresh_database, shared};
 

@@ -38,8 +38,8 @@ const LOSSES_MAX: u32 = 6;
 #[derive(Debug)]
 pub(crate) struct Writer {
     connection: Connection,
-    /// When the connection's server process started. Together with its id, this identifies the process.
-    started: String,
+    /// The condition on `pg_stat_activity` that only the connection's server process meets.
+    session: String,
     id: i64,
     epoch: i64,
     /// The last batch that was sent.
@@ -167,7 +167,7 @@ impl Database {
                 // The row can be kept, because no commit is under way.
                 Some(writer) => self
                     .connect_writer()
-                    .map(|(connection, started)| Some(Writer { connection, started, ..writer })),
+                    .map(|(connection, session)| Some(Writer { connection, session, ..writer })),
                 None => self.register(),
             };
             let mut writer = match attempt {
@@ -255,7 +255,8 @@ impl Database {
         }
     }
 
-    /// Opens a connection and sets it up for commits. Also returns when its server process started.
+    /// Opens a connection and sets it up for commits. Also returns the condition on `pg_stat_activity` that only its server
+    /// process meets. The server is asked for it, because a pooler names other processes at login.
     fn connect_writer(&self) -> std::result::Result<(Connection, String), PgError> {
         let mut connection = self.connect()?;
         // Do not set statement_timeout: it would end the wait for a synchronous standby, and the commit would
@@ -265,17 +266,18 @@ impl Database {
             "SET lock_timeout = '10s'; SELECT set_config(name, reset_val, false) FROM pg_settings \
              WHERE name = 'synchronous_commit' AND reset_val = 'remote_apply'",
         )?;
-        let text = "SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()";
-        let started = connection.query_text(text)?.pop().and_then(|mut row| row.pop().flatten());
-        let started = started.ok_or_else(|| PgError::protocol("the server process has no start time"))?;
-        Ok((connection, started))
+        let text = "SELECT format('pid = %s AND backend_start = %L', pid, backend_start) FROM pg_stat_activity \
+                    WHERE pid = pg_backend_pid()";
+        let session = connection.query_text(text)?.pop().and_then(|mut row| row.pop().flatten());
+        let session = session.ok_or_else(|| PgError::protocol("a session without a process"))?;
+        Ok((connection, session))
     }
 
     /// Opens a connection with its own row in `writers`; `None` if another process has taken over the store.
     fn register(&self) -> std::result::Result<Option<Writer>, PgError> {
-        let (mut connection, started) = self.connect_writer()?;
+        let (mut connection, session) = self.connect_writer()?;
         let row = self.register_row(&mut connection)?;
-        Ok(row.map(|(id, epoch)| Writer { connection, started, id, epoch, batch: 0 }))
+        Ok(row.map(|(id, epoch)| Writer { connection, session, id, epoch, batch: 0 }))
     }
 
     /// Opens a new connection for a writer whose old one was lost during a commit, and returns the writer's
@@ -286,11 +288,7 @@ impl Database {
     fn resolve(&self, writer: &mut Writer) -> Result<i64> {
         // If the server has not noticed that the connection is lost, the old process may wait for the rest of
         // the pipeline for hours and keep its rows locked.
-        let end = format!(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = {} AND backend_start = '{}'",
-            writer.connection.process_id(),
-            writer.started
-        );
+        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {}", writer.session);
         // The epoch shows whether the row still belongs to this writer, in case the schema was recreated:
         // epochs start at a random number, and each loss adds one.
         let text = format!(
@@ -302,7 +300,7 @@ impl Database {
         );
         let mut patience = self.patience();
         loop {
-            let attempt = self.connect_writer().and_then(|(mut connection, started)| {
+            let attempt = self.connect_writer().and_then(|(mut connection, session)| {
                 connection.script(&end)?;
                 let rows = connection.query_text(&text)?;
                 if connection.was_unsynced() {
@@ -311,10 +309,10 @@ impl Database {
                 // Check after increasing the epoch: a process that takes over the store from now on increases
                 // it again.
                 self.is_ours(&mut connection)?;
-                Ok((connection, started, rows))
+                Ok((connection, session, rows))
             });
             match attempt {
-                Ok((connection, started, rows)) => {
+                Ok((connection, session, rows)) => {
                     let Some(row) = rows.first() else {
                         self.counters.ambiguous_unknown.inc();
                         if self.lost.load(Ordering::Acquire) {
@@ -329,7 +327,7 @@ impl Database {
                         return Err(StoreError::Unavailable("the writer's row has no numbers".into()));
                     };
                     writer.connection = connection;
-                    writer.started = started;
+                    writer.session = session;
                     writer.epoch = epoch;
                     return Ok(batch);
                 }

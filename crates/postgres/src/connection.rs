@@ -88,6 +88,42 @@ impl Connection {
         Err(last)
     }
 
+    /// Connects, and makes sure that the connection has a session of the server to itself: locks, settings and prepared
+    /// statements belong to a session.
+    ///
+    /// # Errors
+    /// As [`Connection::open`]; and [`PgError::Config`] if a pooler is in between that gives a session to another client
+    /// after each transaction.
+    pub fn open_session(target: &Target) -> Result<Self, PgError> {
+        /// A pooler prefers the session that was used last. Others may use it meanwhile, so ask more than once.
+        const ROUNDS: u32 = 5;
+        let mut connection = Self::open(target)?;
+        // A pooler invents the process that it names at login.
+        if connection.session()? == i64::from(connection.process_id) {
+            return Ok(connection);
+        }
+        let mut other = Self::open(target)?;
+        let first = connection.session()?;
+        for _ in 0..ROUNDS {
+            if other.session()? == first || connection.session()? != first {
+                return Err(PgError::Config(
+                    "the database is behind a pooler that gives each transaction another session (such as PgBouncer with \
+                     pool_mode = transaction), where locks and prepared statements are lost: set pool_mode = session for this \
+                     database, or give the address of PostgreSQL itself"
+                        .into(),
+                ));
+            }
+        }
+        Ok(connection)
+    }
+
+    /// The server process that has this session.
+    pub(crate) fn session(&mut self) -> Result<i64, PgError> {
+        let rows = self.query_text("SELECT pg_backend_pid()")?;
+        let id = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
+        id.ok_or_else(|| PgError::protocol("a session without a process"))
+    }
+
     fn open_at(target: &Target, place: &Place) -> Result<Self, PgError> {
         let deadline = Instant::now() + target.connect_timeout;
         let socket = match place {

@@ -85,7 +85,7 @@ impl PgOptions {
 pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     let application = format!("batzen-{}", options.schema);
     let target = Target::parse(&options.url)?.application(&application).read_write();
-    let mut connection = crate::Connection::open(&target)?;
+    let mut connection = crate::Connection::open_session(&target)?;
     let meta = schema::check(&mut connection, &options.schema, options.tables)
         .map_err(|error| StoreError::Backend(error.to_string()))?;
     drop(connection);

@@ -9,7 +9,7 @@ use crate::{Service, Sharing};
 /// Makes or migrates the schema.
 pub(crate) fn prepare(url: &str, service: &Service) -> Result<(), StoreError> {
     let target = Target::parse(url)?.application("batzen-dbinit").read_write().patient();
-    let mut connection = Connection::open(&target)?;
+    let mut connection = Connection::open_session(&target)?;
     let done = dbinit(&mut connection, service.schema, service.tables, &DbinitOptions::default(), &HISTORY);
     let report = done.map_err(|error| StoreError::Backend(error.to_string()))?;
     for action in report.actions {

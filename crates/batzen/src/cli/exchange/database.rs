@@ -127,7 +127,7 @@ impl Database {
 
 fn connect(url: &str, application: &str) -> anyhow::Result<Connection> {
     let target = Target::parse(url)?.application(application).read_write().patient();
-    Connection::open(&target).with_context(|| format!("the database {}", target.database()))
+    Connection::open_session(&target).with_context(|| format!("the database {}", target.database()))
 }
 
 /// Creates, migrates or resets the exchange's tables, then collects garbage.
