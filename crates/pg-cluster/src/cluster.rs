@@ -108,12 +108,28 @@ impl Cluster {
     /// # Errors
     /// PostgreSQL is not installed, or does not start.
     pub fn start(options: &ClusterOptions) -> Result<Self, ClusterError> {
+        Self::prepare(options.directory.as_deref())?.begin(options)
+    }
+
+    /// As [`Cluster::start`], but the server can log in to its peers: all get the password of the first.
+    pub(crate) fn start_peer(options: &ClusterOptions, first: Option<&Self>) -> Result<Self, ClusterError> {
         let mut cluster = Self::prepare(options.directory.as_deref())?;
+        if let Some(first) = first {
+            cluster.take_password_of(first);
+            let path = cluster.base.join("password");
+            std::fs::write(&path, &cluster.password).map_err(ClusterError::io(&path))?;
+        }
+        cluster.trust_peers()?;
+        cluster.begin(options)
+    }
+
+    fn begin(mut self, options: &ClusterOptions) -> Result<Self, ClusterError> {
+        let cluster = &mut self;
         if !cluster.data_dir().join("PG_VERSION").exists() {
             cluster.initialize(options)?;
         }
         cluster.launch_on_free_port()?;
-        Ok(cluster)
+        Ok(self)
     }
 
     /// Creates the empty directories and the guard.
@@ -199,6 +215,11 @@ impl Cluster {
         let out = out.map_err(ClusterError::io(&log))?;
         let said_before = out.metadata().map_err(ClusterError::io(&log))?.len();
         let mut command = self.installation.command("postgres");
+        // Nodes of a Citus cluster log in to one another.
+        let passwords = self.password_file();
+        if passwords.exists() {
+            command.env("PGPASSFILE", passwords);
+        }
         command
             .arg("-D")
             .arg(self.data_dir())
@@ -374,6 +395,20 @@ impl Cluster {
     /// The directory of its Unix socket.
     pub fn socket_dir(&self) -> PathBuf {
         self.base.clone()
+    }
+
+    fn password_file(&self) -> PathBuf {
+        self.base.join("pgpass")
+    }
+
+    /// Lets the server log in to other clusters on this machine that have its password. Counts from the next
+    /// start on.
+    pub(crate) fn trust_peers(&self) -> Result<(), ClusterError> {
+        let path = self.password_file();
+        let line = format!("127.0.0.1:*:*:{SUPERUSER}:{}\n", self.password);
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(ClusterError::io(&path))?;
+        self.owner.give(&path)
     }
 
     fn log_file(&self) -> PathBuf {

@@ -9,12 +9,14 @@
 //! |---|---|
 //! | `install` | the installed programs and the user that runs them: PostgreSQL refuses to run as root |
 //! | `cluster` | start, stop, kill and restart; databases and addresses |
+//! | `citus` | a Citus cluster: a coordinator and workers |
 //! | `replica` | standbys, and their promotion |
 //! | `process` | a postmaster with all its children, and the guard that stops it after its owner |
 //! | `shared` | one cluster for all tests of a process |
 //! | `pooler` | PgBouncer in front of a cluster |
 //! | `proxy` | a TCP proxy that cuts connections at a chosen moment; `wire` parses as much of the protocol as that needs |
 
+mod citus;
 mod cluster;
 mod install;
 mod pooler;
@@ -26,11 +28,12 @@ mod wire;
 
 use std::path::PathBuf;
 
+pub use citus::{CITUS_MISSING, CitusCluster};
 pub use cluster::{Cluster, ClusterOptions, Mode};
 pub use install::{Installation, MISSING};
 pub use pooler::{PoolMode, Pooler};
 pub use proxy::{Moment, Proxy, Rest};
-pub use shared::{fresh_database, shared};
+pub use shared::{fresh_database, shared, shared_citus};
 
 /// Why a cluster could not be started or controlled.
 #[derive(Debug, thiserror::Error)]

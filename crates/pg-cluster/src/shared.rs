@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Cluster, ClusterOptions};
+use crate::{CITUS_MISSING, CitusCluster, Cluster, ClusterOptions};
 
 static SHARED: OnceLock<Cluster> = OnceLock::new();
 static DATABASES: AtomicU32 = AtomicU32::new(0);
@@ -19,6 +19,25 @@ pub fn shared() -> &'static Cluster {
         let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
         Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"))
     })
+}
+
+static CITUS: OnceLock<Option<CitusCluster>> = OnceLock::new();
+
+/// The Citus cluster, with two workers, that all tests of this process share. `None` if the extension is not
+/// installed, which the first caller says in one line.
+///
+/// # Panics
+/// If it is installed, but does not start.
+pub fn shared_citus() -> Option<&'static CitusCluster> {
+    let start = || {
+        if !CitusCluster::is_installed() {
+            eprintln!("{CITUS_MISSING}");
+            return None;
+        }
+        let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+        Some(CitusCluster::start(2, &options).unwrap_or_else(|error| panic!("{error}")))
+    };
+    CITUS.get_or_init(start).as_ref()
 }
 
 /// Creates an empty database in the shared cluster and returns its address.

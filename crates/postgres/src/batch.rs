@@ -6,6 +6,7 @@ use std::sync::Arc;
 use batzen_store::{IndexEntries, IndexKind, Result, StoreError, TableDef};
 
 use crate::changes::Net;
+use crate::citus::texts::{Inserts, ROWS};
 use crate::codec::{push, split, width};
 use crate::connection::{Connection, Statement};
 use crate::database::{Database, bind_error};
@@ -22,12 +23,16 @@ struct Step<'a> {
     statement: StepStatement<'a>,
     /// How many rows it must affect. For inserts, the base of the serials.
     first: i64,
+    /// How many rows it must affect.
+    rows: usize,
     arrays: Vec<Array>,
 }
 
 enum StepStatement<'a> {
     Fixed(&'a Statement),
     Update(Arc<Statement>),
+    /// On Citus: rows as values, by several statements.
+    Inserts(&'a Inserts),
 }
 
 /// A change set as statements with their parameters. It can be sent several times.
@@ -47,15 +52,19 @@ impl<'a> Batch<'a> {
         let mut batch = Self { steps: Vec::new() };
         for nets in nets.chunk_by(|a, b| a.table == b.table) {
             let statements = database.statements(nets[0].table)?;
-            let mut table = TableBatch::new(database, statements);
-            // In the order of the primary key, so that each page and each partition is visited only once.
-            let mut nets: Vec<&Net<'_>> = nets.iter().collect();
-            nets.sort_by_cached_key(|net| (database.vshard(net.table, net.key), net.key));
-            for net in nets {
-                let version = versions.get(&(net.table.id, net.key)).copied();
-                table.add(net, version, &ordinal)?;
+            // In the order of the primary key, so that each page and each partition is visited only once. On
+            // Citus, all rows of a shard are together, so that each statement goes to one node.
+            let mut placed: Vec<(u16, &Net<'_>)> =
+                nets.iter().map(|net| (database.place(net.table, net.key), net)).collect();
+            placed.sort_by_cached_key(|(place, net)| (*place, database.vshard(net.table, net.key), net.key));
+            for placed in placed.chunk_by(|a, b| a.0 == b.0) {
+                let mut table = TableBatch::new(database, statements);
+                for (_, net) in placed {
+                    let version = versions.get(&(net.table.id, net.key)).copied();
+                    table.add(net, version, &ordinal)?;
+                }
+                table.finish(&mut batch.steps)?;
             }
-            table.finish(&mut batch.steps)?;
         }
         Ok(batch)
     }
@@ -71,11 +80,46 @@ impl<'a> Batch<'a> {
             let statement = match &step.statement {
                 StepStatement::Fixed(statement) => statement,
                 StepStatement::Update(statement) => statement.as_ref(),
+                StepStatement::Inserts(_) => unreachable!("only on Citus"),
             };
             connection.queue(statement, |params| {
                 params.int8(step.first);
                 step.arrays.iter().for_each(|array| params.array(array));
             });
+        }
+    }
+}
+
+impl Batch<'_> {
+    /// Queues all statements for Citus, and adds how many rows each must affect. `base` is the serial before the
+    /// transaction's first.
+    pub fn queue_on_citus(&self, connection: &mut Connection, base: i64, wanted: &mut Vec<u64>) {
+        for step in &self.steps {
+            let statement = match &step.statement {
+                StepStatement::Fixed(statement) => statement,
+                StepStatement::Update(statement) => statement.as_ref(),
+                StepStatement::Inserts(inserts) => {
+                    let mut columns: Vec<_> = step.arrays.iter().map(Array::elements).collect();
+                    let mut left = step.rows;
+                    for (statement, rows) in inserts.iter().zip(ROWS) {
+                        while left >= rows {
+                            left -= rows;
+                            wanted.push(rows as u64);
+                            connection.queue(statement, |params| {
+                                params.int8(base);
+                                for _ in 0..rows {
+                                    for column in &mut columns {
+                                        params.element(column.next().expect("a value for each row"));
+                                    }
+                                }
+                            });
+                        }
+                    }
+                    continue;
+                }
+            };
+            wanted.push(step.rows as u64);
+            connection.queue(statement, |params| step.arrays.iter().for_each(|array| params.array(array)));
         }
     }
 }
@@ -319,6 +363,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
             steps.push(Step {
                 statement: StepStatement::Fixed(&statements.keep),
                 first: count(self.keeps.len()),
+                rows: self.keeps.len(),
                 arrays,
             });
         }
@@ -355,13 +400,15 @@ impl<'a, 'n> TableBatch<'a, 'n> {
             steps.push(Step {
                 statement: StepStatement::Update(statement),
                 first: count(rows.len()),
+                rows: rows.len(),
                 arrays,
             });
         }
         if !self.deletes.is_empty() {
             let arrays = self.named(&self.deletes)?;
-            let first = count(self.deletes.len());
-            steps.push(Step { statement: StepStatement::Fixed(&statements.delete), first, arrays });
+            let rows = self.deletes.len();
+            let statement = StepStatement::Fixed(&statements.delete);
+            steps.push(Step { statement, first: count(rows), rows, arrays });
         }
         if !self.inserts.is_empty() {
             let mut arrays = self.keys(self.inserts.iter().map(|(key, ..)| *key))?;
@@ -383,14 +430,18 @@ impl<'a, 'n> TableBatch<'a, 'n> {
                 arrays[at].push(&ordinal.to_be_bytes());
                 self.push_indexes(key, row, &mut arrays[indexes_at..])?;
             }
-            let first = self.database.serial_base;
-            steps.push(Step { statement: StepStatement::Fixed(&statements.insert), first, arrays });
+            let statement = match &statements.citus_inserts {
+                Some(inserts) => StepStatement::Inserts(inserts),
+                None => StepStatement::Fixed(&statements.insert),
+            };
+            let rows = self.inserts.len();
+            steps.push(Step { statement, first: self.database.serial_base, rows, arrays });
         }
         if self.queue_deletes[0].len() > 0 {
             let statement = statements.queue_delete.as_ref().expect("it has a queue");
-            let first = count(self.queue_deletes[0].len());
+            let rows = self.queue_deletes[0].len();
             let arrays = std::mem::take(&mut self.queue_deletes);
-            steps.push(Step { statement: StepStatement::Fixed(statement), first, arrays });
+            steps.push(Step { statement: StepStatement::Fixed(statement), first: count(rows), rows, arrays });
         }
         if !self.queue_inserts.is_empty() {
             let statement = statements.queue_insert.as_ref().expect("it has a queue");
@@ -422,8 +473,12 @@ impl<'a, 'n> TableBatch<'a, 'n> {
             }
             arrays.extend(self.keys(self.queue_inserts.iter().map(|(key, ..)| *key))?);
             arrays.extend([ordinals, serials]);
-            let first = self.database.serial_base;
-            steps.push(Step { statement: StepStatement::Fixed(statement), first, arrays });
+            let statement = match &statements.citus_queue_inserts {
+                Some(inserts) => StepStatement::Inserts(inserts),
+                None => StepStatement::Fixed(statement),
+            };
+            let rows = self.queue_inserts.len();
+            steps.push(Step { statement, first: self.database.serial_base, rows, arrays });
         }
         Ok(())
     }

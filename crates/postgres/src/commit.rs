@@ -17,12 +17,13 @@ use std::time::Instant;
 
 use batzen_store::{ChangeSet, CommitOutcome, RawRow, Result, RowVersion, StoreError, TableDef};
 
-use crate::PgError;
 use crate::batch::{Batch, Versions};
 use crate::changes::{INSERTS_MAX, Net, judge, net};
+use crate::citus::Ended;
 use crate::connection::Connection;
 use crate::database::{Database, no_connection};
 use crate::schema::meta::EPOCH_COUNT;
+use crate::{PgError, ServerError};
 
 /// The maximum number of bytes in one commit.
 const COMMIT_BYTES_MAX: u64 = 256 << 20;
@@ -52,6 +53,18 @@ enum Attempt {
     /// A row did not have the expected version.
     Misfit,
     Failed(PgError),
+    /// It is unknown whether it has taken effect.
+    Unknown(PgError),
+}
+
+/// An error with a code of this program.
+fn own_error(code: &str, message: &str) -> PgError {
+    PgError::Server(Box::new(ServerError {
+        severity: "ERROR".into(),
+        code: code.into(),
+        message: message.into(),
+        ..ServerError::default()
+    }))
 }
 
 impl Database {
@@ -179,7 +192,13 @@ impl Database {
                     continue;
                 }
             };
-            match self.attempt(&mut writer, &batch) {
+            let attempt = match self.attempt(&mut writer, &batch) {
+                Attempt::Failed(error) if error.ends_connection() || writer.connection.was_unsynced() => {
+                    Attempt::Unknown(error)
+                }
+                attempt => attempt,
+            };
+            match attempt {
                 Attempt::Committed => {
                     place.item = Some(writer);
                     return Ok(true);
@@ -193,7 +212,7 @@ impl Database {
                     // over the store. Registering again shows which.
                     tracing::info!(writer = writer.id, "the writer's row was removed");
                 }
-                Attempt::Failed(error) if error.ends_connection() || writer.connection.was_unsynced() => {
+                Attempt::Unknown(error) => {
                     self.counters.reconnects.inc();
                     tracing::warn!(%error, "connection lost in a commit");
                     let took_place = self.resolve(&mut writer)? == writer.batch;
@@ -232,6 +251,22 @@ impl Database {
         let (id, epoch, number) = (writer.id, writer.epoch, writer.batch);
         let connection = &mut writer.connection;
         let statements = connection.statements;
+        if let Some(citus) = &self.citus {
+            let start = Instant::now();
+            let ended = citus.commit(connection, [number, id, epoch], batch, self.serial_base);
+            self.counters.commit_times.time(start.elapsed());
+            self.count(connection, statements);
+            return match ended {
+                Ended::Committed if connection.was_unsynced() => {
+                    Attempt::Unknown(PgError::protocol("the server gave up waiting for its standby"))
+                }
+                Ended::Committed => Attempt::Committed,
+                Ended::Misfit => Attempt::Misfit,
+                Ended::NoWriter => Attempt::Failed(own_error("BZ002", "the writer's row is gone")),
+                Ended::Failed(error) => Attempt::Failed(error),
+                Ended::Unknown(error) => Attempt::Unknown(error),
+            };
+        }
         connection.queue(&self.texts.writer, |params| {
             params.int8(number);
             params.int8(id);
@@ -270,6 +305,9 @@ impl Database {
                     WHERE pid = pg_backend_pid()";
         let session = connection.query_text(text)?.pop().and_then(|mut row| row.pop().flatten());
         let session = session.ok_or_else(|| PgError::protocol("a session without a process"))?;
+        if let Some(citus) = &self.citus {
+            citus.refresh(&mut connection)?;
+        }
         Ok((connection, session))
     }
 

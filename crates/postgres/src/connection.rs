@@ -50,6 +50,15 @@ impl Statement {
 /// Receives a row of an answer: the number of the statement within the pipeline, and the row's columns.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(usize, Columns<'_>) -> Result<(), PgError>;
 
+/// What is noted of the answers to a pipeline besides its rows.
+#[derive(Default)]
+struct Noted<'a> {
+    /// Whether a portal has more rows.
+    suspended: bool,
+    /// How many rows each statement has returned or changed, if that is wanted.
+    counts: Option<&'a mut Vec<u64>>,
+}
+
 /// A connection to a server.
 pub struct Connection {
     socket: Socket,
@@ -172,7 +181,7 @@ impl Connection {
                 severity: "FATAL".into(),
                 code: "25006".into(),
                 message: "this server is a standby, or read-only".into(),
-                detail: String::new(),
+                ..ServerError::default()
             })));
         }
         Ok(connection)
@@ -343,9 +352,9 @@ impl Connection {
         let out = &mut self.socket.outgoing;
         frontend::execute(portal, rows_max, out).map_err(|error| PgError::protocol(error.to_string()))?;
         frontend::sync(out);
-        let mut suspended = false;
-        self.finish_noting(sink, &mut suspended)?;
-        Ok(suspended)
+        let mut noted = Noted::default();
+        self.finish_noting(sink, &mut noted)?;
+        Ok(noted.suspended)
     }
 
     /// Opens a portal in the open transaction, from which a statement's rows can be fetched in parts.
@@ -363,10 +372,20 @@ impl Connection {
     }
 
     fn finish(&mut self, sink: Sink<'_>) -> Result<(), PgError> {
-        self.finish_noting(sink, &mut false)
+        self.finish_noting(sink, &mut Noted::default())
     }
 
-    fn finish_noting(&mut self, sink: Sink<'_>, suspended: &mut bool) -> Result<(), PgError> {
+    /// Runs the pipeline, discards its rows, and adds how many each statement has returned or changed.
+    ///
+    /// # Errors
+    /// As [`Connection::run`].
+    pub(crate) fn run_counting(&mut self, counts: &mut Vec<u64>) -> Result<(), PgError> {
+        frontend::sync(&mut self.socket.outgoing);
+        let mut noted = Noted { counts: Some(counts), ..Noted::default() };
+        self.finish_noting(&mut |_, _| Ok(()), &mut noted)
+    }
+
+    fn finish_noting(&mut self, sink: Sink<'_>, noted: &mut Noted<'_>) -> Result<(), PgError> {
         self.uses += 1;
         self.unsynced = false;
         let deadline = Some(Instant::now() + self.timeout);
@@ -386,8 +405,16 @@ impl Connection {
                         failed = Some(error);
                     }
                 }
-                Message::CommandComplete(_) | Message::EmptyQueryResponse => number += 1,
-                Message::PortalSuspended => *suspended = true,
+                Message::CommandComplete(body) => {
+                    number += 1;
+                    if let Some(counts) = &mut noted.counts {
+                        // `UPDATE 3`, `INSERT 0 3`.
+                        let tag = body.tag().map_err(|error| PgError::protocol(error.to_string()))?;
+                        counts.push(tag.rsplit(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0));
+                    }
+                }
+                Message::EmptyQueryResponse => number += 1,
+                Message::PortalSuspended => noted.suspended = true,
                 Message::ParseComplete => {
                     if let Some(statement) = self.parsing.pop_front() {
                         self.parsed.insert(statement);
@@ -400,9 +427,9 @@ impl Connection {
                 | Message::CloseComplete => {}
                 Message::ErrorResponse(body) => {
                     let error = server_error(body.fields());
-                    // 0A000: a prepared statement's columns have changed; 26000: the statement does not exist
-                    // (behind a pooler).
-                    self.broken |= error.ends_connection() || matches!(error.code(), Some("0A000" | "26000"));
+                    // The plans of this connection are outdated, or its statements do not exist (behind a
+                    // pooler).
+                    self.broken |= error.ends_connection() || error.is_outdated_plan();
                     failed.get_or_insert(error);
                 }
                 Message::ReadyForQuery(_) => {
@@ -556,6 +583,7 @@ fn server_error(mut fields: ErrorFields<'_>) -> PgError {
             b'C' => error.code = text(),
             b'M' => error.message = text(),
             b'D' => error.detail = text(),
+            b'R' => error.routine = text(),
             _ => {}
         }
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use batzen_store::{DecodeError, Result, StoreError, TableDef};
 use siphasher::sip::SipHasher24;
 
+use crate::citus::{self, Citus, Dialect};
 use crate::commit::Writer;
 use crate::connection::{Connection, Statement};
 use crate::counters::Counters;
@@ -66,6 +67,8 @@ pub(crate) struct Database {
     /// Set permanently once another process has taken over an exclusive store, or the schema is no longer the
     /// one that was opened.
     pub lost: AtomicBool,
+    /// What is needed if the tables are distributed.
+    pub citus: Option<Citus>,
     /// The latest known sizes of the tables.
     pub sizes: Known,
 }
@@ -73,20 +76,32 @@ pub(crate) struct Database {
 impl Database {
     pub fn new(target: Target, options: PgOptions, meta: &Meta) -> Result<Self> {
         let schema = quoted(&options.schema);
+        let dialect = if meta.citus { Dialect::Citus } else { Dialect::Plain };
         let mut tables = options
             .tables
             .iter()
-            .map(|def| Layout::new(def, &options.schema, meta.partitions).map(Statements::new))
+            .map(|def| {
+                let layout = Layout::new(def, &options.schema, meta.partitions);
+                layout.map(|layout| Statements::of(layout, dialect))
+            })
             .collect::<Result<Vec<_>>>()?;
         tables.sort_by_key(|statements| statements.layout.def.id);
+        let citus = meta.citus.then(|| {
+            let mut sharded = tables.iter().map(|statements| &statements.layout);
+            let example = sharded.find(|layout| layout.def.is_sharded());
+            Citus::new(&options.schema, example.map(Layout::table))
+        });
         let texts = Texts {
             horizon: Statement::new("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint".into()),
-            transactions: "SELECT pg_snapshot_xmin(s)::text, pg_snapshot_xmax(s)::text FROM pg_current_snapshot() s \
+            transactions: citus.as_ref().map_or_else(
+                || "SELECT pg_snapshot_xmin(s)::text, pg_snapshot_xmax(s)::text FROM pg_current_snapshot() s \
                 UNION ALL SELECT (a.query = '<insufficient privilege>')::text, a.backend_xid::text FROM pg_stat_activity a \
                 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() \
                 AND (a.backend_xid IS NOT NULL OR a.query = '<insufficient privilege>') \
                 UNION ALL SELECT 'false', p.transaction::text FROM pg_prepared_xacts p WHERE p.database = current_database()"
-                .into(),
+                .to_owned(),
+                Citus::transactions,
+            ),
             writer: Statement::new(format!(
                 "WITH done AS (UPDATE {schema}.writers SET batch = $1::bigint, seen = now() WHERE writer_id = $2::bigint AND \
                  epoch = $3::bigint RETURNING 1) SELECT {schema}.expect(count(*), 1, 'BZ002') FROM done"
@@ -117,6 +132,7 @@ impl Database {
             owner: None,
             lost: AtomicBool::new(false),
             sizes: Known::default(),
+            citus,
             options,
         })
     }
@@ -135,6 +151,14 @@ impl Database {
         self.vshard_of(table.shard_key(key))
     }
 
+    /// Rows with the same place are on the same node; on one server, all are.
+    pub fn place(&self, table: &TableDef, key: &[u8]) -> u16 {
+        match &self.citus {
+            Some(citus) if table.is_sharded() => citus.placement().place(self.vshard(table, key)),
+            _ => 0,
+        }
+    }
+
     pub fn vshard_of(&self, shard_key: &[u8]) -> u16 {
         batzen_store::vshard(&self.sip_key, shard_key)
     }
@@ -151,7 +175,8 @@ impl Database {
         let mut connection = Connection::open(&self.target)?;
         connection.set_timeout(ANSWER_MAX);
         // Overrides settings of the role or the database: a session may be idle while it waits for work.
-        connection.script(&format!("{SESSION}; SET statement_timeout = 0; SET idle_session_timeout = 0"))?;
+        let session = if self.citus.is_some() { citus::SESSION } else { SESSION };
+        connection.script(&format!("{session}; SET statement_timeout = 0; SET idle_session_timeout = 0"))?;
         Ok(connection)
     }
 
@@ -262,6 +287,9 @@ impl Database {
             }
             Sharing::Exclusive => "true".to_owned(),
         };
+        if self.citus.is_some() {
+            return self.register_on_citus(connection, epoch, &is_allowed, &node);
+        }
         // As long as the owner's row is unchanged, no other process has taken over the store. The lock on the
         // row prevents a takeover meanwhile.
         let owned =
@@ -274,19 +302,42 @@ impl Database {
         let is_true = |at: usize| rows.first()?.get(at)?.as_deref().map(|text| text == "t");
         match (is_true(0), is_true(1)) {
             (Some(true), Some(true)) => {}
-            (Some(false), _) => {
-                return Err(PgError::Server(Box::new(ServerError {
-                    severity: "ERROR".into(),
-                    code: "57P03".into(),
-                    message: "dbinit is changing the schema".into(),
-                    detail: String::new(),
-                })));
-            }
+            (Some(false), _) => return Err(dbinit_runs()),
             _ => return Ok(None),
         }
         let Some(row) = rows.get(1) else { return Ok(None) };
-        let id: Option<i64> = row.first().and_then(|id| id.as_ref()?.parse().ok());
-        id.map(|id| Some((id, epoch))).ok_or_else(|| PgError::protocol("the new writer has no number"))
+        writer_id(row).map(|id| Some((id, epoch)))
+    }
+
+    /// As [`Database::register_row`]: Citus does not lock rows in a statement that inserts others.
+    fn register_on_citus(
+        &self,
+        connection: &mut Connection,
+        epoch: i64,
+        is_allowed: &str,
+        node: &str,
+    ) -> std::result::Result<Option<(i64, i64)>, PgError> {
+        let schema = quoted(&self.options.schema);
+        connection.script("BEGIN")?;
+        let rows = connection.query_text(&format!("SELECT {is_allowed}"))?;
+        if rows.first().and_then(|row| row.first()?.as_deref()) != Some("t") {
+            connection.script("ROLLBACK")?;
+            return Err(dbinit_runs());
+        }
+        let mut conditions = vec![format!("SELECT 1 {}", self.identity)];
+        conditions
+            .extend(self.owner.map(|owner| format!("SELECT 1 FROM {} FOR SHARE", self.owner_row(owner))));
+        for condition in conditions {
+            if connection.query_text(&condition)?.is_empty() {
+                connection.script("ROLLBACK")?;
+                return Ok(None);
+            }
+        }
+        let rows = connection.query_text(&format!(
+            "INSERT INTO {schema}.writers (epoch, batch, node, seen) VALUES ({epoch}, 0, '{node}', now()) RETURNING writer_id"
+        ))?;
+        connection.script("COMMIT")?;
+        rows.first().map_or(Ok(None), |row| writer_id(row).map(|id| Some((id, epoch))))
     }
 
     fn owner_row(&self, (id, epoch): (i64, i64)) -> String {
@@ -297,8 +348,8 @@ impl Database {
     /// Whether the store is still the one that was opened, and no other process has taken it over. Otherwise
     /// it is lost permanently.
     pub fn is_ours(&self, connection: &mut Connection) -> std::result::Result<bool, PgError> {
-        let owned = self.owner.map(|owner| format!(" AND EXISTS (SELECT FROM {})", self.owner_row(owner)));
-        let text = format!("SELECT EXISTS (SELECT {}){}", self.identity, owned.unwrap_or_default());
+        let owned = self.owner.map(|owner| format!(" AND EXISTS (SELECT 1 FROM {})", self.owner_row(owner)));
+        let text = format!("SELECT EXISTS (SELECT 1 {}){}", self.identity, owned.unwrap_or_default());
         let rows = connection.query_text(&text)?;
         let is_ours = rows.first().and_then(|row| row.first()?.as_deref()) == Some("t");
         if !is_ours {
@@ -320,6 +371,21 @@ impl Database {
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
+}
+
+fn dbinit_runs() -> PgError {
+    PgError::Server(Box::new(ServerError {
+        severity: "ERROR".into(),
+        code: "57P03".into(),
+        message: "dbinit is changing the schema".into(),
+        ..ServerError::default()
+    }))
+}
+
+/// The number of a new writer, from the row that the database returned.
+fn writer_id(row: &[Option<String>]) -> std::result::Result<i64, PgError> {
+    let id = row.first().and_then(|id| id.as_ref()?.parse().ok());
+    id.ok_or_else(|| PgError::protocol("the new writer has no number"))
 }
 
 /// All connections stayed in use until the deadline.

@@ -15,6 +15,8 @@ pub struct ServerError {
     pub message: String,
     /// Its detail, often empty. Always empty for errors about values (22, 23), since it would show the row.
     pub detail: String,
+    /// The function of the server that reported it, which has the same name in all languages.
+    pub routine: String,
 }
 
 /// Why an operation on a connection failed.
@@ -80,16 +82,26 @@ impl PgError {
                 error.code.starts_with("08")
                     || error.code.starts_with("57P0")
                     || ["53300", "25006"].contains(&error.code.as_str())
+                    || crate::citus::is_node_away(error)
             }
             Self::Protocol(_) | Self::Config(_) => false,
         }
     }
 
     /// Whether the schema has changed meanwhile, so that another attempt may succeed: an outdated plan
-    /// (0A000), an unknown prepared statement (26000), or a row for the default partition of a queue when its
-    /// day got its own partition (23514; there are no other check constraints).
+    /// or an unknown prepared statement, or a row for the default partition of a queue when its day got its own
+    /// partition (23514; there are no other check constraints).
     pub(crate) fn is_schema_change(&self) -> bool {
-        matches!(self.code(), Some("0A000" | "26000" | "23514"))
+        self.is_outdated_plan() || self.code() == Some("23514")
+    }
+
+    /// Whether a prepared statement's columns have changed (0A000, which also says that Citus cannot plan a
+    /// statement), or it does not exist (26000).
+    pub(crate) fn is_outdated_plan(&self) -> bool {
+        match self {
+            Self::Server(error) if error.code == "0A000" => error.routine == "RevalidateCachedQuery",
+            _ => self.code() == Some("26000"),
+        }
     }
 
     /// Whether the transaction conflicted with another one and may be run again: 40001, 40P01, or a lock

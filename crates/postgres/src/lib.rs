@@ -16,12 +16,14 @@
 //! | `sizes` | rows and sizes of tables for metrics, read rarely |
 //! | `batch` | a change set as statements with their parameters |
 //! | `commit` | change sets in one round trip; the outcome of a commit whose connection was lost |
+//! | [`citus`] | what differs on the nodes of a Citus cluster |
 //! | `listen` | the store's lock, and notifications |
 //! | [`schema`] | creation, migration and maintenance of the tables |
 //! | `store` | opening, and [`Backend`](batzen_store::Backend) |
 
 mod batch;
 mod changes;
+pub mod citus;
 mod codec;
 mod commit;
 mod connection;

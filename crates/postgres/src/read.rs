@@ -10,6 +10,7 @@ use batzen_store::{
 };
 
 use crate::PgError;
+use crate::citus::moment;
 use crate::codec::{pull, push, split};
 use crate::connection::{Connection, Statement};
 use crate::database::{Database, bind_error};
@@ -110,6 +111,23 @@ pub(crate) fn pull_record(
     pull(table.key_columns, columns, &mut key)?;
     pull(table.row_columns, columns, &mut row)?;
     Ok(RawRecord { key, row, serial, version })
+}
+
+/// Whether the row still has this position in the index that is read.
+fn has_position(
+    def: &TableDef,
+    read: &Read,
+    record: &RawRecord,
+    position: &[u8],
+) -> std::result::Result<bool, PgError> {
+    let Read::Range { index, .. } = read else { return Ok(true) };
+    let mut entries = IndexEntries::new();
+    let damaged = |error: DecodeError| PgError::protocol(error.to_string());
+    (def.index_entries_raw)(&record.key, &record.row, &mut entries).map_err(damaged)?;
+    let serial = record.serial.to_be_bytes();
+    let rest = if def.index_def(*index).kind == IndexKind::Serial { serial.as_slice() } else { &record.key };
+    let has = entries.iter().any(|(id, value)| id == *index && position.strip_prefix(value) == Some(rest));
+    Ok(has)
 }
 
 fn pull_version(columns: &mut Columns<'_>, tag: u32) -> std::result::Result<(u64, RowVersion), PgError> {
@@ -264,8 +282,12 @@ impl<'a> Asked<'a> {
                 }
             }
             (ReadAnswer::Range(rows), _) => {
-                columns.bytes()?;
-                rows.push(pull_record(def, columns, database.tag)?);
+                let position = columns.bytes()?;
+                let record = pull_record(def, columns, database.tag)?;
+                // On Citus, the row may be younger than its entry in the queue.
+                if database.citus.is_none() || has_position(def, self.read, &record, position)? {
+                    rows.push(record);
+                }
             }
             (ReadAnswer::Groups(_), _) => return Err(beyond()),
         }
@@ -283,6 +305,10 @@ impl Database {
     pub fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
         let mut asked = reads.iter().map(|read| Asked::new(self, read)).collect::<Result<Vec<_>>>()?;
         let mut decided = 0;
+        // The nodes' snapshots are not the coordinator's, so ask before reading.
+        if self.citus.is_some() && asked.iter().any(Asked::is_serial) {
+            decided = self.decided_below()?;
+        }
         for look in 0.. {
             let horizon = self.read_once(&mut asked)?;
             let Some(horizon) = horizon.map(|horizon| horizon.max(decided)) else { break };
@@ -335,13 +361,15 @@ impl Database {
             if has_queue {
                 connection.queue(&self.texts.horizon, |_| {});
             }
+            let is_plain = self.citus.is_none();
             let mut horizon = None;
             if !sent.is_empty() || has_queue {
                 let start = Instant::now();
                 connection.run(&mut |number, mut columns| match sent.get(number) {
                     Some((n, first)) => asked[*n].take(self, *first, &mut columns),
                     None => {
-                        horizon = Some(self.serial_of(columns.int8()?));
+                        let transaction = columns.int8()?;
+                        horizon = Some(if is_plain { self.serial_of(transaction) } else { 0 });
                         Ok(())
                     }
                 })?;
@@ -355,7 +383,13 @@ impl Database {
     /// is more exact than a snapshot's oldest transaction, which may belong to another database of the
     /// cluster.
     pub fn decided_below(&self) -> Result<u64> {
-        let rows = self.with_reader(|connection| connection.query_text(&self.texts.transactions))?;
+        let is_citus = self.citus.is_some();
+        let (rows, prepared) = self.with_reader(|connection| {
+            let rows = connection.query_text(&self.texts.transactions)?;
+            // After the running ones: a transaction that ends in between is prepared, or visible.
+            let prepared = if is_citus { moment::prepared(connection)? } else { Vec::new() };
+            Ok((rows, prepared))
+        })?;
         let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<i64>().ok());
         let unexpected = || StoreError::Backend("transactions under way: unexpected answer".into());
         let mut rows = rows.iter();
@@ -366,7 +400,7 @@ impl Database {
             }
             _ => return Err(unexpected()),
         };
-        let mut running = Vec::new();
+        let mut running = prepared;
         for row in rows {
             let [Some(hidden), id] = row.as_slice() else { return Err(unexpected()) };
             if hidden == "true" {

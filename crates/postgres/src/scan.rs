@@ -9,6 +9,7 @@ use batzen_store::{FrozenRows, IndexKind, RawRecord, Result, StoreError, TableDe
 
 use crate::connection::Connection;
 use crate::database::Database;
+use crate::layout::quoted;
 use crate::read::{bounds, pull_record};
 
 /// How many rows are fetched at once: enough to make round trips negligible, and few enough for memory.
@@ -68,6 +69,13 @@ impl Database {
         let mut patience = self.patience();
         let connection = loop {
             let attempt = self.connect().and_then(|mut connection| {
+                if let Some(citus) = &self.citus {
+                    connection.script("SET idle_in_transaction_session_timeout = 0")?;
+                    let writers = format!("{}.writers", quoted(&self.options.schema));
+                    citus.take_snapshots(&mut self.connect()?, &mut connection, &writers)?;
+                    connection.set_timeout(Duration::from_secs(600));
+                    return Ok(connection);
+                }
                 // The first statement takes the snapshot.
                 connection.script(
                     "SET idle_in_transaction_session_timeout = 0; SET enable_seqscan = on; BEGIN ISOLATION LEVEL REPEATABLE \

@@ -96,7 +96,27 @@ impl Known {
 }
 
 impl Database {
+    /// On Citus the tables of the coordinator are empty. Rows are counted.
+    fn ask_sizes_on_citus(&self) -> Result<Sizes> {
+        let mut rows = HashMap::new();
+        for statements in self.tables() {
+            let def: &'static TableDef = statements.layout.def;
+            rows.insert(def.id, self.count_rows(def)?);
+        }
+        let text = format!(
+            "SELECT coalesce(sum(shard_size), 0)::bigint::text FROM citus_shards WHERE table_name IN (SELECT c.oid::regclass \
+             FROM pg_class c WHERE c.relnamespace = '{}'::regnamespace)",
+            quoted(&self.options.schema).replace('\'', "''")
+        );
+        let found = self.with_reader(|connection| connection.query_text(&text))?;
+        let bytes = found.first().and_then(|row| row.first()?.as_ref()?.parse().ok());
+        Ok(Sizes { rows, bytes: bytes.ok_or_else(|| StoreError::Backend("no size".into()))? })
+    }
+
     fn ask_sizes(&self) -> Result<Sizes> {
+        if self.citus.is_some() {
+            return self.ask_sizes_on_citus();
+        }
         let literal = |name: String| format!("'{}'", name.replace('\'', "''"));
         let names: Vec<String> =
             self.tables().iter().map(|statements| literal(statements.layout.table())).collect();

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use batzen_store::IndexKind;
 
+use crate::citus::Dialect;
+use crate::citus::texts::{self, Inserts};
 use crate::codec::width;
 use crate::connection::Statement;
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlColumn, SqlType, quoted};
@@ -35,6 +37,7 @@ const UPDATES_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub layout: Layout,
+    pub dialect: Dialect,
     pub get: Statement,
     pub insert: Statement,
     pub delete: Statement,
@@ -42,6 +45,9 @@ pub(crate) struct Statements {
     pub count: Statement,
     pub queue_insert: Option<Statement>,
     pub queue_delete: Option<Statement>,
+    /// On Citus, instead of `insert` and `queue_insert`.
+    pub citus_inserts: Option<Inserts>,
+    pub citus_queue_inserts: Option<Inserts>,
     updates: Mutex<BTreeMap<Vec<bool>, Arc<Statement>>>,
     lookups: Vec<(u8, Statement)>,
     ranges: Vec<(u8, [Statement; 4])>,
@@ -55,6 +61,11 @@ pub(crate) type Mask = Vec<bool>;
 
 impl Statements {
     pub fn new(layout: Layout) -> Self {
+        Self::of(layout, Dialect::Plain)
+    }
+
+    pub fn of(layout: Layout, dialect: Dialect) -> Self {
+        let is_citus = dialect == Dialect::Citus;
         let t = layout.table();
         let expect = format!("{}.expect", quoted(&layout.schema));
         let key = names(&layout.key);
@@ -79,6 +90,8 @@ impl Statements {
             at_key("t", "u"),
             within(&layout, key_types().len()),
         );
+        let get =
+            if is_citus { texts::by_key(&layout, &row_part, &key_types(), &key_names(), true) } else { get };
 
         // vshard, key, row, ord, index columns.
         let own: Vec<&IndexLayout> = (layout.indexes.iter())
@@ -99,6 +112,20 @@ impl Statements {
             targets.push(quoted(index.column.as_deref().expect("it stands in the table")));
             values.push(index_value(index, alias, fresh));
         }
+        let citus_inserts = is_citus.then(|| {
+            let width = key.len() + 1 + row.len();
+            texts::inserts(&t, &targets, &types, &|parameter| {
+                let serial = format!("$1::bigint + {}", parameter(width));
+                let mut values: Vec<String> = (0..width).map(parameter).collect();
+                values.extend([serial.clone(), "0".to_owned()]);
+                values.extend(
+                    own.iter()
+                        .enumerate()
+                        .map(|(n, index)| texts::index_value(index, &parameter(width + 1 + n), &serial)),
+                );
+                values
+            })
+        });
         // `ON CONFLICT DO NOTHING` with a count is not used: looking for the row before inserting it costs
         // the server a fifth more time for a deposit (31 us instead of 25, `examples/deposit_cost.rs`), and
         // an existing row aborts the transaction just as well. `COPY` is not used either: it cannot compute
@@ -126,8 +153,16 @@ impl Statements {
              FOR SHARE) f"
         );
 
+        let (delete, keep) = if is_citus {
+            let source = format!("{} AS u({named})", unnest(1, &types));
+            (texts::delete(&layout, &source, &same), texts::keep(&layout, &source, &same))
+        } else {
+            (delete, keep)
+        };
+
         let mut queue_insert = None;
         let mut queue_delete = None;
+        let mut citus_queue_inserts = None;
         if let Some(queue) = layout.queue_table() {
             let indexes: Vec<&IndexLayout> = layout.queue_indexes().collect();
             // due, index values, vshard, key, ord, and serial of rows that have one.
@@ -149,6 +184,26 @@ impl Statements {
             values.extend(key_names().iter().map(|name| format!("u.{name}")));
             targets.push("serial".to_owned());
             values.push(number);
+            citus_queue_inserts = is_citus.then(|| {
+                let keys = 1 + indexes.len()..1 + indexes.len() + key_names().len();
+                texts::inserts(&queue, &targets, &types, &|parameter| {
+                    let serial = format!(
+                        "coalesce({}, $1::bigint + {})",
+                        parameter(keys.end + 1),
+                        parameter(keys.end)
+                    );
+                    let mut values = vec![parameter(0)];
+                    values.extend(
+                        indexes
+                            .iter()
+                            .enumerate()
+                            .map(|(n, index)| texts::index_value(index, &parameter(1 + n), &serial)),
+                    );
+                    values.extend(keys.clone().map(parameter));
+                    values.push(serial);
+                    values
+                })
+            });
             queue_insert = Some(Statement::new(format!(
                 "INSERT INTO {queue} ({}) SELECT {} FROM {} AS u({})",
                 targets.join(", "),
@@ -157,11 +212,15 @@ impl Statements {
                 u_names.join(", "),
             )));
             let first = quoted(indexes[0].column.as_deref().expect("it stands in the queue"));
-            queue_delete = Some(Statement::new(format!(
-                "WITH done AS (DELETE FROM {queue} t USING {} AS u(due, place, vshard) WHERE t.due = u.due AND t.{first} = u.place \
-                 AND t.vshard = u.vshard RETURNING 1) SELECT {expect}(count(*), $1, 'BZ001') FROM done",
-                unnest(2, &[SqlType::Int8, SqlType::Bytea, SqlType::Int2]),
-            )));
+            queue_delete = Some(Statement::new(if is_citus {
+                texts::queue_delete(&layout, &queue, &first)
+            } else {
+                format!(
+                    "WITH done AS (DELETE FROM {queue} t USING {} AS u(due, place, vshard) WHERE t.due = u.due AND t.{first} = u.place \
+                     AND t.vshard = u.vshard RETURNING 1) SELECT {expect}(count(*), $1, 'BZ001') FROM done",
+                    unnest(2, &[SqlType::Int8, SqlType::Bytea, SqlType::Int2]),
+                )
+            }));
         }
 
         let all = record(&layout, "t");
@@ -172,6 +231,11 @@ impl Statements {
                     let with_shard = matches!(index.form, IndexForm::PrimaryKey { .. });
                     let skip = usize::from(!with_shard);
                     let named = &key_names()[skip..=columns];
+                    if is_citus {
+                        let types = &key_types()[skip..=columns];
+                        let sql = texts::by_key(&layout, &all, types, named, with_shard);
+                        return Some((index.def.id, Statement::new(sql)));
+                    }
                     let within = if with_shard { within(&layout, columns + 1) } else { String::new() };
                     format!(
                         "SELECT u.ord, f.* FROM {} WITH ORDINALITY AS u({}, ord) CROSS JOIN LATERAL (SELECT {all} FROM {t} t \
@@ -197,7 +261,7 @@ impl Statements {
             let forms = [(false, false), (false, true), (true, false), (true, true)];
             let forms = || {
                 forms.map(|(bounded, descending)| {
-                    Statement::new(range(&layout, index, &at_key("t", "q"), bounded, descending))
+                    Statement::new(range(&layout, dialect, index, &at_key("t", "q"), bounded, descending))
                 })
             };
             has_order.then(|| (index.def.id, forms()))
@@ -229,12 +293,15 @@ impl Statements {
             count: Statement::new(format!("SELECT count(*) FROM {t}")),
             queue_insert,
             queue_delete,
+            citus_inserts,
+            citus_queue_inserts,
             updates: Mutex::default(),
             lookups,
             ranges,
             positions,
             all: format!("SELECT {all} FROM {t} t"),
             layout,
+            dialect,
         }
     }
 
@@ -312,15 +379,24 @@ fn update(statements: &Statements, mask: &Mask) -> String {
     for (n, index) in statements.own_indexes().enumerate() {
         let column = quoted(index.column.as_deref().expect("it stands in the table"));
         let alias = format!("ix{n}");
+        let serial = format!("t.{}", quoted(layout.serial));
         set.push(format!(
             "{column} = {}",
-            index_value(index, &alias, &format!("t.{}", quoted(layout.serial)))
+            match statements.dialect {
+                Dialect::Plain => index_value(index, &alias, &serial),
+                Dialect::Citus => texts::index_value(index, &format!("u.{alias}"), &serial),
+            }
         ));
         types.push(index_type(index));
         named.push(alias);
     }
     // Versions wrap around after 2^31 updates of one row.
     set.push("version = CASE WHEN t.version = 2147483647 THEN 0 ELSE t.version + 1 END".to_owned());
+    if statements.dialect == Dialect::Citus {
+        let source = format!("{} AS u({})", unnest(1, &types), named.join(", "));
+        let same = format!("{same} AND t.version = u.ver AND t.{} = u.ser", quoted(layout.serial));
+        return texts::update(layout, &set, &source, &same);
+    }
     format!(
         "WITH done AS (UPDATE {} t SET {} FROM {} AS u({}) WHERE {same} AND t.version = u.ver AND t.{} = u.ser RETURNING 1) \
          SELECT {}.expect(count(*), $1, 'BZ001') FROM done",
@@ -333,7 +409,14 @@ fn update(statements: &Statements, mask: &Mask) -> String {
     )
 }
 
-fn range(layout: &Layout, index: &IndexLayout, at_key: &str, bounded: bool, descending: bool) -> String {
+fn range(
+    layout: &Layout,
+    dialect: Dialect,
+    index: &IndexLayout,
+    at_key: &str,
+    bounded: bool,
+    descending: bool,
+) -> String {
     let column = quoted(index.column.as_deref().expect("it has an order"));
     let (end, limit) =
         if bounded { (format!(" AND q.{column} < $2::bytea"), "$3") } else { (String::new(), "$2") };
@@ -342,6 +425,9 @@ fn range(layout: &Layout, index: &IndexLayout, at_key: &str, bounded: bool, desc
     let tail =
         format!("WHERE q.{column} >= $1::bytea{end} ORDER BY q.{column}{order} LIMIT {limit}::bigint",);
     match (index.form, layout.queue_table()) {
+        (IndexForm::Queue, Some(queue)) if dialect == Dialect::Citus => {
+            texts::queue_range(layout, &queue, &column, &record(layout, "t"), &tail, order)
+        }
         (IndexForm::Queue, Some(queue)) => {
             // The limit is in the subquery, so that rows are fetched only for entries within it.
             let all = record(layout, "t");
@@ -378,12 +464,12 @@ fn names(columns: &[SqlColumn]) -> Vec<String> {
 }
 
 /// `unnest($1::smallint[], $2::bytea[])`.
-fn unnest(first: usize, types: &[SqlType]) -> String {
+pub(crate) fn unnest(first: usize, types: &[SqlType]) -> String {
     let one = |(n, sql): (usize, &SqlType)| format!("${}::{}[]", n + first, sql.name());
     format!("unnest({})", types.iter().enumerate().map(one).collect::<Vec<_>>().join(", "))
 }
 
-fn equal(left: &str, right: &str, names: &[String]) -> String {
+pub(crate) fn equal(left: &str, right: &str, names: &[String]) -> String {
     names.iter().map(|name| format!("{left}.{name} = {right}.{name}")).collect::<Vec<_>>().join(" AND ")
 }
 

@@ -106,6 +106,9 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     if !database.is_ours(&mut locked)? {
         return Err(StoreError::Unavailable("the schema was changed while it was opened".into()));
     }
+    if let Some(citus) = &database.citus {
+        citus.refresh(&mut locked)?;
+    }
     if options.sharing == Sharing::Exclusive {
         database.take_over(&mut locked)?;
     }

@@ -37,6 +37,12 @@ impl<'a> Params<'a> {
         self.bytes(&value.to_be_bytes());
     }
 
+    /// A value with its length, as [`Array::elements`] gives it.
+    pub fn element(&mut self, element: &[u8]) {
+        self.out.put_slice(element);
+        self.count += 1;
+    }
+
     pub fn array(&mut self, array: &Array) {
         let length = 20 + array.bytes.len();
         self.out.put_u32(u32::try_from(length).expect("change sets are limited far below 4 GiB"));
@@ -86,6 +92,17 @@ impl Array {
         self.bytes.extend_from_slice(&(-1_i32).to_be_bytes());
         self.count += 1;
         self.has_null = true;
+    }
+
+    /// Its values in order, each with its length, as in a message.
+    pub fn elements(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = self.bytes.as_slice();
+        std::iter::from_fn(move || {
+            let length = i32::from_be_bytes(*rest.first_chunk()?);
+            let (element, after) = rest.split_at(4 + usize::try_from(length).unwrap_or(0));
+            rest = after;
+            Some(element)
+        })
     }
 
     pub fn len(&self) -> usize {

@@ -47,18 +47,62 @@ pub fn place_table(schema: &str, table: &str, placement: Placement, beside: Opti
     }
 }
 
+/// The oldest supported version of the extension, which is the oldest that was tested.
+const OLDEST_CITUS: (i64, i64) = (13, 2);
+
+/// How many shards each worker gets if nobody says.
+const SHARDS_PER_WORKER: i64 = 2;
+
+/// Checks that tables can be distributed, and returns the number of nodes that take shards.
+fn check_cluster(sql: &mut dyn Sql) -> Result<i64, SchemaError> {
+    let refused = |text: String| Err(SchemaError::Refused(text));
+    let Some(row) = sql.row("SELECT extversion FROM pg_extension WHERE extname = 'citus'")? else {
+        return refused(
+            "the database has no Citus: install it, and type `CREATE EXTENSION citus` in the database".into(),
+        );
+    };
+    let version = row.text(0);
+    let mut numbers = version.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if found < OLDEST_CITUS {
+        return refused(format!(
+            "Citus {version} is older than the tested version, 13.2: install that on all nodes, and type `ALTER EXTENSION \
+             citus UPDATE` in the database on each"
+        ));
+    }
+    let nodes = sql.row(
+        "SELECT count(*) FILTER (WHERE shouldhaveshards), count(*) FILTER (WHERE NOT (hasmetadata AND metadatasynced)) \
+         FROM pg_dist_node WHERE noderole = 'primary' AND isactive",
+    )?;
+    let (workers, unsynced) = nodes.map_or((0, 0), |row| (row.number(0), row.number(1)));
+    if workers == 0 {
+        return refused(
+            "the Citus cluster has no workers: add each with `SELECT citus_add_node('host', 5432)`".into(),
+        );
+    }
+    if unsynced > 0 {
+        return refused(format!(
+            "{unsynced} nodes of the Citus cluster lack its metadata: type `SELECT start_metadata_sync_to_all_nodes()`"
+        ));
+    }
+    let prepared = sql.row("SHOW max_prepared_transactions")?;
+    if prepared.is_some_and(|row| row.number(0) == 0) {
+        return refused(
+            "max_prepared_transactions is 0: set it to max_connections on all nodes, and restart them".into(),
+        );
+    }
+    Ok(workers)
+}
+
 /// Distributes the tables that are not distributed yet.
 pub(crate) fn distribute(
     sql: &mut dyn Sql,
     schema: &str,
     layouts: &[Layout],
+    shards: Option<u16>,
 ) -> Result<Vec<String>, SchemaError> {
-    if sql.row("SELECT 1 FROM pg_extension WHERE extname = 'citus'")?.is_none() {
-        return Err(SchemaError::Refused(
-            "the database has no Citus: install it, and type `CREATE EXTENSION citus` in the database"
-                .to_owned(),
-        ));
-    }
+    let workers = check_cluster(sql)?;
+    let shards = shards.map_or(workers * SHARDS_PER_WORKER, i64::from);
     let rows = sql.rows(&format!(
         "SELECT c.relname FROM pg_dist_partition d JOIN pg_class c ON c.oid = d.logicalrelid
          JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = {}",
@@ -72,6 +116,8 @@ pub(crate) fn distribute(
         }
         let first = placements.iter().find(|(_, other)| other == placement).map(|(first, _)| first.as_str());
         let beside = first.filter(|first| first != table);
+        // As statements of one session: the number counts for the tables that come first.
+        sql.script(&format!("SET citus.shard_count = {shards}"))?;
         sql.script(&place_table(schema, table, *placement, beside))?;
         done.push(match placement {
             Placement::Distributed(column) => format!("distribute {table} by {column}"),

@@ -35,6 +35,8 @@ pub struct DbinitOptions {
     pub reset: bool,
     /// Distribute the tables with Citus.
     pub citus: bool,
+    /// The number of shards of distributed tables; `None`: two for each worker.
+    pub shards: Option<u16>,
     /// The currency of amounts in the views.
     pub currency: Option<String>,
     /// The schema will receive the rows of another one by replication, so it gets no identity of its own.
@@ -102,7 +104,14 @@ impl Work<'_> {
             self.encoding()?;
         }
         let mut plan = self.plan(tables, &before)?;
-        if !plan.is_empty() || before.meta.is_none() {
+        let becomes_citus = self.options.citus && before.meta.as_ref().is_some_and(|meta| !meta.citus);
+        if self.options.citus && self.partitions(before.meta.as_ref()) > 0 {
+            return Err(SchemaError::Refused(
+                "Citus divides the tables into shards already: leave the partitions at 0 (-P 0)".to_owned(),
+            ));
+        }
+        // A service that is connected now would go on with statements for one server.
+        if !plan.is_empty() || before.meta.is_none() || becomes_citus {
             self.lock()?;
             // Another dbinit may have done it while this one waited.
             before = self.state()?;
@@ -133,10 +142,16 @@ impl Work<'_> {
         self.functions()?;
         self.days(&shapes, &present)?;
         if self.options.citus || before.meta.as_ref().is_some_and(|meta| meta.citus) {
-            let done = super::citus::distribute(self.sql, self.schema, &layouts)?;
+            let done = super::citus::distribute(self.sql, self.schema, &layouts, self.options.shards)?;
             self.report.actions.extend(done);
         }
         self.identity(before.meta.as_ref(), &shapes)?;
+        if self.options.citus && before.meta.as_ref().is_some_and(|meta| !meta.citus) {
+            self.act(
+                "note that the tables are distributed",
+                &[format!("UPDATE {}.meta SET citus = true", quoted(self.schema))],
+            )?;
+        }
         let mut reindex = additions.reindex;
         reindex.extend(plan.steps.reindex.into_iter().filter(|_| before.version.is_some()));
         self.reindex(&layouts, &reindex)?;

@@ -1,17 +1,10 @@
-//! Checks that the schema is ready for Citus, by its form and, with `BATZEN_TEST_CITUS_URL`, on a cluster.
-
-use crate::common;
-
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+//! Checks by its form that the schema is ready for Citus.
 
 use batzen_pg_cluster::fresh_database;
 use batzen_postgres::schema::citus::{self, Placement};
 use batzen_postgres::schema::dbinit::{DbinitOptions, dbinit};
 use batzen_postgres::schema::{self, HISTORY, Sql};
-use batzen_postgres::{Connection, Layout, PgOptions, Target};
-use batzen_store::conformance::{Fixture, TABLES};
-use batzen_store::store_conformance;
+use batzen_postgres::{Connection, Layout, Target};
 use batzen_tables::exchange;
 
 fn layouts(partitions: u16) -> Vec<Layout> {
@@ -121,51 +114,3 @@ fn without_the_extension_dbinit_says_what_to_type() {
     let error = dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap_err();
     assert!(error.to_string().contains("CREATE EXTENSION citus"), "{error}");
 }
-
-#[test]
-fn on_a_citus_cluster_tables_are_distributed() {
-    let Ok(url) = std::env::var("BATZEN_TEST_CITUS_URL") else {
-        eprintln!("BATZEN_TEST_CITUS_URL is not set: nothing was distributed");
-        return;
-    };
-    let mut sql = Connection::open(&Target::parse(&url).unwrap()).unwrap();
-    let options = DbinitOptions { citus: true, reset: true, ..DbinitOptions::default() };
-    dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
-    assert!(schema::check(&mut sql, "exchange", exchange::ALL).unwrap().citus);
-    let rows = sql
-        .rows(
-            "SELECT table_name::text, citus_table_type, distribution_column, colocation_id FROM citus_tables
-             WHERE table_name::text LIKE 'exchange.%'",
-        )
-        .unwrap();
-    let mut together = None;
-    for table in HOT {
-        let row = rows.iter().find(|row| row.text(0) == format!("exchange.{table}")).unwrap();
-        assert_eq!((row.text(1), row.text(2)), ("distributed", "vshard"), "{table}");
-        assert_eq!(
-            *together.get_or_insert(row.number(3)),
-            row.number(3),
-            "{table} is co-located with the others"
-        );
-    }
-    let again = dbinit(&mut sql, "exchange", exchange::ALL, &DbinitOptions::default(), &HISTORY).unwrap();
-    assert_eq!(again.actions, [""; 0]);
-}
-
-/// A store on the Citus cluster, or, without a cluster, in a database whose hot tables have one part.
-fn fixture() -> Fixture {
-    static SAID: Once = Once::new();
-    static SCHEMAS: AtomicU32 = AtomicU32::new(0);
-    let Ok(url) = std::env::var("BATZEN_TEST_CITUS_URL") else {
-        SAID.call_once(|| eprintln!("BATZEN_TEST_CITUS_URL is not set: the suite runs without Citus"));
-        return common::fixture(1);
-    };
-    let schema = format!("conformance_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed));
-    let mut sql = common::connect(&url);
-    let options = DbinitOptions { citus: true, reset: true, ..DbinitOptions::default() };
-    dbinit(&mut sql, &schema, TABLES, &options, &HISTORY).unwrap();
-    let options = PgOptions::new(&url, &schema, TABLES);
-    Fixture::durable(move || common::open(&options))
-}
-
-store_conformance!(conformance, fixture);

@@ -11,6 +11,7 @@ mod dbinit;
 mod faults;
 mod maintain;
 mod model;
+mod on_citus;
 mod pooler;
 mod queue;
 mod replication;

@@ -1,0 +1,92 @@
+//! A batch as one transaction over the nodes.
+//!
+//! Three round trips: `BEGIN`, which also gets the number of the transaction; the statements; and `COMMIT`, once
+//! each statement has met as many rows as it had to. If the batch touches one node, Citus commits there alone,
+//! otherwise in two phases.
+
+use crate::PgError;
+use crate::batch::Batch;
+use crate::citus::Citus;
+use crate::connection::Connection;
+
+/// The place of the statement that returns the transaction's number.
+const MARK: usize = 3;
+
+/// How an attempt ended.
+pub(crate) enum Ended {
+    Committed,
+    /// A row did not have the expected version.
+    Misfit,
+    /// The row of the writer is not there.
+    NoWriter,
+    /// Nothing has taken effect.
+    Failed(PgError),
+    /// `COMMIT` was sent, and it is unknown whether it has taken effect.
+    Unknown(PgError),
+}
+
+impl Citus {
+    /// Commits a batch. `writer` is the batch's number, the writer's id and its epoch.
+    pub fn commit(
+        &self,
+        connection: &mut Connection,
+        writer: [i64; 3],
+        batch: &Batch<'_>,
+        serial_base: i64,
+    ) -> Ended {
+        match self.write(connection, writer, batch, serial_base) {
+            Ok(None) => {}
+            Ok(Some(ended)) => return self.undo(connection, ended),
+            Err(error) => return self.undo(connection, Ended::Failed(error)),
+        }
+        connection.queue(&self.commit, |_| {});
+        match connection.run(&mut |_, _| Ok(())) {
+            Ok(()) => Ended::Committed,
+            // An error of a node may arrive as an error of COMMIT, although the node has committed.
+            Err(error) => Ended::Unknown(error),
+        }
+    }
+
+    /// Runs everything but `COMMIT`; `None` if it may be committed.
+    fn write(
+        &self,
+        connection: &mut Connection,
+        writer: [i64; 3],
+        batch: &Batch<'_>,
+        serial_base: i64,
+    ) -> Result<Option<Ended>, PgError> {
+        connection.queue(&self.begin, |_| {});
+        connection.queue(&self.settings, |_| {});
+        // In this order: whoever has a number holds the fence.
+        connection.queue(&self.hold, |params| params.int8(self.fence));
+        connection.queue(&self.mark, |_| {});
+        let mut transaction = None;
+        connection.run(&mut |statement, mut columns| {
+            if statement == MARK {
+                transaction = Some(columns.int8()?);
+            }
+            Ok(())
+        })?;
+        let transaction = transaction.ok_or_else(|| PgError::protocol("the transaction has no number"))?;
+        connection.queue(&self.writer, |params| writer.iter().for_each(|value| params.int8(*value)));
+        let mut wanted = vec![1];
+        batch.queue_on_citus(connection, serial_base.saturating_add(transaction << 16), &mut wanted);
+        let mut met = Vec::with_capacity(wanted.len());
+        connection.run_counting(&mut met)?;
+        Ok(match (met.first(), met == wanted) {
+            (_, true) => None,
+            (Some(1), false) => Some(Ended::Misfit),
+            _ => Some(Ended::NoWriter),
+        })
+    }
+
+    fn undo(&self, connection: &mut Connection, ended: Ended) -> Ended {
+        if connection.is_broken() {
+            return ended;
+        }
+        match connection.script("ROLLBACK") {
+            Ok(()) => ended,
+            Err(error) => Ended::Failed(error),
+        }
+    }
+}

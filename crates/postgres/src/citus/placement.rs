@@ -1,0 +1,111 @@
+//! Where virtual shards are: the shard of Citus that holds each, and the node that holds that shard.
+
+use std::collections::BTreeMap;
+
+use batzen_store::VSHARD_COUNT;
+
+use crate::PgError;
+use crate::connection::Connection;
+use crate::schema::shape::literal;
+
+/// A shard of Citus: a range of hashes of `vshard`, in all co-located tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shard {
+    /// Its id in the table that was read. Co-located tables have other ids.
+    pub id: i64,
+    /// The group of the node that holds it.
+    pub group: i32,
+    /// The node's host, as the coordinator reaches it.
+    pub host: String,
+    /// The node's port.
+    pub port: u16,
+}
+
+/// The shard of every virtual shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Placement {
+    shards: Vec<Shard>,
+    /// The place in `shards` of each virtual shard.
+    of: Vec<u16>,
+}
+
+impl Placement {
+    /// Reads it in one query. `table` is a table that is distributed by `vshard`, in quotes.
+    ///
+    /// # Errors
+    /// The server's error.
+    pub fn read(connection: &mut Connection, table: &str) -> Result<Self, PgError> {
+        let table = literal(table);
+        let rows = connection.query_text(&format!(
+            "SELECT s.id, p.groupid, n.nodename, n.nodeport FROM generate_series(0, {}) AS v(vshard)
+             CROSS JOIN LATERAL (SELECT get_shard_id_for_distribution_column({table}::regclass, v.vshard::smallint) AS id) s
+             JOIN pg_dist_placement p ON p.shardid = s.id JOIN pg_dist_node n ON n.groupid = p.groupid AND n.noderole = 'primary'
+             ORDER BY v.vshard",
+            VSHARD_COUNT - 1
+        ))?;
+        let shard = |row: &Vec<Option<String>>| {
+            let text = |at: usize| row.get(at)?.as_deref();
+            Some(Shard {
+                id: text(0)?.parse().ok()?,
+                group: text(1)?.parse().ok()?,
+                host: text(2)?.to_owned(),
+                port: text(3)?.parse().ok()?,
+            })
+        };
+        let found: Option<Vec<Shard>> = rows.iter().map(shard).collect();
+        let found = found.filter(|found| found.len() == usize::from(VSHARD_COUNT));
+        Ok(Self::of(found.ok_or_else(|| PgError::protocol("a virtual shard without a place"))?))
+    }
+
+    /// From the shard of each virtual shard.
+    fn of(found: Vec<Shard>) -> Self {
+        let mut places = BTreeMap::new();
+        let mut placement = Self::default();
+        for shard in found {
+            let next = u16::try_from(placement.shards.len()).expect("at most one for each virtual shard");
+            let place = *places.entry(shard.id).or_insert(next);
+            if place == next {
+                placement.shards.push(shard);
+            }
+            placement.of.push(place);
+        }
+        placement
+    }
+
+    /// The shards, in no particular order.
+    #[must_use]
+    pub fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    /// The place in [`Placement::shards`] of the shard that holds a virtual shard. If nothing is known, all are
+    /// in one.
+    #[must_use]
+    pub fn place(&self, vshard: u16) -> u16 {
+        self.of.get(usize::from(vshard)).copied().unwrap_or(0)
+    }
+
+    /// The shard that holds a virtual shard.
+    #[must_use]
+    pub fn shard(&self, vshard: u16) -> Option<&Shard> {
+        self.shards.get(usize::from(self.place(vshard)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_virtual_shard_has_the_shard_that_was_read() {
+        let shard =
+            |id: i64| Shard { id, group: i32::try_from(id % 2).unwrap_or(0), host: "h".into(), port: 1 };
+        let found: Vec<Shard> = (0..i64::from(VSHARD_COUNT)).map(|n| shard(100 + n * 7 % 4)).collect();
+        let placement = Placement::of(found.clone());
+        assert_eq!(placement.shards().len(), 4);
+        for (vshard, shard) in (0..VSHARD_COUNT).zip(&found) {
+            assert_eq!(placement.shard(vshard), Some(shard));
+        }
+        assert_eq!(Placement::default().place(1023), 0);
+    }
+}
