@@ -1,6 +1,7 @@
 //! A Citus cluster: a coordinator and workers, each a throw-away cluster of its own on this machine.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::cluster::SUPERUSER;
 use crate::process::wait_until;
@@ -16,6 +17,8 @@ pub struct CitusCluster {
     coordinator: Cluster,
     workers: Vec<Cluster>,
     databases: AtomicU32,
+    /// Nodes are joined one database at a time: two at once would change the same rows.
+    joining: Mutex<()>,
 }
 
 impl CitusCluster {
@@ -47,7 +50,7 @@ impl CitusCluster {
         let coordinator = Cluster::start_peer(&options, None)?;
         let start = |_| Cluster::start_peer(&options, Some(&coordinator));
         let workers = (0..workers).map(start).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { coordinator, workers, databases: AtomicU32::new(0) })
+        Ok(Self { coordinator, workers, databases: AtomicU32::new(0), joining: Mutex::default() })
     }
 
     /// Creates a database on all nodes, and joins them. Returns its address at the coordinator.
@@ -55,6 +58,7 @@ impl CitusCluster {
     /// # Errors
     /// A node refuses.
     pub fn create_database(&self, name: &str) -> Result<String, ClusterError> {
+        let _alone = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
         for node in std::iter::once(&self.coordinator).chain(&self.workers) {
             node.sql(SUPERUSER, &format!("CREATE DATABASE \"{name}\""))?;
             node.sql(name, "CREATE EXTENSION citus")?;

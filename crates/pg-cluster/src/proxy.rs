@@ -32,7 +32,7 @@ pub enum Moment {
 pub enum Rest {
     /// They are lost.
     Lost,
-    /// They are delayed, up to the end of the transaction: the server gets them at [`Proxy::release`].
+    /// They are delayed, up to the first Sync or the end of the transaction: the server gets them at [`Proxy::release`].
     Late,
 }
 
@@ -295,6 +295,7 @@ impl Link {
                 let late = match plan.rest {
                     Rest::Lost => None,
                     Rest::Late => {
+                        let is_last = is_last || message[0] == b'S';
                         Some(self.rest(client, &mut reader, (message[passes..].to_vec(), bytes), is_last)?)
                     }
                 };
@@ -314,7 +315,7 @@ impl Link {
         }
     }
 
-    /// The rest of the client's transaction.
+    /// The rest of the client's transaction, up to the first message after which it waits.
     fn rest(
         &self,
         mut client: &TcpStream,
@@ -326,7 +327,9 @@ impl Link {
         while !is_last {
             if let Some(whole) = wire::length(&bytes, true) {
                 let message: Vec<u8> = bytes.drain(..whole).collect();
-                is_last = matches!(reader.read(&message), Meaning::End | Meaning::Whole);
+                // After a Sync, the client waits for the answer.
+                is_last =
+                    matches!(reader.read(&message), Meaning::End | Meaning::Whole) || message[0] == b'S';
                 late.extend(message);
             } else {
                 let count = client.read(&mut chunk)?;

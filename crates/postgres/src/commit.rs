@@ -306,7 +306,12 @@ impl Database {
         let session = connection.query_text(text)?.pop().and_then(|mut row| row.pop().flatten());
         let session = session.ok_or_else(|| PgError::protocol("a session without a process"))?;
         if let Some(citus) = &self.citus {
-            citus.refresh(&mut connection)?;
+            // The placement only makes statements cheaper. Whether the schema is still ours is checked elsewhere.
+            match citus.refresh(&mut connection) {
+                Err(error) if connection.is_broken() => return Err(error),
+                Err(error) => tracing::warn!(%error, "the places of shards are not known"),
+                Ok(()) => {}
+            }
         }
         Ok((connection, session))
     }

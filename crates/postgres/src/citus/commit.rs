@@ -90,3 +90,35 @@ impl Citus {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+    use crate::Target;
+    use crate::connection::Statement;
+
+    /// The reason for `BEGIN`. If this fails, Citus has changed, and a commit may become one round trip.
+    #[test]
+    fn citus_keeps_what_precedes_a_failed_statement_of_a_pipeline() {
+        let Some(cluster) = batzen_pg_cluster::shared_citus() else { return };
+        let mut sql = Connection::open(&Target::parse(&cluster.fresh_database().unwrap()).unwrap()).unwrap();
+        sql.script("CREATE TABLE t (n bigint PRIMARY KEY)").unwrap();
+        sql.script("SELECT create_distributed_table('t', 'n')").unwrap();
+        let [begin, insert, fail] = ["BEGIN", "INSERT INTO t VALUES ($1::bigint)", "SELECT 1 / (SELECT 0)"]
+            .map(|text| Statement::new(text.to_owned()));
+        for (n, begins, left) in [(1, true, 0), (2, false, 1)] {
+            if begins {
+                sql.queue(&begin, |_| {});
+            }
+            sql.queue(&insert, |params| params.int8(n));
+            sql.queue(&fail, |_| {});
+            assert_eq!(sql.run(&mut |_, _| Ok(())).unwrap_err().code(), Some("22012"));
+            if begins {
+                sql.script("ROLLBACK").unwrap();
+            }
+            let found = sql.query_text(&format!("SELECT 1 FROM t WHERE n = {n}")).unwrap();
+            assert_eq!(found.len(), left, "with BEGIN: {begins}");
+        }
+    }
+}

@@ -13,6 +13,7 @@ use super::plan::{self, Action, History, Plan};
 use super::shape::{TableShape, literal};
 use super::sql::Sql;
 use super::{views, wanted};
+use crate::citus::Dialect;
 use crate::layout::{Layout, PARTITIONS_MAX, quoted};
 
 /// The application name of sessions that change schemas.
@@ -326,7 +327,13 @@ impl Work<'_> {
         let made: Vec<TableShape> =
             shapes.iter().filter(|shape| !before.contains_key(&shape.name)).cloned().collect();
         let mut report = MaintainReport::default();
-        maintain::days(self.sql, self.schema, &made, &MaintainOptions::default(), &mut report)?;
+        maintain::days(
+            self.sql,
+            self.schema,
+            (&made, Dialect::Plain),
+            &MaintainOptions::default(),
+            &mut report,
+        )?;
         if !report.created.is_empty() {
             self.report.actions.push(format!("make {} days of queues", report.created.len()));
         }

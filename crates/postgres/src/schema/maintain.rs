@@ -10,10 +10,12 @@ use batzen_store::TableDef;
 use super::catalog;
 use super::dbinit::shapes;
 use super::error::SchemaError;
+use super::meta;
 use super::meta::lock_key;
 use super::shape::{Cut, TableShape, literal};
 use super::sql::Sql;
 use crate::PgError;
+use crate::citus::Dialect;
 use crate::layout::quoted;
 
 /// A day in microseconds.
@@ -89,7 +91,9 @@ fn run(
 ) -> Result<MaintainReport, SchemaError> {
     let shapes = shapes(&super::layouts(tables, schema, 0)?);
     let mut report = MaintainReport::default();
-    days(sql, schema, &shapes, options, &mut report)?;
+    let is_citus = meta::read_meta(sql, schema)?.is_some_and(|meta| meta.citus);
+    let dialect = if is_citus { Dialect::Citus } else { Dialect::Plain };
+    days(sql, schema, (&shapes, dialect), options, &mut report)?;
     statistics(sql, schema, &mut report)?;
     let text = format!(
         "WITH gone AS (DELETE FROM {}.writers WHERE seen < now() - interval '1 day' RETURNING 1) SELECT count(*) FROM gone",
@@ -103,7 +107,7 @@ fn run(
 pub(crate) fn days(
     sql: &mut dyn Sql,
     schema: &str,
-    shapes: &[TableShape],
+    (shapes, dialect): (&[TableShape], Dialect),
     options: &MaintainOptions,
     report: &mut MaintainReport,
 ) -> Result<(), SchemaError> {
@@ -124,7 +128,7 @@ pub(crate) fn days(
                 continue;
             }
             let part = day_name(&shape.name, day);
-            let outcome = patiently(sql, &create_day(schema, shape, &part, day))?;
+            let outcome = patiently(sql, dialect, &create_day(schema, shape, &part, day, dialect))?;
             let is_done = outcome == Patient::Done;
             if is_done { &mut report.created } else { &mut report.postponed }.push(part);
             if outcome == Patient::TooMuch {
@@ -134,11 +138,11 @@ pub(crate) fn days(
         }
         for (_, part) in there.range(..today - i64::from(options.days_kept)) {
             let place = format!("{}.{}", quoted(schema), quoted(part));
-            let filled = sql.row(&format!("SELECT EXISTS (SELECT FROM {place})"))?;
-            if filled.is_some_and(|row| row.is_true(0)) {
+            let filled = sql.row(&format!("SELECT 1 FROM {place} LIMIT 1"))?;
+            if filled.is_some() {
                 continue;
             }
-            let is_done = patiently(sql, &drop_day(schema, shape, part))? == Patient::Done;
+            let is_done = patiently(sql, dialect, &drop_day(schema, shape, part))? == Patient::Done;
             if is_done { &mut report.dropped } else { &mut report.postponed }.push((*part).to_owned());
         }
     }
@@ -146,15 +150,32 @@ pub(crate) fn days(
 }
 
 /// The statements that create a day. They lock only the default partition, and move its entries of that day.
-fn create_day(schema: &str, shape: &TableShape, part: &str, day: i64) -> Vec<String> {
+fn create_day(schema: &str, shape: &TableShape, part: &str, day: i64, dialect: Dialect) -> Vec<String> {
     let (from, to) = (day * DAY_US, (day + 1) * DAY_US);
     let place = |name: &str| format!("{}.{}", quoted(schema), quoted(name));
     let (parent, part, rest) = (place(&shape.name), place(part), place(&format!("{}_default", shape.name)));
     let columns: Vec<&str> = shape.columns.iter().map(|column| column.name.as_str()).collect();
     let columns = super::shape::quoted_list(&columns);
+    let create = format!("CREATE TABLE {part} (LIKE {parent} INCLUDING DEFAULTS) WITH ({})", shape.storage());
+    let lock = format!("LOCK TABLE {rest} IN ACCESS EXCLUSIVE MODE");
+    if dialect == Dialect::Citus {
+        let day = format!("due >= {from} AND due < {to}");
+        return vec![
+            create,
+            format!(
+                "SELECT create_distributed_table({}, 'vshard', colocate_with => {})",
+                literal(&part),
+                literal(&parent)
+            ),
+            lock,
+            format!("INSERT INTO {part} ({columns}) SELECT {columns} FROM {rest} WHERE {day}"),
+            format!("DELETE FROM {rest} WHERE {day}"),
+            format!("ALTER TABLE {parent} ATTACH PARTITION {part} FOR VALUES FROM ({from}) TO ({to})"),
+        ];
+    }
     vec![
-        format!("CREATE TABLE {part} (LIKE {parent} INCLUDING DEFAULTS) WITH ({})", shape.storage()),
-        format!("LOCK TABLE {rest} IN ACCESS EXCLUSIVE MODE"),
+        create,
+        lock,
         format!(
             "WITH moved AS (DELETE FROM {rest} WHERE due >= {from} AND due < {to} RETURNING {columns})
              INSERT INTO {part} ({columns}) SELECT {columns} FROM moved"
@@ -173,7 +194,7 @@ fn drop_day(schema: &str, shape: &TableShape, part: &str) -> Vec<String> {
         // inserts go through the parent anyway.
         format!("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE"),
         format!(
-            "DO $batzen$ BEGIN IF EXISTS (SELECT FROM {part}) THEN
+            "DO $batzen$ BEGIN IF EXISTS (SELECT 1 FROM {part}) THEN
                RAISE EXCEPTION USING ERRCODE = '{NOT_EMPTY}', MESSAGE = {message}; END IF; END $batzen$"
         ),
         format!("DROP TABLE {part}"),
@@ -191,24 +212,54 @@ enum Patient {
 }
 
 /// Runs a transaction that takes strong locks, but gives up soon, because others queue behind it.
-fn patiently(sql: &mut dyn Sql, statements: &[String]) -> Result<Patient, SchemaError> {
+fn patiently(sql: &mut dyn Sql, dialect: Dialect, statements: &[String]) -> Result<Patient, SchemaError> {
+    if dialect == Dialect::Citus {
+        return patiently_one_by_one(sql, statements);
+    }
     let text = format!(
         "BEGIN; SET LOCAL lock_timeout = '50ms'; SET LOCAL statement_timeout = '2s';\n{};\nCOMMIT",
         statements.join(";\n")
     );
     for _ in 0..ATTEMPTS {
         let Err(error) = sql.script(&text) else { return Ok(Patient::Done) };
-        let code = match &error {
-            SchemaError::Server(error @ PgError::Server(_)) => error.code().unwrap_or_default().to_owned(),
-            _ => return Err(error),
-        };
-        sql.script("ROLLBACK")?;
-        match code.as_str() {
-            // A lock timeout or a deadlock.
-            "55P03" | "40P01" => {}
-            NOT_EMPTY => return Ok(Patient::Later),
-            "57014" => return Ok(Patient::TooMuch),
-            _ => return Err(error),
+        if let Some(outcome) = gave_up(sql, error)? {
+            return Ok(outcome);
+        }
+    }
+    Ok(Patient::Later)
+}
+
+/// The outcome of a transaction that has failed; `None` if it may be tried again.
+fn gave_up(sql: &mut dyn Sql, error: SchemaError) -> Result<Option<Patient>, SchemaError> {
+    let code = match &error {
+        SchemaError::Server(error @ PgError::Server(_)) => error.code().unwrap_or_default().to_owned(),
+        _ => return Err(error),
+    };
+    sql.script("ROLLBACK")?;
+    match code.as_str() {
+        // A lock timeout or a deadlock.
+        "55P03" | "40P01" => Ok(None),
+        NOT_EMPTY => Ok(Some(Patient::Later)),
+        "57014" => Ok(Some(Patient::TooMuch)),
+        _ => Err(error),
+    }
+}
+
+/// As [`patiently`]: Citus does not take several statements in one message. A day has a table on each shard, so
+/// it takes longer.
+fn patiently_one_by_one(sql: &mut dyn Sql, statements: &[String]) -> Result<Patient, SchemaError> {
+    let first = [
+        "BEGIN",
+        "SET LOCAL citus.propagate_set_commands = local",
+        "SET LOCAL lock_timeout = '50ms'",
+        "SET LOCAL statement_timeout = '10s'",
+    ];
+    for _ in 0..ATTEMPTS {
+        let all = first.iter().copied().chain(statements.iter().map(String::as_str)).chain(["COMMIT"]);
+        let done = all.map(|statement| sql.script(statement)).collect::<Result<(), _>>();
+        let Err(error) = done else { return Ok(Patient::Done) };
+        if let Some(outcome) = gave_up(sql, error)? {
+            return Ok(outcome);
         }
     }
     Ok(Patient::Later)

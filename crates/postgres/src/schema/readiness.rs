@@ -259,3 +259,74 @@ fn each_statement_of_a_queue_touches_only_the_partition_of_its_day_and_shard() {
     }
     assert_eq!(queues, 1, "deposits have a queue");
 }
+
+/// A value of a statement's parameter: arrays have `shards.len()` elements.
+fn value(of: &str, shards: &[u16]) -> String {
+    let one = |shard: &u16| match of.trim_end_matches("[]") {
+        "smallint" => shard.to_string(),
+        "boolean" => "false".to_owned(),
+        "bytea" => "\\\\x01".to_owned(),
+        // The hashes of an index with several entries.
+        "text" => "\"{1}\"".to_owned(),
+        _ => "1".to_owned(),
+    };
+    match of.strip_suffix("[]") {
+        Some(_) => format!("E'{{{}}}'::{of}", shards.iter().map(one).collect::<Vec<_>>().join(",")),
+        None => match of {
+            "bytea" => "'\\x01'::bytea".to_owned(),
+            "text" => "'{1}'::text".to_owned(),
+            _ => format!("{}::{of}", one(&shards[0])),
+        },
+    }
+}
+
+/// How many tasks, each on one node, Citus makes of a statement.
+fn tasks(sql: &mut Connection, text: &str, shards: &[u16]) -> i64 {
+    sql.script(&format!("PREPARE probe AS {text}")).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let given: Vec<String> = types(text).iter().map(|of| value(of, shards)).collect();
+    let plan = sql
+        .rows(&format!("EXPLAIN (COSTS OFF) EXECUTE probe ({})", given.join(", ")))
+        .unwrap_or_else(|error| panic!("{error}: {text}: {given:?}"));
+    sql.script("DEALLOCATE probe").unwrap();
+    let counts: Vec<i64> =
+        plan.iter().filter_map(|row| row.text(0).trim().strip_prefix("Task Count: ")?.parse().ok()).collect();
+    assert_eq!(counts.len(), 1, "{text}: {plan:?}");
+    counts[0]
+}
+
+/// Not by partitions: Citus itself says to how many shards it sends each statement.
+#[test]
+fn each_statement_of_a_payment_is_one_task_of_citus() {
+    let Some(cluster) = batzen_pg_cluster::shared_citus() else { return };
+    let url = cluster.fresh_database().unwrap();
+    let mut sql = Connection::open(&Target::parse(&url).unwrap()).unwrap();
+    let options = DbinitOptions { citus: true, ..DbinitOptions::default() };
+    dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
+    sql.script(crate::citus::SESSION).unwrap();
+    let placement = crate::citus::placement::Placement::read(&mut sql, "\"exchange\".\"coins\"").unwrap();
+    assert_eq!(placement.shards().len(), 4, "two for each worker");
+    let other = (0..1024).find(|vshard| placement.place(*vshard) != placement.place(SHARD)).unwrap();
+    let beside = (0..1024).rfind(|vshard| placement.place(*vshard) == placement.place(SHARD)).unwrap();
+    let mut seen = 0;
+    for def in exchange::ALL.iter().filter(|def| def.is_sharded()) {
+        let layout = Layout::new(def, "exchange", 0).unwrap();
+        let statements = Statements::of(layout, crate::citus::Dialect::Citus);
+        let layout = &statements.layout;
+        let mut hot =
+            vec![statements.get.sql.clone(), statements.keep.sql.clone(), statements.delete.sql.clone()];
+        hot.push(statements.update(&mut vec![true; def.row_columns.len()]).sql.clone());
+        let inserts = statements.citus_inserts.iter().chain(&statements.citus_queue_inserts);
+        hot.extend(inserts.map(|inserts| inserts.last().unwrap().sql.clone()));
+        hot.extend(statements.queue_delete.iter().map(|statement| statement.sql.clone()));
+        let by_key = layout.indexes.iter().filter(|index| matches!(index.form, IndexForm::PrimaryKey { .. }));
+        hot.extend(by_key.map(|index| statements.lookup(index.def.id).sql.clone()));
+        for text in hot {
+            // Rows of two virtual shards that Citus keeps together.
+            assert_eq!(tasks(&mut sql, &text, &[SHARD, beside]), 1, "{text}");
+            seen += 1;
+        }
+        // The check must notice this.
+        assert_eq!(tasks(&mut sql, &statements.get.sql, &[SHARD, other]), 2);
+    }
+    assert!(seen >= 60, "{seen}");
+}

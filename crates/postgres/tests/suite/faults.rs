@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use batzen_metrics::Page;
-use batzen_pg_cluster::{Moment, Proxy, Rest, shared};
+use batzen_pg_cluster::{Moment, Proxy, Rest};
 use batzen_postgres::schema::dbinit::dbinit;
 use batzen_postgres::schema::meta::EPOCH_COUNT;
 use batzen_postgres::schema::{DbinitOptions, HISTORY, SchemaError};
@@ -20,10 +20,13 @@ use model::{Random, Rows, random_changes, read_rows};
 /// A store behind a proxy, and the options for a direct one.
 fn behind_proxy() -> (Proxy, PgOptions, PgOptions) {
     let straight = database(TABLES, 4);
-    let proxy = Proxy::start(shared().port()).unwrap();
-    let name = straight.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
-    let through = PgOptions { url: shared().url_at(proxy.port(), &name), ..straight.clone() };
-    (proxy, through, straight)
+    let mut proxy = None;
+    let url = common::through(&straight.url, |port| {
+        let started = proxy.insert(Proxy::start(port).unwrap());
+        started.port()
+    });
+    let through = PgOptions { url, ..straight.clone() };
+    (proxy.unwrap(), through, straight)
 }
 
 fn metric(store: &Store, name: &str) -> u64 {
@@ -238,12 +241,18 @@ fn owner_survives_two_lost_connections() {
 
 /// Adds a trigger that runs `body` for each written row of `table` for which `when` holds.
 fn on_write(options: &PgOptions, table: &str, when: &str, body: &str) {
-    connect(&options.url)
-        .script(&format!(
-            "CREATE FUNCTION exchange.hurt() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NEW; END $$;
-             CREATE TRIGGER hurt BEFORE {when} ON exchange.{table} FOR EACH ROW EXECUTE FUNCTION exchange.hurt()"
-        ))
-        .unwrap();
+    let mut sql = connect(&options.url);
+    if common::runs_on_citus() {
+        sql.script("SET citus.enable_unsafe_triggers = on").unwrap();
+    }
+    sql.script(&format!(
+        "CREATE FUNCTION exchange.hurt() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NEW; END $$"
+    ))
+    .unwrap();
+    sql.script(&format!(
+        "CREATE TRIGGER hurt BEFORE {when} ON exchange.{table} FOR EACH ROW EXECUTE FUNCTION exchange.hurt()"
+    ))
+    .unwrap();
 }
 
 /// If the outcome cannot be found out, the store must not report that nothing was done.
@@ -301,7 +310,8 @@ fn service_does_not_write_into_a_recreated_schema() {
     changes.insert::<Items>(&key(7, 7), &row("x", None));
     assert_eq!(other.commit(&changes).unwrap(), CommitOutcome::Committed);
     proxy.refuse(false);
-    assert!(matches!(insert(2), Err(StoreError::Stopped(_))));
+    let told = insert(2);
+    assert!(matches!(told, Err(StoreError::Stopped(_))), "{told:?}");
     assert_eq!(other.count::<Items>().unwrap(), 1);
 }
 

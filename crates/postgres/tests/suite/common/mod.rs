@@ -5,13 +5,33 @@ use batzen_postgres::{Connection, PgOptions, Target};
 use batzen_store::conformance::{Fixture, TABLES};
 use batzen_store::{Store, TableDef};
 
+use crate::on_citus;
+
 pub const SCHEMA: &str = "exchange";
 
 /// A new database with these tables.
 pub fn database(tables: &'static [&'static TableDef], partitions: u16) -> PgOptions {
+    if runs_on_citus() {
+        let url = on_citus::fresh_database();
+        on_citus::distribute(&mut connect(&url), SCHEMA, tables);
+        return PgOptions::new(&url, SCHEMA, tables);
+    }
     let url = batzen_pg_cluster::fresh_database();
     create(&url, tables, partitions);
     PgOptions::new(&url, SCHEMA, tables)
+}
+
+/// Whether the tests that take their store from [`database`] run on Citus: `make citus-test` sets
+/// `BATZEN_TEST_ON=citus`.
+pub fn runs_on_citus() -> bool {
+    std::env::var("BATZEN_TEST_ON").is_ok_and(|on| on == "citus")
+}
+
+/// The same database through another port, such as a proxy's, and the port of its server.
+pub fn through(url: &str, port: impl FnOnce(u16) -> u16) -> String {
+    let (server, name) = url.rsplit_once('/').unwrap();
+    let (host, own) = server.rsplit_once(':').unwrap();
+    format!("{host}:{}/{name}", port(own.parse().unwrap()))
 }
 
 pub fn create(url: &str, tables: &'static [&'static TableDef], partitions: u16) {

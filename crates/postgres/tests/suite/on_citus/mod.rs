@@ -1,5 +1,6 @@
 //! The suites of the store on a real Citus cluster. Without the extension, one line says that they did not run.
 
+mod behaviour;
 mod conformance;
 
 use std::sync::OnceLock;
@@ -23,6 +24,17 @@ pub fn url() -> Option<&'static str> {
         shared_citus().map(|cluster| cluster.fresh_database().unwrap())
     };
     URL.get_or_init(find).as_deref()
+}
+
+/// An empty database: a new one on the cluster of this process, or, at `BATZEN_TEST_CITUS_URL`, the one there
+/// without the schema of an earlier test, so that tests must run one by one.
+pub fn fresh_database() -> String {
+    if let Ok(url) = std::env::var("BATZEN_TEST_CITUS_URL") {
+        let names = ["exchange", "exchange_view"].map(|name| format!("DROP SCHEMA IF EXISTS {name} CASCADE"));
+        names.iter().for_each(|drop| common::connect(&url).script(drop).unwrap());
+        return url;
+    }
+    shared_citus().expect("the extension is installed").fresh_database().unwrap()
 }
 
 /// A new schema with these tables.
