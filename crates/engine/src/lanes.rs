@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use batzen_store::{Store, VSHARD_COUNT};
+use batzen_store::Store;
 
 use crate::lane::{Lane, Verdict};
 use crate::{Clock, LaneMetrics, LaneOptions, Rules, SubmitError};
@@ -11,8 +11,8 @@ use crate::{Clock, LaneMetrics, LaneOptions, Rules, SubmitError};
 /// How many lanes a service can have. Each has one bit of the metrics and at least one virtual shard.
 pub const LANES_MAX: usize = 64;
 
-/// Lanes over one store. Each serves an equal range of virtual shards, so that the commands of one owner stay
-/// in order, and so that a batch goes to one part of the database. Cheap to clone.
+/// Lanes over one store. Each serves a part of the virtual shards ([`batzen_store::Backend::lane`]), so that the commands of
+/// one owner stay in order, and so that a batch goes to one part of the database. Cheap to clone.
 pub struct Lanes<R: Rules> {
     rules: Arc<R>,
     lanes: Vec<Lane<R>>,
@@ -68,9 +68,7 @@ impl<R: Rules> Lanes<R> {
         if count == 1 {
             return &self.lanes[0];
         }
-        let number = self.rules.shard_key(command).map_or(0, |key| {
-            usize::from(self.store().backend().vshard(key)) * count / usize::from(VSHARD_COUNT)
-        });
+        let number = self.rules.shard_key(command).map_or(0, |key| self.store().backend().lane(key, count));
         &self.lanes[number]
     }
 

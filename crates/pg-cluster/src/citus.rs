@@ -46,6 +46,8 @@ impl CitusCluster {
             .set("max_worker_processes", "200")
             .set("citus.recover_2pc_interval", "1s")
             .set("citus.node_conninfo", "sslmode=prefer")
+            // The coordinator connects to itself to move shards, with the password for this address.
+            .set("citus.local_hostname", "127.0.0.1")
             .set("citus.enable_statistics_collection", "off");
         let coordinator = Cluster::start_peer(&options, None)?;
         let start = |_| Cluster::start_peer(&options, Some(&coordinator));

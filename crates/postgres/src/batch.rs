@@ -1,12 +1,13 @@
 //! A change set as statements with their parameters, table by table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use batzen_store::{IndexEntries, IndexKind, Result, StoreError, TableDef};
 
 use crate::changes::Net;
 use crate::citus::texts::{Inserts, ROWS};
+use crate::citus::{self, Citus, Serials};
 use crate::codec::{push, split, width};
 use crate::connection::{Connection, Statement};
 use crate::database::{Database, bind_error};
@@ -21,6 +22,8 @@ pub(crate) type Versions<'a> = HashMap<(u16, &'a [u8]), (i32, i64)>;
 /// One statement of a batch.
 struct Step<'a> {
     statement: StepStatement<'a>,
+    /// On Citus, the place of the shard that has its rows; `None` if they are on every node.
+    place: Option<u16>,
     /// How many rows it must affect. For inserts, the base of the serials.
     first: i64,
     /// How many rows it must affect.
@@ -38,6 +41,8 @@ enum StepStatement<'a> {
 /// A change set as statements with their parameters. It can be sent several times.
 pub(crate) struct Batch<'a> {
     steps: Vec<Step<'a>>,
+    /// On Citus, the places of its shards, each with the row of its clock. `None`: what is on every node.
+    places: BTreeMap<Option<u16>, u16>,
 }
 
 impl<'a> Batch<'a> {
@@ -47,18 +52,30 @@ impl<'a> Batch<'a> {
         inserted.sort_unstable();
         let ordinal = |net: &Net<'_>| {
             let at = net.inserted.expect("only for new rows");
-            inserted.binary_search(&at).expect("contains every insert") as u64
+            let row = inserted.binary_search(&at).expect("contains every insert") as u64;
+            if database.is_distributed() { citus::serial_of_row(row) } else { row }
         };
-        let mut batch = Self { steps: Vec::new() };
+        let mut batch = Self { steps: Vec::new(), places: BTreeMap::new() };
+        // The same for the whole batch.
+        let nodes = database.citus.as_ref().map(Citus::nodes);
+        let place = |table: &'static TableDef, key: &[u8]| match &nodes {
+            Some(nodes) if table.is_sharded() => Some(nodes.placement.place(database.vshard(table, key))),
+            _ => None,
+        };
         for nets in nets.chunk_by(|a, b| a.table == b.table) {
             let statements = database.statements(nets[0].table)?;
             // In the order of the primary key, so that each page and each partition is visited only once. On
             // Citus, all rows of a shard are together, so that each statement goes to one node.
-            let mut placed: Vec<(u16, &Net<'_>)> =
-                nets.iter().map(|net| (database.place(net.table, net.key), net)).collect();
+            let mut placed: Vec<(Option<u16>, &Net<'_>)> =
+                nets.iter().map(|net| (place(net.table, net.key), net)).collect();
             placed.sort_by_cached_key(|(place, net)| (*place, database.vshard(net.table, net.key), net.key));
             for placed in placed.chunk_by(|a, b| a.0 == b.0) {
-                let mut table = TableBatch::new(database, statements);
+                let place = placed[0].0;
+                if let Some(nodes) = &nodes {
+                    let shard = place.and_then(|place| nodes.placement.shards().get(usize::from(place)));
+                    batch.places.insert(place, shard.map_or(citus::EVERYWHERE, |shard| shard.vshard));
+                }
+                let mut table = TableBatch::new(database, statements, place);
                 for (_, net) in placed {
                     let version = versions.get(&(net.table.id, net.key)).copied();
                     table.add(net, version, &ordinal)?;
@@ -67,6 +84,11 @@ impl<'a> Batch<'a> {
             }
         }
         Ok(batch)
+    }
+
+    /// On Citus, the places of its shards in ascending order, each with the row of its clock.
+    pub fn places(&self) -> impl Iterator<Item = (Option<u16>, u16)> {
+        self.places.iter().map(|(place, vshard)| (*place, *vshard))
     }
 
     /// Whether there is nothing to do.
@@ -91,14 +113,14 @@ impl<'a> Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Queues all statements for Citus, and adds how many rows each must affect. `base` is the serial before the
-    /// transaction's first.
-    pub fn queue_on_citus(&self, connection: &mut Connection, base: i64, wanted: &mut Vec<u64>) {
+    /// Queues all statements for Citus, and adds how many rows each must affect.
+    pub fn queue_on_citus(&self, connection: &mut Connection, serials: &Serials, wanted: &mut Vec<u64>) {
         for step in &self.steps {
             let statement = match &step.statement {
                 StepStatement::Fixed(statement) => statement,
                 StepStatement::Update(statement) => statement.as_ref(),
                 StepStatement::Inserts(inserts) => {
+                    let base = serials[&step.place];
                     let mut columns: Vec<_> = step.arrays.iter().map(Array::elements).collect();
                     let mut left = step.rows;
                     for (statement, rows) in inserts.iter().zip(ROWS) {
@@ -131,6 +153,7 @@ type Named<'n> = (&'n [u8], (i32, i64));
 struct TableBatch<'a, 'n> {
     database: &'a Database,
     statements: &'a Statements,
+    place: Option<u16>,
     keeps: Vec<Named<'n>>,
     updates: Vec<(Named<'n>, &'n [u8])>,
     mask: Mask,
@@ -155,10 +178,11 @@ struct QueueEntry {
 }
 
 impl<'a, 'n> TableBatch<'a, 'n> {
-    fn new(database: &'a Database, statements: &'a Statements) -> Self {
+    fn new(database: &'a Database, statements: &'a Statements, place: Option<u16>) -> Self {
         Self {
             database,
             statements,
+            place,
             keeps: Vec::new(),
             updates: Vec::new(),
             mask: vec![false; statements.layout.def.row_columns.len()],
@@ -361,6 +385,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
         if !self.keeps.is_empty() {
             let arrays = self.named(&self.keeps)?;
             steps.push(Step {
+                place: self.place,
                 statement: StepStatement::Fixed(&statements.keep),
                 first: count(self.keeps.len()),
                 rows: self.keeps.len(),
@@ -398,6 +423,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
                 self.push_indexes(key, row, &mut arrays[indexes_at..])?;
             }
             steps.push(Step {
+                place: self.place,
                 statement: StepStatement::Update(statement),
                 first: count(rows.len()),
                 rows: rows.len(),
@@ -408,7 +434,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
             let arrays = self.named(&self.deletes)?;
             let rows = self.deletes.len();
             let statement = StepStatement::Fixed(&statements.delete);
-            steps.push(Step { statement, first: count(rows), rows, arrays });
+            steps.push(Step { place: self.place, statement, first: count(rows), rows, arrays });
         }
         if !self.inserts.is_empty() {
             let mut arrays = self.keys(self.inserts.iter().map(|(key, ..)| *key))?;
@@ -435,13 +461,19 @@ impl<'a, 'n> TableBatch<'a, 'n> {
                 None => StepStatement::Fixed(&statements.insert),
             };
             let rows = self.inserts.len();
-            steps.push(Step { statement, first: self.database.serial_base, rows, arrays });
+            steps.push(Step { place: self.place, statement, first: self.database.serial_base, rows, arrays });
         }
         if self.queue_deletes[0].len() > 0 {
             let statement = statements.queue_delete.as_ref().expect("it has a queue");
             let rows = self.queue_deletes[0].len();
             let arrays = std::mem::take(&mut self.queue_deletes);
-            steps.push(Step { statement: StepStatement::Fixed(statement), first: count(rows), rows, arrays });
+            steps.push(Step {
+                place: self.place,
+                statement: StepStatement::Fixed(statement),
+                first: count(rows),
+                rows,
+                arrays,
+            });
         }
         if !self.queue_inserts.is_empty() {
             let statement = statements.queue_insert.as_ref().expect("it has a queue");
@@ -478,7 +510,7 @@ impl<'a, 'n> TableBatch<'a, 'n> {
                 None => StepStatement::Fixed(statement),
             };
             let rows = self.queue_inserts.len();
-            steps.push(Step { statement, first: self.database.serial_base, rows, arrays });
+            steps.push(Step { place: self.place, statement, first: self.database.serial_base, rows, arrays });
         }
         Ok(())
     }

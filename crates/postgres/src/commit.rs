@@ -19,7 +19,7 @@ use batzen_store::{ChangeSet, CommitOutcome, RawRow, Result, RowVersion, StoreEr
 
 use crate::batch::{Batch, Versions};
 use crate::changes::{INSERTS_MAX, Net, judge, net};
-use crate::citus::Ended;
+use crate::citus::{self, Ended};
 use crate::connection::Connection;
 use crate::database::{Database, no_connection};
 use crate::schema::meta::EPOCH_COUNT;
@@ -78,6 +78,9 @@ impl Database {
         if set.is_empty() {
             return Ok(CommitOutcome::Committed);
         }
+        if let Some(outcome) = self.commit_at_shard(set)? {
+            return Ok(outcome);
+        }
         let bytes: usize = (set.changes().iter())
             .map(|change| change.key().len() + change.new_row().map_or(0, <[u8]>::len))
             .sum();
@@ -90,8 +93,10 @@ impl Database {
             return Ok(fits.expect("a set that contradicts itself fits no state"));
         };
         let inserts = nets.iter().filter(|net| net.inserted.is_some()).count();
-        if inserts > INSERTS_MAX {
-            return Err(too_large((bytes / inserts * INSERTS_MAX) as u64));
+        let is_plain = self.citus.is_none() && self.direct.is_none();
+        let inserts_max = if is_plain { INSERTS_MAX } else { citus::INSERTS_MAX };
+        if inserts > inserts_max {
+            return Err(too_large((bytes / inserts * inserts_max) as u64));
         }
         let mut versions = HashMap::new();
         for round in 0..RACES_MAX {
@@ -251,9 +256,15 @@ impl Database {
         let (id, epoch, number) = (writer.id, writer.epoch, writer.batch);
         let connection = &mut writer.connection;
         let statements = connection.statements;
-        if let Some(citus) = &self.citus {
+        if self.citus.is_some() || self.direct.is_some() {
             let start = Instant::now();
-            let ended = citus.commit(connection, [number, id, epoch], batch, self.serial_base);
+            let ended = match (&self.citus, &self.direct) {
+                (Some(citus), _) => {
+                    citus.commit(connection, [number, id, epoch], batch, self.serial_base, &self.clock)
+                }
+                (_, Some(direct)) => direct.commit(connection, [number, id, epoch], batch, &self.clock),
+                _ => unreachable!("one of both is there"),
+            };
             self.counters.commit_times.time(start.elapsed());
             self.count(connection, statements);
             return match ended {
@@ -305,13 +316,11 @@ impl Database {
                     WHERE pid = pg_backend_pid()";
         let session = connection.query_text(text)?.pop().and_then(|mut row| row.pop().flatten());
         let session = session.ok_or_else(|| PgError::protocol("a session without a process"))?;
-        if let Some(citus) = &self.citus {
-            // The placement only makes statements cheaper. Whether the schema is still ours is checked elsewhere.
-            match citus.refresh(&mut connection) {
-                Err(error) if connection.is_broken() => return Err(error),
-                Err(error) => tracing::warn!(%error, "the places of shards are not known"),
-                Ok(()) => {}
-            }
+        // The placement only makes commits cheaper. Whether the schema is still ours is checked elsewhere.
+        match self.refresh_placement(&mut connection) {
+            Err(error) if connection.is_broken() => return Err(error),
+            Err(error) => tracing::warn!(%error, "the places of shards are not known"),
+            Ok(()) => {}
         }
         Ok((connection, session))
     }
@@ -335,8 +344,9 @@ impl Database {
         // The epoch shows whether the row still belongs to this writer, in case the schema was recreated:
         // epochs start at a random number, and each loss adds one.
         let text = format!(
-            "{} WHERE writer_id = {} AND epoch BETWEEN {} AND {} RETURNING epoch, batch",
+            "{} WHERE {}writer_id = {} AND epoch BETWEEN {} AND {} RETURNING epoch, batch",
             self.texts.fence,
+            self.texts.of_writer,
             writer.id,
             writer.epoch,
             writer.epoch | EPOCH_COUNT

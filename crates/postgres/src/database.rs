@@ -2,12 +2,16 @@
 //! server.
 
 use std::hash::Hasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_store::{DecodeError, Result, StoreError, TableDef};
 use siphasher::sip::SipHasher24;
 
+use crate::citus::clock::Clock;
+use crate::citus::direct::{self, Direct};
+use crate::citus::placement::Shard;
 use crate::citus::{self, Citus, Dialect};
 use crate::commit::Writer;
 use crate::connection::{Connection, Statement};
@@ -44,6 +48,8 @@ pub(crate) struct Texts {
     pub transactions: String,
     pub writer: Statement,
     pub fence: String,
+    /// The start of the condition that leads to a row in `writers`.
+    pub of_writer: String,
 }
 
 pub(crate) struct Database {
@@ -57,8 +63,8 @@ pub(crate) struct Database {
     pub texts: Texts,
     readers: Pool<Connection>,
     pub writers: Pool<Writer>,
-    pub counters: Counters,
-    pub closed: AtomicBool,
+    pub counters: Arc<Counters>,
+    pub closed: Arc<AtomicBool>,
     /// A condition on `meta` that holds as long as the schema is the one that was opened.
     identity: String,
     /// The row in `writers` of an exclusive store's owner, and its epoch, which another process increases to
@@ -66,11 +72,21 @@ pub(crate) struct Database {
     pub owner: Option<(i64, i64)>,
     /// Set permanently once another process has taken over an exclusive store, or the schema is no longer the
     /// one that was opened.
-    pub lost: AtomicBool,
+    pub lost: Arc<AtomicBool>,
+    /// What this process has seen of the shards' clocks.
+    pub clock: Arc<Clock>,
     /// What is needed if the tables are distributed.
     pub citus: Option<Citus>,
+    /// What is needed if this is the way to one shard of such tables.
+    pub direct: Option<Direct>,
     /// The latest known sizes of the tables.
     pub sizes: Known,
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "schema {} of {:?}", self.options.schema, self.target)
+    }
 }
 
 impl Database {
@@ -86,27 +102,21 @@ impl Database {
             })
             .collect::<Result<Vec<_>>>()?;
         tables.sort_by_key(|statements| statements.layout.def.id);
-        let citus = meta.citus.then(|| {
-            let mut sharded = tables.iter().map(|statements| &statements.layout);
-            let example = sharded.find(|layout| layout.def.is_sharded());
-            Citus::new(&options.schema, example.map(Layout::table))
-        });
+        let citus = meta.citus.then(|| Citus::new(&options.schema));
         let texts = Texts {
             horizon: Statement::new("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint".into()),
-            transactions: citus.as_ref().map_or_else(
-                || "SELECT pg_snapshot_xmin(s)::text, pg_snapshot_xmax(s)::text FROM pg_current_snapshot() s \
+            transactions: "SELECT pg_snapshot_xmin(s)::text, pg_snapshot_xmax(s)::text FROM pg_current_snapshot() s \
                 UNION ALL SELECT (a.query = '<insufficient privilege>')::text, a.backend_xid::text FROM pg_stat_activity a \
                 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() \
                 AND (a.backend_xid IS NOT NULL OR a.query = '<insufficient privilege>') \
                 UNION ALL SELECT 'false', p.transaction::text FROM pg_prepared_xacts p WHERE p.database = current_database()"
-                .to_owned(),
-                Citus::transactions,
-            ),
+                .into(),
             writer: Statement::new(format!(
                 "WITH done AS (UPDATE {schema}.writers SET batch = $1::bigint, seen = now() WHERE writer_id = $2::bigint AND \
                  epoch = $3::bigint RETURNING 1) SELECT {schema}.expect(count(*), 1, 'BZ002') FROM done"
             )),
             fence: format!("UPDATE {schema}.writers SET epoch = epoch + 1, seen = now()"),
+            of_writer: String::new(),
         };
         let mut hasher = SipHasher24::new();
         hasher.write(&meta.store_id);
@@ -127,14 +137,70 @@ impl Database {
             texts,
             readers: Pool::new(options.readers),
             writers: Pool::new(options.writers),
-            counters: Counters::new(),
-            closed: AtomicBool::new(false),
+            counters: Arc::new(Counters::new()),
+            closed: Arc::default(),
             owner: None,
-            lost: AtomicBool::new(false),
+            lost: Arc::default(),
             sizes: Known::default(),
+            clock: Arc::default(),
             citus,
+            direct: None,
             options,
         })
+    }
+
+    /// The way to a shard of these tables that does not go through the coordinator; `None` if there is none.
+    fn way_to(&self, place: u16, shard: &Shard) -> Option<Arc<Self>> {
+        // The owner of an exclusive store proves with each commit in the coordinator that it is still the owner.
+        if self.options.sharing == Sharing::Exclusive {
+            return None;
+        }
+        let direct = Direct::new(&self.options.schema, shard)?;
+        let number = format!("{} << {}", Direct::number(&self.options.schema, shard)?, citus::CLOCK_SHIFT);
+        let tables = self.tables.iter().map(|statements| {
+            let layout = statements.layout.at_shard(&shard.tables)?;
+            Some(Statements::numbered(layout, Dialect::Shard, &number))
+        });
+        let tables = tables.collect::<Option<Vec<_>>>()?;
+        let schema = quoted(&self.options.schema);
+        let texts = Texts {
+            horizon: self.texts.horizon.clone(),
+            transactions: self.texts.transactions.clone(),
+            writer: self.texts.writer.clone(),
+            fence: format!("UPDATE {schema}.{} SET epoch = epoch + 1, seen = now()", direct::WRITERS),
+            of_writer: format!("vshard = {} AND ", direct.vshard),
+        };
+        Some(Arc::new(Self {
+            target: self.target.at(&shard.host, shard.port),
+            options: self.options.clone(),
+            tables,
+            sip_key: self.sip_key,
+            serial_base: self.serial_base + citus::serial_of_place(Some(place)),
+            tag: self.tag,
+            texts,
+            readers: Pool::new(self.options.readers),
+            writers: Pool::new(self.options.writers),
+            counters: Arc::clone(&self.counters),
+            closed: Arc::clone(&self.closed),
+            identity: self.identity.clone(),
+            owner: None,
+            lost: Arc::clone(&self.lost),
+            clock: Arc::clone(&self.clock),
+            citus: None,
+            direct: Some(direct),
+            sizes: Known::default(),
+        }))
+    }
+
+    /// Reads again where the shards are, if the tables are distributed.
+    pub fn refresh_placement(&self, connection: &mut Connection) -> std::result::Result<(), PgError> {
+        let Some(citus) = &self.citus else { return Ok(()) };
+        citus.refresh(connection, &|place, shard| self.way_to(place, shard))?;
+        let text = format!("SELECT max(number) FROM {}.{}", quoted(&self.options.schema), citus::CLOCKS);
+        let rows = connection.query_text(&text)?;
+        let number = rows.first().and_then(|row| row.first()?.as_ref()?.parse().ok());
+        self.clock.saw(number.ok_or_else(|| PgError::protocol("shards without clocks: run dbinit --citus"))?);
+        Ok(())
     }
 
     pub fn statements(&self, table: &TableDef) -> Result<&Statements> {
@@ -151,16 +217,20 @@ impl Database {
         self.vshard_of(table.shard_key(key))
     }
 
-    /// Rows with the same place are on the same node; on one server, all are.
-    pub fn place(&self, table: &TableDef, key: &[u8]) -> u16 {
-        match &self.citus {
-            Some(citus) if table.is_sharded() => citus.placement().place(self.vshard(table, key)),
-            _ => 0,
-        }
-    }
-
     pub fn vshard_of(&self, shard_key: &[u8]) -> u16 {
         batzen_store::vshard(&self.sip_key, shard_key)
+    }
+
+    /// Whether the tables are distributed.
+    pub fn is_distributed(&self) -> bool {
+        self.citus.is_some() || self.direct.is_some()
+    }
+
+    /// Takes note of the serial of a row that was read.
+    pub fn saw(&self, serial: u64) {
+        if self.is_distributed() {
+            self.clock.saw_serial(serial.cast_signed() - self.serial_base);
+        }
     }
 
     /// The entry of a value in a hash index.
@@ -177,6 +247,9 @@ impl Database {
         // Overrides settings of the role or the database: a session may be idle while it waits for work.
         let session = if self.citus.is_some() { citus::SESSION } else { SESSION };
         connection.script(&format!("{session}; SET statement_timeout = 0; SET idle_session_timeout = 0"))?;
+        if self.direct.is_some() {
+            connection.script(direct::SESSION)?;
+        }
         Ok(connection)
     }
 
@@ -238,13 +311,21 @@ impl Database {
         self.counters.round_trips.inc();
     }
 
+    /// The ways to single shards.
+    fn ways(&self) -> Vec<Arc<Self>> {
+        let nodes = self.citus.as_ref().map(Citus::nodes);
+        nodes.iter().flat_map(|nodes| nodes.ways.iter().flatten().cloned()).collect()
+    }
+
     pub fn drop_connections(&self) {
         self.readers.clear();
         self.writers.clear();
+        self.ways().iter().for_each(|way| way.drop_connections());
     }
 
     pub fn connections(&self) -> usize {
-        self.readers.len() + self.writers.len()
+        let ways: usize = self.ways().iter().map(|way| way.connections()).sum();
+        self.readers.len() + self.writers.len() + ways
     }
 
     pub fn patience(&self) -> Patience<'_> {
@@ -289,6 +370,9 @@ impl Database {
         };
         if self.citus.is_some() {
             return self.register_on_citus(connection, epoch, &is_allowed, &node);
+        }
+        if let Some(direct) = &self.direct {
+            return self.register_at_shard(connection, direct.vshard, epoch, &node);
         }
         // As long as the owner's row is unchanged, no other process has taken over the store. The lock on the
         // row prevents a takeover meanwhile.
@@ -338,6 +422,29 @@ impl Database {
         ))?;
         connection.script("COMMIT")?;
         rows.first().map_or(Ok(None), |row| writer_id(row).map(|id| Some((id, epoch))))
+    }
+
+    /// As [`Database::register_row`], beside the rows of a shard. The lock of dbinit is in the coordinator, where this
+    /// process holds its own.
+    fn register_at_shard(
+        &self,
+        connection: &mut Connection,
+        vshard: u16,
+        epoch: i64,
+        node: &str,
+    ) -> std::result::Result<Option<(i64, i64)>, PgError> {
+        if !self.is_ours(connection)? {
+            return Ok(None);
+        }
+        let mut id = [0; 8];
+        getrandom::fill(&mut id).map_err(|error| PgError::protocol(format!("no random numbers: {error}")))?;
+        let id = i64::from_be_bytes(id) & i64::MAX;
+        connection.script(&format!(
+            "INSERT INTO {}.{} (vshard, writer_id, epoch, batch, node, seen) VALUES ({vshard}, {id}, {epoch}, 0, '{node}', now())",
+            quoted(&self.options.schema),
+            direct::WRITERS
+        ))?;
+        Ok(Some((id, epoch)))
     }
 
     fn owner_row(&self, (id, epoch): (i64, i64)) -> String {

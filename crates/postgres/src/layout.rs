@@ -11,6 +11,7 @@
 //! | ordered or serial index | `ix_NAME bytea`, the entry's whole position: PostgreSQL compares `bytea` byte by byte, as positions are ordered, whatever types the value has |
 //! | queue ([`TableDef::queue`]) | a table `NAME_open` of its own, partitioned by time |
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use batzen_store::{ColumnDef, ColumnKind, IndexDef, IndexKind, StoreError, TableDef, VSHARD_COUNT};
@@ -126,6 +127,8 @@ pub struct Layout {
     pub schema: String,
     /// The table's name in it, not quoted.
     pub name: String,
+    /// The name of the queue's table; see [`Layout::queue_name`].
+    queue: Option<String>,
     /// The columns of the key, in the order of its encoding.
     pub key: Vec<SqlColumn>,
     /// The columns of the row.
@@ -186,7 +189,9 @@ impl Layout {
             })
             .collect::<Result<Vec<_>, StoreError>>()?;
         let partitions = if def.is_sharded() { partitions } else { 0 };
-        let layout = Self { def, schema: schema.to_owned(), name, key, row, serial, indexes, partitions };
+        let queue = (!def.queue.is_empty()).then(|| format!("{name}_open"));
+        let layout =
+            Self { def, schema: schema.to_owned(), name, queue, key, row, serial, indexes, partitions };
         let mut names: Vec<String> = layout.columns().into_iter().map(|column| column.name).collect();
         names.sort_unstable();
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -228,7 +233,16 @@ impl Layout {
     /// `serial`. It is partitioned by `due`.
     #[must_use]
     pub fn queue_name(&self) -> Option<String> {
-        (!self.def.queue.is_empty()).then(|| format!("{}_open", self.name))
+        self.queue.clone()
+    }
+
+    /// The layout of a shard of the table, whose tables have these names; `None` if one has no name.
+    pub(crate) fn at_shard(&self, names: &BTreeMap<String, String>) -> Option<Self> {
+        let queue = match &self.queue {
+            Some(queue) => Some(names.get(queue)?.clone()),
+            None => None,
+        };
+        Some(Self { name: names.get(&self.name)?.clone(), queue, ..self.clone() })
     }
 
     /// The queue's table in statements.

@@ -10,7 +10,6 @@ use batzen_store::{
 };
 
 use crate::PgError;
-use crate::citus::moment;
 use crate::codec::{pull, push, split};
 use crate::connection::{Connection, Statement};
 use crate::database::{Database, bind_error};
@@ -256,6 +255,7 @@ impl<'a> Asked<'a> {
                 let (serial, version) = pull_version(columns, database.tag)?;
                 let mut row = Vec::with_capacity(128);
                 pull(def.row_columns, columns, &mut row)?;
+                database.saw(serial);
                 rows[at] = Some(RawRow { row, serial, version });
             }
             (ReadAnswer::Groups(groups), Read::Groups { index, .. }) => {
@@ -294,8 +294,11 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// Whether the read is of a queue in commit order, which must have no gaps.
+    /// Whether the read is of a queue in commit order, which must have no gaps. On Citus, there are none.
     fn is_serial(&self) -> bool {
+        if self.statements.is_in_order() {
+            return false;
+        }
         matches!(self.read, Read::Range { table, index, .. } if table.index_def(*index).kind == IndexKind::Serial)
     }
 }
@@ -303,12 +306,11 @@ impl<'a> Asked<'a> {
 impl Database {
     /// Answers several reads under one snapshot, in one round trip.
     pub fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        if let Some(answers) = self.read_at_shards(reads)? {
+            return Ok(answers);
+        }
         let mut asked = reads.iter().map(|read| Asked::new(self, read)).collect::<Result<Vec<_>>>()?;
         let mut decided = 0;
-        // The nodes' snapshots are not the coordinator's, so ask before reading.
-        if self.citus.is_some() && asked.iter().any(Asked::is_serial) {
-            decided = self.decided_below()?;
-        }
         for look in 0.. {
             let horizon = self.read_once(&mut asked)?;
             let Some(horizon) = horizon.map(|horizon| horizon.max(decided)) else { break };
@@ -361,18 +363,24 @@ impl Database {
             if has_queue {
                 connection.queue(&self.texts.horizon, |_| {});
             }
-            let is_plain = self.citus.is_none();
+            if let Some(direct) = &self.direct {
+                connection.queue(&direct.here, |_| {});
+            }
             let mut horizon = None;
             if !sent.is_empty() || has_queue {
                 let start = Instant::now();
-                connection.run(&mut |number, mut columns| match sent.get(number) {
+                let run = connection.run(&mut |number, mut columns| match sent.get(number) {
                     Some((n, first)) => asked[*n].take(self, *first, &mut columns),
+                    None if self.direct.is_some() => Ok(()),
                     None => {
-                        let transaction = columns.int8()?;
-                        horizon = Some(if is_plain { self.serial_of(transaction) } else { 0 });
+                        horizon = Some(self.serial_of(columns.int8()?));
                         Ok(())
                     }
-                })?;
+                });
+                if let (Err(error), Some(direct)) = (&run, &self.direct) {
+                    direct.note(error);
+                }
+                run?;
                 self.counters.read_times.time(start.elapsed());
             }
             Ok(failed.map(|()| horizon))
@@ -383,13 +391,7 @@ impl Database {
     /// is more exact than a snapshot's oldest transaction, which may belong to another database of the
     /// cluster.
     pub fn decided_below(&self) -> Result<u64> {
-        let is_citus = self.citus.is_some();
-        let (rows, prepared) = self.with_reader(|connection| {
-            let rows = connection.query_text(&self.texts.transactions)?;
-            // After the running ones: a transaction that ends in between is prepared, or visible.
-            let prepared = if is_citus { moment::prepared(connection)? } else { Vec::new() };
-            Ok((rows, prepared))
-        })?;
+        let rows = self.with_reader(|connection| connection.query_text(&self.texts.transactions))?;
         let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<i64>().ok());
         let unexpected = || StoreError::Backend("transactions under way: unexpected answer".into());
         let mut rows = rows.iter();
@@ -400,7 +402,7 @@ impl Database {
             }
             _ => return Err(unexpected()),
         };
-        let mut running = prepared;
+        let mut running = Vec::new();
         for row in rows {
             let [Some(hidden), id] = row.as_slice() else { return Err(unexpected()) };
             if hidden == "true" {
@@ -409,8 +411,7 @@ impl Database {
             }
             running.extend(number(id));
         }
-        let decided = oldest_running(next, &running);
-        Ok(self.serial_of(decided))
+        Ok(self.serial_of(oldest_running(next, &running)))
     }
 
     /// The first serial of a transaction.

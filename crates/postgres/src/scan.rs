@@ -72,7 +72,7 @@ impl Database {
                 if let Some(citus) = &self.citus {
                     connection.script("SET idle_in_transaction_session_timeout = 0")?;
                     let writers = format!("{}.writers", quoted(&self.options.schema));
-                    citus.take_snapshots(&mut self.connect()?, &mut connection, &writers)?;
+                    citus.take_snapshots(&self.target, &mut self.connect()?, &mut connection, &writers)?;
                     connection.set_timeout(Duration::from_secs(600));
                     return Ok(connection);
                 }
@@ -118,6 +118,7 @@ impl Database {
         let Some((mut from, to)) = bounds(from, to) else { return Ok(()) };
         let statement = statements.positions(index, to.is_some());
         // Ask before reading the entries, so that everything below this serial is decided in them.
+        let kind = if statements.is_in_order() { IndexKind::Ordered } else { kind };
         let decided = if kind == IndexKind::Serial { self.decided_below()? } else { u64::MAX };
         let is_decided = |position: &[u8]| {
             kind != IndexKind::Serial

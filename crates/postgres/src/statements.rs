@@ -65,6 +65,11 @@ impl Statements {
     }
 
     pub fn of(layout: Layout, dialect: Dialect) -> Self {
+        Self::numbered(layout, dialect, "pg_current_xact_id()::text::bigint << 16")
+    }
+
+    /// The statements of a table whose new rows get serials from this number, the base, and their place in the commit.
+    pub fn numbered(layout: Layout, dialect: Dialect, number: &str) -> Self {
         let is_citus = dialect == Dialect::Citus;
         let t = layout.table();
         let expect = format!("{}.expect", quoted(&layout.schema));
@@ -97,7 +102,8 @@ impl Statements {
         let own: Vec<&IndexLayout> = (layout.indexes.iter())
             .filter(|index| matches!(index.form, IndexForm::Hash | IndexForm::HashMany | IndexForm::Position))
             .collect();
-        let fresh = "((SELECT $1::bigint + (pg_current_xact_id()::text::bigint << 16)) + u.ord)";
+        let fresh = format!("((SELECT $1::bigint + ({number})) + u.ord)");
+        let fresh = fresh.as_str();
         let mut types = key_types();
         types.extend(layout.row.iter().map(|column| column.sql));
         types.push(SqlType::Int8);
@@ -305,6 +311,12 @@ impl Statements {
         }
     }
 
+    /// Whether rows appear in the order of their serials. They do in each shard of Citus; on one server, a later commit
+    /// may be visible before an earlier one.
+    pub fn is_in_order(&self) -> bool {
+        self.dialect != Dialect::Plain
+    }
+
     /// The lookup in a hash or prefix index.
     pub fn lookup(&self, index: u8) -> &Statement {
         let found = self.lookups.iter().find(|(id, _)| *id == index);
@@ -383,7 +395,7 @@ fn update(statements: &Statements, mask: &Mask) -> String {
         set.push(format!(
             "{column} = {}",
             match statements.dialect {
-                Dialect::Plain => index_value(index, &alias, &serial),
+                Dialect::Plain | Dialect::Shard => index_value(index, &alias, &serial),
                 Dialect::Citus => texts::index_value(index, &format!("u.{alias}"), &serial),
             }
         ));

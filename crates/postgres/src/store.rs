@@ -106,9 +106,7 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     if !database.is_ours(&mut locked)? {
         return Err(StoreError::Unavailable("the schema was changed while it was opened".into()));
     }
-    if let Some(citus) = &database.citus {
-        citus.refresh(&mut locked)?;
-    }
+    database.refresh_placement(&mut locked)?;
     if options.sharing == Sharing::Exclusive {
         database.take_over(&mut locked)?;
     }
@@ -213,6 +211,14 @@ impl Backend for PostgresStore {
 
     fn vshard(&self, shard_key: &[u8]) -> u16 {
         self.database.vshard_of(shard_key)
+    }
+
+    fn lane(&self, shard_key: &[u8], lanes: usize) -> usize {
+        self.database.lane(self.database.vshard_of(shard_key), lanes)
+    }
+
+    fn lanes_wanted(&self) -> Option<usize> {
+        self.database.shards()
     }
 
     fn is_remote(&self) -> bool {

@@ -65,6 +65,11 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
+    /// The same database on another server, with the same user.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+        Self { places: vec![Place::Tcp(host.to_owned(), port)], ..self.clone() }
+    }
+
     /// Reads a URL (`postgres:///exchange`, `postgres://user@host1,host2/db?sslmode=verify-full`) or a
     /// `key=value` string. Defaults come from `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD`,
     /// `PGPASSFILE` (`~/.pgpass`), `PGSSLMODE`, `PGSSLROOTCERT` and `PGCONNECT_TIMEOUT`, as with PostgreSQL's

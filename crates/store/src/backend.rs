@@ -551,6 +551,17 @@ pub trait Backend: Send + Sync + 'static {
         crate::vshard(&[0; 16], shard_key)
     }
 
+    /// The lane of so many that has the commands of this shard key. Each has an equal range of virtual shards, unless the
+    /// backend has them in parts of its own, so that a lane goes to as few parts as possible.
+    fn lane(&self, shard_key: &[u8], lanes: usize) -> usize {
+        usize::from(self.vshard(shard_key)) * lanes / usize::from(crate::VSHARD_COUNT)
+    }
+
+    /// How many lanes suit the backend; `None` if that depends on the cores of this machine alone.
+    fn lanes_wanted(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether the data is in another process that others use as well. Then each read is a round trip, others
     /// change rows, and caches in this process must be kept up to date.
     fn is_remote(&self) -> bool {

@@ -1,16 +1,22 @@
 //! A batch as one transaction over the nodes.
 //!
-//! Three round trips: `BEGIN`, which also gets the number of the transaction; the statements; and `COMMIT`, once
+//! Three round trips: `BEGIN`, which also moves the clocks of the shards; the statements; and `COMMIT`, once
 //! each statement has met as many rows as it had to. If the batch touches one node, Citus commits there alone,
 //! otherwise in two phases.
 
+use std::collections::BTreeMap;
+
 use crate::PgError;
 use crate::batch::Batch;
-use crate::citus::Citus;
+use crate::citus::clock::Clock;
+use crate::citus::{self, CLOCK_SHIFT, Citus};
 use crate::connection::Connection;
 
-/// The place of the statement that returns the transaction's number.
-const MARK: usize = 3;
+/// How many statements come before those that return the clocks' numbers.
+const BEFORE_CLOCKS: usize = 3;
+
+/// The serial before the first of a commit, in each shard, by its place, and in tables that are on every node.
+pub(crate) type Serials = BTreeMap<Option<u16>, i64>;
 
 /// How an attempt ended.
 pub(crate) enum Ended {
@@ -33,8 +39,9 @@ impl Citus {
         writer: [i64; 3],
         batch: &Batch<'_>,
         serial_base: i64,
+        clock: &Clock,
     ) -> Ended {
-        match self.write(connection, writer, batch, serial_base) {
+        match self.write(connection, writer, batch, serial_base, clock) {
             Ok(None) => {}
             Ok(Some(ended)) => return self.undo(connection, ended),
             Err(error) => return self.undo(connection, Ended::Failed(error)),
@@ -54,23 +61,42 @@ impl Citus {
         writer: [i64; 3],
         batch: &Batch<'_>,
         serial_base: i64,
+        clock: &Clock,
     ) -> Result<Option<Ended>, PgError> {
         connection.queue(&self.begin, |_| {});
         connection.queue(&self.settings, |_| {});
-        // In this order: whoever has a number holds the fence.
+        // Whoever wants to see all nodes at one moment closes the fence.
         connection.queue(&self.hold, |params| params.int8(self.fence));
-        connection.queue(&self.mark, |_| {});
-        let mut transaction = None;
+        // Every commit locks the clocks of its shards in the same order, before anything else in them.
+        let places: Vec<(Option<u16>, u16)> = batch.places().collect();
+        for (_, row) in &places {
+            self.move_clock(connection, *row, clock.next());
+        }
+        let mut numbers = Vec::with_capacity(places.len());
         connection.run(&mut |statement, mut columns| {
-            if statement == MARK {
-                transaction = Some(columns.int8()?);
+            if statement >= BEFORE_CLOCKS {
+                numbers.push(columns.int8()?);
             }
             Ok(())
         })?;
-        let transaction = transaction.ok_or_else(|| PgError::protocol("the transaction has no number"))?;
+        if numbers.len() < places.len() {
+            return Err(PgError::protocol("a shard has no clock: run dbinit --citus"));
+        }
+        // The serials of a commit are in the order of its rows, so it has one number.
+        let number = numbers.iter().copied().max().unwrap_or(0);
+        clock.saw(number);
+        let base = serial_base.saturating_add(number << CLOCK_SHIFT);
+        let serials: Serials = places
+            .iter()
+            .map(|(place, _)| (*place, base.saturating_add(citus::serial_of_place(*place))))
+            .collect();
         connection.queue(&self.writer, |params| writer.iter().for_each(|value| params.int8(*value)));
         let mut wanted = vec![1];
-        batch.queue_on_citus(connection, serial_base.saturating_add(transaction << 16), &mut wanted);
+        for ((_, row), _) in places.iter().zip(&numbers).filter(|(_, moved)| **moved < number) {
+            self.move_clock(connection, *row, number);
+            wanted.push(1);
+        }
+        batch.queue_on_citus(connection, &serials, &mut wanted);
         let mut met = Vec::with_capacity(wanted.len());
         connection.run_counting(&mut met)?;
         Ok(match (met.first(), met == wanted) {
@@ -78,6 +104,13 @@ impl Citus {
             (Some(1), false) => Some(Ended::Misfit),
             _ => Some(Ended::NoWriter),
         })
+    }
+
+    fn move_clock(&self, connection: &mut Connection, row: u16, number: i64) {
+        connection.queue(&self.clock, |params| {
+            params.int2(row.cast_signed());
+            params.int8(number);
+        });
     }
 
     fn undo(&self, connection: &mut Connection, ended: Ended) -> Ended {

@@ -1,35 +1,85 @@
-//! A schema that is distributed over the nodes of a Citus cluster, reached through its coordinator.
+//! A schema that is distributed over the nodes of a Citus cluster. What concerns one shard goes straight to its node,
+//! everything else through the coordinator.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`placement`] | which shard holds a virtual shard, and which node holds that shard |
 //! | `texts` | pure: the statements of a table |
-//! | `commit` | a batch as one transaction |
+//! | `clock` | what a process has seen of the shards' clocks |
+//! | `commit` | a batch as one transaction, through the coordinator |
+//! | `direct` | straight to the node of a shard |
+//! | `route` | which way each commit and read takes |
 //! | `moment` | what is decided; one moment of all nodes |
 //!
 //! Citus runs a pipeline without `BEGIN` statement by statement: if one fails, those before it stay in effect.
 //! So a commit is an explicit transaction here, and its rows are counted before `COMMIT` is sent.
 
+pub(crate) mod clock;
 mod commit;
+pub(crate) mod direct;
 pub(crate) mod moment;
 pub mod placement;
+mod route;
 pub(crate) mod texts;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use batzen_store::VSHARD_COUNT;
+
 use crate::connection::{Connection, Statement};
+use crate::database::Database;
 use crate::layout::quoted;
 use crate::schema::lock_key;
 use crate::{PgError, ServerError};
-use placement::Placement;
+use placement::{Placement, Shard};
 
-pub(crate) use commit::Ended;
+pub(crate) use commit::{Ended, Serials};
 
 /// Which server the statements are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
+    /// PostgreSQL.
     Plain,
+    /// The coordinator of a Citus cluster.
     Citus,
+    /// A node of a Citus cluster, for the tables of one shard.
+    Shard,
+}
+
+/// The table of the clocks: the number of the last commit in each shard, in the row of the shard's first virtual shard, and
+/// of the last commit in tables that are on every node, in the row [`EVERYWHERE`].
+pub(crate) const CLOCKS: &str = "shard_clocks";
+
+/// The row, and the place, of what is on every node.
+pub(crate) const EVERYWHERE: u16 = VSHARD_COUNT;
+const PLACE_EVERYWHERE: u16 = (1 << PLACE_BITS) - 1;
+
+/// A serial is the number of a commit, the row's place among the commit's new rows, and the place of its shard. A commit
+/// moves the clocks of its shards and keeps them locked until it ends. So the rows of a shard appear in the order of their
+/// serials, whichever way they came.
+const ROW_BITS: u32 = 14;
+const PLACE_BITS: u32 = 8;
+pub(crate) const CLOCK_SHIFT: u32 = ROW_BITS + PLACE_BITS;
+
+/// How many rows a commit may insert, so that their places fit.
+pub(crate) const INSERTS_MAX: usize = 1 << ROW_BITS;
+
+/// How many shards can have a place.
+const SHARDS_MAX: usize = PLACE_EVERYWHERE as usize;
+
+/// What the serials of a shard have in addition to number and row.
+pub(crate) fn serial_of_place(place: Option<u16>) -> i64 {
+    i64::from(place.unwrap_or(PLACE_EVERYWHERE))
+}
+
+/// What a row's place among the new rows of its commit adds to its serial.
+pub(crate) fn serial_of_row(row: u64) -> u64 {
+    row << PLACE_BITS
+}
+
+/// The lock that every commit holds, shared, on the node that gave it its number.
+fn fence_key(schema: &str) -> i64 {
+    lock_key(&format!("{schema} commits"))
 }
 
 /// The settings of every session. Plans are made for each execution, because Citus needs the values to choose
@@ -43,62 +93,76 @@ pub(crate) const SESSION: &str = "SET jit = off; SET plan_cache_mode = auto; SET
 /// What a store on Citus needs besides the statements of its tables.
 #[derive(Debug)]
 pub(crate) struct Citus {
-    placement: RwLock<Arc<Placement>>,
-    /// A table that is distributed by `vshard`, in quotes; `None` if there is none.
-    example: Option<String>,
+    nodes: RwLock<Arc<Nodes>>,
+    schema: String,
     begin: Statement,
     hold: Statement,
     settings: Statement,
-    mark: Statement,
+    clock: Statement,
     writer: Statement,
     commit: Statement,
     /// Held by every commit, shared, until its rows are visible on all nodes.
     fence: i64,
-    /// The first key of the locks of commits; the second is the number of the transaction.
-    class: i32,
 }
 
-fn transactions_class(schema: &str) -> i32 {
-    let [.., a, b, c, d] = lock_key(&format!("{schema} transactions")).to_be_bytes();
-    i32::from_be_bytes([a, b, c, d])
+/// Where the shards are, and the way to each of them that does not go through the coordinator.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    pub placement: Placement,
+    /// In the order of the shards. `None`: there is no such way.
+    pub ways: Vec<Option<Arc<Database>>>,
 }
 
 impl Citus {
-    pub fn new(schema: &str, example: Option<String>) -> Self {
+    pub fn new(schema: &str) -> Self {
         let name = quoted(schema);
-        let class = transactions_class(schema);
         Self {
-            class,
-            placement: RwLock::default(),
-            example,
+            nodes: RwLock::default(),
+            schema: schema.to_owned(),
             begin: Statement::new("BEGIN".into()),
             hold: Statement::new("SELECT pg_advisory_xact_lock_shared($1::bigint)".into()),
             // `SET LOCAL` reaches the workers.
             settings: Statement::new("SET LOCAL lock_timeout = '10s'".into()),
-            mark: Statement::new(format!(
-                "SELECT x, pg_advisory_xact_lock_shared({class}, (low - CASE WHEN \
-                 low >= 2147483648 THEN 4294967296 ELSE 0 END)::integer) FROM (SELECT x, x & 4294967295 AS low FROM \
-                 (SELECT pg_current_xact_id()::text::bigint AS x) a) b"
-            )),
             writer: Statement::new(format!(
                 "UPDATE {name}.writers SET batch = $1::bigint, seen = now() WHERE writer_id = $2::bigint AND epoch = $3::bigint"
             )),
+            clock: Statement::new(format!(
+                "UPDATE {name}.{CLOCKS} SET number = greatest(number + 1, $2::bigint) WHERE vshard = $1::smallint RETURNING number"
+            )),
             commit: Statement::new("COMMIT".into()),
-            fence: lock_key(&format!("{schema} commits")),
+            fence: fence_key(schema),
         }
     }
 
-    /// The latest known placement.
-    pub fn placement(&self) -> Arc<Placement> {
-        Arc::clone(&self.placement.read().unwrap_or_else(PoisonError::into_inner))
+    /// What is known of the nodes.
+    pub fn nodes(&self) -> Arc<Nodes> {
+        Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the placement again: a shard may have been moved or split. An outdated one costs only speed, since
-    /// statements name virtual shards.
-    pub fn refresh(&self, connection: &mut Connection) -> Result<(), PgError> {
-        let Some(example) = &self.example else { return Ok(()) };
-        let read = Arc::new(Placement::read(connection, example)?);
-        *self.placement.write().unwrap_or_else(PoisonError::into_inner) = read;
+    /// Reads the placement again: a shard may have been moved or split. An outdated one costs only speed.
+    /// `way` makes the way to a shard.
+    pub fn refresh(
+        &self,
+        connection: &mut Connection,
+        way: &dyn Fn(u16, &Shard) -> Option<Arc<Database>>,
+    ) -> Result<(), PgError> {
+        let clocks = format!("{}.{CLOCKS}", quoted(&self.schema));
+        let placement = Placement::read(connection, &self.schema, &clocks)?;
+        if placement.shards().len() > SHARDS_MAX {
+            return Err(PgError::Config(format!("more than {SHARDS_MAX} shards")));
+        }
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let known = |place: u16, shard: &Shard| {
+            let way = nodes.ways.get(usize::from(place))?.as_ref()?;
+            if nodes.placement.shards().get(usize::from(place)) != Some(shard) {
+                return None;
+            }
+            let is_good = way.direct.as_ref().is_some_and(|direct| !direct.has_moved());
+            is_good.then(|| Arc::clone(way))
+        };
+        let shards = (0..).zip(placement.shards());
+        let ways = shards.map(|(place, shard)| known(place, shard).or_else(|| way(place, shard))).collect();
+        *nodes = Arc::new(Nodes { placement, ways });
         Ok(())
     }
 }

@@ -19,6 +19,11 @@ pub struct Shard {
     pub host: String,
     /// The node's port.
     pub port: u16,
+    /// A virtual shard that it holds.
+    pub vshard: u16,
+    /// The names of its tables on the node, by the names of the distributed ones; with those tables that are on
+    /// every node.
+    pub tables: BTreeMap<String, String>,
 }
 
 /// The shard of every virtual shard.
@@ -30,14 +35,14 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Reads it in one query. `table` is a table that is distributed by `vshard`, in quotes.
+    /// Reads it in two queries. `table` is a table of the schema that is distributed by `vshard`, in quotes.
     ///
     /// # Errors
     /// The server's error.
-    pub fn read(connection: &mut Connection, table: &str) -> Result<Self, PgError> {
+    pub fn read(connection: &mut Connection, schema: &str, table: &str) -> Result<Self, PgError> {
         let table = literal(table);
         let rows = connection.query_text(&format!(
-            "SELECT s.id, p.groupid, n.nodename, n.nodeport FROM generate_series(0, {}) AS v(vshard)
+            "SELECT s.id, p.groupid, n.nodename, n.nodeport, v.vshard FROM generate_series(0, {}) AS v(vshard)
              CROSS JOIN LATERAL (SELECT get_shard_id_for_distribution_column({table}::regclass, v.vshard::smallint) AS id) s
              JOIN pg_dist_placement p ON p.shardid = s.id JOIN pg_dist_node n ON n.groupid = p.groupid AND n.noderole = 'primary'
              ORDER BY v.vshard",
@@ -50,11 +55,37 @@ impl Placement {
                 group: text(1)?.parse().ok()?,
                 host: text(2)?.to_owned(),
                 port: text(3)?.parse().ok()?,
+                vshard: text(4)?.parse().ok()?,
+                tables: BTreeMap::new(),
             })
         };
         let found: Option<Vec<Shard>> = rows.iter().map(shard).collect();
         let found = found.filter(|found| found.len() == usize::from(VSHARD_COUNT));
-        Ok(Self::of(found.ok_or_else(|| PgError::protocol("a virtual shard without a place"))?))
+        let mut placement =
+            Self::of(found.ok_or_else(|| PgError::protocol("a virtual shard without a place"))?);
+        // Co-located shards have the same range of hashes; tables on every node have none.
+        let rows = connection.query_text(&format!(
+            "SELECT c.relname, s.shardid, o.shardid FROM pg_dist_shard s JOIN pg_dist_partition d USING (logicalrelid)
+             JOIN pg_class c ON c.oid = s.logicalrelid JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = {}
+             LEFT JOIN pg_dist_shard o ON o.logicalrelid = {table}::regclass AND o.shardminvalue = s.shardminvalue
+             WHERE s.shardminvalue IS NULL
+             OR d.colocationid = (SELECT colocationid FROM pg_dist_partition WHERE logicalrelid = {table}::regclass)",
+            literal(schema)
+        ))?;
+        for row in &rows {
+            let [Some(table), Some(id), beside] = row.as_slice() else {
+                return Err(PgError::protocol("a shard without a name"));
+            };
+            let name = format!("{table}_{id}");
+            for shard in &mut placement.shards {
+                // PostgreSQL would cut a longer name.
+                let is_here = beside.as_ref().is_none_or(|beside| *beside == shard.id.to_string());
+                if is_here && name.len() < 64 {
+                    shard.tables.insert(table.clone(), name.clone());
+                }
+            }
+        }
+        Ok(placement)
     }
 
     /// From the shard of each virtual shard.
@@ -98,8 +129,14 @@ mod tests {
 
     #[test]
     fn each_virtual_shard_has_the_shard_that_was_read() {
-        let shard =
-            |id: i64| Shard { id, group: i32::try_from(id % 2).unwrap_or(0), host: "h".into(), port: 1 };
+        let shard = |id: i64| Shard {
+            id,
+            group: i32::try_from(id % 2).unwrap_or(0),
+            host: "h".into(),
+            port: 1,
+            vshard: 0,
+            tables: BTreeMap::new(),
+        };
         let found: Vec<Shard> = (0..i64::from(VSHARD_COUNT)).map(|n| shard(100 + n * 7 % 4)).collect();
         let placement = Placement::of(found.clone());
         assert_eq!(placement.shards().len(), 4);

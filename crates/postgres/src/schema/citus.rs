@@ -4,6 +4,8 @@
 use super::error::SchemaError;
 use super::shape::literal;
 use super::sql::Sql;
+use crate::citus::direct::WRITERS;
+use crate::citus::{CLOCK_SHIFT, CLOCKS, EVERYWHERE};
 use crate::layout::{Layout, quoted};
 
 /// How a table is placed in a Citus cluster.
@@ -15,13 +17,15 @@ pub enum Placement {
     Reference,
 }
 
-/// Where each table of a schema belongs. A commit touches the node of its lane's shards and, for its row in
-/// `writers`, the node of the writer's id; a lane chooses an id on the same node.
+/// Where each table of a schema belongs. A commit in one shard touches its node alone: its writer has a row in
+/// `shard_writers`. Other commits also touch the node of their row in `writers`.
 #[must_use]
 pub fn placements(layouts: &[Layout]) -> Vec<(String, Placement)> {
     let mut placements = vec![
         ("meta".to_owned(), Placement::Reference),
         ("writers".to_owned(), Placement::Distributed("writer_id")),
+        (WRITERS.to_owned(), Placement::Distributed("vshard")),
+        (CLOCKS.to_owned(), Placement::Distributed("vshard")),
     ];
     for layout in layouts {
         let placement =
@@ -108,6 +112,15 @@ pub(crate) fn distribute(
          JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = {}",
         literal(schema)
     ))?;
+    sql.script(&format!(
+        "CREATE TABLE IF NOT EXISTS {}.{WRITERS} (vshard smallint, writer_id bigint, epoch bigint NOT NULL, batch bigint NOT NULL,
+           node text NOT NULL, seen timestamp with time zone NOT NULL, PRIMARY KEY (vshard, writer_id))",
+        quoted(schema)
+    ))?;
+    sql.script(&format!(
+        "CREATE TABLE IF NOT EXISTS {}.{CLOCKS} (vshard smallint PRIMARY KEY, number bigint NOT NULL)",
+        quoted(schema)
+    ))?;
     let placements = placements(layouts);
     let mut done = Vec::new();
     for (table, placement) in &placements {
@@ -124,5 +137,13 @@ pub(crate) fn distribute(
             Placement::Reference => format!("copy {table} to every node"),
         });
     }
+    // Ahead of the serials of rows that are there already.
+    sql.script(&format!(
+        "INSERT INTO {}.{CLOCKS} SELECT v, start FROM generate_series(0, {}) v, (SELECT (pg_current_xact_id()::text::bigint >> {}) + 1
+           AS start) x ON CONFLICT DO NOTHING",
+        quoted(schema),
+        EVERYWHERE,
+        CLOCK_SHIFT - 16
+    ))?;
     Ok(done)
 }

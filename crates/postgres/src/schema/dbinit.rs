@@ -14,6 +14,7 @@ use super::shape::{TableShape, literal};
 use super::sql::Sql;
 use super::{views, wanted};
 use crate::citus::Dialect;
+use crate::citus::direct::WRITERS;
 use crate::layout::{Layout, PARTITIONS_MAX, quoted};
 
 /// The application name of sessions that change schemas.
@@ -297,10 +298,12 @@ impl Work<'_> {
             let text = format!("SELECT pg_try_advisory_lock({key})");
             self.locked = self.sql.row(&text)?.is_some_and(|row| row.is_true(0));
             if self.locked {
-                let writers = format!("{}.writers", quoted(self.schema));
-                let there = format!("SELECT to_regclass({}) IS NOT NULL", literal(&writers));
-                if self.sql.row(&there)?.is_some_and(|row| row.is_true(0)) {
-                    self.sql.script(&format!("DELETE FROM {writers}"))?;
+                for table in ["writers", WRITERS] {
+                    let writers = format!("{}.{table}", quoted(self.schema));
+                    let there = format!("SELECT to_regclass({}) IS NOT NULL", literal(&writers));
+                    if self.sql.row(&there)?.is_some_and(|row| row.is_true(0)) {
+                        self.sql.script(&format!("DELETE FROM {writers}"))?;
+                    }
                 }
                 break;
             }

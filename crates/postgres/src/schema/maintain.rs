@@ -16,6 +16,7 @@ use super::shape::{Cut, TableShape, literal};
 use super::sql::Sql;
 use crate::PgError;
 use crate::citus::Dialect;
+use crate::citus::direct::WRITERS;
 use crate::layout::quoted;
 
 /// A day in microseconds.
@@ -100,6 +101,14 @@ fn run(
         quoted(schema)
     );
     report.writers_removed = sql.row(&text)?.map_or(0, |row| row.number(0).unsigned_abs());
+    let place = format!("{}.{WRITERS}", quoted(schema));
+    let there = sql.row(&format!("SELECT to_regclass({}) IS NOT NULL", literal(&place)))?;
+    if there.is_some_and(|row| row.is_true(0)) {
+        let old = "seen < now() - interval '1 day'";
+        let count = sql.row(&format!("SELECT count(*) FROM {place} WHERE {old}"))?;
+        report.writers_removed += count.map_or(0, |row| row.number(0).unsigned_abs());
+        sql.script(&format!("DELETE FROM {place} WHERE {old}"))?;
+    }
     Ok(report)
 }
 

@@ -303,7 +303,8 @@ fn each_statement_of_a_payment_is_one_task_of_citus() {
     let options = DbinitOptions { citus: true, ..DbinitOptions::default() };
     dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
     sql.script(crate::citus::SESSION).unwrap();
-    let placement = crate::citus::placement::Placement::read(&mut sql, "\"exchange\".\"coins\"").unwrap();
+    let placement =
+        crate::citus::placement::Placement::read(&mut sql, "exchange", "\"exchange\".\"coins\"").unwrap();
     assert_eq!(placement.shards().len(), 4, "two for each worker");
     let other = (0..1024).find(|vshard| placement.place(*vshard) != placement.place(SHARD)).unwrap();
     let beside = (0..1024).rfind(|vshard| placement.place(*vshard) == placement.place(SHARD)).unwrap();

@@ -24,7 +24,7 @@ fn insert(store: &Store, keys: impl IntoIterator<Item = u32>) -> Result<CommitOu
 }
 
 /// Ends the load of a test, also when the test fails.
-struct Ends<'a>(&'a AtomicBool);
+pub struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
@@ -66,55 +66,41 @@ fn a_batch_that_fails_leaves_nothing_on_any_node() {
 }
 
 /// A commit whose last step on a worker is held back: the coordinator has committed, and the rows are not
-/// visible yet. A queue must not pass them.
+/// visible yet. No later row of that shard becomes visible before them.
 #[test]
 fn a_queue_does_not_pass_a_row_that_is_still_prepared_on_a_worker() {
     let Some(url) = url() else { return };
     let Some(options) = schema(TABLES) else { return };
     let store = open(&options);
-    let mut changes = ChangeSet::new();
-    (0..40).for_each(|n| changes.insert::<Items>(&key(n, n), &row("early", Some(1))));
-    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+    assert_eq!(insert(&store, 0..40).unwrap(), CommitOutcome::Committed);
     let seen = || {
         let found = store.range_bytes::<Items>(Items::QUEUE, Bound::Unbounded, Bound::Unbounded, 1000, false);
         found.unwrap().len()
     };
     assert_eq!(seen(), 40);
-    // By hand, so that it can be held: a prepared transaction on a worker, with Citus's name and its row in the
-    // coordinator, as after a worker was lost between both phases. Recovery is off meanwhile.
+    // By hand, so that it can be held: as every commit, it has moved the clock of its shard.
+    let clock = format!("{}.shard_clocks", options.schema);
     let mut sql = connect(url);
-    sql.script("ALTER SYSTEM SET citus.recover_2pc_interval = -1").unwrap();
-    sql.script("SELECT pg_reload_conf()").unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    let held = (|| {
-        let worker = sql
-            .row("SELECT nodename, nodeport, groupid FROM pg_dist_node WHERE shouldhaveshards ORDER BY nodeid LIMIT 1")
-            .unwrap()
-            .unwrap();
-        let (port, group) = (worker.number(1), worker.number(2));
-        let mut node = connect(&crate::common::through(url, |_| u16::try_from(port).unwrap()));
-        let gid = format!("citus_0_{}_999_1", std::process::id());
-        node.script("BEGIN").unwrap();
-        node.script("SELECT pg_current_xact_id()").unwrap();
-        node.script(&format!("PREPARE TRANSACTION '{gid}'")).unwrap();
-        sql.script("BEGIN").unwrap();
-        let number = count(&mut sql, "SELECT pg_current_xact_id()::text");
-        sql.script(&format!("INSERT INTO pg_dist_transaction (groupid, gid) VALUES ({group}, '{gid}')"))
-            .unwrap();
-        sql.script("COMMIT").unwrap();
-        (node, gid, number)
-    })();
-    let (mut node, gid, _) = held;
-    // Later commits are visible, but not decided: the queue ends before the held one.
-    assert_eq!(insert(&store, 1000..1010).unwrap(), CommitOutcome::Committed);
-    assert_eq!(store.count::<Items>().unwrap(), 50);
-    let while_held = seen();
-    node.script(&format!("COMMIT PREPARED '{gid}'")).unwrap();
-    let afterwards = seen();
-    sql.script("ALTER SYSTEM RESET citus.recover_2pc_interval").unwrap();
-    sql.script("SELECT pg_reload_conf()").unwrap();
-    sql.script(&format!("DELETE FROM pg_dist_transaction WHERE gid = '{gid}'")).unwrap();
-    assert_eq!((while_held, afterwards), (40, 50));
+    let shard = sql
+        .row(&format!(
+            "SELECT n.nodeport, s.shardid FROM pg_dist_shard s JOIN pg_dist_placement p USING (shardid)
+             JOIN pg_dist_node n USING (groupid) WHERE s.logicalrelid = '{clock}'::regclass ORDER BY 2 LIMIT 1"
+        ))
+        .unwrap()
+        .unwrap();
+    let (port, id) = (shard.number(0), shard.number(1));
+    let mut node = connect(&crate::common::through(url, |_| u16::try_from(port).unwrap()));
+    node.script(&format!("BEGIN; UPDATE {clock}_{id} SET number = number + 1; PREPARE TRANSACTION 'held'"))
+        .unwrap();
+    std::thread::scope(|scope| {
+        let later = scope.spawn(|| insert(&store, 1_000..1_010));
+        std::thread::sleep(Duration::from_millis(500));
+        let while_held = (later.is_finished(), seen());
+        node.script("COMMIT PREPARED 'held'").unwrap();
+        assert_eq!(while_held, (false, 40));
+        assert_eq!(later.join().unwrap().unwrap(), CommitOutcome::Committed);
+    });
+    assert_eq!(seen(), 50);
 }
 
 /// Transfers between two rows of different nodes, and snapshots meanwhile: the sum is always the same.

@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod conformance;
+mod direct;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,0 +1,130 @@
+//! Straight to the node of a shard: a commit or a read whose rows are all in one shard needs neither the
+//! coordinator nor Citus' planner. It names the tables of the shard itself, on the node that has them.
+//!
+//! A shard may be moved to another node at any time. Citus moves it under a lock that each statement takes which
+//! Citus itself routes to the shard, until its transaction ends. So the first statement of a commit is one of
+//! those: it moves the shard's clock. From then on the shard stays where it is, and the next statement makes sure that
+//! it is here. A read makes sure of it in its snapshot. See docs/decisions/0025-straight-to-the-shard.md.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::PgError;
+use crate::batch::Batch;
+use crate::citus::clock::Clock;
+use crate::citus::placement::Shard;
+use crate::citus::{CLOCKS, Ended, fence_key};
+use crate::connection::{Connection, Statement};
+use crate::layout::quoted;
+
+/// The table of the writers that commit straight at a shard, which is distributed with all others.
+pub(crate) const WRITERS: &str = "shard_writers";
+
+/// The settings that such a session needs besides those of a session of plain PostgreSQL.
+pub(crate) const SESSION: &str = "SET citus.enable_manual_changes_to_shards = on";
+
+/// SQLSTATE: the shard is not on this node.
+const NOT_HERE: &str = "BZ003";
+
+/// The place in a commit of the statement that returns the clock's number.
+const CLOCK: usize = 2;
+
+/// What a commit or read at a shard needs besides the statements of its tables.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    /// The first virtual shard of the shard.
+    pub vshard: u16,
+    /// Whether the shard is on this node.
+    pub here: Statement,
+    begin: Statement,
+    hold: Statement,
+    clock: Statement,
+    writer: Statement,
+    commit: Statement,
+    fence: i64,
+    moved: AtomicBool,
+}
+
+impl Direct {
+    /// `None` if a table is missing.
+    pub fn new(schema: &str, shard: &Shard) -> Option<Self> {
+        let name = quoted(schema);
+        let writers = quoted(shard.tables.get(WRITERS)?);
+        Some(Self {
+            vshard: shard.vshard,
+            begin: Statement::new("BEGIN".into()),
+            hold: Statement::new("SELECT pg_advisory_xact_lock_shared($1::bigint)".into()),
+            clock: Statement::new(format!(
+                "UPDATE {name}.{CLOCKS} SET number = greatest(number + 1, $1::bigint) WHERE vshard = {}::smallint RETURNING number",
+                shard.vshard
+            )),
+            here: Statement::new(format!(
+                "SELECT {name}.expect(count(*), 1, '{NOT_HERE}') FROM pg_dist_placement p JOIN pg_dist_local_group g \
+                 USING (groupid) WHERE p.shardid = {}",
+                shard.id
+            )),
+            writer: Statement::new(format!(
+                "WITH done AS (UPDATE {name}.{writers} SET batch = $1::bigint, seen = now() WHERE writer_id = $2::bigint AND \
+                 epoch = $3::bigint RETURNING 1) SELECT {name}.expect(count(*), 1, 'BZ002') FROM done"
+            )),
+            commit: Statement::new("COMMIT".into()),
+            fence: fence_key(schema),
+            moved: AtomicBool::new(false),
+        })
+    }
+
+    /// The clock's number in statements of a transaction that has moved it.
+    pub fn number(schema: &str, shard: &Shard) -> Option<String> {
+        let clocks = quoted(shard.tables.get(CLOCKS)?);
+        Some(format!("(SELECT number FROM {}.{clocks} WHERE vshard = {})", quoted(schema), shard.vshard))
+    }
+
+    /// Whether the shard was found to be elsewhere. Then nothing that was attempted here has taken effect.
+    pub fn has_moved(&self) -> bool {
+        self.moved.load(Ordering::Acquire)
+    }
+
+    /// Takes note of an error that says that the shard is elsewhere: its tables are gone, or left over.
+    pub fn note(&self, error: &PgError) {
+        if matches!(error.code(), Some(NOT_HERE | "42P01")) {
+            self.moved.store(true, Ordering::Release);
+        }
+    }
+
+    /// Commits a batch in one round trip. `writer` is the batch's number, the writer's id and its epoch.
+    pub fn commit(
+        &self,
+        connection: &mut Connection,
+        writer: [i64; 3],
+        batch: &Batch<'_>,
+        clock: &Clock,
+    ) -> Ended {
+        connection.queue(&self.begin, |_| {});
+        // Whoever wants to see all nodes at one moment closes the fence.
+        connection.queue(&self.hold, |params| params.int8(self.fence));
+        connection.queue(&self.clock, |params| params.int8(clock.next()));
+        connection.queue(&self.here, |_| {});
+        connection.queue(&self.writer, |params| writer.iter().for_each(|value| params.int8(*value)));
+        batch.queue(connection);
+        connection.queue(&self.commit, |_| {});
+        let run = connection.run(&mut |statement, mut columns| {
+            if statement == CLOCK {
+                clock.saw(columns.int8()?);
+            }
+            Ok(())
+        });
+        let Err(error) = run else { return Ended::Committed };
+        self.note(&error);
+        // The server skipped COMMIT.
+        if !connection.is_broken()
+            && let Err(error) = connection.script("ROLLBACK")
+        {
+            return Ended::Failed(error);
+        }
+        match error.code() {
+            // 23505: a row exists that must not exist.
+            Some("BZ001" | "23505") => Ended::Misfit,
+            Some("BZ002") => Ended::NoWriter,
+            _ => Ended::Failed(error),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Straight to the node of a shard: what goes that way, and what happens when a shard moves.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use batzen_postgres::schema::Sql;
+use batzen_postgres::{Connection, PgOptions};
+use batzen_store::conformance::{Items, TABLES, key, row};
+use batzen_store::{ChangeSet, CommitOutcome, Store};
+
+use super::behaviour::Ends;
+use super::{schema, url};
+use crate::common::{connect, open, through};
+
+fn set(groups: impl IntoIterator<Item = u32>, item: u32) -> ChangeSet {
+    let mut changes = ChangeSet::new();
+    groups.into_iter().for_each(|group| changes.insert::<Items>(&key(group, item), &row("x", None)));
+    changes
+}
+
+/// Groups of items by the lane that has them, with one lane for each shard.
+fn groups_by_shard(store: &Store) -> BTreeMap<usize, Vec<u32>> {
+    let lanes = store.backend().lanes_wanted().expect("the tables are distributed");
+    let mut groups: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+    for group in 0..200_u32 {
+        let lane = store.backend().lane(&group.to_be_bytes(), lanes);
+        groups.entry(lane).or_default().push(group);
+    }
+    assert_eq!(groups.len(), lanes, "every shard has some");
+    groups
+}
+
+/// The serials of rows, whichever way they came, follow the commits.
+#[test]
+fn serials_of_both_ways_follow_the_commits() {
+    let Some(options) = schema(TABLES) else { return };
+    let store = open(&options);
+    let groups = groups_by_shard(&store);
+    let (one, other) = (groups[&0][0], groups[&1][0]);
+    let mut last = 0;
+    for item in 0..30_u32 {
+        let changes = match item % 3 {
+            0 => set([one], item),
+            1 => set([one, other], item),
+            _ => set([other], item),
+        };
+        assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+        for group in if item % 3 == 2 {
+            vec![other]
+        } else if item % 3 == 1 {
+            vec![one, other]
+        } else {
+            vec![one]
+        } {
+            let serial = store.get::<Items>(&key(group, item)).unwrap().unwrap().serial;
+            assert!(serial > last, "item {item}: {serial} after {last}");
+            last = serial;
+        }
+    }
+    // A process that starts later goes on after all of them.
+    drop(store);
+    let store = open(&options);
+    assert_eq!(store.commit(&set([other], 100)).unwrap(), CommitOutcome::Committed);
+    assert!(store.get::<Items>(&key(other, 100)).unwrap().unwrap().serial > last);
+}
+
+/// What is in one shard needs nothing of the coordinator. The server counts its transactions itself.
+#[test]
+fn commits_and_reads_of_one_shard_pass_by_the_coordinator() {
+    let Some(url) = url() else { return };
+    let Some(options) = schema(TABLES) else { return };
+    let store = open(&options);
+    let groups = groups_by_shard(&store);
+    let mut sql = connect(url);
+    let quick = |item: u32, store: &Store| {
+        for groups in groups.values() {
+            assert_eq!(
+                store.commit(&set(groups.iter().copied().take(5), item)).unwrap(),
+                CommitOutcome::Committed
+            );
+            let keys: Vec<_> = groups.iter().take(5).map(|group| key(*group, item)).collect();
+            assert!(store.get_many::<Items>(&keys).unwrap().iter().all(Option::is_some));
+        }
+    };
+    quick(0, &store);
+    // Tests beside this one use the same database, so count those of this store: what it asks the coordinator.
+    sql.script("SELECT 1").unwrap();
+    let sessions = format!(
+        "SELECT coalesce(sum(extract(epoch FROM state_change - backend_start) * 1e6)::bigint, 0) FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = 'batzen-{}'",
+        options.schema
+    );
+    let asked = |sql: &mut Connection| sql.row(&sessions).unwrap().unwrap().number(0);
+    let before = asked(&mut sql);
+    (1..20).for_each(|item| quick(item, &store));
+    assert_eq!(asked(&mut sql), before, "no session of the store in the coordinator was used");
+    // A conflict is found there as well.
+    assert!(matches!(store.commit(&set([groups[&0][0]], 3)).unwrap(), CommitOutcome::Conflict(_)));
+}
+
+/// Shards move to another node under load, and no commit fails or is lost.
+#[test]
+fn a_moved_shard_is_followed() {
+    let Some(url) = url() else { return };
+    let Some(options) = schema(TABLES) else { return };
+    let store = open(&options);
+    let groups = groups_by_shard(&store);
+    let (done, committed) = (AtomicBool::new(false), AtomicU32::new(0));
+    let clock = format!("{}.shard_clocks", options.schema);
+    std::thread::scope(|scope| {
+        let load: Vec<_> = groups
+            .values()
+            .map(|groups| {
+                let (store, done, committed) = (&store, &done, &committed);
+                scope.spawn(move || {
+                    let mut item = 0;
+                    while !done.load(Ordering::SeqCst) {
+                        let outcome = store.commit(&set(groups.iter().copied().take(3), item)).unwrap();
+                        assert_eq!(outcome, CommitOutcome::Committed, "item {item}");
+                        committed.fetch_add(3, Ordering::SeqCst);
+                        item += 1;
+                    }
+                    item
+                })
+            })
+            .collect();
+        let ends = Ends(&done);
+        let mut sql = connect(url);
+        for round in 0..4 {
+            std::thread::sleep(Duration::from_millis(200));
+            let shard = sql
+                .row(&format!(
+                    "SELECT s.shardid, n.nodename, n.nodeport, o.nodename, o.nodeport FROM pg_dist_shard s
+                     JOIN pg_dist_placement p USING (shardid) JOIN pg_dist_node n USING (groupid)
+                     JOIN pg_dist_node o ON o.shouldhaveshards AND o.groupid <> n.groupid
+                     WHERE s.logicalrelid = '{clock}'::regclass ORDER BY s.shardid OFFSET {} LIMIT 1",
+                    round % 2
+                ))
+                .unwrap()
+                .unwrap();
+            let text = |at: usize| shard.text(at).to_owned();
+            let mode = if round < 2 { "block_writes" } else { "force_logical" };
+            sql.script(&format!(
+                "SELECT citus_move_shard_placement({}, '{}', {}, '{}', {}, '{mode}')",
+                text(0),
+                text(1),
+                text(2),
+                text(3),
+                text(4)
+            ))
+            .unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        drop(ends);
+        for (groups, items) in groups.values().zip(load) {
+            let items = items.join().unwrap();
+            for item in 0..items {
+                let keys: Vec<_> = groups.iter().take(3).map(|group| key(*group, item)).collect();
+                assert!(store.get_many::<Items>(&keys).unwrap().iter().all(Option::is_some), "item {item}");
+            }
+        }
+    });
+    assert_eq!(store.count::<Items>().unwrap(), u64::from(committed.load(Ordering::SeqCst)));
+    let again = PgOptions { node: "again".into(), ..options };
+    assert_eq!(open(&again).count::<Items>().unwrap(), u64::from(committed.load(Ordering::SeqCst)));
+}
+
+/// On a node, every statement of a commit has the plan of plain PostgreSQL; only the clock goes through Citus, as one
+/// task.
+#[test]
+fn the_clock_is_one_task_on_the_node_itself() {
+    let Some(url) = url() else { return };
+    let Some(options) = schema(TABLES) else { return };
+    let mut sql = connect(url);
+    let clock = format!("{}.shard_clocks", options.schema);
+    let shards = sql
+        .rows(&format!(
+            "SELECT n.nodeport, get_shard_id_for_distribution_column('{clock}', v::smallint), v FROM generate_series(0, 7) v
+             JOIN pg_dist_placement p ON p.shardid = get_shard_id_for_distribution_column('{clock}', v::smallint)
+             JOIN pg_dist_node n USING (groupid)"
+        ))
+        .unwrap();
+    for shard in &shards {
+        let mut node = connect(&through(url, |_| u16::try_from(shard.number(0)).unwrap()));
+        let plan = node
+            .rows(&format!(
+                "EXPLAIN UPDATE {clock} SET number = number + 1 WHERE vshard = {}",
+                shard.number(2)
+            ))
+            .unwrap();
+        let plan: Vec<&str> = plan.iter().map(|row| row.text(0).trim()).collect();
+        assert!(plan.contains(&"Task Count: 1"), "{plan:?}");
+        assert!(plan.iter().any(|line| line.contains(&format!("port={}", shard.number(0)))), "{plan:?}");
+        assert!(
+            plan.iter().any(|line| line.contains(&format!("shard_clocks_{}", shard.number(1)))),
+            "{plan:?}"
+        );
+    }
+}
