@@ -83,6 +83,11 @@ impl CitusCluster {
         self.create_database(&format!("citus_{}", self.databases.fetch_add(1, Ordering::Relaxed)))
     }
 
+    /// The coordinator, and then the workers.
+    pub fn nodes(&self) -> impl Iterator<Item = &Cluster> {
+        std::iter::once(&self.coordinator).chain(&self.workers)
+    }
+
     /// The coordinator.
     pub fn coordinator(&self) -> &Cluster {
         &self.coordinator

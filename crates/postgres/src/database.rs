@@ -37,6 +37,9 @@ const WAIT_LAST: Duration = Duration::from_millis(250);
 /// How often a transaction that conflicted with another one is run again.
 const RETRIES_MAX: u32 = 20;
 
+/// How many commits at a time may go through the coordinator of a Citus cluster.
+const CITUS_WRITERS: usize = 16;
+
 /// How long a statement that normally takes milliseconds may take.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
@@ -136,7 +139,8 @@ impl Database {
             tag,
             texts,
             readers: Pool::new(options.readers),
-            writers: Pool::new(options.writers),
+            // On Citus, there are more lanes than the caller knew.
+            writers: Pool::new(options.writers.max(if citus.is_some() { CITUS_WRITERS } else { 0 })),
             counters: Arc::new(Counters::new()),
             closed: Arc::default(),
             owner: None,

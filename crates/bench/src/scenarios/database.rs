@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::thread::JoinHandle;
 
-use batzen_pg_cluster::{Cluster, ClusterError, ClusterOptions};
+use batzen_pg_cluster::{CitusCluster, Cluster, ClusterError, ClusterOptions};
 use batzen_postgres::schema::{DbinitOptions, HISTORY, dbinit::dbinit};
 use batzen_postgres::{Connection, PgError, Target};
 use clap::{Args, ValueEnum};
@@ -66,6 +66,9 @@ pub struct StoreOptions {
     /// Partitions of each hot table in PostgreSQL; 0: not partitioned
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub partitions: u32,
+    /// Workers of a throw-away Citus cluster, instead of one server. The extension must be installed
+    #[arg(long, value_name = "N", conflicts_with_all = ["database", "partitions"], value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub citus: Option<u8>,
     /// A setting of the throw-away server, for example shared_buffers=1GB (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
     pub postgres_set: Vec<String>,
@@ -75,7 +78,7 @@ impl StoreOptions {
     /// Whether the storage is PostgreSQL.
     #[must_use]
     pub fn is_postgres(&self) -> bool {
-        self.store == Some(StoreKind::Postgres) || self.database.is_some()
+        self.store == Some(StoreKind::Postgres) || self.database.is_some() || self.citus.is_some()
     }
 
     /// Checks that the options are consistent. An option without effect is refused; otherwise the figures
@@ -87,6 +90,9 @@ impl StoreOptions {
         let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
         if self.store == Some(StoreKind::Embedded) && self.database.is_some() {
             return refuse("--database is a PostgreSQL database: leave out --store embedded, or --database");
+        }
+        if self.store == Some(StoreKind::Embedded) && self.citus.is_some() {
+            return refuse("--citus is a cluster of PostgreSQL: leave out --store embedded, or --citus");
         }
         if !self.is_postgres() && self.partitions > 0 {
             return refuse(
@@ -109,6 +115,9 @@ impl StoreOptions {
     pub fn title(&self) -> String {
         match (self.is_postgres(), self.partitions) {
             (false, _) => String::new(),
+            (true, 0) if self.citus.is_some() => {
+                format!(", Citus with {} workers", self.citus.unwrap_or_default())
+            }
             (true, 0) => ", PostgreSQL".to_owned(),
             (true, partitions) => format!(", PostgreSQL in {partitions} partitions"),
         }
@@ -118,10 +127,12 @@ impl StoreOptions {
 /// A database.
 pub struct Database {
     cluster: Option<Cluster>,
+    /// Kept while the workers are used.
+    citus: Option<CitusCluster>,
     url: String,
     options: StoreOptions,
-    /// The postmaster's process id, if it runs on this machine.
-    postmaster: Option<u32>,
+    /// The postmasters' process ids, if they run on this machine. Of a Citus cluster, the coordinator's is first.
+    postmasters: Vec<u32>,
     has_statements: bool,
 }
 
@@ -142,6 +153,8 @@ struct Counters {
 /// What a database has used up to one moment.
 pub struct Snapshot {
     cpu_ns: u64,
+    /// CPU time of a Citus cluster's coordinator.
+    coordinator_cpu_ns: Option<u64>,
     /// The query runs on its own thread, because the load must not wait for it.
     counters: JoinHandle<Result<Counters, String>>,
     serialization_failures: u64,
@@ -162,9 +175,18 @@ impl Database {
             return Ok(None);
         }
         let wrong = |error: ClusterError| BenchError::set_up("PostgreSQL", error);
-        let (cluster, url) = match &options.database {
-            Some(url) => (None, url.clone()),
-            None => {
+        let mut citus = None;
+        let (cluster, url) = match (&options.database, options.citus) {
+            (Some(url), _) => (None, url.clone()),
+            (None, Some(workers)) => {
+                let settings = settings(options)?;
+                let start = || CitusCluster::start(workers.into(), &settings);
+                let cluster = on_cores(&placement.server, start)?.map_err(wrong)?;
+                let url = cluster.create_database(DATABASE).map_err(wrong)?;
+                citus = Some(cluster);
+                (None, url)
+            }
+            (None, None) => {
                 let settings = settings(options)?;
                 let cluster = on_cores(&placement.server, || Cluster::start(&settings))?.map_err(wrong)?;
                 let url = cluster.create_database(DATABASE).map_err(wrong)?;
@@ -173,18 +195,23 @@ impl Database {
             }
         };
         let mut database = Self {
-            postmaster: cluster.as_ref().and_then(Cluster::pid),
+            postmasters: cluster
+                .iter()
+                .chain(citus.iter().flat_map(CitusCluster::nodes))
+                .filter_map(Cluster::pid)
+                .collect(),
             cluster,
+            citus,
             url,
             options: options.clone(),
             has_statements: false,
         };
         let found = database.sql("SELECT count(*) FROM pg_extension WHERE extname = 'pg_stat_statements'")?;
         database.has_statements = found == "1";
-        if database.postmaster.is_none() {
+        if database.postmasters.is_empty() {
             let child =
                 database.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")?;
-            database.postmaster = child.parse().ok().and_then(parent_of_postgres);
+            database.postmasters.extend(child.parse().ok().and_then(parent_of_postgres));
         }
         Ok(Some(database))
     }
@@ -213,7 +240,8 @@ impl Database {
     /// When the database refuses.
     pub fn make_tables(&self) -> Result<(), BenchError> {
         let partitions = u16::try_from(self.options.partitions).ok();
-        let options = DbinitOptions { partitions, ..DbinitOptions::default() };
+        let citus = self.sql("SELECT count(*) FROM pg_extension WHERE extname = 'citus'")? == "1";
+        let options = DbinitOptions { partitions, citus, ..DbinitOptions::default() };
         let mut connection = connect(&self.url).map_err(failed("cannot reach PostgreSQL"))?;
         let tables = batzen_tables::exchange::ALL;
         let made = dbinit(&mut connection, DATABASE, tables, &options, &HISTORY);
@@ -270,6 +298,7 @@ impl Database {
         let ask = move || Counters::read(&ask(&url, &query).map_err(|error| error.to_string())?);
         Snapshot {
             cpu_ns: self.cpu_ns(),
+            coordinator_cpu_ns: self.citus.as_ref().and(self.postmasters.first()).map(|pid| cpu_of(*pid)),
             counters: std::thread::spawn(ask),
             serialization_failures: self.serialization_failures(),
         }
@@ -279,10 +308,7 @@ impl Database {
     /// children.
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
-        let Some(postmaster) = self.postmaster else { return 0 };
-        let children = processes().filter(|pid| stat(*pid).is_some_and(|stat| stat.parent == postmaster));
-        let ended = stat(postmaster).map_or(0, |stat| stat.ended_children_ns);
-        children.chain([postmaster]).map(|pid| CpuTime::of(pid).total_ns()).sum::<u64>() + ended
+        self.postmasters.iter().map(|postmaster| cpu_of(*postmaster)).sum()
     }
 
     /// Transactions that the server refused because of concurrent ones, according to its log.
@@ -291,6 +317,13 @@ impl Database {
         let log = cluster.log();
         log.lines().filter(|line| line.contains("<40001>") || line.contains("<40P01>")).count() as u64
     }
+}
+
+/// CPU time of a server's processes.
+fn cpu_of(postmaster: u32) -> u64 {
+    let children = processes().filter(|pid| stat(*pid).is_some_and(|stat| stat.parent == postmaster));
+    let ended = stat(postmaster).map_or(0, |stat| stat.ended_children_ns);
+    children.chain([postmaster]).map(|pid| CpuTime::of(pid).total_ns()).sum::<u64>() + ended
 }
 
 impl Counters {
@@ -352,6 +385,13 @@ impl Used {
         if let (Some(from), Some(to)) = (from.statements, to.statements) {
             figures.push(("statements", to - from, true));
         }
+        if let (Some(from), Some(to)) = (first.coordinator_cpu_ns, last.coordinator_cpu_ns) {
+            // The other figures would be the coordinator's alone.
+            figures.retain(|(name, ..)| *name == "database_cpu_us");
+            let coordinator = to.saturating_sub(from) as f64;
+            figures.push(("coordinator_cpu_share", coordinator / (cpu_ns as f64).max(1.0), false));
+            return Ok(Self { cpu_ns, figures, wal_bytes: 0.0 });
+        }
         Ok(Self { cpu_ns, figures, wal_bytes })
     }
 
@@ -375,7 +415,9 @@ impl Used {
 /// full durability and statement statistics.
 fn settings(options: &StoreOptions) -> Result<ClusterOptions, BenchError> {
     let memory_mb = Machine::detect().memory_bytes >> 20;
-    let buffers_mb = (memory_mb / 4).clamp(64, 8 << 10);
+    // The nodes of a Citus cluster share it.
+    let servers = options.citus.map_or(1, |workers| u64::from(workers) + 1);
+    let buffers_mb = (memory_mb / 4 / servers).clamp(64, 8 << 10);
     let cache_mb = (memory_mb * 3 / 4).max(256);
     let mut cluster = ClusterOptions { is_small: false, ..ClusterOptions::default() }
         .set("shared_buffers", &format!("{buffers_mb}MB"))
@@ -462,7 +504,13 @@ mod tests {
 
     #[test]
     fn options_without_effect_are_refused() {
-        let none = StoreOptions { store: None, database: None, partitions: 0, postgres_set: Vec::new() };
+        let none = StoreOptions {
+            store: None,
+            database: None,
+            partitions: 0,
+            citus: None,
+            postgres_set: Vec::new(),
+        };
         let url = Some("postgres://localhost/x".to_owned());
         let (embedded, postgres) = (Some(StoreKind::Embedded), Some(StoreKind::Postgres));
         let settings = vec!["shared_buffers=1GB".to_owned()];
@@ -495,6 +543,7 @@ mod tests {
             store: Some(StoreKind::Postgres),
             database: None,
             partitions: 4,
+            citus: None,
             postgres_set: vec!["shared_buffers=32MB".into()],
         };
         let placement = Placement::choose(None, None).unwrap();

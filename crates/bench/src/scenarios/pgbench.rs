@@ -72,6 +72,7 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
     let store = StoreOptions {
         store: Some(StoreKind::Postgres),
         database: args.database.clone(),
+        citus: None,
         partitions: 0,
         postgres_set: args.postgres_set.clone(),
     };

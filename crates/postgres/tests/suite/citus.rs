@@ -44,7 +44,7 @@ fn every_hot_table_is_distributed_by_its_shard() {
     let text = citus::place_table("exchange", "coins", Placement::Distributed("vshard"), Some(&first.0));
     assert_eq!(
         text,
-        "SELECT create_distributed_table('\"exchange\".\"coins\"', 'vshard', colocate_with => '\"exchange\".\"reserves\"')"
+        "SELECT create_distributed_table('\"exchange\".\"coins\"', 'vshard', colocate_with => '\"exchange\".\"shard_writers\"')"
     );
     for table in ["denominations", "wire_fees", "counters", "meta"] {
         assert!(placements.contains(&(table.to_owned(), Placement::Reference)), "{table}");

@@ -187,7 +187,13 @@ fn one_run(
         supply: args.coins,
         seed: 1,
         nodes: 1,
-        store: StoreOptions { store: None, database: None, partitions: 0, postgres_set: Vec::new() },
+        store: StoreOptions {
+            store: None,
+            database: None,
+            partitions: 0,
+            citus: None,
+            postgres_set: Vec::new(),
+        },
     };
     let options = RunOptions {
         server_cores: Some(Cores(server.to_vec())),
