@@ -21,7 +21,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help sbom reproducible demo build test test-fast soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test
+.PHONY: help sbom reproducible demo build test test-fast citus-test soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -70,6 +70,16 @@ test: needs-test ## everything: format, lints, unit, property, vector, crash and
 
 test-fast: needs-test ## tests only, by cargo-nextest when it is installed
 	if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --workspace --locked; else $(CARGO) test --workspace --locked; fi
+
+# Coordinator and two workers start from the installed extension. CITUS_SRC is where it was built from the public source
+# (citusdata/citus, tag v13.2.2): `make -C $(CITUS_SRC) install-extension with_llvm=no` installs it. BATZEN_TEST_CITUS_URL names a
+# running cluster instead, whose schema `exchange` is dropped; then tests run one by one.
+citus-test: export BATZEN_TEST_ON = citus
+citus-test: needs-test ## the store, the rules of several nodes and the demo on a Citus cluster, if the extension is installed
+	$(CARGO) test --locked -p batzen-postgres --test suite -- --test-threads=$(if $(BATZEN_TEST_CITUS_URL),1,3) \
+		on_citus:: model:: queue:: faults::
+	$(CARGO) test --locked -p batzen-postgres --lib -- citus
+	$(CARGO) test --locked -p batzen-doctor -p batzen-exchange -p batzen -- citus
 
 soak: needs ## the crash tests and the comparisons with libraries in their long form (CYCLES=50 kills each)
 	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1

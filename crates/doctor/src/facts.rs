@@ -18,6 +18,7 @@
 
 pub mod activity;
 pub mod batzen;
+pub mod citus;
 pub mod look;
 pub mod machine;
 pub mod objects;
@@ -85,6 +86,8 @@ pub struct Facts {
     pub syncs: Option<Syncs>,
     /// The schemas of Batzen.
     pub batzen: Vec<batzen::Service>,
+    /// The Citus cluster that the database belongs to.
+    pub citus: Option<citus::Citus>,
     /// What could not be read.
     pub gaps: Vec<Gap>,
 }
@@ -125,6 +128,7 @@ pub fn read(look: &Look, options: &Options) -> Result<Facts, LookError> {
     facts.statements = statements::read(look, &facts.server);
     facts.sessions = activity::sessions(look);
     facts.batzen = batzen::read(look, facts.server.in_recovery);
+    facts.citus = citus::read(look);
     facts.processes = machine::processes(look, &facts);
     facts.syncs = sync::read(look, &facts, options);
     std::thread::sleep(options.sample.saturating_sub(begun.elapsed()));

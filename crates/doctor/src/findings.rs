@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`citus`] | what commits over several nodes need |
 //! | [`danger`] | settings and states that lose data |
 //! | [`settings`] | settings against machine and load |
 //! | [`caches`] | cache hit ratios |
@@ -16,6 +17,7 @@
 
 pub mod batzen;
 pub mod caches;
+pub mod citus;
 pub mod danger;
 pub mod indexes;
 pub mod sessions;
@@ -146,6 +148,7 @@ pub fn find(facts: &Facts, advice: &[Advice], limits: &Limits) -> Vec<Finding> {
     stream::find(facts, &mut found);
     statements::find(facts, &mut found);
     batzen::find(facts, &mut found);
+    citus::find(facts, &mut found);
     found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     found
 }

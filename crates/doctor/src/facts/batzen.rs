@@ -16,6 +16,8 @@ pub struct Service {
     pub schema: String,
     /// Number of partitions of hot tables; 0: not partitioned.
     pub partitions: u16,
+    /// Whether its tables are distributed over the nodes of a Citus cluster.
+    pub citus: bool,
     /// The version of the schema.
     pub schema_version: i64,
     /// The version of the program that migrated it last.
@@ -87,7 +89,7 @@ pub fn read(look: &Look, in_recovery: bool) -> Vec<Service> {
 
 fn service(look: &Look, schema: &str, in_recovery: bool) -> Option<Service> {
     let what = format!("schema {schema}");
-    let query = format!("SELECT partitions, schema_version, program, cluster_id FROM {schema}.meta");
+    let query = format!("SELECT partitions, citus, schema_version, program, cluster_id FROM {schema}.meta");
     let mut service: Service = look.probe_one(&what, &query)?;
     schema.trim_matches('"').clone_into(&mut service.schema);
     #[derive(Deserialize)]
@@ -111,13 +113,16 @@ fn service(look: &Look, schema: &str, in_recovery: bool) -> Option<Service> {
             struct Count {
                 rows: u64,
             }
-            let query = format!("SELECT count(*) AS rows FROM (SELECT FROM {schema}.{table} LIMIT 1000) q");
+            let query = format!("SELECT count(*) AS rows FROM (SELECT 1 FROM {schema}.{table} LIMIT 1000) q");
             let rows: Option<Count> = look.probe_one(&format!("rows of {table}"), &query);
             if let Some(Count { rows }) = rows.filter(|count| count.rows > 0) {
                 service.in_default.push(DefaultPart { table, rows });
             }
         }
-        measure_all(look, &layout, in_recovery, &mut service.statements);
+        // On Citus, a statement is executed by nodes that are not looked at.
+        if !service.citus {
+            measure_all(look, &layout, in_recovery, &mut service.statements);
+        }
     }
     Some(service)
 }

@@ -4,4 +4,5 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod live;
+mod on_citus;
 mod own;

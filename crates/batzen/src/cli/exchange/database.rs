@@ -55,9 +55,13 @@ pub struct DbinitArgs {
     /// Number of partitions of each hot table, 0 to 64; fixed once the tables exist [default: 0]
     #[arg(short = 'P', long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
     partitions: Option<u16>,
-    /// Distribute the tables over the nodes of a Citus cluster
+    /// Distribute the tables over the nodes of a Citus cluster, 13.2 or newer
     #[arg(long)]
     citus: bool,
+    /// With --citus: number of shards of each distributed table; fixed once it is distributed [default: two for
+    /// each worker]
+    #[arg(long, value_name = "N", requires = "citus", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    shards: Option<u16>,
     /// Prepare the tables to receive another database's rows by replication: see `exchange replication`
     #[arg(long, conflicts_with = "citus")]
     replica: bool,
@@ -179,6 +183,7 @@ fn prepare(args: &DbinitArgs, url: Option<&str>, ini: &Config) -> anyhow::Result
         partitions: args.partitions,
         reset: args.reset,
         citus: args.citus,
+        shards: args.shards,
         currency: ini.get("taler", "CURRENCY")?,
         replica: args.replica,
     };

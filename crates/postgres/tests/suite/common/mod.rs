@@ -24,7 +24,7 @@ pub fn database(tables: &'static [&'static TableDef], partitions: u16) -> PgOpti
 /// Whether the tests that take their store from [`database`] run on Citus: `make citus-test` sets
 /// `BATZEN_TEST_ON=citus`.
 pub fn runs_on_citus() -> bool {
-    std::env::var("BATZEN_TEST_ON").is_ok_and(|on| on == "citus")
+    std::env::var("BATZEN_TEST_ON").is_ok_and(|on| on == "citus") && on_citus::is_there()
 }
 
 /// The same database through another port, such as a proxy's, and the port of its server.

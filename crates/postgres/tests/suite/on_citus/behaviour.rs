@@ -1,4 +1,4 @@
-//! What Citus does differently, and what the store promises all the same.
+//! The promises of the store where Citus behaves in another way than one server.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

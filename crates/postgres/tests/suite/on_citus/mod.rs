@@ -15,6 +15,11 @@ use batzen_store::TableDef;
 
 use crate::common;
 
+/// Whether there is a cluster, or one can be started.
+pub fn is_there() -> bool {
+    std::env::var("BATZEN_TEST_CITUS_URL").is_ok() || shared_citus().is_some()
+}
+
 /// The address of a database on a Citus cluster: `BATZEN_TEST_CITUS_URL`, or one of a cluster of this process.
 pub fn url() -> Option<&'static str> {
     static URL: OnceLock<Option<String>> = OnceLock::new();
