@@ -69,13 +69,11 @@ pub(crate) fn queue_delete(layout: &Layout, queue: &str, first: &str) -> String 
     )
 }
 
+/// Makes the values of a row from the names of its parameters, by number.
+type Values<'a> = dyn Fn(&dyn Fn(usize) -> String) -> Vec<String> + 'a;
+
 /// Inserts rows of these types. `value` makes the value of each target from the names of a row's parameters.
-pub(crate) fn inserts(
-    table: &str,
-    targets: &[String],
-    types: &[SqlType],
-    value: &dyn Fn(&dyn Fn(usize) -> String) -> Vec<String>,
-) -> Inserts {
+pub(crate) fn inserts(table: &str, targets: &[String], types: &[SqlType], value: &Values<'_>) -> Inserts {
     ROWS.map(|rows| {
         let row = |row: usize| {
             let parameter = |at: usize| format!("${}::{}", 2 + row * types.len() + at, types[at].name());

@@ -264,8 +264,8 @@ fn patiently_one_by_one(sql: &mut dyn Sql, statements: &[String]) -> Result<Pati
         "SET LOCAL statement_timeout = '10s'",
     ];
     for _ in 0..ATTEMPTS {
-        let all = first.iter().copied().chain(statements.iter().map(String::as_str)).chain(["COMMIT"]);
-        let done = all.map(|statement| sql.script(statement)).collect::<Result<(), _>>();
+        let mut all = first.iter().copied().chain(statements.iter().map(String::as_str)).chain(["COMMIT"]);
+        let done = all.try_for_each(|statement| sql.script(statement));
         let Err(error) = done else { return Ok(Patient::Done) };
         if let Some(outcome) = gave_up(sql, error)? {
             return Ok(outcome);
