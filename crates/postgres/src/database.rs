@@ -251,8 +251,9 @@ impl Database {
         // Overrides settings of the role or the database: a session may be idle while it waits for work.
         let session = if self.citus.is_some() { citus::SESSION } else { SESSION };
         connection.script(&format!("{session}; SET statement_timeout = 0; SET idle_session_timeout = 0"))?;
-        if self.direct.is_some() {
+        if let Some(direct) = &self.direct {
             connection.script(direct::SESSION)?;
+            direct.check_node(&mut connection)?;
         }
         Ok(connection)
     }

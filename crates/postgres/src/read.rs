@@ -369,10 +369,10 @@ impl Database {
             let mut horizon = None;
             if !sent.is_empty() || has_queue {
                 let start = Instant::now();
-                let run = connection.run(&mut |number, mut columns| match sent.get(number) {
-                    Some((n, first)) => asked[*n].take(self, *first, &mut columns),
-                    None if self.direct.is_some() => Ok(()),
-                    None => {
+                let run = connection.run(&mut |number, mut columns| match (sent.get(number), &self.direct) {
+                    (Some((n, first)), _) => asked[*n].take(self, *first, &mut columns),
+                    (None, Some(direct)) => direct.is_here(columns.int8()?),
+                    (None, None) => {
                         horizon = Some(self.serial_of(columns.int8()?));
                         Ok(())
                     }

@@ -26,19 +26,20 @@ pub(crate) const SESSION: &str = "SET citus.enable_manual_changes_to_shards = on
 const NOT_HERE: &str = "BZ003";
 
 /// The place in a commit of the statement that returns the clock's number.
-const CLOCK: usize = 2;
+const CLOCK: usize = 1;
 
 /// What a commit or read at a shard needs besides the statements of its tables.
 #[derive(Debug)]
 pub(crate) struct Direct {
     /// The first virtual shard of the shard.
     pub vshard: u16,
-    /// Whether the shard is on this node.
+    /// The number of the node.
+    group: i32,
+    /// Counts the shards on this node that are this one.
     pub here: Statement,
     begin: Statement,
-    hold: Statement,
     clock: Statement,
-    writer: Statement,
+    check: Statement,
     commit: Statement,
     fence: i64,
     moved: AtomicBool,
@@ -49,23 +50,25 @@ impl Direct {
     pub fn new(schema: &str, shard: &Shard) -> Option<Self> {
         let name = quoted(schema);
         let writers = quoted(shard.tables.get(WRITERS)?);
+        let here = format!(
+            "SELECT count(*) FROM pg_dist_placement WHERE shardid = {} AND groupid = {}",
+            shard.id, shard.group
+        );
         Some(Self {
             vshard: shard.vshard,
+            group: shard.group,
             begin: Statement::new("BEGIN".into()),
-            hold: Statement::new("SELECT pg_advisory_xact_lock_shared($1::bigint)".into()),
             clock: Statement::new(format!(
                 "UPDATE {name}.{CLOCKS} SET number = greatest(number + 1, $1::bigint) WHERE vshard = {}::smallint RETURNING number",
                 shard.vshard
             )),
-            here: Statement::new(format!(
-                "SELECT {name}.expect(count(*), 1, '{NOT_HERE}') FROM pg_dist_placement p JOIN pg_dist_local_group g \
-                 USING (groupid) WHERE p.shardid = {}",
-                shard.id
-            )),
-            writer: Statement::new(format!(
+            // Whoever wants to see all nodes at one moment closes the fence.
+            check: Statement::new(format!(
                 "WITH done AS (UPDATE {name}.{writers} SET batch = $1::bigint, seen = now() WHERE writer_id = $2::bigint AND \
-                 epoch = $3::bigint RETURNING 1) SELECT {name}.expect(count(*), 1, 'BZ002') FROM done"
+                 epoch = $3::bigint RETURNING 1) SELECT {name}.expect(({here}), 1, '{NOT_HERE}'), \
+                 {name}.expect((SELECT count(*) FROM done), 1, 'BZ002'), pg_advisory_xact_lock_shared($4::bigint)"
             )),
+            here: Statement::new(here),
             commit: Statement::new("COMMIT".into()),
             fence: fence_key(schema),
             moved: AtomicBool::new(false),
@@ -90,6 +93,26 @@ impl Direct {
         }
     }
 
+    /// Makes sure that a new connection leads to the node: addresses may have been exchanged.
+    pub fn check_node(&self, connection: &mut Connection) -> Result<(), PgError> {
+        let rows = connection.query_text("SELECT groupid FROM pg_dist_local_group")?;
+        let group = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
+        if group == Some(self.group) {
+            return Ok(());
+        }
+        self.moved.store(true, Ordering::Release);
+        Err(PgError::protocol(format!("this is not node {} of the Citus cluster", self.group)))
+    }
+
+    /// Whether the answer to [`Direct::here`] says that the shard is here. If not, takes note of it.
+    pub fn is_here(&self, shards: i64) -> Result<(), PgError> {
+        if shards == 1 {
+            return Ok(());
+        }
+        self.moved.store(true, Ordering::Release);
+        Err(PgError::protocol("the shard is on another node"))
+    }
+
     /// Commits a batch in one round trip. `writer` is the batch's number, the writer's id and its epoch.
     pub fn commit(
         &self,
@@ -99,11 +122,10 @@ impl Direct {
         clock: &Clock,
     ) -> Ended {
         connection.queue(&self.begin, |_| {});
-        // Whoever wants to see all nodes at one moment closes the fence.
-        connection.queue(&self.hold, |params| params.int8(self.fence));
         connection.queue(&self.clock, |params| params.int8(clock.next()));
-        connection.queue(&self.here, |_| {});
-        connection.queue(&self.writer, |params| writer.iter().for_each(|value| params.int8(*value)));
+        connection.queue(&self.check, |params| {
+            writer.iter().chain([&self.fence]).for_each(|value| params.int8(*value));
+        });
         batch.queue(connection);
         connection.queue(&self.commit, |_| {});
         let run = connection.run(&mut |statement, mut columns| {
