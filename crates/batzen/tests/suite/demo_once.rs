@@ -130,6 +130,20 @@ fn demo_on_postgresql_conserves_every_unit() {
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "the server goes on");
 }
 
+/// On a Citus cluster, if the extension is installed. The exchange's tables are distributed over two workers.
+#[test]
+fn demo_on_citus_conserves_every_unit() {
+    let Some(cluster) = batzen_pg_cluster::shared_citus() else { return };
+    let url = cluster.fresh_database().unwrap();
+    let made = common::run(&["exchange", "dbinit", "--citus", "--database", &url]);
+    assert!(made.status.success(), "{}", common::stderr(&made));
+    check(&play_with(&["--store", "postgres", "--database", &url], None));
+    let nodes =
+        "SELECT count(DISTINCT nodeport) FROM citus_shards WHERE table_name = 'exchange.coins'::regclass";
+    let name = url.rsplit('/').next().unwrap();
+    assert_eq!(cluster.coordinator().sql(name, nodes).unwrap(), "2");
+}
+
 #[test]
 fn demo_continues_its_books() {
     let dir = tempfile::tempdir().unwrap();

@@ -26,6 +26,38 @@ fn database(partitions: u16) -> PostgresStore {
     batzen_postgres::open(&PgOptions::new(&url, "exchange", tables::ALL)).unwrap()
 }
 
+/// The same on a Citus cluster; `None` if the extension is not installed.
+fn on_citus() -> Option<PostgresStore> {
+    let url = batzen_pg_cluster::shared_citus()?.fresh_database().unwrap();
+    let mut connection = Connection::open(&Target::parse(&url).unwrap()).unwrap();
+    let options = DbinitOptions { citus: true, ..DbinitOptions::default() };
+    dbinit(&mut connection, "exchange", tables::ALL, &options, &HISTORY).unwrap();
+    Some(batzen_postgres::open(&PgOptions::new(&url, "exchange", tables::ALL)).unwrap())
+}
+
+#[test]
+fn citus_holds_the_same_rows_as_memory() {
+    let Some(store) = on_citus() else { return };
+    let mut runner = TestRunner::deterministic();
+    let steps = with_coins(ops(200..201).new_tree(&mut runner).unwrap().current());
+    let memory = World::new();
+    let (expected, _) = check(&memory, &steps, &[20]).unwrap();
+    let world = World::on(Store::new(store), &denoms(), config(), |rules| rules);
+    let (verdicts, _) = check(&world, &steps, &[20]).unwrap();
+    assert_eq!(verdicts, expected);
+    assert_eq!(dump(&world.store), dump(&memory.store));
+}
+
+#[test]
+fn nodes_on_citus_keep_one_set_of_books() {
+    let Some(store) = on_citus() else { return };
+    let mut runner = TestRunner::deterministic();
+    let steps = with_coins(ops(120..121).new_tree(&mut runner).unwrap().current());
+    let choices = [1, 0, 2, 1, 3];
+    let memory = nodes::run(Arc::new(MemoryBackend::new()), steps.clone(), &[4, 2, 7], &choices, false);
+    assert_eq!(nodes::run(Arc::new(store), steps, &[4, 2, 7], &choices, false), memory);
+}
+
 #[test]
 fn postgresql_holds_the_same_rows_as_memory() {
     let mut runner = TestRunner::deterministic();

@@ -5,7 +5,6 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use batzen_pg_cluster::{CitusCluster, ClusterOptions, shared_citus};
 use batzen_postgres::schema::dbinit::dbinit;
 use batzen_postgres::schema::maintain::{MaintainOptions, maintain};
 use batzen_postgres::schema::{self, DbinitOptions, HISTORY, Sql};
@@ -236,55 +235,4 @@ fn days_of_queues_are_created_filled_and_dropped() {
     let report = run(&mut sql, 10_010);
     assert_eq!(report.dropped, ["deposits_open_d19970520", "deposits_open_d19970521"]);
     assert_eq!(report.postponed, [""; 0]);
-}
-
-/// A worker is killed under load and started again. Every acknowledged row is there, once, soon after; no commit
-/// is answered with a failure of the back-end.
-#[test]
-fn a_killed_worker_loses_no_acknowledged_commit() {
-    if shared_citus().is_none() {
-        return;
-    }
-    let mut cluster =
-        CitusCluster::start(2, &ClusterOptions { fsync: false, ..ClusterOptions::default() }).unwrap();
-    let url = cluster.create_database("killed").unwrap();
-    distribute(&mut connect(&url), "exchange", TABLES);
-    let options = PgOptions { away_max: Duration::from_secs(60), ..PgOptions::new(&url, "exchange", TABLES) };
-    let store = open(&options);
-    let done = AtomicBool::new(false);
-    let acknowledged = std::thread::scope(|scope| {
-        let load = scope.spawn(|| {
-            let mut next = 0_u32;
-            while !done.load(Ordering::SeqCst) {
-                // Five rows, which are on both nodes.
-                match insert(&store, next..next + 5) {
-                    Ok(outcome) => assert_eq!(outcome, CommitOutcome::Committed),
-                    // The client repeats the request: here, it takes other rows.
-                    Err(StoreError::Unavailable(_)) => {}
-                    Err(error) => panic!("{error}"),
-                }
-                next += 5;
-            }
-            next
-        });
-        let ends = Ends(&done);
-        for round in 0..4 {
-            std::thread::sleep(Duration::from_millis(500));
-            let worker = &mut cluster.workers_mut()[round % 2];
-            worker.kill9().unwrap();
-            std::thread::sleep(Duration::from_millis(200));
-            worker.start_again().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(500));
-        drop(ends);
-        load.join().unwrap()
-    });
-    assert!(acknowledged > 50, "{acknowledged}");
-    // Prepared parts are recovered after about a second.
-    let until = Instant::now() + Duration::from_secs(30);
-    while store.count::<Items>().unwrap() < u64::from(acknowledged) {
-        assert!(Instant::now() < until, "{} of {acknowledged}", store.count::<Items>().unwrap());
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    assert_eq!(store.count::<Items>().unwrap(), u64::from(acknowledged));
 }

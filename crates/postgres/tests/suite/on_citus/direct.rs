@@ -20,7 +20,7 @@ fn set(groups: impl IntoIterator<Item = u32>, item: u32) -> ChangeSet {
 }
 
 /// Groups of items by the lane that has them, with one lane for each shard.
-fn groups_by_shard(store: &Store) -> BTreeMap<usize, Vec<u32>> {
+pub fn groups_by_shard(store: &Store) -> BTreeMap<usize, Vec<u32>> {
     let lanes = store.backend().lanes_wanted().expect("the tables are distributed");
     let mut groups: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     for group in 0..200_u32 {

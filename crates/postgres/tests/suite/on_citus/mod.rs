@@ -3,6 +3,7 @@
 mod behaviour;
 mod conformance;
 mod direct;
+mod kills;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
