@@ -75,11 +75,13 @@ test-fast: needs-test ## tests only, by cargo-nextest when it is installed
 # (citusdata/citus, tag v13.2.2): `make -C $(CITUS_SRC) install-extension with_llvm=no` installs it. BATZEN_TEST_CITUS_URL names a
 # running cluster instead, whose schema `exchange` is dropped; then tests run one by one.
 citus-test: export BATZEN_TEST_ON = citus
-citus-test: needs-test ## the store and the doctor on a Citus cluster, if the extension is installed
+citus-test: needs-test ## store, rules, demo and doctor on a Citus cluster, if the extension is installed
 	$(CARGO) test --locked -p batzen-postgres --test suite -- --test-threads=$(if $(BATZEN_TEST_CITUS_URL),1,3) \
 		on_citus:: model:: queue:: faults::
 	$(CARGO) test --locked -p batzen-postgres --lib -- citus
 	$(CARGO) test --locked -p batzen-doctor -- citus
+	$(CARGO) test --locked -p batzen-exchange --test suite -- citus
+	$(CARGO) test --locked -p batzen --test suite -- demo_on_citus
 
 soak: needs ## the crash tests and the comparisons with libraries in their long form (CYCLES=50 kills each)
 	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1
