@@ -7,6 +7,7 @@
 //! no server can be reached for [`ClientOptions::retry_for`], callers get [`LedgerError::Unknown`] for
 //! requests that were sent and [`LedgerError::Busy`] for the others.
 
+pub mod cluster;
 mod driver;
 mod state;
 
@@ -25,6 +26,7 @@ use crate::address::LedgerAddress;
 use crate::body::{EVENTS_PER_ANSWER_MAX, Record, push_all, read_all};
 use crate::frame::Kind;
 
+use cluster::Cluster;
 use state::Inner;
 
 /// Options of a client.
@@ -36,7 +38,8 @@ pub struct ClientOptions {
     pub full_frames_in_flight: usize,
     /// Reads under way.
     pub reads_in_flight: usize,
-    /// Most events that may wait to be sent. Further calls get [`LedgerError::Busy`].
+    /// Most events that may wait to be sent, and reads with bodies of the same size. Further calls get
+    /// [`LedgerError::Busy`].
     pub waiting_events_max: usize,
     /// Timeout of one attempt to connect, including the hello.
     pub connect_timeout: Duration,
@@ -73,7 +76,16 @@ enum Target {
     Unix(PathBuf),
 }
 
+impl ClientOptions {
+    /// For a cluster: the next create frame waits in its client library, and no more.
+    #[must_use]
+    pub fn of_cluster() -> Self {
+        Self { frames_in_flight: 2, full_frames_in_flight: 2, ..Self::default() }
+    }
+}
+
 /// A ledger behind a socket. All callers share one connection, which belongs to the runtime that created it.
+/// That of a cluster belongs to a thread of its own.
 pub struct LedgerClient {
     inner: Arc<Inner>,
 }
@@ -96,6 +108,28 @@ impl LedgerClient {
         let inner = Arc::new(Inner::new(options));
         tokio::spawn(driver::run(Arc::clone(&inner), target, link));
         Ok(Self { inner })
+    }
+
+    /// Opens a session of a cluster, and waits for its first answer. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`LedgerError::Refused`] if the cluster's address is malformed or it runs another version.
+    /// [`LedgerError::Busy`] if it does not answer.
+    pub async fn connect_cluster<C: Cluster>(
+        cluster: C,
+        options: ClientOptions,
+    ) -> Result<Self, LedgerError> {
+        let (name, patience) = (cluster.name().to_owned(), options.connect_timeout);
+        let client = Self { inner: Arc::new(Inner::new(options)) };
+        let opened = cluster::start(Arc::clone(&client.inner), cluster)?;
+        match tokio::time::timeout(patience, opened).await {
+            Ok(Ok(result)) => result.map(|()| client),
+            Ok(Err(_)) => Err(LedgerError::Busy(format!("the task of {name} has ended"))),
+            Err(_) => {
+                let seconds = patience.as_secs_f32();
+                Err(LedgerError::Busy(format!("cannot reach {name}: no answer within {seconds} s")))
+            }
+        }
     }
 
     /// Whether the server answers.

@@ -6,6 +6,7 @@
 //! | [`body`] | records in bodies |
 //! | [`server`] | serves any [`Ledger`](batzen_ledger::Ledger) over TCP and local sockets; requests of many connections share a batch |
 //! | [`client`] | [`LedgerClient`], a ledger behind a socket: batches small requests, repeats after broken connections |
+//! | [`client::cluster`] | the same for a cluster with a client library of its own |
 //! | [`api`] | the HTTP interface: JSON, event stream, OpenAPI (`docs/ledger-api.md`) |
 //! | [`json`] | records as JSON |
 //! | `tigerbeetle` | a TigerBeetle cluster as a ledger (feature `tigerbeetle`) |
@@ -28,6 +29,6 @@ pub mod server;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
 
-pub use address::{LedgerAddress, connect};
+pub use address::{LedgerAddress, connect, connect_when_ready};
 pub use client::{ClientOptions, LedgerClient};
 pub use server::{LedgerServer, NetOptions, NetStats};

@@ -1,37 +1,207 @@
-//! A TigerBeetle cluster as a [`Ledger`], through its official client library (feature `tigerbeetle`).
+//! A TigerBeetle cluster, through its official client library (feature `tigerbeetle`).
 //!
 //! The records are identical, bit by bit. Change events cannot be read, because the official client does not
-//! offer them.
+//! offer them. [`connect`] makes all callers of a process share one session: a cluster permits 64 of them, ends the
+//! oldest for a 65th, and each costs a thread and some 15 MB here.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use batzen_ledger::{
-    Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
-    CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
+    Account, AccountBalance, AccountFilter, BATCH_EVENTS_MAX, CreateAccountStatus, CreateResult,
+    CreateTransferStatus, LedgerError, QueryFilter, Transfer,
 };
+use futures_util::future::{BoxFuture, FutureExt, ready};
 use tigerbeetle as tb;
+use tokio::sync::Mutex;
 
-/// A cluster. Requests wait as long as it takes to reach a quorum.
-pub struct TigerBeetleLedger {
-    client: tb::Client,
+use crate::body::{Record, push_all, read_all, read_one};
+use crate::client::cluster::{Cluster, Session, SessionError};
+use crate::client::{ClientOptions, LedgerClient};
+use crate::frame::Kind;
+
+/// A cluster: its id, and the addresses of its replicas.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TigerBeetle {
+    cluster: u128,
+    addresses: String,
+    name: String,
 }
 
-impl TigerBeetleLedger {
-    /// Creates a client of the cluster, which connects in the background.
-    ///
-    /// # Errors
-    /// [`LedgerError::Refused`] for malformed addresses.
-    pub fn new(cluster: u128, addresses: &str) -> Result<Self, LedgerError> {
-        let refused = |error: tb::InitError| LedgerError::Refused(format!("TigerBeetle client: {error}"));
-        tb::Client::new(cluster, addresses).map(|client| Self { client }).map_err(refused)
+impl TigerBeetle {
+    /// The cluster with this id at these addresses, which are separated by commas.
+    #[must_use]
+    pub fn new(cluster: u128, addresses: &str) -> Self {
+        Self { cluster, addresses: addresses.to_owned(), name: format!("TigerBeetle at {addresses}") }
     }
 }
 
-fn failed(error: tb::Error) -> LedgerError {
-    match error {
-        tb::Error::TooMuchData => LedgerError::TooMuchData,
-        tb::Error::ClientReleaseTooLow | tb::Error::ClientReleaseTooHigh => {
-            LedgerError::Refused(format!("the cluster runs another version: {error}"))
+impl Cluster for TigerBeetle {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn open(&self) -> Result<Box<dyn Session>, LedgerError> {
+        match tb::Client::new(self.cluster, &self.addresses) {
+            Ok(client) => Ok(Box::new(TigerBeetleSession { client })),
+            Err(error @ (tb::InitError::AddressInvalid | tb::InitError::AddressLimitExceeded)) => {
+                Err(LedgerError::Refused(format!("{}: {error}", self.name)))
+            }
+            Err(error) => Err(LedgerError::Busy(format!("the client of TigerBeetle: {error}"))),
         }
-        error => LedgerError::Unknown(format!("TigerBeetle: {error}")),
+    }
+}
+
+/// The clients of this process that are in use.
+static SHARED: Mutex<BTreeMap<TigerBeetle, Weak<LedgerClient>>> = Mutex::const_new(BTreeMap::new());
+
+/// The client of a cluster that all callers of this process share.
+///
+/// # Errors
+/// As [`LedgerClient::connect_cluster`].
+pub async fn connect(cluster: TigerBeetle) -> Result<Arc<LedgerClient>, LedgerError> {
+    let mut shared = SHARED.lock().await;
+    shared.retain(|_, client| client.strong_count() > 0);
+    if let Some(client) = shared.get(&cluster).and_then(Weak::upgrade) {
+        return Ok(client);
+    }
+    let client = LedgerClient::connect_cluster(cluster.clone(), ClientOptions::of_cluster()).await?;
+    let client = Arc::new(client);
+    shared.insert(cluster, Arc::downgrade(&client));
+    Ok(client)
+}
+
+struct TigerBeetleSession {
+    client: tb::Client,
+}
+
+type Answered = BoxFuture<'static, Result<Vec<u8>, SessionError>>;
+
+impl Session for TigerBeetleSession {
+    fn request(&self, kind: Kind, body: &[u8]) -> Answered {
+        let sent = match kind {
+            Kind::Ping => Some(ping(&self.client)),
+            Kind::CreateAccounts => read_all(body).map(|events: Vec<Account>| {
+                let events: Vec<tb::Account> = events.iter().map(to_account).collect();
+                let count = events.len();
+                answered(self.client.create_accounts(&events), move |results| {
+                    let results = results.iter().map(|result| (result.timestamp, result.status as u32));
+                    created(results, count, CreateAccountStatus::from_number)
+                })
+            }),
+            Kind::CreateTransfers => read_all(body).map(|events: Vec<Transfer>| {
+                let events: Vec<tb::Transfer> = events.iter().map(to_transfer).collect();
+                let count = events.len();
+                answered(self.client.create_transfers(&events), move |results| {
+                    let results = results.iter().map(|result| (result.timestamp, result.status as u32));
+                    created(results, count, CreateTransferStatus::from_number)
+                })
+            }),
+            Kind::LookupAccounts => read_all(body).map(|ids: Vec<u128>| match ids.is_empty() {
+                true => ready(Ok(Vec::new())).boxed(),
+                false => answered(self.client.lookup_accounts(&ids), |found| all(&found, from_account)),
+            }),
+            Kind::LookupTransfers => read_all(body).map(|ids: Vec<u128>| match ids.is_empty() {
+                true => ready(Ok(Vec::new())).boxed(),
+                false => answered(self.client.lookup_transfers(&ids), |found| all(&found, from_transfer)),
+            }),
+            Kind::GetAccountTransfers => read_one(body).map(|filter| {
+                let found = self.client.get_account_transfers(account_filter(&filter));
+                answered(found, |found| all(&found, from_transfer))
+            }),
+            Kind::GetAccountBalances => read_one(body).map(|filter| {
+                let found = self.client.get_account_balances(account_filter(&filter));
+                answered(found, |found| all(&found, from_balance))
+            }),
+            Kind::QueryAccounts => read_one(body).map(|filter| {
+                let found = self.client.query_accounts(query_filter(&filter));
+                answered(found, |found| all(&found, from_account))
+            }),
+            Kind::QueryTransfers => read_one(body).map(|filter| {
+                let found = self.client.query_transfers(query_filter(&filter));
+                answered(found, |found| all(&found, from_transfer))
+            }),
+            Kind::GetChangeEvents | Kind::Hello => {
+                let reason = "the official client of TigerBeetle cannot read change events".to_owned();
+                Some(ready(Err(SessionError::Failed(LedgerError::Refused(reason)))).boxed())
+            }
+        };
+        sent.unwrap_or_else(|| {
+            let reason = format!("a request of kind {} is malformed", kind.name());
+            ready(Err(SessionError::Failed(LedgerError::Refused(reason)))).boxed()
+        })
+    }
+}
+
+/// Looks for as many accounts as a request may name; none has the id 0. The answer shows that the cluster is there,
+/// and takes whole messages: those of a cluster for development are smaller.
+fn ping(client: &tb::Client) -> Answered {
+    let answer = client.lookup_accounts(&[0; BATCH_EVENTS_MAX]);
+    let small = "it takes messages of less than 1 MiB: start it without --development and --limit-request";
+    async move {
+        match answer.await {
+            Ok(_) => Ok(Vec::new()),
+            Err(tb::Error::TooMuchData) => Err(SessionError::Refused(small.to_owned())),
+            Err(error) => Err(failed(error)),
+        }
+    }
+    .boxed()
+}
+
+/// The answer to a request, as a body.
+fn answered<T: Send + 'static>(
+    answer: impl Future<Output = Result<T, tb::Error>> + Send + 'static,
+    body: impl FnOnce(T) -> Result<Vec<u8>, SessionError> + Send + 'static,
+) -> Answered {
+    async move { answer.await.map_err(failed).and_then(body) }.boxed()
+}
+
+fn failed(error: tb::Error) -> SessionError {
+    match error {
+        tb::Error::TooMuchData => SessionError::Failed(LedgerError::TooMuchData),
+        tb::Error::ClientReleaseTooLow | tb::Error::ClientReleaseTooHigh => {
+            SessionError::Refused(format!("the cluster runs another version: {error}"))
+        }
+        tb::Error::ClientEvicted | tb::Error::ClientClosed => SessionError::Ended(error.to_string()),
+        error => SessionError::Failed(LedgerError::Refused(format!("TigerBeetle: {error}"))),
+    }
+}
+
+/// The results of all events of a request.
+fn created<S>(
+    results: impl Iterator<Item = (u64, u32)>,
+    count: usize,
+    status: impl Fn(u32) -> Option<S>,
+) -> Result<Vec<u8>, SessionError>
+where
+    CreateResult<S>: Record,
+{
+    let mut body = Vec::with_capacity(count * CreateResult::<S>::BYTES);
+    for (timestamp, number) in results {
+        let Some(status) = status(number) else {
+            let reason =
+                format!("the cluster answered with status {number}, which this version does not know");
+            return Err(SessionError::Failed(LedgerError::Unknown(reason)));
+        };
+        CreateResult { timestamp, status }.push(&mut body);
+    }
+    Ok(body)
+}
+
+fn all<F, R: Record>(found: &[F], from: impl Fn(&F) -> R) -> Result<Vec<u8>, SessionError> {
+    let records: Vec<R> = found.iter().map(from).collect();
+    let mut body = Vec::new();
+    push_all(&mut body, &records);
+    Ok(body)
+}
+
+fn from_balance(from: &tb::AccountBalance) -> AccountBalance {
+    AccountBalance {
+        timestamp: from.timestamp,
+        debits_pending: from.debits_pending,
+        debits_posted: from.debits_posted,
+        credits_pending: from.credits_pending,
+        credits_posted: from.credits_posted,
     }
 }
 
@@ -139,118 +309,5 @@ fn query_filter(from: &QueryFilter) -> tb::QueryFilter {
         limit: from.limit,
         flags: if from.reversed { tb::QueryFilterFlags::Reversed } else { tb::QueryFilterFlags::empty() },
         ..tb::QueryFilter::default()
-    }
-}
-
-fn unknown_status(number: u32) -> LedgerError {
-    LedgerError::Unknown(format!(
-        "the cluster answered with status {number}, which this version does not know"
-    ))
-}
-
-impl TigerBeetleLedger {
-    /// The cluster accepts a client's whole request or nothing, so longer ones are refused before.
-    fn checked<T>(events: &[T]) -> Result<(), LedgerError> {
-        if events.len() > BATCH_EVENTS_MAX { Err(LedgerError::TooMuchData) } else { Ok(()) }
-    }
-}
-
-impl Ledger for TigerBeetleLedger {
-    fn create_accounts(&self, events: Vec<Account>) -> Answer<'_, Vec<CreateResult<CreateAccountStatus>>> {
-        Box::pin(async move {
-            Self::checked(&events)?;
-            if events.is_empty() {
-                return Ok(Vec::new());
-            }
-            let events: Vec<tb::Account> = events.iter().map(to_account).collect();
-            let results = self.client.create_accounts(&events).await.map_err(failed)?;
-            let result = |result: &tb::CreateAccountResult| {
-                let number = result.status as u32;
-                let status =
-                    CreateAccountStatus::from_number(number).ok_or_else(|| unknown_status(number))?;
-                Ok(CreateResult { timestamp: result.timestamp, status })
-            };
-            results.iter().map(result).collect()
-        })
-    }
-
-    fn create_transfers(&self, events: Vec<Transfer>) -> Answer<'_, Vec<CreateResult<CreateTransferStatus>>> {
-        Box::pin(async move {
-            Self::checked(&events)?;
-            if events.is_empty() {
-                return Ok(Vec::new());
-            }
-            let events: Vec<tb::Transfer> = events.iter().map(to_transfer).collect();
-            let results = self.client.create_transfers(&events).await.map_err(failed)?;
-            let result = |result: &tb::CreateTransferResult| {
-                let number = result.status as u32;
-                let status =
-                    CreateTransferStatus::from_number(number).ok_or_else(|| unknown_status(number))?;
-                Ok(CreateResult { timestamp: result.timestamp, status })
-            };
-            results.iter().map(result).collect()
-        })
-    }
-
-    fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
-        Box::pin(async move {
-            Self::checked(&ids)?;
-            if ids.is_empty() {
-                return Ok(Vec::new());
-            }
-            let found = self.client.lookup_accounts(&ids).await.map_err(failed)?;
-            Ok(found.iter().map(from_account).collect())
-        })
-    }
-
-    fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
-        Box::pin(async move {
-            Self::checked(&ids)?;
-            if ids.is_empty() {
-                return Ok(Vec::new());
-            }
-            let found = self.client.lookup_transfers(&ids).await.map_err(failed)?;
-            Ok(found.iter().map(from_transfer).collect())
-        })
-    }
-
-    fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
-        Box::pin(async move {
-            let found = self.client.get_account_transfers(account_filter(&filter)).await.map_err(failed)?;
-            Ok(found.iter().map(from_transfer).collect())
-        })
-    }
-
-    fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
-        Box::pin(async move {
-            let found = self.client.get_account_balances(account_filter(&filter)).await.map_err(failed)?;
-            let balance = |from: &tb::AccountBalance| AccountBalance {
-                timestamp: from.timestamp,
-                debits_pending: from.debits_pending,
-                debits_posted: from.debits_posted,
-                credits_pending: from.credits_pending,
-                credits_posted: from.credits_posted,
-            };
-            Ok(found.iter().map(balance).collect())
-        })
-    }
-
-    fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
-        Box::pin(async move {
-            let found = self.client.query_accounts(query_filter(&filter)).await.map_err(failed)?;
-            Ok(found.iter().map(from_account).collect())
-        })
-    }
-
-    fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
-        Box::pin(async move {
-            let found = self.client.query_transfers(query_filter(&filter)).await.map_err(failed)?;
-            Ok(found.iter().map(from_transfer).collect())
-        })
-    }
-
-    fn get_change_events(&self, _filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
-        let reason = "the official client of TigerBeetle cannot read change events".to_owned();
-        Box::pin(std::future::ready(Err(LedgerError::Refused(reason))))
     }
 }

@@ -5,9 +5,10 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use batzen_ledger::LedgerError;
+use batzen_ledger::record::RECORD_BYTES;
 use bytes::Bytes;
 use tokio::net::{tcp, unix};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::ClientOptions;
 use crate::body::{RESULT_BYTES, runs_alone};
@@ -38,6 +39,11 @@ struct Frame {
 impl Frame {
     fn is_create(&self) -> bool {
         matches!(self.kind, Kind::CreateAccounts | Kind::CreateTransfers)
+    }
+
+    /// What counts as [`LinkState::waiting_read_bytes`].
+    fn waiting_read_bytes(&self) -> usize {
+        if self.is_create() { 0 } else { self.bytes.len() - HEADER_BYTES }
     }
 
     fn fail(self, error: &LedgerError) {
@@ -88,8 +94,37 @@ impl WriteHalf {
     }
 }
 
+/// A request for a cluster.
+pub(super) struct Request {
+    pub number: u64,
+    pub kind: Kind,
+    pub body: Vec<u8>,
+}
+
+/// Where requests go.
+enum Live {
+    Socket(Socket),
+    /// The task of a cluster's session. The limits on frames under way limit the channel.
+    Cluster(mpsc::UnboundedSender<Request>),
+}
+
+impl Live {
+    /// Sends a frame. True: the driver has to write the rest.
+    fn send(&mut self, number: u64, frame: &Frame) -> bool {
+        match self {
+            Self::Socket(socket) => socket.send(&frame.bytes),
+            Self::Cluster(requests) => {
+                let body = frame.bytes[HEADER_BYTES..].to_vec();
+                // If the session has ended, the next one gets the frame.
+                let _ = requests.send(Request { number, kind: frame.kind, body });
+                false
+            }
+        }
+    }
+}
+
 /// An established connection.
-struct Live {
+struct Socket {
     write: Arc<WriteHalf>,
     /// Bytes that the socket did not accept yet.
     out: Vec<u8>,
@@ -97,7 +132,7 @@ struct Live {
     is_broken: bool,
 }
 
-impl Live {
+impl Socket {
     /// Writes a frame as far as the socket accepts it. The rest waits in `out`. True: the driver has to write
     /// the rest.
     fn send(&mut self, bytes: &[u8]) -> bool {
@@ -149,6 +184,7 @@ struct LinkState {
     under_way: BTreeMap<u64, Frame>,
     creates_under_way: usize,
     waiting_events: usize,
+    waiting_read_bytes: usize,
     next_number: u64,
     live: Option<Live>,
     /// The server's limit per connection.
@@ -192,6 +228,7 @@ impl Inner {
         let mut state = self.state();
         if state.waiting_events > 0 && state.waiting_events + events > self.options.waiting_events_max
             || state.reads.len() >= self.options.waiting_events_max
+            || state.waiting_read_bytes >= self.options.waiting_events_max * RECORD_BYTES
         {
             return Err(LedgerError::Busy("too many requests wait in this client".to_owned()));
         }
@@ -220,6 +257,7 @@ impl Inner {
             }
         }
         state.waiting_events += events;
+        state.waiting_read_bytes += if is_create { 0 } else { body.len() };
         if self.pump(&mut state) {
             self.wake.notify_one();
         }
@@ -247,12 +285,13 @@ impl Inner {
             };
             let Some(mut frame) = frame else { break };
             state.waiting_events -= frame.events;
+            state.waiting_read_bytes -= frame.waiting_read_bytes();
             let number = state.next_number;
             state.next_number += 1;
             let header = Header::new(frame.kind, Status::Done, number, &frame.bytes[HEADER_BYTES..]);
             frame.bytes[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
             if let Some(live) = &mut state.live {
-                needs_driver |= live.send(&frame.bytes);
+                needs_driver |= live.send(number, &frame);
             }
             state.under_way.insert(number, frame);
         }
@@ -261,16 +300,25 @@ impl Inner {
 
     /// After connecting: repeats requests under way, then continues.
     pub(super) fn connected(&self, write: Arc<WriteHalf>, in_flight_max: usize) {
+        let socket = Socket { write, out: Vec::new(), written: 0, is_broken: false };
+        self.is_live(Live::Socket(socket), in_flight_max.max(1));
+        self.wake.notify_one();
+    }
+
+    /// The same for a session of a cluster.
+    pub(super) fn cluster_is_there(&self, requests: mpsc::UnboundedSender<Request>) {
+        self.is_live(Live::Cluster(requests), usize::MAX);
+    }
+
+    fn is_live(&self, mut live: Live, in_flight_max: usize) {
         let mut guard = self.state();
         let state = &mut *guard;
-        let mut live = Live { write, out: Vec::new(), written: 0, is_broken: false };
-        for frame in state.under_way.values() {
-            live.send(&frame.bytes);
+        for (number, frame) in &state.under_way {
+            live.send(*number, frame);
         }
         state.live = Some(live);
-        state.in_flight_max = in_flight_max.max(1);
+        state.in_flight_max = in_flight_max;
         self.pump(state);
-        self.wake.notify_one();
     }
 
     /// The connection broke.
@@ -299,11 +347,11 @@ impl Inner {
     /// Writes the rest. If nothing is left, there is no write half to wait for.
     pub(super) fn write_rest(&self) -> io::Result<Option<Arc<WriteHalf>>> {
         let mut state = self.state();
-        let Some(live) = &mut state.live else { return Ok(None) };
-        if live.is_broken {
+        let Some(Live::Socket(socket)) = &mut state.live else { return Ok(None) };
+        if socket.is_broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        Ok(if live.send_rest()? { None } else { Some(Arc::clone(&live.write)) })
+        Ok(if socket.send_rest()? { None } else { Some(Arc::clone(&socket.write)) })
     }
 
     /// Whether the server owes answers.
@@ -319,6 +367,7 @@ impl Inner {
         let waiting: Vec<Frame> =
             std::mem::take(&mut state.creates).into_iter().chain(std::mem::take(&mut state.reads)).collect();
         state.waiting_events = 0;
+        state.waiting_read_bytes = 0;
         drop(state);
         for frame in sent.into_values() {
             frame.fail(&LedgerError::Unknown(reason.to_owned()));

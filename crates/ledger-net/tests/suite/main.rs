@@ -5,8 +5,8 @@
 
 mod api;
 mod chaos;
+mod cluster;
 mod common;
 mod framing;
 mod fuzz_smoke;
-mod tigerbeetle;
 mod wire;
