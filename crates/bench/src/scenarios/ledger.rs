@@ -5,7 +5,7 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_ledger::{Account, AccountFlags, BATCH_EVENTS_MAX, Ledger};
@@ -29,6 +29,8 @@ use server::LedgerServer;
 const LEDGER: u32 = 700;
 /// Interval between samples of the series.
 const TICK: Duration = Duration::from_secs(1);
+/// How often a run that waits for the ledger looks whether it is interrupted.
+const INTERRUPTION_CHECK: Duration = Duration::from_millis(50);
 /// A side that was busy for more than this share of its cores limited the run.
 const BUSY: f64 = 0.9;
 
@@ -64,7 +66,7 @@ pub struct LedgerArgs {
     /// Transfers per request
     #[arg(long, value_name = "N", default_value_t = 8189, value_parser = clap::value_parser!(u32).range(1..=8189))]
     pub batch: u32,
-    /// Clients, each with its own connection and one request under way
+    /// Clients, each with one request under way and its own connection (TigerBeetle: all share one session)
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4000))]
     pub clients: u32,
     /// Number of transfers, not counting posts
@@ -144,6 +146,27 @@ fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
     built.map_err(|error| BenchError::set_up("no runtime", error))
 }
 
+/// Does some work unless the run is interrupted, because a ledger that is away may keep it waiting for long.
+async fn unless_interrupted<T>(
+    interrupted: &AtomicBool,
+    work: impl Future<Output = Result<T, BenchError>>,
+) -> Result<T, BenchError> {
+    let interruption = async {
+        while !interrupted.load(Ordering::Relaxed) {
+            tokio::time::sleep(INTERRUPTION_CHECK).await;
+        }
+    };
+    tokio::select! {
+        result = work => result,
+        () = interruption => Err(BenchError::Interrupted),
+    }
+}
+
+async fn connect(url: &str) -> Result<Arc<dyn Ledger>, BenchError> {
+    let connected = batzen_ledger_net::connect(url).await;
+    connected.map_err(|error| BenchError::set_up("cannot connect", error))
+}
+
 /// Creates the accounts, with consecutive ids from `base` on.
 async fn create_accounts(
     ledger: &dyn Ledger,
@@ -176,10 +199,12 @@ fn measure(
     progress: Progress,
 ) -> Result<Measured, BenchError> {
     let set_up = runtime()?;
-    let control = set_up
-        .block_on(batzen_ledger_net::connect(url))
-        .map_err(|error| BenchError::set_up("cannot connect", error))?;
-    set_up.block_on(create_accounts(control.as_ref(), args, base, progress))?;
+    let prepare = async {
+        let control = connect(url).await?;
+        create_accounts(control.as_ref(), args, base, progress).await?;
+        Ok(control)
+    };
+    let control = set_up.block_on(unless_interrupted(&context.interrupted, prepare))?;
     let issued = Arc::new(AtomicU64::new(0));
     let done = Arc::new(AtomicU64::new(0));
     let threads = run_dir.placement.client_count().min(args.clients as usize).max(1);
@@ -265,7 +290,8 @@ fn measure(
             (batches > 0.0).then(|| (events - events_before) / batches)
         },
     );
-    let checked = set_up.block_on(check(control.as_ref(), args, base, &tally, progress))?;
+    let check = check(control.as_ref(), args, base, &tally, progress);
+    let checked = set_up.block_on(unless_interrupted(&context.interrupted, check))?;
     Ok(Measured {
         tally,
         seconds: longest,

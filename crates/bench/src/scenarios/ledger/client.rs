@@ -9,7 +9,7 @@ use batzen_ledger::{AMOUNT_MAX, CreateTransferStatus, Ledger, Transfer, Transfer
 use futures_util::future::join_all;
 use hdrhistogram::Histogram;
 
-use super::{Choosing, LEDGER, LedgerArgs, histogram};
+use super::{Choosing, LEDGER, LedgerArgs, connect, histogram, unless_interrupted};
 use crate::BenchError;
 use crate::load::meter::thread_cpu_time;
 use crate::load::random::{Numbers, Seed};
@@ -238,22 +238,17 @@ pub(super) async fn run_all(
     done: &Arc<AtomicU64>,
     interrupted: &Arc<AtomicBool>,
 ) -> Result<Outcome, BenchError> {
-    let mut ledgers = Vec::new();
-    let mut failed = None;
-    for _ in &clients {
-        match batzen_ledger_net::connect(url).await {
-            Ok(ledger) => ledgers.push(ledger),
-            Err(error) => {
-                failed = Some(BenchError::set_up("cannot connect", error));
-                break;
-            }
+    let connect_all = async {
+        let mut ledgers = Vec::new();
+        for _ in &clients {
+            ledgers.push(connect(url).await?);
         }
-    }
+        Ok(ledgers)
+    };
+    let ledgers = unless_interrupted(interrupted, connect_all).await;
     // The other threads are waiting, so this is needed even after an error.
     begin.wait();
-    if let Some(error) = failed {
-        return Err(error);
-    }
+    let ledgers = ledgers?;
     let load = Arc::new(SharedLoad {
         tally: Mutex::default(),
         transfers,
@@ -267,9 +262,14 @@ pub(super) async fn run_all(
         .zip(ledgers)
         .map(|(client, ledger)| tokio::spawn(client.run(ledger, Arc::clone(&load))))
         .collect();
-    for ended in join_all(tasks).await {
-        ended.map_err(|_| BenchError::SetUp("a client broke down".to_owned()))?;
-    }
+    let all_ended = async {
+        for ended in join_all(tasks).await {
+            ended.map_err(|_| BenchError::SetUp("a client broke down".to_owned()))?;
+        }
+        Ok(())
+    };
+    // Clients look for an interruption between two requests, but an unanswered one must not delay the end.
+    unless_interrupted(interrupted, all_ended).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let cpu_ns = u64::try_from((thread_cpu_time() - cpu_before).as_nanos()).unwrap_or(u64::MAX);
     let tally = std::mem::take(&mut *load.tally());
