@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_engine::Batcher;
-use batzen_ledger::{Ledger, LedgerError, MemoryLedger};
+use batzen_ledger::{Ledger, MemoryLedger};
 use batzen_ledger_net::LedgerAddress;
 use batzen_ledger_store::{DurableLedger, DurableOptions, system_clock};
 use batzen_storage::StoreConfig;
@@ -17,11 +17,8 @@ use crate::config::BankConfig;
 use crate::rules::{BankRules, HEADROOM_MAX, Open, TypedCommand};
 use crate::settler::{RecoveryError, Settler, create_accounts};
 
-/// How long a start waits for the ledger.
+/// How long a start waits for the ledger's answers.
 const LEDGER_WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// Pause between attempts to reach it.
-const CONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Store and ledger of a bank.
 pub(crate) struct OpenBooks {
@@ -52,7 +49,8 @@ pub(crate) async fn open(config: &BankConfig) -> Result<OpenBooks, BankError> {
     if !matches!(config.ledger, LedgerAddress::Embedded) {
         let open = move || place.open(&batzen_storage::BANK, 1);
         let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
-        return Ok(OpenBooks { store, ledger: connect(&config.ledger).await?, own: None, is_joint: false });
+        let ledger = batzen_ledger_net::connect_when_ready(&config.ledger).await?;
+        return Ok(OpenBooks { store, ledger, own: None, is_joint: false });
     }
     let open = move || {
         let clock = move || clock.now().as_micros().saturating_mul(1000);
@@ -85,21 +83,6 @@ fn open_embedded(
     };
     let ledger = DurableLedger::start(log, clock, DurableOptions::default())?;
     Ok((store, Arc::new(ledger)))
-}
-
-/// Connects to a ledger elsewhere.
-async fn connect(address: &LedgerAddress) -> Result<Arc<dyn Ledger>, BankError> {
-    // A service manager may start both at once.
-    let deadline = tokio::time::Instant::now() + LEDGER_WAIT_MAX;
-    loop {
-        match batzen_ledger_net::connect(&address.to_string()).await {
-            Ok(ledger) => return Ok(ledger),
-            Err(error @ LedgerError::Refused(_)) => return Err(error.into()),
-            Err(error) if tokio::time::Instant::now() >= deadline => return Err(error.into()),
-            Err(error) => tracing::info!(%error, %address, "cannot reach the ledger yet"),
-        }
-        tokio::time::sleep(CONNECT_PAUSE).await;
-    }
 }
 
 /// Opens store and embedded ledger of a bank that is not running, for tools. Stop the ledger first.

@@ -166,6 +166,17 @@ pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
+/// Starts a service. `None`: it was told to stop meanwhile, for example while it waited for a ledger.
+pub async fn start_unless<T>(
+    stop: &mut (impl Future<Output = ()> + Unpin),
+    start: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        started = start => Some(started),
+        () = stop => None,
+    }
+}
+
 /// The async runtime of a service.
 ///
 /// # Errors

@@ -24,7 +24,7 @@ impl SwitchLedger {
     /// When it cannot be opened or reached.
     pub async fn open(address: &LedgerAddress, place: &StoreConfig) -> anyhow::Result<Self> {
         if *address != LedgerAddress::Embedded {
-            let connected = batzen_ledger_net::connect(&address.to_string()).await;
+            let connected = batzen_ledger_net::connect_when_ready(address).await;
             let ledger = connected.with_context(|| format!("the ledger at {address}"))?;
             return Ok(Self { ledger, own: None });
         }

@@ -238,10 +238,13 @@ fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    let stop = services::stop_signal()?;
+    let mut stop = Box::pin(services::stop_signal()?);
     let config = bank_config(&args)?;
     let port = config.http_port;
-    let bank = match Bank::start(config).await {
+    let Some(started) = services::start_unless(&mut stop, Bank::start(config)).await else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let bank = match started {
         Err(BankError::Bind(error)) => bail!("cannot listen on port {port}: {error}"),
         other => other?,
     };

@@ -202,7 +202,7 @@ fn switch_config(args: &ServeArgs, ini: &Config) -> anyhow::Result<SwitchConfig>
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    let stop = services::stop_signal()?;
+    let mut stop = Box::pin(services::stop_signal()?);
     let ini = args.common.load()?;
     known_options::warn(&ini);
     let mut config = switch_config(&args, &ini)?;
@@ -218,8 +218,17 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some(dir) = config.store.dir() {
         services::directory(dir)?;
     }
-    let ledger = SwitchLedger::open(&address, &place.part("ledger")).await?;
-    let switch = match Switch::start(config, ledger.shared()).await {
+    let place = place.part("ledger");
+    let start = async {
+        let ledger = SwitchLedger::open(&address, &place).await?;
+        let switch = Switch::start(config, ledger.shared()).await;
+        anyhow::Ok((ledger, switch))
+    };
+    let Some(started) = services::start_unless(&mut stop, start).await else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let (ledger, switch) = started?;
+    let switch = match switch {
         Err(SwitchError::Bind(error)) => bail!("cannot listen: {error}"),
         other => other?,
     };
