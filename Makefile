@@ -21,10 +21,10 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help sbom reproducible demo build test test-fast citus-test soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test
+.PHONY: help sbom reproducible demo build test test-fast citus-test soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
 
 # Rust, and a C compiler for the parts of the cryptography and of SQLite that are written in C.
 needs:
@@ -67,6 +67,7 @@ test: needs-test ## everything: format, lints, unit, property, vector, crash and
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
+	@echo "the tests on a real TigerBeetle did not run: make tigerbeetle-test TIGERBEETLE=/path/to/tigerbeetle"
 
 test-fast: needs-test ## tests only, by cargo-nextest when it is installed
 	if $(CARGO) nextest --version >/dev/null 2>&1; then $(CARGO) nextest run --workspace --locked; else $(CARGO) test --workspace --locked; fi
@@ -82,6 +83,12 @@ citus-test: needs-test ## store, rules, demo and doctor on a Citus cluster, if t
 	$(CARGO) test --locked -p batzen-doctor -- citus
 	$(CARGO) test --locked -p batzen-exchange --test suite -- citus
 	$(CARGO) test --locked -p batzen --test suite -- demo_on_citus
+# One test at a time, because each starts a server, which has some 2.5 GB of memory. `BATZEN_SOAK_CYCLES` sets the kills.
+TIGERBEETLE ?=
+tigerbeetle-test: needs ## bank, switch, ledger client and kills on a real server (TIGERBEETLE=/path/to/tigerbeetle)
+	@[ -x "$(TIGERBEETLE)" ] || { echo "name the program: make tigerbeetle-test TIGERBEETLE=/path/to/tigerbeetle" >&2; exit 1; }
+	BATZEN_TEST_TIGERBEETLE="$(abspath $(TIGERBEETLE))" $(CARGO) test --locked -p batzen --features tigerbeetle --test suite -- \
+		tigerbeetle:: --nocapture --test-threads=1
 
 soak: needs ## the crash tests and the comparisons with libraries in their long form (CYCLES=50 kills each)
 	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1

@@ -21,15 +21,24 @@ use crate::crash::hub;
 
 use std::time::{Duration, Instant};
 
-use batzen_switch_sim::{Notice, Outcome, Schedule};
+use batzen_switch_sim::{Fsps, Notice, Outcome, Schedule};
 use common::PATIENCE;
 use hub::{Switch, books, load, participants, problems};
 
 #[test]
 fn a_killed_switch_gives_all_participants_the_same_answer() {
-    let cycles: u64 = std::env::var("BATZEN_SOAK_CYCLES").map_or(4, |text| text.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
-    let mut switch = Switch::new(dir.path());
+    let repeats = prove(Switch::new(dir.path()), |switch, _, _| {
+        switch.kill_9();
+        switch.start();
+    });
+    assert!(repeats > 0, "no kill met a request");
+}
+
+/// Plays the participants while `kill` kills something and starts it again, and proves that all is well. Returns how
+/// many requests were repeated.
+pub fn prove(mut switch: Switch, mut kill: impl FnMut(&mut Switch, &Fsps, u64)) -> u64 {
+    let cycles: u64 = std::env::var("BATZEN_SOAK_CYCLES").map_or(4, |text| text.parse().unwrap());
     switch.start();
     let fsps = participants(&switch);
     fsps.load(load(Schedule::Closed { in_flight: 64 }));
@@ -38,9 +47,8 @@ fn a_killed_switch_gives_all_participants_the_same_answer() {
         batzen_crypto::fill_random(&mut bytes);
         let pause = Duration::from_millis(100 + u64::from(u16::from_le_bytes(bytes)) % 900);
         switch.watch(pause);
-        switch.kill_9();
         println!("cycle {cycle}: killed after {pause:?}, {} committed so far", fsps.committed());
-        switch.start();
+        kill(&mut switch, &fsps, cycle);
     }
     // The switch's last run commits transfers, too.
     let (before, deadline) = (fsps.committed(), Instant::now() + PATIENCE);
@@ -50,7 +58,6 @@ fn a_killed_switch_gives_all_participants_the_same_answer() {
     }
     let report = fsps.end_load(PATIENCE);
     assert_eq!((report.unresolved, fsps.under_way()), (0, 0), "transfers have not ended: {report:?}");
-    assert!(report.repeats > 0, "no kill met a request");
 
     let outcomes: Vec<Outcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(outcomes.len() as u64, report.begun);
@@ -81,4 +88,5 @@ fn a_killed_switch_gives_all_participants_the_same_answer() {
         "{cycles} kills; {} transfers, {} committed, {lost} expired; {} requests repeated",
         report.begun, report.committed_in_all, report.repeats
     );
+    report.repeats
 }

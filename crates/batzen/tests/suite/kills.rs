@@ -18,7 +18,7 @@
 //! one in turn).
 
 mod auditor;
-mod bank;
+pub mod bank;
 mod exchange;
 mod kill_point;
 mod ledger;

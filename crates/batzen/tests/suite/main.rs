@@ -28,6 +28,7 @@ mod key_helpers;
 mod kills;
 mod kyc_pages;
 mod ledger;
+mod ledger_elsewhere;
 mod merchant;
 mod merchant_wallet;
 mod monitoring;
@@ -44,5 +45,7 @@ mod shop;
 mod signer;
 mod switch_bench;
 mod switch_demo;
+#[cfg(feature = "tigerbeetle")]
+mod tigerbeetle;
 mod two_methods;
 mod wallet_cli;

@@ -33,6 +33,8 @@ pub struct Deployment {
     dir: tempfile::TempDir,
     /// The database of both, if they have one.
     database: Option<Database>,
+    /// The bank's ledger, if it is elsewhere.
+    ledger: Option<String>,
     bank_port: u16,
     exchange_port: u16,
     client: Client,
@@ -47,6 +49,7 @@ impl Deployment {
         Self {
             dir: tempfile::tempdir().unwrap(),
             database: None,
+            ledger: None,
             bank_port: common::free_port(),
             exchange_port: common::free_port(),
             client,
@@ -54,6 +57,13 @@ impl Deployment {
             exchange: None,
             starts: 0,
         }
+    }
+
+    /// The same with the bank's money in the ledger at this address.
+    pub fn on_ledger(client: Client, url: &str) -> Self {
+        let mut deployment = Self::new(client);
+        deployment.ledger = Some(url.to_owned());
+        deployment
     }
 
     /// The same with the rows of both in a database of this PostgreSQL server, which may have a standby.
@@ -132,7 +142,7 @@ impl Deployment {
         format!("http://localhost:{}/", self.bank_port)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
@@ -141,6 +151,7 @@ impl Deployment {
         let (data, port) = (self.path("bank"), self.bank_port.to_string());
         let store = self.store_arguments();
         let mut arguments = vec!["bank", "serve", "--currency", "KUDOS", "--port", &port];
+        arguments.extend(self.ledger.iter().flat_map(|url| ["--ledger", url.as_str()]));
         match store.is_empty() {
             true => arguments.extend(["--data", &data]),
             false => arguments.extend(store.iter().map(String::as_str)),

@@ -29,12 +29,18 @@ pub struct Switch {
 
 impl Switch {
     pub fn new(dir: &Path) -> Self {
+        Self::on_ledger(dir, "embedded")
+    }
+
+    /// With its money in the ledger at this address.
+    pub fn on_ledger(dir: &Path, ledger: &str) -> Self {
         let (port, admin_port) = (free_port(), free_port());
         let config = dir.join("switch.conf");
         let data = dir.join("data");
         let [one, two] = TOKENS;
         let text = format!(
-            "[switch]\nDATA_DIR = {}\nBIND_TO = 127.0.0.1\nPORT = {port}\nADMIN_PORT = {admin_port}\nFOUR_EYES = NO\n\n\
+            "[switch]\nDATA_DIR = {}\nBIND_TO = 127.0.0.1\nPORT = {port}\nADMIN_PORT = {admin_port}\nFOUR_EYES = NO\n\
+             LEDGER = {ledger}\n\n\
              [switch-operator-one]\nTOKEN = {one}\n\n[switch-operator-two]\nTOKEN = {two}\n",
             data.display()
         );

@@ -223,6 +223,44 @@ impl Load {
     }
 }
 
+/// The load on a bank with its ledger elsewhere, while `kill` kills something and starts it again, until as many
+/// cycles are done. Returns the number of acknowledged orders and all problems.
+pub async fn prove_on_ledger(
+    deployment: &mut Deployment,
+    mut dice: Dice,
+    cycles: u64,
+    mut kill: impl FnMut(&mut Deployment, u64),
+) -> (u64, Vec<String>) {
+    let score = Arc::new(Score::new("bank", cycles));
+    deployment.start_bank().await;
+    let load = Arc::new(Load::new(&deployment.bank_url()));
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|_| tokio::spawn(Arc::clone(&load).client(dice.child()))).collect();
+    let auditor = tokio::spawn(Arc::clone(&load).audit_all(Arc::clone(&score)));
+    for cycle in 1..=cycles {
+        // A service that starts slowly is killed only once it works again.
+        let (before, deadline) = (load.acknowledged(), Instant::now() + PATIENCE);
+        while load.acknowledged() < before + 20 {
+            assert!(Instant::now() < deadline, "the bank answers nothing any more");
+            assert!(!auditor.is_finished(), "the auditor has found something");
+            // What was acknowledged before the last kill is audited, which makes room for new orders.
+            load.due();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(dice.below(500))).await;
+        tokio::task::block_in_place(|| kill(deployment, cycle));
+        load.due();
+    }
+    load.ends.store(true, Ordering::SeqCst);
+    for client in clients {
+        client.await.unwrap();
+    }
+    load.due();
+    auditor.await.unwrap();
+    let found = complete(&load).await;
+    (load.acknowledged(), found)
+}
+
 async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     let mut deployment = Deployment::new(crate::crash::run::client());
     deployment.start_bank().await;
