@@ -75,6 +75,8 @@ pub struct TableDef {
     pub indexes: &'static [IndexDef],
     /// Whether rows are often changed in place: see [`TableDef::updated`].
     pub updated: bool,
+    /// Whether new rows may be there before the rest of their commit: see [`TableDef::claims`].
+    pub is_claim: bool,
     /// The indexes that form a queue: see [`TableDef::queue`].
     pub queue: &'static [u8],
     /// The columns whose values repeat: see [`TableDef::shared`].
@@ -98,6 +100,7 @@ impl TableDef {
             shard_bytes: usize::MAX,
             indexes: &[],
             queue: &[],
+            is_claim: false,
             updated: false,
             shared: Shared::NONE,
             index_entries_raw: entries_of::<T>,
@@ -109,6 +112,14 @@ impl TableDef {
     pub const fn shard(self, bytes: usize) -> Self {
         assert!(bytes > 0, "a shard key has at least a byte");
         Self { shard_bytes: bytes, ..self }
+    }
+
+    /// Says that a row claims its key for an operation, and is harmless without it: whoever repeats the operation finds its
+    /// own claim and goes on. So a backend whose rows are on several servers may insert claims before the rest of a
+    /// commit, and leave them if that fails.
+    #[must_use]
+    pub const fn claims(self) -> Self {
+        Self { is_claim: true, ..self }
     }
 
     /// Sets the version. Increase it with every change of [`Table::index_entries`], so that indexes saved by

@@ -57,13 +57,18 @@ impl ExchangeRules {
         let coin = known_or_new(rows, &command.coin, &terms, 0)?;
         debit(rows, &command.coin, coin, command.amount, 0)?;
         let rc_key = RcKey { rc: command.rc };
-        if rows.get::<MeltByRc>(&rc_key).is_some() {
+        let claim = rows.get::<MeltByRc>(&rc_key).map(|claim| claim.coin_pub);
+        if claim.is_some_and(|claim| claim != coin_pub) {
             return Err(Refusal::RcTaken);
         }
         if let Some(rms) = command.rms {
             lock_nonce(rows, NonceKind::Melt, rms, command.rc, self.denoms.serial_max(), 0)?;
         }
-        rows.insert::<MeltByRc>(&rc_key, MeltByRcRow { coin_pub });
+        match claim {
+            // An earlier attempt got no further than its claim.
+            Some(_) => rows.depend_on::<MeltByRc>(&rc_key),
+            None => rows.insert::<MeltByRc>(&rc_key, MeltByRcRow { coin_pub }),
+        }
         rows.insert::<Melts>(
             &key,
             MeltRow {

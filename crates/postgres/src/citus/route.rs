@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use batzen_store::{ChangeSet, CommitOutcome, Read, ReadAnswer, Result, TableDef, VSHARD_COUNT};
+use batzen_store::{Change, ChangeSet, CommitOutcome, Read, ReadAnswer, Result, TableDef, VSHARD_COUNT};
 
 use crate::citus::Nodes;
 use crate::database::Database;
@@ -16,6 +16,9 @@ struct Part {
     /// For each of them, which read it is a part of, and which of that read's keys or values it has.
     of: Vec<(usize, Vec<usize>)>,
 }
+
+/// Claims by the places of their shards; the place of all other changes, and these.
+type Divided = (BTreeMap<u16, ChangeSet>, (u16, Option<ChangeSet>));
 
 impl Database {
     /// The number of shards that lanes should have one each of; `None` if the tables are not distributed.
@@ -34,26 +37,51 @@ impl Database {
         }
     }
 
-    /// Commits a set whose rows are all in one shard. `None`: it must go through the coordinator.
+    /// Commits a set whose rows are all in one shard, apart from claims, which are inserted in their shards before.
+    /// `None`: it must go through the coordinator.
     pub fn commit_at_shard(&self, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
         let Some(citus) = &self.citus else { return Ok(None) };
         let nodes = citus.nodes();
-        let mut places = set.changes().iter().map(|change| {
+        let Some((claims, (place, main))) = self.claims_and_main(&nodes, set) else { return Ok(None) };
+        let main = main.as_ref().unwrap_or(set);
+        for (place, set) in claims.iter().map(|(place, set)| (*place, set)).chain([(place, main)]) {
+            let Some(way) = way(&nodes, place) else { return Ok(None) };
+            match way.commit(set) {
+                Ok(CommitOutcome::Committed) => {}
+                Err(_) if has_moved(way) => {
+                    self.look_again()?;
+                    return Ok(None);
+                }
+                other => return other.map(Some),
+            }
+        }
+        Ok(Some(CommitOutcome::Committed))
+    }
+
+    /// Divides a set into claims, by shard, and the changes of one other shard; `None` for these: they are all there is.
+    /// `None` if there are changes of several shards, or of tables that are on every node.
+    fn claims_and_main(&self, nodes: &Nodes, set: &ChangeSet) -> Option<Divided> {
+        let places = set.changes().iter().map(|change| {
             let table = change.table();
             table.is_sharded().then(|| nodes.placement.place(self.vshard(table, change.key())))
         });
-        let Some(place) = places.next().flatten() else { return Ok(None) };
-        if !places.all(|other| other == Some(place)) {
-            return Ok(None);
+        let places: Vec<u16> = places.collect::<Option<_>>()?;
+        let first = *places.first()?;
+        if places.iter().all(|place| *place == first) {
+            return Some((BTreeMap::new(), (first, None)));
         }
-        let Some(way) = way(&nodes, place) else { return Ok(None) };
-        match way.commit(set) {
-            Err(_) if has_moved(way) => {
-                self.look_again()?;
-                Ok(None)
-            }
-            other => other.map(Some),
+        let is_claim = |change: &Change| matches!(change, Change::Insert { table, .. } if table.is_claim);
+        let changes = || set.changes().iter().zip(&places);
+        let mut others = changes().filter(|(change, _)| !is_claim(change)).map(|(_, place)| *place);
+        let place = others.next()?;
+        if others.any(|other| other != place) {
+            return None;
         }
+        let (mut claims, mut main) = (BTreeMap::<u16, ChangeSet>::new(), ChangeSet::new());
+        for (change, at) in changes() {
+            if *at == place { &mut main } else { claims.entry(*at).or_default() }.push(change.clone());
+        }
+        Some((claims, (place, Some(main))))
     }
 
     /// Reads rows whose shards are known by their keys. `None`: they must be read through the coordinator.

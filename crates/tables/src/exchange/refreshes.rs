@@ -61,7 +61,7 @@ record! {
 pub struct MeltByRc;
 impl Table for MeltByRc {
     const DEF: &'static TableDef =
-        &TableDef::of::<Self>(21, "melt_by_rc").shard(64).shared_in_commit(&["rc", "coin_pub"]);
+        &TableDef::of::<Self>(21, "melt_by_rc").shard(64).claims().shared_in_commit(&["rc", "coin_pub"]);
     type Key = RcKey;
     type Row = MeltByRcRow;
 }
@@ -237,7 +237,7 @@ record! {
 /// Locks on nonces.
 pub struct CsNonces;
 impl Table for CsNonces {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(26, "cs_nonces").shard(33);
+    const DEF: &'static TableDef = &TableDef::of::<Self>(26, "cs_nonces").shard(33).claims();
     type Key = CsNonceKey;
     type Row = CsNonceRow;
 }

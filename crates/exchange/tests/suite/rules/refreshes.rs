@@ -3,7 +3,8 @@
 use batzen_crypto::DenomSignature;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{Command, ConflictReason, DenomProblem, Outcome, Refusal};
-use batzen_tables::exchange::DenomSerial;
+use batzen_store::{ChangeSet, CommitOutcome};
+use batzen_tables::exchange::{DenomSerial, MeltByRc, MeltByRcRow, RcKey};
 
 use crate::rules::world::*;
 
@@ -32,6 +33,21 @@ fn a_melt_keeps_its_index() {
     assert!(verdicts[0].is_ok() && verdicts[1] == Err(Refusal::RcTaken));
     assert_eq!(read::melt_by_rc(&world.store, rc(5)).unwrap().unwrap().coin_pub, coin(1));
     assert_eq!(world.totals().unrevealed_melts, m("4.9"));
+}
+
+/// A store on several servers inserts the claim of a commitment before the rest of the melt, which may then fail.
+#[test]
+fn a_melt_goes_on_from_its_own_claim() {
+    let world = World::new();
+    issue(&world, &[(1, 1), (2, 1)]);
+    let mut changes = ChangeSet::new();
+    changes.insert::<MeltByRc>(&RcKey { rc: rc(1) }, &MeltByRcRow { coin_pub: coin(1) });
+    assert_eq!(world.store.commit(&changes).unwrap(), CommitOutcome::Committed);
+    assert!(read::melt_by_rc(&world.store, rc(1)).unwrap().is_none(), "a claim is no melt");
+    assert_eq!(world.refused(melt(2, 1, "3", 1, 0, None)), Refusal::RcTaken);
+    world.ok(melt(1, 1, "4", 1, 2, None));
+    assert_eq!(world.remaining(1), Some(m("6")));
+    assert_eq!(read::melt_by_rc(&world.store, rc(1)).unwrap().unwrap().coin_pub, coin(1));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use batzen_postgres::schema::Sql;
 use batzen_postgres::{Connection, PgOptions};
 use batzen_store::conformance::{Items, TABLES, key, row};
-use batzen_store::{ChangeSet, CommitOutcome, Store};
+use batzen_store::{ChangeSet, CommitOutcome, Store, Table, TableDef, record};
 
 use super::behaviour::Ends;
 use super::{schema, url};
@@ -97,6 +97,54 @@ fn commits_and_reads_of_one_shard_pass_by_the_coordinator() {
     assert_eq!(asked(&mut sql), before, "no session of the store in the coordinator was used");
     // A conflict is found there as well.
     assert!(matches!(store.commit(&set([groups[&0][0]], 3)).unwrap(), CommitOutcome::Conflict(_)));
+}
+
+record! {
+    pub key struct ClaimKey { pub name: [u8; 4] }
+}
+record! {
+    pub struct ClaimRow { pub owner: u32 }
+}
+
+/// A table whose rows may be there before the rest of their commit.
+struct Claims;
+
+impl Table for Claims {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(950, "claims").shard(4).claims();
+    type Key = ClaimKey;
+    type Row = ClaimRow;
+}
+
+const WITH_CLAIMS: &[&TableDef] = &[Items::DEF, Claims::DEF];
+
+/// A claim in another shard does not make a commit one over several shards. If the claim is taken, nothing else takes
+/// effect; if the rest fails, the claim stays.
+#[test]
+fn claims_precede_the_rest_of_a_commit() {
+    let Some(options) = schema(WITH_CLAIMS) else { return };
+    let store = open(&options);
+    let groups = groups_by_shard(&store);
+    let (one, other) = (groups[&0][0], groups[&1][0]);
+    let claiming = |item: u32, owner: u32| {
+        let mut changes = set([one], item);
+        changes.insert::<Claims>(&ClaimKey { name: other.to_be_bytes() }, &ClaimRow { owner });
+        changes
+    };
+    let claim =
+        || store.get::<Claims>(&ClaimKey { name: other.to_be_bytes() }).unwrap().map(|found| found.row.owner);
+    // The rest fails: its row exists.
+    assert_eq!(store.commit(&set([one], 1)).unwrap(), CommitOutcome::Committed);
+    assert!(matches!(store.commit(&claiming(1, 7)).unwrap(), CommitOutcome::Conflict(_)));
+    assert_eq!(claim(), Some(7), "a claim is harmless");
+    // The claim is taken.
+    assert!(matches!(store.commit(&claiming(2, 8)).unwrap(), CommitOutcome::Conflict(_)));
+    assert!(store.get::<Items>(&key(one, 2)).unwrap().is_none());
+    assert_eq!(claim(), Some(7));
+    let mut free = ChangeSet::new();
+    free.delete::<Claims>(&ClaimKey { name: other.to_be_bytes() }, &ClaimRow { owner: 7 });
+    assert_eq!(store.commit(&free).unwrap(), CommitOutcome::Committed);
+    assert_eq!(store.commit(&claiming(2, 8)).unwrap(), CommitOutcome::Committed);
+    assert_eq!((claim(), store.get::<Items>(&key(one, 2)).unwrap().is_some()), (Some(8), true));
 }
 
 /// Shards move to another node under load, and no commit fails or is lost.
