@@ -9,7 +9,7 @@
 //! | `commit` | a batch as one transaction, through the coordinator |
 //! | `direct` | straight to the node of a shard |
 //! | `route` | which way each commit and read takes |
-//! | `moment` | what is decided; one moment of all nodes |
+//! | `moment` | one moment of all nodes |
 //!
 //! Citus runs a pipeline without `BEGIN` statement by statement: if one fails, those before it stay in effect.
 //! So a commit is an explicit transaction here, and its rows are counted before `COMMIT` is sent.
