@@ -156,7 +156,7 @@ impl Database {
     /// The way to a shard of these tables that does not go through the coordinator; `None` if there is none.
     fn way_to(&self, place: u16, shard: &Shard) -> Option<Arc<Self>> {
         // The owner of an exclusive store proves with each commit in the coordinator that it is still the owner.
-        if self.options.sharing == Sharing::Exclusive {
+        if !self.options.at_shards || self.options.sharing == Sharing::Exclusive {
             return None;
         }
         let direct = Direct::new(&self.options.schema, shard)?;
@@ -377,7 +377,8 @@ impl Database {
             return self.register_on_citus(connection, epoch, &is_allowed, &node);
         }
         if let Some(direct) = &self.direct {
-            return self.register_at_shard(connection, direct.vshard, epoch, &node);
+            let registered = self.register_at_shard(connection, direct.vshard, epoch, &node);
+            return registered.inspect_err(|error| direct.note(error));
         }
         // As long as the owner's row is unchanged, no other process has taken over the store. The lock on the
         // row prevents a takeover meanwhile.

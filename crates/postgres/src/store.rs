@@ -46,6 +46,8 @@ pub struct PgOptions {
     pub away_max: Duration,
     /// The application name in the server's list of sessions.
     pub node: String,
+    /// On Citus: whether what concerns one shard goes straight to its node, at the address that Citus has for it.
+    pub at_shards: bool,
 }
 
 impl std::fmt::Debug for PgOptions {
@@ -72,6 +74,7 @@ impl PgOptions {
             readers: 8,
             away_max: Duration::from_secs(15),
             node: std::process::id().to_string(),
+            at_shards: true,
         }
     }
 }

@@ -165,7 +165,15 @@ impl Database {
 
     /// Reads again where the shards are, after one was not where it was thought to be.
     fn look_again(&self) -> Result<()> {
-        self.with_reader(|connection| self.refresh_placement(connection))
+        let is_ours = self.with_reader(|connection| {
+            // The tables of a shard are also gone if the schema was recreated.
+            let is_ours = self.is_ours(connection)?;
+            if is_ours {
+                self.refresh_placement(connection)?;
+            }
+            Ok(is_ours)
+        })?;
+        if is_ours { Ok(()) } else { Err(self.is_lost()) }
     }
 }
 
