@@ -12,15 +12,19 @@ use crate::{Clock, LaneMetrics, LaneOptions, Rules, SubmitError};
 pub const LANES_MAX: usize = 64;
 
 /// Lanes over one store. Each serves a part of the virtual shards ([`batzen_store::Backend::lane`]), so that the commands of
-/// one owner stay in order, and so that a batch goes to one part of the database. Cheap to clone.
+/// one owner stay in order, and so that a batch goes to one part of the database. If the database has parts of its own
+/// ([`batzen_store::Backend::lanes_wanted`]), the last lane has the commands that concern several of them, so that
+/// all other batches are commits in one part. Cheap to clone.
 pub struct Lanes<R: Rules> {
     rules: Arc<R>,
     lanes: Vec<Lane<R>>,
+    /// How many lanes serve a part each.
+    parts: usize,
 }
 
 impl<R: Rules> Clone for Lanes<R> {
     fn clone(&self) -> Self {
-        Self { rules: Arc::clone(&self.rules), lanes: self.lanes.clone() }
+        Self { rules: Arc::clone(&self.rules), lanes: self.lanes.clone(), parts: self.parts }
     }
 }
 
@@ -44,7 +48,8 @@ impl<R: Rules> Lanes<R> {
             Lane::start_one(rules, store.clone(), clock, options, Arc::clone(&metrics), number)
         };
         let lanes = (0..count).map(start).collect();
-        Self { rules, lanes }
+        let has_parts = count > 1 && store.backend().lanes_wanted().is_some();
+        Self { rules, lanes, parts: count - usize::from(has_parts) }
     }
 
     /// As [`Lane::submit`], in the lane of the command's owner.
@@ -64,12 +69,16 @@ impl<R: Rules> Lanes<R> {
     }
 
     fn lane(&self, command: &R::Command) -> &Lane<R> {
-        let count = self.lanes.len();
-        if count == 1 {
+        if self.lanes.len() == 1 {
             return &self.lanes[0];
         }
-        let number = self.rules.shard_key(command).map_or(0, |key| self.store().backend().lane(key, count));
-        &self.lanes[number]
+        let lane_of = |key| self.store().backend().lane(key, self.parts);
+        let number = self.rules.shard_key(command).map_or(0, lane_of);
+        let mut concerns_others = false;
+        if self.parts < self.lanes.len() {
+            self.rules.other_shard_keys(command, &mut |key| concerns_others |= lane_of(key) != number);
+        }
+        if concerns_others { &self.lanes[self.parts] } else { &self.lanes[number] }
     }
 
     /// The number of lanes.

@@ -90,6 +90,10 @@ pub trait Rules: Send + Sync + 'static {
         None
     }
 
+    /// Calls `visit` with the shard keys of other owners whose rows the command changes. If they are in other parts of
+    /// the database, its commit is a costly one, and it goes through a lane for such commands.
+    fn other_shard_keys<'a>(&self, _command: &'a Self::Command, _visit: &mut dyn FnMut(&'a [u8])) {}
+
     /// Updates what the rules keep in memory besides rows, if another process may have added something whose
     /// absence caused this refusal. Returns whether something was missing; then the batch is executed again.
     fn learn(&self, _refusal: &Self::Refusal, _store: &Store) -> Result<bool, StoreError> {

@@ -57,9 +57,9 @@ impl Core {
         config.master_public_key = Some(master_public_key);
         let lanes = config.lanes_on(std::thread::available_parallelism().map_or(1, usize::from));
         let store = storage::open(&config.store, lanes)?;
-        // A lane for each part of the store, unless the operator has decided.
+        // A lane for each part of the store and one for commands over several, unless the operator has decided.
         let wanted = store.backend().lanes_wanted().filter(|_| config.lanes == 0);
-        let lanes = wanted.map_or(lanes, |wanted| wanted.min(batzen_engine::LANES_MAX));
+        let lanes = wanted.map_or(lanes, |wanted| (wanted + 1).min(batzen_engine::LANES_MAX));
         if !config.store.is_database() {
             // No other process uses this store, so all holders of leases have ended.
             leases::remove_all(&store)?;

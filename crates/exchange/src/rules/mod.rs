@@ -260,6 +260,37 @@ impl Rules for ExchangeRules {
         Some(owner.as_bytes())
     }
 
+    fn other_shard_keys<'a>(&self, command: &'a Command, visit: &mut dyn FnMut(&'a [u8])) {
+        match command {
+            Command::Deposit(command) => {
+                command.coins.iter().skip(1).for_each(|coin| visit(coin.coin.coin_pub.as_bytes()));
+            }
+            Command::Recoup(command) => visit(command.reserve_pub.as_bytes()),
+            Command::RecoupRefresh(command) => visit(command.old_coin_pub.as_bytes()),
+            Command::PurseCreate(command) => {
+                command.coins.iter().for_each(|coin| visit(coin.coin.coin_pub.as_bytes()));
+            }
+            Command::PurseDeposit(command) => {
+                command.coins.iter().for_each(|coin| visit(coin.coin.coin_pub.as_bytes()));
+                command.reserve_pub.iter().for_each(|reserve_pub| visit(reserve_pub.as_bytes()));
+            }
+            Command::PurseMerge(command) => visit(command.reserve_pub.as_bytes()),
+            Command::ReservePurse(command) => visit(command.reserve_pub.as_bytes()),
+            Command::PurseDelete(command) => {
+                command.coins.iter().for_each(|coin_pub| visit(coin_pub.as_bytes()));
+                command.reserve_pub.iter().for_each(|reserve_pub| visit(reserve_pub.as_bytes()));
+            }
+            Command::PurseExpire(command) => {
+                command.coins.iter().for_each(|coin_pub| visit(coin_pub.as_bytes()));
+                command.reserve_pub.iter().for_each(|reserve_pub| visit(reserve_pub.as_bytes()));
+            }
+            Command::ReserveOpen(command) => {
+                command.coins.iter().for_each(|coin| visit(coin.coin.coin_pub.as_bytes()));
+            }
+            _ => {}
+        }
+    }
+
     fn learn(&self, refusal: &Refusal, store: &Store) -> Result<bool, StoreError> {
         match refusal {
             Refusal::DenominationUnknown { denom, .. } => Ok(self.denoms.find(store, *denom)?.is_some()),
