@@ -50,9 +50,28 @@ impl<'a> Batch<'a> {
         // Serials follow the order of the inserts in the set.
         let mut inserted: Vec<usize> = nets.iter().filter_map(|net| net.inserted).collect();
         inserted.sort_unstable();
+        let row = |at: usize| inserted.binary_search(&at).expect("contains every insert") as u64;
+        Self::numbered(database, nets, versions, &row)
+    }
+
+    /// The part of a set in one shard. `order`: where each of its changes is in the whole set.
+    pub fn in_order(
+        database: &'a Database,
+        nets: &[Net<'_>],
+        versions: &Versions<'_>,
+        order: &[usize],
+    ) -> Result<Self> {
+        Self::numbered(database, nets, versions, &|at| order[at] as u64)
+    }
+
+    fn numbered(
+        database: &'a Database,
+        nets: &[Net<'_>],
+        versions: &Versions<'_>,
+        row: &dyn Fn(usize) -> u64,
+    ) -> Result<Self> {
         let ordinal = |net: &Net<'_>| {
-            let at = net.inserted.expect("only for new rows");
-            let row = inserted.binary_search(&at).expect("contains every insert") as u64;
+            let row = row(net.inserted.expect("only for new rows"));
             if database.is_distributed() { citus::serial_of_row(row) } else { row }
         };
         let mut batch = Self { steps: Vec::new(), places: BTreeMap::new() };

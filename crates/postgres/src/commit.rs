@@ -22,29 +22,30 @@ use crate::changes::{INSERTS_MAX, Net, judge, net};
 use crate::citus::{self, Ended};
 use crate::connection::Connection;
 use crate::database::{Database, no_connection};
+use crate::pool::Place;
 use crate::schema::meta::EPOCH_COUNT;
 use crate::{PgError, ServerError};
 
 /// The maximum number of bytes in one commit.
-const COMMIT_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
 /// How often a set is sent again if it conflicted but fits the rows when they are read afterwards.
-const RACES_MAX: u32 = 16;
+pub(crate) const RACES_MAX: u32 = 16;
 
 /// How often a connection may be lost during one commit. Otherwise a commit that crashes the server's process
 /// every time would be sent for ever.
-const LOSSES_MAX: u32 = 6;
+pub(crate) const LOSSES_MAX: u32 = 6;
 
 /// A connection that commits, and its row in `writers`.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    connection: Connection,
+    pub connection: Connection,
     /// The condition on `pg_stat_activity` that only the connection's server process meets.
-    session: String,
-    id: i64,
-    epoch: i64,
+    pub session: String,
+    pub id: i64,
+    pub epoch: i64,
     /// The last batch that was sent.
-    batch: i64,
+    pub batch: i64,
 }
 
 /// How one attempt ended.
@@ -67,6 +68,11 @@ fn own_error(code: &str, message: &str) -> PgError {
     }))
 }
 
+/// The bytes of all keys and new rows.
+pub(crate) fn bytes(set: &ChangeSet) -> usize {
+    set.changes().iter().map(|change| change.key().len() + change.new_row().map_or(0, <[u8]>::len)).sum()
+}
+
 impl Database {
     pub fn commit(&self, set: &ChangeSet) -> Result<CommitOutcome> {
         if self.is_closed() {
@@ -78,12 +84,15 @@ impl Database {
         if set.is_empty() {
             return Ok(CommitOutcome::Committed);
         }
-        if let Some(outcome) = self.commit_at_shard(set)? {
-            return Ok(outcome);
+        match self.commit_at_shards(set)? {
+            Some(outcome) => Ok(outcome),
+            None => self.commit_by_coordinator(set),
         }
-        let bytes: usize = (set.changes().iter())
-            .map(|change| change.key().len() + change.new_row().map_or(0, <[u8]>::len))
-            .sum();
+    }
+
+    /// Commits on the server that the target leads to.
+    pub(crate) fn commit_by_coordinator(&self, set: &ChangeSet) -> Result<CommitOutcome> {
+        let bytes = bytes(set);
         let too_large = |limit: u64| StoreError::TooLarge { bytes: bytes as u64, limit };
         if bytes as u64 > COMMIT_BYTES_MAX {
             return Err(too_large(COMMIT_BYTES_MAX));
@@ -125,7 +134,7 @@ impl Database {
     }
 
     /// Reads the rows that the set names, and finds out why it does not fit; `None` if it does.
-    fn judge(&self, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
+    pub(crate) fn judge(&self, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
         let mut keys: Vec<(&'static TableDef, &[u8])> =
             set.changes().iter().map(|change| (change.table(), change.key())).collect();
         keys.sort_unstable_by_key(|(table, key)| (table.id, *key));
@@ -135,7 +144,12 @@ impl Database {
 
     /// Finds the version of each row that must exist, from the change or by reading the row. False if a row
     /// differs from the expected one, or exists although it must not.
-    fn versions<'a>(&self, nets: &[Net<'a>], trust: bool, versions: &mut Versions<'a>) -> Result<bool> {
+    pub(crate) fn versions<'a>(
+        &self,
+        nets: &[Net<'a>],
+        trust: bool,
+        versions: &mut Versions<'a>,
+    ) -> Result<bool> {
         let known = |version: Option<RowVersion>| {
             let version = version.filter(|version| trust && version.birth() == self.tag)?;
             Some((i32::try_from(version.place()).ok()?, version.serial().cast_signed()))
@@ -180,15 +194,7 @@ impl Database {
         let mut losses = 0;
         loop {
             let mut place = self.writers.take(patience.until).ok_or_else(no_connection)?;
-            let attempt = match place.item.take() {
-                Some(writer) if !self.is_worn(&writer.connection) => Ok(Some(writer)),
-                // The row can be kept, because no commit is under way.
-                Some(writer) => self
-                    .connect_writer()
-                    .map(|(connection, session)| Some(Writer { connection, session, ..writer })),
-                None => self.register(),
-            };
-            let mut writer = match attempt {
+            let mut writer = match self.writer_of(&mut place) {
                 Ok(Some(writer)) => writer,
                 Ok(None) => return Err(self.is_lost()),
                 Err(error) => {
@@ -250,6 +256,22 @@ impl Database {
         }
     }
 
+    /// The writer that is in a place of the pool, or a new one; `None` if another process has taken over the store.
+    pub(crate) fn writer_of(
+        &self,
+        place: &mut Place<'_, Writer>,
+    ) -> std::result::Result<Option<Writer>, PgError> {
+        match place.item.take() {
+            Some(writer) if !self.is_worn(&writer.connection) => Ok(Some(writer)),
+            // The row can be kept, because no commit is under way.
+            Some(writer) => {
+                let (connection, session) = self.connect_writer()?;
+                Ok(Some(Writer { connection, session, ..writer }))
+            }
+            None => self.register(),
+        }
+    }
+
     /// Sends the batch once.
     fn attempt(&self, writer: &mut Writer, batch: &Batch<'_>) -> Attempt {
         writer.batch += 1;
@@ -303,7 +325,7 @@ impl Database {
 
     /// Opens a connection and sets it up for commits. Also returns the condition on `pg_stat_activity` that only its server
     /// process meets. The server is asked for it, because a pooler names other processes at login.
-    fn connect_writer(&self) -> std::result::Result<(Connection, String), PgError> {
+    pub(crate) fn connect_writer(&self) -> std::result::Result<(Connection, String), PgError> {
         let mut connection = self.connect()?;
         // Do not set statement_timeout: it would end the wait for a synchronous standby, and the commit would
         // be reported as done although the standby does not have it. Operators may set synchronous_commit
@@ -337,7 +359,7 @@ impl Database {
     ///
     /// Fails with [`StoreError::Unavailable`] whatever the server reports, because it is unknown whether the
     /// commit took effect, or with [`StoreError::Stopped`] if the schema no longer exists.
-    fn resolve(&self, writer: &mut Writer) -> Result<i64> {
+    pub(crate) fn resolve(&self, writer: &mut Writer) -> Result<i64> {
         // If the server has not noticed that the connection is lost, the old process may wait for the rest of
         // the pipeline for hours and keep its rows locked.
         let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {}", writer.session);

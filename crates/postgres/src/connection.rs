@@ -63,8 +63,8 @@ struct Noted<'a> {
 pub struct Connection {
     socket: Socket,
     parsed: BTreeSet<u32>,
-    /// Statements that are being parsed, in order.
-    parsing: VecDeque<u32>,
+    /// Statements that are being parsed, in order. `None`: one that is sent only once.
+    parsing: VecDeque<Option<u32>>,
     /// Whether the connection can no longer be used.
     broken: bool,
     standby: bool,
@@ -309,8 +309,8 @@ impl Connection {
     pub(crate) fn queue(&mut self, statement: &Statement, bind: impl FnOnce(&mut Params<'_>)) {
         let out = &mut self.socket.outgoing;
         let name = format!("s{}\0", statement.number);
-        if !self.parsed.contains(&statement.number) && !self.parsing.contains(&statement.number) {
-            self.parsing.push_back(statement.number);
+        if !self.parsed.contains(&statement.number) && !self.parsing.contains(&Some(statement.number)) {
+            self.parsing.push_back(Some(statement.number));
             message(out, b'P', |out| {
                 out.put_slice(name.as_bytes());
                 out.put_slice(statement.sql.as_bytes());
@@ -329,6 +329,27 @@ impl Connection {
             let count = params.count();
             out[count_at..count_at + 2].copy_from_slice(&count.to_be_bytes());
             out.put_slice(&[0, 1, 0, 1]);
+        });
+        message(out, b'E', |out| {
+            out.put_u8(0);
+            out.put_i32(0);
+        });
+        self.statements += 1;
+    }
+
+    /// Adds a statement without parameters to the pipeline that is not worth remembering.
+    pub(crate) fn queue_once(&mut self, sql: &str) {
+        self.parsing.push_back(None);
+        let out = &mut self.socket.outgoing;
+        message(out, b'P', |out| {
+            // Without a name.
+            out.put_u8(0);
+            out.put_slice(sql.as_bytes());
+            out.put_slice(&[0, 0, 0]);
+        });
+        message(out, b'B', |out| {
+            // No names, no parameters; answers binary.
+            out.put_slice(&[0, 0, 0, 0, 0, 0, 0, 1, 0, 1]);
         });
         message(out, b'E', |out| {
             out.put_u8(0);
@@ -416,9 +437,7 @@ impl Connection {
                 Message::EmptyQueryResponse => number += 1,
                 Message::PortalSuspended => noted.suspended = true,
                 Message::ParseComplete => {
-                    if let Some(statement) = self.parsing.pop_front() {
-                        self.parsed.insert(statement);
-                    }
+                    self.parsed.extend(self.parsing.pop_front().flatten());
                 }
                 Message::BindComplete
                 | Message::RowDescription(_)

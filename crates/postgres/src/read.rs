@@ -10,6 +10,7 @@ use batzen_store::{
 };
 
 use crate::PgError;
+use crate::citus::across::direct;
 use crate::codec::{pull, push, split};
 use crate::connection::{Connection, Statement};
 use crate::database::{Database, bind_error};
@@ -306,6 +307,10 @@ impl<'a> Asked<'a> {
 impl Database {
     /// Answers several reads under one snapshot, in one round trip.
     pub fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+        if self.direct.is_some() {
+            let mut found = read_on_node(&[(self, reads)])?;
+            return Ok(found.pop().expect("an answer for each part"));
+        }
         if let Some(answers) = self.read_at_shards(reads)? {
             return Ok(answers);
         }
@@ -337,13 +342,7 @@ impl Database {
             }
             decided = self.decided_below()?;
         }
-        let mut answers: Vec<ReadAnswer> = asked.into_iter().map(|asked| asked.answer).collect();
-        for answer in &mut answers {
-            if let ReadAnswer::Groups(groups) = answer {
-                groups.iter_mut().for_each(|group| group.sort_by_key(|record| record.serial));
-            }
-        }
-        Ok(answers)
+        Ok(answers(asked))
     }
 
     /// Runs one pipeline. If a queue was read, returns the serial below which everything is decided as of the
@@ -363,24 +362,16 @@ impl Database {
             if has_queue {
                 connection.queue(&self.texts.horizon, |_| {});
             }
-            if let Some(direct) = &self.direct {
-                connection.queue(&direct.here, |_| {});
-            }
             let mut horizon = None;
             if !sent.is_empty() || has_queue {
                 let start = Instant::now();
-                let run = connection.run(&mut |number, mut columns| match (sent.get(number), &self.direct) {
-                    (Some((n, first)), _) => asked[*n].take(self, *first, &mut columns),
-                    (None, Some(direct)) => direct.is_here(columns.int8()?),
-                    (None, None) => {
+                connection.run(&mut |number, mut columns| match sent.get(number) {
+                    Some((n, first)) => asked[*n].take(self, *first, &mut columns),
+                    None => {
                         horizon = Some(self.serial_of(columns.int8()?));
                         Ok(())
                     }
-                });
-                if let (Err(error), Some(direct)) = (&run, &self.direct) {
-                    direct.note(error);
-                }
-                run?;
+                })?;
                 self.counters.read_times.time(start.elapsed());
             }
             Ok(failed.map(|()| horizon))
@@ -441,6 +432,54 @@ impl Database {
         }
         Ok(found)
     }
+}
+
+/// Answers reads of shards that are on one node under one snapshot, in one round trip. Each part has the way to its shard;
+/// the first has the connection.
+pub(crate) fn read_on_node(parts: &[(&Database, &[Read])]) -> Result<Vec<Vec<ReadAnswer>>> {
+    let ways = || parts.iter().map(|(way, _)| (*way, direct(way)));
+    let mut asked = Vec::with_capacity(parts.len());
+    for (way, reads) in parts {
+        asked.push(reads.iter().map(|read| Asked::new(way, read)).collect::<Result<Vec<_>>>()?);
+    }
+    let counters = &parts[0].0.counters;
+    parts[0].0.with_reader(|connection| {
+        let mut failed = Ok(());
+        let mut sent = Vec::new();
+        for (part, ((way, _), asked)) in ways().zip(&mut asked).enumerate() {
+            for (n, asked) in asked.iter_mut().enumerate() {
+                asked.clear();
+                match asked.queue(way, connection) {
+                    Ok(firsts) => sent.extend(firsts.into_iter().map(|first| (part, n, first))),
+                    Err(error) => failed = Err(error),
+                }
+            }
+        }
+        ways().for_each(|(_, direct)| connection.queue(&direct.here, |_| {}));
+        let start = Instant::now();
+        let run = connection.run(&mut |number, mut columns| match sent.get(number) {
+            Some((part, n, first)) => asked[*part][*n].take(parts[*part].0, *first, &mut columns),
+            None => direct(parts[number - sent.len()].0).is_here(columns.int8()?),
+        });
+        if let Err(error) = &run {
+            ways().for_each(|(_, direct)| direct.note(error));
+        }
+        run?;
+        counters.read_times.time(start.elapsed());
+        Ok(failed)
+    })??;
+    Ok(asked.into_iter().map(answers).collect())
+}
+
+/// The answers, with each group in the order of serials.
+fn answers(asked: Vec<Asked<'_>>) -> Vec<ReadAnswer> {
+    let mut answers: Vec<ReadAnswer> = asked.into_iter().map(|asked| asked.answer).collect();
+    for answer in &mut answers {
+        if let ReadAnswer::Groups(groups) = answer {
+            groups.iter_mut().for_each(|group| group.sort_by_key(|record| record.serial));
+        }
+    }
+    answers
 }
 
 /// The lowest of the ids of running transactions and `next`, the id after the last transaction that has

@@ -12,6 +12,7 @@ use batzen_store::{
 };
 
 use crate::Target;
+use crate::citus::recover::Recovery;
 use crate::database::Database;
 use crate::listen::{Listener, take_lock};
 use crate::schema::{self, Upkeep};
@@ -117,7 +118,12 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     let listener = Listener::start(Arc::clone(&database), locked)?;
     let upkeep = Upkeep::start(&database.target, &options.schema, options.tables);
     let upkeep = upkeep.map_err(|error| StoreError::Backend(format!("start a thread: {error}")))?;
-    Ok(PostgresStore { database, listener, upkeep })
+    let recovery = match &database.citus {
+        Some(_) => Recovery::start(&database.target, &options.schema).map(Some),
+        None => Ok(None),
+    };
+    let recovery = recovery.map_err(|error| StoreError::Backend(format!("start a thread: {error}")))?;
+    Ok(PostgresStore { database, listener, upkeep, _recovery: recovery })
 }
 
 /// A store in a PostgreSQL database. Created by [`open`].
@@ -125,6 +131,8 @@ pub struct PostgresStore {
     database: Arc<Database>,
     listener: Listener,
     upkeep: Upkeep,
+    /// Ends with the store.
+    _recovery: Option<Recovery>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -221,7 +229,7 @@ impl Backend for PostgresStore {
     }
 
     fn lanes_wanted(&self) -> Option<usize> {
-        self.database.shards()
+        self.database.nodes_with_shards()
     }
 
     fn is_remote(&self) -> bool {

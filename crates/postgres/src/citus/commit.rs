@@ -67,8 +67,11 @@ impl Citus {
         connection.queue(&self.settings, |_| {});
         // Whoever wants to see all nodes at one moment closes the fence.
         connection.queue(&self.hold, |params| params.int8(self.fence));
-        // Every commit locks the clocks of its shards in the same order, before anything else in them.
-        let places: Vec<(Option<u16>, u16)> = batch.places().collect();
+        // Every commit locks the clocks of its shards in the same order, before anything else in them: node by node.
+        let mut places: Vec<(Option<u16>, u16)> = batch.places().collect();
+        let nodes = self.nodes();
+        let group = |place: u16| nodes.placement.shards().get(usize::from(place)).map(|shard| shard.group);
+        places.sort_by_key(|(place, _)| (place.and_then(group), *place));
         for (_, row) in &places {
             self.move_clock(connection, *row, clock.next());
         }

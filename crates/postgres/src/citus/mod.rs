@@ -8,17 +8,21 @@
 //! | `clock` | what a process has seen of the shards' clocks |
 //! | `commit` | a batch as one transaction, through the coordinator |
 //! | `direct` | straight to the node of a shard |
+//! | `across` | a batch in two phases, straight at the nodes of several shards |
+//! | `recover` | ends what was prepared, after its process was killed |
 //! | `route` | which way each commit and read takes |
 //! | `moment` | one moment of all nodes |
 //!
 //! Citus runs a pipeline without `BEGIN` statement by statement: if one fails, those before it stay in effect.
 //! So a commit is an explicit transaction here, and its rows are counted before `COMMIT` is sent.
 
+pub(crate) mod across;
 pub(crate) mod clock;
 mod commit;
 pub(crate) mod direct;
 pub(crate) mod moment;
 pub mod placement;
+pub(crate) mod recover;
 mod route;
 pub(crate) mod texts;
 
@@ -111,6 +115,13 @@ pub(crate) struct Nodes {
     pub placement: Placement,
     /// In the order of the shards. `None`: there is no such way.
     pub ways: Vec<Option<Arc<Database>>>,
+}
+
+impl Nodes {
+    /// The way to the shard in this place.
+    pub fn way(&self, place: u16) -> Option<&Arc<Database>> {
+        self.ways.get(usize::from(place))?.as_ref()
+    }
 }
 
 impl Citus {

@@ -1,8 +1,8 @@
 //! One moment of all nodes.
 //!
-//! A commit over several nodes becomes visible on each of them only after the coordinator has committed. Every commit holds
-//! the fence until then, a lock on the node through which it goes; if a node is lost then, its part stays prepared there
-//! until Citus recovers it.
+//! A commit over several nodes becomes visible on each of them at another time. Every commit holds the fence until then: a
+//! lock on the coordinator if it goes through it, otherwise on each of its nodes, where a part that is prepared
+//! keeps it. If the coordinator loses a node, the part stays prepared there until Citus recovers it.
 
 use crate::citus::Citus;
 use crate::connection::Connection;
@@ -42,8 +42,10 @@ impl Citus {
             format!("BEGIN; SET LOCAL lock_timeout = '20s'; SELECT pg_advisory_xact_lock({})", self.fence);
         fence.script(&close)?;
         // Those that commit straight on a node hold the fence there. Whoever has the coordinator's is alone.
-        let nodes =
-            fence.query_text("SELECT nodename, nodeport FROM pg_dist_node WHERE groupid > 0 AND isactive")?;
+        // In the order in which commits over several shards take them, so that nobody waits in a circle.
+        let nodes = fence.query_text(
+            "SELECT nodename, nodeport FROM pg_dist_node WHERE groupid > 0 AND isactive ORDER BY groupid",
+        )?;
         let mut closed = Vec::with_capacity(nodes.len());
         for node in &nodes {
             let [Some(host), Some(port)] = node.as_slice() else {

@@ -32,6 +32,8 @@ pub struct Placement {
     shards: Vec<Shard>,
     /// The place in `shards` of each virtual shard.
     of: Vec<u16>,
+    /// The groups of the nodes that have shards, in ascending order.
+    groups: Vec<i32>,
 }
 
 impl Placement {
@@ -100,6 +102,9 @@ impl Placement {
             }
             placement.of.push(place);
         }
+        placement.groups = placement.shards.iter().map(|shard| shard.group).collect();
+        placement.groups.sort_unstable();
+        placement.groups.dedup();
         placement
     }
 
@@ -107,6 +112,12 @@ impl Placement {
     #[must_use]
     pub fn shards(&self) -> &[Shard] {
         &self.shards
+    }
+
+    /// The groups of the nodes that have shards, in ascending order.
+    #[must_use]
+    pub fn groups(&self) -> &[i32] {
+        &self.groups
     }
 
     /// The place in [`Placement::shards`] of the shard that holds a virtual shard. If nothing is known, all are
@@ -140,6 +151,7 @@ mod tests {
         let found: Vec<Shard> = (0..i64::from(VSHARD_COUNT)).map(|n| shard(100 + n * 7 % 4)).collect();
         let placement = Placement::of(found.clone());
         assert_eq!(placement.shards().len(), 4);
+        assert_eq!(placement.groups(), [0, 1]);
         for (vshard, shard) in (0..VSHARD_COUNT).zip(&found) {
             assert_eq!(placement.shard(vshard), Some(shard));
         }

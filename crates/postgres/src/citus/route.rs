@@ -1,13 +1,14 @@
 //! Which way each commit and read takes: straight to the node of the shard that has all its rows, or through the
 //! coordinator.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 
 use batzen_store::{Change, ChangeSet, CommitOutcome, Read, ReadAnswer, Result, TableDef, VSHARD_COUNT};
 
-use crate::citus::Nodes;
+use crate::citus::across::direct;
+use crate::citus::{Citus, Nodes};
 use crate::database::Database;
+use crate::read::read_on_node;
 
 /// A part of some reads that goes to one shard.
 #[derive(Default)]
@@ -17,71 +18,92 @@ struct Part {
     of: Vec<(usize, Vec<usize>)>,
 }
 
-/// Claims by the places of their shards; the place of all other changes, and these.
-type Divided = (BTreeMap<u16, ChangeSet>, (u16, Option<ChangeSet>));
+/// A set that is divided by shards.
+struct Divided {
+    /// The claims, by the places of their shards. They are inserted before the rest.
+    claims: BTreeMap<Option<u16>, ChangeSet>,
+    /// All other changes, by the places of their shards.
+    rest: BTreeMap<u16, Changes>,
+}
+
+/// Changes of one shard.
+#[derive(Default)]
+pub(crate) struct Changes {
+    pub set: ChangeSet,
+    /// Where each of them is in the whole set.
+    pub order: Vec<usize>,
+}
 
 impl Database {
-    /// The number of shards that lanes should have one each of; `None` if the tables are not distributed.
-    pub fn shards(&self) -> Option<usize> {
+    /// The number of nodes that have shards; `None` if the tables are not distributed.
+    pub fn nodes_with_shards(&self) -> Option<usize> {
         let nodes = self.citus.as_ref()?.nodes();
-        Some(nodes.placement.shards().len()).filter(|shards| *shards > 0)
+        Some(nodes.placement.groups().len()).filter(|nodes| *nodes > 0)
     }
 
-    /// The lane of a virtual shard.
+    /// The lane of a virtual shard: each has some shards if there are as many lanes as shards, otherwise some nodes.
     pub fn lane(&self, vshard: u16, lanes: usize) -> usize {
-        match (self.shards(), &self.citus) {
-            (Some(shards), Some(citus)) => {
-                usize::from(citus.nodes().placement.place(vshard)) * lanes / shards
+        let Some(nodes) = self.citus.as_ref().map(Citus::nodes) else {
+            return usize::from(vshard) * lanes / usize::from(VSHARD_COUNT);
+        };
+        let (shards, groups) = (nodes.placement.shards(), nodes.placement.groups());
+        let place = usize::from(nodes.placement.place(vshard));
+        match shards.get(place) {
+            Some(shard) if lanes < shards.len() => {
+                groups.iter().position(|group| *group == shard.group).unwrap_or(0) * lanes / groups.len()
             }
-            _ => usize::from(vshard) * lanes / usize::from(VSHARD_COUNT),
+            _ => place * lanes / shards.len().max(1),
         }
     }
 
-    /// Commits a set whose rows are all in one shard, apart from claims, which are inserted in their shards before.
-    /// `None`: it must go through the coordinator.
-    pub fn commit_at_shard(&self, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
+    /// Commits a set whose rows are all in shards, straight at their nodes. `None`: it must go through the coordinator.
+    pub fn commit_at_shards(&self, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
         let Some(citus) = &self.citus else { return Ok(None) };
         let nodes = citus.nodes();
-        let Some((claims, (place, main))) = self.claims_and_main(&nodes, set) else { return Ok(None) };
-        let main = main.as_ref().unwrap_or(set);
-        for (place, set) in claims.iter().map(|(place, set)| (*place, set)).chain([(place, main)]) {
-            let Some(way) = way(&nodes, place) else { return Ok(None) };
-            match way.commit(set) {
-                Ok(CommitOutcome::Committed) => {}
-                Err(_) if has_moved(way) => {
-                    self.look_again()?;
-                    return Ok(None);
-                }
-                other => return other.map(Some),
+        if nodes.ways.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let places: Vec<Option<u16>> = (set.changes().iter())
+            .map(|change| {
+                let table = change.table();
+                table.is_sharded().then(|| nodes.placement.place(self.vshard(table, change.key())))
+            })
+            .collect();
+        match places.first() {
+            Some(Some(first)) if places.iter().all(|place| *place == Some(*first)) => {
+                return self.commit_at_shard(&nodes, *first, set);
+            }
+            _ => {}
+        }
+        let Some(divided) = divide(set, &places) else { return Ok(None) };
+        for (place, claims) in &divided.claims {
+            let outcome = match place {
+                Some(place) => self.commit_at_shard(&nodes, *place, claims)?,
+                None => Some(self.commit_by_coordinator(claims)?),
+            };
+            match outcome {
+                Some(CommitOutcome::Committed) => {}
+                other => return Ok(other),
             }
         }
-        Ok(Some(CommitOutcome::Committed))
+        match divided.rest.first_key_value() {
+            Some((place, changes)) if divided.rest.len() == 1 => {
+                self.commit_at_shard(&nodes, *place, &changes.set)
+            }
+            _ => self.commit_across(&nodes, set, &divided.rest),
+        }
     }
 
-    /// Divides a set into claims, by shard, and the changes of one other shard; `None` for these: they are all there is.
-    /// `None` if there are changes of several shards, or of tables that are on every node.
-    fn claims_and_main(&self, nodes: &Nodes, set: &ChangeSet) -> Option<Divided> {
-        let places = set.changes().iter().map(|change| {
-            let table = change.table();
-            table.is_sharded().then(|| nodes.placement.place(self.vshard(table, change.key())))
-        });
-        let places: Vec<u16> = places.collect::<Option<_>>()?;
-        let first = *places.first()?;
-        if places.iter().all(|place| *place == first) {
-            return Some((BTreeMap::new(), (first, None)));
+    /// Commits a set whose rows are all in one shard.
+    fn commit_at_shard(&self, nodes: &Nodes, place: u16, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
+        let Some(way) = nodes.way(place) else { return Ok(None) };
+        match way.commit(set) {
+            Err(_) if has_moved(way) => {
+                self.look_again()?;
+                Ok(None)
+            }
+            outcome => outcome.map(Some),
         }
-        let is_claim = |change: &Change| matches!(change, Change::Insert { table, .. } if table.is_claim);
-        let changes = || set.changes().iter().zip(&places);
-        let mut others = changes().filter(|(change, _)| !is_claim(change)).map(|(_, place)| *place);
-        let place = others.next()?;
-        if others.any(|other| other != place) {
-            return None;
-        }
-        let (mut claims, mut main) = (BTreeMap::<u16, ChangeSet>::new(), ChangeSet::new());
-        for (change, at) in changes() {
-            if *at == place { &mut main } else { claims.entry(*at).or_default() }.push(change.clone());
-        }
-        Some((claims, (place, Some(main))))
     }
 
     /// Reads rows whose shards are known by their keys. `None`: they must be read through the coordinator.
@@ -89,7 +111,7 @@ impl Database {
         let Some(citus) = &self.citus else { return Ok(None) };
         let nodes = citus.nodes();
         let Some(parts) = self.parts(&nodes, reads)? else { return Ok(None) };
-        let Some(ways) = parts.keys().map(|place| way(&nodes, *place)).collect::<Option<Vec<_>>>() else {
+        let Some(ways) = parts.keys().map(|place| nodes.way(*place)).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
         let mut answers: Vec<ReadAnswer> = reads.iter().map(empty_answer).collect();
@@ -98,22 +120,35 @@ impl Database {
                 put(&mut answers[read], places, answer);
             }
         };
-        let read = |way: &Database, part: &Part| way.read_many(&part.reads);
-        let mut found = Vec::with_capacity(parts.len());
-        // Usually there is one part.
+        let mut on_nodes: BTreeMap<i32, Vec<(&Database, &[Read])>> = BTreeMap::new();
+        let groups: Vec<i32> = ways.iter().map(|way| direct(way).group).collect();
+        for ((part, way), group) in parts.values().zip(&ways).zip(&groups) {
+            on_nodes.entry(*group).or_default().push((way, &part.reads));
+        }
+        let mut found: BTreeMap<i32, Result<VecDeque<_>>> = BTreeMap::new();
+        let read = |parts: &[(&Database, &[Read])]| read_on_node(parts).map(VecDeque::from);
+        // Usually there is one node.
         std::thread::scope(|scope| {
-            let mut jobs = parts.values().zip(&ways);
+            let mut jobs = on_nodes.iter();
             let first = jobs.next();
-            let others: Vec<_> = jobs.map(|(part, way)| scope.spawn(move || read(way, part))).collect();
-            found.extend(first.map(|(part, way)| read(way, part)));
-            found.extend(others.into_iter().map(|job| job.join().expect("reading does not panic")));
+            let others: Vec<_> =
+                jobs.map(|(group, parts)| (*group, scope.spawn(move || read(parts)))).collect();
+            found.extend(first.map(|(group, parts)| (*group, read(parts))));
+            found.extend(
+                others.into_iter().map(|(group, job)| (group, job.join().expect("reading does not panic"))),
+            );
         });
         if ways.iter().any(|way| has_moved(way)) {
             self.look_again()?;
             return Ok(None);
         }
-        for (part, found) in parts.into_values().zip(found) {
-            fill(part, found?);
+        let mut found = found
+            .into_iter()
+            .map(|(group, found)| Ok((group, found?)))
+            .collect::<Result<BTreeMap<_, _>>>()?;
+        for (part, group) in parts.into_values().zip(groups) {
+            let found = found.get_mut(&group).and_then(VecDeque::pop_front);
+            fill(part, found.expect("an answer for each part"));
         }
         Ok(Some(answers))
     }
@@ -164,7 +199,7 @@ impl Database {
     }
 
     /// Reads again where the shards are, after one was not where it was thought to be.
-    fn look_again(&self) -> Result<()> {
+    pub(crate) fn look_again(&self) -> Result<()> {
         let is_ours = self.with_reader(|connection| {
             // The tables of a shard are also gone if the schema was recreated.
             let is_ours = self.is_ours(connection)?;
@@ -177,12 +212,29 @@ impl Database {
     }
 }
 
-fn way(nodes: &Nodes, place: u16) -> Option<&Arc<Database>> {
-    nodes.ways.get(usize::from(place))?.as_ref()
+/// Divides a set by the places of its changes; `None` if something that is on every node is no claim.
+fn divide(set: &ChangeSet, places: &[Option<u16>]) -> Option<Divided> {
+    let is_claim = |change: &Change| matches!(change, Change::Insert { table, .. } if table.is_claim);
+    let changes = || set.changes().iter().zip(places);
+    let mut rest: BTreeMap<u16, Changes> = BTreeMap::new();
+    for (_, place) in changes().filter(|(change, _)| !is_claim(change)) {
+        rest.insert((*place)?, Changes::default());
+    }
+    let mut claims: BTreeMap<Option<u16>, ChangeSet> = BTreeMap::new();
+    for (at, (change, place)) in changes().enumerate() {
+        match place.and_then(|place| rest.get_mut(&place)) {
+            Some(changes) => {
+                changes.set.push(change.clone());
+                changes.order.push(at);
+            }
+            None => claims.entry(*place).or_default().push(change.clone()),
+        }
+    }
+    Some(Divided { claims, rest })
 }
 
 fn has_moved(way: &Database) -> bool {
-    way.direct.as_ref().is_some_and(super::direct::Direct::has_moved)
+    direct(way).has_moved()
 }
 
 fn empty_answer(read: &Read) -> ReadAnswer {

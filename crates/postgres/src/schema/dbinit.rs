@@ -15,6 +15,7 @@ use super::sql::Sql;
 use super::{views, wanted};
 use crate::citus::Dialect;
 use crate::citus::direct::WRITERS;
+use crate::citus::recover::recover;
 use crate::layout::{Layout, PARTITIONS_MAX, quoted};
 
 /// The application name of sessions that change schemas.
@@ -302,6 +303,10 @@ impl Work<'_> {
                     let writers = format!("{}.{table}", quoted(self.schema));
                     let there = format!("SELECT to_regclass({}) IS NOT NULL", literal(&writers));
                     if self.sql.row(&there)?.is_some_and(|row| row.is_true(0)) {
+                        if table == WRITERS {
+                            // What a killed service has prepared needs the rows of its writers.
+                            recover(self.sql, self.schema, Duration::ZERO)?;
+                        }
                         self.sql.script(&format!("DELETE FROM {writers}"))?;
                     }
                 }

@@ -4,6 +4,7 @@
 //! queue behind it would wait, too.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use batzen_store::TableDef;
 
@@ -17,6 +18,7 @@ use super::sql::Sql;
 use crate::PgError;
 use crate::citus::Dialect;
 use crate::citus::direct::WRITERS;
+use crate::citus::recover;
 use crate::layout::quoted;
 
 /// A day in microseconds.
@@ -105,6 +107,10 @@ fn run(
     let there = sql.row(&format!("SELECT to_regclass({}) IS NOT NULL", literal(&place)))?;
     if there.is_some_and(|row| row.is_true(0)) {
         let old = "seen < now() - interval '1 day'";
+        // A prepared part of a commit needs the row of its writer, which is as old.
+        if is_citus && !recover::prepared(sql, schema, Duration::ZERO)?.is_empty() {
+            return Ok(report);
+        }
         let count = sql.row(&format!("SELECT count(*) FROM {place} WHERE {old}"))?;
         report.writers_removed += count.map_or(0, |row| row.number(0).unsigned_abs());
         sql.script(&format!("DELETE FROM {place} WHERE {old}"))?;

@@ -23,7 +23,7 @@ record! {
 /// Bank accounts that sent or receive money.
 pub struct WireTargets;
 impl Table for WireTargets {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(30, "wire_targets");
+    const DEF: &'static TableDef = &TableDef::of::<Self>(30, "wire_targets").claims();
     type Key = WireTargetKey;
     type Row = WireTargetRow;
 }

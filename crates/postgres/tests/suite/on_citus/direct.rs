@@ -19,16 +19,47 @@ fn set(groups: impl IntoIterator<Item = u32>, item: u32) -> ChangeSet {
     changes
 }
 
-/// Groups of items by the lane that has them, with one lane for each shard.
-pub fn groups_by_shard(store: &Store) -> BTreeMap<usize, Vec<u32>> {
-    let lanes = store.backend().lanes_wanted().expect("the tables are distributed");
+/// Two workers have so many shards, unless somebody says otherwise.
+const SHARDS: usize = 4;
+
+/// Groups of items by the lane that has them, with so many lanes.
+fn groups_by_lane(store: &Store, lanes: usize) -> BTreeMap<usize, Vec<u32>> {
     let mut groups: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     for group in 0..200_u32 {
         let lane = store.backend().lane(&group.to_be_bytes(), lanes);
         groups.entry(lane).or_default().push(group);
     }
-    assert_eq!(groups.len(), lanes, "every shard has some");
+    assert_eq!(groups.len(), lanes, "every lane has some");
     groups
+}
+
+/// Groups of items by their shards.
+pub fn groups_by_shard(store: &Store) -> BTreeMap<usize, Vec<u32>> {
+    groups_by_lane(store, SHARDS)
+}
+
+/// A lane has all shards of a node.
+#[test]
+fn a_lane_is_a_node() {
+    let Some(url) = url() else { return };
+    let Some(options) = schema(TABLES) else { return };
+    let store = open(&options);
+    let nodes = groups_by_lane(&store, store.backend().lanes_wanted().unwrap());
+    let shards = groups_by_shard(&store);
+    let mut sql = connect(url);
+    let mut node_of = |group: u32| {
+        let vshard = store.backend().vshard(&group.to_be_bytes());
+        let clocks = format!("{}.shard_clocks", options.schema);
+        let text = format!(
+            "SELECT groupid FROM pg_dist_placement WHERE shardid = get_shard_id_for_distribution_column('{clocks}', {vshard}::smallint)"
+        );
+        sql.row(&text).unwrap().unwrap().number(0)
+    };
+    assert_eq!(nodes.len(), 2);
+    for groups in nodes.values().chain(shards.values()) {
+        let first = node_of(groups[0]);
+        assert!(groups.iter().all(|group| node_of(*group) == first));
+    }
 }
 
 /// The serials of rows, whichever way they came, follow the commits.
