@@ -96,21 +96,20 @@ fn serials_of_both_ways_follow_the_commits() {
     assert!(store.get::<Items>(&key(other, 100)).unwrap().unwrap().serial > last);
 }
 
-/// What is in one shard needs nothing of the coordinator. The server counts its transactions itself.
+/// What is in shards needs nothing of the coordinator, in one as in all of them.
 #[test]
-fn commits_and_reads_of_one_shard_pass_by_the_coordinator() {
+fn commits_and_reads_of_shards_pass_by_the_coordinator() {
     let Some(url) = url() else { return };
     let Some(options) = schema(TABLES) else { return };
     let store = open(&options);
     let groups = groups_by_shard(&store);
     let mut sql = connect(url);
     let quick = |item: u32, store: &Store| {
-        for groups in groups.values() {
-            assert_eq!(
-                store.commit(&set(groups.iter().copied().take(5), item)).unwrap(),
-                CommitOutcome::Committed
-            );
-            let keys: Vec<_> = groups.iter().take(5).map(|group| key(*group, item)).collect();
+        let all: Vec<u32> = groups.values().map(|groups| groups[5]).collect();
+        let shards = groups.values().map(|groups| groups[..5].to_vec());
+        for groups in shards.chain([all]) {
+            assert_eq!(store.commit(&set(groups.clone(), item)).unwrap(), CommitOutcome::Committed);
+            let keys: Vec<_> = groups.iter().map(|group| key(*group, item)).collect();
             assert!(store.get_many::<Items>(&keys).unwrap().iter().all(Option::is_some));
         }
     };
@@ -126,8 +125,14 @@ fn commits_and_reads_of_one_shard_pass_by_the_coordinator() {
     let before = asked(&mut sql);
     (1..20).for_each(|item| quick(item, &store));
     assert_eq!(asked(&mut sql), before, "no session of the store in the coordinator was used");
-    // A conflict is found there as well.
+    // A conflict is found there as well, and nothing of its commit stays on any node.
     assert!(matches!(store.commit(&set([groups[&0][0]], 3)).unwrap(), CommitOutcome::Conflict(_)));
+    let fresh: Vec<u32> = groups.values().map(|groups| groups[6]).collect();
+    let conflict = set(fresh.iter().copied().chain([groups[&0][0]]), 3);
+    assert!(matches!(store.commit(&conflict).unwrap(), CommitOutcome::Conflict(_)));
+    let keys: Vec<_> = fresh.iter().map(|group| key(*group, 3)).collect();
+    assert!(store.get_many::<Items>(&keys).unwrap().iter().all(Option::is_none));
+    assert_eq!(asked(&mut sql), before, "no session of the store in the coordinator was used");
 }
 
 record! {
@@ -245,35 +250,25 @@ fn a_moved_shard_is_followed() {
     assert_eq!(open(&again).count::<Items>().unwrap(), u64::from(committed.load(Ordering::SeqCst)));
 }
 
-/// On a node, every statement of a commit has the plan of plain PostgreSQL; only the clock goes through Citus, as one
-/// task.
+/// At its node, the tables of a shard have the plans of plain PostgreSQL: Citus does not see them.
 #[test]
-fn the_clock_is_one_task_on_the_node_itself() {
+fn the_tables_of_a_shard_are_not_planned_by_citus() {
     let Some(url) = url() else { return };
     let Some(options) = schema(TABLES) else { return };
-    let mut sql = connect(url);
-    let clock = format!("{}.shard_clocks", options.schema);
-    let shards = sql
-        .rows(&format!(
-            "SELECT n.nodeport, get_shard_id_for_distribution_column('{clock}', v::smallint), v FROM generate_series(0, 7) v
-             JOIN pg_dist_placement p ON p.shardid = get_shard_id_for_distribution_column('{clock}', v::smallint)
-             JOIN pg_dist_node n USING (groupid)"
+    let items = format!("{}.{}", options.schema, Items::DEF.name);
+    let shard = connect(url)
+        .row(&format!(
+            "SELECT n.nodeport, s.shardid FROM pg_dist_shard s JOIN pg_dist_placement p USING (shardid)
+             JOIN pg_dist_node n USING (groupid) WHERE s.logicalrelid = '{items}'::regclass LIMIT 1"
         ))
+        .unwrap()
         .unwrap();
-    for shard in &shards {
-        let mut node = connect(&through(url, |_| u16::try_from(shard.number(0)).unwrap()));
-        let plan = node
-            .rows(&format!(
-                "EXPLAIN UPDATE {clock} SET number = number + 1 WHERE vshard = {}",
-                shard.number(2)
-            ))
-            .unwrap();
-        let plan: Vec<&str> = plan.iter().map(|row| row.text(0).trim()).collect();
-        assert!(plan.contains(&"Task Count: 1"), "{plan:?}");
-        assert!(plan.iter().any(|line| line.contains(&format!("port={}", shard.number(0)))), "{plan:?}");
-        assert!(
-            plan.iter().any(|line| line.contains(&format!("shard_clocks_{}", shard.number(1)))),
-            "{plan:?}"
-        );
-    }
+    let mut node = connect(&through(url, |_| u16::try_from(shard.number(0)).unwrap()));
+    let mut plan = |table: &str| {
+        let rows = node.rows(&format!("EXPLAIN DELETE FROM {table} WHERE vshard = 3")).unwrap();
+        rows.iter().map(|row| row.text(0).to_owned()).collect::<Vec<_>>().join("\n")
+    };
+    assert!(plan(&items).contains("Citus"), "the distributed table is");
+    let of_shard = plan(&format!("{items}_{}", shard.number(1)));
+    assert!(!of_shard.contains("Citus") && of_shard.contains("Delete on"), "{of_shard}");
 }

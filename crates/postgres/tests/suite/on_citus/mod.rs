@@ -1,5 +1,6 @@
 //! The suites of the store on a real Citus cluster. Without the extension, one line says that they did not run.
 
+mod across;
 mod behaviour;
 mod conformance;
 mod direct;

@@ -1,0 +1,111 @@
+//! Commits over several shards, straight at their nodes: what a process leaves behind that is killed in between.
+
+use std::time::{Duration, Instant};
+
+use batzen_postgres::schema::dbinit::dbinit;
+use batzen_postgres::schema::{DbinitOptions, HISTORY, Sql};
+use batzen_postgres::{Connection, PgOptions};
+use batzen_store::conformance::TABLES;
+
+use super::{schema, url};
+use crate::common::{connect, open, through};
+
+/// A shard, with a session at its node.
+struct Shard {
+    vshard: i64,
+    clock: String,
+    node: Connection,
+}
+
+/// Two shards on different nodes.
+fn shards(url: &str, options: &PgOptions) -> [Shard; 2] {
+    let clocks = format!("{}.shard_clocks", options.schema);
+    let text = format!(
+        "SELECT DISTINCT ON (n.nodeport) n.nodeport, s.id, v FROM generate_series(0, 63) v
+         CROSS JOIN LATERAL (SELECT get_shard_id_for_distribution_column('{clocks}', v::smallint) AS id) s
+         JOIN pg_dist_placement p ON p.shardid = s.id JOIN pg_dist_node n USING (groupid) ORDER BY n.nodeport"
+    );
+    let rows = connect(url).rows(&text).unwrap();
+    let shard = |row: &batzen_postgres::schema::Row| Shard {
+        vshard: row.number(2),
+        clock: format!("{clocks}_{}", row.number(1)),
+        node: connect(&through(url, |_| u16::try_from(row.number(0)).unwrap())),
+    };
+    let shards: Vec<Shard> = rows.iter().map(shard).collect();
+    shards.try_into().ok().expect("two nodes have shards")
+}
+
+impl Shard {
+    /// The number of the clock.
+    fn number(&mut self) -> i64 {
+        let text = format!("SELECT number FROM {} WHERE vshard = {}", self.clock, self.vshard);
+        self.node.row(&text).unwrap().unwrap().number(0)
+    }
+
+    /// Prepares a part of a commit, as a store does.
+    fn prepare(&mut self, name: &str, more: i64) {
+        let (clock, vshard) = (&self.clock, self.vshard);
+        let text = format!(
+            "SET citus.enable_manual_changes_to_shards = on; BEGIN; \
+             UPDATE {clock} SET number = number + {more} WHERE vshard = {vshard}; PREPARE TRANSACTION '{name}'"
+        );
+        self.node.script(&text).unwrap();
+    }
+
+    fn has_prepared(&mut self, schema: &str) -> bool {
+        let text =
+            format!("SELECT count(*) FROM pg_prepared_xacts WHERE starts_with(gid, 'batzen:{schema}:')");
+        self.node.row(&text).unwrap().unwrap().number(0) > 0
+    }
+}
+
+/// A writer whose last commit at its home is this batch.
+fn add_writer(url: &str, options: &PgOptions, vshard: i64, batch: i64) {
+    let text = format!(
+        "INSERT INTO {}.shard_writers (vshard, writer_id, epoch, batch, node, seen) VALUES ({vshard}, 777, 1, {batch}, 'gone', now())",
+        options.schema
+    );
+    connect(url).script(&text).unwrap();
+}
+
+/// A part is committed if its commit was decided at its home, and undone otherwise. A process that is alive does that.
+#[test]
+fn a_process_ends_what_another_has_prepared() {
+    let Some(url) = url() else { return };
+    for (batch, is_decided) in [(5, true), (6, false)] {
+        let Some(options) = schema(TABLES) else { return };
+        let [home, mut other] = shards(url, &options);
+        add_writer(url, &options, home.vshard, 5);
+        let before = other.number();
+        other.prepare(&format!("batzen:{}:{}:777:{batch}", options.schema, home.vshard), 100);
+        assert_eq!(other.number(), before, "it is prepared only");
+        let store = open(&options);
+        let until = Instant::now() + Duration::from_secs(60);
+        while other.has_prepared(&options.schema) {
+            assert!(Instant::now() < until, "nobody ends it");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(other.number(), before + if is_decided { 100 } else { 0 });
+        drop(store);
+    }
+}
+
+/// Before dbinit removes writers, it ends what was prepared: their rows say how. What it cannot end stays, with an error.
+#[test]
+fn dbinit_ends_what_was_prepared() {
+    let Some(url) = url() else { return };
+    let Some(options) = schema(TABLES) else { return };
+    let again = |sql: &mut Connection| {
+        let reset = DbinitOptions { citus: true, reset: true, ..DbinitOptions::default() };
+        dbinit(sql, &options.schema, TABLES, &reset, &HISTORY)
+    };
+    let [home, mut other] = shards(url, &options);
+    let mut sql = connect(url);
+    other.prepare(&format!("batzen:{}:{}:777:5", options.schema, home.vshard), 100);
+    let error = again(&mut sql).unwrap_err();
+    assert!(error.to_string().contains("is unknown"), "{error}");
+    assert!(other.has_prepared(&options.schema));
+    add_writer(url, &options, home.vshard, 5);
+    again(&mut sql).unwrap();
+    assert!(!other.has_prepared(&options.schema));
+}
