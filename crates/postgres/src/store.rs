@@ -119,7 +119,7 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     let upkeep = Upkeep::start(&database.target, &options.schema, options.tables);
     let upkeep = upkeep.map_err(|error| StoreError::Backend(format!("start a thread: {error}")))?;
     let recovery = match &database.citus {
-        Some(_) => Recovery::start(&database.target, &options.schema).map(Some),
+        Some(_) => Recovery::start(&database).map(Some),
         None => Ok(None),
     };
     let recovery = recovery.map_err(|error| StoreError::Backend(format!("start a thread: {error}")))?;

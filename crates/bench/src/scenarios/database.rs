@@ -69,6 +69,9 @@ pub struct StoreOptions {
     /// Workers of a throw-away Citus cluster, instead of one server. The extension must be installed
     #[arg(long, value_name = "N", conflicts_with_all = ["database", "partitions"], value_parser = clap::value_parser!(u8).range(1..=16))]
     pub citus: Option<u8>,
+    /// Lanes of each exchange process on the database [default: as the exchange chooses]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub lanes: Option<u8>,
     /// A setting of the throw-away server, for example shared_buffers=1GB (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
     pub postgres_set: Vec<String>,
@@ -90,6 +93,9 @@ impl StoreOptions {
         let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
         if self.store == Some(StoreKind::Embedded) && self.database.is_some() {
             return refuse("--database is a PostgreSQL database: leave out --store embedded, or --database");
+        }
+        if self.lanes.is_some() && !self.is_postgres() {
+            return refuse("--lanes is for a database: see batzen bench lanes for the embedded store");
         }
         if self.store == Some(StoreKind::Embedded) && self.citus.is_some() {
             return refuse("--citus is a cluster of PostgreSQL: leave out --store embedded, or --citus");
@@ -231,7 +237,8 @@ impl Database {
     /// The database section of an exchange's configuration.
     #[must_use]
     pub fn configuration(&self) -> String {
-        format!("\n[exchange]\nDB = postgres\n\n[exchangedb-postgres]\nCONFIG = {}\n", self.url)
+        let lanes = self.options.lanes.map_or_else(String::new, |lanes| format!("LANES = {lanes}\n"));
+        format!("\n[exchange]\nDB = postgres\n{lanes}\n[exchangedb-postgres]\nCONFIG = {}\n", self.url)
     }
 
     /// Creates the tables of an exchange.
@@ -509,6 +516,7 @@ mod tests {
             database: None,
             partitions: 0,
             citus: None,
+            lanes: None,
             postgres_set: Vec::new(),
         };
         let url = Some("postgres://localhost/x".to_owned());
@@ -523,6 +531,7 @@ mod tests {
             assert!(fitting.check().is_ok(), "{fitting:?}");
         }
         for (options, hint) in [
+            (StoreOptions { lanes: Some(3), ..none.clone() }, "batzen bench lanes"),
             (StoreOptions { partitions: 8, ..none.clone() }, "--store postgres"),
             (StoreOptions { postgres_set: settings.clone(), ..none.clone() }, "--store postgres"),
             (StoreOptions { store: embedded, partitions: 8, ..none.clone() }, "--store postgres"),
@@ -544,6 +553,7 @@ mod tests {
             database: None,
             partitions: 4,
             citus: None,
+            lanes: None,
             postgres_set: vec!["shared_buffers=32MB".into()],
         };
         let placement = Placement::choose(None, None).unwrap();

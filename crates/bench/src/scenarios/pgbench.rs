@@ -73,6 +73,7 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
         store: Some(StoreKind::Postgres),
         database: args.database.clone(),
         citus: None,
+        lanes: None,
         partitions: 0,
         postgres_set: args.postgres_set.clone(),
     };

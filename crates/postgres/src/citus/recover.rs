@@ -1,14 +1,18 @@
 //! Commits over several shards that nobody ends, because their process was killed or lost a node.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::Connection;
+use crate::citus::across::direct;
 use crate::citus::direct::WRITERS;
+use crate::database::Database;
 use crate::layout::quoted;
 use crate::schema::shape::literal;
 use crate::schema::{SchemaError, Sql, lock_key};
-use crate::{Connection, Target};
 
 /// How long a part of a commit is prepared before another process ends it. This takes the writer's row from
 /// a process that is only slow, which has to register another.
@@ -16,6 +20,9 @@ const AFTER: Duration = Duration::from_secs(2);
 
 /// How often it is looked for.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// How many times less often by way of the coordinator, which opens a connection to each node.
+const ROUNDS_BY_COORDINATOR: u32 = 30;
 
 /// The start of the names of what stores of this schema prepare.
 fn names_of(schema: &str) -> String {
@@ -27,42 +34,57 @@ pub(crate) fn name(schema: &str, vshard: u16, writer: i64, batch: i64) -> String
     literal(&format!("{}{vshard}:{writer}:{batch}", names_of(schema)))
 }
 
-/// What stores of this schema have prepared on any node for at least so long; each name once.
-///
-/// # Errors
-/// When a node does not answer.
-pub(crate) fn prepared(sql: &mut dyn Sql, schema: &str, age: Duration) -> Result<Vec<String>, SchemaError> {
-    let list = format!(
-        "SELECT coalesce(string_agg(gid, ' '), '') FROM pg_prepared_xacts WHERE database = current_database() \
-         AND starts_with(gid, {}) AND prepared <= now() - interval '{} ms'",
+/// What stores of this schema have prepared on a node for at least so long.
+fn prepared_here(schema: &str, age: Duration) -> String {
+    format!(
+        "FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, {}) \
+         AND prepared <= now() - interval '{} ms'",
         literal(&names_of(schema)),
         age.as_millis()
-    );
+    )
+}
+
+/// What stores of this schema have prepared for at least so long, on the nodes that answer, each name once; and what a node
+/// says that does not.
+fn prepared_anywhere(
+    sql: &mut dyn Sql,
+    schema: &str,
+    age: Duration,
+) -> Result<(Vec<String>, Option<SchemaError>), SchemaError> {
+    let list = format!("SELECT coalesce(string_agg(gid, ' '), '') {}", prepared_here(schema, age));
     let text = format!(
         "SELECT success::text, result FROM run_command_on_all_nodes({}, give_warning_for_connection_errors => true)",
         literal(&list)
     );
-    let mut found = Vec::new();
+    let (mut found, mut missing) = (Vec::new(), None);
     for row in sql.rows(&text)? {
-        if row.text(0) != "true" {
-            return Err(SchemaError::Refused(format!(
-                "a node of the Citus cluster does not answer: {}",
-                row.text(1)
-            )));
+        if row.text(0) == "true" {
+            found.extend(row.text(1).split_whitespace().map(str::to_owned));
+        } else {
+            let error = format!("a node of the Citus cluster does not answer: {}", row.text(1));
+            missing = Some(SchemaError::Refused(error));
         }
-        found.extend(row.text(1).split_whitespace().map(str::to_owned));
     }
     found.sort_unstable();
     found.dedup();
-    Ok(found)
+    Ok((found, missing))
+}
+
+/// Whether stores of this schema have prepared anything, on any node.
+///
+/// # Errors
+/// When a node does not answer.
+pub(crate) fn has_prepared(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> {
+    let (found, missing) = prepared_anywhere(sql, schema, Duration::ZERO)?;
+    missing.map_or(Ok(!found.is_empty()), Err)
 }
 
 /// Ends what has been prepared for so long, as its home has decided. Returns how many commits that were.
 ///
 /// # Errors
-/// When a node does not answer, or a writer's row is missing.
+/// When a node does not answer, after all others are done; or when a writer's row is missing.
 pub(crate) fn recover(sql: &mut dyn Sql, schema: &str, age: Duration) -> Result<usize, SchemaError> {
-    let found = prepared(sql, schema, age)?;
+    let (found, missing) = prepared_anywhere(sql, schema, age)?;
     for name in &found {
         let wrong = || SchemaError::Refused(format!("the prepared transaction {name} is not one of ours"));
         let mut numbers = name.rsplit(':').map(str::parse::<i64>);
@@ -91,7 +113,7 @@ pub(crate) fn recover(sql: &mut dyn Sql, schema: &str, age: Duration) -> Result<
         ))?;
         tracing::info!("{end} of a commit over several shards that nobody ended");
     }
-    Ok(found.len())
+    missing.map_or(Ok(found.len()), Err)
 }
 
 /// A thread that recovers. It ends when this is dropped.
@@ -103,13 +125,13 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// Starts the thread, with its own connection to the coordinator. Of all processes with this schema, one at a
-    /// time recovers.
-    pub fn start(target: &Target, schema: &str) -> std::io::Result<Self> {
+    /// Starts the thread, with its own connection to each node.
+    pub fn start(database: &Arc<Database>) -> std::io::Result<Self> {
         let (stop, stopped) = channel();
-        let (target, schema) = (target.clone().application("batzen-recovery"), schema.to_owned());
-        let run = move || run(&target, &schema, &stopped);
-        let thread = std::thread::Builder::new().name("recovery".to_owned()).spawn(run)?;
+        let database = Arc::clone(database);
+        let thread = std::thread::Builder::new()
+            .name("recovery".to_owned())
+            .spawn(move || run(&database, &stopped))?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -117,54 +139,79 @@ impl Recovery {
 impl Drop for Recovery {
     fn drop(&mut self) {
         self.stop = None;
-        // It is waiting, or a query of milliseconds is under way, unless the server is away: then do not wait for it.
+        // It is waiting, or a query of milliseconds is under way, unless a node is away: then do not wait for it.
         if let Some(thread) = self.thread.take().filter(JoinHandle::is_finished) {
             let _ = thread.join();
         }
     }
 }
 
-fn run(target: &Target, schema: &str, stopped: &Receiver<()>) {
-    let key = lock_key(&format!("{schema} recovery"));
-    let mut connection: Option<Connection> = None;
+fn run(database: &Database, stopped: &Receiver<()>) {
+    let mut connections = BTreeMap::new();
     let mut has_failed = false;
+    let mut rounds = 0;
     while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-        match once(&mut connection, target, schema, key) {
+        rounds += 1;
+        match once(database, &mut connections, rounds) {
             Ok(()) => has_failed = false,
             Err(error) => {
                 // Log only once while a node is away.
                 if !std::mem::replace(&mut has_failed, true) {
-                    tracing::warn!(%error, "commits over several shards of {schema} are not recovered; trying again");
+                    tracing::warn!(%error, "commits over several shards are not recovered; trying again");
                 }
-                connection = None;
             }
         }
     }
 }
 
+/// Looks at each node, and recovers if there is something. What is the same for several nodes is done once, even if some
+/// are away.
 fn once(
-    connection: &mut Option<Connection>,
-    target: &Target,
-    schema: &str,
-    key: i64,
+    database: &Database,
+    connections: &mut BTreeMap<i32, Connection>,
+    rounds: u32,
 ) -> Result<(), SchemaError> {
-    let sql = match connection {
-        Some(sql) => sql,
-        None => {
-            let sql = connection.insert(Connection::open(target)?);
-            sql.script("SET lock_timeout = '10s'")?;
-            sql
+    let Some(citus) = &database.citus else { return Ok(()) };
+    let nodes = citus.nodes();
+    let schema = &database.options.schema;
+    let text = format!("SELECT count(*) {}", prepared_here(schema, AFTER));
+    // Whoever does not reach the nodes asks the coordinator, which connects to each of them.
+    let mut is_needed =
+        nodes.ways.iter().all(Option::is_none) && rounds.is_multiple_of(ROUNDS_BY_COORDINATOR);
+    let mut failed = Ok(());
+    let mut seen = BTreeSet::new();
+    for way in nodes.ways.iter().flatten() {
+        let group = direct(way).group;
+        if !seen.insert(group) {
+            continue;
         }
-    };
-    // Taken again by the session that has it, this lock only counts up to be released as often.
-    let is_ours = sql.row(&format!(
-        "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) OR \
-         pg_try_advisory_lock({key})"
-    ))?;
-    if is_ours.is_some_and(|row| row.is_true(0)) {
-        recover(sql, schema, AFTER)?;
+        let mut look = || {
+            let connection = match connections.remove(&group) {
+                Some(connection) => connection,
+                None => way.connect()?,
+            };
+            let connection = connections.entry(group).or_insert(connection);
+            Sql::row(connection, &text)
+        };
+        match look() {
+            Ok(row) => is_needed |= row.is_some_and(|row| row.number(0) > 0),
+            Err(error) => {
+                connections.remove(&group);
+                failed = Err(error);
+            }
+        }
     }
-    Ok(())
+    if is_needed {
+        let mut sql = Connection::open(&database.target)?;
+        // One process at a time, until the session ends.
+        let key = lock_key(&format!("{schema} recovery"));
+        sql.script("SET lock_timeout = '10s'")?;
+        let is_ours = Sql::row(&mut sql, &format!("SELECT pg_try_advisory_lock({key})"))?;
+        if is_ours.is_some_and(|row| row.is_true(0)) {
+            recover(&mut sql, schema, AFTER)?;
+        }
+    }
+    failed
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! queue behind it would wait, too.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use batzen_store::TableDef;
 
@@ -108,7 +107,7 @@ fn run(
     if there.is_some_and(|row| row.is_true(0)) {
         let old = "seen < now() - interval '1 day'";
         // A prepared part of a commit needs the row of its writer, which is as old.
-        if is_citus && !recover::prepared(sql, schema, Duration::ZERO)?.is_empty() {
+        if is_citus && recover::has_prepared(sql, schema)? {
             return Ok(report);
         }
         let count = sql.row(&format!("SELECT count(*) FROM {place} WHERE {old}"))?;

@@ -192,6 +192,7 @@ fn one_run(
             database: None,
             partitions: 0,
             citus: None,
+            lanes: None,
             postgres_set: Vec::new(),
         },
     };
