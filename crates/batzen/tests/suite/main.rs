@@ -12,6 +12,7 @@ mod cli;
 mod common;
 mod config;
 mod crash;
+mod crash_citus;
 mod crash_exchange;
 mod crash_ledger;
 mod crash_merchant;

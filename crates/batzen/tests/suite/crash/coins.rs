@@ -20,8 +20,8 @@ use batzen_protocol::api::exchange::{
 use batzen_protocol::api::merchant::{ContractTerms, PayCoin};
 use batzen_protocol::payto::{h_payto, h_wire};
 use batzen_protocol::signatures::{
-    MerchantRefund, SignedMessage, WalletCoinDeposit, WalletCoinLink, WalletCoinMelt, WalletPurseDeposit,
-    WalletReserveWithdraw, Zeros,
+    MerchantRefund, MerchantTrackTransaction, SignedMessage, WalletCoinDeposit, WalletCoinLink,
+    WalletCoinMelt, WalletPurseDeposit, WalletReserveWithdraw, Zeros,
 };
 use batzen_protocol::{Amount, Currency, Money, Timestamp, hash_text};
 
@@ -122,6 +122,14 @@ impl Shop {
 
     fn h_wire(&self) -> HashCode {
         h_wire(&self.payto_uri, &self.salt)
+    }
+
+    /// The path of the status of a deposit, below the base URL of the exchange.
+    pub fn deposit_status(&self, coin_pub: EddsaPublicKey, contract: HashCode) -> String {
+        let h_wire = self.h_wire();
+        let message = MerchantTrackTransaction { h_contract_terms: contract, h_wire, coin_pub };
+        let signature = message.sign(&self.key);
+        format!("deposits/{h_wire}/{}/{contract}/{coin_pub}?merchant_sig={signature}", self.key_pub)
     }
 
     pub fn refund(

@@ -5,7 +5,7 @@
 //! settled at the end by repeating them ([`Load::settle`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use batzen_crypto::{
     EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode, PlanchetMasterSecret,
     RefreshMasterSecret,
 };
-use batzen_http_client::{Client, ClientError};
+use batzen_http_client::{Client, ClientError, Reply};
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse,
     CsrWithdrawRequest, MeltConfirmation, WithdrawValues,
@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use crate::common::PATIENCE;
 use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Refresh, Shop, minus, money, plus};
-use crate::crash::log::{Answer, Kind, Log, Request};
+use crate::crash::log::{Answer, Failures, Kind, Log, Request};
 use crate::crash::purses::Purse;
 
 /// The effect of an acknowledged request.
@@ -115,6 +115,11 @@ pub struct Load {
     pub asked: Mutex<HashMap<EddsaPublicKey, Money>>,
     /// All coins that were ever held.
     pub coins: Mutex<HashMap<EddsaPublicKey, Arc<Coin>>>,
+    /// What the exchange could not do.
+    pub failures: Failures,
+    /// How many requests were refused because what they rest on was acknowledged but not visible yet. `None`: this
+    /// must not happen.
+    hidden: Option<AtomicU64>,
     is_over: AtomicBool,
 }
 
@@ -139,8 +144,31 @@ impl Load {
             credits: Mutex::default(),
             asked: Mutex::default(),
             coins: Mutex::default(),
+            failures: Failures::default(),
+            hidden: None,
             is_over: AtomicBool::new(false),
         }
+    }
+
+    /// Repeats requests that are refused because something is not there, or not enough. On Citus, a part of an
+    /// acknowledged commit over several shards is hidden until a lost node is back and the part is recovered.
+    pub fn wait_for_hidden(mut self) -> Self {
+        self.hidden = Some(AtomicU64::new(0));
+        self
+    }
+
+    /// How many requests were refused for this reason.
+    pub fn hidden(&self) -> u64 {
+        self.hidden.as_ref().map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    fn may_be_hidden(&self, request: &Request, status: u16, may_be_refused: bool) -> bool {
+        let is_missing = status == 404 || (status == 409 && !may_be_refused);
+        let Some(count) = self.hidden.as_ref().filter(|_| is_missing) else { return false };
+        if count.fetch_add(1, Ordering::Relaxed) == 0 {
+            println!("refused for the time being: {} with {status}", request.path);
+        }
+        true
     }
 
     /// Lets the customers finish their current operation.
@@ -152,7 +180,7 @@ impl Load {
         let url = format!("{}{}", self.base_url, request.path);
         match self.client.post(url).body("application/json", request.body.clone()).send().await {
             Ok(reply) if reply.status == 429 => Attempt::Unseen,
-            Ok(reply) if reply.status >= 500 => Attempt::Doubtful,
+            Ok(reply) if self.is_failure(&request.path, &reply) => Attempt::Doubtful,
             Ok(reply) => {
                 Attempt::Answered(Answer { status: reply.status, body: reply.json().unwrap_or(Value::Null) })
             }
@@ -160,6 +188,31 @@ impl Load {
             Err(error) if error.is_transient() => Attempt::Doubtful,
             Err(error) => panic!("{error}"),
         }
+    }
+
+    fn is_failure(&self, path: &str, reply: &Reply) -> bool {
+        self.failures.is_one(reply.status, || format!("{path}: {}", String::from_utf8_lossy(&reply.body)))
+    }
+
+    /// Whether the exchange answers that it has each coin of a deposit.
+    pub async fn knows_deposit(
+        &self,
+        shop: usize,
+        contract: HashCode,
+        coins: &[(EddsaPublicKey, Money)],
+    ) -> bool {
+        for (coin, _) in coins {
+            let path = self.shops[shop].deposit_status(*coin, contract);
+            match self.client.get(format!("{}{path}", self.base_url)).send().await {
+                Ok(reply) if self.is_failure(&path, &reply) || reply.status == 429 => return false,
+                Ok(reply) if matches!(reply.status, 200 | 202) => {}
+                Ok(reply) if reply.status == 404 => return false,
+                Ok(reply) => panic!("{path}: HTTP {}", reply.status),
+                Err(error) if error.is_transient() => return false,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        true
     }
 
     /// Retries until there is an answer.
@@ -192,6 +245,7 @@ impl Load {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.attempt(&request).await {
+                Attempt::Answered(answer) if self.may_be_hidden(&request, answer.status, may_be_refused) => {}
                 Attempt::Answered(answer) => {
                     let Answer { status, body } = &answer;
                     let typed = (*status == 200).then(|| serde_json::from_value(body.clone()).unwrap());
@@ -525,6 +579,27 @@ impl Load {
                 let (shop, contract) = (self.any_shop(dice), Contract::due());
                 self.pay(dice, coin, shop, &contract, *left, (false, false)).await;
                 Vec::new()
+            }
+        }
+    }
+
+    /// A customer who only withdraws and pays, until the load ends: mostly with several coins together.
+    pub async fn payer(self: Arc<Self>, mut dice: Dice) {
+        let mut reserve = self.reserve(&mut dice).await;
+        let mut purse: Vec<Held> = Vec::new();
+        while !self.is_over.load(Ordering::Acquire) {
+            if purse.len() < 4 {
+                purse.extend(self.withdraw(&mut dice, &mut reserve).await.unwrap_or_default());
+                continue;
+            }
+            let coins = std::mem::take(&mut purse);
+            if !dice.one_in(4) {
+                self.pay_together(&mut dice, coins).await;
+                continue;
+            }
+            for (coin, left) in coins {
+                let (shop, contract) = (self.any_shop(&mut dice), Contract::due());
+                self.pay(&mut dice, &coin, shop, &contract, left, (false, false)).await;
             }
         }
     }

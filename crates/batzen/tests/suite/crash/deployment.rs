@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use batzen_http_client::Client;
 use batzen_ledger_store::DurableLedger;
-use batzen_pg_cluster::Cluster;
+use batzen_pg_cluster::{CitusCluster, Cluster};
 use batzen_storage::StoreConfig;
 use batzen_store::Store;
 
@@ -23,10 +23,41 @@ const DATABASE: &str = "money";
 /// The numbers of lanes that the exchange has after one start and the next, unless `BATZEN_KILLS_LANES` says how many.
 const LANES: [u64; 2] = [4, 1];
 
+enum Servers {
+    /// One server, which may have a standby.
+    One { server: Cluster, standby: Option<Cluster> },
+    /// The exchange's tables are on all nodes, and those of the bank on the coordinator.
+    Citus(CitusCluster),
+}
+
 struct Database {
-    server: Cluster,
-    standby: Option<Cluster>,
+    servers: Servers,
     url: String,
+}
+
+impl Database {
+    /// The server that takes all statements.
+    fn server(&self) -> &Cluster {
+        match &self.servers {
+            Servers::One { server, .. } => server,
+            Servers::Citus(cluster) => cluster.coordinator(),
+        }
+    }
+
+    fn server_mut(&mut self) -> &mut Cluster {
+        match &mut self.servers {
+            Servers::One { server, .. } => server,
+            Servers::Citus(cluster) => cluster.coordinator_mut(),
+        }
+    }
+
+    fn is_citus(&self) -> bool {
+        matches!(self.servers, Servers::Citus(_))
+    }
+
+    fn sql(&self, sql: &str) -> String {
+        self.server().sql(DATABASE, sql).unwrap()
+    }
 }
 
 pub struct Deployment {
@@ -72,31 +103,70 @@ impl Deployment {
         primary.create_database(DATABASE).unwrap();
         let url = standby.as_ref().map(|standby| primary.url_or(standby, DATABASE));
         let url = url.unwrap_or_else(|| primary.url(DATABASE));
-        deployment.database = Some(Database { server: primary, standby, url });
+        deployment.database = Some(Database { servers: Servers::One { server: primary, standby }, url });
         deployment
+    }
+
+    /// The same with the exchange's rows in this many shards on a Citus cluster.
+    pub fn on_citus(client: Client, cluster: CitusCluster, shards: u16) -> Self {
+        let mut deployment = Self::new(client);
+        let url = cluster.create_database(DATABASE).unwrap();
+        let shards = shards.to_string();
+        common::must(&["exchange", "dbinit", "--citus", "--shards", &shards, "--database", &url]);
+        deployment.database = Some(Database { servers: Servers::Citus(cluster), url });
+        deployment
+    }
+
+    /// The log of the server that takes all statements.
+    pub fn database_log(&self) -> String {
+        self.database.as_ref().expect("a deployment on a database").server().log()
+    }
+
+    /// What a query of the database returns.
+    pub fn sql(&self, sql: &str) -> String {
+        tokio::task::block_in_place(|| self.database.as_ref().expect("a deployment on a database").sql(sql))
+    }
+
+    pub fn kill_worker(&mut self, number: usize) {
+        tokio::task::block_in_place(|| self.worker(number).kill9().unwrap());
+    }
+
+    pub fn start_worker(&mut self, number: usize) {
+        tokio::task::block_in_place(|| self.worker(number).start_again().unwrap());
+    }
+
+    fn worker(&mut self, number: usize) -> &mut Cluster {
+        match &mut self.database().servers {
+            Servers::Citus(cluster) => &mut cluster.workers_mut()[number],
+            Servers::One { .. } => panic!("one server has no workers"),
+        }
     }
 
     fn database(&mut self) -> &mut Database {
         self.database.as_mut().expect("a deployment on a database")
     }
 
+    /// Kills the server that takes all statements.
     pub fn kill_database(&mut self) {
-        tokio::task::block_in_place(|| self.database().server.kill9().unwrap());
+        tokio::task::block_in_place(|| self.database().server_mut().kill9().unwrap());
     }
 
     pub fn start_database(&mut self) {
-        tokio::task::block_in_place(|| self.database().server.start_again().unwrap());
+        tokio::task::block_in_place(|| self.database().server_mut().start_again().unwrap());
     }
 
     /// From now on the standby is the server.
     pub fn promote(&mut self) {
-        let database = self.database();
-        let standby = database.standby.take().expect("there is a standby");
+        let Servers::One { server, standby } = &mut self.database().servers else {
+            panic!("a Citus cluster has no standby")
+        };
+        let standby = standby.take().expect("there is a standby");
         tokio::task::block_in_place(|| standby.promote().unwrap());
-        database.server = standby;
+        *server = standby;
     }
 
-    /// A copy of the exchange's store without the last acknowledged commit, with a description of the cut.
+    /// The exchange's store without the last acknowledged commit, with a description of the cut. It is a copy, except
+    /// on Citus, until [`Deployment::put_back`].
     pub fn cut_off(&self) -> (String, Store) {
         let Some(database) = &self.database else {
             let copy = self.dir.path().join("cut-off");
@@ -104,13 +174,28 @@ impl Deployment {
             let copy = StoreConfig::embedded(copy).open(&batzen_storage::EXCHANGE, 1).unwrap();
             return (format!("the last {commits} commits"), copy);
         };
+        let what = "the last melt".to_owned();
+        if database.is_citus() {
+            let serial = database.sql("SELECT max(serial) FROM exchange.melts");
+            let last = format!("exchange.melts WHERE serial = {serial}");
+            database.sql(&format!("CREATE TABLE public.cut_off AS SELECT * FROM {last}"));
+            database.sql(&format!("DELETE FROM {last}"));
+            return (what, self.exchange_store());
+        }
         let sql = format!("CREATE DATABASE cut_off TEMPLATE {DATABASE}");
-        database.server.sql("postgres", &sql).unwrap();
+        database.server().sql("postgres", &sql).unwrap();
         let last = "DELETE FROM exchange.melts WHERE serial = (SELECT max(serial) FROM exchange.melts)";
-        database.server.sql("cut_off", last).unwrap();
+        database.server().sql("cut_off", last).unwrap();
         let url = database.url.replace(&format!("/{DATABASE}"), "/cut_off");
         let copy = StoreConfig::Postgres { url }.open(&batzen_storage::EXCHANGE, 1).unwrap();
-        ("the last melt".to_owned(), copy)
+        (what, copy)
+    }
+
+    /// Makes good what [`Deployment::cut_off`] took, if that was no copy.
+    pub fn put_back(&self) {
+        if let Some(database) = self.database.as_ref().filter(|database| database.is_citus()) {
+            database.sql("INSERT INTO exchange.melts SELECT * FROM public.cut_off");
+        }
     }
 
     /// The storage of a service, as the tests open it.
@@ -172,10 +257,13 @@ impl Deployment {
         let store = self.store_arguments();
         let more = format!("{COINS}{LIMITS}");
         let config = config_with_fees(self.dir.path(), self.bank_port, self.exchange_port, &more);
-        let lanes = run::number("BATZEN_KILLS_LANES").unwrap_or(LANES[self.starts % LANES.len()]).to_string();
+        // On Citus, an exchange has a lane for each shard if it is not told otherwise.
+        let is_citus = self.database.as_ref().is_some_and(Database::is_citus);
+        let usual = (!is_citus).then_some(LANES[self.starts % LANES.len()]);
+        let lanes = run::number("BATZEN_KILLS_LANES").or(usual).map(|lanes| lanes.to_string());
         self.starts += 1;
         let mut arguments = vec!["exchange", "serve", "--standalone", "-c", &config, "--data", &data];
-        arguments.extend(["--lanes", &lanes]);
+        arguments.extend(lanes.iter().flat_map(|lanes| ["--lanes", lanes.as_str()]));
         // The keys stay in the directory.
         arguments.extend(store.iter().skip(2).map(String::as_str));
         self.exchange = Some(Service::start(self.dir.path(), "exchange", &arguments));

@@ -120,6 +120,11 @@ impl<E: Clone> Log<E> {
         self.pages.lock().unwrap().entries.clone()
     }
 
+    /// How many requests have no answer yet.
+    pub fn open_count(&self) -> usize {
+        self.pages.lock().unwrap().entries.iter().filter(|entry| entry.is_open()).count()
+    }
+
     pub fn acknowledged(&self) -> u64 {
         self.pages.lock().unwrap().acknowledged.len() as u64
     }
@@ -141,6 +146,42 @@ impl<E: Clone> Log<E> {
         }
         counts
     }
+}
+
+/// The answers with a status of 500 or more: how many there were of each status, and the first.
+#[derive(Default)]
+pub struct Failures(Mutex<BTreeMap<u16, (u64, String)>>);
+
+impl Failures {
+    /// Counts an answer if it is one of them. Returns whether it is.
+    pub fn is_one(&self, status: u16, text: impl FnOnce() -> String) -> bool {
+        if status < 500 {
+            return false;
+        }
+        self.0.lock().unwrap().entry(status).or_insert_with(|| (0, text())).0 += 1;
+        true
+    }
+
+    /// How many only asked to come back later, which a service may do.
+    ///
+    /// # Panics
+    /// If there were others.
+    pub fn waits(&self) -> u64 {
+        let mut failures = self.0.lock().unwrap().clone();
+        let waits = failures.remove(&503).map_or(0, |(count, _)| count);
+        assert!(failures.is_empty(), "the exchange failed: {failures:#?}");
+        waits
+    }
+}
+
+#[test]
+fn crash_failures_are_told_from_requests_to_wait() {
+    let failures = Failures::default();
+    let is_one = |status| failures.is_one(status, || "keys: {}".to_owned());
+    assert_eq!([200, 404, 429, 503, 503].map(is_one), [false, false, false, true, true]);
+    assert_eq!(failures.waits(), 2);
+    assert!(is_one(500));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| failures.waits())).is_err());
 }
 
 impl<E> Entry<E> {
@@ -176,5 +217,6 @@ fn crash_log_separates_acknowledged_from_ambiguous() {
     assert_eq!(log.counts()[&Kind::Melt], Count { acknowledged: 0, ambiguous: 1 });
     let open: Vec<bool> = log.entries().iter().map(Entry::is_open).collect();
     assert_eq!(open, [false, false, true, false]);
+    assert_eq!(log.open_count(), 1);
     assert_eq!(log.entries()[late].doubts, 2);
 }

@@ -38,6 +38,17 @@ pub fn cycles() -> u64 {
     number("BATZEN_SOAK_CYCLES").unwrap_or(5)
 }
 
+/// What decides what happens in a run. `BATZEN_SOAK_SEED` repeats the choices of an earlier run.
+pub fn dice() -> Dice {
+    let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
+        let mut bytes = [0; 8];
+        batzen_crypto::fill_random(&mut bytes);
+        u64::from_le_bytes(bytes)
+    });
+    println!("BATZEN_SOAK_SEED={seed}");
+    Dice::new(seed)
+}
+
 /// A client that waits longer than any restart takes.
 pub fn client() -> Client {
     Client::new(&ClientOptions { timeout: Duration::from_secs(10), ..ClientOptions::default() }).unwrap()
@@ -55,7 +66,7 @@ pub fn assert_well(customers: &mut JoinSet<()>) {
 }
 
 /// Lets the load run for a while.
-async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for_ms: u64) {
+pub async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for_ms: u64) {
     let end = Instant::now() + Duration::from_millis(for_ms);
     loop {
         assert_well(customers);
@@ -126,6 +137,7 @@ async fn assert_plants_are_found(deployment: &Deployment, claims: &Claims<'_>) {
     let problems = &findings.problems;
     assert!(is_named(&findings, " lost: "), "the loss of {lost} was not found: {problems:?}");
     close(cut_off, bank);
+    deployment.put_back();
 }
 
 /// Kills services, and restarts those that are down.
@@ -168,6 +180,8 @@ pub struct Proof {
     pub offered: usize,
     /// Transfers to merchants, each made once.
     pub transfers: usize,
+    /// Answers that only asked to come back later. There were no other failures.
+    pub waits: u64,
 }
 
 /// Lets the customers finish, and proves that nothing was lost. Also proves that planted losses are found,
@@ -212,19 +226,13 @@ pub async fn end_and_prove(
     let last = check_at_rest(deployment, &claims).await;
     assert_none("after the repetitions", &last.problems);
     assert_eq!(first.totals, last.totals, "repetitions changed the books");
-    Proof { settled, offered, transfers: last.transfers }
+    Proof { settled, offered, transfers: last.transfers, waits: load.failures.waits() }
 }
 
 /// Runs the customers against the deployment, kills services repeatedly, and proves that nothing was
 /// lost.
 pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
-    let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
-        let mut bytes = [0; 8];
-        batzen_crypto::fill_random(&mut bytes);
-        u64::from_le_bytes(bytes)
-    });
-    println!("BATZEN_SOAK_SEED={seed}");
-    let mut dice = Dice::new(seed);
+    let mut dice = dice();
     deployment.start_bank().await;
     deployment.start_exchange().await;
     let load = Arc::new(Load::new(client(), &deployment.exchange_url(), &deployment.bank_url()).await);
@@ -242,7 +250,8 @@ pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
         kill_and_restart(*kill, &mut deployment, &mut customers, &mut dice).await;
     }
     watch_every_kind(&load, &mut deployment, &mut customers).await;
-    let Proof { settled, offered, transfers } = end_and_prove(&mut deployment, &load, customers, true).await;
+    let Proof { settled, offered, transfers, waits } =
+        end_and_prove(&mut deployment, &load, customers, true).await;
 
     let counts = load.log.counts();
     let acknowledged: Vec<String> =
@@ -252,7 +261,7 @@ pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
     println!(
         "{} kills; acknowledged: {}; {ambiguous} ambiguous, of which \
          {settled} settled at the end; {} repeated, lost 0; {offered} spent coins offered again, overspent 0; {transfers} \
-         transfers made once; the books add up",
+         transfers made once; {waits} answers asked to wait, failures 0; the books add up",
         kills.len(),
         acknowledged.join(", "),
         load.log.acknowledged(),
