@@ -47,7 +47,7 @@ impl StoreArgs {
         }
         let chosen = match (&self.data, &self.database) {
             (Some(dir), _) => Some(StoreConfig::embedded(dir.clone())),
-            (None, Some(url)) => Some(StoreConfig::Postgres { url: url.clone() }),
+            (None, Some(url)) => Some(StoreConfig::postgres(url.clone())),
             (None, None) => configured.filter(|configured| !configured.is_memory()),
         };
         match (self.store, chosen) {
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_command_line_overrides_the_configuration() {
-        let database = |url: &str| StoreConfig::Postgres { url: url.to_owned() };
+        let database = |url: &str| StoreConfig::postgres(url.to_owned());
         let configured = || Some(database("postgres:///configured"));
         assert_eq!(chosen("", configured()).unwrap(), database("postgres:///configured"));
         assert_eq!(chosen("--store postgres", configured()).unwrap(), database("postgres:///configured"));

@@ -557,7 +557,7 @@ mod tests {
         assert_eq!(lanes(&config), [1, 1, 2, 16, batzen_engine::LANES_MAX]);
         config.lanes = 3;
         assert_eq!(lanes(&config), [3; 5]);
-        config.store = StoreConfig::Postgres { url: "postgres:///exchange".to_owned() };
+        config.store = StoreConfig::postgres("postgres:///exchange".to_owned());
         assert_eq!(lanes(&config), [3; 5]);
         config.lanes = 0;
         assert_eq!(lanes(&config), [1; 5]);

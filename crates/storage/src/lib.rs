@@ -5,7 +5,8 @@
 //! | `embedded` (default) | a directory | one process |
 //! | `postgres` | a schema of a database, `[SERVICEdb-postgres] CONFIG` | see [`Service::sharing`] |
 //!
-//! `[SERVICEdb-embedded] INDEX_MEMORY_MIB` limits the memory for index entries of a directory's store.
+//! `[SERVICEdb-embedded] INDEX_MEMORY_MIB` limits the memory for index entries of a directory's store. With
+//! `[exchangedb-postgres] CITUS_DIRECT = NO`, an exchange on a Citus cluster commits through its coordinator only.
 
 mod postgres;
 
@@ -77,6 +78,9 @@ pub enum StoreConfig {
     Postgres {
         /// How to connect, such as `postgres:///exchange`. May contain a password, so it is never shown.
         url: String,
+        /// On a Citus cluster: whether what concerns one shard alone goes straight to its worker. Otherwise it goes through the
+        /// coordinator, as everything else.
+        citus_direct: bool,
     },
 }
 
@@ -91,6 +95,12 @@ impl StoreConfig {
     #[must_use]
     pub fn in_directory(dir: Option<PathBuf>) -> Self {
         dir.map_or(Self::Memory, Self::embedded)
+    }
+
+    /// A database.
+    #[must_use]
+    pub const fn postgres(url: String) -> Self {
+        Self::Postgres { url, citus_direct: true }
     }
 
     /// The same with the memory for index entries that a service's configuration says. It matters only to a
@@ -108,6 +118,19 @@ impl StoreConfig {
         }
     }
 
+    /// The same with the way to the shards of a Citus cluster that a service's configuration says. It matters only to a
+    /// database.
+    ///
+    /// # Errors
+    /// Neither YES nor NO.
+    pub fn with_citus_direct(self, ini: &Config, service: &str) -> Result<Self, ConfigError> {
+        let section = format!("{service}db-postgres");
+        match (self, ini.get(&section, "CITUS_DIRECT")?) {
+            (Self::Postgres { url, .. }, Some(citus_direct)) => Ok(Self::Postgres { url, citus_direct }),
+            (other, _) => Ok(other),
+        }
+    }
+
     /// What a service's configuration says about a database; `None` if it names none.
     ///
     /// # Errors
@@ -117,7 +140,7 @@ impl StoreConfig {
             None | Some("embedded") => Ok(None),
             Some("postgres") => {
                 let url = ini.require::<String>(&format!("{service}db-postgres"), "CONFIG")?;
-                Ok(Some(Self::Postgres { url }))
+                Ok(Some(Self::postgres(url)))
             }
             Some(_) => Err(ini.invalid(service, "DB", "embedded or postgres")),
         }
@@ -164,7 +187,7 @@ impl StoreConfig {
         match self {
             // These are created when they are opened.
             Self::Memory | Self::Embedded { .. } => Ok(()),
-            Self::Postgres { url } => postgres::prepare(url, service),
+            Self::Postgres { url, .. } => postgres::prepare(url, service),
         }
     }
 
@@ -181,7 +204,7 @@ impl StoreConfig {
                 let options = Options { index_hot_bytes: index_memory_mib << 20, ..Options::default() };
                 EmbeddedStore::open(dir, service.tables, options).map(Store::new)
             }
-            Self::Postgres { url } => postgres::open(url, service, writers),
+            Self::Postgres { url, citus_direct } => postgres::open(url, *citus_direct, service, writers),
         }
     }
 }
@@ -199,7 +222,7 @@ impl std::fmt::Display for StoreConfig {
             Self::Memory => f.write_str("memory"),
             Self::Embedded { dir, .. } => dir.display().fmt(f),
             // The `key=value` form may have the password anywhere.
-            Self::Postgres { url } => {
+            Self::Postgres { url, .. } => {
                 let end = url.split_once("://").map_or("", |(_, end)| end);
                 let end = end.rsplit_once('@').map_or(end, |(_, end)| end);
                 write!(f, "postgres://{}", end.split('?').next().unwrap_or_default())
@@ -223,9 +246,25 @@ mod tests {
         assert_eq!(chosen("").expect("the default"), None);
         let url = "postgres:///money".to_owned();
         let text = format!("[bank]\nDB = postgres\n[bankdb-postgres]\nCONFIG = {url}\n");
-        assert_eq!(chosen(&text).expect("a choice"), Some(StoreConfig::Postgres { url }));
+        assert_eq!(chosen(&text).expect("a choice"), Some(StoreConfig::postgres(url)));
         assert!(chosen("[bank]\nDB = postgres\n").is_err());
         assert!(chosen("[bank]\nDB = paper\n").is_err());
+    }
+
+    #[test]
+    fn the_way_to_shards_of_citus_is_configured() {
+        let database = || StoreConfig::postgres("postgres:///money".to_owned());
+        let read = |place: StoreConfig, value: &str| {
+            let text = format!("[exchangedb-postgres]\nCITUS_DIRECT = {value}\n");
+            place.with_citus_direct(&Config::parse(&text).expect("a configuration"), "exchange")
+        };
+        let with = |citus_direct| StoreConfig::Postgres { url: "postgres:///money".to_owned(), citus_direct };
+        assert_eq!(database(), with(true));
+        assert_eq!(database().with_citus_direct(&Config::default(), "exchange").expect("none"), with(true));
+        assert_eq!(read(database(), "NO").expect("a word"), with(false));
+        assert_eq!(read(with(false), "YES").expect("a word"), with(true));
+        assert!(read(database(), "perhaps").is_err());
+        assert_eq!(read(StoreConfig::Memory, "NO").expect("memory"), StoreConfig::Memory);
     }
 
     #[test]
@@ -278,12 +317,11 @@ mod tests {
 
     #[test]
     fn passwords_are_not_shown() {
-        let shown = |url: &str| StoreConfig::Postgres { url: url.to_owned() }.to_string();
+        let shown = |url: &str| StoreConfig::postgres(url.to_owned()).to_string();
         assert_eq!(shown("postgres://me:secret@db:5432/money?sslmode=require"), "postgres://db:5432/money");
         assert_eq!(shown("postgres:///money"), "postgres:///money");
         assert_eq!(shown("host=db password=secret"), "postgres://");
-        let debug =
-            format!("{:?}", StoreConfig::Postgres { url: "postgres://me:secret@db/money".to_owned() });
+        let debug = format!("{:?}", StoreConfig::postgres("postgres://me:secret@db/money".to_owned()));
         assert!(!debug.contains("secret"), "{debug}");
     }
 

@@ -20,9 +20,17 @@ pub(crate) fn prepare(url: &str, service: &Service) -> Result<(), StoreError> {
 
 /// Opens the schema with one more writing connection than there are writers, for tools. A service that has
 /// the schema to itself maintains its tables. Where several share it, their operator does, once for all.
-pub(crate) fn open(url: &str, service: &Service, writers: usize) -> Result<Store, StoreError> {
+///
+/// `citus_direct`: on a Citus cluster, whether what concerns one shard goes straight to its worker.
+pub(crate) fn open(
+    url: &str,
+    citus_direct: bool,
+    service: &Service,
+    writers: usize,
+) -> Result<Store, StoreError> {
     let mut options = PgOptions::new(url, service.schema, service.tables);
     options.writers = writers + 1;
+    options.at_shards = citus_direct;
     if service.sharing == Sharing::Exclusive {
         prepare(url, service)?;
         options.sharing = batzen_postgres::Sharing::Exclusive;

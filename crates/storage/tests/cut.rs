@@ -69,9 +69,9 @@ impl Fixture {
         let url = fresh_database();
         let database = url.rsplit('/').next().unwrap();
         let proxy = Proxy::start(shared().port()).unwrap();
-        let direct = StoreConfig::Postgres { url: url.clone() };
+        let direct = StoreConfig::postgres(url.clone());
         direct.prepare(&TEST).unwrap();
-        let cut = StoreConfig::Postgres { url: shared().url_at(proxy.port(), database) };
+        let cut = StoreConfig::postgres(shared().url_at(proxy.port(), database));
         let (store, truth) = (cut.open(&TEST, 1).unwrap(), direct.open(&TEST, 1).unwrap());
         let mut changes = ChangeSet::new();
         changes.insert::<Pots>(&PotKey { pot: 1 }, &PotRow { content: 0 });

@@ -256,7 +256,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
 
 async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
     let named = match (args.data, args.database) {
-        (_, Some(url)) => Some(StoreConfig::Postgres { url }),
+        (_, Some(url)) => Some(StoreConfig::postgres(url)),
         (data, None) => data.map(StoreConfig::embedded),
     };
     let (place, ledger) = match named {

@@ -78,11 +78,7 @@ fn a_schema_of_another_version_is_named_until_dbinit_was_typed() {
 
     set("schema_version = schema_version - 1");
     // The services behave as the doctor says.
-    assert!(
-        batzen_storage::StoreConfig::Postgres { url: url.clone() }
-            .open(&batzen_storage::EXCHANGE, 1)
-            .is_err()
-    );
+    assert!(batzen_storage::StoreConfig::postgres(url.clone()).open(&batzen_storage::EXCHANGE, 1).is_err());
     let text = stdout(&run(&["doctor", "--database", &url, "--sample", "0.1"]));
     assert!(text.contains("WARNING   Schema exchange is older than this program"), "{text}");
     assert!(text.contains("type      batzen exchange dbinit -c FILE"), "{text}");

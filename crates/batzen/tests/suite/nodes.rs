@@ -44,7 +44,7 @@ fn prepare_at(url: &str, dir: &Path, bank_port: u16, port: u16, more: &str) -> S
          [exchangedb-postgres]\nCONFIG = {url}\n{more}"
     );
     let config = config_with_fees(dir, bank_port, port, &more);
-    StoreConfig::Postgres { url: url.to_owned() }.prepare(&batzen_storage::EXCHANGE).unwrap();
+    StoreConfig::postgres(url.to_owned()).prepare(&batzen_storage::EXCHANGE).unwrap();
     config
 }
 
@@ -296,7 +296,7 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
             assert!(output.status.success(), "{worker}: {}", stderr(&output));
         }
         deployment.stop();
-        let exchange = storage::open(&StoreConfig::Postgres { url: url.clone() }, 1).unwrap();
+        let exchange = storage::open(&StoreConfig::postgres(url.clone()), 1).unwrap();
         let bank = deployment.bank_books();
         let findings = facts::check(&claims, &exchange, &bank).await;
         exchange.close().unwrap();

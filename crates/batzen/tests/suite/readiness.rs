@@ -112,7 +112,7 @@ fn a_service_without_its_database_is_not_ready() {
     let mut cluster = Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"));
     let url = cluster.create_database("bank").unwrap();
     let port = free_port();
-    let prepare = batzen_storage::StoreConfig::Postgres { url: url.clone() };
+    let prepare = batzen_storage::StoreConfig::postgres(url.clone());
     prepare.prepare(&batzen_storage::BANK).unwrap();
     prepare.prepare(&batzen_storage::LEDGER).unwrap();
     let words = ["bank", "serve", "--currency", "KUDOS", "--database", &url, "--port", &port.to_string()];

@@ -225,7 +225,7 @@ impl InProcessExchange {
             config.crypto_threads = 1;
             if let Some(database) = &database {
                 database.make_tables()?;
-                config.store = StoreConfig::Postgres { url: database.url().to_owned() };
+                config.store = StoreConfig::postgres(database.url().to_owned());
             }
             let options = StartOptions { workers: false, ..StartOptions::default() };
             let exchange = runtime

@@ -48,7 +48,7 @@ impl Books {
     /// The storage of one service: in this directory, or in the database if there is one.
     pub fn store_config(&self, dir: &Path) -> StoreConfig {
         match &self.url {
-            Some(url) => StoreConfig::Postgres { url: url.clone() },
+            Some(url) => StoreConfig::postgres(url.clone()),
             None => StoreConfig::embedded(dir.to_owned()),
         }
     }

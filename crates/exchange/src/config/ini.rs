@@ -135,7 +135,7 @@ impl Reader<'_> {
         let choices = [("embedded", false), ("postgres", true)];
         if self.ini.choice("exchange", "DB", &choices)?.unwrap_or(false) {
             let url = self.ini.get_or("exchangedb-postgres", "CONFIG", "postgres:///taler".to_owned())?;
-            return Ok(StoreConfig::Postgres { url });
+            return Ok(StoreConfig::postgres(url).with_citus_direct(self.ini, "exchange")?);
         }
         let dir = self.path_or("exchangedb-embedded", "DIR", "${TALER_DATA_HOME}/exchange/store")?;
         Ok(StoreConfig::embedded(dir).with_index_memory(self.ini, "exchange")?)
@@ -285,7 +285,7 @@ pub const KNOWN: &[(&str, &[&str])] = &[
         ],
     ),
     ("exchangedb-embedded", &["DIR", "INDEX_MEMORY_MIB"]),
-    ("exchangedb-postgres", &["CONFIG", "SQL_DIR"]),
+    ("exchangedb-postgres", &["CONFIG", "CITUS_DIRECT", "SQL_DIR"]),
     ("coin_*", COIN),
     ("coin-*", COIN),
     ("taler-exchange-secmod-rsa", MODULE),
@@ -578,6 +578,21 @@ password = secret
     }
 
     #[test]
+    fn a_database_is_configured() {
+        let store = |more: &str| {
+            let mut ini = Config::parse(SAMPLE).unwrap();
+            ini.add_text(&format!("[exchange]\ndb = postgres\n[exchangedb-postgres]\n{more}")).unwrap();
+            assert_eq!(ini.unknown_options(KNOWN), []);
+            ExchangeConfig::from_ini(&ini).unwrap().store
+        };
+        let url = || "postgres:///x".to_owned();
+        assert_eq!(store("config = postgres:///x"), StoreConfig::postgres(url()));
+        let coordinator_only = StoreConfig::Postgres { url: url(), citus_direct: false };
+        assert_eq!(store("config = postgres:///x\ncitus_direct = no"), coordinator_only);
+        assert_eq!(store(""), StoreConfig::postgres("postgres:///taler".to_owned()));
+    }
+
+    #[test]
     fn unknown_options_are_reported() {
         let mut ini = Config::parse(SAMPLE).unwrap();
         assert_eq!(ini.unknown_options(KNOWN), []);
@@ -601,6 +616,7 @@ password = secret
             ("[coin_kudos_1]\nfee_deposit = KUDOS:2", "FEE_DEPOSIT"),
             ("[exchange]\nbase_url = http://localhost:8081", "BASE_URL"),
             ("[exchange]\nport = 0", "PORT"),
+            ("[exchange]\ndb = postgres\n[exchangedb-postgres]\ncitus_direct = maybe", "CITUS_DIRECT"),
             ("[exchange]\ntrusted_proxies = 10.0.0.0/8 proxy.example", "TRUSTED_PROXIES"),
             ("[taler]\ncurrency_round_unit = KUDOS:0", "CURRENCY_ROUND_UNIT"),
             ("[taler-exchange-secmod-cs]\nlookahead_sign = forever", "lookahead"),

@@ -150,7 +150,7 @@ fn the_ids_of_old_transfers_are_on_disk() {
 #[test]
 fn every_backend_has_snapshots() {
     let url = batzen_pg_cluster::fresh_database();
-    for place in [StoreConfig::Memory, StoreConfig::Postgres { url }] {
+    for place in [StoreConfig::Memory, StoreConfig::postgres(url)] {
         let store = place.open(&batzen_storage::LEDGER, 1).unwrap();
         let mut ledger = filled(&store, tiny_snapshots(1), 9);
         check_known(&mut ledger, 9, 0);

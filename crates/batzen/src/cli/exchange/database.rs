@@ -114,7 +114,7 @@ impl Database {
             return Ok((self.database.clone(), ini));
         }
         let url = match StoreConfig::database_of(&ini, SCHEMA)? {
-            Some(StoreConfig::Postgres { url }) => Some(url),
+            Some(StoreConfig::Postgres { url, .. }) => Some(url),
             _ => None,
         };
         Ok((url, ini))
@@ -158,7 +158,7 @@ pub async fn dbinit(args: DbinitArgs) -> anyhow::Result<ExitCode> {
 fn garbage_config(ini: &Config, url: Option<&str>) -> anyhow::Result<ExchangeConfig> {
     let mut config = ExchangeConfig::from_ini(ini).context("--gc needs the exchange's configuration")?;
     if let Some(url) = url {
-        config.store = StoreConfig::Postgres { url: url.to_owned() };
+        config.store = StoreConfig::postgres(url.to_owned()).with_citus_direct(ini, SCHEMA)?;
     }
     Ok(config)
 }

@@ -322,6 +322,7 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
 
 /// Reads the configuration of the service, from a file or from the command line alone.
 fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
+    let mut ini = Config::default();
     let mut config = if let (Some(bank), None) = (&args.bank, &args.common.config) {
         let Some(data) = &args.data else {
             bail!("where shall store and keys be kept? Name a directory with --data DIR")
@@ -333,7 +334,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.cs, args.ages)
             .with_account("exchange-account-1", &payto, gateway)
     } else {
-        let mut ini = args.common.load()?;
+        ini = args.common.load()?;
         if args.standalone {
             ini.set("exchange-standalone", "ENABLED", "YES")?;
         }
@@ -347,7 +348,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         ExchangeConfig::from_ini(&ini)?
     };
     if let Some(url) = &args.database {
-        config.store = StoreConfig::Postgres { url: url.clone() };
+        config.store = StoreConfig::postgres(url.clone()).with_citus_direct(&ini, "exchange")?;
     }
     if let Some(lanes) = args.lanes {
         config.lanes = usize::try_from(lanes).expect("it is at most LANES_MAX");

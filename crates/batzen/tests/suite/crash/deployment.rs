@@ -187,7 +187,7 @@ impl Deployment {
         let last = "DELETE FROM exchange.melts WHERE serial = (SELECT max(serial) FROM exchange.melts)";
         database.server().sql("cut_off", last).unwrap();
         let url = database.url.replace(&format!("/{DATABASE}"), "/cut_off");
-        let copy = StoreConfig::Postgres { url }.open(&batzen_storage::EXCHANGE, 1).unwrap();
+        let copy = StoreConfig::postgres(url).open(&batzen_storage::EXCHANGE, 1).unwrap();
         (what, copy)
     }
 
@@ -201,7 +201,7 @@ impl Deployment {
     /// The storage of a service, as the tests open it.
     fn store(&self, dir: &str) -> StoreConfig {
         match &self.database {
-            Some(database) => StoreConfig::Postgres { url: database.url.clone() },
+            Some(database) => StoreConfig::postgres(database.url.clone()),
             None => {
                 let dir = self.dir.path().join(dir);
                 assert!(dir.is_dir(), "no store at {}", dir.display());

@@ -68,9 +68,7 @@ impl Deployment {
 
     /// The same with two services on one database, whose tables are created.
     pub fn on_database(url: &str) -> Self {
-        batzen_storage::StoreConfig::Postgres { url: url.to_owned() }
-            .prepare(&batzen_storage::EXCHANGE)
-            .unwrap();
+        batzen_storage::StoreConfig::postgres(url.to_owned()).prepare(&batzen_storage::EXCHANGE).unwrap();
         Self::with(2, Some(url.to_owned()))
     }
 

@@ -137,7 +137,7 @@ fn compete(stores: &[Store]) {
 
 #[test]
 fn two_nodes_spend_each_of_ten_thousand_coins_once() {
-    let place = StoreConfig::Postgres { url: fresh_database() };
+    let place = StoreConfig::postgres(fresh_database());
     place.prepare(&EXCHANGE).unwrap();
     let stores = [(); 2].map(|()| place.open(&EXCHANGE, 1).unwrap());
     compete(&stores);
