@@ -1,13 +1,18 @@
-//! Straight to the node of a shard: what goes that way, and what happens when a shard moves.
+//! Straight to the node of a shard: what goes that way, and what happens when a shard is moved or split.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use batzen_postgres::schema::Sql;
+use batzen_postgres::schema::dbinit::dbinit;
+use batzen_postgres::schema::maintain::{MaintainOptions, maintain};
+use batzen_postgres::schema::{DbinitOptions, HISTORY, Sql};
 use batzen_postgres::{Connection, PgOptions};
 use batzen_store::conformance::{Items, TABLES, key, row};
 use batzen_store::{ChangeSet, CommitOutcome, Store, Table, TableDef, record};
+use batzen_tables::exchange;
 
 use super::behaviour::Ends;
 use super::{schema, url};
@@ -183,10 +188,14 @@ fn claims_precede_the_rest_of_a_commit() {
     assert_eq!((claim(), store.get::<Items>(&key(one, 2)).unwrap().is_some()), (Some(8), true));
 }
 
+/// Held by tests that move or split shards: Citus refuses to do so for two tables of a database at once.
+static MOVING: Mutex<()> = Mutex::new(());
+
 /// Shards move to another node under load, and no commit fails or is lost.
 #[test]
 fn a_moved_shard_is_followed() {
     let Some(url) = url() else { return };
+    let _alone = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(options) = schema(TABLES) else { return };
     let store = open(&options);
     let groups = groups_by_shard(&store);
@@ -271,4 +280,168 @@ fn the_tables_of_a_shard_are_not_planned_by_citus() {
     assert!(plan(&items).contains("Citus"), "the distributed table is");
     let of_shard = plan(&format!("{items}_{}", shard.number(1)));
     assert!(!of_shard.contains("Citus") && of_shard.contains("Delete on"), "{of_shard}");
+}
+
+/// Splits the shard of clocks at this place in two, with those beside it, and puts the second half on another node.
+fn split(sql: &mut Connection, schema: &str, place: usize, mode: &str) {
+    let shard = sql
+        .row(&format!(
+            "SELECT s.shardid, s.shardminvalue, s.shardmaxvalue, n.nodeid, o.nodeid FROM pg_dist_shard s
+             JOIN pg_dist_placement p USING (shardid) JOIN pg_dist_node n USING (groupid)
+             JOIN pg_dist_node o ON o.shouldhaveshards AND o.groupid <> n.groupid
+             WHERE s.logicalrelid = '{schema}.shard_clocks'::regclass
+             ORDER BY s.shardminvalue::int OFFSET {place} LIMIT 1"
+        ))
+        .unwrap()
+        .unwrap();
+    let [first, last] = [1, 2].map(|at| shard.text(at).parse::<i64>().unwrap());
+    let point = first + (last - first) / 2;
+    let [id, node, other] = [0, 3, 4].map(|at| shard.text(at).to_owned());
+    sql.script(&format!(
+        "SELECT citus_split_shard_by_split_points({id}, ARRAY['{point}'], ARRAY[{node}, {other}], '{mode}')"
+    ))
+    .unwrap();
+}
+
+/// A shard is split under load: no commit fails or is lost, and the rows of the new shards appear in the order of their
+/// serials. For this service alone: others may not notice, so all are to be stopped before (docs/postgresql.md).
+#[test]
+fn a_split_shard_is_followed() {
+    let Some(url) = url() else { return };
+    let _alone = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(options) = schema(TABLES) else { return };
+    let store = open(&options);
+    let before = store.backend().lanes_wanted().unwrap();
+    let groups: Vec<u32> = groups_by_shard(&store).values().flat_map(|groups| groups[..4].to_vec()).collect();
+    let (items, clock) =
+        (format!("{}.{}", options.schema, Items::DEF.name), format!("{}.shard_clocks", options.schema));
+    let done = AtomicBool::new(false);
+    let (counts, looks) = std::thread::scope(|scope| {
+        let (store, done) = (&store, &done);
+        let load: Vec<_> = groups
+            .iter()
+            .map(|group| {
+                scope.spawn(move || {
+                    let mut item = 0;
+                    while !done.load(Ordering::SeqCst) {
+                        let outcome = store.commit(&set([*group], item)).unwrap();
+                        assert_eq!(outcome, CommitOutcome::Committed, "item {item}");
+                        item += 1;
+                    }
+                    item
+                })
+            })
+            .collect();
+        let looker = scope.spawn(|| {
+            let mut sql = connect(url);
+            let mut looks = Vec::new();
+            while !done.load(Ordering::SeqCst) {
+                let rows = sql.rows(&format!("SELECT vshard, serial FROM {items}")).unwrap();
+                looks.push(rows.iter().map(|row| (row.number(0), row.number(1))).collect::<Vec<_>>());
+            }
+            looks
+        });
+        let ends = Ends(done);
+        let mut sql = connect(url);
+        for (place, mode) in ["block_writes", "force_logical"].into_iter().enumerate() {
+            std::thread::sleep(Duration::from_millis(300));
+            split(&mut sql, &options.schema, place * 2, mode);
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        drop(ends);
+        let counts: Vec<u32> = load.into_iter().map(|load| load.join().unwrap()).collect();
+        (counts, looker.join().unwrap())
+    });
+    assert_eq!(store.backend().lanes_wanted(), Some(before + 2));
+    assert_eq!(store.count::<Items>().unwrap(), counts.iter().copied().map(u64::from).sum::<u64>());
+    for (group, items) in groups.iter().zip(&counts) {
+        let keys: Vec<_> = (0..*items).map(|item| key(*group, item)).collect();
+        assert!(store.get_many::<Items>(&keys).unwrap().iter().all(Option::is_some), "group {group}");
+    }
+    // The shards of now divide those of before, so their rows were in order then, too.
+    let shards = connect(url)
+        .rows(&format!(
+            "SELECT v, get_shard_id_for_distribution_column('{clock}', v::smallint) FROM generate_series(0, 1023) v"
+        ))
+        .unwrap();
+    let shard_of: BTreeMap<i64, i64> = shards.iter().map(|row| (row.number(0), row.number(1))).collect();
+    let (mut last, mut seen) = (BTreeMap::<i64, i64>::new(), BTreeSet::new());
+    for look in &looks {
+        let mut highest = last.clone();
+        for (vshard, serial) in look.iter().filter(|row| seen.insert(**row)) {
+            let shard = shard_of[vshard];
+            let before = last.get(&shard).copied().unwrap_or_default();
+            assert!(*serial > before, "shard {shard}: {serial} appeared after {before}");
+            let highest = highest.entry(shard).or_default();
+            *highest = (*highest).max(*serial);
+        }
+        last = highest;
+    }
+    assert!(looks.len() > 5 && last.len() == before + 2, "{} looks, {last:?}", looks.len());
+}
+
+/// As an operator should split shards: all services are stopped, and need nothing else.
+#[test]
+fn services_that_start_after_a_split_go_on() {
+    let Some(url) = url() else { return };
+    let _alone = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(options) = schema(TABLES) else { return };
+    let mut sql = connect(url);
+    let commit_all = |stores: &[&Store], groups: &BTreeMap<usize, Vec<u32>>, from: u32| {
+        for item in from..from + 20 {
+            let store = stores[item as usize % stores.len()];
+            let everywhere = groups.values().map(|groups| groups[1]);
+            assert_eq!(store.commit(&set(everywhere, item)).unwrap(), CommitOutcome::Committed);
+            for groups in groups.values() {
+                assert_eq!(store.commit(&set([groups[0]], item)).unwrap(), CommitOutcome::Committed);
+            }
+        }
+    };
+    let items = format!("{}.{}", options.schema, Items::DEF.name);
+    let serials = format!("SELECT count(*), count(DISTINCT serial), max(serial) FROM {items}");
+    let (mut shards, mut rows, mut highest) = (None, 0, 0);
+    for round in 0..3_u32 {
+        // Two services.
+        let (one, other) = (open(&options), open(&PgOptions { node: "other".into(), ..options.clone() }));
+        let groups = groups_by_shard(&one);
+        assert_eq!(groups.len(), shards.unwrap_or(groups.len()), "a lane for each shard");
+        shards = Some(groups.len() + 1);
+        commit_all(&[&one, &other], &groups, round * 100);
+        let found = sql.row(&format!("{serials} WHERE serial > {highest}")).unwrap().unwrap();
+        let new = 20 * 2 * i64::try_from(groups.len()).unwrap();
+        assert_eq!((found.number(0), found.number(1)), (new, new), "all are after those of before");
+        rows += new;
+        highest = found.number(2);
+        assert_eq!(sql.row(&serials).unwrap().unwrap().number(1), rows, "no serial is given twice");
+        drop((one, other));
+        split(&mut sql, &options.schema, 0, if round == 0 { "block_writes" } else { "force_logical" });
+        let again = DbinitOptions { citus: true, ..DbinitOptions::default() };
+        let until = Instant::now() + Duration::from_secs(20);
+        let report = loop {
+            // The sessions of a service end a moment after it.
+            match dbinit(&mut sql, &options.schema, TABLES, &again, &HISTORY) {
+                Ok(report) => break report,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert_eq!(report.actions, [""; 0], "a split needs no dbinit");
+    }
+}
+
+/// All tables of an exchange can be split, those with a partition for each day, too.
+#[test]
+fn the_tables_of_an_exchange_can_be_split() {
+    let Some(url) = url() else { return };
+    let _alone = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(options) = schema(exchange::ALL) else { return };
+    let mut sql = connect(url);
+    maintain(&mut sql, &options.schema, exchange::ALL, &MaintainOptions::default()).unwrap();
+    let shards = || open(&options).backend().lanes_wanted().unwrap();
+    let before = shards();
+    split(&mut sql, &options.schema, 0, "block_writes");
+    split(&mut sql, &options.schema, 3, "force_logical");
+    assert_eq!(shards(), before + 2);
+    let store = open(&options);
+    store.backend().scan(exchange::Coins::DEF, &mut |_| ControlFlow::Continue(())).unwrap();
 }
