@@ -418,6 +418,18 @@ fn plans_grow_with_the_load() {
     assert_eq!(country["coins_per_s"], 300_000.0);
     let database = plan(&["--payments-per-second", "1000", "--store", "postgres"]);
     assert!(database["database_cores"].as_f64().unwrap() > 0.0, "{database}");
+    let workers = |cores: &str| {
+        let words = ["--payments-per-second", "100000", "--store", "citus", "--worker-cores", cores];
+        let text = stdout(&batzen().arg("plan").args(words).output().unwrap());
+        for part in ["workers", "coordinator", "--citus --shards", "to a worker at most"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        plan(&words)["citus"]["workers"].as_u64().unwrap()
+    };
+    assert!(workers("16") > 2 && workers("16") > workers("32"));
+    let refused =
+        batzen().args(["plan", "--payments-per-second", "9", "--worker-cores", "8"]).output().unwrap();
+    assert!(!refused.status.success() && stderr(&refused).contains("--store citus"), "{}", stderr(&refused));
     let text = batzen().args(["plan", "--payments-per-second", "1000"]).output().unwrap();
     let text = stdout(&text);
     for part in ["cryptography", "lanes", "disk a day", "network", "measure with your own load"] {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::StoreChoice;
 use crate::BenchError;
@@ -60,8 +60,28 @@ pub struct Costs {
     pub transfer: Single,
     /// A credit imported from the bank.
     pub credit: Single,
+    /// How the database's times change if Citus distributes it.
+    pub citus: Option<CitusCosts>,
     /// How much slower than that machine this one is, if it was measured.
     pub slowdown: Option<Slowdown>,
+}
+
+/// What Citus adds to the processor time of a database, by the load that was measured on it and on one server.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CitusCosts {
+    /// Payments of one coin, which are each in one shard.
+    pub deposit: OnCitus,
+    /// Withdrawals, payments of several coins, and change.
+    pub mixed: OnCitus,
+}
+
+/// A load on Citus, compared with one server.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct OnCitus {
+    /// Processor time of all nodes, divided by that of one server.
+    pub factor: f64,
+    /// The coordinator's share of the nodes' time.
+    pub coordinator_share: f64,
 }
 
 /// Processor times of this machine, divided by those of the kept results.
@@ -99,6 +119,25 @@ const POSTGRES_REFRESH: Kept = kept!("postgres-refresh");
 const POSTGRES_AGGREGATOR: Kept = kept!("postgres-aggregator");
 const POSTGRES_TRANSFER: Kept = kept!("postgres-transfer");
 const POSTGRES_WIREWATCH: Kept = kept!("postgres-wirewatch");
+
+/// A load on Citus and on one server of the same machine, as kept.
+#[derive(Deserialize)]
+struct KeptOnCitus {
+    database_us_on_one_server: f64,
+    database_us_on_citus: f64,
+    coordinator_share: f64,
+}
+
+/// What is kept of measurements on Citus, and where it comes from.
+#[derive(Deserialize)]
+struct KeptCitus {
+    source: String,
+    deposit: KeptOnCitus,
+    mixed: KeptOnCitus,
+}
+
+/// Replace its figures by those of newer runs: `database_cpu_us_per_op` and `coordinator_cpu_share` of their results.
+const CITUS: &str = include_str!("../../../../docs/results/citus/citus.json");
 
 /// Reads results, those below a directory before kept ones, and notes which.
 #[derive(Default)]
@@ -168,6 +207,50 @@ impl Reader<'_> {
         Ok(batched)
     }
 
+    /// From a run on Citus and one on one server, or from what is kept.
+    fn on_citus(
+        &mut self,
+        [citus, plain]: [&str; 2],
+        kept: &KeptOnCitus,
+        source: &str,
+    ) -> Result<OnCitus, BenchError> {
+        let missing = self.missing.len();
+        let found = (self.find(citus, RESULT_FILE), self.find(plain, RESULT_FILE));
+        let (Some(on_citus), Some(on_one)) = found else {
+            // One of the two says nothing without the other.
+            self.missing.truncate(missing);
+            for name in [citus, plain] {
+                self.results.insert(name.to_owned(), source.to_owned());
+                if self.directory.is_some() {
+                    self.missing.push(name.to_owned());
+                }
+            }
+            return Ok(OnCitus {
+                factor: kept.database_us_on_citus / kept.database_us_on_one_server,
+                coordinator_share: kept.coordinator_share,
+            });
+        };
+        let mut figure = |directory: &Path, name: &str, figure: &str| {
+            let result = Run::read(directory)?.result;
+            self.results.insert(name.to_owned(), result.commit.clone());
+            let found = result.extra.get(figure).copied().filter(|found| *found > 0.0);
+            found.ok_or_else(|| BenchError::Usage(format!("{}: there is no {figure}", directory.display())))
+        };
+        let us = "database_cpu_us_per_op";
+        Ok(OnCitus {
+            factor: figure(&on_citus, citus, us)? / figure(&on_one, plain, us)?,
+            coordinator_share: figure(&on_citus, citus, "coordinator_cpu_share")?,
+        })
+    }
+
+    fn citus(&mut self) -> Result<CitusCosts, BenchError> {
+        let kept: KeptCitus = serde_json::from_str(CITUS).expect("a test reads all kept results");
+        Ok(CitusCosts {
+            deposit: self.on_citus(["citus-deposit", "citus-deposit-plain"], &kept.deposit, &kept.source)?,
+            mixed: self.on_citus(["citus-mixed", "citus-mixed-plain"], &kept.mixed, &kept.source)?,
+        })
+    }
+
     /// From a run with one coin a request; nothing is saved by more coins in a request.
     fn unbatched(&mut self, kept: Kept) -> Result<Batched, BenchError> {
         let Single { us, disk_bytes } = self.single(kept)?;
@@ -227,7 +310,7 @@ impl Costs {
         let mut reader = Reader { directory, ..Reader::default() };
         let (deposit, others) = match store {
             StoreChoice::Embedded => (DEPOSIT, [REFRESH, AGGREGATOR, TRANSFER, WIREWATCH]),
-            StoreChoice::Postgres => (
+            StoreChoice::Postgres | StoreChoice::Citus => (
                 POSTGRES_DEPOSIT,
                 [POSTGRES_REFRESH, POSTGRES_AGGREGATOR, POSTGRES_TRANSFER, POSTGRES_WIREWATCH],
             ),
@@ -240,7 +323,7 @@ impl Costs {
                 reader.serial_share()?,
             ),
             // A database orders its commits itself.
-            StoreChoice::Postgres => {
+            StoreChoice::Postgres | StoreChoice::Citus => {
                 (reader.unbatched(POSTGRES_WITHDRAW)?, reader.unbatched(POSTGRES_DEPOSIT)?, 0.0)
             }
         };
@@ -254,6 +337,7 @@ impl Costs {
             transfer: reader.single(transfer)?,
             credit: reader.single(credit)?,
             serial_share,
+            citus: (store == StoreChoice::Citus).then(|| reader.citus()).transpose()?,
             slowdown: None,
             results: reader.results,
             missing: reader.missing,
@@ -283,7 +367,7 @@ mod tests {
 
     #[test]
     fn kept_results_are_read_and_add_up() {
-        for store in [StoreChoice::Embedded, StoreChoice::Postgres] {
+        for store in [StoreChoice::Embedded, StoreChoice::Postgres, StoreChoice::Citus] {
             let costs = Costs::kept(store);
             let sum = |stages: &Stages| stages.values().sum::<f64>();
             assert!(costs.results.len() >= 6, "{:?}", costs.results);
@@ -294,6 +378,11 @@ mod tests {
                 assert!(sum(&single.us) > 1.0, "{single:?}");
             }
             assert!(costs.missing.is_empty());
+            assert_eq!(costs.citus.is_some(), store == StoreChoice::Citus);
+        }
+        let citus = Costs::kept(StoreChoice::Citus).citus.unwrap();
+        for load in [citus.deposit, citus.mixed] {
+            assert!(load.factor > 1.0 && (0.001..1.0).contains(&load.coordinator_share), "{load:?}");
         }
         let share = Costs::kept(StoreChoice::Embedded).serial_share;
         assert!((0.05..0.9).contains(&share), "{share}");
@@ -330,6 +419,39 @@ mod tests {
         assert_eq!(mine.missing.len() + 2, mine.results.len());
         std::fs::write(path.join("deposit").join(RESULT_FILE), "{}").unwrap();
         assert!(Costs::of_results(StoreChoice::Embedded, path).is_err());
+    }
+
+    #[test]
+    fn runs_on_citus_are_compared_with_those_on_one_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let write = |name: &str, us: f64, share: Option<f64>| {
+            let mut result: RunResult = serde_json::from_str(POSTGRES_DEPOSIT.1).unwrap();
+            result.commit = "mine".to_owned();
+            result.extra.insert("database_cpu_us_per_op".to_owned(), us);
+            result.extra.extend(share.map(|share| ("coordinator_cpu_share".to_owned(), share)));
+            std::fs::create_dir(path.join(name)).unwrap();
+            std::fs::write(path.join(name).join(RESULT_FILE), result.to_json()).unwrap();
+        };
+        let kept = Costs::kept(StoreChoice::Citus);
+        assert_eq!(kept.results["citus-mixed"], "docs/internals/lab/2026-11-26-citus.md");
+        let mine = || Costs::of_results(StoreChoice::Citus, path);
+        write("citus-deposit", 60.0, Some(0.05));
+        assert!(mine().is_err(), "alone it says nothing");
+        write("citus-deposit-plain", 40.0, None);
+        let costs = mine().unwrap();
+        let citus = costs.citus.unwrap();
+        assert_eq!(citus.deposit, OnCitus { factor: 1.5, coordinator_share: 0.05 });
+        assert_eq!(citus.mixed, kept.citus.unwrap().mixed);
+        assert_eq!(
+            (costs.results["citus-deposit"].as_str(), costs.results["citus-deposit-plain"].as_str()),
+            ("mine", "mine")
+        );
+        assert_eq!(costs.missing.len() + 2, costs.results.len(), "{:?}", costs.missing);
+        write("citus-mixed", 700.0, None);
+        write("citus-mixed-plain", 100.0, None);
+        let error = mine().unwrap_err().to_string();
+        assert!(error.contains("citus-mixed: there is no coordinator_cpu_share"), "{error}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::StoreChoice;
-use super::costs::{Batched, Costs, STAGES, Single, Stages};
+use super::costs::{Batched, CitusCosts, Costs, STAGES, Single, Stages};
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 const DAYS_PER_YEAR: f64 = 365.25;
@@ -23,6 +23,17 @@ const INDEX_HOT_BYTES: f64 = (1_u64 << 30) as f64;
 const INDEX_BYTES_PER_ROW: f64 = 1.82;
 /// Rows of a coin: its withdrawal, the coin, its deposit. A change has as many.
 const ROWS_PER_COIN: f64 = 3.0;
+/// Fewer workers than this are no reason to distribute anything.
+const CITUS_WORKERS_MIN: u32 = 2;
+/// Shards of a worker, as `dbinit --citus` makes them.
+const SHARDS_PER_WORKER: u32 = 2;
+/// As many shards as a cluster may have.
+const SHARDS_MAX: u32 = 255;
+/// Connections of a service to the worker of a shard, for that shard alone: one commits, one is for tools, eight read.
+const CONNECTIONS_OF_A_SHARD: u32 = 10;
+/// Connections of a service to the coordinator: 16 commit, eight read, one listens, one is for upkeep. For each of them,
+/// the coordinator keeps one to each worker.
+const CONNECTIONS_OF_COORDINATOR: u32 = 26;
 
 /// What is wanted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,6 +58,8 @@ pub struct Demand {
     pub copies: u32,
     /// Cores of a machine.
     pub cores_per_machine: u32,
+    /// Cores of a worker, on Citus.
+    pub worker_cores: u32,
     /// Where rows are kept.
     pub store: StoreChoice,
 }
@@ -79,6 +92,8 @@ pub struct Plan {
     pub database_cores: f64,
     /// Machines for the database, with all copies.
     pub database_machines: u32,
+    /// The nodes of the database, if Citus distributes it.
+    pub citus: Option<CitusPlan>,
     /// Bytes that a payment adds to the disk.
     pub disk_bytes_per_payment: f64,
     /// Bytes that are added a day, in one copy.
@@ -93,6 +108,49 @@ pub struct Plan {
     pub network_bytes_per_s: f64,
     /// What a reader should know.
     pub remarks: Vec<String>,
+}
+
+/// The nodes of a Citus cluster; one copy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CitusPlan {
+    /// Servers that hold the rows.
+    pub workers: u32,
+    /// Cores of the coordinator, at the wanted utilisation. They are part of the database's.
+    pub coordinator_cores: f64,
+    /// The coordinator's share of the database's processor time.
+    pub coordinator_share: f64,
+    /// Cores that one plain server would need for the same load.
+    pub cores_of_one_server: f64,
+    /// Shards of each table.
+    pub shards: u32,
+    /// Connections to a worker, at most.
+    pub worker_connections: u32,
+    /// Connections to the coordinator, at most.
+    pub coordinator_connections: u32,
+}
+
+/// Processor time of the database for a payment, in microseconds.
+struct DatabaseUs {
+    /// On one server.
+    plain: f64,
+    /// On all nodes of a Citus cluster.
+    all: f64,
+    coordinator: f64,
+}
+
+impl DatabaseUs {
+    /// `deposit_us`: what the deposits of a payment take on one server; `plain`: everything does.
+    fn on_citus(plain: f64, deposit_us: f64, coins: f64, costs: &CitusCosts) -> Self {
+        // The coins of a payment are in different shards, so several are committed through the coordinator.
+        let deposit = if coins > 1.0 { costs.mixed } else { costs.deposit };
+        let parts = [(deposit_us, deposit), (plain - deposit_us, costs.mixed)];
+        let all = |(us, load): &(f64, super::costs::OnCitus)| us * load.factor;
+        Self {
+            plain,
+            all: parts.iter().map(all).sum(),
+            coordinator: parts.iter().map(|part| all(part) * part.1.coordinator_share).sum(),
+        }
+    }
 }
 
 /// Adds `times` of a cost.
@@ -121,8 +179,18 @@ impl Plan {
         ];
         let mut us = Stages::new();
         add_batched(&mut us, &costs.withdraw, coins / demand.coins_per_withdrawal, coins);
-        add_batched(&mut us, &costs.deposit, 1.0, coins);
+        let mut of_deposit = Stages::new();
+        add_batched(&mut of_deposit, &costs.deposit, 1.0, coins);
+        add(&mut us, &of_deposit, 1.0);
         others.iter().for_each(|(cost, times)| add(&mut us, &cost.us, *times));
+        let database_us = |stages: &Stages| stages.get("database").copied().unwrap_or(0.0);
+        let on_citus = costs
+            .citus
+            .as_ref()
+            .map(|citus| DatabaseUs::on_citus(database_us(&us), database_us(&of_deposit), coins, citus));
+        if let Some(on_citus) = &on_citus {
+            us.insert("database".to_owned(), on_citus.all);
+        }
         let disk_bytes_per_payment = coins * (costs.withdraw.disk_bytes + costs.deposit.disk_bytes)
             + others.iter().map(|(cost, times)| cost.disk_bytes * times).sum::<f64>();
         let rows_per_payment = ROWS_PER_COIN * (coins + demand.change_share);
@@ -133,12 +201,39 @@ impl Plan {
             .filter_map(|stage| Some(((*stage).to_owned(), cores_of(*us.get(*stage)?))))
             .collect();
         let cores_in_all: f64 = cores.values().sum();
-        let database_cores = us.get("database").map_or(0.0, |us| cores_of(*us));
+        let database_cores = cores_of(database_us(&us));
         let serial_us = us.get("lane").copied().unwrap_or(0.0) * costs.serial_share;
         let payments_per_s_of_a_store = (demand.store == StoreChoice::Embedded && serial_us > 0.0)
             .then(|| demand.utilisation * 1e6 / serial_us);
         let stores = payments_per_s_of_a_store.map_or(1, |most| whole(demand.payments_per_s / most));
         let machines = |cores: f64| whole(cores / f64::from(demand.cores_per_machine)) * demand.copies;
+        let lanes = whole(cores.get("lane").copied().unwrap_or(0.0));
+        let machines_of_exchange = machines(cores_in_all).max(stores * demand.copies);
+        let citus = on_citus.map(|us| {
+            let coordinator_cores = cores_of(us.coordinator);
+            let of_worker = (database_cores - coordinator_cores) / f64::from(demand.worker_cores);
+            let workers = whole(of_worker).max(CITUS_WORKERS_MIN);
+            let shards = lanes.max(workers.saturating_mul(SHARDS_PER_WORKER)).min(SHARDS_MAX).max(workers);
+            let services = machines_of_exchange / demand.copies;
+            let coordinator_connections = services.saturating_mul(CONNECTIONS_OF_COORDINATOR);
+            let of_shards = shards.div_ceil(workers) * CONNECTIONS_OF_A_SHARD;
+            CitusPlan {
+                workers,
+                coordinator_cores,
+                coordinator_share: us.coordinator / us.all.max(f64::MIN_POSITIVE),
+                cores_of_one_server: cores_of(us.plain),
+                shards,
+                worker_connections: services
+                    .saturating_mul(of_shards)
+                    .saturating_add(coordinator_connections),
+                coordinator_connections,
+            }
+        });
+        let database_machines = match &citus {
+            Some(citus) => citus.workers.saturating_add(1).saturating_mul(demand.copies),
+            None if database_cores > 0.0 => machines(database_cores),
+            None => 0,
+        };
         let payments_per_day = demand.payments_per_s * demand.mean_share * SECONDS_PER_DAY;
         let days = demand.years * DAYS_PER_YEAR;
         let index_bytes = INDEX_HOT_BYTES + payments_per_day * days * rows_per_payment * INDEX_BYTES_PER_ROW;
@@ -150,14 +245,16 @@ impl Plan {
             costs: costs.clone(),
             coins_per_s: demand.payments_per_s * coins,
             us_per_payment: us,
-            lanes: whole(cores.get("lane").copied().unwrap_or(0.0)),
+            // On Citus, a shard has a lane.
+            lanes: citus.as_ref().map_or(lanes, |citus| citus.shards),
             cores,
             cores_in_all,
             payments_per_s_of_a_store,
             stores,
-            machines: machines(cores_in_all).max(stores * demand.copies),
+            machines: machines_of_exchange,
             database_cores,
-            database_machines: if database_cores > 0.0 { machines(database_cores) } else { 0 },
+            database_machines,
+            citus,
             disk_bytes_per_payment,
             disk_bytes_per_day: payments_per_day * disk_bytes_per_payment,
             disk_bytes: payments_per_day * days * disk_bytes_per_payment,
@@ -168,6 +265,32 @@ impl Plan {
         };
         plan.remark();
         plan
+    }
+
+    fn remark_on_citus(&mut self) {
+        let Some(citus) = &self.citus else { return };
+        let worker_cores = self.demand.worker_cores;
+        if citus.cores_of_one_server <= f64::from(worker_cores) {
+            self.remarks.push(format!(
+                "one server with the cores of a worker carries this load (--store postgres): it needs {:.1}",
+                citus.cores_of_one_server
+            ));
+        }
+        if citus.coordinator_cores > f64::from(worker_cores) {
+            self.remarks.push(format!(
+                "the coordinator is a single server, and needs more cores than a worker has: {:.0}",
+                citus.coordinator_cores.ceil()
+            ));
+        }
+        if citus.workers > SHARDS_MAX {
+            self.remarks
+                .push(format!("a cluster has at most {SHARDS_MAX} shards: this load needs more workers"));
+        }
+        self.remarks.push(
+            "what Citus adds was measured with two workers that shared two cores, without a network, and not for \
+             worker programs: they count as the mixed load"
+                .to_owned(),
+        );
     }
 
     fn remark(&mut self) {
@@ -191,6 +314,7 @@ impl Plan {
                  own denominations, {more_cores}or --store postgres"
             ));
         }
+        self.remark_on_citus();
         if self.costs.slowdown.is_none() {
             self.remarks.push(format!(
                 "processor times are those of {}; --measure adjusts them",
@@ -216,6 +340,7 @@ fn whole(number: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::costs::OnCitus;
 
     fn demand() -> Demand {
         Demand {
@@ -229,6 +354,7 @@ mod tests {
             utilisation: 0.5,
             copies: 2,
             cores_per_machine: 8,
+            worker_cores: 4,
             store: StoreChoice::Embedded,
         }
     }
@@ -288,6 +414,46 @@ mod tests {
         ] {
             assert!(figure(&one) > 0.0 && (figure(&two) / figure(&one) - 2.0).abs() < 1e-9);
         }
+    }
+
+    #[test]
+    fn nodes_of_citus_add_up_by_hand() {
+        let on_citus = |factor, coordinator_share| OnCitus { factor, coordinator_share };
+        let mut costs = costs();
+        let database = |us: f64| Stages::from([("database".to_owned(), us)]);
+        costs.deposit.per_coin_us.extend(database(20.0));
+        costs.deposit.per_request_us.extend(database(10.0));
+        costs.refresh.us.extend(database(200.0));
+        costs.citus = Some(CitusCosts { deposit: on_citus(2.0, 0.1), mixed: on_citus(5.0, 0.4) });
+        let demand = |coins_per_payment, payments_per_s| Demand {
+            store: StoreChoice::Citus,
+            coins_per_payment,
+            payments_per_s,
+            ..demand()
+        };
+        // One coin: 30 µs of deposits on one server, and 100 of change; 10,000 a second at half of each core.
+        let plan = Plan::of(&demand(1.0, 10_000.0), &costs);
+        let citus = plan.citus.as_ref().unwrap();
+        assert!((citus.cores_of_one_server - 2.6).abs() < 1e-9);
+        assert!((plan.database_cores - 0.02 * (60.0 + 500.0)).abs() < 1e-9, "{}", plan.database_cores);
+        assert!((citus.coordinator_cores - 0.02 * (6.0 + 200.0)).abs() < 1e-9);
+        assert!((citus.coordinator_share - 206.0 / 560.0).abs() < 1e-9);
+        // (11.2 - 4.12) cores on workers of 4; two copies of these and of the coordinator.
+        assert_eq!((citus.workers, citus.shards, plan.lanes, plan.database_machines), (2, 4, 4, 6));
+        let services = plan.machines / 2;
+        assert_eq!(citus.coordinator_connections, services * 26);
+        assert_eq!(citus.worker_connections, services * (26 + 2 * 10));
+        let remark = |plan: &Plan, part: &str| plan.remarks.iter().any(|remark| remark.contains(part));
+        assert!(remark(&plan, "one server") && remark(&plan, "needs more cores than a worker has: 5"));
+
+        // Three coins are in several shards: 70 µs, all of it as in the mixed load.
+        let plan = Plan::of(&demand(3.0, 10_000.0), &costs);
+        assert!((plan.database_cores - 0.02 * 5.0 * 170.0).abs() < 1e-9, "{}", plan.database_cores);
+        // 17 × 0.6 cores.
+        assert_eq!(plan.citus.as_ref().unwrap().workers, 3);
+        assert!(remark(&plan, "one server"));
+        let plan = Plan::of(&demand(3.0, 20_000.0), &costs);
+        assert!(!remark(&plan, "one server"), "it would need 6.8 cores");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub enum StoreChoice {
     Embedded,
     /// In a PostgreSQL database.
     Postgres,
+    /// In a database that Citus distributes over several servers.
+    Citus,
 }
 
 /// Arguments of `batzen plan`.
@@ -62,6 +64,9 @@ pub struct PlanArgs {
     /// Cores of a machine
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub cores_per_machine: u32,
+    /// Cores of a worker of the Citus cluster, with --store citus [default: as --cores-per-machine]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub worker_cores: Option<u32>,
     /// Where the exchange keeps its rows
     #[arg(long, value_enum, default_value = "embedded")]
     pub store: StoreChoice,
@@ -102,6 +107,7 @@ impl PlanArgs {
             utilisation: self.utilisation / 100.0,
             copies: self.copies,
             cores_per_machine: self.cores_per_machine,
+            worker_cores: self.worker_cores.unwrap_or(self.cores_per_machine),
             store: self.store,
         }
     }
@@ -110,8 +116,11 @@ impl PlanArgs {
 /// Makes a plan and prints it.
 ///
 /// # Errors
-/// When this machine cannot be measured, or results cannot be read.
+/// When options contradict each other, this machine cannot be measured, or results cannot be read.
 pub fn run(args: &PlanArgs) -> Result<ExitCode, BenchError> {
+    if args.worker_cores.is_some() && args.store != StoreChoice::Citus {
+        return Err(BenchError::Usage("--worker-cores is for a Citus cluster; add --store citus".to_owned()));
+    }
     let mut costs = match &args.results {
         Some(directory) => Costs::of_results(args.store, directory)?,
         None => Costs::kept(args.store),

@@ -65,7 +65,8 @@ pub fn table(plan: &Plan) -> String {
     let mut line = |name: &str, value: String, note: &str| {
         let _ = writeln!(out, "  {name:<22} {value:>10}  {note}");
     };
-    line("lanes", plan.lanes.to_string(), "[exchange] LANES");
+    let lanes = if plan.citus.is_some() { "one for each shard" } else { "[exchange] LANES" };
+    line("lanes", plan.lanes.to_string(), lanes);
     if let Some(most) = plan.payments_per_s_of_a_store {
         line(
             "stores",
@@ -81,12 +82,28 @@ pub fn table(plan: &Plan) -> String {
             &format!("of {} cores, {copies}", demand.cores_per_machine),
         );
     }
+    if let Some(citus) = &plan.citus {
+        let of_worker = format!("of {} cores, {copies}", demand.worker_cores);
+        line("workers", (citus.workers * demand.copies).to_string(), &of_worker);
+        let share = numbers::number(citus.coordinator_share * 100.0);
+        line(
+            "coordinator",
+            numbers::number(citus.coordinator_cores),
+            &format!("cores of one server, {share} % of the database, one copy"),
+        );
+        line("shards", citus.shards.to_string(), "batzen exchange dbinit --citus --shards");
+        line(
+            "connections",
+            citus.worker_connections.to_string(),
+            &format!("to a worker at most, {} to the coordinator", citus.coordinator_connections),
+        );
+    }
     line("disk a day", bytes(plan.disk_bytes_per_day), "one copy");
     line("disk in the end", bytes(plan.disk_bytes), "one copy");
     if plan.memory_bytes > 0.0 {
         line("indexes in the end", bytes(plan.memory_bytes), "one copy");
     }
-    let journal = if demand.store == StoreChoice::Postgres { "write-ahead log" } else { "journal" };
+    let journal = if demand.store != StoreChoice::Embedded { "write-ahead log" } else { "journal" };
     line(journal, format!("{}/s", bytes(plan.journal_bytes_per_s)), "at the peak");
     line("network", format!("{}/s", bytes(plan.network_bytes_per_s)), "at the peak, both directions");
     if let Some(slowdown) = plan.costs.slowdown {
