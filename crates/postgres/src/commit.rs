@@ -13,13 +13,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use batzen_store::{ChangeSet, CommitOutcome, RawRow, Result, RowVersion, StoreError, TableDef};
 
 use crate::batch::{Batch, Versions};
 use crate::changes::{INSERTS_MAX, Net, judge, net};
-use crate::citus::{self, Ended};
+use crate::citus::{self, Ended, recover};
 use crate::connection::Connection;
 use crate::database::{Database, no_connection};
 use crate::pool::Place;
@@ -35,6 +35,9 @@ pub(crate) const RACES_MAX: u32 = 16;
 /// How often a connection may be lost during one commit. Otherwise a commit that crashes the server's process
 /// every time would be sent for ever.
 pub(crate) const LOSSES_MAX: u32 = 6;
+
+/// How long after a node was lost a part that is still prepared there is one that it left.
+const PARTS_AFTER: Duration = Duration::from_millis(500);
 
 /// A connection that commits, and its row in `writers`.
 #[derive(Debug)]
@@ -211,7 +214,12 @@ impl Database {
             };
             match attempt {
                 Attempt::Committed => {
+                    let is_partial = writer.connection.was_partial();
                     place.item = Some(writer);
+                    drop(place);
+                    if is_partial {
+                        self.wait_for_parts()?;
+                    }
                     return Ok(true);
                 }
                 Attempt::Misfit => {
@@ -320,6 +328,25 @@ impl Database {
                 Some("BZ001" | "23505") => Attempt::Misfit,
                 _ => Attempt::Failed(error),
             },
+        }
+    }
+
+    /// Waits until Citus has recovered the parts of commits on a node that it lost. What was committed is not answered
+    /// before all of it is visible.
+    fn wait_for_parts(&self) -> Result<()> {
+        tracing::warn!("a node was lost before its part of a commit was visible");
+        let mut patience = self.patience();
+        loop {
+            // What is under way now is younger.
+            std::thread::sleep(PARTS_AFTER);
+            match self.with_reader(|connection| recover::is_partial(connection, PARTS_AFTER)) {
+                Ok(false) => return Ok(()),
+                Ok(true) | Err(StoreError::Unavailable(_)) => {
+                    let error = PgError::io("wait for a lost node", std::io::ErrorKind::TimedOut.into());
+                    patience.wait_whatever(&error)?;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
 

@@ -70,6 +70,8 @@ pub struct Connection {
     standby: bool,
     /// Whether the server stopped waiting for its synchronous standby in the last pipeline.
     unsynced: bool,
+    /// Whether Citus committed the last pipeline, but lost a node that has prepared its part.
+    is_partial: bool,
     /// How long an answer may take.
     timeout: Duration,
     process_id: i32,
@@ -167,6 +169,7 @@ impl Connection {
             broken: false,
             standby: false,
             unsynced: false,
+            is_partial: false,
             timeout: target.connect_timeout,
             process_id: 0,
             notifications: VecDeque::new(),
@@ -263,6 +266,11 @@ impl Connection {
     /// Whether the last pipeline was committed on this server, but perhaps not on its synchronous standby.
     pub(crate) fn was_unsynced(&self) -> bool {
         self.unsynced
+    }
+
+    /// Whether Citus committed the last pipeline, but a part of it is not visible yet on a node that it lost.
+    pub(crate) fn was_partial(&self) -> bool {
+        self.is_partial
     }
 
     /// Sets how long an answer may take.
@@ -409,6 +417,7 @@ impl Connection {
     fn finish_noting(&mut self, sink: Sink<'_>, noted: &mut Noted<'_>) -> Result<(), PgError> {
         self.uses += 1;
         self.unsynced = false;
+        self.is_partial = false;
         let deadline = Some(Instant::now() + self.timeout);
         let mut failed = None;
         let mut number = 0;
@@ -529,9 +538,12 @@ impl Connection {
                 Some(Message::NoticeResponse(body)) => {
                     // The name of the routine is the same in all languages of the server.
                     let mut fields = body.fields();
-                    self.unsynced |= fields.any(|field| {
-                        Ok(field.type_() == b'R' && field.value_bytes() == b"SyncRepWaitForLSN")
-                    })?;
+                    while let Some(field) = fields.next()? {
+                        if field.type_() == b'R' {
+                            self.unsynced |= field.value_bytes() == b"SyncRepWaitForLSN";
+                            self.is_partial |= field.value_bytes() == b"FinishRemoteTransactionCommit";
+                        }
+                    }
                 }
                 Some(Message::NotificationResponse(body)) => {
                     self.notifications.push_back(body.message()?.to_owned());

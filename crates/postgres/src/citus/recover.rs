@@ -6,13 +6,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::Connection;
 use crate::citus::across::direct;
 use crate::citus::direct::WRITERS;
 use crate::database::Database;
 use crate::layout::quoted;
 use crate::schema::shape::literal;
 use crate::schema::{SchemaError, Sql, lock_key};
+use crate::{Connection, PgError};
 
 /// How long a part of a commit is prepared before another process ends it. This takes the writer's row from
 /// a process that is only slow, which has to register another.
@@ -77,6 +77,28 @@ fn prepared_anywhere(
 pub(crate) fn has_prepared(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> {
     let (found, missing) = prepared_anywhere(sql, schema, Duration::ZERO)?;
     missing.map_or(Ok(!found.is_empty()), Err)
+}
+
+/// Whether a part of a commit through the coordinator has been prepared for so long on any node: it lost the node, and Citus
+/// will recover it. Fails while a node does not answer.
+pub(crate) fn is_partial(connection: &mut Connection, age: Duration) -> Result<bool, PgError> {
+    let list = format!(
+        "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'citus\\_%' \
+         AND prepared <= now() - interval '{} ms'",
+        age.as_millis()
+    );
+    let text = format!(
+        "SELECT success::text, result FROM run_command_on_all_nodes({}, give_warning_for_connection_errors => true)",
+        literal(&list)
+    );
+    let mut is_partial = false;
+    for row in connection.query_text(&text)? {
+        match row.as_slice() {
+            [Some(success), Some(count)] if success == "true" => is_partial |= count != "0",
+            _ => return Err(PgError::io("ask a node", std::io::ErrorKind::NotConnected.into())),
+        }
+    }
+    Ok(is_partial)
 }
 
 /// Ends what has been prepared for so long, as its home has decided. Returns how many commits that were.

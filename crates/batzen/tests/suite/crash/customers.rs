@@ -5,7 +5,7 @@
 //! settled at the end by repeating them ([`Load::settle`]).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -117,9 +117,6 @@ pub struct Load {
     pub coins: Mutex<HashMap<EddsaPublicKey, Arc<Coin>>>,
     /// What the exchange could not do.
     pub failures: Failures,
-    /// How many requests were refused because what they rest on was acknowledged but not visible yet. `None`: this
-    /// must not happen.
-    hidden: Option<AtomicU64>,
     is_over: AtomicBool,
 }
 
@@ -145,30 +142,8 @@ impl Load {
             asked: Mutex::default(),
             coins: Mutex::default(),
             failures: Failures::default(),
-            hidden: None,
             is_over: AtomicBool::new(false),
         }
-    }
-
-    /// Repeats requests that are refused because something is not there, or not enough. On Citus, a part of an
-    /// acknowledged commit over several shards is hidden until a lost node is back and the part is recovered.
-    pub fn wait_for_hidden(mut self) -> Self {
-        self.hidden = Some(AtomicU64::new(0));
-        self
-    }
-
-    /// How many requests were refused for this reason.
-    pub fn hidden(&self) -> u64 {
-        self.hidden.as_ref().map_or(0, |count| count.load(Ordering::Relaxed))
-    }
-
-    fn may_be_hidden(&self, request: &Request, status: u16, may_be_refused: bool) -> bool {
-        let is_missing = status == 404 || (status == 409 && !may_be_refused);
-        let Some(count) = self.hidden.as_ref().filter(|_| is_missing) else { return false };
-        if count.fetch_add(1, Ordering::Relaxed) == 0 {
-            println!("refused for the time being: {} with {status}", request.path);
-        }
-        true
     }
 
     /// Lets the customers finish their current operation.
@@ -245,7 +220,6 @@ impl Load {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.attempt(&request).await {
-                Attempt::Answered(answer) if self.may_be_hidden(&request, answer.status, may_be_refused) => {}
                 Attempt::Answered(answer) => {
                     let Answer { status, body } = &answer;
                     let typed = (*status == 200).then(|| serde_json::from_value(body.clone()).unwrap());
