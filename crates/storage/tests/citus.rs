@@ -56,6 +56,8 @@ fn a_service_goes_straight_to_the_workers_unless_it_must_not() {
             assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
             assert_eq!(store.get::<Boxes>(&key).unwrap().unwrap().row.content, 7);
         }
+        // Frozen rows pause all commits, on the workers too.
+        assert_eq!(store.all::<Boxes>().unwrap().len(), (number + 1) * 40);
         assert_eq!(sessions().iter().all(|count| count != "0"), citus_direct, "{:?}", sessions());
         assert_eq!(sessions().iter().all(|count| count == "0"), !citus_direct, "{:?}", sessions());
         store.close().unwrap();

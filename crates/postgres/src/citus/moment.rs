@@ -4,8 +4,12 @@
 //! lock on the coordinator if it goes through it, otherwise on each of its nodes, where a part that is prepared
 //! keeps it. If the coordinator loses a node, the part stays prepared there until Citus recovers it.
 
-use crate::citus::Citus;
+use batzen_store::VSHARD_COUNT;
+
+use crate::citus::{CLOCKS, Citus};
 use crate::connection::Connection;
+use crate::layout::quoted;
+use crate::schema::shape::literal;
 use crate::{PgError, Target};
 
 /// The names of the transactions that are prepared on the nodes.
@@ -41,20 +45,37 @@ impl Citus {
         let close =
             format!("BEGIN; SET LOCAL lock_timeout = '20s'; SELECT pg_advisory_xact_lock({})", self.fence);
         fence.script(&close)?;
-        // Those that commit straight on a node hold the fence there. Whoever has the coordinator's is alone.
-        // In the order in which commits over several shards take them, so that nobody waits in a circle.
-        let nodes = fence.query_text(
-            "SELECT nodename, nodeport FROM pg_dist_node WHERE groupid > 0 AND isactive ORDER BY groupid",
-        )?;
-        let mut closed = Vec::with_capacity(nodes.len());
-        for node in &nodes {
-            let [Some(host), Some(port)] = node.as_slice() else {
-                return Err(PgError::protocol("a node without an address"));
-            };
-            let port = port.parse().map_err(|_| PgError::protocol("a node without a port"))?;
-            let mut connection = Connection::open(&coordinator.at(host, port))?;
-            connection.script(&close)?;
-            closed.push(connection);
+        // Those that commit straight on a node hold the fence there. Whoever has the coordinator's is alone. The order is that in
+        // which commits over several shards take them, so that nobody waits in a circle.
+        let mut closed = Vec::new();
+        if self.nodes().ways.iter().any(Option::is_some) {
+            let nodes = fence.query_text(
+                "SELECT nodename, nodeport FROM pg_dist_node WHERE groupid > 0 AND isactive ORDER BY groupid",
+            )?;
+            for node in &nodes {
+                let [Some(host), Some(port)] = node.as_slice() else {
+                    return Err(PgError::protocol("a node without an address"));
+                };
+                let port = port.parse().map_err(|_| PgError::protocol("a node without a port"))?;
+                let mut connection = Connection::open(&coordinator.at(host, port))?;
+                connection.script(&close)?;
+                closed.push(connection);
+            }
+        } else {
+            // This service need not reach the nodes: the coordinator takes the lock there, while it reads a clock.
+            let clocks = format!("{}.{CLOCKS}", quoted(&self.schema));
+            let nodes = fence.query_text(&format!(
+                "SELECT min(v) FROM generate_series(0, {}) v JOIN pg_dist_placement p
+                 ON p.shardid = get_shard_id_for_distribution_column({}, v::smallint) GROUP BY p.groupid ORDER BY p.groupid",
+                VSHARD_COUNT - 1,
+                literal(&clocks)
+            ))?;
+            for node in &nodes {
+                let vshard = node.first().and_then(Option::as_ref);
+                let vshard = vshard.ok_or_else(|| PgError::protocol("a node without a shard"))?;
+                let lock = format!("pg_advisory_xact_lock({})", self.fence);
+                fence.script(&format!("SELECT count({lock}::text) FROM {clocks} WHERE vshard = {vshard}"))?;
+            }
         }
         if !gids(fence)?.is_empty() {
             fence.script("SELECT recover_prepared_transactions()")?;

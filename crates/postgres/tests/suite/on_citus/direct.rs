@@ -282,6 +282,13 @@ fn the_tables_of_a_shard_are_not_planned_by_citus() {
     assert!(!of_shard.contains("Citus") && of_shard.contains("Delete on"), "{of_shard}");
 }
 
+/// How many shards a table of this schema has.
+fn shard_count(url: &str, schema: &str) -> usize {
+    let text =
+        format!("SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = '{schema}.shard_clocks'::regclass");
+    usize::try_from(connect(url).row(&text).unwrap().unwrap().number(0)).unwrap()
+}
+
 /// Splits the shard of clocks at this place in two, with those beside it, and puts the second half on another node.
 fn split(sql: &mut Connection, schema: &str, place: usize, mode: &str) {
     let shard = sql
@@ -317,7 +324,7 @@ fn a_split_shard_is_followed() {
     let _alone = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(options) = schema(TABLES) else { return };
     let store = open(&options);
-    let before = store.backend().lanes_wanted().unwrap();
+    let before = shard_count(url, &options.schema);
     let groups: Vec<u32> = groups_by_shard(&store).values().flat_map(|groups| groups[..4].to_vec()).collect();
     let (items, clock) =
         (format!("{}.{}", options.schema, Items::DEF.name), format!("{}.shard_clocks", options.schema));
@@ -358,7 +365,7 @@ fn a_split_shard_is_followed() {
         let counts: Vec<u32> = load.into_iter().map(|load| load.join().unwrap()).collect();
         (counts, looker.join().unwrap())
     });
-    assert_eq!(store.backend().lanes_wanted(), Some(before + 2));
+    assert_eq!(shard_count(url, &options.schema), before + 2);
     assert_eq!(store.count::<Items>().unwrap(), counts.iter().copied().map(u64::from).sum::<u64>());
     for (group, items) in groups.iter().zip(&counts) {
         let keys: Vec<_> = (0..*items).map(|item| key(*group, item)).collect();
@@ -384,7 +391,7 @@ fn a_split_shard_is_followed() {
         last = highest;
     }
     assert!(looks.len() > 5 && last.len() >= before, "{} looks, {last:?}", looks.len());
-    for groups in groups_by_shard(&store).values() {
+    for groups in groups_by_lane(&store, before + 2).values() {
         assert_eq!(store.commit(&set([groups[0]], u32::MAX)).unwrap(), CommitOutcome::Committed);
     }
 }
@@ -408,13 +415,12 @@ fn services_that_start_after_a_split_go_on() {
     };
     let items = format!("{}.{}", options.schema, Items::DEF.name);
     let serials = format!("SELECT count(*), count(DISTINCT serial), max(serial) FROM {items}");
-    let (mut shards, mut rows, mut highest) = (None, 0, 0);
+    let (mut rows, mut highest) = (0, 0);
     for round in 0..3_u32 {
         // Two services.
         let (one, other) = (open(&options), open(&PgOptions { node: "other".into(), ..options.clone() }));
-        let groups = groups_by_shard(&one);
-        assert_eq!(groups.len(), shards.unwrap_or(groups.len()), "a lane for each shard");
-        shards = Some(groups.len() + 1);
+        let groups = groups_by_lane(&one, shard_count(url, &options.schema));
+        assert_eq!(groups.len(), SHARDS + round as usize);
         commit_all(&[&one, &other], &groups, round * 100);
         let found = sql.row(&format!("{serials} WHERE serial > {highest}")).unwrap().unwrap();
         let new = 20 * 2 * i64::try_from(groups.len()).unwrap();
@@ -446,7 +452,7 @@ fn the_tables_of_an_exchange_can_be_split() {
     let Some(options) = schema(exchange::ALL) else { return };
     let mut sql = connect(url);
     maintain(&mut sql, &options.schema, exchange::ALL, &MaintainOptions::default()).unwrap();
-    let shards = || open(&options).backend().lanes_wanted().unwrap();
+    let shards = || shard_count(url, &options.schema);
     let before = shards();
     split(&mut sql, &options.schema, 0, "block_writes");
     split(&mut sql, &options.schema, 3, "force_logical");
