@@ -303,6 +303,10 @@ impl Database {
                 }
                 Ended::Committed => Attempt::Committed,
                 Ended::Misfit => Attempt::Misfit,
+                // It is sent again with the shards of now.
+                Ended::Split => {
+                    self.refresh_placement(connection).map_or_else(Attempt::Failed, |()| Attempt::Misfit)
+                }
                 Ended::NoWriter => Attempt::Failed(own_error("BZ002", "the writer's row is gone")),
                 Ended::Failed(error) => Attempt::Failed(error),
                 Ended::Unknown(error) => Attempt::Unknown(error),

@@ -25,6 +25,8 @@ pub(crate) enum Ended {
     Misfit,
     /// The row of the writer is not there.
     NoWriter,
+    /// There are other shards than were known. Nothing has taken effect.
+    Split,
     /// Nothing has taken effect.
     Failed(PgError),
     /// `COMMIT` was sent, and it is unknown whether it has taken effect.
@@ -75,13 +77,19 @@ impl Citus {
         for (_, row) in &places {
             self.move_clock(connection, *row, clock.next());
         }
-        let mut numbers = Vec::with_capacity(places.len());
+        // With its clock, no shard can be split.
+        connection.queue(&self.shards, |_| {});
+        let mut numbers = Vec::with_capacity(places.len() + 1);
         connection.run(&mut |statement, mut columns| {
             if statement >= BEFORE_CLOCKS {
                 numbers.push(columns.int8()?);
             }
             Ok(())
         })?;
+        let shards = numbers.pop();
+        if shards != i64::try_from(nodes.placement.shards().len()).ok() {
+            return Ok(Some(Ended::Split));
+        }
         if numbers.len() < places.len() {
             return Err(PgError::protocol("a shard has no clock: run dbinit --citus"));
         }

@@ -34,6 +34,7 @@ use crate::connection::{Connection, Statement};
 use crate::database::Database;
 use crate::layout::quoted;
 use crate::schema::lock_key;
+use crate::schema::shape::literal;
 use crate::{PgError, ServerError};
 use placement::{Placement, Shard};
 
@@ -103,6 +104,8 @@ pub(crate) struct Citus {
     hold: Statement,
     settings: Statement,
     clock: Statement,
+    /// Counts the shards.
+    shards: Statement,
     writer: Statement,
     commit: Statement,
     /// Held by every commit, shared, until its rows are visible on all nodes.
@@ -140,6 +143,10 @@ impl Citus {
             clock: Statement::new(format!(
                 "UPDATE {name}.{CLOCKS} SET number = greatest(number + 1, $2::bigint) WHERE vshard = $1::smallint RETURNING number"
             )),
+            shards: Statement::new(format!(
+                "SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = {}::regclass",
+                literal(&format!("{name}.{CLOCKS}"))
+            )),
             commit: Statement::new("COMMIT".into()),
             fence: fence_key(schema),
         }
@@ -150,7 +157,7 @@ impl Citus {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the placement again: a shard may have been moved or split. An outdated one costs only speed.
+    /// Reads the placement again: a shard may have been moved or split. Each commit makes sure that it fits.
     /// `way` makes the way to a shard.
     pub fn refresh(
         &self,

@@ -396,6 +396,31 @@ fn a_split_shard_is_followed() {
     }
 }
 
+/// A service that commits through the coordinator alone notices a split, too: it moves the clocks of the new shards.
+#[test]
+fn a_split_is_noticed_through_the_coordinator() {
+    let Some(url) = url() else { return };
+    let _alone = MOVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(options) = schema(TABLES) else { return };
+    let far = open(&PgOptions { at_shards: false, ..options.clone() });
+    let groups: Vec<u32> = groups_by_shard(&far).values().flat_map(|groups| groups[..6].to_vec()).collect();
+    let commit = |store: &Store, group: u32, item: u32| {
+        assert_eq!(store.commit(&set([group], item)).unwrap(), CommitOutcome::Committed);
+    };
+    groups.iter().for_each(|group| commit(&far, *group, 0));
+    split(&mut connect(url), &options.schema, 0, "block_writes");
+    let near = open(&PgOptions { node: "near".into(), ..options.clone() });
+    for group in groups {
+        // Another service, which knows the new shards, is ahead.
+        (1..30).for_each(|item| commit(&near, group, item));
+        commit(&far, group, 30);
+        let keys: Vec<_> = (0..=30).map(|item| key(group, item)).collect();
+        let found = near.get_many::<Items>(&keys).unwrap();
+        let serials: Vec<u64> = found.into_iter().map(|row| row.unwrap().serial).collect();
+        assert!(serials.is_sorted_by(|a, b| a < b), "group {group}: {serials:?}");
+    }
+}
+
 /// As an operator should split shards: all services are stopped, and need nothing else.
 #[test]
 fn services_that_start_after_a_split_go_on() {
