@@ -31,6 +31,14 @@ use crate::pool::Place;
 /// SQLSTATE of `COMMIT PREPARED` and `ROLLBACK PREPARED` when there is nothing of this name.
 const NOTHING_PREPARED: &str = "42704";
 
+/// Writes something to the log, and so waits until a synchronous standby has all that precedes it.
+const SYNC: &str = "SELECT pg_logical_emit_message(true, 'batzen', '')";
+
+/// The server gave up waiting for its synchronous standby.
+fn unsynced() -> PgError {
+    PgError::io("wait for the standby", std::io::ErrorKind::TimedOut.into())
+}
+
 /// The part of a commit in one shard.
 struct Part<'a> {
     way: &'a Arc<Database>,
@@ -263,14 +271,27 @@ impl Database {
         written
     }
 
+    /// As [`Self::write`], for a part that is prepared. After a fail-over it must still be there.
+    fn prepare_one(
+        &self,
+        turn: &mut Turn<'_, '_>,
+        number: i64,
+        text: &str,
+    ) -> std::result::Result<(), PgError> {
+        self.write(turn, number, text)?;
+        if turn.writer.connection.was_unsynced() { Err(unsynced()) } else { Ok(()) }
+    }
+
     /// Sends the rows of all nodes but the home, at the same time. Returns an error with its node's place.
     fn prepare(&self, turns: &mut [Turn<'_, '_>], number: i64, text: &str) -> Option<(usize, PgError)> {
         if let [turn] = turns {
-            return self.write(turn, number, text).err().map(|error| (0, error));
+            return self.prepare_one(turn, number, text).err().map(|error| (0, error));
         }
         std::thread::scope(|scope| {
-            let jobs: Vec<_> =
-                turns.iter_mut().map(|turn| scope.spawn(move || self.write(turn, number, text))).collect();
+            let jobs: Vec<_> = turns
+                .iter_mut()
+                .map(|turn| scope.spawn(move || self.prepare_one(turn, number, text)))
+                .collect();
             let written: Vec<_> =
                 jobs.into_iter().map(|job| job.join().expect("writing does not panic")).collect();
             written.into_iter().enumerate().find_map(|(at, written)| Some((at, written.err()?)))
@@ -323,14 +344,20 @@ impl Database {
     fn end_one(&self, mut turn: Turn<'_, '_>, text: &str) -> Result<()> {
         let way = turn.node.ways[0];
         let mut patience = self.patience();
+        let mut text = text;
         loop {
             let error = match turn.writer.connection.script(text) {
+                // The standby has it once it has what is written after it.
                 Ok(()) if turn.writer.connection.was_unsynced() => {
-                    PgError::io("wait for the standby", std::io::ErrorKind::TimedOut.into())
+                    text = SYNC;
+                    unsynced()
                 }
                 Ok(()) => break,
                 // It was ended by an earlier attempt, or by recovery.
-                Err(error) if error.code() == Some(NOTHING_PREPARED) => break,
+                Err(error) if error.code() == Some(NOTHING_PREPARED) => {
+                    text = SYNC;
+                    continue;
+                }
                 Err(error) => error,
             };
             patience.wait_whatever(&error)?;
