@@ -213,7 +213,7 @@ impl Plan {
             let coordinator_cores = cores_of(us.coordinator);
             let of_worker = (database_cores - coordinator_cores) / f64::from(demand.worker_cores);
             let workers = whole(of_worker).max(CITUS_WORKERS_MIN);
-            let shards = lanes.max(workers.saturating_mul(SHARDS_PER_WORKER)).min(SHARDS_MAX).max(workers);
+            let shards = workers.saturating_mul(SHARDS_PER_WORKER).min(SHARDS_MAX).max(workers);
             let services = machines_of_exchange / demand.copies;
             let coordinator_connections = services.saturating_mul(CONNECTIONS_OF_COORDINATOR);
             let of_shards = shards.div_ceil(workers) * CONNECTIONS_OF_A_SHARD;
@@ -245,8 +245,8 @@ impl Plan {
             costs: costs.clone(),
             coins_per_s: demand.payments_per_s * coins,
             us_per_payment: us,
-            // On Citus, a shard has a lane.
-            lanes: citus.as_ref().map_or(lanes, |citus| citus.shards),
+            // On Citus, each service has a lane for each worker, and one for what concerns several.
+            lanes: citus.as_ref().map_or(lanes, |citus| citus.workers.saturating_add(1)),
             cores,
             cores_in_all,
             payments_per_s_of_a_store,
@@ -439,7 +439,7 @@ mod tests {
         assert!((citus.coordinator_cores - 0.02 * (6.0 + 200.0)).abs() < 1e-9);
         assert!((citus.coordinator_share - 206.0 / 560.0).abs() < 1e-9);
         // (11.2 - 4.12) cores on workers of 4; two copies of these and of the coordinator.
-        assert_eq!((citus.workers, citus.shards, plan.lanes, plan.database_machines), (2, 4, 4, 6));
+        assert_eq!((citus.workers, citus.shards, plan.lanes, plan.database_machines), (2, 4, 3, 6));
         let services = plan.machines / 2;
         assert_eq!(citus.coordinator_connections, services * 26);
         assert_eq!(citus.worker_connections, services * (26 + 2 * 10));

@@ -65,7 +65,11 @@ pub fn table(plan: &Plan) -> String {
     let mut line = |name: &str, value: String, note: &str| {
         let _ = writeln!(out, "  {name:<22} {value:>10}  {note}");
     };
-    let lanes = if plan.citus.is_some() { "one for each shard" } else { "[exchange] LANES" };
+    let lanes = if plan.citus.is_some() {
+        "in each service: one for each worker, and one more"
+    } else {
+        "[exchange] LANES"
+    };
     line("lanes", plan.lanes.to_string(), lanes);
     if let Some(most) = plan.payments_per_s_of_a_store {
         line(

@@ -107,35 +107,53 @@ pub(crate) fn is_partial(connection: &mut Connection, age: Duration) -> Result<b
 /// When a node does not answer, after all others are done; or when a writer's row is missing.
 pub(crate) fn recover(sql: &mut dyn Sql, schema: &str, age: Duration) -> Result<usize, SchemaError> {
     let (found, missing) = prepared_anywhere(sql, schema, age)?;
-    for name in &found {
-        let wrong = || SchemaError::Refused(format!("the prepared transaction {name} is not one of ours"));
-        let mut numbers = name.rsplit(':').map(str::parse::<i64>);
-        let (Some(Ok(batch)), Some(Ok(writer)), Some(Ok(vshard))) =
-            (numbers.next(), numbers.next(), numbers.next())
-        else {
-            return Err(wrong());
-        };
-        // This waits for the end of the transaction that decides, and makes any late copy of it fail.
-        let row = sql.row(&format!(
-            "UPDATE {}.{WRITERS} SET epoch = epoch + 1 WHERE vshard = {vshard} AND writer_id = {writer} RETURNING batch",
-            quoted(schema)
-        ))?;
-        let decided = row.ok_or_else(|| {
-            SchemaError::Refused(format!(
-                "the writer of the prepared transaction {name} is unknown: compare the rows of its nodes, and end it by hand"
-            ))
-        })?;
-        // The writer begins nothing else before this commit has ended.
-        let end = if decided.number(0) == batch { "COMMIT" } else { "ROLLBACK" };
-        // On nodes without a part of it, this says that there is none.
-        let text = format!("{end} PREPARED {}", literal(name));
-        sql.rows(&format!(
-            "SELECT success::text, result FROM run_command_on_all_nodes({}, give_warning_for_connection_errors => true)",
-            literal(&text)
-        ))?;
-        tracing::info!("{end} of a commit over several shards that nobody ended");
-    }
+    found.iter().try_for_each(|name| end(sql, schema, name))?;
     missing.map_or(Ok(found.len()), Err)
+}
+
+/// Ends what is prepared under this name, as its home has decided.
+fn end(sql: &mut dyn Sql, schema: &str, name: &str) -> Result<(), SchemaError> {
+    let mut numbers = name.rsplit(':').map(str::parse::<i64>);
+    let (Some(Ok(batch)), Some(Ok(writer)), Some(Ok(vshard))) =
+        (numbers.next(), numbers.next(), numbers.next())
+    else {
+        return Err(SchemaError::Refused(format!("the prepared transaction {name} is not one of ours")));
+    };
+    // This waits for the end of the transaction that decides, and makes any late copy of it fail.
+    let row = sql.row(&format!(
+        "UPDATE {}.{WRITERS} SET epoch = epoch + 1 WHERE vshard = {vshard} AND writer_id = {writer} RETURNING batch",
+        quoted(schema)
+    ))?;
+    let decided = row.ok_or_else(|| {
+        SchemaError::Refused(format!(
+            "the writer of the prepared transaction {name} is unknown: compare the rows of its nodes, and end it by hand"
+        ))
+    })?;
+    // The writer begins nothing else before this commit has ended.
+    let end = if decided.number(0) == batch { "COMMIT" } else { "ROLLBACK" };
+    // On nodes without a part of it, this says that there is none.
+    let text = format!("{end} PREPARED {}", literal(name));
+    sql.rows(&format!(
+        "SELECT success::text, result FROM run_command_on_all_nodes({}, give_warning_for_connection_errors => true)",
+        literal(&text)
+    ))?;
+    tracing::info!("{end} of a commit over several shards that nobody ended");
+    Ok(())
+}
+
+/// Ends everything that was prepared before by a process that was killed, on the nodes that answer. Waits for what is
+/// too young for that.
+///
+/// # Errors
+/// As [`recover`], apart from nodes that do not answer.
+pub(crate) fn recover_all(sql: &mut dyn Sql, schema: &str) -> Result<(), SchemaError> {
+    let (found, _) = prepared_anywhere(sql, schema, Duration::ZERO)?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    std::thread::sleep(AFTER);
+    let (old, _) = prepared_anywhere(sql, schema, AFTER)?;
+    old.iter().try_for_each(|name| end(sql, schema, name))
 }
 
 /// A thread that recovers. It ends when this is dropped.

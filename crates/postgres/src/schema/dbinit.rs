@@ -15,7 +15,7 @@ use super::sql::Sql;
 use super::{views, wanted};
 use crate::citus::Dialect;
 use crate::citus::direct::WRITERS;
-use crate::citus::recover::recover;
+use crate::citus::recover::{self, recover};
 use crate::layout::{Layout, PARTITIONS_MAX, quoted};
 
 /// The application name of sessions that change schemas.
@@ -103,6 +103,10 @@ impl Work<'_> {
             self.reset()?;
         }
         let mut before = self.state()?;
+        if before.meta.as_ref().is_some_and(|meta| meta.citus) {
+            // What a killed service has prepared would block what follows.
+            recover::recover_all(self.sql, self.schema)?;
+        }
         if before.meta.is_none() {
             self.encoding()?;
         }

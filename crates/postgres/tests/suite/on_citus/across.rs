@@ -90,6 +90,22 @@ fn a_process_ends_what_another_has_prepared() {
     }
 }
 
+/// A service that starts, or an operator, may run dbinit while something is prepared that nobody ends: it would wait for ever.
+#[test]
+fn dbinit_without_changes_ends_what_was_prepared() {
+    let Some(url) = url() else { return };
+    let Some(options) = schema(TABLES) else { return };
+    let [home, mut other] = shards(url, &options);
+    add_writer(url, &options, home.vshard, 5);
+    let before = other.number();
+    other.prepare(&format!("batzen:{}:{}:777:5", options.schema, home.vshard), 100);
+    let report =
+        dbinit(&mut connect(url), &options.schema, TABLES, &DbinitOptions::default(), &HISTORY).unwrap();
+    assert_eq!(report.actions, [""; 0]);
+    assert!(!other.has_prepared(&options.schema));
+    assert_eq!(other.number(), before + 100);
+}
+
 /// Before dbinit removes writers, it ends what was prepared: their rows say how. What it cannot end stays, with an error.
 #[test]
 fn dbinit_ends_what_was_prepared() {
