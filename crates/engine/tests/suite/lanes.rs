@@ -47,10 +47,12 @@ impl Table for Accounts {
 struct Touch {
     owner: [u8; 4],
     number: u64,
+    /// Another account that it concerns.
+    other: Option<[u8; 4]>,
 }
 
 fn touch(id: u32, number: u64) -> Touch {
-    Touch { owner: id.to_be_bytes(), number }
+    Touch { owner: id.to_be_bytes(), number, other: None }
 }
 
 #[derive(Default)]
@@ -98,6 +100,10 @@ impl Rules for Toy {
         Some(&command.owner)
     }
 
+    fn other_shard_keys<'a>(&self, command: &'a Touch, visit: &mut dyn FnMut(&'a [u8])) {
+        command.other.iter().for_each(|other| visit(other));
+    }
+
     fn needs_evidence(&self, _: &Unknown) -> bool {
         false
     }
@@ -124,6 +130,8 @@ type OnCommit = dyn Fn(&MemoryBackend, &ChangeSet) -> Option<Result<CommitOutcom
 struct Willful {
     inner: MemoryBackend,
     on_commit: Box<OnCommit>,
+    /// How many parts it has.
+    parts: Option<usize>,
 }
 
 impl Backend for Willful {
@@ -178,6 +186,13 @@ impl Backend for Willful {
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         (self.on_commit)(&self.inner, changes).unwrap_or_else(|| self.inner.commit(changes))
     }
+    /// By the last byte of the key.
+    fn lane(&self, shard_key: &[u8], lanes: usize) -> usize {
+        usize::from(*shard_key.last().unwrap()) % lanes
+    }
+    fn lanes_wanted(&self) -> Option<usize> {
+        self.parts
+    }
     fn stats(&self) -> StoreStats {
         self.inner.stats()
     }
@@ -192,7 +207,7 @@ impl Backend for Willful {
 fn scripted(
     on_commit: impl Fn(&MemoryBackend, &ChangeSet) -> Option<Result<CommitOutcome>> + Send + Sync + 'static,
 ) -> Store {
-    Store::new(Willful { inner: MemoryBackend::new(), on_commit: Box::new(on_commit) })
+    Store::new(Willful { inner: MemoryBackend::new(), on_commit: Box::new(on_commit), parts: None })
 }
 
 fn stale() -> Option<Result<CommitOutcome>> {
@@ -235,6 +250,31 @@ async fn work_of_three_lanes(store: Store) {
     assert!(threads.values().all(|threads| threads.len() == 1), "{threads:?}");
     assert_eq!(threads.values().flatten().collect::<BTreeSet<_>>().len(), 3);
     assert!(store.all::<Accounts>().unwrap().iter().all(|found| found.row.touches == 15));
+}
+
+/// What concerns several parts of a database goes through the last lane, so that no batch of another lane does.
+#[tokio::test]
+async fn the_last_lane_has_what_concerns_several_parts() {
+    for parts in [Some(2), None] {
+        let commits = Box::new(|_: &MemoryBackend, _: &ChangeSet| None);
+        let store = Store::new(Willful { inner: MemoryBackend::new(), on_commit: commits, parts });
+        let rules = toy();
+        let lanes = lanes(&rules, &store, 3);
+        // With two parts: both, the same twice, and one alone. Each account has one command, so one lane.
+        let commands = [(10, Some(1)), (20, Some(2)), (30, None), (11, None), (21, Some(4)), (31, Some(3))];
+        for (id, other) in commands {
+            let other = other.map(u32::to_be_bytes);
+            lanes.submit(Touch { other, ..touch(id, 1) }).await.unwrap().unwrap();
+        }
+        lanes.close();
+        let threads = rules.threads.lock().unwrap();
+        let lane_of = |id: u32| threads[&id].clone();
+        assert_eq!(lane_of(10) == lane_of(21), parts.is_some(), "{threads:?}");
+        assert_eq!(lane_of(20) == lane_of(30) && lane_of(11) == lane_of(31), parts.is_some(), "{threads:?}");
+        assert_ne!(lane_of(10), lane_of(11), "{threads:?}");
+        let lanes: BTreeSet<_> = threads.values().flatten().collect();
+        assert_eq!(lanes.len(), 3);
+    }
 }
 
 #[test]
