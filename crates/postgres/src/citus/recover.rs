@@ -70,12 +70,12 @@ fn prepared_anywhere(
     Ok((found, missing))
 }
 
-/// Whether stores of this schema have prepared anything, on any node.
+/// Whether stores of this schema have left anything prepared for so long, on any node.
 ///
 /// # Errors
 /// When a node does not answer.
-pub(crate) fn has_prepared(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> {
-    let (found, missing) = prepared_anywhere(sql, schema, Duration::ZERO)?;
+pub(crate) fn has_prepared(sql: &mut dyn Sql, schema: &str, age: Duration) -> Result<bool, SchemaError> {
+    let (found, missing) = prepared_anywhere(sql, schema, age)?;
     missing.map_or(Ok(!found.is_empty()), Err)
 }
 

@@ -4,6 +4,7 @@
 //! queue behind it would wait, too.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use batzen_store::TableDef;
 
@@ -19,6 +20,9 @@ use crate::citus::Dialect;
 use crate::citus::direct::WRITERS;
 use crate::citus::recover;
 use crate::layout::quoted;
+
+/// A part of a commit that is prepared for so long was left.
+const LEFT_PREPARED: Duration = Duration::from_secs(3_600);
 
 /// A day in microseconds.
 const DAY_US: i64 = 86_400_000_000;
@@ -106,8 +110,8 @@ fn run(
     let there = sql.row(&format!("SELECT to_regclass({}) IS NOT NULL", literal(&place)))?;
     if there.is_some_and(|row| row.is_true(0)) {
         let old = "seen < now() - interval '1 day'";
-        // A prepared part of a commit needs the row of its writer, which is as old.
-        if is_citus && recover::has_prepared(sql, schema)? {
+        // A prepared part of a commit needs the row of its writer, which is as old. Younger ones are under way.
+        if is_citus && recover::has_prepared(sql, schema, LEFT_PREPARED)? {
             return Ok(report);
         }
         let count = sql.row(&format!("SELECT count(*) FROM {place} WHERE {old}"))?;

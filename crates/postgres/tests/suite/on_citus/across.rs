@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use batzen_postgres::schema::dbinit::dbinit;
+use batzen_postgres::schema::maintain::{MaintainOptions, maintain};
 use batzen_postgres::schema::{DbinitOptions, HISTORY, Sql};
 use batzen_postgres::{Connection, PgOptions};
-use batzen_store::conformance::TABLES;
+use batzen_store::conformance::{Items, TABLES, key, row};
+use batzen_store::{ChangeSet, CommitOutcome, StoreError, Table};
 
 use super::{schema, url};
 use crate::common::{connect, open, through};
@@ -124,4 +126,68 @@ fn dbinit_ends_what_was_prepared() {
     add_writer(url, &options, home.vshard, 5);
     again(&mut sql).unwrap();
     assert!(!other.has_prepared(&options.schema));
+}
+
+/// Something is always prepared under load. That does not keep the rows of writers that are gone.
+#[test]
+fn what_is_under_way_does_not_keep_old_writers() {
+    let Some(url) = url() else { return };
+    let Some(options) = schema(TABLES) else { return };
+    let [home, mut other] = shards(url, &options);
+    add_writer(url, &options, home.vshard, 5);
+    let mut sql = connect(url);
+    sql.script(&format!("UPDATE {}.shard_writers SET seen = now() - interval '2 days'", options.schema))
+        .unwrap();
+    let name = format!("batzen:{}:{}:778:1", options.schema, home.vshard);
+    other.prepare(&name, 100);
+    let report = maintain(&mut sql, &options.schema, TABLES, &MaintainOptions::default()).unwrap();
+    other.node.script(&format!("ROLLBACK PREPARED '{name}'")).unwrap();
+    assert_eq!(report.writers_removed, 1);
+}
+
+/// One node has no space left: nothing of a commit stays on any node, prepared or not, and the next one succeeds once there is
+/// space.
+#[test]
+fn a_full_node_leaves_nothing_of_a_commit() {
+    let Some(url) = url() else { return };
+    let Some(options) = schema(TABLES) else { return };
+    let store = open(&options);
+    let mut all = ChangeSet::new();
+    (0..100).for_each(|n| all.insert::<Items>(&key(n, n), &row("x", None)));
+    for mut full in shards(url, &options) {
+        // As a failing write, on the tables of all shards of the node.
+        let (schema, table) = (&options.schema, Items::DEF.name);
+        // Citus hides the tables of shards.
+        full.node.script("SET citus.override_table_visibility = off").unwrap();
+        let tables = full
+            .node
+            .rows(&format!(
+                "SELECT c.relname FROM pg_class c WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'r'
+                 AND c.relname ~ '^{table}_[0-9]+$'"
+            ))
+            .unwrap();
+        assert_eq!(tables.len(), 2, "two shards on each node");
+        let each = |sql: &mut Connection, text: &dyn Fn(&str) -> String| {
+            tables.iter().for_each(|table| sql.script(&text(table.text(0))).unwrap());
+        };
+        full.node
+            .script(&format!(
+                "SET citus.enable_ddl_propagation = off; SET citus.enable_manual_changes_to_shards = on;
+                 CREATE OR REPLACE FUNCTION {schema}.full() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION 'no space' USING ERRCODE = '53100'; END $$"
+            ))
+            .unwrap();
+        each(&mut full.node, &|table| {
+            format!(
+                "CREATE TRIGGER no_space BEFORE INSERT ON {schema}.{table} FOR EACH ROW EXECUTE FUNCTION {schema}.full()"
+            )
+        });
+        let told = store.commit(&all);
+        assert!(matches!(told, Err(StoreError::Full(_))), "{told:?}");
+        assert!(!shards(url, &options).iter_mut().any(|shard| shard.has_prepared(schema)));
+        assert_eq!(store.count::<Items>().unwrap(), 0);
+        each(&mut full.node, &|table| format!("DROP TRIGGER no_space ON {schema}.{table}"));
+    }
+    assert_eq!(store.commit(&all).unwrap(), CommitOutcome::Committed);
+    assert_eq!(store.count::<Items>().unwrap(), 100);
 }
