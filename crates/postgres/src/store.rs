@@ -47,7 +47,7 @@ pub struct PgOptions {
     pub away_max: Duration,
     /// The application name in the server's list of sessions.
     pub node: String,
-    /// On Citus: whether what concerns one shard goes straight to its node, at the address that Citus has for it.
+    /// On Citus: whether what concerns shards goes straight to their nodes, at the addresses that Citus has for them.
     pub at_shards: bool,
 }
 

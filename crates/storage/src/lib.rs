@@ -78,7 +78,7 @@ pub enum StoreConfig {
     Postgres {
         /// How to connect, such as `postgres:///exchange`. May contain a password, so it is never shown.
         url: String,
-        /// On a Citus cluster: whether what concerns one shard alone goes straight to its worker. Otherwise it goes through the
+        /// On a Citus cluster: whether what concerns shards goes straight to their workers. Otherwise it goes through the
         /// coordinator, as everything else.
         citus_direct: bool,
     },

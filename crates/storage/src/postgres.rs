@@ -21,7 +21,7 @@ pub(crate) fn prepare(url: &str, service: &Service) -> Result<(), StoreError> {
 /// Opens the schema with one more writing connection than there are writers, for tools. A service that has
 /// the schema to itself maintains its tables. Where several share it, their operator does, once for all.
 ///
-/// `citus_direct`: on a Citus cluster, whether what concerns one shard goes straight to its worker.
+/// `citus_direct`: on a Citus cluster, whether what concerns shards goes straight to their workers.
 pub(crate) fn open(
     url: &str,
     citus_direct: bool,
