@@ -4,19 +4,20 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use batzen_audit::Subject;
 use batzen_bank::books::history_flow;
 use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
 use batzen_ledger::Account;
-use batzen_protocol::MoneySum;
+use batzen_protocol::{MoneySum, Timestamp};
 use batzen_store::{Found, Store, Table};
 use batzen_tables::exchange::{
     Coins, Deposits, Melts, Prepared, RecoupRefreshes, Recoups, Refunds, WireTargetKey, WireTargets,
 };
 
 use crate::host::{Step, Stop};
-use crate::keys::{EXCHANGE_ACCOUNT, Keys, payto};
+use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, currency, payto};
 use crate::message::Context;
 use crate::world::World;
 
@@ -42,6 +43,7 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     sheet(world)?;
     let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
     coins(store, denoms)?;
+    audit(store, world.exchange.host.clock(context))?;
     wallets(world)?;
     accounts(world)?;
     repetitions(world, context)?;
@@ -117,6 +119,24 @@ fn sheet(world: &World) -> Step {
         return Err(Stop::wrong("bank and exchange differ about what was transferred"));
     }
     Ok(())
+}
+
+/// The auditor, which shares no rules with the exchange, finds nothing.
+fn audit(store: &Store, now: Timestamp) -> Step {
+    let subject = Subject {
+        currency: currency(),
+        master_pub: Keys::get().master_pub,
+        base_url: EXCHANGE_URL.to_owned(),
+        round_unit: 0,
+        auditor: None,
+    };
+    let options = batzen_audit::Options { now, internal: true, threads: 1, bank: Vec::new() };
+    let outcome = batzen_audit::audit(store, &subject, &options, &batzen_audit::Progress::default())
+        .map_err(|error| Stop::wrong(error.to_string()))?;
+    match outcome.faults().next() {
+        Some(finding) => Err(Stop::wrong(format!("the auditor finds {finding:?}"))),
+        None => Ok(()),
+    }
 }
 
 /// No coin has paid more than its value, according to the rows that debit it.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use batzen_crypto::{
-    DenomPrivateKey, DenomPublicKey, EddsaPrivateKey, EddsaSignature, HashCode, RsaPrivateKey, hash,
+    DenomPrivateKey, DenomPublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode,
+    RsaPrivateKey, hash,
 };
 use batzen_protocol::api::exchange::{
     Denomination, DenominationGroup, GroupCipher, GroupMember, KeysResponse, SignKey, WireAccount, WireFee,
@@ -85,6 +86,8 @@ pub struct Denom {
 
 /// All keys of the exchange.
 pub struct Keys {
+    /// The master public key.
+    pub master_pub: EddsaPublicKey,
     /// The online signing key.
     pub signer: EddsaPrivateKey,
     /// The denominations.
@@ -229,7 +232,7 @@ impl Keys {
         }
         let mut exchange = exchange.expect("the update is complete");
         exchange.terms.accepted = Some(exchange.terms.version.clone());
-        Self { signer, denoms, exchange, wire_fee }
+        Self { master_pub: master.public_key(), signer, denoms, exchange, wire_fee }
     }
 
     /// Writes denominations and fees into an empty store.

@@ -11,7 +11,7 @@ use serde_json::Value;
 const HEADER: &str = "| crate | may use |";
 
 /// The most words in the document. Mechanisms are explained in `docs/internals`.
-const WORDS_MAX: usize = 1_800;
+const WORDS_MAX: usize = 2_000;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()

@@ -12,11 +12,13 @@
 //! | [`player`] | walks the lines |
 //! | [`compare`] | compares two answers |
 //! | [`rules`] | what is left out |
+//! | [`audit`] | audits what the recordings left, untouched and altered |
 //! | [`gaps`] | requests that the recordings leave out |
 //!
 //! The recordings are those in `crates/protocol/tests/vectors/http`. The environment variable
 //! `BATZEN_HTTP_VECTORS` names a further directory of the same format.
 
+mod audit;
 mod cast;
 mod coins;
 mod compare;
@@ -83,7 +85,7 @@ async fn replay(directory: &Path, name: &str) -> Counts {
     let lines = if is_for_bank {
         scenario.lines.into_iter().map(|line| (line, Fate::LeftOut(Reason::Bank))).collect()
     } else {
-        Player::new(scenario, master(directory)).await.play().await
+        Player::new(scenario, master(directory)).await.play(audit::expect_nothing).await
     };
     let mut counts = Counts::default();
     for (line, fate) in lines {

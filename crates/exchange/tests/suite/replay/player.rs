@@ -175,7 +175,8 @@ impl Player {
     }
 
     /// Walks all lines. The result has one fate for each.
-    pub async fn play(mut self) -> Vec<(Line, Fate)> {
+    /// Plays all lines, and looks at the stage at the end.
+    pub async fn play(mut self, look: impl AsyncFnOnce(&Stage)) -> Vec<(Line, Fate)> {
         let order = self.order();
         for index in order {
             let line = self.lines[index].clone();
@@ -187,6 +188,7 @@ impl Player {
             self.collect(StdDuration::ZERO).await;
         }
         self.collect(LAST_ANSWERS).await;
+        look(&self.stage).await;
         let fates = self.fates.into_iter().map(|fate| fate.expect("every line has a fate"));
         self.lines.into_iter().zip(fates).collect()
     }

@@ -1,0 +1,392 @@
+//! A whole audit: every row is read once, its signatures are verified, and its amounts are posted to the books by as
+//! many threads as there are.
+
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use batzen_protocol::Timestamp;
+use batzen_store::{Found, FrozenRows, RawRecord, Store, StoreError, Table, TableDef};
+use batzen_tables::exchange::{
+    AUDITED, Aggregates, ArchiveCounts, ArchiveTransfers, AuditorDenoms, CloseRequests, Closings, Coins,
+    CollectedSums, DenomSerial, Denominations, Deposits, Drains, Extensions, GlobalFees, HistoryRequests,
+    Melts, Prepared, PurseDeletions, PurseDeposits, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits,
+    RecoupRefreshes, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits, ReserveOpens, Reserves,
+    ReservesIn, Reveals, Revocations, SigningKeys, WireAccounts, WireFees, WireOut, WireTargets, Withdrawals,
+};
+
+use crate::books::{Books, DenomTally, Way};
+use crate::conclude::{Conclusion, ObjectSums, Overdue};
+use crate::finding::{Finding, RowName, Rule, Severity};
+use crate::post::Poster;
+use crate::sheet::Sheet;
+use crate::terms::{Denom, Subject, Terms};
+use crate::wire::{AccountResult, BankAccount};
+
+/// How an audit is done.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The time at which deposits, reserves and purses are due.
+    pub now: Timestamp,
+    /// Whether balances that the exchange stores are checked, too.
+    pub internal: bool,
+    /// How many threads verify and post.
+    pub threads: usize,
+    /// What the bank has, of the accounts that are compared.
+    pub bank: Vec<BankAccount>,
+}
+
+/// Rows that a thread handles at once: enough to fill the lanes of the signature checks.
+const CHUNK: usize = 512;
+/// Chunks that wait for a thread.
+const QUEUE: usize = 8;
+
+/// Why an audit could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// The rows cannot be read.
+    #[error("cannot read the exchange's rows: {0}")]
+    Store(#[from] StoreError),
+    /// Somebody stopped it.
+    #[error("the audit was stopped")]
+    Stopped,
+}
+
+/// How far an audit is. Shared with whoever shows it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Rows to read.
+    pub rows_total: AtomicU64,
+    /// Rows posted.
+    pub rows: AtomicU64,
+    /// Signatures verified.
+    pub signatures: AtomicU64,
+    /// Set it to stop.
+    pub stop: AtomicBool,
+}
+
+/// A denomination in the result.
+#[derive(Debug, Clone)]
+pub struct DenomResult {
+    /// Its number.
+    pub serial: DenomSerial,
+    /// Its terms.
+    pub denom: Denom,
+    /// What its rows add up to.
+    pub tally: DenomTally,
+}
+
+/// The result of an audit.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Everything that was found, in the order of reports.
+    pub findings: Vec<Finding>,
+    /// The balance sheet.
+    pub sheet: Sheet,
+    /// All denominations, by number.
+    pub denoms: Vec<DenomResult>,
+    /// Deposits that are due and not paid.
+    pub overdue: Overdue,
+    /// The exchange's accounts that were compared with the bank's.
+    pub accounts: Vec<AccountResult>,
+    /// The open purses.
+    pub purses_open: u64,
+    /// Income by source.
+    pub income: Income,
+    /// Rows read.
+    pub rows: u64,
+    /// Signatures verified, those of the master key not counted.
+    pub signatures: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Income of the exchange by source, in units of 10⁻⁸.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Income {
+    /// Wire fees, and what transfers were rounded down by.
+    pub aggregation: i128,
+    /// Deposit fees.
+    pub deposit: i128,
+    /// Melt fees.
+    pub melt: i128,
+    /// Refund fees.
+    pub refund: i128,
+    /// Fees of purses, and what they got beyond their targets.
+    pub purse: i128,
+    /// Withdraw fees.
+    pub withdraw: i128,
+    /// Closing fees.
+    pub closing: i128,
+    /// Payments for prolonging reserves.
+    pub open: i128,
+    /// Fees of full histories.
+    pub history: i128,
+}
+
+impl Outcome {
+    /// The findings that say that something is wrong.
+    pub fn faults(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.severity() == Severity::Finding)
+    }
+}
+
+/// The tables whose rows are posted. Coins come first, because signatures of other rows need their terms.
+const POSTED: &[&TableDef] = &[
+    Reserves::DEF,
+    ReservesIn::DEF,
+    Withdrawals::DEF,
+    Closings::DEF,
+    RecoupCredits::DEF,
+    HistoryRequests::DEF,
+    ReserveAccounts::DEF,
+    ReserveOpens::DEF,
+    ReserveOpenDeposits::DEF,
+    CloseRequests::DEF,
+    Deposits::DEF,
+    Refunds::DEF,
+    Melts::DEF,
+    Reveals::DEF,
+    Recoups::DEF,
+    RecoupRefreshes::DEF,
+    RecoupRefreshCredits::DEF,
+    Purses::DEF,
+    PurseDeposits::DEF,
+    PurseMerges::DEF,
+    PurseDeletions::DEF,
+    Aggregates::DEF,
+    WireOut::DEF,
+    Prepared::DEF,
+    Drains::DEF,
+    CollectedSums::DEF,
+    ArchiveCounts::DEF,
+    ArchiveTransfers::DEF,
+];
+
+/// Calls `visit` for each row of a snapshot's table.
+fn each<T: Table>(frozen: &dyn FrozenRows, mut visit: impl FnMut(Found<T>)) -> Result<(), StoreError> {
+    let mut outcome = Ok(());
+    frozen.scan(T::DEF, &mut |record| match Found::<T>::decode(record) {
+        Ok(found) => {
+            visit(found);
+            ControlFlow::Continue(())
+        }
+        Err(error) => {
+            outcome = Err(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    outcome
+}
+
+/// Reads the small tables.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn read_terms(frozen: &dyn FrozenRows, subject: &Subject) -> Result<Terms, StoreError> {
+    let mut terms = Terms::default();
+    each::<Denominations>(frozen, |found| terms.add_denomination(subject, found))?;
+    each::<Revocations>(frozen, |found| terms.add_revocation(subject, &found))?;
+    each::<SigningKeys>(frozen, |found| terms.add_signing_key(subject, &found))?;
+    each::<WireAccounts>(frozen, |found| terms.add_wire_account(subject, &found))?;
+    each::<WireFees>(frozen, |found| terms.add_wire_fee(subject, found))?;
+    each::<GlobalFees>(frozen, |found| terms.add_global_fee(subject, found))?;
+    each::<WireTargets>(frozen, |found| terms.add_wire_target(found))?;
+    each::<AuditorDenoms>(frozen, |found| terms.add_auditor_denom(subject, &found))?;
+    each::<Extensions>(frozen, |found| terms.add_extensions(subject, &found))?;
+    each::<Drains>(frozen, |found| terms.add_drain(subject, &found))?;
+    Ok(terms)
+}
+
+/// A part of a table.
+struct Chunk {
+    table: &'static TableDef,
+    records: Vec<RawRecord>,
+}
+
+/// Audits all rows of a store at one moment.
+///
+/// # Errors
+/// If the rows cannot be read, or somebody stopped it.
+///
+/// # Panics
+/// If sums exceed 128 bits, which no exchange reaches.
+pub fn audit(
+    store: &Store,
+    subject: &Subject,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Outcome, AuditError> {
+    let started = Instant::now();
+    let frozen = store.freeze(AUDITED)?;
+    let mut total = store.count::<Coins>()?;
+    for table in POSTED {
+        total += store.backend().count_estimate(table)?;
+    }
+    progress.rows_total.store(total, Ordering::Relaxed);
+    let terms = read_terms(&*frozen, subject)?;
+    let books = Books::default();
+    let mut findings = terms.findings().to_vec();
+    let posting = Posting { frozen: &*frozen, subject, terms: &terms, books: &books, progress };
+    posting.post(&[Coins::DEF], options.threads, &mut findings)?;
+    posting.post(POSTED, options.threads, &mut findings)?;
+    let mut conclusion = Conclusion {
+        subject,
+        terms: &terms,
+        books: &books,
+        store,
+        now: options.now,
+        internal: options.internal,
+        scope: None,
+        findings,
+        overdue: Overdue::default(),
+        sums: ObjectSums::default(),
+        tally: books.tally().clone(),
+    };
+    conclusion.draw()?;
+    // The conclusions about coins add what their denominations redeemed.
+    conclusion.tally = books.tally().clone();
+    conclusion.draw_whole()?;
+    let accounts = conclusion.wire(&options.bank)?;
+    let sheet = conclusion.sheet();
+    let difference = sheet.difference().units;
+    if difference != 0 {
+        let row = RowName { table: "", serial: 0, key: String::new() };
+        let expected = sheet.expected_balance().units;
+        let finding = Finding::new(Rule::SheetBalance, row);
+        conclusion.findings.push(finding.figures(expected - difference, expected));
+    }
+    let sums = books.tally().sums;
+    let income = Income {
+        aggregation: conclusion.sums.wire_fees + conclusion.sums.wire_rounding,
+        deposit: conclusion.sums.deposit_fees,
+        melt: conclusion.sums.melt_fees,
+        refund: sums.refund_fees,
+        purse: conclusion.sums.purse_income,
+        withdraw: sums.withdraw_fees,
+        closing: sums.closing_fees,
+        open: sums.account_fees,
+        history: sums.history_fees,
+    };
+    let (overdue, purses_open) = (
+        std::mem::take(&mut conclusion.overdue),
+        u64::try_from(conclusion.sums.purses_open).unwrap_or_default(),
+    );
+    let mut findings = conclusion.findings;
+    findings.sort_by(|a, b| a.order().cmp(&b.order()));
+    let tally = books.tally();
+    let mut denoms: Vec<DenomResult> = terms
+        .denoms()
+        .map(|(serial, denom)| DenomResult {
+            serial,
+            denom: denom.clone(),
+            tally: tally.denoms.get(&serial.0).copied().unwrap_or_default(),
+        })
+        .collect();
+    denoms.sort_by_key(|denom| denom.serial);
+    Ok(Outcome {
+        findings,
+        sheet,
+        denoms,
+        overdue,
+        accounts,
+        purses_open,
+        income,
+        rows: progress.rows.load(Ordering::Relaxed),
+        signatures: progress.signatures.load(Ordering::Relaxed),
+        elapsed: started.elapsed(),
+    })
+}
+
+/// What the threads share.
+struct Posting<'a> {
+    frozen: &'a dyn FrozenRows,
+    subject: &'a Subject,
+    terms: &'a Terms,
+    books: &'a Books,
+    progress: &'a Progress,
+}
+
+impl Posting<'_> {
+    /// Reads tables on this thread and posts their rows on others.
+    fn post(
+        &self,
+        tables: &[&'static TableDef],
+        threads: usize,
+        findings: &mut Vec<Finding>,
+    ) -> Result<(), AuditError> {
+        let (sender, receiver) = sync_channel::<Chunk>(QUEUE);
+        let receiver = Mutex::new(receiver);
+        let worker = Worker {
+            receiver: &receiver,
+            subject: self.subject,
+            terms: self.terms,
+            books: self.books,
+            progress: self.progress,
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(|| worker.work())).collect();
+            let read = tables.iter().try_for_each(|table| self.read(table, &sender));
+            drop(sender);
+            let mut outcome = read;
+            for worker in workers {
+                match worker.join() {
+                    Ok(Ok(found)) => findings.extend(found),
+                    Ok(Err(error)) => outcome = Err(error),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            outcome
+        })
+    }
+
+    fn read(&self, table: &'static TableDef, sender: &SyncSender<Chunk>) -> Result<(), AuditError> {
+        let mut records = Vec::with_capacity(CHUNK);
+        let mut stopped = false;
+        self.frozen.scan(table, &mut |record| {
+            records.push(record);
+            if records.len() < CHUNK {
+                return ControlFlow::Continue(());
+            }
+            let chunk = Chunk { table, records: std::mem::replace(&mut records, Vec::with_capacity(CHUNK)) };
+            stopped |= self.progress.stop.load(Ordering::Relaxed);
+            // All threads have ended only after an error, which they report.
+            if stopped || sender.send(chunk).is_err() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        if stopped {
+            return Err(AuditError::Stopped);
+        }
+        if !records.is_empty() {
+            let _ = sender.send(Chunk { table, records });
+        }
+        Ok(())
+    }
+}
+
+struct Worker<'a> {
+    receiver: &'a Mutex<Receiver<Chunk>>,
+    subject: &'a Subject,
+    terms: &'a Terms,
+    books: &'a Books,
+    progress: &'a Progress,
+}
+
+impl Worker<'_> {
+    fn work(&self) -> Result<Vec<Finding>, AuditError> {
+        let mut poster = Poster::new(self.subject, self.terms, self.books);
+        loop {
+            let next = self.receiver.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
+            let Ok(Chunk { table, records }) = next else { return Ok(poster.findings) };
+            let (rows, signatures) = (poster.rows, poster.signatures);
+            poster.post(table, records, Way::Add)?;
+            self.progress.rows.fetch_add(poster.rows - rows, Ordering::Relaxed);
+            self.progress.signatures.fetch_add(poster.signatures - signatures, Ordering::Relaxed);
+        }
+    }
+}
