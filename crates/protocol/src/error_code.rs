@@ -425,6 +425,8 @@ error_codes! {
     2752, 412, MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_INSUFFICIENT_FUNDS, "No reserve has enough left for the tip.";
     2753, 503, MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_RESERVE_NOT_FOUND, "There is no reserve that could pay the tip.";
     2800, 200, MERCHANT_GET_ORDERS_ID_DEPOSIT_TOTAL_FAILED, "The total of the deposits could not be computed.";
+    3100, 403, AUDITOR_DEPOSIT_CONFIRMATION_SIGNATURE_INVALID, "The signature of the exchange on the deposit confirmation, or of its master key on the signing key, is invalid or has expired.";
+    3101, 410, AUDITOR_EXCHANGE_SIGNING_KEY_REVOKED, "The exchange has revoked the signing key of the deposit confirmation.";
     5101, 400, BANK_SAME_ACCOUNT, "Both sides of the transfer are the same account.";
     5102, 409, BANK_UNALLOWED_DEBIT, "The account cannot be debited that far.";
     5103, 400, BANK_NEGATIVE_NUMBER_AMOUNT, "The amount is negative.";

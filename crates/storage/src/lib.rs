@@ -62,6 +62,10 @@ pub const SWITCH: Service =
 pub const MERCHANT: Service =
     Service { schema: "merchant", tables: batzen_tables::merchant::ALL, sharing: Sharing::Shared };
 
+/// The auditor.
+pub const AUDITOR: Service =
+    Service { schema: "auditor", tables: batzen_tables::auditor::ALL, sharing: Sharing::Shared };
+
 /// Where the rows are. Neither `Display` nor `Debug` shows a password.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreConfig {

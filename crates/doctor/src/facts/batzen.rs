@@ -65,6 +65,7 @@ fn tables_of(schema: &str) -> &'static [&'static TableDef] {
         "ledger" => batzen_tables::ledger::ALL,
         "switch" => batzen_tables::switch::ALL,
         "merchant" => batzen_tables::merchant::ALL,
+        "auditor" => batzen_tables::auditor::ALL,
         _ => &[],
     }
 }

@@ -3,6 +3,7 @@
 //! Reading ignores unknown members and treats `null` as an absent optional member; writing omits absent
 //! members. Members are in the order in which an exchange checks them, which is also how errors number them.
 
+pub mod auditor;
 pub mod bank;
 pub mod exchange;
 pub mod merchant;

@@ -4,7 +4,7 @@ use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, Wtid};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::exchange::{DenominationSignature, FutureKeys, SignKeySignature};
+use super::exchange::{DenominationSignature, FutureKeys, KeysResponse, SignKeySignature};
 use crate::{Amount, Duration, Timestamp};
 
 /// One step of the offline workflow.
@@ -200,4 +200,35 @@ pub struct SignedExtensions {
 pub struct Setup {
     /// Its public half.
     pub exchange_offline_pub: EddsaPublicKey,
+}
+
+/// One step of an auditor's offline workflow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "operation", content = "arguments")]
+pub enum AuditorOperation {
+    /// The auditor's key was created.
+    #[serde(rename = "auditor-setup-0")]
+    Setup(AuditorSetup),
+    /// Keys to be approved: the answer of the exchange's `GET /keys`.
+    #[serde(rename = "auditor-keys-0")]
+    Keys(Box<KeysResponse>),
+    /// The approval of a denomination.
+    #[serde(rename = "auditor-sign-denomination-0")]
+    SignDenomination(SignDenomination),
+}
+
+/// An auditor's key was created.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AuditorSetup {
+    /// Its public half.
+    pub auditor_pub: EddsaPublicKey,
+}
+
+/// The approval of a denomination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SignDenomination {
+    /// The denomination.
+    pub h_denom_pub: HashCode,
+    /// `AUDITOR_EXCHANGE_KEYS`.
+    pub auditor_sig: EddsaSignature,
 }
