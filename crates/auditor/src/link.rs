@@ -1,0 +1,203 @@
+//! The link from programs to the running service, which has the embedded store open.
+//!
+//! The service listens on a local socket, which only its user may use. A program connects and sends one line of JSON; the
+//! service answers with one.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_crypto::{EddsaPublicKey, EddsaSignature};
+use batzen_protocol::Base32Data;
+use batzen_protocol::api::auditor::AuditedExchange;
+use batzen_store::Record as _;
+use batzen_tables::auditor::DepositConfirmationRow;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+
+use crate::api::Service;
+use crate::books::{CONFIRMATIONS_MAX, Numbered};
+use crate::rules::Outcome;
+
+/// The longest line of a program, in bytes: a URL and a key.
+const ASK_BYTES_MAX: u64 = 8 << 10;
+/// The longest line of the service, in bytes: a kibibyte for each confirmation, in base32.
+const TOLD_BYTES_MAX: u64 = 4 << 20;
+const _: () = assert!(CONFIRMATIONS_MAX as u64 * (2 << 10) < TOLD_BYTES_MAX);
+/// Programs that are answered at the same time.
+const PROGRAMS_MAX: usize = 8;
+/// How long either side waits for the other.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a program got no answer from the service.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The service does not listen, or the connection broke.
+    #[error(
+        "the auditor's store is in use, and its service cannot be asked at {path}: {source}; is another program using it?"
+    )]
+    Io {
+        /// The socket.
+        path: std::path::PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The service refused.
+    #[error("{0}")]
+    Refused(String),
+    /// The answer cannot be read.
+    #[error("the auditor's service gave an answer that cannot be read: is it another version?")]
+    Nonsense,
+}
+
+/// What a program asks for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Ask {
+    Exchanges,
+    AddExchange { master_pub: EddsaPublicKey, url: String },
+    RemoveExchange { master_pub: EddsaPublicKey },
+    Revoke { master_pub: EddsaPublicKey, exchange_pub: EddsaPublicKey, master_sig: EddsaSignature },
+    Confirmations { master_pub: EddsaPublicKey, after: u64, limit: usize },
+}
+
+/// What it gets.
+#[derive(Clone, Debug)]
+pub(crate) enum Told {
+    Done(Outcome),
+    Exchanges(Vec<AuditedExchange>),
+    Confirmations(Vec<Numbered>),
+}
+
+/// The same as JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Line {
+    Done {
+        repeated: bool,
+    },
+    Exchanges(Vec<AuditedExchange>),
+    /// Serials, and rows as they are stored.
+    Confirmations(Vec<(u64, Base32Data)>),
+    Refused(String),
+}
+
+impl From<Result<Told, String>> for Line {
+    fn from(told: Result<Told, String>) -> Self {
+        match told {
+            Ok(Told::Done(outcome)) => Self::Done { repeated: outcome == Outcome::Repeated },
+            Ok(Told::Exchanges(exchanges)) => Self::Exchanges(exchanges),
+            Ok(Told::Confirmations(found)) => {
+                let bytes = |found: Numbered| (found.serial, Base32Data(found.row.to_bytes()));
+                Self::Confirmations(found.into_iter().map(bytes).collect())
+            }
+            Err(reason) => Self::Refused(reason),
+        }
+    }
+}
+
+impl Line {
+    fn told(self) -> Result<Told, LinkError> {
+        match self {
+            Self::Done { repeated } => {
+                Ok(Told::Done(if repeated { Outcome::Repeated } else { Outcome::Done }))
+            }
+            Self::Exchanges(exchanges) => Ok(Told::Exchanges(exchanges)),
+            Self::Confirmations(found) => {
+                let numbered = |(serial, bytes): (u64, Base32Data)| {
+                    let row = DepositConfirmationRow::decode(&bytes.0).map_err(|_| LinkError::Nonsense)?;
+                    Ok(Numbered { serial, row })
+                };
+                found.into_iter().map(numbered).collect::<Result<_, _>>().map(Told::Confirmations)
+            }
+            Self::Refused(reason) => Err(LinkError::Refused(reason)),
+        }
+    }
+}
+
+/// Asks the service.
+pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Told, LinkError> {
+    let failed = |source| LinkError::Io { path: socket.to_owned(), source };
+    let exchange = || {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = serde_json::to_string(ask).map_err(io::Error::other)?;
+        line.push('\n');
+        stream.write_all(line.as_bytes())?;
+        let mut told = String::new();
+        BufReader::new(stream.take(TOLD_BYTES_MAX)).read_line(&mut told)?;
+        Ok(told)
+    };
+    let told = exchange().map_err(failed)?;
+    serde_json::from_str::<Line>(&told).map_err(|_| LinkError::Nonsense)?.told()
+}
+
+/// Listens for programs until the service ends.
+///
+/// # Errors
+/// When the socket cannot be created.
+pub(crate) fn serve(service: &Arc<Service>, path: &Path) -> io::Result<()> {
+    // A socket was left behind: the store's lock guarantees that this process is the only service.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    let (service, path) = (Arc::downgrade(service), path.to_owned());
+    let drain = service.upgrade().expect("it has just been started").drain().clone();
+    let turns = Arc::new(Semaphore::new(PROGRAMS_MAX));
+    tokio::spawn(async move {
+        loop {
+            let turn = Arc::clone(&turns).acquire_owned().await.expect("never closed");
+            let accepted = tokio::select! {
+                biased;
+                () = drain.draining() => break,
+                accepted = listener.accept() => accepted,
+            };
+            let Some(service) = service.upgrade() else { break };
+            match accepted {
+                Ok((stream, _)) => {
+                    tokio::spawn(async move {
+                        let answered = tokio::time::timeout(PATIENCE, answer(&service, stream)).await;
+                        if !matches!(answered, Ok(Ok(()))) {
+                            tracing::debug!("a program went away");
+                        }
+                        drop(turn);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "programs cannot connect");
+                    drop(service);
+                    if drain.sleep(ACCEPT_PAUSE).await {
+                        break;
+                    }
+                }
+            }
+        }
+        // Otherwise the next start removes it.
+        let _ = std::fs::remove_file(&path);
+    });
+    Ok(())
+}
+
+async fn answer(service: &Arc<Service>, stream: tokio::net::UnixStream) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut line = String::new();
+    tokio::io::BufReader::new(reader.take(ASK_BYTES_MAX)).read_line(&mut line).await?;
+    let told = match serde_json::from_str::<Ask>(&line) {
+        Ok(ask) => service.tell(ask).await,
+        Err(error) => Err(error.to_string()),
+    };
+    let mut line = serde_json::to_string(&Line::from(told)).map_err(io::Error::other)?;
+    line.push('\n');
+    writer.write_all(line.as_bytes()).await
+}
