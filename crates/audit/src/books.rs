@@ -315,6 +315,16 @@ impl DenomTally {
         self.archived += other.archived;
     }
 
+    pub(crate) fn subtract(&mut self, other: &Self) {
+        self.withdrawn -= other.withdrawn;
+        self.refreshed -= other.refreshed;
+        self.known -= other.known;
+        self.deposit_fees -= other.deposit_fees;
+        self.recouped -= other.recouped;
+        self.redeemed -= other.redeemed;
+        self.archived -= other.archived;
+    }
+
     /// Coins issued.
     #[must_use]
     pub const fn issued(&self) -> i64 {
@@ -361,10 +371,29 @@ impl SumTally {
             *sum += other;
         }
     }
+
+    pub(crate) fn subtract(&mut self, other: &Self) {
+        self.wired_in -= other.wired_in;
+        self.reserves -= other.reserves;
+        self.open_deposits -= other.open_deposits;
+        self.in_flight -= other.in_flight;
+        self.wired_out -= other.wired_out;
+        self.history_fees -= other.history_fees;
+        self.closing_fees -= other.closing_fees;
+        self.closing_rounding -= other.closing_rounding;
+        self.account_fees -= other.account_fees;
+        self.refund_fees -= other.refund_fees;
+        self.drained -= other.drained;
+        self.issued -= other.issued;
+        self.withdraw_fees -= other.withdraw_fees;
+        for (sum, other) in self.collected.iter_mut().zip(other.collected) {
+            *sum -= other;
+        }
+    }
 }
 
 /// The sums of a batch of rows, added to the books at once.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub denoms: HashMap<u32, DenomTally>,
     pub sums: SumTally,
@@ -380,6 +409,13 @@ impl Tally {
             self.denoms.entry(*serial).or_default().add(tally);
         }
         self.sums.add(&other.sums);
+    }
+
+    pub fn subtract(&mut self, other: &Self) {
+        for (serial, tally) in &other.denoms {
+            self.denoms.entry(*serial).or_default().subtract(tally);
+        }
+        self.sums.subtract(&other.sums);
     }
 }
 

@@ -19,6 +19,7 @@
 //! | [`sheet`] | the balance sheet |
 //! | [`wire`] | the bank's records against the exchange's |
 //! | [`history`] | what was seen before against what is there now |
+//! | [`increment`] | audits changes |
 //! | [`report`] | reports, ours and the protocol's |
 //! | [`run`] | reads all rows, on many threads |
 
@@ -29,6 +30,7 @@ mod claims;
 mod conclude;
 pub mod finding;
 pub mod history;
+pub mod increment;
 mod post;
 pub mod report;
 pub mod run;
@@ -39,6 +41,7 @@ pub mod wire;
 pub use conclude::Overdue;
 pub use finding::{Check, Finding, List, RowName, Rule, Severity};
 pub use history::History;
+pub use increment::{Auditor, Increment, RowChange, Totals, Version};
 pub use run::{AuditError, Options, Outcome, Progress, audit, read_terms};
 pub use sheet::{Net, Sheet};
 pub use terms::{Subject, Terms};

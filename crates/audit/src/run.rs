@@ -1,6 +1,7 @@
 //! A whole audit: every row is read once, its signatures are verified, and its amounts are posted to the books by as
 //! many threads as there are.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use batzen_tables::exchange::{
 
 use crate::books::{Books, DenomTally, Way};
 use crate::conclude::{Conclusion, ObjectSums, Overdue};
-use crate::finding::{Finding, RowName, Rule, Severity};
+use crate::finding::{Finding, Severity};
 use crate::post::Poster;
 use crate::sheet::Sheet;
 use crate::terms::{Denom, Subject, Terms};
@@ -237,6 +238,7 @@ pub fn audit(
         terms: &terms,
         books: &books,
         store,
+        fresh: HashMap::new(),
         now: options.now,
         internal: options.internal,
         scope: None,
@@ -251,13 +253,7 @@ pub fn audit(
     conclusion.draw_whole()?;
     let accounts = conclusion.wire(&options.bank)?;
     let sheet = conclusion.sheet();
-    let difference = sheet.difference().units;
-    if difference != 0 {
-        let row = RowName { table: "", serial: 0, key: String::new() };
-        let expected = sheet.expected_balance().units;
-        let finding = Finding::new(Rule::SheetBalance, row);
-        conclusion.findings.push(finding.figures(expected - difference, expected));
-    }
+    conclusion.check_sheet(&sheet);
     let sums = books.tally().sums;
     let income = Income {
         aggregation: conclusion.sums.wire_fees + conclusion.sums.wire_rounding,

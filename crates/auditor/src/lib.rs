@@ -1,10 +1,12 @@
 //! The auditor's service and programs: merchants show what exchanges have confirmed to them, and the auditor approves
-//! denominations. The checks of the exchange's books are not here.
+//! denominations.
+//! The checks themselves are in `batzen_audit`.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`rules`] | the effect of every command on the auditor's rows; pure |
 //! | [`books`] | the rows for programs, whether or not the service runs |
+//! | [`checks`] | runs the checks on an exchange's rows |
 //! | [`offline`] | the offline tool, which approves denominations |
 //! | `revocations` | signing keys that the exchange has revoked |
 //! | `link` | programs ask the running service |
@@ -17,6 +19,7 @@
 
 mod api;
 pub mod books;
+pub mod checks;
 mod config;
 mod link;
 pub mod offline;

@@ -17,7 +17,7 @@ use batzen_tables::exchange::{
 };
 
 use crate::host::{Step, Stop};
-use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, currency, payto};
+use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
 use crate::message::Context;
 use crate::world::World;
 
@@ -127,7 +127,7 @@ fn audit(store: &Store, now: Timestamp) -> Step {
         currency: currency(),
         master_pub: Keys::get().master_pub,
         base_url: EXCHANGE_URL.to_owned(),
-        round_unit: 0,
+        round_unit: cents(1).units(),
         auditor: None,
     };
     let options = batzen_audit::Options { now, internal: true, threads: 1, bank: Vec::new() };

@@ -159,13 +159,13 @@ impl Conclusion<'_> {
             let signed = match rc {
                 None => {
                     let key = WithdrawalKey { reserve_pub: receiver, h_coin_ev: *h_coin_ev };
-                    let found = self.store.get::<Withdrawals>(&key)?;
-                    found.map_or(incomplete, |withdrawal| withdrawal.row.denom == denom)
+                    let found = self.row::<Withdrawals>(&key)?;
+                    found.map_or(incomplete, |withdrawal| withdrawal.denom == denom)
                 }
                 Some(rc) => {
-                    let found = self.store.get::<Reveals>(&MeltKey { coin_pub: receiver, rc: *rc })?;
+                    let found = self.row::<Reveals>(&MeltKey { coin_pub: receiver, rc: *rc })?;
                     found.map_or(incomplete, |reveal| {
-                        let mut fresh = reveal.row.fresh.0.iter();
+                        let mut fresh = reveal.fresh.0.iter();
                         fresh.any(|coin| coin.h_coin_ev == *h_coin_ev && coin.denom == denom)
                     })
                 }

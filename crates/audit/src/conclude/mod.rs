@@ -14,15 +14,16 @@ mod purses;
 mod reserves;
 mod transfers;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use batzen_crypto::Wtid;
 use batzen_protocol::Timestamp;
-use batzen_store::{Result, Store};
+use batzen_store::{Record, Result, Store, StoreError, Table};
 use batzen_tables::exchange::{CoinPub, CollectedTerm, PursePub, ReservePub, ReserveRequestKey};
 
 use crate::books::{Books, RecoupName, Tally};
-use crate::finding::Finding;
+use crate::finding::{Finding, RowName, Rule};
+use crate::sheet::Sheet;
 use crate::terms::{Subject, Terms};
 
 pub(crate) use coins::units;
@@ -35,6 +36,8 @@ pub(crate) struct Conclusion<'a> {
     pub books: &'a Books,
     /// The rows, for the few questions that books do not answer.
     pub store: &'a Store,
+    /// Rows that `store` does not have yet, by table and key; `None`: it is removed.
+    pub fresh: HashMap<(u16, Vec<u8>), Option<Vec<u8>>>,
     pub now: Timestamp,
     /// Whether stored balances are checked, too.
     pub internal: bool,
@@ -77,6 +80,42 @@ pub(crate) struct ObjectSums {
     pub unordered: [i128; 3],
 }
 
+impl ObjectSums {
+    pub fn add(&mut self, other: &Self) {
+        self.unrevealed += other.unrevealed;
+        self.melt_fees += other.melt_fees;
+        self.surplus += other.surplus;
+        self.purses += other.purses;
+        self.purses_open += other.purses_open;
+        self.purse_income += other.purse_income;
+        self.purses_moved += other.purses_moved;
+        self.transient += other.transient;
+        self.deposit_fees += other.deposit_fees;
+        self.wire_fees += other.wire_fees;
+        self.wire_rounding += other.wire_rounding;
+        for (sum, other) in self.unordered.iter_mut().zip(other.unordered) {
+            *sum += other;
+        }
+    }
+
+    pub fn subtract(&mut self, other: &Self) {
+        self.unrevealed -= other.unrevealed;
+        self.melt_fees -= other.melt_fees;
+        self.surplus -= other.surplus;
+        self.purses -= other.purses;
+        self.purses_open -= other.purses_open;
+        self.purse_income -= other.purse_income;
+        self.purses_moved -= other.purses_moved;
+        self.transient -= other.transient;
+        self.deposit_fees -= other.deposit_fees;
+        self.wire_fees -= other.wire_fees;
+        self.wire_rounding -= other.wire_rounding;
+        for (sum, other) in self.unordered.iter_mut().zip(other.unordered) {
+            *sum -= other;
+        }
+    }
+}
+
 /// Objects whose rows are all in the books.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Scope {
@@ -115,6 +154,28 @@ impl Conclusion<'_> {
         self.removed_purse_deposits();
         self.denominations();
         self.find_overdue()
+    }
+
+    /// A row, as it is now.
+    fn row<T: Table>(&self, key: &T::Key) -> Result<Option<T::Row>> {
+        match self.fresh.get(&(T::DEF.id, key.to_bytes())) {
+            Some(row) => {
+                let row = row.as_ref().map(|row| T::Row::decode(row)).transpose();
+                row.map_err(|source| StoreError::Decode { table: T::DEF.name, source })
+            }
+            None => Ok(self.store.get::<T>(key)?.map(|found| found.row)),
+        }
+    }
+
+    /// Checks that the balance sheet is balanced.
+    pub(crate) fn check_sheet(&mut self, sheet: &Sheet) {
+        let difference = sheet.difference().units;
+        if difference != 0 {
+            let row = RowName { table: "", serial: 0, key: String::new() };
+            let expected = sheet.expected_balance().units;
+            let finding = Finding::new(Rule::SheetBalance, row);
+            self.findings.push(finding.figures(expected - difference, expected));
+        }
     }
 
     /// What removed rows added to a term.

@@ -10,8 +10,8 @@ use batzen_bench::results::result::Run;
 use batzen_bench::results::summary::summary;
 use batzen_bench::scenarios::options::RunOptions;
 use batzen_bench::scenarios::{
-    Context, aggregator, deposit, history, hostile, lanes, p2p, partitions, pay, pgbench, scale, startup,
-    store, transfer, wallets, wirewatch, withdraw,
+    Context, aggregator, audit, deposit, history, hostile, lanes, p2p, partitions, pay, pgbench, scale,
+    startup, store, transfer, wallets, wirewatch, withdraw,
 };
 use batzen_cli_support::{progress, services};
 use clap::{Args, Subcommand};
@@ -69,6 +69,8 @@ enum BenchCommand {
     Scale(scale::ScaleArgs),
     /// Grow a store to millions of coins: rate, memory, disk, time to start and to look up coins
     History(history::HistoryArgs),
+    /// Audit withdrawals and deposits: rows and signatures per second and core, and the cost of an increment
+    Audit(audit::AuditArgs),
     /// Make one HTML file with plots and tables of some results
     Report(batzen_bench::results::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
@@ -108,6 +110,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Lanes(args) => lanes::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Scale(args) => scale::run(&args, &context()?).or_else(not_measured),
         BenchCommand::History(args) => history::run(&args, &context()?).or_else(not_measured),
+        BenchCommand::Audit(args) => audit::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Report(args) => batzen_bench::results::report::run(&args).or_else(not_measured),
         BenchCommand::Table(args) => batzen_bench::results::table::run(&args).or_else(not_measured),
         BenchCommand::Compare(args) => batzen_bench::results::compare::run(&args).or_else(not_measured),

@@ -19,6 +19,7 @@ use std::sync::atomic::AtomicBool;
 use crate::results::result::utc_now;
 
 pub mod aggregator;
+pub mod audit;
 pub mod ceiling;
 pub mod database;
 pub mod deposit;

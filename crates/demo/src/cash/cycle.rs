@@ -22,6 +22,7 @@ use batzen_wire_gateway::{
     AddIncomingRequest, GatewayAuth, HistoryQuery, OutgoingTransaction, WireGatewayClient,
 };
 
+use super::audit;
 use super::books::Books;
 use super::merchant::{Paid, Sale, deadline};
 use super::proof;
@@ -127,7 +128,11 @@ pub async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceS
         })
         .await;
     match result {
-        Ok(sheet) => Ok(sheet),
+        Ok(sheet) => {
+            // A failure has been printed, and is part of the report.
+            let _ = round.audited(report, &sheet).await;
+            Ok(sheet)
+        }
         Err(Failed) => round.settled_sheet().await,
     }
 }
@@ -182,6 +187,13 @@ impl Round<'_> {
     pub(super) fn gateway(&self) -> WireGatewayClient {
         let url = self.world.bank.wire_gateway_url(EXCHANGE_ACCOUNT);
         WireGatewayClient::new(self.world.client.clone(), &url, GatewayAuth::None)
+    }
+
+    async fn audited(&self, report: &mut Report, sheet: &BalanceSheet) -> Result<(), Failed> {
+        report
+            .step("audit", "checking every row and signature again", audit::audit(self.world, sheet))
+            .await?;
+        report.step("audit-tampered", "changing a copy of the books", audit::audit_tampered(self.world)).await
     }
 
     async fn steps(&self, report: &mut Report) -> Result<(), Failed> {

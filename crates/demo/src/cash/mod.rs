@@ -12,8 +12,10 @@
 //! | `tips` | the step in which the sandbox gives a tip |
 //! | `merchant` | a key pair with an account: makes contracts, checks receipts, refunds, tracks its money |
 //! | `proof` | checks the history by which a double spend is refused |
+//! | `audit` | the last steps: an auditor checks everything again |
 //! | `report` | prints the steps, for people or for programs |
 
+mod audit;
 mod books;
 mod cycle;
 mod identify;

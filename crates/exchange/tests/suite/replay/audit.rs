@@ -2,14 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use batzen_audit::{Finding, History, Options, Outcome, Progress, Subject, audit, read_terms};
+use batzen_audit::increment::whole;
+use batzen_audit::{
+    Auditor, Finding, History, Options, Outcome, Progress, RowChange, Subject, Totals, Version, audit,
+    read_terms,
+};
+use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
     Change, ChangeSet, ColumnDef, ColumnKind, CommitOutcome, RawRecord, Store, TableDef, Value,
     decode_values, encode_values,
 };
-use batzen_tables::exchange::AUDITED;
+use batzen_tables::exchange::{AUDITED, ClosingKey, ClosingRow};
 
 use crate::replay::recording::{Scenario, own_directory};
 use crate::replay::stage::Stage;
@@ -128,8 +133,8 @@ const RECORDINGS: [&str; 4] = ["p2p-rsa", "revocation-rsa", "exchange-api-rsa", 
 const WITHOUT_ROWS: [&str; 6] =
     ["auditors", "auditor_denoms", "drains", "collected_sums", "archive_runs", "archive_counts"];
 
-/// Every single alteration of a row is found, and the rule that finds it says what it is about.
-async fn alterations_are_found(name: &str, met: &mut BTreeSet<&'static str>) {
+/// Plays a recording, and takes the rows that it leaves.
+async fn rows_of(name: &str) -> (Subject, Copy, Timestamp) {
     let scenario = Scenario::read(&own_directory(), name);
     let player = crate::replay::player::Player::new(scenario, crate::replay::master(&own_directory())).await;
     let mut taken = None;
@@ -140,7 +145,12 @@ async fn alterations_are_found(name: &str, met: &mut BTreeSet<&'static str>) {
             taken = Some((subject(stage), copy, stage.now()));
         })
         .await;
-    let (subject, copy, now) = taken.unwrap();
+    taken.unwrap()
+}
+
+/// Every single alteration of a row is found, and the rule that finds it says what it is about.
+async fn alterations_are_found(name: &str, met: &mut BTreeSet<&'static str>) {
+    let (subject, copy, now) = rows_of(name).await;
     let seen = copy.store();
     assert_eq!(findings(&subject, &seen, &seen, now), [], "{name}: untouched");
     let mut by_rule: BTreeMap<&str, u64> = BTreeMap::new();
@@ -209,3 +219,153 @@ async fn every_alteration_is_found() {
     println!("tables without rows: {missing:?}");
     assert!(missing.iter().all(|name| WITHOUT_ROWS.contains(name)), "{missing:?}");
 }
+
+/// What increments have found: everything that still holds.
+#[derive(Default)]
+struct Open(Vec<Finding>);
+
+impl Open {
+    fn note(&mut self, increment: batzen_audit::Increment) {
+        self.0.retain(|finding| !increment.resolved.contains(finding));
+        self.0.extend(increment.found);
+    }
+}
+
+fn version(record: &RawRecord) -> Option<Version> {
+    Some(Version { row: record.row.clone(), serial: record.serial })
+}
+
+fn sorted(mut findings: Vec<Finding>) -> Vec<String> {
+    // Which of several deposits is the one that differs depends on the order.
+    let mut names: Vec<String> = findings
+        .drain(..)
+        .map(|finding| format!("{} {} {}", finding.rule.info().name, finding.row.table, finding.subject))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[tokio::test]
+async fn increments_give_what_a_whole_audit_gives() {
+    for name in RECORDINGS {
+        let (subject, copy, now) = rows_of(name).await;
+        let complete = copy.store();
+        let terms = read_terms(&*complete.freeze(AUDITED).unwrap(), &subject).unwrap();
+        let expected = audited(&subject, &complete, now);
+        for chunk in [1, 7, 100] {
+            let seen = Store::new(MemoryBackend::new());
+            let mut closings = BTreeMap::new();
+            let (mut totals, mut open) = (Totals::default(), Open::default());
+            for records in copy.0.chunks(chunk) {
+                let changes: Vec<RowChange> = records
+                    .iter()
+                    .map(|(table, record)| RowChange {
+                        table,
+                        key: record.key.clone(),
+                        old: None,
+                        new: version(record),
+                    })
+                    .collect();
+                note_closings(&changes, &mut closings);
+                let auditor = Auditor {
+                    subject: &subject,
+                    terms: &terms,
+                    seen: &seen,
+                    closings: &|wtid| closings.get(wtid).copied(),
+                    now,
+                };
+                open.note(auditor.apply(&changes, &mut totals).unwrap());
+                let mut set = ChangeSet::new();
+                for (table, record) in records {
+                    set.push(Change::Insert { table, key: record.key.clone(), row: record.row.clone() });
+                }
+                assert_eq!(seen.commit(&set).unwrap(), CommitOutcome::Committed);
+            }
+            let (found, overdue, sheet) = whole(&subject, &terms, &seen, &totals, now).unwrap();
+            open.0.extend(found);
+            assert_eq!(sheet, expected.sheet, "{name}, {chunk} at once");
+            assert_eq!(overdue.units, expected.overdue.units);
+            assert_eq!(sorted(open.0), sorted(expected.findings.clone()), "{name}, {chunk} at once");
+            changes_one_by_one(name, &subject, &copy, (&seen, &closings), (&totals, now), chunk);
+        }
+    }
+}
+
+type Closers = BTreeMap<batzen_crypto::Wtid, EddsaPublicKey>;
+
+fn note_closings(changes: &[RowChange], closings: &mut Closers) {
+    use batzen_store::Record;
+    for change in changes.iter().filter(|change| change.table.name == "closings") {
+        let row = ClosingRow::decode(&change.new.as_ref().unwrap().row).unwrap();
+        closings.insert(row.wtid, ClosingKey::decode(&change.key).unwrap().reserve_pub);
+    }
+}
+
+/// An increment with one altered row finds what a whole audit of the altered rows finds.
+fn changes_one_by_one(
+    name: &str,
+    subject: &Subject,
+    copy: &Copy,
+    (seen, closings): (&Store, &Closers),
+    (totals, now): (&Totals, Timestamp),
+    step: usize,
+) {
+    let terms = read_terms(&*seen.freeze(AUDITED).unwrap(), subject).unwrap();
+    // Other rows for each chunk size.
+    for (at, (table, record)) in copy.0.iter().enumerate().skip(step % 5).step_by(5) {
+        let values = decode_values(table.row_columns, &record.row).unwrap();
+        let Some(column) = table.row_columns.get(at % table.row_columns.len().max(1)) else { continue };
+        let mut altered_values = values;
+        let index = at % table.row_columns.len();
+        altered_values[index] = altered(column, &altered_values[index]);
+        let Ok(row) = encode_values(table.row_columns, &altered_values) else { continue };
+        let mut changed = copy.clone();
+        changed.0[at].1.row.clone_from(&row);
+        let changed = changed.store();
+        // A change of the terms concerns everything, so it is a reason for a whole audit.
+        if IS_TERMS.contains(&table.name) {
+            continue;
+        }
+        let change = RowChange {
+            table,
+            key: record.key.clone(),
+            old: version(record),
+            new: Some(Version { row, serial: record.serial }),
+        };
+        let mut totals = totals.clone();
+        let auditor =
+            Auditor { subject, terms: &terms, seen, closings: &|wtid| closings.get(wtid).copied(), now };
+        let increment = auditor.apply(&[change], &mut totals).unwrap();
+        let before: BTreeSet<String> = sorted(audited(subject, seen, now).findings).into_iter().collect();
+        let after: BTreeSet<String> = sorted(audited(subject, &changed, now).findings).into_iter().collect();
+        let (_, _, sheet) = whole(subject, &terms, &changed, &totals, now).unwrap();
+        assert_eq!(sheet, audited(subject, &changed, now).sheet, "{name}: {} {}", table.name, column.name);
+        let found: BTreeSet<String> = sorted(increment.found).into_iter().collect();
+        for finding in after.difference(&before) {
+            let is_whole =
+                ["emergency", "sheet", "reserve-not-closed", "purse-not-closed", "transfer-unordered"]
+                    .iter()
+                    .any(|rule| finding.starts_with(rule));
+            let what = (name, table.name, column.name, finding);
+            assert!(
+                is_whole || found.contains(finding),
+                "not found by the increment: {what:?}, only {found:?}"
+            );
+        }
+    }
+}
+
+/// Tables that are read before all others.
+const IS_TERMS: [&str; 10] = [
+    "denominations",
+    "revocations",
+    "signing_keys",
+    "wire_accounts",
+    "wire_fees",
+    "global_fees",
+    "wire_targets",
+    "auditor_denoms",
+    "extensions",
+    "auditors",
+];

@@ -1,0 +1,491 @@
+//! An audit of changes: only objects that changed are looked at.
+//!
+//! The sums of an exchange are sums over objects (coins, reserves, transfers, purses). When rows change, the objects
+//! that they belong to are drawn up twice, before and after the change, and the difference is added to the totals. The
+//! rows that did not change are read from the auditor's copy; only changed ones are verified. So an increment costs what
+//! the touched objects cost, and its result is that of a whole audit: a test compares them.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use batzen_crypto::{EddsaPublicKey, Wtid};
+use batzen_protocol::Timestamp;
+use batzen_store::{Column, RawRecord, RawRow, Record, Result, Store, StoreError, Table, TableDef};
+use batzen_tables::exchange::{
+    AggregateRow, Aggregates, ArchiveTransfers, CloseRequests, ClosingRow, Closings, Coins, DepositRow,
+    Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseKey,
+    PurseMergeRow, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits, RecoupRefreshRow,
+    RecoupRefreshes, RecoupRow, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits, ReserveOpens,
+    ReserveRequestKey, Reserves, ReservesIn, Reveals, WireOut, Withdrawals, WtidKey,
+};
+
+use crate::books::{Books, RecoupName, Tally, Way};
+use crate::conclude::{Conclusion, ObjectSums, Overdue, Scope};
+use crate::finding::{Finding, RowName, Rule};
+use crate::history::forbidden_changes;
+use crate::post::Poster;
+use crate::terms::{Subject, Terms};
+
+/// A row at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// Its bytes.
+    pub row: Vec<u8>,
+    /// Its number in commit order.
+    pub serial: u64,
+}
+
+/// A change of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowChange {
+    /// Its table.
+    pub table: &'static TableDef,
+    /// Its key.
+    pub key: Vec<u8>,
+    /// The row before, if it was there.
+    pub old: Option<Version>,
+    /// The row after, if it is there.
+    pub new: Option<Version>,
+}
+
+/// The sums of all rows that were audited so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub(crate) tally: Tally,
+    pub(crate) sums: ObjectSums,
+}
+
+impl Totals {
+    fn change(&mut self, before: &Self, after: &Self) {
+        self.tally.subtract(&before.tally);
+        self.tally.add(&after.tally);
+        self.sums.subtract(&before.sums);
+        self.sums.add(&after.sums);
+    }
+}
+
+/// The result of an increment.
+#[derive(Debug, Default)]
+pub struct Increment {
+    /// Findings that are new.
+    pub found: Vec<Finding>,
+    /// Findings that no longer hold.
+    pub resolved: Vec<Finding>,
+    /// Rows posted, those that were only read again included.
+    pub rows: u64,
+    /// Signatures verified.
+    pub signatures: u64,
+}
+
+/// What the auditor has: the rows that were audited, in tables like the exchange's.
+pub struct Auditor<'a> {
+    /// The exchange.
+    pub subject: &'a Subject,
+    /// Its small tables, as they are after the changes.
+    pub terms: &'a Terms,
+    /// The rows before the changes.
+    pub seen: &'a Store,
+    /// The reserve of each closing whose transfer does not have the reserve's own key as its identifier.
+    pub closings: &'a dyn Fn(&Wtid) -> Option<EddsaPublicKey>,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// Names a row.
+type Name = (u16, Vec<u8>);
+
+/// Rows by table and key.
+type Rows = HashMap<Name, (&'static TableDef, RawRecord)>;
+
+fn decode_error(table: &'static TableDef) -> impl Fn(batzen_store::DecodeError) -> StoreError {
+    move |source| StoreError::Decode { table: table.name, source }
+}
+
+/// 32 bytes of a key, from `at`.
+fn part(table: &'static TableDef, key: &[u8], at: usize) -> Result<EddsaPublicKey> {
+    let bytes = key.get(at..at + 32).unwrap_or_default();
+    EddsaPublicKey::decode(&mut &*bytes).map_err(decode_error(table))
+}
+
+fn recoup_number(table: &'static TableDef, key: &[u8], at: usize) -> Result<u32> {
+    u32::decode(&mut key.get(at..).unwrap_or_default()).map_err(decode_error(table))
+}
+
+/// What a row belongs to.
+#[derive(Default)]
+struct Touched {
+    scope: Scope,
+    /// The reserve or old coin of each recoup.
+    receivers: HashMap<RecoupName, EddsaPublicKey>,
+}
+
+impl Touched {
+    fn recoup(&mut self, name: RecoupName, receiver: EddsaPublicKey) {
+        self.scope.recoups.insert(name.clone());
+        self.receivers.insert(name, receiver);
+    }
+
+    fn row(&mut self, table: &'static TableDef, key: &[u8], row: &[u8]) -> Result<()> {
+        let failed = decode_error(table);
+        let scope = &mut self.scope;
+        match table.id {
+            id if [Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id].contains(&id) => {
+                scope.coins.insert(part(table, key, 0)?);
+            }
+            id if id == Deposits::DEF.id => {
+                scope.coins.insert(part(table, key, 0)?);
+                if let Some(wtid) = DepositRow::decode(row).map_err(failed)?.wtid {
+                    scope.transfers.insert(wtid);
+                }
+            }
+            id if id == Recoups::DEF.id => {
+                let (coin_pub, n) = (part(table, key, 0)?, recoup_number(table, key, 32)?);
+                scope.coins.insert(coin_pub);
+                let receiver = RecoupRow::decode(row).map_err(failed)?.reserve_pub;
+                self.recoup(RecoupName { coin_pub, n, is_refresh: false }, receiver);
+            }
+            id if id == RecoupRefreshes::DEF.id => {
+                let (coin_pub, n) = (part(table, key, 0)?, recoup_number(table, key, 32)?);
+                scope.coins.insert(coin_pub);
+                let receiver = RecoupRefreshRow::decode(row).map_err(failed)?.old_coin_pub;
+                self.recoup(RecoupName { coin_pub, n, is_refresh: true }, receiver);
+            }
+            id if id == RecoupCredits::DEF.id => {
+                let (receiver, coin_pub) = (part(table, key, 0)?, part(table, key, 32)?);
+                let n = recoup_number(table, key, 64)?;
+                scope.reserves.insert(receiver);
+                self.recoup(RecoupName { coin_pub, n, is_refresh: false }, receiver);
+            }
+            id if id == RecoupRefreshCredits::DEF.id => {
+                let (receiver, coin_pub) = (part(table, key, 0)?, part(table, key, 32)?);
+                let n = recoup_number(table, key, 64)?;
+                scope.coins.insert(receiver);
+                self.recoup(RecoupName { coin_pub, n, is_refresh: true }, receiver);
+            }
+            id if id == ReserveOpenDeposits::DEF.id => {
+                scope.coins.insert(part(table, key, 0)?);
+                let request = ReserveRequestKey::decode(key.get(32..).unwrap_or_default()).map_err(failed)?;
+                scope.opens.insert(request);
+            }
+            id if id == ReserveOpens::DEF.id => {
+                scope.reserves.insert(part(table, key, 0)?);
+                scope.opens.insert(ReserveRequestKey::decode(key).map_err(failed)?);
+            }
+            id if [
+                Reserves::DEF.id,
+                ReservesIn::DEF.id,
+                Withdrawals::DEF.id,
+                HistoryRequests::DEF.id,
+                ReserveAccounts::DEF.id,
+                CloseRequests::DEF.id,
+            ]
+            .contains(&id) =>
+            {
+                scope.reserves.insert(part(table, key, 0)?);
+            }
+            id if id == Closings::DEF.id => {
+                scope.reserves.insert(part(table, key, 0)?);
+                scope.transfers.insert(ClosingRow::decode(row).map_err(failed)?.wtid);
+            }
+            id if [Purses::DEF.id, PurseDeletions::DEF.id].contains(&id) => {
+                scope.purses.insert(part(table, key, 0)?);
+            }
+            id if id == PurseDeposits::DEF.id => {
+                scope.purses.insert(part(table, key, 0)?);
+                scope.coins.insert(part(table, key, 32)?);
+            }
+            id if id == PurseMerges::DEF.id => {
+                scope.purses.insert(part(table, key, 0)?);
+                scope.reserves.insert(PurseMergeRow::decode(row).map_err(failed)?.reserve_pub);
+            }
+            id if id == Aggregates::DEF.id => {
+                scope.transfers.insert(AggregateRow::decode(row).map_err(failed)?.wtid);
+            }
+            id if [WireOut::DEF.id, Prepared::DEF.id, Drains::DEF.id, ArchiveTransfers::DEF.id]
+                .contains(&id) =>
+            {
+                scope.transfers.insert(WtidKey::decode(key).map_err(failed)?.wtid);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Auditor<'_> {
+    /// Audits changes. The caller commits `changes` and `totals` together afterwards.
+    ///
+    /// # Errors
+    /// If rows cannot be read.
+    ///
+    /// # Panics
+    /// If sums exceed 128 bits.
+    pub fn apply(&self, changes: &[RowChange], totals: &mut Totals) -> Result<Increment> {
+        let mut increment = Increment::default();
+        let mut touched = Touched::default();
+        for change in changes {
+            for version in [&change.old, &change.new].into_iter().flatten() {
+                touched.row(change.table, &change.key, &version.row)?;
+            }
+            self.judge(change, &mut increment.found)?;
+        }
+        self.purse_owners(&mut touched, changes)?;
+        let before = self.gather(&touched)?;
+        let mut after = before.clone();
+        let mut fresh = HashSet::new();
+        for change in changes {
+            let name = (change.table.id, change.key.clone());
+            match &change.new {
+                None => {
+                    after.remove(&name);
+                }
+                Some(version) => {
+                    let record = RawRecord {
+                        key: change.key.clone(),
+                        row: version.row.clone(),
+                        serial: version.serial,
+                        version: batzen_store::RowVersion::default(),
+                    };
+                    after.insert(name.clone(), (change.table, record));
+                    fresh.insert(name);
+                }
+            }
+        }
+        let (sums_before, found_before, _, _) =
+            self.draw(&touched.scope, before, &HashSet::new(), totals, changes)?;
+        let (sums_after, found_after, rows, signatures) =
+            self.draw(&touched.scope, after, &fresh, totals, changes)?;
+        totals.change(&sums_before, &sums_after);
+        let is_in = |finding: &Finding, all: &[Finding]| {
+            all.iter().any(|other| other.rule == finding.rule && other.row == finding.row && other == finding)
+        };
+        increment.resolved =
+            found_before.iter().filter(|finding| !is_in(finding, &found_after)).cloned().collect();
+        increment.found.extend(found_after.into_iter().filter(|finding| !is_in(finding, &found_before)));
+        (increment.rows, increment.signatures) = (rows, signatures);
+        Ok(increment)
+    }
+
+    /// Whether a change may happen at all. Whether it was right to remove a row can only be said of the whole.
+    fn judge(&self, change: &RowChange, found: &mut Vec<Finding>) -> Result<()> {
+        let (Some(old), Some(new)) = (&change.old, &change.new) else { return Ok(()) };
+        let columns = forbidden_changes(change.table, &old.row, &new.row)?;
+        if !columns.is_empty() {
+            let name = RowName::new(change.table, old.serial, &change.key);
+            found.push(
+                Finding::new(Rule::RowRewritten, name).because(format!("changed: {}", columns.join(", "))),
+            );
+        }
+        Ok(())
+    }
+
+    /// Adds the reserves that touched purses were merged into.
+    fn purse_owners(&self, touched: &mut Touched, changes: &[RowChange]) -> Result<()> {
+        let keys: Vec<PurseKey> =
+            touched.scope.purses.iter().map(|purse_pub| PurseKey { purse_pub: *purse_pub }).collect();
+        for merge in self.seen.get_many::<PurseMerges>(&keys)?.into_iter().flatten() {
+            touched.scope.reserves.insert(merge.row.reserve_pub);
+        }
+        // Merges among the changes have named their reserves already.
+        let _ = changes;
+        Ok(())
+    }
+
+    /// All rows of the touched objects, as the auditor has them.
+    fn gather(&self, touched: &Touched) -> Result<Rows> {
+        let mut rows = Gathered { seen: self.seen, rows: Rows::new() };
+        let scope = &touched.scope;
+        let coins: Vec<Vec<u8>> = scope.coins.iter().map(Column::to_bytes).collect();
+        rows.get(Coins::DEF, &coins)?;
+        rows.lookup(Deposits::DEF, Deposits::BY_COIN, &coins)?;
+        rows.lookup(Refunds::DEF, Refunds::BY_COIN, &coins)?;
+        rows.lookup(Melts::DEF, Melts::BY_COIN, &coins)?;
+        rows.lookup(Reveals::DEF, Reveals::BY_COIN, &coins)?;
+        rows.lookup(Recoups::DEF, Recoups::BY_COIN, &coins)?;
+        rows.lookup(RecoupRefreshes::DEF, RecoupRefreshes::BY_COIN, &coins)?;
+        rows.lookup(RecoupRefreshCredits::DEF, RecoupRefreshCredits::BY_OLD_COIN, &coins)?;
+        rows.lookup(PurseDeposits::DEF, PurseDeposits::BY_COIN, &coins)?;
+        rows.lookup(ReserveOpenDeposits::DEF, ReserveOpenDeposits::BY_COIN, &coins)?;
+        let reserves: Vec<Vec<u8>> = scope.reserves.iter().map(Column::to_bytes).collect();
+        rows.get(Reserves::DEF, &reserves)?;
+        rows.get(ReserveAccounts::DEF, &reserves)?;
+        rows.lookup(ReservesIn::DEF, ReservesIn::BY_RESERVE, &reserves)?;
+        rows.lookup(Withdrawals::DEF, Withdrawals::BY_RESERVE, &reserves)?;
+        rows.lookup(Closings::DEF, Closings::BY_RESERVE, &reserves)?;
+        rows.lookup(RecoupCredits::DEF, RecoupCredits::BY_RESERVE, &reserves)?;
+        rows.lookup(HistoryRequests::DEF, HistoryRequests::BY_RESERVE, &reserves)?;
+        rows.lookup(ReserveOpens::DEF, ReserveOpens::BY_RESERVE, &reserves)?;
+        rows.lookup(CloseRequests::DEF, CloseRequests::BY_RESERVE, &reserves)?;
+        let merges = rows.lookup(PurseMerges::DEF, PurseMerges::BY_RESERVE, &reserves)?;
+        rows.get(Purses::DEF, &merges)?;
+        let purses: Vec<Vec<u8>> = scope.purses.iter().map(Column::to_bytes).collect();
+        rows.get(Purses::DEF, &purses)?;
+        rows.get(PurseMerges::DEF, &purses)?;
+        rows.get(PurseDeletions::DEF, &purses)?;
+        rows.lookup(PurseDeposits::DEF, PurseDeposits::BY_PURSE, &purses)?;
+        let transfers: Vec<Vec<u8>> = scope.transfers.iter().map(Column::to_bytes).collect();
+        rows.get(WireOut::DEF, &transfers)?;
+        rows.get(Prepared::DEF, &transfers)?;
+        rows.get(Drains::DEF, &transfers)?;
+        rows.get(ArchiveTransfers::DEF, &transfers)?;
+        let deposits = rows.lookup(Deposits::DEF, Deposits::BY_WTID, &transfers)?;
+        rows.aggregates(&deposits)?;
+        // A reserve's first closing has its key as identifier.
+        let mut closers = transfers;
+        closers.extend(
+            scope.transfers.iter().filter_map(self.closings).map(|reserve_pub| reserve_pub.to_bytes()),
+        );
+        rows.lookup(Closings::DEF, Closings::BY_RESERVE, &closers)?;
+        for (name, receiver) in &touched.receivers {
+            let mut key = name.coin_pub.to_bytes();
+            key.extend_from_slice(&Column::to_bytes(&name.n));
+            let mut credit = receiver.to_bytes();
+            credit.extend_from_slice(&key);
+            let (recoup_table, credit_table) = if name.is_refresh {
+                (RecoupRefreshes::DEF, RecoupRefreshCredits::DEF)
+            } else {
+                (Recoups::DEF, RecoupCredits::DEF)
+            };
+            rows.get(recoup_table, &[key])?;
+            rows.get(credit_table, &[credit])?;
+            rows.get(Coins::DEF, &[name.coin_pub.to_bytes()])?;
+        }
+        Ok(rows.rows)
+    }
+
+    /// Posts rows to new books and draws the conclusions about the touched objects.
+    fn draw(
+        &self,
+        scope: &Scope,
+        rows: Rows,
+        fresh: &HashSet<Name>,
+        totals: &Totals,
+        changes: &[RowChange],
+    ) -> Result<(Totals, Vec<Finding>, u64, u64)> {
+        let books = Books::default();
+        let mut poster = Poster::new(self.subject, self.terms, &books);
+        // Coins first: other rows need their terms.
+        let mut groups: HashMap<(bool, u16, bool), (&'static TableDef, Vec<RawRecord>)> = HashMap::new();
+        for (name, (table, record)) in rows {
+            let group = (table.id != Coins::DEF.id, table.id, fresh.contains(&name));
+            groups.entry(group).or_insert_with(|| (table, Vec::new())).1.push(record);
+        }
+        let order: BTreeSet<_> = groups.keys().copied().collect();
+        for group in order {
+            let (table, mut records) = groups.remove(&group).expect("the key is there");
+            records.sort_by_key(|record| record.serial);
+            poster.post(table, records, if group.2 { Way::Add } else { Way::Keep })?;
+        }
+        let (rows, signatures) = (poster.rows, poster.signatures);
+        let mut fresh_rows = HashMap::new();
+        if !fresh.is_empty() {
+            for change in changes {
+                let row = change.new.as_ref().map(|version| version.row.clone());
+                fresh_rows.insert((change.table.id, change.key.clone()), row);
+            }
+        }
+        let findings = std::mem::take(&mut poster.findings);
+        let mut conclusion = Conclusion {
+            subject: self.subject,
+            terms: self.terms,
+            books: &books,
+            store: self.seen,
+            fresh: fresh_rows,
+            now: self.now,
+            internal: true,
+            scope: Some(scope),
+            findings,
+            overdue: Overdue::default(),
+            sums: ObjectSums::default(),
+            tally: totals.tally.clone(),
+        };
+        conclusion.draw()?;
+        let found = std::mem::take(&mut conclusion.findings);
+        let drawn = Totals { tally: books.tally().clone(), sums: conclusion.sums };
+        Ok((drawn, found, rows, signatures))
+    }
+}
+
+/// Rows that were read.
+struct Gathered<'a> {
+    seen: &'a Store,
+    rows: Rows,
+}
+
+impl Gathered<'_> {
+    fn put(&mut self, table: &'static TableDef, record: RawRecord) {
+        self.rows.insert((table.id, record.key.clone()), (table, record));
+    }
+
+    fn get(&mut self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let found: Vec<Option<RawRow>> = self.seen.backend().get_many(table, keys)?;
+        for (key, row) in keys.iter().zip(found) {
+            if let Some(RawRow { row, serial, version }) = row {
+                self.put(table, RawRecord { key: key.clone(), row, serial, version });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the keys of what was found.
+    fn lookup(&mut self, table: &'static TableDef, index: u8, values: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+        let mut keys = Vec::new();
+        if values.is_empty() {
+            return Ok(keys);
+        }
+        for record in self.seen.backend().lookup_many(table, index, values)?.into_iter().flatten() {
+            keys.push(record.key.clone());
+            self.put(table, record);
+        }
+        Ok(keys)
+    }
+
+    /// The aggregates of the merchants of these deposits, which wait to be paid.
+    fn aggregates(&mut self, deposits: &[Vec<u8>]) -> Result<()> {
+        let mut targets = BTreeSet::new();
+        for key in deposits {
+            if let Some((_, record)) = self.rows.get(&(Deposits::DEF.id, key.clone())) {
+                let row = DepositRow::decode(&record.row).map_err(decode_error(Deposits::DEF))?;
+                targets.insert(Column::to_bytes(&row.h_payto));
+            }
+        }
+        let targets: Vec<Vec<u8>> = targets.into_iter().collect();
+        self.lookup(Aggregates::DEF, Aggregates::BY_TARGET, &targets)?;
+        Ok(())
+    }
+}
+
+/// What follows from the whole: emergencies, what is overdue, and the balance sheet.
+///
+/// # Errors
+/// If rows cannot be read.
+pub fn whole(
+    subject: &Subject,
+    terms: &Terms,
+    seen: &Store,
+    totals: &Totals,
+    now: Timestamp,
+) -> Result<(Vec<Finding>, Overdue, crate::sheet::Sheet)> {
+    let books = Books::default();
+    let mut conclusion = Conclusion {
+        subject,
+        terms,
+        books: &books,
+        store: seen,
+        fresh: HashMap::new(),
+        now,
+        internal: true,
+        scope: None,
+        findings: Vec::new(),
+        overdue: Overdue::default(),
+        sums: totals.sums,
+        tally: totals.tally.clone(),
+    };
+    conclusion.draw_whole()?;
+    let sheet = conclusion.sheet();
+    conclusion.check_sheet(&sheet);
+    let overdue = std::mem::take(&mut conclusion.overdue);
+    Ok((conclusion.findings, overdue, sheet))
+}
