@@ -33,6 +33,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "DB",
             "DATA_DIR",
             "TRUSTED_PROXIES",
+            "DEPOSIT_CONFIRMATION_SHARE",
             // Of other backends.
             "KEYFILE",
         ],
@@ -50,6 +51,49 @@ pub struct TrustedExchange {
     pub url: String,
     /// Its master key, by which it is recognised under any URL.
     pub master_pub: EddsaPublicKey,
+}
+
+/// The share of the exchanges' confirmations that each auditor sees, from none to all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfirmationShare(u32);
+
+impl ConfirmationShare {
+    /// No confirmation.
+    pub const NONE: Self = Self(0);
+    /// Every confirmation.
+    pub const ALL: Self = Self(Self::WHOLE);
+    /// One of sixteen.
+    pub const DEFAULT: Self = Self(Self::WHOLE / 16);
+    /// Hundredths of a percent.
+    const WHOLE: u32 = 10_000;
+
+    /// Whether the share contains the confirmation with this random number.
+    #[must_use]
+    pub const fn covers(self, random: u32) -> bool {
+        // The remainder is even to one part in 400,000.
+        random % Self::WHOLE < self.0
+    }
+}
+
+impl std::str::FromStr for ConfirmationShare {
+    type Err = Expected;
+
+    /// A percentage with up to two decimals.
+    fn from_str(text: &str) -> Result<Self, Expected> {
+        let (whole, decimals) = text
+            .trim_end_matches('%')
+            .trim_end()
+            .split_once('.')
+            .unwrap_or((text.trim_end_matches('%').trim_end(), "0"));
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+        let share = (is_number(whole) && whole.len() <= 3 && is_number(decimals) && decimals.len() <= 2)
+            .then(|| {
+                let number = |text: &str| text.parse::<u32>().expect("they are digits");
+                number(whole) * 100 + number(decimals) * if decimals.len() == 1 { 10 } else { 1 }
+            });
+        let share = share.filter(|share| *share <= Self::WHOLE).map(Self);
+        share.ok_or_else(|| Expected::new("a percentage from 0 to 100, with at most two decimals"))
+    }
 }
 
 /// Where the backend listens.
@@ -91,6 +135,7 @@ impl Place {
 /// | `DB` | `embedded` | `postgres`: the rows are in the database that `[merchantdb-postgres] CONFIG` names |
 /// | `[merchantdb-embedded] INDEX_MEMORY_MIB` | 1024 | memory for the index entries of an embedded store |
 /// | `DATA_DIR` | `$TALER_DATA_HOME/merchant/` if `[paths]` sets it or `TALER_HOME` | directory of the store; otherwise all data is in memory only |
+/// | `DEPOSIT_CONFIRMATION_SHARE` | 6.25 | the percentage of the exchanges' confirmations that each of their auditors sees |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
 ///
 /// Each section `[merchant-exchange-*]` names an exchange with `EXCHANGE_BASE_URL`, `MASTER_KEY` and `CURRENCY`;
@@ -108,6 +153,8 @@ pub struct MerchantConfig {
     pub exchanges: Vec<TrustedExchange>,
     /// The auditors whose exchanges are accepted.
     pub auditors: Vec<ContractAuditor>,
+    /// How many of the exchanges' confirmations each auditor sees.
+    pub confirmation_share: ConfirmationShare,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
     /// The clock.
@@ -135,6 +182,7 @@ impl MerchantConfig {
             store: StoreConfig::Memory,
             exchanges: Vec::new(),
             auditors: Vec::new(),
+            confirmation_share: ConfirmationShare::DEFAULT,
             trusted_proxies: TrustedProxies::default(),
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }
@@ -192,6 +240,9 @@ impl MerchantConfig {
                 None => StoreConfig::in_directory(data_dir).with_index_memory(config, MERCHANT)?,
             },
             exchanges,
+            confirmation_share: config
+                .get_with(MERCHANT, "DEPOSIT_CONFIRMATION_SHARE", str::parse)?
+                .unwrap_or(ConfirmationShare::DEFAULT),
             trusted_proxies: config
                 .get_with(MERCHANT, "TRUSTED_PROXIES", |text| {
                     text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED))
@@ -254,6 +305,7 @@ mod tests {
         let socket = read("[taler]\nCURRENCY = KUDOS\n[merchant]\nSERVE = unix\nUNIXPATH = /run/m.sock\n");
         assert_eq!(socket.unwrap().place, Place::Unix { path: PathBuf::from("/run/m.sock") });
         for wrong in [
+            "[merchant]\nDEPOSIT_CONFIRMATION_SHARE = most\n".to_owned(),
             "[merchant]\nSERVE = udp\n".to_owned(),
             "[merchant]\nSERVE = unix\n".to_owned(),
             format!("[merchant-exchange-x]\nEXCHANGE_BASE_URL = e\nMASTER_KEY = {KEY}\n"),
@@ -261,5 +313,21 @@ mod tests {
         ] {
             assert!(read(&format!("[taler]\nCURRENCY = KUDOS\n{wrong}")).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn shares_are_percentages() {
+        let share = |text: &str| text.parse::<ConfirmationShare>();
+        assert_eq!(share("0").unwrap(), ConfirmationShare::NONE);
+        assert_eq!(share("6.25").unwrap(), ConfirmationShare::DEFAULT);
+        assert_eq!(share("6.25 %").unwrap(), ConfirmationShare::DEFAULT);
+        assert_eq!(share("100").unwrap(), ConfirmationShare::ALL);
+        assert_eq!(share("100.00").unwrap(), ConfirmationShare::ALL);
+        assert_eq!(share("12.5").unwrap(), ConfirmationShare(1_250));
+        assert_eq!(share("0.01").unwrap(), ConfirmationShare(1));
+        for wrong in ["", "-1", "100.01", "1000", "1.234", "1.", ".5", "all", "1e2", "+1"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+        assert!(!ConfirmationShare::NONE.covers(0) && ConfirmationShare::ALL.covers(u32::MAX));
     }
 }

@@ -27,6 +27,8 @@ const FRESH: StdDuration = StdDuration::from_secs(3_600);
 const FORCED_PAUSE: StdDuration = StdDuration::from_secs(1);
 /// The maximum number of exchanges of which something is kept: wallets name any URL.
 const EXCHANGES_MAX: usize = 256;
+/// The maximum number of an exchange's auditors that see confirmations.
+const AUDITORS_MAX: usize = 16;
 /// The largest `/keys` or `/wire` of an exchange, in bytes.
 const KEYS_BYTES_MAX: usize = 16 << 20;
 /// The largest answer of an exchange about a coin, in bytes. The history of a coin is the longest of them.
@@ -291,12 +293,22 @@ fn verify(
         denoms,
         accounts: wire.accounts.into_iter().map(|account| account.payto_uri).collect(),
         closing_delay: keys.reserve_closing_delay,
-        auditors: keys.auditors.into_iter().map(|auditor| auditor.auditor_url).collect(),
+        auditors: auditor_urls(keys.auditors),
         has_batch_deposit: AtomicBool::new(true),
         signkeys: keys.signkeys,
         wire_fees: wire.fees.into_iter().collect(),
         fetched: Instant::now(),
     })
+}
+
+/// The base URLs of an exchange's auditors, each once.
+fn auditor_urls(auditors: Vec<AuditorKeys>) -> Vec<String> {
+    let mut urls: Vec<String> = auditors.into_iter().map(|auditor| auditor.auditor_url).collect();
+    urls.retain(|url| is_base_url(url));
+    urls.sort();
+    urls.dedup();
+    urls.truncate(AUDITORS_MAX);
+    urls
 }
 
 /// Whether a wallet may name this base URL: what is asked of the exchange is appended to it, so it must not end in a

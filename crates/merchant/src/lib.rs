@@ -35,7 +35,7 @@ use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-pub use config::{KNOWN_OPTIONS, MerchantConfig, Place, TrustedExchange};
+pub use config::{ConfirmationShare, KNOWN_OPTIONS, MerchantConfig, Place, TrustedExchange};
 
 use api::{Api, Service};
 use exchanges::Exchanges;

@@ -17,19 +17,32 @@ const STOCK_PAUSE: Duration = Duration::from_secs(5);
 const HOOKS_PAUSE: Duration = Duration::from_secs(5);
 
 /// The tasks.
-#[derive(Default)]
 pub(super) struct Background {
     tasks: Mutex<JoinSet<()>>,
+    tasks_max: usize,
+}
+
+impl Default for Background {
+    fn default() -> Self {
+        Self::with_limit(TASKS_MAX)
+    }
 }
 
 impl Background {
-    /// Runs something.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Runs at most so many tasks.
+    pub fn with_limit(tasks_max: usize) -> Self {
+        Self { tasks: Mutex::default(), tasks_max }
+    }
+
+    /// Runs something, unless there are too many tasks. Returns whether it does.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
-        if tasks.len() < TASKS_MAX {
+        let has_room = tasks.len() < self.tasks_max;
+        if has_room {
             tasks.spawn(task);
         }
+        has_room
     }
 
     /// Ends all tasks.

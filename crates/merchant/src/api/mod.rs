@@ -3,6 +3,7 @@
 //! Everything below an instance's base URL is reachable at `/` for the instance `default`, and at `/instances/$ID/`
 //! for all (merchant chapter 1.1).
 
+mod audits;
 mod background;
 mod kyc;
 mod management;
@@ -50,6 +51,7 @@ use serde::de::DeserializeOwned;
 use subtle::ConstantTimeEq;
 use tokio::time::Instant;
 
+use self::audits::Audits;
 use self::background::Background;
 use self::kyc::KycPace;
 use self::pay::Confirmation;
@@ -90,6 +92,10 @@ pub(crate) struct Service {
     hook_client: Client,
     /// What nobody waits for.
     background: Background,
+    /// What auditors get to see.
+    audits: Audits,
+    /// Those that show it to them.
+    audit_tasks: Background,
     /// How fast anybody may create orders.
     template_pace: Pace,
     kyc_pace: KycPace,
@@ -163,6 +169,8 @@ impl Service {
             last_row_id: AtomicU64::new(0),
             hook_client,
             background: Background::default(),
+            audits: Audits::default(),
+            audit_tasks: Background::with_limit(audits::TASKS_MAX),
             template_pace: Pace::default(),
             kyc_pace: KycPace::default(),
             http_stats,
@@ -392,6 +400,7 @@ impl Service {
 
     pub(crate) async fn end_sampling(&self) {
         self.background.end().await;
+        self.audit_tasks.end().await;
         self.metrics_page.idle().await;
     }
 
@@ -420,6 +429,7 @@ impl Service {
 
     fn write_metrics(&self, page: &mut Page) {
         self.operations_run.write(page);
+        self.audits.write(page);
         self.lane.metrics().write(page);
         self.pool.write(page);
         self.store.write_metrics(page, batzen_tables::merchant::ALL);

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use batzen_crypto::eddsa::verify_batch;
-use batzen_crypto::{
-    AgeCommitment, AgeMask, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, fill_random,
-};
+use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_engine::PoolBusy;
-use batzen_http::{Method, Request, Response};
+use batzen_http::{Request, Response};
 use batzen_http_client::{ClientError, Reply};
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, ConfirmationSignature,
@@ -25,6 +23,7 @@ use futures_util::future::{join, join_all};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
+use super::audits::{Sample, sample};
 use super::refunds::OrderMoney;
 use super::wallets::session;
 use super::webhooks::Event;
@@ -38,14 +37,12 @@ const COINS_MAX: usize = 1_024;
 const DEPOSITS_AT_ONCE: usize = 16;
 /// The maximum number of coins in one request to an exchange.
 const BATCH_COINS_MAX: usize = 256;
-/// Auditors see one of so many confirmations.
-const AUDITED_SHARE: u8 = 16;
 /// No policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 
 /// A coin that is ready for its exchange.
-struct ReadyCoin {
-    exchange: Arc<Exchange>,
+pub(super) struct ReadyCoin {
+    pub exchange: Arc<Exchange>,
     exchange_url: String,
     coin_pub: EddsaPublicKey,
     amount: Money,
@@ -58,11 +55,11 @@ struct ReadyCoin {
 #[derive(Default)]
 struct Accepted {
     deposits: Vec<(EddsaPublicKey, OrderDepositRow)>,
-    samples: Vec<(String, Value)>,
+    samples: Vec<Sample>,
 }
 
 /// What a payment is for.
-struct Contract<'a> {
+pub(super) struct Contract<'a> {
     shop: &'a Shop,
     order: OrderRef,
     row: &'a OrderRow,
@@ -180,9 +177,7 @@ impl Service {
         // The second command is submitted after the first one, without waiting for it.
         let (recorded, settled) = join(self.execute(record), self.execute(settle.clone())).await;
         recorded?.map_err(refuse)?;
-        for (url, body) in samples {
-            self.tell_auditor(url, body);
-        }
+        self.tell_auditors(samples);
         match settled? {
             // Another writer came in between, so it was decided before the coins were there.
             Err(Refusal::Insufficient(_)) => self.execute(settle).await?.map_err(refuse),
@@ -318,7 +313,8 @@ impl Service {
             for (coin, answer) in answers {
                 match answer {
                     Ok(confirmation) => {
-                        accepted.samples.extend(sample(contract, &coin, &confirmation, self.config.currency));
+                        let (currency, share) = (self.config.currency, self.config.confirmation_share);
+                        accepted.samples.extend(sample(contract, &coin, &confirmation, currency, share));
                         let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } =
                             confirmation;
                         let row = OrderDepositRow {
@@ -349,20 +345,9 @@ impl Service {
             let record = RecordDeposits { order, h_contract, deposits: accepted.deposits };
             let recorded = self.execute(record).await?;
             recorded.map_err(|refusal| refused(&refusal, &contract.row.order_id))?;
+            self.tell_auditors(accepted.samples);
         }
         Err(problem)
-    }
-
-    /// Shows an auditor what an exchange has confirmed, so that the exchange cannot hide a deposit from it. Nobody
-    /// waits for that, and it is not repeated: it is a sample.
-    fn tell_auditor(self: &Arc<Self>, url: String, body: Value) {
-        let service = Arc::clone(self);
-        self.background.spawn(async move {
-            let call = service.exchanges.client.call(Method::PUT, format!("{url}deposit-confirmation"));
-            if let Err(error) = call.json(&body).send().await {
-                tracing::info!(%error, "an auditor was not told");
-            }
-        });
     }
 
     /// Deposits coins of one exchange: in one request if it can do that, otherwise one by one.
@@ -535,44 +520,8 @@ fn not_deposited(status: u16, reply: &Reply) -> Response {
     exchange_problem(code, None, body)
 }
 
-/// What auditors get to see of a deposit: nothing, of most.
-fn sample(
-    contract: &Contract<'_>,
-    coin: &ReadyCoin,
-    confirmation: &DepositConfirmation,
-    currency: batzen_protocol::Currency,
-) -> Vec<(String, Value)> {
-    if coin.exchange.auditors.is_empty() {
-        return Vec::new();
-    }
-    let mut random = [0; 1];
-    fill_random(&mut random);
-    let signkey = coin.exchange.signkey(&confirmation.exchange_pub);
-    let (0, Some(signkey)) = (random[0] % AUDITED_SHARE, signkey) else { return Vec::new() };
-    let Ok(message) = confirmed_message(contract, coin, confirmation, currency) else { return Vec::new() };
-    let body = json!({
-        "h_contract_terms": message.h_contract_terms,
-        "h_policy": message.h_policy,
-        "h_wire": message.h_wire,
-        "exchange_timestamp": message.exchange_timestamp,
-        "refund_deadline": message.refund_deadline,
-        "wire_deadline": message.wire_deadline,
-        "amount_without_fee": message.amount_without_fee,
-        "coin_pub": message.coin_pub,
-        "merchant_pub": message.merchant_pub,
-        "exchange_sig": confirmation.exchange_sig,
-        "exchange_pub": confirmation.exchange_pub,
-        "master_pub": coin.exchange.master_pub,
-        "ep_start": signkey.stamp_start,
-        "ep_expire": signkey.stamp_expire,
-        "ep_end": signkey.stamp_end,
-        "master_sig": signkey.master_sig,
-    });
-    coin.exchange.auditors.iter().map(|url| (url.clone(), body.clone())).collect()
-}
-
 /// What an exchange signs when it accepts a coin.
-fn confirmed_message(
+pub(super) fn confirmed_message(
     contract: &Contract<'_>,
     coin: &ReadyCoin,
     confirmation: &DepositConfirmation,

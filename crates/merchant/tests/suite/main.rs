@@ -1,6 +1,7 @@
 //! The merchant backend over HTTP: every answer of its endpoints.
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
 
+mod audits;
 mod common;
 mod exchange;
 mod extras;

@@ -1,0 +1,155 @@
+//! What the auditors of an exchange get to see of its confirmations.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use batzen_crypto::EddsaPrivateKey;
+use batzen_merchant::{ConfirmationShare, TrustedExchange};
+use batzen_protocol::api::auditor::DepositConfirmationRequest;
+use batzen_protocol::signatures::SignedMessage;
+use serde_json::{Value, json};
+
+use crate::common::{Backend, shop};
+use crate::exchange::{Coin, Exchange};
+use crate::extras::{Got, receiver, wait_for};
+
+/// An exchange that names auditors at these URLs.
+async fn exchange(urls: &[&str]) -> Exchange {
+    let auditor = |url: &&str| {
+        let auditor_pub = EddsaPrivateKey::generate().public_key();
+        json!({ "auditor_pub": auditor_pub, "auditor_url": url, "auditor_name": "a", "denomination_keys": [] })
+    };
+    Exchange::with_auditors(EddsaPrivateKey::generate(), |_| urls.iter().map(auditor).collect()).await
+}
+
+async fn backend(exchange: &Exchange, share: &str) -> Backend {
+    let share: ConfirmationShare = share.parse().unwrap();
+    let (url, master_pub) = (exchange.url.clone(), exchange.books.master.public_key());
+    let backend = Backend::with(|config| {
+        config.exchanges = vec![TrustedExchange { url, master_pub }];
+        config.confirmation_share = share;
+    });
+    let backend = backend.await;
+    assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
+    backend
+}
+
+/// Pays with these coins.
+async fn pay(backend: &Backend, exchange: &Exchange, coins: &[Coin]) -> u16 {
+    let (id, token) =
+        backend.order(&json!({ "order": { "amount": "KUDOS:10", "summary": "two books" } })).await;
+    let claimed = backend.claim(&id, token.as_deref()).await;
+    let all: Vec<&Coin> = coins.iter().collect();
+    backend.pay_with(exchange, &id, &claimed, &all).await.status
+}
+
+/// The coins that an auditor has seen, each with valid signatures.
+fn coins_seen(got: &Got) -> BTreeSet<String> {
+    let seen = got.lock().unwrap();
+    let valid = |(_, body): &(String, Value)| {
+        let body: DepositConfirmationRequest = serde_json::from_value(body.clone()).unwrap();
+        assert!(body.confirmation().verify(&body.exchange_pub, &body.exchange_sig));
+        assert!(body.validity().verify(&body.master_pub, &body.master_sig));
+        body.coin_pub.to_string()
+    };
+    seen.iter().map(valid).collect()
+}
+
+fn public_keys(coins: &[Coin]) -> BTreeSet<String> {
+    coins.iter().map(|coin| coin.coin_pub().to_string()).collect()
+}
+
+/// The value of a counter.
+async fn count(backend: &Backend, outcome: &str) -> u64 {
+    let page = backend.page("metrics").await;
+    let page = String::from_utf8_lossy(&page.body).into_owned();
+    let line = format!("batzen_merchant_audits_total{{outcome=\"{outcome}\"}}");
+    page.lines().find_map(|found| found.strip_prefix(&line)?.trim().parse().ok()).unwrap()
+}
+
+async fn wait_for_count(backend: &Backend, outcome: &str, expected: u64) {
+    for _ in 0..600 {
+        if count(backend, outcome).await == expected {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{outcome}: {}", count(backend, outcome).await);
+}
+
+#[tokio::test]
+async fn with_a_share_of_all_each_auditor_sees_every_confirmation() {
+    let (first_hook, first, first_drain) = receiver(0).await;
+    let (second_hook, second, second_drain) = receiver(0).await;
+    let (one, two) = (first_hook.strip_suffix("hook").unwrap(), second_hook.strip_suffix("hook").unwrap());
+    // What is no base URL is left out, and what is there twice counts once.
+    let exchange = exchange(&[one, two, one, "http://localhost:1", "file:///tmp/"]).await;
+    let backend = backend(&exchange, "100").await;
+    let coins = [Coin::new("KUDOS:4"), Coin::new("KUDOS:3"), Coin::new("KUDOS:3")];
+    assert_eq!(pay(&backend, &exchange, &coins).await, 200);
+    for got in [&first, &second] {
+        wait_for(got, coins.len()).await;
+        assert_eq!(coins_seen(got), public_keys(&coins));
+    }
+    wait_for_count(&backend, "shown", 6).await;
+    first_drain.trigger();
+    second_drain.trigger();
+    backend.end().await;
+    exchange.end();
+}
+
+#[tokio::test]
+async fn with_a_share_of_none_auditors_see_nothing() {
+    let (hook, got, drain) = receiver(0).await;
+    let exchange = exchange(&[hook.strip_suffix("hook").unwrap()]).await;
+    let backend = backend(&exchange, "0").await;
+    let coins: Vec<Coin> = (0..20).map(|_| Coin::new("KUDOS:0.52")).collect();
+    assert_eq!(pay(&backend, &exchange, &coins).await, 200);
+    let page = backend.page("metrics").await;
+    let page = String::from_utf8_lossy(&page.body).into_owned();
+    assert!(page.contains("batzen_merchant_audits_waiting 0"), "{page}");
+    for outcome in ["shown", "refused", "given_up", "dropped"] {
+        assert_eq!(count(&backend, outcome).await, 0, "{outcome}");
+    }
+    assert_eq!(got.lock().unwrap().len(), 0);
+    drain.trigger();
+    backend.end().await;
+    exchange.end();
+}
+
+#[tokio::test]
+async fn an_auditor_that_fails_is_asked_again_and_no_payment_waits_for_it() {
+    let (hook, got, drain) = receiver(2).await;
+    // One does not listen.
+    let exchange = exchange(&[hook.strip_suffix("hook").unwrap(), "http://127.0.0.1:1/"]).await;
+    let backend = backend(&exchange, "100").await;
+    let coins = [Coin::new("KUDOS:10")];
+    assert_eq!(pay(&backend, &exchange, &coins).await, 200);
+    wait_for(&got, 1).await;
+    assert_eq!(coins_seen(&got), public_keys(&coins));
+    wait_for_count(&backend, "shown", 1).await;
+    let page = backend.page("metrics").await;
+    let page = String::from_utf8_lossy(&page.body).into_owned();
+    assert!(page.contains("batzen_merchant_audits_waiting 1"), "{page}");
+    drain.trigger();
+    backend.end().await;
+    exchange.end();
+}
+
+#[tokio::test]
+async fn auditors_see_coins_of_payments_that_were_not_completed() {
+    let (hook, got, drain) = receiver(0).await;
+    let exchange = exchange(&[hook.strip_suffix("hook").unwrap()]).await;
+    let backend = backend(&exchange, "100").await;
+    let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+    // Coins are deposited one by one, and the exchange refuses one of them.
+    exchange.answer("POST /batch-deposit", 404, json!({ "code": 21 }));
+    let refused = format!("POST /coins/{}", coins[1].coin_pub());
+    exchange.answer(&refused, 409, json!({ "code": 1201 }));
+    assert_eq!(pay(&backend, &exchange, &coins).await, 409);
+    wait_for(&got, 1).await;
+    assert_eq!(coins_seen(&got), public_keys(&coins[..1]));
+    drain.trigger();
+    backend.end().await;
+    exchange.end();
+}
