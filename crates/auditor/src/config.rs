@@ -133,8 +133,8 @@ pub struct AuditorConfig {
     pub master_pub: Option<EddsaPublicKey>,
     /// The base URL of the exchange.
     pub exchange_url: Option<String>,
-    /// The database with the exchange's tables, or a copy of them.
-    pub exchange_database: Option<StoreConfig>,
+    /// The address of the database with the exchange's tables, or a copy of them. May contain a password.
+    pub exchange_database: Option<String>,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
     /// The clock.
@@ -209,7 +209,10 @@ impl AuditorConfig {
             store,
             master_pub: key(config, EXCHANGE, "MASTER_PUBLIC_KEY")?,
             exchange_url: base_url(config, EXCHANGE)?,
-            exchange_database: StoreConfig::database_of(config, EXCHANGE)?,
+            exchange_database: match StoreConfig::database_of(config, EXCHANGE)? {
+                Some(StoreConfig::Postgres { url, .. }) => Some(url),
+                _ => None,
+            },
             trusted_proxies: config.get_with(AUDITOR, "TRUSTED_PROXIES", proxies)?.unwrap_or_default(),
             ..Self::new(currency, &data_dir)
         })
@@ -330,7 +333,7 @@ mod tests {
         let config = config.unwrap();
         assert_eq!(config.place, Place::Unix { path: "/run/auditor.sock".into(), mode: 0o600 });
         assert_eq!(config.service_store(), StoreConfig::postgres("postgres:///audit".into()));
-        assert_eq!(config.exchange_database, Some(StoreConfig::postgres("postgres:///copy".into())));
+        assert_eq!(config.exchange_database, Some("postgres:///copy".to_owned()));
         assert_eq!(config.master_pub, config.public_key);
         for wrong in [
             "[auditor]\nBASE_URL = https://auditor.example\n",

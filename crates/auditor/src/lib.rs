@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use batzen_engine::{Lane, LaneOptions, SubmitError};
 use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
+use batzen_postgres::PgError;
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
@@ -60,12 +61,9 @@ pub enum AuditorError {
     /// The store holds another auditor.
     #[error("{0}")]
     Other(#[from] Refusal),
-    /// The database with the exchange's tables cannot be opened.
-    #[error("the exchange's tables: {0}")]
-    Exchange(StoreError),
-    /// The socket for programs cannot be made.
-    #[error("{0}: {1}")]
-    Link(std::path::PathBuf, std::io::Error),
+    /// The address of the exchange's database cannot be read.
+    #[error("[exchangedb-postgres] CONFIG: {0}")]
+    Exchange(#[from] PgError),
     /// The address cannot be bound.
     #[error("{0}")]
     Bind(std::io::Error),
@@ -92,13 +90,10 @@ impl RunningAuditor {
         let auditor_pub = config.auditor_pub()?;
         let server = Server::bind(config.place.listen()).await.map_err(AuditorError::Bind)?;
         let bound = server.bound().clone();
-        let (place, exchange) = (config.service_store(), config.exchange_database.clone());
-        let opened = tokio::task::spawn_blocking(move || {
-            let store = place.open(&batzen_storage::AUDITOR, 1).map_err(AuditorError::Store)?;
-            let exchange = exchange.map(|place| place.open(&batzen_storage::EXCHANGE, 1)).transpose();
-            Ok::<_, AuditorError>((store, exchange.map_err(AuditorError::Exchange)?))
-        });
-        let (store, exchange) = opened.await.expect("opening the store does not panic")?;
+        let place = config.service_store();
+        let open = move || place.open(&batzen_storage::AUDITOR, 1);
+        let opened = tokio::task::spawn_blocking(open).await.expect("opening the store does not panic");
+        let store = opened.map_err(AuditorError::Store)?;
         let lane =
             Lane::start(Arc::new(AuditorRules), store, Arc::clone(&config.clock), LaneOptions::default());
         lane.submit(Command::Open(config.currency)).await??;
@@ -108,13 +103,15 @@ impl RunningAuditor {
             ..ServerOptions::default()
         };
         let socket = (!config.store.is_database() && !config.store.is_memory()).then(|| config.socket());
-        let revocations = Revocations::new(exchange, config.master_pub);
+        let revocations = Revocations::new(config.exchange_database.as_deref(), config.master_pub)?;
         let drain = Drain::new();
         let service =
             Arc::new(Service::new(config, auditor_pub, lane, revocations, server.stats(), drain.clone()));
         service.start_sampling();
-        if let Some(socket) = socket {
-            link::serve(&service, &socket).map_err(|error| AuditorError::Link(socket, error))?;
+        if let Some(socket) = socket
+            && let Err(error) = link::serve(&service, &socket)
+        {
+            tracing::warn!(%error, socket = %socket.display(), "programs cannot ask this service");
         }
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain));

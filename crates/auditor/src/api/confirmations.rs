@@ -166,7 +166,11 @@ impl Service {
         let (master_pub, exchange_pub) = (body.master_pub, body.exchange_pub);
         let found = self.revocations.find(&master_pub, exchange_pub).await;
         let key = SigningKeyRevocationKey { master_pub, exchange_pub };
-        if let Some(master_sig) = found.map_err(|error| read_failed(&error))? {
+        let found = found.map_err(|error| {
+            tracing::error!(%error, "revocations cannot be looked up");
+            try_later("the exchange's database is not available")
+        });
+        if let Some(master_sig) = found? {
             let row = SigningKeyRevocationRow { master_sig, seen: now };
             // Kept for the time when the exchange's tables are out of reach. If that fails, they say so again.
             if let Ok(Err(refusal)) = self.execute(Command::Revoke { key, row }).await {

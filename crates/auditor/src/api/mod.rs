@@ -63,7 +63,7 @@ impl Endpoint {
     }
 }
 
-/// Method, pattern and endpoint of every route, as `docs/limits.md` lists them.
+/// Method, pattern and endpoint of every route.
 const TABLE: [(Method, &str, Endpoint); 11] = [
     (Method::GET, "/", Endpoint::Home),
     (Method::GET, "/robots.txt", Endpoint::Robots),
@@ -220,7 +220,6 @@ impl Service {
 
     /// Accepts no more commands. Commands under way end; after that the lane can be closed.
     pub fn into_lane(self) -> Lane<AuditorRules> {
-        self.revocations.close();
         self.lane
     }
 

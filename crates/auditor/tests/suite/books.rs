@@ -1,14 +1,14 @@
 //! The rows for programs, with and without a running service.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use batzen_auditor::books::{Books, BooksError, Numbered, collect_garbage};
+use batzen_auditor::books::{Books, BooksError, Numbered, clear, collect_garbage};
 use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterSigningKeyRevoked, SignedMessage};
-use batzen_tables::auditor::{SigningKeyRevocations, SigningKeys};
+use batzen_store::Table as _;
+use batzen_tables::auditor::{DepositConfirmations, SigningKeyRevocations, SigningKeys};
 
-use crate::common::{Auditor, Exchange, NOW_S};
+use crate::common::{Auditor, Exchange};
 
 fn texts(books: &Books, exchange: &Exchange) -> Vec<String> {
     let (master_pub, url) = (exchange.master_pub(), "https://exchange.example/");
@@ -126,7 +126,25 @@ async fn garbage_is_what_no_court_accepts() {
     assert_eq!(books.confirmations(exchange.master_pub(), 0, 10).unwrap(), []);
     assert_eq!(books.confirmations(other.master_pub(), 0, 10).unwrap().len(), 1);
     books.close().unwrap();
-    drop((dir, Arc::clone(&now), NOW_S));
+    drop(dir);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_named_tables_are_emptied() {
+    let exchange = Exchange::new();
+    let auditor = Auditor::of(&exchange).await;
+    for number in 0..3 {
+        assert_eq!(auditor.put(&exchange.confirmation(number)).await.status, 200);
+    }
+    let Auditor { running, config, dir, .. } = auditor;
+    running.shutdown().await.unwrap();
+    let store = config.service_store().open(&batzen_storage::AUDITOR, 1).unwrap();
+    assert_eq!(clear(&store, &[DepositConfirmations::DEF]).unwrap(), 3);
+    assert_eq!(clear(&store, &[DepositConfirmations::DEF]).unwrap(), 0);
+    assert_eq!(store.all::<DepositConfirmations>().unwrap(), []);
+    assert_eq!(store.all::<SigningKeys>().unwrap().len(), 1);
+    store.close().unwrap();
+    drop(dir);
 }
 
 #[tokio::test(flavor = "multi_thread")]

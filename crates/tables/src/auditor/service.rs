@@ -169,9 +169,9 @@ record! {
         pub h_wire: HashCode,
         /// When the exchange accepted the deposit.
         pub exchange_timestamp: Timestamp,
-        /// Until when the merchant may refund it.
+        /// The time until which the merchant may refund it.
         pub refund_deadline: Timestamp,
-        /// Until when the exchange must pay it.
+        /// The time until which the exchange must pay it.
         pub wire_deadline: Timestamp,
         /// What the exchange owes for it.
         pub amount_without_fee: Money,
