@@ -37,7 +37,7 @@ mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vend
 "$binary" completions zsh >"$root/usr/share/zsh/vendor-completions/_batzen"
 "$binary" completions fish >"$root/usr/share/fish/vendor_completions.d/batzen.fish"
 mkdir -p "$root/etc/batzen" "$root/usr/share/taler"
-for service in bank exchange ledger merchant signer switch; do
+for service in auditor bank exchange ledger merchant signer switch; do
 	"$binary" "$service" sample-config --system >"$root/etc/batzen/$service.conf"
 done
 cp -r "$here/deploy/config.d" "$root/usr/share/taler/config.d"
@@ -47,7 +47,7 @@ for unit in "$here"/deploy/systemd/*.service; do
 done
 cp "$here/deploy/systemd/secmod.conf" "$root/etc/batzen/"
 install -d "$root/usr/lib/sysusers.d"
-for service in bank exchange ledger merchant signer switch secmod-rsa secmod-cs secmod-eddsa; do
+for service in auditor bank exchange ledger merchant signer switch secmod-rsa secmod-cs secmod-eddsa; do
 	echo "u batzen-$service - \"Batzen $service\" /var/lib/batzen-$service"
 done >"$root/usr/lib/sysusers.d/batzen.conf"
 docs=$root/usr/share/doc/batzen
@@ -72,7 +72,7 @@ set -e
 if [ "$1" = configure ]; then
 	systemd-sysusers batzen.conf
 	# These hold the operators' tokens and the addresses of keys, so only their service may read them.
-	for service in bank exchange ledger merchant signer switch; do
+	for service in auditor bank exchange ledger merchant signer switch; do
 		chown "root:batzen-$service" "/etc/batzen/$service.conf"
 		chmod 640 "/etc/batzen/$service.conf"
 	done

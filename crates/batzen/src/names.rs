@@ -24,6 +24,10 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-exchange-wire-gateway-client", &["bank", "wire-gateway-client"]),
     ("taler-merchant-dbinit", &["merchant", "dbinit"]),
     ("taler-merchant-httpd", &["merchant", "serve"]),
+    ("taler-auditor-dbinit", &["auditor", "dbinit"]),
+    ("taler-auditor-httpd", &["auditor", "serve"]),
+    ("taler-auditor-exchange", &["auditor", "exchange", "change"]),
+    ("taler-auditor-offline", &["auditor", "offline"]),
     ("taler-config", &["config"]),
 ];
 

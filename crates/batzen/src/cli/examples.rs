@@ -112,6 +112,14 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["switch", "bench"], "batzen switch bench --participants 8 --duration 10"),
     (&["merchant"], "batzen merchant serve --config merchant.conf"),
     (&["merchant", "sample-config"], "batzen merchant sample-config > merchant.conf"),
+    (&["auditor"], "batzen auditor init --config auditor.conf\nbatzen auditor serve --config auditor.conf"),
+    (&["auditor", "sample-config"], "batzen auditor sample-config > auditor.conf"),
+    (&["auditor", "exchange"], "batzen auditor exchange list --config auditor.conf"),
+    (
+        &["auditor", "offline"],
+        "batzen auditor offline --config auditor.conf download sign upload\n\
+         batzen auditor offline --config auditor.conf download show",
+    ),
     (&["shop"], "batzen shop serve --backend http://localhost:9966/ --token-file shop.token"),
     (&["bench", "withdraw"], "batzen bench withdraw --rsa 2048 --duration 10"),
     (&["bench", "startup"], "batzen bench startup --store postgres"),

@@ -13,6 +13,7 @@ pub fn all() -> Vec<Known> {
         batzen_signer::service_config::KNOWN,
         batzen_bank::KNOWN_OPTIONS,
         batzen_merchant::KNOWN_OPTIONS,
+        batzen_auditor::KNOWN_OPTIONS,
         super::switch::KNOWN,
         super::ledger::KNOWN,
     ]

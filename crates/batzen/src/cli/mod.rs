@@ -1,5 +1,6 @@
 //! The commands: they parse arguments, call services and libraries, and print results.
 
+mod auditor;
 mod bank;
 mod bench;
 mod config;
@@ -35,6 +36,8 @@ pub enum Command {
     Signer(signer::SignerArgs),
     /// Run the merchant backend, with which shops get paid
     Merchant(merchant::MerchantArgs),
+    /// Run an auditor's service, and approve an exchange's denominations
+    Auditor(auditor::AuditorArgs),
     /// Run a small bookshop, the example of a shop that gets paid through a merchant backend
     Shop(shop::ShopArgs),
     /// Hold and spend coins
@@ -70,6 +73,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Exchange(args) => exchange::run(args),
         Command::Signer(args) => signer::run(args),
         Command::Merchant(args) => merchant::run(args),
+        Command::Auditor(args) => auditor::run(args),
         Command::Shop(args) => shop::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Switch(args) => switch::run(args),

@@ -137,7 +137,12 @@ fn cut(args: &Cut) -> anyhow::Result<ExitCode> {
 
 /// The name of a table by its number, if one of this program's services defines it.
 fn table_name(number: u16) -> String {
-    let known = [batzen_tables::exchange::ALL, batzen_tables::bank::ALL, batzen_tables::merchant::ALL];
+    let known = [
+        batzen_tables::exchange::ALL,
+        batzen_tables::bank::ALL,
+        batzen_tables::merchant::ALL,
+        batzen_tables::auditor::ALL,
+    ];
     known
         .into_iter()
         .flatten()

@@ -5,6 +5,7 @@
 
 mod architecture;
 mod archive;
+mod auditor;
 mod back_office;
 mod bank_page;
 mod bench;

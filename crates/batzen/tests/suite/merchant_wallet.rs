@@ -19,13 +19,13 @@ const POOR: i32 = 4;
 const REFUSED: i32 = 5;
 
 /// A shop, its exchange, its bank, and a customer with money.
-struct World {
-    dir: tempfile::TempDir,
-    exchange_config: String,
-    exchange_port: u16,
+pub struct World {
+    pub dir: tempfile::TempDir,
+    pub exchange_config: String,
+    pub exchange_port: u16,
     bank_port: u16,
-    port: u16,
-    client: Client,
+    pub port: u16,
+    pub client: Client,
     exchange: Option<Service>,
     backend: Service,
     bank: Service,
@@ -33,11 +33,11 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        Self::with_exchange(None).await
+        Self::with_exchange(None, "").await
     }
 
-    /// The shop accepts another exchange as well, at this port.
-    async fn with_exchange(other_port: Option<u16>) -> Self {
+    /// The backend has further options, and the shop accepts another exchange as well, at this port.
+    pub async fn with_exchange(other_port: Option<u16>, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (bank_port, exchange_port, port) = (free_port(), free_port(), free_port());
         let exchange_config = config_with_fees(dir.path(), bank_port, exchange_port, "");
@@ -47,7 +47,7 @@ impl World {
         let exchange = Some(start_exchange(&dir, &exchange_config, exchange_port));
         let exchange_url = format!("http://localhost:{exchange_port}/");
         let mut text = format!(
-            "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
+            "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n{more}",
             dir.path().join("merchant").display()
         );
         for accepted in [Some(exchange_port), other_port].into_iter().flatten() {
@@ -101,7 +101,7 @@ impl World {
         serde_json::from_slice(text).unwrap()
     }
 
-    fn ok(&self, words: &[&str]) -> Value {
+    pub fn ok(&self, words: &[&str]) -> Value {
         self.exits(0, words)
     }
 
@@ -116,13 +116,13 @@ impl World {
         call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap()
     }
 
-    async fn order(&self, id: &str) -> Value {
+    pub async fn order(&self, id: &str) -> Value {
         let call = self.client.get(format!("http://localhost:{}/private/orders/{id}", self.port));
         call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap().ok().unwrap()
     }
 
     /// Makes an order that can be refunded for an hour. Returns its number and the link to pay it.
-    async fn offer(&self, amount: &str, more: Value) -> (String, String) {
+    pub async fn offer(&self, amount: &str, more: Value) -> (String, String) {
         let mut order = json!({ "amount": format!("KUDOS:{amount}"), "summary": "a book" });
         order.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let wish = json!({ "order": order, "refund_delay": { "d_us": 3_600_000_000_u64 } });
@@ -139,7 +139,7 @@ impl World {
         answer["taler_refund_uri"].as_str().unwrap().to_owned()
     }
 
-    fn end(self) {
+    pub fn end(self) {
         for service in [self.backend, self.exchange.unwrap(), self.bank] {
             assert!(service.terminate().0.success());
         }
@@ -317,7 +317,7 @@ async fn coins_of_two_exchanges_pay_together() {
     let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
     wait_for(bank_port, "/taler-bank-integration/config");
     let exchange = start_exchange(&dir, &config, exchange_port);
-    let world = World::with_exchange(Some(exchange_port)).await;
+    let world = World::with_exchange(Some(exchange_port), "").await;
     let (bank_url, exchange_url) =
         (format!("http://localhost:{bank_port}/"), format!("http://localhost:{exchange_port}/"));
     let at_bank = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &exchange_url];

@@ -107,6 +107,8 @@ fn every_program_has_the_common_options_and_suggests_the_nearest() {
         ("taler-exchange-wirewatch", &["-S", "-w", "-a", "-e", "-f", "-t"]),
         ("taler-exchange-transfer", &["-S", "-w", "-t"]),
         ("taler-exchange-aggregator", &["-y", "-t"]),
+        ("taler-auditor-dbinit", &["-r", "-R", "-g"]),
+        ("taler-auditor-exchange", &["-m", "-u", "-r"]),
     ] {
         let help = set_up.must(name, &["-h"]);
         for option in options {

@@ -17,6 +17,9 @@ pub const SIGNER: &str = include_str!("signer.conf");
 /// A configuration of a ledger to start from.
 pub const LEDGER: &str = include_str!("ledger.conf");
 
+/// A configuration of an auditor to start from.
+pub const AUDITOR: &str = include_str!("auditor.conf");
+
 /// A configuration of a merchant backend to start from.
 pub const MERCHANT: &str = include_str!("merchant.conf");
 
@@ -55,13 +58,14 @@ mod tests {
 
     use super::*;
 
-    const SAMPLES: [(&str, &str); 6] = [
+    const SAMPLES: [(&str, &str); 7] = [
         ("exchange", EXCHANGE),
         ("bank", BANK),
         ("ledger", LEDGER),
         ("switch", SWITCH),
         ("signer", SIGNER),
         ("merchant", MERCHANT),
+        ("auditor", AUDITOR),
     ];
 
     #[test]

@@ -1,0 +1,31 @@
+//! `batzen auditor init`: everything that an auditor needs before its first start.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use batzen_auditor::KeyError;
+use batzen_cli_support::services::{self, Common};
+use clap::Args;
+
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen auditor init --config auditor.conf
+
+Prints the auditor's public key, which the exchange's operator enables with `batzen exchange offline enable-auditor`.
+It can be run again at any time, and then changes nothing.")]
+pub struct InitArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
+pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
+    let config = super::config(&args.common)?;
+    services::directory(&config.data_dir)?;
+    let auditor_pub = match config.auditor_pub() {
+        Err(KeyError::Missing(_)) => config.create_key()?.public_key(),
+        known => known?,
+    };
+    config.store.prepare(&batzen_storage::AUDITOR).context("the auditor's tables")?;
+    println!("{auditor_pub}");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,67 @@
+//! `batzen auditor`: run the auditor's service, name the audited exchanges, and approve denominations offline.
+
+mod dbinit;
+mod exchange;
+mod init;
+mod offline;
+mod serve;
+
+use std::process::ExitCode;
+
+use batzen_auditor::AuditorConfig;
+use batzen_cli_support::services::{self, Common};
+use clap::{Args, Subcommand};
+
+use super::sample;
+
+/// Run the auditor's service, name the audited exchanges, approve denominations offline.
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct AuditorArgs {
+    #[command(subcommand)]
+    command: AuditorCommand,
+}
+
+#[derive(Subcommand)]
+enum AuditorCommand {
+    /// Create the auditor's key, its directories and its tables
+    Init(init::InitArgs),
+    /// Receive deposit confirmations from merchants
+    #[command(alias = "httpd")]
+    Serve(serve::ServeArgs),
+    /// Name the exchanges that are audited
+    Exchange(exchange::ExchangeArgs),
+    /// Approve an exchange's denominations with the auditor's key
+    Offline(offline::OfflineArgs),
+    /// Create, migrate, empty or drop the tables
+    Dbinit(dbinit::DbinitArgs),
+    /// Print a configuration to start from
+    SampleConfig(sample::SampleArgs),
+}
+
+/// Runs a `batzen auditor` command.
+///
+/// # Errors
+/// Any failure, as one line.
+pub fn run(args: AuditorArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        AuditorCommand::Init(args) => init::run(&args),
+        AuditorCommand::Serve(args) => services::block_on(serve::run(args)),
+        AuditorCommand::Exchange(args) => exchange::run(args),
+        AuditorCommand::Offline(args) => services::block_on(offline::run(args)),
+        AuditorCommand::Dbinit(args) => dbinit::run(&args),
+        AuditorCommand::SampleConfig(args) => {
+            sample::print(&args, "auditor", sample::AUDITOR);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The auditor's configuration, with the clock of the command line.
+fn config(common: &Common) -> anyhow::Result<AuditorConfig> {
+    let ini = common.load()?;
+    super::known_options::warn(&ini);
+    let mut config = AuditorConfig::from_config(&ini)?;
+    config.clock = common.timetravel.clock();
+    Ok(config)
+}

@@ -1,0 +1,52 @@
+//! `batzen auditor serve`: receive deposit confirmations from merchants.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use batzen_auditor::{AuditorError, Place, RunningAuditor};
+use batzen_cli_support::services::{self, Common};
+use batzen_store::StoreError;
+use clap::Args;
+
+/// Options of `auditor serve`; each overrides the configuration file.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen auditor serve --config auditor.conf
+  batzen auditor serve --config auditor.conf --port 8083 --bind 127.0.0.1
+
+Ready when GET /ready answers 200.")]
+pub struct ServeArgs {
+    #[command(flatten)]
+    common: Common,
+    /// TCP port; 0 picks a free one [default: 8083]
+    #[arg(short, long)]
+    port: Option<u16>,
+    /// Address to listen on [default: every address]
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+}
+
+pub async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let mut config = super::config(&args.common)?;
+    if let Place::Tcp { host, port } = &mut config.place {
+        *port = args.port.unwrap_or(*port);
+        *host = args.bind.or_else(|| host.take());
+    }
+    services::directory(&config.data_dir)?;
+    let place = match &config.place {
+        Place::Tcp { port, .. } => format!("port {port}"),
+        Place::Unix { path, .. } => path.display().to_string(),
+    };
+    let auditor = match RunningAuditor::start(config).await {
+        Err(AuditorError::Bind(error)) => bail!("cannot listen on {place}: {error}"),
+        Err(AuditorError::Store(StoreError::InUse(dir))) => {
+            bail!("the store {} is in use: another auditor runs on it", dir.display())
+        }
+        other => other?,
+    };
+    eprintln!("auditor ready: {}", auditor.bound());
+    stop.await;
+    auditor.shutdown().await.context("the auditor's store")?;
+    Ok(ExitCode::SUCCESS)
+}
