@@ -5,7 +5,7 @@ use std::ops::{Bound, ControlFlow};
 
 use batzen_metrics::{Histogram, Page};
 
-use crate::{Record, Result, StoreError, Table, TableDef};
+use crate::{CommitFeed, Record, Result, StoreError, Table, TableDef};
 
 /// Identifies one version of a row. A change of the row passes it back, so that the backend can check without
 /// another read that the row is unchanged. It is only valid for the backend that issued it, until the store
@@ -566,6 +566,11 @@ pub trait Backend: Send + Sync + 'static {
     /// change rows, and caches in this process must be kept up to date.
     fn is_remote(&self) -> bool {
         false
+    }
+
+    /// The committed changes in their order, if the backend can tell them.
+    fn feed(&self) -> Option<&dyn CommitFeed> {
+        None
     }
 
     /// Counts since the store was opened.

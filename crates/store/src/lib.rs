@@ -19,6 +19,7 @@ pub mod conformance;
 mod domain;
 pub mod embedded;
 mod error;
+mod feed;
 mod layout;
 pub mod memory;
 mod record;
@@ -32,6 +33,10 @@ pub use backend::{
 };
 pub use column::{Column, ColumnKind, ColumnType, List, put_bytes, take, take_array, take_bytes};
 pub use error::{DecodeError, Result, StoreError};
+pub use feed::{
+    CommitFeed, Feed, FeedChange, FeedCursor, FeedFrame, HOLD_NAME_BYTES_MAX, HOLD_NOTE_BYTES_MAX, HOLDS_MAX,
+    Hold,
+};
 pub use layout::{LAYOUT_MAX, Layout, UpgradeFn};
 pub use record::{ColumnDef, Record};
 pub use store::{Answers, AskedGroup, AskedRow, Found, Reads, Store, Stored, prefix_successor};

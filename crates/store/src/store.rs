@@ -9,8 +9,8 @@ use std::time::Duration;
 use batzen_metrics::Page;
 
 use crate::{
-    Backend, ChangeSet, Column, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer, Record,
-    Result, RowVersion, StoreError, StoreStats, Table, TableDef,
+    Backend, ChangeSet, Column, CommitFeed, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer,
+    Record, Result, RowVersion, StoreError, StoreStats, Table, TableDef,
 };
 
 /// A row as stored.
@@ -427,6 +427,16 @@ impl Store {
     /// The reason why they cannot.
     pub fn check_writable(&self) -> Result<()> {
         self.backend.check_writable()
+    }
+
+    /// The committed changes in their order.
+    ///
+    /// # Errors
+    /// If the backend cannot tell them: only an embedded store can.
+    pub fn feed(&self) -> Result<&dyn CommitFeed> {
+        let missing =
+            "only an embedded store can tell its changes in their order; PostgreSQL has logical replication";
+        self.backend.feed().ok_or_else(|| StoreError::Backend(missing.into()))
     }
 
     /// Counts since the store was opened.

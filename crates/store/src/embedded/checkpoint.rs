@@ -187,20 +187,28 @@ impl Core {
         match self.write_checkpoint(&mut maintenance) {
             // There is no space for a checkpoint. What it would replace can still be removed, if no older
             // checkpoint refers to it.
-            Err(StoreError::Full(_)) if maintenance.has_garbage() => self.remove_checkpoint()?,
+            Err(StoreError::Full(_))
+                if self.unneeded_bytes() > 0 || !maintenance.runs.obsolete.is_empty() =>
+            {
+                self.remove_checkpoint()?;
+            }
             written => written?,
         }
         self.remove_obsolete(&mut maintenance);
-        if maintenance.retired.is_empty() {
+        let unneeded = self.take_unneeded();
+        if unneeded.is_empty() {
             return Ok(());
         }
         let active = lock(&self.writer).active.number;
         let mut manifest = maintenance.manifest.clone();
         manifest.segments_upto = active;
         manifest.segments = self.read().segments.keys().copied().filter(|&number| number <= active).collect();
-        replace_file(&*self.options.disk, &self.dir, MANIFEST_NAME, manifest.encode().as_bytes())?;
+        manifest.segments.extend(self.kept_numbers());
+        manifest.segments.sort_unstable();
+        replace_file(&*self.options.disk, &self.dir, MANIFEST_NAME, manifest.encode().as_bytes())
+            .inspect_err(|_| unneeded.iter().for_each(|segment| self.keep(segment)))?;
         maintenance.manifest = manifest;
-        for segment in maintenance.retired.drain(..) {
+        for segment in unneeded {
             if let Err(error) = self.options.disk.remove(&segment.path) {
                 // The manifest no longer lists it: the next start removes it.
                 tracing::warn!(file = %segment.path.display(), %error, "a compacted segment could not be removed");

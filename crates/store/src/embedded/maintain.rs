@@ -30,17 +30,8 @@ pub(crate) struct NextSegment {
 /// State that only maintenance changes.
 pub(crate) struct Maintenance {
     pub manifest: Manifest,
-    /// Segments emptied by compaction, removed once a checkpoint no longer needs them.
-    pub retired: Vec<Arc<Segment>>,
     /// Runs that are merged or to be removed.
     pub runs: RunWork,
-}
-
-impl Maintenance {
-    /// Whether there are files that only the last checkpoint refers to.
-    pub fn has_garbage(&self) -> bool {
-        !(self.retired.is_empty() && self.runs.obsolete.is_empty())
-    }
 }
 
 /// A new segment is synced whenever this much of it has been written, so that no commit waits for all of it.
@@ -195,8 +186,9 @@ impl Core {
         let merged = self.merge_round();
         let due = {
             let maintenance = lock(&self.maintenance);
+            self.limit_holds(matches!(prepared, Err(StoreError::Full(_))))?;
             let bytes = |segment: &Arc<Segment>| segment.used.load(Ordering::Relaxed);
-            let retired: u64 = maintenance.retired.iter().map(bytes).sum();
+            let retired = self.unneeded_bytes();
             let kept: u64 = self.read().segments.values().map(bytes).sum();
             let since = self.counters.since_checkpoint.load(Ordering::Relaxed);
             since >= self.options.checkpoint_bytes
@@ -231,7 +223,7 @@ impl Core {
     /// enough. Returns how many bytes it copied; `None` if there is no such segment, or the store is
     /// stopping.
     fn compact_one(&self, before: u32) -> Result<Option<u64>> {
-        let mut maintenance = lock(&self.maintenance);
+        let _maintenance = lock(&self.maintenance);
         let Some(victim) = self.pick_victim(before) else { return Ok(None) };
         let Some(copied) = self.compact(&victim)? else { return Ok(None) };
         let live = victim.live.load(Ordering::Relaxed);
@@ -241,10 +233,10 @@ impl Core {
                 victim.corrupt(0, format!("{live} bytes of live records were not found in compaction"))
             );
         }
+        self.keep(&victim);
         let mut state = self.write();
         Arc::make_mut(&mut state.segments).remove(&victim.number);
         drop(state);
-        maintenance.retired.push(victim);
         self.counters.compacted.fetch_add(1, Ordering::Relaxed);
         Ok(Some(copied))
     }
@@ -368,7 +360,7 @@ impl Core {
     }
 
     /// The verified frame at an offset; `None` at the end.
-    fn read_frame(&self, segment: &Segment, offset: u64) -> Result<Option<(FrameHeader, Vec<u8>)>> {
+    pub fn read_frame(&self, segment: &Segment, offset: u64) -> Result<Option<(FrameHeader, Vec<u8>)>> {
         let read = |bytes: &mut [u8], offset| {
             read_full_at(&*segment.file, bytes, offset)
                 .map_err(|source| io_error("read", &segment.path, source))

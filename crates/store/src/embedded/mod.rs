@@ -19,6 +19,7 @@ mod claims;
 mod commit;
 mod cut;
 mod disk;
+mod feed;
 mod format;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz_entry;
@@ -58,8 +59,8 @@ use batzen_metrics::{Histogram, Page};
 
 use crate::memory::is_empty_range;
 use crate::{
-    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow, Read,
-    ReadAnswer, Result, StoreError, StoreStats, TableDef,
+    Backend, ChangeSet, CommitFeed, CommitOutcome, FrozenRows, IndexEntries, IndexKind, RawRecord, RawRow,
+    Read, ReadAnswer, Result, StoreError, StoreStats, TableDef,
 };
 use claims::Claims;
 use format::Identity;
@@ -194,6 +195,8 @@ pub(crate) struct Counters {
     pub checkpoints: AtomicU64,
     /// Bytes of journal since the last checkpoint.
     pub since_checkpoint: AtomicU64,
+    /// The number of the next frame; all before it are durable.
+    pub sequence_end: AtomicU64,
 }
 
 impl Default for Counters {
@@ -208,11 +211,12 @@ impl Default for Counters {
             compacted: AtomicU64::default(),
             checkpoints: AtomicU64::default(),
             since_checkpoint: AtomicU64::default(),
+            sequence_end: AtomicU64::default(),
         }
     }
 }
 
-/// Locks are taken in the order of the fields: maintenance, marks, writer, next, state, then those of an ordered
+/// Locks are taken in the order of the fields: maintenance, marks, writer, next, keeping, state, then those of an ordered
 /// index within the state, tree before log. The locks of claims, group, dictionary, records and known marks are held
 /// only for moments, and no other lock is taken meanwhile.
 pub(crate) struct Core {
@@ -224,6 +228,7 @@ pub(crate) struct Core {
     pub marks: Mutex<tail::TailMarks>,
     pub writer: Mutex<Writer>,
     pub next: Mutex<maintain::NextSegment>,
+    pub keeping: Mutex<feed::Keeping>,
     pub state: RwLock<EngineState>,
     pub counters: Counters,
     pub wake: maintain::Wake,
@@ -591,6 +596,10 @@ impl Backend for EmbeddedStore {
         }
     }
 
+    fn feed(&self) -> Option<&dyn CommitFeed> {
+        Some(self)
+    }
+
     fn sync_times(&self) -> Option<&Histogram> {
         Some(&self.core.counters.sync_times)
     }
@@ -603,6 +612,9 @@ impl Backend for EmbeddedStore {
             "Bytes on disk that hold index entries",
             cold.file_bytes(),
         );
+        let (bytes, holds) = self.core.held();
+        page.gauge("batzen_store_holds", "Readers of changes for which the journal is kept", holds);
+        page.gauge("batzen_store_held_bytes", "Bytes on disk that only such readers need", bytes);
     }
 
     fn checkpoint(&self) -> Result<()> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use super::checkpoint::{self, Head, Position, SegmentHead};
 use super::claims::Claims;
 use super::disk::{Disk, io_error, read_file, replace_file, write_all_at};
+use super::feed::Keeping;
 use super::format::{
     CHECKPOINT_NAME, FRAME_HEADER_BYTES, FrameHeader, Identity, LOCK_NAME, MANIFEST_NAME, MANIFEST_VERSION,
     Manifest, NUMBER_LIMIT, SEGMENT_BYTES_LIMIT, SEGMENT_HEADER_BYTES, decode_segment_header, segment_name,
@@ -69,7 +70,11 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let mut replay = Replay::new(dir, &options, identity, tables, (&segments, runs));
     let mut position: Option<Position> = None;
     let mut sequence_end = 1;
+    let mut emptied = Vec::new();
     if let Some((tables, loaded)) = loaded {
+        let is_known = |number: &u32| loaded.head.segments.iter().any(|head| head.number == *number);
+        let earlier = segments.range(..loaded.head.position.segment).map(|(number, _)| *number);
+        emptied = earlier.filter(|number| !is_known(number)).collect();
         sequence_end = loaded.sequence_end;
         replay.tables = tables;
         position = Some(replay.start_from(loaded)?);
@@ -94,6 +99,12 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
     let ended = last_frame.as_ref().map_or(first, |(number, ..)| *number);
     save_replayed(&segments, first, last_frame)?;
 
+    // Compaction had emptied these. They were about to be removed, or are kept for a reader.
+    let kept: Segments = emptied
+        .iter()
+        .filter_map(|number| segments.remove(number).map(|segment| (*number, segment)))
+        .collect();
+    let keeping = Keeping::open(&*disk, dir, &identity, kept)?;
     // The journal continues after its last frame. A segment that was created in advance is kept.
     let number = last.max(manifest.segments_upto);
     let active = Arc::clone(segments.get(&number).expect("the manifest's segments were checked"));
@@ -119,12 +130,13 @@ pub(crate) fn open(dir: &Path, tables: &[&'static TableDef], options: Options) -
         dir: dir.to_owned(),
         identity,
         schema,
-        maintenance: Mutex::new(Maintenance { manifest, retired: Vec::new(), runs }),
+        maintenance: Mutex::new(Maintenance { manifest, runs }),
         marks: Mutex::new(marks),
         writer: Mutex::new(Writer::new(active, offset, sequence, serial_next)),
+        keeping: Mutex::new(keeping),
         next: Mutex::new(NextSegment { number: number + 1, ready, full_since: None }),
         state: RwLock::new(EngineState { tables, segments: Arc::new(segments), cold: Arc::new(cold) }),
-        counters: Counters::default(),
+        counters: Counters { sequence_end: AtomicU64::new(sequence), ..Counters::default() },
         wake: Wake::default(),
         claims: Claims::default(),
         group: Group::default(),

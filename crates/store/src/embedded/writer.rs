@@ -123,7 +123,8 @@ impl Core {
         writer.offset += frame_bytes;
         writer.sequence += 1;
         writer.serial_next = serial_next;
-        active.used.store(writer.offset, Ordering::Relaxed);
+        active.used.store(writer.offset, Ordering::Release);
+        self.counters.sequence_end.store(writer.sequence, Ordering::Release);
         Ok(start)
     }
 

@@ -7,6 +7,7 @@ mod compaction;
 mod conformance;
 mod damage;
 mod faults;
+mod feed;
 mod fuzz_smoke;
 mod kill;
 mod migrate;
