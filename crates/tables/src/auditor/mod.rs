@@ -1,5 +1,5 @@
 //! The auditor's tables. [`service`] has what its HTTP service and its programs keep: the audited exchanges, and what
-//! merchants have shown.
+//! merchants have shown. [`copy`] has its copy of an exchange's rows, which is a store of its own.
 //!
 //! | table | primary key | other lookups |
 //! |---|---|---|
@@ -9,8 +9,9 @@
 //! | `auditor_revocations` | master key, signing key | master key |
 //! | `auditor_deposit_confirmations` | hash of what identifies one | exchange and serial, in order |
 //!
-//! The service has the numbers 510 to 539.
+//! The copy's own tables have the numbers 500 to 509, the service 510 to 539.
 
+pub mod copy;
 pub mod service;
 
 pub use service::*;

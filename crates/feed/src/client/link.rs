@@ -1,0 +1,82 @@
+//! The auditor's connection.
+
+use std::time::{Duration, Instant};
+
+use batzen_signer::address::Address;
+use batzen_signer::channel::{Channel, Connect};
+use tokio::io::WriteHalf;
+
+use crate::chain::SignedHead;
+use crate::io::{Half, IoError, Receiver, send};
+use crate::message::{Answer, Hello, Request, VERSION};
+
+/// How long the exchange may take to accept a connection or a message.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take to check what was seen.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(300);
+/// How often the exchange is told that the connection lives.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
+pub struct Link {
+    receiver: Receiver<Half>,
+    writer: WriteHalf<Channel>,
+    /// The exchange's store.
+    pub store: [u8; 16],
+    heard: Instant,
+    told: Instant,
+}
+
+impl Link {
+    /// Connects and says hello. Returns the exchange's answer, too.
+    pub async fn connect(
+        connect: &Connect,
+        address: &Address,
+        tables: Vec<u16>,
+        seen: Option<SignedHead>,
+        wants_snapshot: bool,
+    ) -> Result<(Self, Answer), IoError> {
+        let channel = connect.connect(address, STEP_TIMEOUT).await?;
+        let (reader, writer) = tokio::io::split(channel);
+        let receiver = Receiver::of_answers(reader);
+        let (heard, told) = (Instant::now(), Instant::now());
+        let mut link = Self { receiver, writer, store: [0; 16], heard, told };
+        link.tell(&Request::Hello(Hello { version: VERSION, tables, seen, wants_snapshot })).await?;
+        let answer = link.receiver.answer(WELCOME_TIMEOUT).await?;
+        link.heard = Instant::now();
+        Ok((link, answer))
+    }
+
+    async fn tell(&mut self, request: &Request) -> Result<(), IoError> {
+        send(&mut self.writer, &request.to_bytes(), STEP_TIMEOUT).await?;
+        self.told = Instant::now();
+        Ok(())
+    }
+
+    /// The next message within a time.
+    pub async fn answer(&mut self, within: Duration, silence_max: Duration) -> Result<Option<Answer>, IoError> {
+        match self.receiver.answer(within).await {
+            Ok(answer) => {
+                self.heard = Instant::now();
+                Ok(Some(answer))
+            }
+            Err(IoError::Timeout) if self.heard.elapsed() < silence_max => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells the exchange now and then that the connection lives.
+    pub async fn stay_alive(&mut self) -> Result<(), IoError> {
+        if self.told.elapsed() < ALIVE_INTERVAL {
+            return Ok(());
+        }
+        self.tell(&Request::Alive).await
+    }
+
+    pub async fn ask_comparison(&mut self) -> Result<(), IoError> {
+        self.tell(&Request::Compare).await
+    }
+
+    pub async fn acknowledge(&mut self, head: SignedHead) -> Result<(), IoError> {
+        self.tell(&Request::Ack(head)).await
+    }
+}

@@ -1,0 +1,170 @@
+//! Configuration of both sides: the exchange's `[exchange-feed]` and the auditor's `[auditor-feed]`.
+
+use std::path::PathBuf;
+
+use batzen_config::{Config, Expected};
+use batzen_crypto::EddsaPublicKey;
+use batzen_signer::address::{self, Address};
+use batzen_signer::config::ConfigError;
+
+/// How much is kept for an auditor that is away, unless the configuration says otherwise, in MiB.
+pub const HOLD_MIB_DEFAULT: u64 = 16 << 10;
+/// How many auditors an exchange may have.
+pub const AUDITORS_MAX: usize = 8;
+
+const SERVER: &str = "exchange-feed";
+const CLIENT: &str = "auditor-feed";
+
+/// Known options. Others are reported as misspelt.
+pub const KNOWN: &[(&str, &[&str])] = &[
+    (SERVER, &["LISTEN", "KEY_FILE", "AUDITORS", "HOLD_MIB"]),
+    (CLIENT, &["EXCHANGE", "EXCHANGE_KEY", "KEY_FILE"]),
+    ("auditordb-embedded", &["DIR", "INDEX_MEMORY_MIB"]),
+];
+
+/// How an exchange ships its changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Addresses to listen on.
+    pub listen: Vec<Address>,
+    /// File of the exchange's static key for this.
+    pub key_file: PathBuf,
+    /// The keys of the auditors.
+    pub auditors: Vec<EddsaPublicKey>,
+    /// The most bytes of journal that are kept for each auditor that is away.
+    pub hold_bytes_max: u64,
+}
+
+/// Where an auditor finds its exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// The exchange's address.
+    pub exchange: Address,
+    /// The exchange's key.
+    pub exchange_key: EddsaPublicKey,
+    /// File of the auditor's static key.
+    pub key_file: PathBuf,
+}
+
+const KEY_EXPECTED: &str = "a public key (52 characters of base32)";
+
+fn path_or(ini: &Config, section: &str, option: &str, default: &str) -> Result<PathBuf, ConfigError> {
+    if let Some(path) = ini.get(section, option)? {
+        return Ok(path);
+    }
+    let expanded = ini.expand(default).map(PathBuf::from);
+    expanded.map_err(|reason| ConfigError::invalid(section, format!("default of {option}: {reason}")))
+}
+
+fn addresses(ini: &Config, section: &str, option: &str) -> Result<Option<Vec<Address>>, ConfigError> {
+    let read = |text: &str| {
+        let list = address::parse_list(text).ok().filter(|list| !list.is_empty());
+        list.ok_or_else(|| Expected::new("tcp://host:port or unix:///path, separated by commas"))
+    };
+    Ok(ini.get_with(section, option, read)?)
+}
+
+impl ServerConfig {
+    /// Reads `[exchange-feed]`. `None` without `LISTEN`: the exchange ships nothing.
+    ///
+    /// # Errors
+    /// The first option that is missing or invalid, with its place.
+    pub fn from_ini(ini: &Config) -> Result<Option<Self>, ConfigError> {
+        let Some(listen) = addresses(ini, SERVER, "LISTEN")? else { return Ok(None) };
+        const EXPECTED: &str = "up to eight public keys of auditors (52 characters of base32 each), separated by commas";
+        let read = |text: &str| {
+            let parts = text.split([',', ' ', '\t', '\n']).filter(|part| !part.is_empty());
+            let keys = parts.map(str::parse).collect::<Result<Vec<EddsaPublicKey>, _>>();
+            let keys = keys.ok().filter(|keys| (1..=AUDITORS_MAX).contains(&keys.len()));
+            keys.ok_or_else(|| Expected::new(EXPECTED))
+        };
+        let auditors = ini.get_with(SERVER, "AUDITORS", read)?;
+        let hold_mib = ini.number_in(SERVER, "HOLD_MIB", 64..=1 << 24)?.unwrap_or(HOLD_MIB_DEFAULT);
+        Ok(Some(Self {
+            listen,
+            key_file: path_or(ini, SERVER, "KEY_FILE", "${TALER_DATA_HOME}/exchange-httpd/feed.key")?,
+            auditors: auditors.ok_or_else(|| ini.missing(SERVER, "AUDITORS", EXPECTED))?,
+            hold_bytes_max: hold_mib << 20,
+        }))
+    }
+}
+
+impl ClientConfig {
+    /// Reads `[auditor-feed]`.
+    ///
+    /// # Errors
+    /// The first option that is missing or invalid, with its place.
+    pub fn from_ini(ini: &Config) -> Result<Self, ConfigError> {
+        let exchange = addresses(ini, CLIENT, "EXCHANGE")?.unwrap_or_default();
+        let [exchange] = exchange.as_slice() else {
+            return Err(ConfigError::invalid(
+                CLIENT,
+                "EXCHANGE must be one address: tcp://host:port or unix:///path",
+            ));
+        };
+        let read = |text: &str| text.parse().map_err(|_| Expected::new(KEY_EXPECTED));
+        let exchange_key = ini.get_with(CLIENT, "EXCHANGE_KEY", read)?;
+        Ok(Self {
+            exchange: exchange.clone(),
+            exchange_key: exchange_key.ok_or_else(|| ini.missing(CLIENT, "EXCHANGE_KEY", KEY_EXPECTED))?,
+            key_file: path_or(ini, CLIENT, "KEY_FILE", "${TALER_DATA_HOME}/auditor/feed.key")?,
+        })
+    }
+
+    /// Where the auditor's rows are, unless it has them elsewhere.
+    ///
+    /// # Errors
+    /// An option that is invalid.
+    pub fn store_dir(ini: &Config) -> Result<PathBuf, ConfigError> {
+        path_or(ini, "auditordb-embedded", "DIR", "${TALER_DATA_HOME}/auditor/store")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use batzen_crypto::EddsaPrivateKey;
+
+    use super::*;
+
+    #[test]
+    fn both_sides_are_configured() {
+        let keys: Vec<String> =
+            (0..9).map(|_| EddsaPrivateKey::generate().public_key().to_string()).collect();
+        let server = |text: &str| {
+            let ini = Config::parse(&format!("[paths]\nTALER_DATA_HOME = /d\n[exchange-feed]\n{text}")).unwrap();
+            assert_eq!(ini.unknown_options(KNOWN), []);
+            ServerConfig::from_ini(&ini)
+        };
+        assert_eq!(server("").unwrap(), None);
+        let config = server(&format!("LISTEN = tcp://[::]:7000\nAUDITORS = {}, {}\n", keys[0], keys[1])).unwrap();
+        let config = config.unwrap();
+        assert_eq!((config.listen.len(), config.auditors.len()), (1, 2));
+        assert_eq!(config.key_file, PathBuf::from("/d/exchange-httpd/feed.key"));
+        assert_eq!(config.hold_bytes_max, HOLD_MIB_DEFAULT << 20);
+        for wrong in [
+            "LISTEN = tcp://[::]:7000\n".to_owned(),
+            format!("LISTEN = http://a\nAUDITORS = {}\n", keys[0]),
+            format!("LISTEN = tcp://a:1\nAUDITORS = {}\n", keys.join(",")),
+            "LISTEN = tcp://a:1\nAUDITORS = me\n".to_owned(),
+            format!("LISTEN = tcp://a:1\nAUDITORS = {}\nHOLD_MIB = 1\n", keys[0]),
+        ] {
+            assert!(server(&wrong).is_err(), "{wrong}");
+        }
+        let client = |text: &str| {
+            let ini = Config::parse(&format!("[paths]\nTALER_DATA_HOME = /d\n[auditor-feed]\n{text}")).unwrap();
+            assert_eq!(ini.unknown_options(KNOWN), []);
+            assert_eq!(ClientConfig::store_dir(&ini).unwrap(), PathBuf::from("/d/auditor/store"));
+            ClientConfig::from_ini(&ini)
+        };
+        let config = client(&format!("EXCHANGE = unix:///s\nEXCHANGE_KEY = {}\n", keys[0])).unwrap();
+        assert_eq!(config.key_file, PathBuf::from("/d/auditor/feed.key"));
+        for wrong in [
+            "",
+            "EXCHANGE = tcp://a:1\n",
+            "EXCHANGE = tcp://a:1, tcp://b:1\n",
+            "EXCHANGE = tcp://a:1\nEXCHANGE_KEY = x\n",
+        ] {
+            assert!(client(wrong).is_err(), "{wrong}");
+        }
+    }
+}
