@@ -21,6 +21,7 @@ pub mod keys;
 pub mod ledger;
 pub mod marks;
 pub mod message;
+pub mod privacy;
 pub mod random;
 pub mod swarm;
 pub mod world;

@@ -20,9 +20,9 @@ use crate::host::{Host, Step, Stop, names_damage};
 use crate::keys::{EXCHANGE_URL, Keys, cents};
 use crate::message::{Body, Context, Message, Place, Timer};
 use crate::swarm::Bug;
-use answers::Pending;
+pub(crate) use answers::Pending;
 pub use answers::{ok as answer_of, store_failed};
-use requests::{Decoded, RequestDecoder};
+pub(crate) use requests::{Decoded, RequestDecoder};
 
 /// The rules' answer to a command.
 type Verdict = Result<Outcome, Refusal>;
@@ -234,7 +234,7 @@ impl Exchange {
             let Body::Ask(request) = &message.body else { continue };
             let Some(Running { store, .. }) = &self.running else { return Ok(()) };
             let noreveal_index = u8::try_from(context.random.below(3)).expect("below three");
-            let decoded = RequestDecoder { store, now, noreveal_index }.decode(request);
+            let decoded = RequestDecoder { keys: Keys::get(), store, now, noreveal_index }.decode(request);
             if self.lost(context) {
                 return Ok(());
             }
@@ -292,7 +292,7 @@ impl Exchange {
     pub fn answer(&mut self, context: &mut Context, request: &HttpRequest) -> Step<HttpResponse> {
         let now = self.now(context);
         let Some((store, _)) = self.store() else { return Err(Stop::wrong("the exchange is down")) };
-        match (RequestDecoder { store, now, noreveal_index: 0 }).decode(request) {
+        match (RequestDecoder { keys: Keys::get(), store, now, noreveal_index: 0 }).decode(request) {
             Decoded::Reply(response) => Ok(response),
             Decoded::Command(command, pending) => {
                 let verdicts = self.run(context, &[*command])?;

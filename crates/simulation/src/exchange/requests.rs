@@ -42,6 +42,8 @@ type Checked<T> = Result<T, HttpResponse>;
 
 /// The context for handling a request.
 pub struct RequestDecoder<'a> {
+    /// The exchange's keys.
+    pub keys: &'static Keys,
     /// Committed rows.
     pub store: &'a Store,
     /// The exchange's clock.
@@ -59,8 +61,8 @@ fn segment<T: std::str::FromStr>(text: &str) -> Checked<T> {
     text.parse().map_err(|_| error(26))
 }
 
-fn known(h: &HashCode) -> Checked<&'static Denom> {
-    Keys::get().denom(h).ok_or_else(|| error(1005))
+fn known(keys: &'static Keys, h: &HashCode) -> Checked<&'static Denom> {
+    keys.denom(h).ok_or_else(|| error(1005))
 }
 
 impl RequestDecoder<'_> {
@@ -120,9 +122,9 @@ impl RequestDecoder<'_> {
                     wire_transfer_deadline: deposit.wire_transfer_deadline,
                     policy: deposit.policy,
                 };
-                deposit_command(batch, false)
+                deposit_command(self.keys, batch, false)
             }
-            (Method::Post, ["batch-deposit"]) => deposit_command(body(request)?, true),
+            (Method::Post, ["batch-deposit"]) => deposit_command(self.keys, body(request)?, true),
             (Method::Post, ["coins", coin, "refund"]) => refund(segment(coin)?, &body(request)?),
             (Method::Post, ["coins", coin, "melt"]) => self.melt(segment(coin)?, body(request)?),
             (Method::Post, ["refreshes", rc, "reveal"]) => self.reveal(segment(rc)?, &body(request)?),
@@ -132,7 +134,7 @@ impl RequestDecoder<'_> {
 
     /// A denomination that can sign coins now.
     fn issuing(&self, h: &HashCode, operation: &str) -> Checked<&'static Denom> {
-        let denom = known(h)?;
+        let denom = known(self.keys, h)?;
         if denom.terms.stamp_expire_withdraw < self.now {
             return Err(unusable(1009, operation, *h, self.now));
         }
@@ -162,7 +164,7 @@ impl RequestDecoder<'_> {
         let mut planchets = Vec::with_capacity(requests.len());
         for (request, h_coin_ev) in requests.iter().zip(h_coin_evs) {
             let denom = if is_repetition {
-                known(&request.denom_pub_hash)?
+                known(self.keys, &request.denom_pub_hash)?
             } else {
                 self.issuing(&request.denom_pub_hash, "WITHDRAW")?
             };
@@ -190,7 +192,7 @@ impl RequestDecoder<'_> {
     }
 
     fn melt(&self, coin_pub: EddsaPublicKey, request: MeltRequest) -> Checked<Decoded> {
-        let denom = known(&request.denom_pub_hash)?;
+        let denom = known(self.keys, &request.denom_pub_hash)?;
         let message = WalletCoinMelt {
             refresh_commitment: request.rc,
             h_denom_pub: denom.h,
@@ -222,7 +224,7 @@ impl RequestDecoder<'_> {
         let known_before = read::reveal(self.store, coin_pub, rc).map_err(|error| store_failed(&error))?;
         let mut denoms = Vec::with_capacity(request.new_denoms_h.len());
         for h in &request.new_denoms_h {
-            denoms.push(if known_before.is_some() { known(h)? } else { self.issuing(h, "REVEAL")? });
+            denoms.push(if known_before.is_some() { known(self.keys, h)? } else { self.issuing(h, "REVEAL")? });
         }
         let needs_rms = denoms.iter().any(|denom| denom.public.cipher() == Cipher::Cs);
         let rms = request.rms.as_ref();
@@ -281,12 +283,12 @@ fn sign(denom: &Denom, planchet: &BlindedPlanchet, operation: CsOperation) -> Ch
     signatures.pop().and_then(Result::ok).ok_or_else(|| error(26))
 }
 
-fn deposit_command(request: BatchDepositRequest, batch: bool) -> Checked<Decoded> {
+fn deposit_command(keys: &'static Keys, request: BatchDepositRequest, batch: bool) -> Checked<Decoded> {
     let h_wire = h_wire(&request.merchant_payto_uri, &request.wire_salt);
     let refund_deadline = request.refund_deadline.unwrap_or(Timestamp::ZERO);
     let mut coins = Vec::with_capacity(request.coins.len());
     for coin in request.coins {
-        let denom = known(&coin.denom_pub_hash)?;
+        let denom = known(keys, &coin.denom_pub_hash)?;
         let message = WalletCoinDeposit {
             h_contract_terms: request.h_contract_terms,
             h_age_commitment: ShortHash::ZERO,

@@ -119,6 +119,9 @@ pub struct Coin {
     pub remaining: Money,
     /// When it was issued.
     pub created: Timestamp,
+    /// Used coins only: its change waits until then for its refresh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh_at: Option<Timestamp>,
 }
 
 impl Coin {

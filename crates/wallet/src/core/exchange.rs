@@ -12,6 +12,7 @@ use batzen_protocol::{Amount, Currency, Duration, Money, PaytoUri, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::age::AgeLimit;
+use super::discretion::{Discretion, REFRESH_DELAY_MAX};
 use super::encoding::text;
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::select::Offer;
@@ -201,6 +202,9 @@ pub struct Exchange {
     pub reserve_closing_delay: Duration,
     /// The terms of service.
     pub terms: Terms,
+    /// What the user wants done for privacy. Wallets of earlier versions did not keep it.
+    #[serde(default)]
+    pub discretion: Discretion,
     /// When this data was fetched.
     pub updated: Timestamp,
 }
@@ -553,6 +557,7 @@ fn build(
         global_fees: keys.global_fees,
         reserve_closing_delay: keys.reserve_closing_delay,
         terms,
+        discretion: previous.map(|previous| previous.discretion).unwrap_or_default(),
         updated: now,
     })
 }
@@ -654,5 +659,23 @@ fn verify_wire(master_pub: &EddsaPublicKey, wire: &WireResponse) -> Result<(), C
 pub fn accept_terms(state: &super::WalletState, base_url: &str) -> Result<Vec<Change>, CoreError> {
     let mut exchange = state.exchange(base_url)?.clone();
     exchange.terms.accepted = Some(exchange.terms.version.clone());
+    Ok(vec![Change::Exchange(Box::new(exchange))])
+}
+
+/// The changes that record what the user wants done for privacy.
+///
+/// # Errors
+/// [`CoreError::UnknownExchange`], or [`CoreError::BadInput`] if the delay is too long.
+pub fn set_discretion(
+    state: &super::WalletState,
+    base_url: &str,
+    discretion: Discretion,
+) -> Result<Vec<Change>, CoreError> {
+    if discretion.refresh_delay > REFRESH_DELAY_MAX {
+        let reason = format!("it can be at most {REFRESH_DELAY_MAX}");
+        return Err(CoreError::BadInput { what: "refresh delay", reason });
+    }
+    let mut exchange = state.exchange(base_url)?.clone();
+    exchange.discretion = discretion;
     Ok(vec![Change::Exchange(Box::new(exchange))])
 }

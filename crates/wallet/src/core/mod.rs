@@ -10,6 +10,7 @@
 
 pub mod age;
 pub mod coin;
+pub mod discretion;
 pub mod encoding;
 mod entropy;
 mod error;

@@ -56,7 +56,7 @@ pub fn preview(
 ) -> Result<PaymentPlan, CoreError> {
     let exchange = state.exchange(base_url)?;
     let have = candidates(state, exchange, now)?;
-    let target = Target { amount: amount.money_in(exchange.currency)?, max_fee, max_coins: MAX_COINS };
+    let target = Target { amount: amount.money_in(exchange.currency)?, max_fee, max_coins: MAX_COINS, avoids_change: exchange.discretion.assortment };
     choose(state, exchange.currency, &have, target, now)
 }
 
@@ -569,6 +569,7 @@ fn replace(
         amount: payment.amount.checked_sub(paid).unwrap_or(Money::ZERO),
         max_fee: payment.max_fee.checked_sub(fees).unwrap_or(Money::ZERO),
         max_coins: MAX_COINS - payment.coins.len(),
+        avoids_change: exchange.discretion.assortment,
     };
     match choose(step.draft.base(), exchange.currency, &have, target, step.now) {
         Ok(plan) => {

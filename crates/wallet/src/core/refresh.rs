@@ -27,8 +27,8 @@ use super::http::{Context, HttpRequest, HttpResponse};
 use super::machine::Step;
 use super::proof::coin as coin_proof;
 use super::proof::denomination::{self, Problem, Use};
-use super::select::{IssuePlan, split_into_coins};
-use super::state::{Draft, OpKind, WalletOperation, WalletState};
+use super::select::IssuePlan;
+use super::state::{Change, Draft, OpKind, WalletOperation, WalletState};
 use super::{CoreError, Entropy, planchet};
 use batzen_protocol::api::exchange::{
     BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse, MeltConfirmation, MeltRequest,
@@ -239,7 +239,7 @@ fn plan_fresh(
     // Change keeps the age commitment, so it needs the same age groups.
     let age_mask = old.age.as_ref().map_or(0, |age| age.mask);
     let offers = exchange.offers_of(CipherChoice::Any, age_mask, now);
-    let plan = split_into_coins(&offers, sum, MAX_COINS)?;
+    let plan = exchange.discretion.split(&offers, sum, MAX_COINS)?;
     Ok((!plan.denoms.is_empty()).then_some(plan))
 }
 
@@ -282,9 +282,76 @@ pub(crate) fn plan(
     }
     due.retain(|(coin_pub, _)| !is_busy(draft, coin_pub));
     for (coin_pub, reason) in due {
+        if reason == RefreshReason::Change && waits(draft, &coin_pub, now, entropy)? {
+            continue;
+        }
         begin(draft, &coin_pub, reason, now, entropy)?;
     }
     Ok(())
+}
+
+/// Whether a coin's change waits for its time, which is drawn when the change becomes due and kept with the
+/// coin. A coin that expires soon does not wait.
+fn waits(
+    draft: &mut Draft<'_>,
+    coin_pub: &EddsaPublicKey,
+    now: Timestamp,
+    entropy: &mut dyn Entropy,
+) -> Result<bool, CoreError> {
+    let coin = draft.coin(coin_pub)?;
+    let exchange = draft.exchange(&coin.exchange)?;
+    let discretion = exchange.discretion;
+    if exchange.denom(&coin.h_denom_pub)?.should_refresh(now) {
+        return Ok(false);
+    }
+    let time = match coin.refresh_at {
+        Some(time) => time,
+        None if discretion.refresh_delay.is_zero() => return Ok(false),
+        None => {
+            let time = discretion.refresh_time(now, entropy);
+            draft.coin_mut(coin_pub)?.refresh_at = Some(time);
+            time
+        }
+    };
+    Ok(now < time)
+}
+
+/// The value of change that waits for its refresh at an exchange.
+///
+/// # Errors
+/// [`batzen_protocol::AmountError::Overflow`].
+pub fn waiting_change(state: &WalletState, base_url: &str, now: Timestamp) -> Result<Money, CoreError> {
+    Ok(Money::checked_sum(delayed(state, base_url, now).map(|coin| coin.remaining))?)
+}
+
+fn delayed<'a>(
+    state: &'a WalletState,
+    base_url: &'a str,
+    now: Timestamp,
+) -> impl Iterator<Item = &'a Coin> {
+    state.coins.values().filter(move |coin| {
+        coin.exchange == base_url
+            && coin.status == CoinStatus::Used
+            && !coin.remaining.is_zero()
+            && coin.refresh_at.is_some_and(|time| now < time)
+    })
+}
+
+/// When the next change that waits is due, if any does.
+#[must_use]
+pub fn next_due(state: &WalletState) -> Option<Timestamp> {
+    let used = state.coins.values().filter(|coin| coin.status == CoinStatus::Used && !coin.remaining.is_zero());
+    used.filter_map(|coin| coin.refresh_at).min()
+}
+
+/// The changes that end the waiting of an exchange's change, because a payment needs it now. The next
+/// [`super::plan`] begins the refreshes.
+#[must_use]
+pub fn hasten(state: &WalletState, base_url: &str, now: Timestamp) -> Vec<Change> {
+    let hastened = delayed(state, base_url, now).map(|coin| {
+        Change::Coin(Box::new(Coin { refresh_at: Some(now), ..coin.clone() }))
+    });
+    hastened.collect()
 }
 
 /// Whether an open operation uses the coin.
@@ -317,6 +384,8 @@ fn begin(
     // An expiring coin that yields no younger coin stays as it is until it can.
     let amount = plan.value.checked_add(plan.fees)?.checked_add(fee_melt)?;
     draft.debit_coin(coin_pub, amount)?;
+    // A later refund to the coin waits again.
+    draft.coin_mut(coin_pub)?.refresh_at = None;
     let mut record = Refresh {
         reason,
         old_coin_pub: *coin_pub,
@@ -680,6 +749,7 @@ fn after_reveal(
             status: CoinStatus::Fresh,
             remaining: exchange.denom(&item.h_denom_pub)?.value,
             created: step.now,
+            refresh_at: None,
         });
     }
     record.stage = RefreshStage::Done;

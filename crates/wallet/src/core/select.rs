@@ -105,6 +105,8 @@ pub struct Target {
     pub max_fee: Money,
     /// Most coins.
     pub max_coins: usize,
+    /// Of equally cheap payments, prefer one without change, even with more coins.
+    pub avoids_change: bool,
 }
 
 /// Takes coins in the given order until they meet the target.
@@ -215,9 +217,11 @@ fn ratio_key(fee: Money, other: Money) -> (u128, u128) {
     (a_high * b_high + (middle >> 64), (middle << 64) | (low & u128::from(u64::MAX)))
 }
 
-fn plan_key(plan: &PaymentPlan, target: Target) -> (u128, usize) {
+fn plan_key(plan: &PaymentPlan, target: Target) -> (u128, bool, usize) {
     let borne = plan.fees.units().saturating_sub(target.max_fee.units());
-    (borne + plan.change_cost.units(), plan.contributions.len())
+    let has_change = plan.contributions.iter().any(|part| !part.change.is_zero());
+    let is_avoidable = target.avoids_change && has_change;
+    (borne + plan.change_cost.units(), is_avoidable, plan.contributions.len())
 }
 
 /// Drops coins that the payment does not need.
@@ -316,7 +320,7 @@ mod tests {
     }
 
     fn select(list: &[(u128, u128)], amount: u128, max_fee: u128) -> Option<PaymentPlan> {
-        let target = Target { amount: money(amount), max_fee: money(max_fee), max_coins: 256 };
+        let target = Target { amount: money(amount), max_fee: money(max_fee), max_coins: 256, avoids_change: false };
         select_coins(&coins(list), target, &|_, change| money(change.units().min(1))).expect("no overflow")
     }
 

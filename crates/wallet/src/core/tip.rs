@@ -303,6 +303,7 @@ fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> 
             status: CoinStatus::Fresh,
             remaining: exchange.denom(h_denom_pub)?.value,
             created: step.now,
+            refresh_at: None,
         });
     }
     end(step, record, TipStage::Done, None);

@@ -20,7 +20,6 @@ use super::http::{Context, HttpRequest, HttpResponse};
 use super::kyc::KycWanted;
 use super::machine::Step;
 use super::proof::denomination::{self, Use};
-use super::select::split_into_coins;
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet};
 use batzen_protocol::api::bank::WithdrawalSelection;
@@ -219,7 +218,7 @@ pub fn preview(
     let Some(smallest) = smallest else {
         return Err(CoreError::NothingOffered(exchange.base_url.clone()));
     };
-    let plan = split_into_coins(&offers, sum, MAX_COINS)?;
+    let plan = exchange.discretion.split(&offers, sum, MAX_COINS)?;
     if plan.denoms.is_empty() {
         return Err(CoreError::TooSmall {
             amount,
@@ -644,6 +643,7 @@ fn take_coins(
             status: CoinStatus::Fresh,
             remaining: denom.value,
             created: step.now,
+            refresh_at: None,
         });
         record.planchets[position].state = PlanchetState::Done;
     }

@@ -45,6 +45,7 @@ pub fn target(
         amount: saturating_sub(needed, total_kept),
         max_fee: saturating_sub(max_fee, fees),
         max_coins,
+        avoids_change: false,
     })
 }
 
@@ -244,7 +245,9 @@ impl<'a, 'd> Choice<'a, 'd> {
         let wire_fees = Money::checked_sum(chosen.iter().map(|source| source.wire_fee))?;
         let share = wire_fee_share(wire_fees, terms.max_wire_fee.money, terms.wire_fee_amortization)?;
         let amount = terms.amount.money;
+        let avoids_change = chosen.iter().any(|source| source.exchange.discretion.assortment);
         let target = target(amount, terms.max_fee.money, share, self.kept, self.max_coins)?;
+        let target = Target { avoids_change, ..target };
         let have: Vec<Candidate> =
             chosen.iter().flat_map(|source| source.coins(any_age).iter().copied()).collect();
         let coins = choose(self.draft.base(), terms.amount.currency, &have, target, self.now)?;

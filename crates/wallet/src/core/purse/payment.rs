@@ -53,7 +53,8 @@ pub fn preview(
         }
     }
     let amount = amount.money_in(exchange.currency)?;
-    let target = Target { amount, max_fee: Money::ZERO, max_coins: PURSE_COINS_MAX };
+    let avoids_change = exchange.discretion.assortment;
+    let target = Target { amount, max_fee: Money::ZERO, max_coins: PURSE_COINS_MAX, avoids_change };
     match choose(state, exchange.currency, &have, target, now) {
         Err(CoreError::InsufficientFunds { needed, available })
             if choose(state, exchange.currency, &all, target, now).is_ok() =>
@@ -603,7 +604,12 @@ fn replace(
             have.push(other);
         }
     }
-    let target = Target { amount: record.terms.amount, max_fee: Money::ZERO, max_coins: PURSE_COINS_MAX };
+    let target = Target {
+        amount: record.terms.amount,
+        max_fee: Money::ZERO,
+        max_coins: PURSE_COINS_MAX,
+        avoids_change: exchange.discretion.assortment,
+    };
     match choose(step.draft.base(), exchange.currency, &have, target, step.now) {
         Ok(plan) => {
             record.take(step.draft.allocate(&plan, step.entropy)?);

@@ -16,7 +16,6 @@ use super::super::exchange::Exchange;
 use super::super::http::HttpResponse;
 use super::super::machine::Step;
 use super::super::proof::reserve as reserve_proof;
-use super::super::select::split_into_coins;
 use super::super::state::OpKind;
 use super::{MAX_COINS, Origin, PlanchetRecord, PlanchetState, WithdrawStage, Withdrawal};
 
@@ -76,7 +75,7 @@ fn plan(
         step.wait(OpKind::Withdrawal(Box::new(record)), "the exchange offers no coins now");
         return Ok(());
     }
-    let plan = split_into_coins(&offers, sum, MAX_COINS)?;
+    let plan = exchange.discretion.split(&offers, sum, MAX_COINS)?;
     record.leftover = plan.leftover;
     record.unplanned = Money::ZERO;
     for h_denom_pub in plan.denoms {
