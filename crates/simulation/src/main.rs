@@ -1,13 +1,16 @@
 //! Runs seeds: `make simulate SEEDS=1000`, or a single one: `make simulate SEED=7`.
 
+mod privacy_command;
+
 use std::process::ExitCode;
 use std::time::Instant;
 
 use batzen_simulation::{Bug, Ending, Marks, run};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 /// Runs the whole system in one thread, one seed at a time.
 #[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
     /// How many seeds.
     #[arg(long, default_value_t = 1000)]
@@ -27,6 +30,14 @@ struct Arguments {
     /// Continue after a failing seed.
     #[arg(long)]
     keep_going: bool,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Play the operator of an exchange: link payments to withdrawals in simulated towns
+    Privacy(privacy_command::PrivacyArgs),
 }
 
 fn bug(name: &str) -> Result<Bug, String> {
@@ -36,6 +47,9 @@ fn bug(name: &str) -> Result<Bug, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(Command::Privacy(arguments)) = &arguments.command {
+        return privacy_command::run(arguments);
+    }
     // A failed assertion is reported with its seed.
     std::panic::set_hook(Box::new(|_| {}));
     let (from, count) = arguments.seed.map_or((arguments.from, arguments.seeds), |seed| (seed, 1));

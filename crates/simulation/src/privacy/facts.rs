@@ -25,6 +25,8 @@ pub struct Reserve {
     pub cents: u64,
     /// When its first coin was signed, in microseconds.
     pub time: u64,
+    /// The same in the order of commits, which is finer than the time.
+    pub serial: u64,
     /// The coins withdrawn from it.
     pub coins: CoinCounts,
 }
@@ -51,6 +53,8 @@ pub struct Payment {
     pub coins: Vec<PaidCoin>,
     /// How many reserves were known before.
     pub reserves: usize,
+    /// Its place in the order of commits.
+    pub serial: u64,
 }
 
 /// What happened at a time.
@@ -72,7 +76,7 @@ pub struct Facts {
     pub reserves: Vec<Reserve>,
     /// The payments in their order.
     pub payments: Vec<Payment>,
-    /// Everything in its order.
+    /// Everything in the order of commits.
     pub occurrences: Vec<(u64, Occurrence)>,
     /// Number of bank accounts.
     pub accounts: usize,
@@ -117,6 +121,7 @@ impl Facts {
                     account: *account,
                     cents: *cents,
                     time: found.row.time.as_micros(),
+                    serial: found.serial,
                     coins: [0; DENOMS_MAX],
                 });
                 reserves.len() - 1
@@ -124,7 +129,7 @@ impl Facts {
             reserves[index].coins[serials[&found.row.denom]] += 1;
         }
         let mut occurrences: Vec<(u64, Occurrence)> =
-            reserves.iter().zip(0..).map(|(reserve, index)| (reserve.time, Occurrence::Withdrawn(index))).collect();
+            reserves.iter().zip(0..).map(|(reserve, index)| (reserve.serial, Occurrence::Withdrawn(index))).collect();
         // Payments: deposits of one contract.
         let mut payments: Vec<Payment> = Vec::new();
         let mut contracts = HashMap::new();
@@ -135,9 +140,9 @@ impl Facts {
             let contract = (found.key.merchant_pub, found.key.h_contract_terms, found.row.exchange_time);
             let index = *contracts.entry(contract).or_insert_with(|| {
                 let time = found.row.exchange_time.as_micros();
-                occurrences.push((time, Occurrence::Paid(payments.len())));
-                let reserves = reserves.partition_point(|reserve| reserve.time < time);
-                payments.push(Payment { time, cents: 0, coins: Vec::new(), reserves });
+                occurrences.push((found.serial, Occurrence::Paid(payments.len())));
+                let reserves = reserves.partition_point(|reserve| reserve.serial < found.serial);
+                payments.push(Payment { time, cents: 0, coins: Vec::new(), reserves, serial: found.serial });
                 payments.len() - 1
             });
             let cents = cents_of(found.row.amount);
@@ -159,9 +164,9 @@ impl Facts {
             }
             let old = found.key.coin_pub;
             let denom = denom_of.get(&old).copied().unwrap_or_default();
-            occurrences.push((found.row.time.as_micros(), Occurrence::Melted(old, denom, coins)));
+            occurrences.push((found.serial, Occurrence::Melted(old, denom, coins)));
         }
-        occurrences.sort_by_key(|(time, _)| *time);
+        occurrences.sort_by_key(|(serial, _)| *serial);
         Ok(Self { values, reserves, payments, occurrences, accounts: accounts.len() })
     }
 }

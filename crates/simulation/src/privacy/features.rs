@@ -131,7 +131,7 @@ impl Feature {
                 out.extend(known.iter().map(|reserve| amounts(paid, reserve, near)));
             }
             Self::Timing => out.extend(known.iter().enumerate().map(|(index, reserve)| {
-                let first = facts.payments.partition_point(|other| other.time < reserve.time);
+                let first = facts.payments.partition_point(|other| other.serial < reserve.serial);
                 timing(paid, reserve, index, payment - first)
             })),
             Self::Denominations => {

@@ -140,7 +140,7 @@ pub fn similarity(
         let signature = &signature[..signature.len() - 8];
         let traces = [sample(found.key.h_coin_ev.as_bytes()), sample(signature)];
         let list = planchets.entry(found.row.denom).or_default();
-        list.push((found.row.time.as_micros(), *index, traces));
+        list.push((found.serial, *index, traces));
     }
     let coins: HashMap<_, _> =
         view.rows::<Coins>()?.into_iter().map(|found| (found.key.coin_pub, found.row)).collect();
@@ -151,7 +151,7 @@ pub fn similarity(
         let Some(truth) = reserve_of.get(&part.coin_pub) else { continue };
         let Some(coin) = coins.get(&part.coin_pub) else { continue };
         let Some(earlier) = planchets.get(&coin.denom) else { continue };
-        let earlier = &earlier[..earlier.partition_point(|(time, ..)| *time < payment.time)];
+        let earlier = &earlier[..earlier.partition_point(|(serial, ..)| *serial < payment.serial)];
         let row = Record::to_bytes(coin);
         // The signature is followed by the rest of the value, and a flag.
         let signature = &row[..row.len() - 1 - batzen_store::Column::to_bytes(&coin.remaining).len()];
@@ -162,7 +162,8 @@ pub fn similarity(
         ];
         let distance = |blinded: &[u128; 2]| {
             let pairs = traces.iter().flat_map(|trace| blinded.iter().map(move |other| trace ^ other));
-            pairs.map(|difference| difference.count_ones()).min().unwrap_or(128)
+            // Equal distances are common. Arbitrary bits decide between them, not the order.
+            pairs.map(|difference| (difference.count_ones(), difference)).min().unwrap_or((128, 0))
         };
         let closest = earlier.iter().map(|(_, index, blinded)| (distance(blinded), *index)).min_by_key(|(d, _)| *d);
         let Some((_, closest)) = closest else { continue };

@@ -11,6 +11,7 @@ pub mod game;
 pub mod graph;
 pub mod identifiers;
 pub mod people;
+pub mod report;
 pub mod score;
 pub mod town;
 pub mod view;

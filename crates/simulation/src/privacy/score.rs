@@ -15,7 +15,7 @@ pub struct Score {
     pub entropy: f64,
     /// How often the most likely bank account is the true one.
     pub account_success: f64,
-    /// How often a random account is the true one.
+    /// How often the account with the most reserves is the true one.
     pub account_guessing: f64,
     /// The mean entropy of the operator's belief about the account, in bits.
     pub account_entropy: f64,
@@ -56,6 +56,8 @@ pub struct Scorer<'a> {
     facts: &'a Facts,
     sums: Score,
     by_account: Vec<f64>,
+    /// How many reserves each account has had so far.
+    counts: Vec<f64>,
 }
 
 /// How often a choice of the largest value is right, with ties broken at random, and the entropy.
@@ -73,7 +75,8 @@ impl<'a> Scorer<'a> {
     /// No guesses yet.
     #[must_use]
     pub fn new(facts: &'a Facts) -> Self {
-        Self { facts, sums: Score::default(), by_account: vec![0.0; facts.accounts] }
+        let empty = vec![0.0; facts.accounts];
+        Self { facts, sums: Score::default(), by_account: empty.clone(), counts: empty }
     }
 
     /// Adds the guess for a coin: the probabilities of all reserves known at the time. `truth` is the true
@@ -82,21 +85,21 @@ impl<'a> Scorer<'a> {
         let weight = 1.0 / self.facts.payments[payment].coins.len() as f64;
         let (success, entropy) = judge(probabilities, truth);
         self.by_account.fill(0.0);
-        let mut seen = vec![false; self.facts.accounts];
+        self.counts.fill(0.0);
         for (reserve, probability) in self.facts.reserves.iter().zip(probabilities) {
             self.by_account[reserve.account] += probability;
-            seen[reserve.account] = true;
+            self.counts[reserve.account] += 1.0;
         }
-        let (account_success, account_entropy) =
-            judge(&self.by_account, self.facts.reserves[truth].account);
-        let accounts = seen.iter().filter(|seen| **seen).count();
+        let account = self.facts.reserves[truth].account;
+        let (account_success, account_entropy) = judge(&self.by_account, account);
+        let (account_guessing, _) = judge(&self.counts, account);
         let sums = &mut self.sums;
         sums.payments += weight;
         sums.success += weight * success;
         sums.guessing += weight / probabilities.len() as f64;
         sums.entropy += weight * entropy;
         sums.account_success += weight * account_success;
-        sums.account_guessing += weight / accounts as f64;
+        sums.account_guessing += weight * account_guessing;
         sums.account_entropy += weight * account_entropy;
     }
 

@@ -90,6 +90,24 @@ pub struct Price {
     pub fresh: u64,
     /// Withdrawals.
     pub withdrawals: u64,
+    /// The money in all wallets at the end, in cents.
+    pub idle_cents: u64,
+}
+
+impl Price {
+    /// Adds another town's.
+    pub fn add(&mut self, other: &Self) {
+        self.payments += other.payments;
+        self.waited += other.waited;
+        self.hastened += other.hastened;
+        self.given_up += other.given_up;
+        self.withdrawn += other.withdrawn;
+        self.deposited += other.deposited;
+        self.melted += other.melted;
+        self.fresh += other.fresh;
+        self.withdrawals += other.withdrawals;
+        self.idle_cents += other.idle_cents;
+    }
 }
 
 /// A lived town.
@@ -503,6 +521,7 @@ impl Town {
                         truth.withdrawn.insert(coin.coin_pub);
                     }
                 }
+                price.idle_cents += u64::try_from(coin.remaining.units() / 1_000_000).unwrap_or_default();
                 truth.secrets.insert(*coin.coin_priv.as_bytes());
                 truth.secrets.insert(*coin.blinding.as_bytes());
             }

@@ -28,7 +28,7 @@ pub const REFRESH_DELAY_MAX: Duration = Duration::from_days(7);
 /// Units of one whole of a currency.
 const WHOLE: u128 = 100_000_000;
 /// The smallest common sum, in wholes.
-const COMMON_MIN: u128 = 20;
+const COMMON_MIN: u128 = 50;
 
 impl Discretion {
     /// Splits a sum into coins, in the way that these options ask for.
