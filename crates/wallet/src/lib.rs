@@ -18,6 +18,7 @@ pub mod transport;
 
 pub use batzen_protocol::{Amount, Currency, Money, Timestamp};
 pub use core::coin::{Coin, CoinStatus};
+pub use core::discretion::Discretion;
 pub use core::exchange::{CipherChoice, CoinWish, Exchange};
 pub use core::payment::{DepositAmount, PaymentReceipt, PaymentRequest, ReceiptCoin};
 pub use core::purchase::PurchaseReceipt;

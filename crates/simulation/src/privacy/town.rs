@@ -410,7 +410,7 @@ impl Town {
                 let is_busy = resident.state.open_operations().next().is_some();
                 resident.waiting.push_back((purchase, attempt));
                 let missing = needed.money.checked_sub(available.money).unwrap_or(Money::ZERO);
-                let waiting = refresh::waiting_change(&resident.state, EXCHANGE_URL, now);
+                let waiting = refresh::waiting_change(&resident.state, EXCHANGE_URL);
                 if waiting.map_err(|error| Self::wrong(index, &error))? >= missing && !missing.is_zero() {
                     for change in refresh::hasten(&resident.state, EXCHANGE_URL, now) {
                         resident.state.apply(change);

@@ -301,7 +301,11 @@ fn waits(
     let coin = draft.coin(coin_pub)?;
     let exchange = draft.exchange(&coin.exchange)?;
     let discretion = exchange.discretion;
-    if exchange.denom(&coin.h_denom_pub)?.should_refresh(now) {
+    let is_refreshable = plan_fresh(exchange, coin, coin.remaining, now)?.is_some();
+    if exchange.denom(&coin.h_denom_pub)?.should_refresh(now) || !is_refreshable {
+        if coin.refresh_at.is_some() {
+            draft.coin_mut(coin_pub)?.refresh_at = None;
+        }
         return Ok(false);
     }
     let time = match coin.refresh_at {
@@ -316,42 +320,34 @@ fn waits(
     Ok(now < time)
 }
 
+/// The coins whose change waits for its time.
+fn delayed(state: &WalletState) -> impl Iterator<Item = &Coin> {
+    state.coins.values().filter(|coin| {
+        coin.status == CoinStatus::Used && !coin.remaining.is_zero() && coin.refresh_at.is_some()
+    })
+}
+
 /// The value of change that waits for its refresh at an exchange.
 ///
 /// # Errors
-/// [`batzen_protocol::AmountError::Overflow`].
-pub fn waiting_change(state: &WalletState, base_url: &str, now: Timestamp) -> Result<Money, CoreError> {
-    Ok(Money::checked_sum(delayed(state, base_url, now).map(|coin| coin.remaining))?)
-}
-
-fn delayed<'a>(
-    state: &'a WalletState,
-    base_url: &'a str,
-    now: Timestamp,
-) -> impl Iterator<Item = &'a Coin> {
-    state.coins.values().filter(move |coin| {
-        coin.exchange == base_url
-            && coin.status == CoinStatus::Used
-            && !coin.remaining.is_zero()
-            && coin.refresh_at.is_some_and(|time| now < time)
-    })
+/// [`CoreError::Amount`] on overflow.
+pub fn waiting_change(state: &WalletState, base_url: &str) -> Result<Money, CoreError> {
+    let here = delayed(state).filter(|coin| coin.exchange == base_url);
+    Ok(Money::checked_sum(here.map(|coin| coin.remaining))?)
 }
 
 /// When the next change that waits is due, if any does.
 #[must_use]
 pub fn next_due(state: &WalletState) -> Option<Timestamp> {
-    let used = state.coins.values().filter(|coin| coin.status == CoinStatus::Used && !coin.remaining.is_zero());
-    used.filter_map(|coin| coin.refresh_at).min()
+    delayed(state).filter_map(|coin| coin.refresh_at).min()
 }
 
 /// The changes that end the waiting of an exchange's change, because a payment needs it now. The next
 /// [`super::plan`] begins the refreshes.
 #[must_use]
 pub fn hasten(state: &WalletState, base_url: &str, now: Timestamp) -> Vec<Change> {
-    let hastened = delayed(state, base_url, now).map(|coin| {
-        Change::Coin(Box::new(Coin { refresh_at: Some(now), ..coin.clone() }))
-    });
-    hastened.collect()
+    let here = delayed(state).filter(|coin| coin.exchange == base_url);
+    here.map(|coin| Change::Coin(Box::new(Coin { refresh_at: Some(now), ..coin.clone() }))).collect()
 }
 
 /// Whether an open operation uses the coin.

@@ -152,9 +152,13 @@ enum Place {
 fn place_of(draft: &Draft<'_>, coin: &Coin, denom: &Denom, now: Timestamp) -> Place {
     match coin.status {
         CoinStatus::Fresh if denom.can_deposit(now) => Place::Available,
-        // It is refreshed when the operation that holds it ends. If no operation holds it, it was too little
+        // It is refreshed when the operation that holds it ends, or at its time. If no operation holds it, it was too little
         // for a refresh.
-        CoinStatus::Used if is_busy(draft, &coin.coin_pub) || denom.revoked => Place::Incoming,
+        CoinStatus::Used
+            if is_busy(draft, &coin.coin_pub) || denom.revoked || coin.refresh_at.is_some() =>
+        {
+            Place::Incoming
+        }
         CoinStatus::Used => Place::Dust,
         // To be recouped, or refreshed before it expires.
         CoinStatus::Fresh if denom.revoked => Place::Incoming,

@@ -1,12 +1,13 @@
 //! The user's actions: exchanges, withdrawals, payments, refunds.
 
 use batzen_crypto::HashCode;
-use batzen_protocol::Amount;
+use batzen_protocol::{Amount, Timestamp};
 
 use super::{ManualWithdrawal, Wallet, WalletError};
 use crate::bank::{self, WithdrawOffer};
 use crate::core::evidence;
-use crate::core::exchange::{CoinWish, Exchange, ExchangeUpdate, accept_terms};
+use crate::core::discretion::Discretion;
+use crate::core::exchange::{CoinWish, Exchange, ExchangeUpdate, accept_terms, set_discretion};
 use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::payment::{self, DepositAmount, PaymentReceipt, PaymentRequest, PaymentStage};
 use crate::core::purchase::{pay, refunds};
@@ -15,7 +16,7 @@ use crate::core::refund::{self, RefundPermission};
 use crate::core::state::OpKind;
 use crate::core::url::normalise_base_url;
 use crate::core::withdraw::{self, BankLogin, BankOperation, Origin};
-use crate::core::{Change, CoreError, OpId, tip};
+use crate::core::{Change, CoreError, Entropy, OpId, WalletState, refresh, tip};
 
 impl Wallet {
     /// Adds or updates an exchange: fetches and verifies everything it publishes.
@@ -48,6 +49,7 @@ impl Wallet {
                     // Keep what other steps recorded while the requests were under way.
                     if let Some(known) = state.exchanges.get(&base_url) {
                         fetched.terms.accepted.clone_from(&known.terms.accepted);
+                        fetched.discretion = known.discretion;
                         for denom in known.denoms.values().filter(|denom| denom.revoked) {
                             if let Some(denom) = fetched.denoms.get_mut(&denom.h_denom_pub) {
                                 denom.revoked = true;
@@ -114,6 +116,45 @@ impl Wallet {
     pub fn accept_terms(&self, url: &str) -> Result<(), WalletError> {
         let base_url = normalise_base_url(url)?;
         self.step(|state, _, _| Ok(((), accept_terms(state, &base_url)?)))
+    }
+
+    /// Records what the user wants done for privacy at an exchange.
+    ///
+    /// # Errors
+    /// If the exchange is not known, or an option is out of its range.
+    pub fn set_discretion(&self, url: &str, discretion: Discretion) -> Result<(), WalletError> {
+        let base_url = normalise_base_url(url)?;
+        self.step(|state, _, _| Ok(((), set_discretion(state, &base_url, discretion)?)))
+    }
+
+    /// Refreshes all change that waits for its time, because its value is needed now. Returns whether there
+    /// was any.
+    ///
+    /// # Errors
+    /// If the wallet itself fails.
+    pub async fn hasten_change(&self) -> Result<bool, WalletError> {
+        let has_any = self.step(|state, now, _| {
+            let urls = state.exchanges.keys();
+            let changes: Vec<Change> = urls.flat_map(|url| refresh::hasten(state, url, now)).collect();
+            Ok((!changes.is_empty(), changes))
+        })?;
+        if has_any {
+            self.run_pending().await?;
+        }
+        Ok(has_any)
+    }
+
+    /// Runs a step that spends coins. If they do not suffice, the change that waits is refreshed first.
+    pub(super) async fn spend<R>(
+        &self,
+        decide: impl Fn(&WalletState, Timestamp, &mut dyn Entropy) -> Result<(R, Vec<Change>), CoreError>,
+    ) -> Result<R, WalletError> {
+        match self.step(&decide) {
+            Err(error @ WalletError::Core(CoreError::InsufficientFunds { .. })) => {
+                if self.hasten_change().await? { self.step(&decide) } else { Err(error) }
+            }
+            result => result,
+        }
     }
 
     /// Begins a withdrawal whose transfer the user makes.
@@ -271,7 +312,7 @@ impl Wallet {
     /// [`WalletError::Failed`] if the exchange refused. [`WalletError::Pending`] and related errors if it did
     /// not answer: the payment then continues with the next run and must not be repeated.
     pub async fn pay(&self, request: &PaymentRequest) -> Result<PaymentReceipt, WalletError> {
-        let id = self.step(|state, now, entropy| payment::start(state, request, now, entropy))?;
+        let id = self.spend(|state, now, entropy| payment::start(state, request, now, entropy)).await?;
         self.finish_payment(id).await
     }
 
@@ -286,9 +327,13 @@ impl Wallet {
         payto: &str,
     ) -> Result<PaymentReceipt, WalletError> {
         let base_url = normalise_base_url(exchange_url)?;
-        let id = self.step(|state, now, entropy| {
+        if matches!(amount, DepositAmount::All) {
+            self.hasten_change().await?;
+        }
+        let start = |state: &WalletState, now, entropy: &mut dyn Entropy| {
             payment::start_deposit(state, &base_url, amount, payto, now, entropy)
-        })?;
+        };
+        let id = self.spend(start).await?;
         self.finish_payment(id).await
     }
 

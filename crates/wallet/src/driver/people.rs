@@ -9,7 +9,7 @@ use crate::core::purse::{
 };
 use crate::core::state::OpKind;
 use crate::core::url::normalise_base_url;
-use crate::core::{CoreError, OpId};
+use crate::core::{CoreError, Entropy, OpId, WalletState};
 
 /// Money to be sent or requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,13 +41,14 @@ impl Wallet {
     /// not answer: the payment then continues with the next run and must not be repeated.
     pub async fn send_money(&self, request: &PeerRequest) -> Result<OpId, WalletError> {
         let named = request.exchange.as_deref().map(normalise_base_url).transpose()?;
-        let id = self.step(|state, now, entropy| {
+        let start = |state: &WalletState, now, entropy: &mut dyn Entropy| {
             let base_url = match &named {
                 Some(base_url) => base_url.clone(),
                 None => purse_payment::cheapest(state, request.amount, request.min_age, now)?,
             };
             purse_payment::start_send(state, &base_url, request.amount, request.terms(), now, entropy)
-        })?;
+        };
+        let id = self.spend(start).await?;
         self.finish_peer(id).await?;
         Ok(id)
     }
@@ -107,7 +108,7 @@ impl Wallet {
     /// # Errors
     /// As [`Wallet::send_money`]. [`WalletError::Pending`] also if the exchange requires an identity check.
     pub async fn accept_peer(&self, peer: &PeerPayment) -> Result<OpId, WalletError> {
-        let id = self.step(|state, now, entropy| {
+        let start = |state: &WalletState, now, entropy: &mut dyn Entropy| {
             if let Some(id) = peer.known(state) {
                 return Ok((id, Vec::new()));
             }
@@ -115,7 +116,8 @@ impl Wallet {
                 Direction::Push => income::start_accept(state, peer, now, entropy),
                 Direction::Pull => purse_payment::start_pay(state, peer, now, entropy),
             }
-        })?;
+        };
+        let id = self.spend(start).await?;
         self.finish_peer(id).await?;
         Ok(id)
     }

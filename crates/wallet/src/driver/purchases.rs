@@ -6,7 +6,7 @@ use crate::core::purchase::order::{PayUri, paid_before, purchase_of};
 use crate::core::purchase::refunds::{self, PickUpStage};
 use crate::core::purchase::{PurchaseReceipt, PurchaseStage, SignedContract, abort, pay, replay};
 use crate::core::state::OpKind;
-use crate::core::{CoreError, OpId};
+use crate::core::{CoreError, Entropy, OpId, WalletState};
 
 /// Most exchanges of a contract that the wallet asks for their keys.
 const MAX_ASKED: usize = 3;
@@ -115,9 +115,10 @@ impl Wallet {
             self.replay_purchase(id, &offer.session_id).await?;
             return Ok(id);
         }
-        let id = self.step(|state, now, entropy| {
+        let start = |state: &WalletState, now, entropy: &mut dyn Entropy| {
             pay::start(state, &offer.contract, &offer.session_id, now, entropy)
-        })?;
+        };
+        let id = self.spend(start).await?;
         self.finish(id).await?;
         let (failure, session_id) = self.with_state(|state| match state.operation(id).map(|op| &op.kind) {
             Ok(OpKind::Purchase(record)) => {

@@ -221,6 +221,9 @@ pub struct WithdrawArgs {
     /// File with the password
     #[arg(long, value_name = "FILE", requires = "bank")]
     pub password_file: Option<PathBuf>,
+    /// Withdraw exactly this amount, even if the exchange is set to common sums
+    #[arg(long)]
+    pub exact: bool,
     /// Which blind signatures to prefer
     #[arg(long, value_enum, default_value_t)]
     pub cipher: Cipher,
@@ -298,6 +301,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     batzen_config::parse_duration(text)
         .filter(|duration| !duration.is_zero() && !duration.is_forever())
         .ok_or_else(|| "expected a duration such as 12 h or 7 days".to_owned())
+}
+
+/// A finite duration of the configuration syntax.
+fn delay(text: &str) -> Result<Duration, String> {
+    batzen_config::parse_duration(text)
+        .filter(|duration| !duration.is_forever())
+        .ok_or_else(|| "expected a duration such as 12 h, or 0 s".to_owned())
 }
 
 /// Options of `deposit`.
@@ -414,6 +424,34 @@ pub enum ExchangesCommand {
         /// Base URL
         url: String,
     },
+    /// Show or set what the wallet does so that payments are harder to link to withdrawals
+    #[command(after_help = "Examples:
+  batzen wallet exchanges privacy https://exchange.example/
+  batzen wallet exchanges privacy https://exchange.example/ --round-sums on --refresh-delay '12 h'
+
+docs/privacy.md says what each option gives and costs.")]
+    Privacy {
+        /// Base URL
+        url: String,
+        /// Withdraw only common sums: at least what you ask for, from 50, 100, 200, 500 and so on
+        #[arg(long, value_enum, value_name = "on|off")]
+        round_sums: Option<Switch>,
+        /// Hold coins of all sizes, as in a till, and pay without change if possible
+        #[arg(long, value_enum, value_name = "on|off")]
+        assortment: Option<Switch>,
+        /// Wait for a random time up to this long before change is refreshed; `0 s` for not at all
+        #[arg(long, value_name = "DURATION", value_parser = delay)]
+        refresh_delay: Option<Duration>,
+    },
+}
+
+/// Whether an option is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Yes
+    On,
+    /// No
+    Off,
 }
 
 impl ExchangesCommand {
@@ -422,7 +460,11 @@ impl ExchangesCommand {
         match self {
             Self::List => None,
             Self::Update { url } => url.as_deref(),
-            Self::Add { url } | Self::Show { url } | Self::Tos { url } | Self::TosAccept { url } => Some(url),
+            Self::Add { url }
+            | Self::Show { url }
+            | Self::Tos { url }
+            | Self::TosAccept { url }
+            | Self::Privacy { url, .. } => Some(url),
         }
     }
 }

@@ -95,6 +95,7 @@ async fn deposit_all(
     yes: bool,
     output: &Output,
 ) -> anyhow::Result<u8> {
+    wallet.hasten_change().await?;
     let exchanges = paying_exchanges(wallet, named, payto).await?;
     for exchange in exchanges.iter().filter(|exchange| !is_spent(wallet, exchange)) {
         output.note(&preview_all(wallet, exchange, payto)?);

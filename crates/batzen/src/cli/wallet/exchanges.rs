@@ -6,7 +6,7 @@ use batzen_wallet::core::url::normalise_base_url;
 use batzen_wallet::{CipherChoice, Exchange, Wallet, WalletError};
 use serde_json::{Value, json};
 
-use super::args::{ExchangesArgs, ExchangesCommand};
+use super::args::{ExchangesArgs, ExchangesCommand, Switch};
 use super::output::{Output, date};
 use super::table::{Column, Table};
 use super::{create, look, open};
@@ -68,7 +68,34 @@ pub async fn run(path: &Path, args: &ExchangesArgs, output: &Output) -> anyhow::
             output.result(&describe(&exchange), &text)?;
             Ok(0)
         }
+        ExchangesCommand::Privacy { url, round_sums: None, assortment: None, refresh_delay: None } => {
+            privacy(&known(&look(path)?, url)?, output)
+        }
+        ExchangesCommand::Privacy { url, round_sums, assortment, refresh_delay } => {
+            let wallet = open(path)?;
+            let mut discretion = known(&wallet, url)?.discretion;
+            let set = |option: &mut bool, switch: &Option<Switch>| {
+                *option = switch.map_or(*option, |switch| switch == Switch::On);
+            };
+            set(&mut discretion.round_sums, round_sums);
+            set(&mut discretion.assortment, assortment);
+            discretion.refresh_delay = refresh_delay.unwrap_or(discretion.refresh_delay);
+            wallet.set_discretion(url, discretion)?;
+            privacy(&known(&wallet, url)?, output)
+        }
     }
+}
+
+fn privacy(exchange: &Exchange, output: &Output) -> anyhow::Result<u8> {
+    let discretion = exchange.discretion;
+    let yes = |option| if option { "on" } else { "off" };
+    let mut table = Table::new(&[Column::Left, Column::Left]);
+    table.row(["round sums".to_owned(), yes(discretion.round_sums).to_owned()]);
+    table.row(["assortment".to_owned(), yes(discretion.assortment).to_owned()]);
+    table.row(["refresh delay".to_owned(), format!("up to {}", discretion.refresh_delay)]);
+    let text = format!("{}\n{}", output.bold(&exchange.base_url), table.render(output));
+    output.result(&json!({ "exchange": exchange.base_url, "privacy": discretion }), &text)?;
+    Ok(0)
 }
 
 async fn fetch(wallet: &Wallet, url: &str, output: &Output) -> anyhow::Result<Exchange> {

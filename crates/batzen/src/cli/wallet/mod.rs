@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use batzen_wallet::Wallet;
+use batzen_wallet::core::CoreError;
+use batzen_wallet::{Wallet, WalletError};
 
 pub use args::WalletArgs;
 use args::WalletCommand;
@@ -55,7 +56,19 @@ async fn dispatch(args: &WalletArgs, output: &Output) -> anyhow::Result<u8> {
         Some(path) => path.clone(),
         None => default_path()?,
     };
-    let path = path.as_path();
+    let result = execute(args, &path, output).await;
+    // Change that waits for its refresh is needed now. Nothing was recorded yet.
+    let is_short = result.as_ref().is_err_and(|error| {
+        matches!(error.downcast_ref(), Some(WalletError::Core(CoreError::InsufficientFunds { .. })))
+    });
+    if is_short && open(&path)?.hasten_change().await? {
+        output.note("Change that was waiting is refreshed now.");
+        return execute(args, &path, output).await;
+    }
+    result
+}
+
+async fn execute(args: &WalletArgs, path: &Path, output: &Output) -> anyhow::Result<u8> {
     match &args.command {
         WalletCommand::Withdraw(command) => money::withdraw(&create(path)?, command, args.yes, output).await,
         WalletCommand::Accept(command) if inputs::is_peer_uri(&command.uri) => {

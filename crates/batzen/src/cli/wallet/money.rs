@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use batzen_wallet::core::url::normalise_base_url;
 use batzen_wallet::core::views::describe_fees;
 use batzen_wallet::core::withdraw;
 use batzen_wallet::{
@@ -101,7 +102,7 @@ pub async fn withdraw(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let wish = CoinWish { cipher: CipherChoice::from(args.cipher), age_limit: args.age_limit };
-    let amount = inputs::amount(&args.amount)?;
+    let amount = sum_for(wallet, args, inputs::amount(&args.amount)?, output);
     match (&args.bank, &args.user, &args.exchange) {
         (Some(bank), Some(user), exchange) => {
             let password = match (&args.password, &args.password_file) {
@@ -146,6 +147,24 @@ pub async fn withdraw(
         }
         _ => bail!("name the exchange with --exchange URL"),
     }
+}
+
+/// The sum to withdraw for an amount: a common one if the exchange is set to these.
+fn sum_for(wallet: &Wallet, args: &WithdrawArgs, amount: Amount, output: &Output) -> Amount {
+    if args.exact {
+        return amount;
+    }
+    let named = args.exchange.as_deref().and_then(|url| normalise_base_url(url).ok());
+    let sum = wallet.with_state(|state| {
+        let known = state.exchanges.values().filter(|exchange| exchange.currency == amount.currency);
+        let meant = known.filter(|exchange| named.as_ref().is_none_or(|url| *url == exchange.base_url));
+        meant.map(|exchange| exchange.discretion.sum_for(amount.money)).max()
+    });
+    let sum = sum.unwrap_or(amount.money).of(amount.currency);
+    if sum != amount {
+        output.note(&format!("{sum} instead of {amount}, since many people withdraw {sum}; --exact prevents this"));
+    }
+    sum
 }
 
 fn read_secret(file: &std::path::Path) -> anyhow::Result<String> {
