@@ -224,7 +224,11 @@ impl RequestDecoder<'_> {
         let known_before = read::reveal(self.store, coin_pub, rc).map_err(|error| store_failed(&error))?;
         let mut denoms = Vec::with_capacity(request.new_denoms_h.len());
         for h in &request.new_denoms_h {
-            denoms.push(if known_before.is_some() { known(self.keys, h)? } else { self.issuing(h, "REVEAL")? });
+            denoms.push(if known_before.is_some() {
+                known(self.keys, h)?
+            } else {
+                self.issuing(h, "REVEAL")?
+            });
         }
         let needs_rms = denoms.iter().any(|denom| denom.public.cipher() == Cipher::Cs);
         let rms = request.rms.as_ref();

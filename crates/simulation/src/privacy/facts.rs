@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_tables::exchange::{Denominations, Deposits, Melts, ReservesIn, Reveals, Withdrawals};
+use batzen_tables::exchange::{Denominations, Deposits, ReservesIn, Reveals, Withdrawals};
 
 use super::view::View;
 use crate::host::{Step, Stop};
@@ -65,7 +65,7 @@ pub enum Occurrence {
     /// A payment, by its index.
     Paid(usize),
     /// A coin was melted, and these coins were made of it.
-    Melted(EddsaPublicKey, usize, CoinCounts),
+    Melted(EddsaPublicKey, CoinCounts),
 }
 
 /// All facts.
@@ -92,8 +92,11 @@ impl Facts {
     /// # Errors
     /// When the store cannot be read.
     pub fn read(view: &View) -> Step<Self> {
-        let mut denoms: Vec<_> =
-            view.rows::<Denominations>()?.into_iter().map(|found| (cents_of(found.row.value), found.key.serial)).collect();
+        let mut denoms: Vec<_> = view
+            .rows::<Denominations>()?
+            .into_iter()
+            .map(|found| (cents_of(found.row.value), found.key.serial))
+            .collect();
         denoms.sort_unstable_by_key(|(value, _)| *value);
         let values: Vec<u64> = denoms.iter().map(|(value, _)| *value).collect();
         let serials: BTreeMap<_, usize> =
@@ -128,15 +131,16 @@ impl Facts {
             });
             reserves[index].coins[serials[&found.row.denom]] += 1;
         }
-        let mut occurrences: Vec<(u64, Occurrence)> =
-            reserves.iter().zip(0..).map(|(reserve, index)| (reserve.serial, Occurrence::Withdrawn(index))).collect();
+        let mut occurrences: Vec<(u64, Occurrence)> = reserves
+            .iter()
+            .zip(0..)
+            .map(|(reserve, index)| (reserve.serial, Occurrence::Withdrawn(index)))
+            .collect();
         // Payments: deposits of one contract.
         let mut payments: Vec<Payment> = Vec::new();
         let mut contracts = HashMap::new();
-        let mut denom_of = HashMap::new();
         for found in view.rows::<Deposits>()? {
             let denom = serials[&found.row.denom];
-            denom_of.insert(found.key.coin_pub, denom);
             let contract = (found.key.merchant_pub, found.key.h_contract_terms, found.row.exchange_time);
             let index = *contracts.entry(contract).or_insert_with(|| {
                 let time = found.row.exchange_time.as_micros();
@@ -153,18 +157,12 @@ impl Facts {
                 has_change: cents < values[denom],
             });
         }
-        for found in view.rows::<Melts>()? {
-            // A coin that was melted without payment is not in the rows of deposits.
-            denom_of.entry(found.key.coin_pub).or_insert(0);
-        }
         for found in view.rows::<Reveals>()? {
             let mut coins = [0; DENOMS_MAX];
             for coin in &found.row.fresh.0 {
                 coins[serials[&coin.denom]] += 1;
             }
-            let old = found.key.coin_pub;
-            let denom = denom_of.get(&old).copied().unwrap_or_default();
-            occurrences.push((found.serial, Occurrence::Melted(old, denom, coins)));
+            occurrences.push((found.serial, Occurrence::Melted(found.key.coin_pub, coins)));
         }
         occurrences.sort_by_key(|(serial, _)| *serial);
         Ok(Self { values, reserves, payments, occurrences, accounts: accounts.len() })

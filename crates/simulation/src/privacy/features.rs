@@ -32,6 +32,8 @@ pub struct Surroundings<'a> {
     facts: &'a Facts,
     /// Sums of payments within a day of each payment.
     near: Vec<Vec<u64>>,
+    /// The first payment after each reserve's first coin.
+    first: Vec<usize>,
 }
 
 /// Two payments within this time may be made from one withdrawal.
@@ -41,7 +43,11 @@ impl<'a> Surroundings<'a> {
     /// The surroundings of all payments.
     #[must_use]
     pub fn new(facts: &'a Facts) -> Self {
-        Self { facts, near: vec![Vec::new(); facts.payments.len()] }
+        let first = facts
+            .reserves
+            .iter()
+            .map(|reserve| facts.payments.partition_point(|payment| payment.serial < reserve.serial));
+        Self { facts, near: vec![Vec::new(); facts.payments.len()], first: first.collect() }
     }
 
     /// Sums of other payments within a day before or after this one.
@@ -130,10 +136,12 @@ impl Feature {
                 let near = around.near(payment);
                 out.extend(known.iter().map(|reserve| amounts(paid, reserve, near)));
             }
-            Self::Timing => out.extend(known.iter().enumerate().map(|(index, reserve)| {
-                let first = facts.payments.partition_point(|other| other.serial < reserve.serial);
-                timing(paid, reserve, index, payment - first)
-            })),
+            Self::Timing => out.extend(
+                known
+                    .iter()
+                    .enumerate()
+                    .map(|(index, reserve)| timing(paid, reserve, index, payment - around.first[index])),
+            ),
             Self::Denominations => {
                 out.extend(known.iter().map(|reserve| denominations(paid, coin, reserve)));
             }
@@ -169,17 +177,13 @@ impl Default for Learner {
 
 impl Learner {
     /// Learns from a town. `reserve_of` returns the true reserve's index.
-    pub fn learn(
-        &mut self,
-        feature: Feature,
-        facts: &Facts,
-        reserve_of: &HashMap<EddsaPublicKey, usize>,
-    ) {
+    pub fn learn(&mut self, feature: Feature, facts: &Facts, reserve_of: &HashMap<EddsaPublicKey, usize>) {
         let mut around = Surroundings::new(facts);
         let mut classes = Vec::new();
         for (payment, paid) in facts.payments.iter().enumerate() {
             for (coin, part) in paid.coins.iter().enumerate() {
-                let Some(truth) = reserve_of.get(&part.coin_pub).filter(|index| **index < paid.reserves) else {
+                let Some(truth) = reserve_of.get(&part.coin_pub).filter(|index| **index < paid.reserves)
+                else {
                     continue;
                 };
                 feature.classes(&mut around, payment, coin, &mut classes);
@@ -196,7 +200,8 @@ impl Learner {
     #[must_use]
     pub fn weights(&self) -> Weights {
         let (truths, any) = (self.with_truth.iter().sum::<f64>(), self.with_any.iter().sum::<f64>());
-        let ratios = self.with_truth.iter().zip(&self.with_any).map(|(truth, other)| (truth / truths) / (other / any));
+        let ratios =
+            self.with_truth.iter().zip(&self.with_any).map(|(truth, other)| (truth / truths) / (other / any));
         Weights(ratios.map(f64::ln).collect())
     }
 }

@@ -76,9 +76,8 @@ pub fn follow(
                         weight[reserve] = (mass[reserve][part.denom] + FLOOR) * (hint * share).exp();
                         sums[facts.reserves[reserve].account] += weight[reserve];
                     }
-                    for ((log, sum), account) in likely.iter_mut().zip(&sums).zip(0..) {
+                    for (log, sum) in likely.iter_mut().zip(&sums) {
                         *log += if *sum > 0.0 { sum.ln() } else { f64::NEG_INFINITY };
-                        let _: usize = account;
                     }
                     for (reserve, weight) in weight.iter_mut().enumerate() {
                         *weight /= sums[facts.reserves[reserve].account].max(f64::MIN_POSITIVE);
@@ -97,7 +96,7 @@ pub fn follow(
                     }
                 }
             }
-            Occurrence::Melted(old, _, coins) => {
+            Occurrence::Melted(old, coins) => {
                 let Some(guess) = left.remove(old) else { continue };
                 let coins = coins.map(f64::from);
                 for (reserve, probability) in guess.iter().enumerate() {

@@ -165,7 +165,8 @@ pub fn similarity(
             // Equal distances are common. Arbitrary bits decide between them, not the order.
             pairs.map(|difference| (difference.count_ones(), difference)).min().unwrap_or((128, 0))
         };
-        let closest = earlier.iter().map(|(_, index, blinded)| (distance(blinded), *index)).min_by_key(|(d, _)| *d);
+        let closest =
+            earlier.iter().map(|(_, index, blinded)| (distance(blinded), *index)).min_by_key(|(d, _)| *d);
         let Some((_, closest)) = closest else { continue };
         let own = earlier.iter().filter(|(_, index, _)| index == truth).count();
         let chance = own as f64 / earlier.len() as f64;

@@ -167,7 +167,10 @@ pub fn draw(random: &mut Random, shops: &[Trade], days: u64) -> Person {
             acts.push((moment(random, day, hour), buy(random, Trade::Supermarket)));
         }
         if random.chance(if is_workday { 120 } else { 200 }) {
-            acts.push((moment(random, day, if is_workday { 12 } else { 19 }), buy(random, Trade::Restaurant)));
+            acts.push((
+                moment(random, day, if is_workday { 12 } else { 19 }),
+                buy(random, Trade::Restaurant),
+            ));
         }
         if random.chance(60) {
             acts.push((moment(random, day, 15), buy(random, Trade::Store)));

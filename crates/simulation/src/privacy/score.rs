@@ -51,9 +51,17 @@ impl Score {
     }
 }
 
+/// How sharp beliefs may be. An attack that treats dependent traces as independent is too sure of itself, so
+/// its probabilities are raised to one of these powers, which is learned.
+pub const SHARPNESS: [f64; 6] = [0.15, 0.3, 0.45, 0.6, 0.8, 1.0];
+
 /// Adds up the guesses of an attack.
 pub struct Scorer<'a> {
     facts: &'a Facts,
+    sharpness: f64,
+    /// For each of [`SHARPNESS`], the sum of the surprises, in bits, or nothing if it is not being learned.
+    surprises: Option<[f64; SHARPNESS.len()]>,
+    scratch: Vec<f64>,
     sums: Score,
     by_account: Vec<f64>,
     /// How many reserves each account has had so far.
@@ -74,15 +82,49 @@ fn judge(probabilities: &[f64], truth: usize) -> (f64, f64) {
 impl<'a> Scorer<'a> {
     /// No guesses yet.
     #[must_use]
-    pub fn new(facts: &'a Facts) -> Self {
+    pub fn new(facts: &'a Facts, sharpness: f64) -> Self {
         let empty = vec![0.0; facts.accounts];
-        Self { facts, sums: Score::default(), by_account: empty.clone(), counts: empty }
+        Self {
+            facts,
+            sharpness,
+            surprises: None,
+            scratch: Vec::new(),
+            sums: Score::default(),
+            by_account: empty.clone(),
+            counts: empty,
+        }
+    }
+
+    /// Learns the sharpness.
+    #[must_use]
+    pub fn learning(facts: &'a Facts) -> Self {
+        Self { surprises: Some([0.0; SHARPNESS.len()]), ..Self::new(facts, 1.0) }
+    }
+
+    /// The sharpness with the least surprise.
+    #[must_use]
+    pub fn sharpness(&self) -> f64 {
+        let pairs = self.surprises.iter().flatten().zip(SHARPNESS);
+        pairs.min_by(|(a, _), (b, _)| a.total_cmp(b)).map_or(1.0, |(_, sharpness)| sharpness)
     }
 
     /// Adds the guess for a coin: the probabilities of all reserves known at the time. `truth` is the true
     /// reserve's index.
     pub fn add(&mut self, payment: usize, probabilities: &[f64], truth: usize) {
         let weight = 1.0 / self.facts.payments[payment].coins.len() as f64;
+        if let Some(surprises) = &mut self.surprises {
+            for (sum, sharpness) in surprises.iter_mut().zip(SHARPNESS) {
+                let total: f64 = probabilities.iter().map(|probability| probability.powf(sharpness)).sum();
+                let own = probabilities[truth].max(1e-300).powf(sharpness);
+                *sum -= weight * (own / total).log2();
+            }
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        scratch.extend(probabilities.iter().map(|probability| probability.powf(self.sharpness)));
+        let total: f64 = scratch.iter().sum();
+        scratch.iter_mut().for_each(|probability| *probability /= total);
+        let probabilities = scratch.as_slice();
         let (success, entropy) = judge(probabilities, truth);
         self.by_account.fill(0.0);
         self.counts.fill(0.0);
@@ -101,6 +143,7 @@ impl<'a> Scorer<'a> {
         sums.account_success += weight * account_success;
         sums.account_guessing += weight * account_guessing;
         sums.account_entropy += weight * account_entropy;
+        self.scratch = scratch;
     }
 
     /// The averages.
@@ -133,9 +176,8 @@ impl Mean {
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         // Quantiles of Student's t distribution for 1, 2, … degrees of freedom.
-        const T: [f64; 15] = [
-            12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13,
-        ];
+        const T: [f64; 15] =
+            [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13];
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n.max(1.0);
         if values.len() < 2 {

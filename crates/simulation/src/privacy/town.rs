@@ -21,9 +21,9 @@ use batzen_wallet::core::discretion::Discretion;
 use batzen_wallet::core::exchange::CoinWish;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::core::payment::{self, PaymentRequest};
+use batzen_wallet::core::refresh;
 use batzen_wallet::core::state::OpKind;
 use batzen_wallet::core::withdraw::{self, Origin, WithdrawStage};
-use batzen_wallet::core::refresh;
 use batzen_wallet::core::{self, Change, CoreError, Next, OpId, SeededEntropy, WalletState};
 
 use super::people::{self, Act, DAY, Habit, Person, Purchase, Trade};
@@ -347,9 +347,8 @@ impl Town {
             let next = core::next(&resident.state, id, 0).map_err(|error| Self::wrong(index, &error))?;
             let Next::Request(request) = next else { continue };
             let response = self.counter.answer(&request, now)?;
-            let outcome =
-                core::receive(&resident.state, id, &request, &response, now, &mut resident.entropy)
-                    .map_err(|error| Self::wrong(index, &error))?;
+            let outcome = core::receive(&resident.state, id, &request, &response, now, &mut resident.entropy)
+                .map_err(|error| Self::wrong(index, &error))?;
             if let Some(disputed) = outcome.disputed {
                 return Err(Stop::wrong(format!("person {index} disputes an answer: {disputed:?}")));
             }

@@ -36,7 +36,11 @@ impl Discretion {
     /// # Errors
     /// [`AmountError::Overflow`] if an offer's value and fee overflow together.
     pub fn split(&self, offers: &[Offer], sum: Money, max_coins: usize) -> Result<IssuePlan, AmountError> {
-        if self.assortment { assort(offers, sum, max_coins) } else { split_into_coins(offers, sum, max_coins) }
+        if self.assortment {
+            assort(offers, sum, max_coins)
+        } else {
+            split_into_coins(offers, sum, max_coins)
+        }
     }
 
     /// The sum to withdraw if somebody needs `needed`: the next common sum, or the same without this option.

@@ -56,7 +56,12 @@ pub fn preview(
 ) -> Result<PaymentPlan, CoreError> {
     let exchange = state.exchange(base_url)?;
     let have = candidates(state, exchange, now)?;
-    let target = Target { amount: amount.money_in(exchange.currency)?, max_fee, max_coins: MAX_COINS, avoids_change: exchange.discretion.assortment };
+    let target = Target {
+        amount: amount.money_in(exchange.currency)?,
+        max_fee,
+        max_coins: MAX_COINS,
+        avoids_change: exchange.discretion.assortment,
+    };
     choose(state, exchange.currency, &have, target, now)
 }
 

@@ -320,7 +320,8 @@ mod tests {
     }
 
     fn select(list: &[(u128, u128)], amount: u128, max_fee: u128) -> Option<PaymentPlan> {
-        let target = Target { amount: money(amount), max_fee: money(max_fee), max_coins: 256, avoids_change: false };
+        let target =
+            Target { amount: money(amount), max_fee: money(max_fee), max_coins: 256, avoids_change: false };
         select_coins(&coins(list), target, &|_, change| money(change.units().min(1))).expect("no overflow")
     }
 

@@ -154,9 +154,7 @@ fn place_of(draft: &Draft<'_>, coin: &Coin, denom: &Denom, now: Timestamp) -> Pl
         CoinStatus::Fresh if denom.can_deposit(now) => Place::Available,
         // It is refreshed when the operation that holds it ends, or at its time. If no operation holds it, it was too little
         // for a refresh.
-        CoinStatus::Used
-            if is_busy(draft, &coin.coin_pub) || denom.revoked || coin.refresh_at.is_some() =>
-        {
+        CoinStatus::Used if is_busy(draft, &coin.coin_pub) || denom.revoked || coin.refresh_at.is_some() => {
             Place::Incoming
         }
         CoinStatus::Used => Place::Dust,

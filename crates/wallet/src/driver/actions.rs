@@ -5,8 +5,8 @@ use batzen_protocol::{Amount, Timestamp};
 
 use super::{ManualWithdrawal, Wallet, WalletError};
 use crate::bank::{self, WithdrawOffer};
-use crate::core::evidence;
 use crate::core::discretion::Discretion;
+use crate::core::evidence;
 use crate::core::exchange::{CoinWish, Exchange, ExchangeUpdate, accept_terms, set_discretion};
 use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::payment::{self, DepositAmount, PaymentReceipt, PaymentRequest, PaymentStage};

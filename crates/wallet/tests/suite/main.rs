@@ -5,6 +5,7 @@
 
 mod common;
 mod crash;
+mod discretion;
 mod false_proofs;
 mod flows;
 mod lying_proxy;

@@ -162,7 +162,9 @@ fn sum_for(wallet: &Wallet, args: &WithdrawArgs, amount: Amount, output: &Output
     });
     let sum = sum.unwrap_or(amount.money).of(amount.currency);
     if sum != amount {
-        output.note(&format!("{sum} instead of {amount}, since many people withdraw {sum}; --exact prevents this"));
+        output.note(&format!(
+            "{sum} instead of {amount}, since many people withdraw {sum}; --exact prevents this"
+        ));
     }
     sum
 }

@@ -1,0 +1,231 @@
+//! Wallets with discretion: change that waits, assortments of coins, common sums. None of it may lose money.
+
+use crate::common;
+
+use std::path::Path;
+
+use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
+use batzen_protocol::{Duration, Money};
+use batzen_wallet::core::{CoreError, refresh};
+use batzen_wallet::{
+    CipherChoice, CoinStatus, DepositAmount, Discretion, PaymentRequest, Wallet, WalletError,
+};
+use common::{BANK, EXCHANGE, START, World, amount, check_books, check_history};
+
+const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+const HALF_DAY: Duration = Duration::from_secs(12 * 3_600);
+
+const PATIENT: Discretion = Discretion { round_sums: false, assortment: false, refresh_delay: HALF_DAY };
+const DISCREET: Discretion = Discretion { round_sums: true, assortment: true, refresh_delay: HALF_DAY };
+
+fn request(sum: &str, contract: u8) -> PaymentRequest {
+    PaymentRequest {
+        exchange: None,
+        amount: amount(sum),
+        max_fee: Money::ZERO,
+        merchant_pub: EddsaPrivateKey::from_bytes([3; 32]).public_key(),
+        merchant_payto: PAYTO.to_owned(),
+        wire_salt: WireSalt::from_bytes([7; 16]),
+        h_contract_terms: HashCode::from_bytes([contract; 64]),
+        timestamp: None,
+        refund_deadline: START.saturating_add(Duration::from_days(1)),
+        wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
+        summary: "a book".to_owned(),
+    }
+}
+
+async fn ready(file: &Path, world: &World, discretion: Discretion, sum: &str) -> Wallet {
+    let wallet = Wallet::open_with(file, world.options(1)).unwrap();
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.accept_terms(EXCHANGE).unwrap();
+    wallet.set_discretion(EXCHANGE, discretion).unwrap();
+    let id =
+        wallet.withdraw_from_bank(BANK, "alice", "pw", amount(sum), None, CipherChoice::Rsa).await.unwrap();
+    wallet.finish(id).await.unwrap();
+    wallet
+}
+
+fn refreshes(wallet: &Wallet) -> usize {
+    wallet.transactions(true).unwrap().iter().filter(|line| line.kind == "refresh").count()
+}
+
+fn waiting(wallet: &Wallet) -> Money {
+    wallet.with_state(|state| refresh::waiting_change(state, EXCHANGE)).unwrap()
+}
+
+#[tokio::test]
+async fn waiting_change_survives_a_restart_and_is_refreshed_at_its_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("wallet.db");
+    let world = World::new();
+    let wallet = ready(&file, &world, PATIENT, "KUDOS:8.5").await;
+    wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    let balance = wallet.balance().unwrap()[0].clone();
+    assert_eq!((refreshes(&wallet), waiting(&wallet)), (0, balance.pending_incoming.money));
+    assert!(!waiting(&wallet).is_zero() && balance.dust.is_zero(), "{balance:?}");
+    check_books(&world, &[&wallet]);
+    let due = wallet.with_state(refresh::next_due).unwrap();
+    assert!(due > START && due <= START.saturating_add(HALF_DAY));
+    drop(wallet);
+
+    // The time was drawn once and is in the file. An update of the exchange keeps the options.
+    let wallet = Wallet::open_with(&file, world.options(2)).unwrap();
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    assert_eq!(wallet.with_state(refresh::next_due), Some(due));
+    assert_eq!(wallet.with_state(|state| state.exchanges[EXCHANGE].discretion), PATIENT);
+    world.clock.set(due);
+    wallet.run_pending().await.unwrap();
+    assert_eq!((refreshes(&wallet), waiting(&wallet)), (1, Money::ZERO));
+    assert_eq!(wallet.with_state(refresh::next_due), None);
+    assert!(wallet.balance().unwrap()[0].available > balance.available);
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn a_payment_that_needs_waiting_change_gets_it_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let wallet = ready(&directory.path().join("wallet.db"), &world, PATIENT, "KUDOS:8.5").await;
+    wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    let balance = wallet.balance().unwrap()[0].clone();
+    assert!(balance.available < amount("KUDOS:4"), "{balance:?}");
+    wallet.pay(&request("KUDOS:4", 2)).await.unwrap();
+    assert_eq!(refreshes(&wallet), 1);
+    // More than there is stays an error.
+    let refused = wallet.pay(&request("KUDOS:20", 3)).await;
+    assert!(matches!(refused, Err(WalletError::Core(CoreError::InsufficientFunds { .. }))), "{refused:?}");
+    // A deposit of everything takes the change along.
+    wallet.run_pending().await.unwrap();
+    wallet.deposit(EXCHANGE, DepositAmount::All, PAYTO).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    assert!(waiting(&wallet).is_zero());
+    let fresh = wallet.coins().into_iter().filter(|coin| coin.status == CoinStatus::Fresh);
+    assert!(fresh.map(|coin| coin.remaining).all(|rest| rest < amount("KUDOS:0.2").money));
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn options_are_checked_and_can_be_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let wallet = ready(&directory.path().join("wallet.db"), &world, PATIENT, "KUDOS:8.5").await;
+    let year = Discretion { refresh_delay: Duration::from_days(365), ..PATIENT };
+    let refused = wallet.set_discretion(EXCHANGE, year);
+    assert!(matches!(refused, Err(WalletError::Core(CoreError::BadInput { .. }))), "{refused:?}");
+    assert!(wallet.set_discretion("http://elsewhere.test/", PATIENT).is_err());
+    // Without delay, new change is refreshed at once, and change that waits can be hastened.
+    wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    assert!(!waiting(&wallet).is_zero());
+    wallet.set_discretion(EXCHANGE, Discretion::default()).unwrap();
+    assert!(wallet.hasten_change().await.unwrap());
+    assert!(!wallet.hasten_change().await.unwrap(), "there is no more");
+    assert_eq!((refreshes(&wallet), waiting(&wallet)), (1, Money::ZERO));
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn change_of_a_coin_that_expires_soon_does_not_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let wallet = ready(&directory.path().join("wallet.db"), &world, PATIENT, "KUDOS:8.5").await;
+    wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
+    wallet.run_pending().await.unwrap();
+    let coin = wallet.coins().into_iter().find(|coin| coin.refresh_at.is_some()).unwrap();
+    let denom = wallet.with_state(|state| state.denom(EXCHANGE, &coin.h_denom_pub).unwrap().clone());
+    let at = |time: batzen_protocol::Timestamp| {
+        let mut state = wallet.with_state(Clone::clone);
+        let late = time.saturating_add(Duration::from_days(30));
+        let patient = batzen_wallet::Coin { refresh_at: Some(late), ..coin.clone() };
+        state.apply(batzen_wallet::core::Change::Coin(Box::new(patient)));
+        let mut entropy = batzen_wallet::core::SeededEntropy::new(1);
+        let changes = batzen_wallet::core::plan(&state, time, &mut entropy).unwrap();
+        changes.iter().any(|change| match change {
+            batzen_wallet::core::Change::Coin(other) => {
+                other.coin_pub == coin.coin_pub && other.remaining < coin.remaining
+            }
+            _ => false,
+        })
+    };
+    assert!(!at(START), "it waits");
+    let (from, to) = (denom.stamp_expire_withdraw.as_micros(), denom.stamp_expire_deposit.as_micros());
+    let soon = batzen_protocol::Timestamp::from_micros(from + (to - from) / 4 * 3 - 1);
+    // Only if another denomination can still be had, there is something to refresh into.
+    let has_offers = wallet.with_state(|state| {
+        !state.exchanges[EXCHANGE]
+            .offers(CipherChoice::Any, soon.saturating_add(Duration::from_secs(1)))
+            .is_empty()
+    });
+    assert_eq!(at(soon.saturating_add(Duration::from_secs(1))), has_offers);
+}
+
+/// The script of a discreet wallet. Each part is skipped if an earlier run got that far.
+async fn live(wallet: &Wallet, world: &World) -> Result<(), WalletError> {
+    wallet.run_pending().await?;
+    let has = |kind: &str, count: usize| {
+        wallet.transactions(true).unwrap().iter().filter(|line| line.kind == kind).count() >= count
+    };
+    if wallet.with_state(|state| state.exchanges.is_empty()) {
+        wallet.add_exchange(EXCHANGE).await?;
+    }
+    wallet.accept_terms(EXCHANGE)?;
+    wallet.set_discretion(EXCHANGE, DISCREET)?;
+    for (count, cipher) in [(1, CipherChoice::Rsa), (2, CipherChoice::Cs)] {
+        if !has("withdrawal", count) {
+            let id = wallet.withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:4"), None, cipher).await?;
+            wallet.finish(id).await?;
+        }
+    }
+    for (count, sum) in [(1, "KUDOS:1.35"), (2, "KUDOS:3.05"), (3, "KUDOS:1.15")] {
+        if !has("payment", count) {
+            wallet.pay(&request(sum, u8::try_from(count).unwrap())).await?;
+        }
+    }
+    wallet.run_pending().await?;
+    world.clock.set(START.saturating_add(HALF_DAY));
+    wallet.run_pending().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_kill_at_any_point_loses_nothing_of_a_discreet_wallet() {
+    let mut n = 0;
+    loop {
+        n += 1;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("wallet.db");
+        let world = World::new();
+        world.network.set_fuse(n - 1);
+        let mut lives = 0;
+        let wallet = loop {
+            lives += 1;
+            let wallet = Wallet::open_with(&file, world.options(100 * n as u64 + lives)).unwrap();
+            check_history(&wallet);
+            let is_alive = {
+                let script = live(&wallet, &world);
+                tokio::select! {
+                    result = script => { result.unwrap(); true }
+                    () = world.network.died() => false,
+                }
+            };
+            if is_alive {
+                break wallet;
+            }
+            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
+        };
+        check_books(&world, &[&wallet]);
+        {
+            let exchange = world.exchange.lock().unwrap();
+            assert_eq!(exchange.conflicts, 0, "death at point {}: no coin was spent twice", n - 1);
+            assert!(exchange.unrevealed().is_zero(), "death at point {}: no melt was left alone", n - 1);
+        }
+        assert!(wallet.pending().is_empty() && waiting(&wallet).is_zero(), "death at point {}", n - 1);
+        if n > 1 && lives == 1 {
+            break;
+        }
+    }
+    assert!(n > 20, "the script has {n} points");
+}
