@@ -575,6 +575,14 @@ impl Finding {
         if self.exchange > self.auditor { profit } else { -profit }
     }
 
+    /// Whether it is about the same violation, perhaps with other figures.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.rule == other.rule
+            && (self.row.table, &self.row.key) == (other.row.table, &other.row.key)
+            && self.subject == other.subject
+    }
+
     /// What orders findings in reports: check, table, serial, key.
     pub(crate) fn order(&self) -> (Check, Rule, &'static str, u64, &str) {
         (self.rule.info().check, self.rule, self.row.table, self.row.serial, &self.row.key)

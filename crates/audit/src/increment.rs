@@ -66,7 +66,7 @@ impl Totals {
 /// The result of an increment.
 #[derive(Debug, Default)]
 pub struct Increment {
-    /// Findings that are new.
+    /// Findings that are new, or have other figures than before ([`Finding::is_same`]).
     pub found: Vec<Finding>,
     /// Findings that no longer hold.
     pub resolved: Vec<Finding>,
@@ -255,12 +255,13 @@ impl Auditor<'_> {
         let (sums_after, found_after, rows, signatures) =
             self.draw(&touched.scope, after, &fresh, totals, changes)?;
         totals.change(&sums_before, &sums_after);
-        let is_in = |finding: &Finding, all: &[Finding]| {
-            all.iter().any(|other| other.rule == finding.rule && other.row == finding.row && other == finding)
+        let is_still = |finding: &&Finding| !found_after.iter().any(|other| other.is_same(finding));
+        increment.resolved = found_before.iter().filter(is_still).cloned().collect();
+        let is_known = |finding: &Finding| {
+            let mut same = found_before.iter().filter(|other| other.is_same(finding));
+            same.any(|other| (other.exchange, other.auditor) == (finding.exchange, finding.auditor))
         };
-        increment.resolved =
-            found_before.iter().filter(|finding| !is_in(finding, &found_after)).cloned().collect();
-        increment.found.extend(found_after.into_iter().filter(|finding| !is_in(finding, &found_before)));
+        increment.found.extend(found_after.iter().filter(|finding| !is_known(finding)).cloned());
         (increment.rows, increment.signatures) = (rows, signatures);
         Ok(increment)
     }

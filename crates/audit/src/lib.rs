@@ -42,7 +42,7 @@ pub use conclude::Overdue;
 pub use finding::{Check, Finding, List, RowName, Rule, Severity};
 pub use history::History;
 pub use increment::{Auditor, Increment, RowChange, Totals, Version};
-pub use run::{AuditError, Options, Outcome, Progress, audit, read_terms};
+pub use run::{AuditError, Confirmation, Options, Outcome, Progress, audit, read_terms};
 pub use sheet::{Net, Sheet};
 pub use terms::{Subject, Terms};
 pub use wire::{AccountResult, BankAccount, BankCredit, BankDebit};

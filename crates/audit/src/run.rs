@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use batzen_crypto::HashCode;
 use batzen_protocol::Timestamp;
 use batzen_store::{Found, FrozenRows, RawRecord, Store, StoreError, Table, TableDef};
 use batzen_tables::exchange::{
     AUDITED, Aggregates, ArchiveCounts, ArchiveTransfers, AuditorDenoms, CloseRequests, Closings, Coins,
-    CollectedSums, DenomSerial, Denominations, Deposits, Drains, Extensions, GlobalFees, HistoryRequests,
-    Melts, Prepared, PurseDeletions, PurseDeposits, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits,
-    RecoupRefreshes, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits, ReserveOpens, Reserves,
-    ReservesIn, Reveals, Revocations, SigningKeys, WireAccounts, WireFees, WireOut, WireTargets, Withdrawals,
+    CollectedSums, DenomSerial, Denominations, DepositKey, Deposits, Drains, Extensions, GlobalFees,
+    HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseMerges, Purses, RecoupCredits,
+    RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits,
+    ReserveOpens, Reserves, ReservesIn, Reveals, Revocations, SigningKeys, WireAccounts, WireFees, WireOut,
+    WireTargets, Withdrawals,
 };
 
 use crate::books::{Books, DenomTally, Way};
@@ -37,6 +39,25 @@ pub struct Options {
     pub threads: usize,
     /// What the bank has, of the accounts that are compared.
     pub bank: Vec<BankAccount>,
+    /// What merchants have shown.
+    pub confirmations: Vec<Confirmation>,
+}
+
+/// A deposit that the exchange has confirmed to a merchant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confirmation {
+    /// Its number at the auditor.
+    pub serial: u64,
+    /// The deposit.
+    pub deposit: DepositKey,
+    /// The merchant's account with its salt.
+    pub h_wire: HashCode,
+    /// The time until which the merchant may refund it.
+    pub refund_deadline: Timestamp,
+    /// When the exchange accepted it.
+    pub time: Timestamp,
+    /// What the exchange owes for it, in units of 10⁻⁸.
+    pub units: u128,
 }
 
 /// Rows that a thread handles at once: enough to fill the lanes of the signature checks.
@@ -252,6 +273,7 @@ pub fn audit(
     conclusion.tally = books.tally().clone();
     conclusion.draw_whole()?;
     let accounts = conclusion.wire(&options.bank)?;
+    conclusion.confirmations(&options.confirmations)?;
     let sheet = conclusion.sheet();
     conclusion.check_sheet(&sheet);
     let sums = books.tally().sums;

@@ -28,6 +28,12 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-auditor-httpd", &["auditor", "serve"]),
     ("taler-auditor-exchange", &["auditor", "exchange", "change"]),
     ("taler-auditor-offline", &["auditor", "offline"]),
+    ("taler-helper-auditor-aggregation", &["auditor", "check", "aggregation"]),
+    ("taler-helper-auditor-coins", &["auditor", "check", "coins"]),
+    ("taler-helper-auditor-deposits", &["auditor", "check", "deposits"]),
+    ("taler-helper-auditor-purses", &["auditor", "check", "purses"]),
+    ("taler-helper-auditor-reserves", &["auditor", "check", "reserves"]),
+    ("taler-helper-auditor-wire", &["auditor", "check", "wire"]),
     ("taler-config", &["config"]),
 ];
 

@@ -125,7 +125,10 @@ mod tests {
     #[test]
     fn what_is_unknown_is_named() {
         let mut bytes = Vec::new();
-        put(&FeedChange { table: Coins::DEF, layout: 0, key: vec![1], row: Some(vec![2]), serial: 3 }, &mut bytes);
+        put(
+            &FeedChange { table: Coins::DEF, layout: 0, key: vec![1], row: Some(vec![2]), serial: 3 },
+            &mut bytes,
+        );
         assert_eq!(take_all(&bytes, &[Deposits::DEF]), Err(ChangeError::UnknownTable(Coins::DEF.id)));
         bytes[2] = 60;
         assert_eq!(take_all(&bytes, AUDITED), Err(ChangeError::UnknownLayout("coins")));

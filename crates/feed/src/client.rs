@@ -388,7 +388,9 @@ impl Follower {
                 return Ok(Next::Idle);
             };
             match answer {
-                Answer::Changes { sequence, is_last, bytes } => self.add_changes(sequence, is_last, &bytes)?,
+                Answer::Changes { sequence, is_last, bytes } => {
+                    self.add_changes(sequence, is_last, &bytes)?
+                }
                 Answer::Rows(bytes) => return Ok(Next::Batch(self.rows(&bytes)?)),
                 Answer::Mark(mark) => return Ok(Next::Batch(self.end_batch(mark)?)),
                 Answer::Idle { end, behind_micros } => {
@@ -428,7 +430,8 @@ impl Follower {
         let wants_snapshot = !is_whole && (self.position.is_some() || self.has_rows()?);
         let ids = copy::ids(self.tables);
         let (options, connect) = (&self.options, &self.connect);
-        let linked = self.runtime.block_on(Link::connect(connect, &options.exchange, ids, seen, wants_snapshot));
+        let linked =
+            self.runtime.block_on(Link::connect(connect, &options.exchange, ids, seen, wants_snapshot));
         let (link, answer) = linked?;
         let (store, next, is_snapshot) = match answer {
             Answer::Welcome { store, next, is_snapshot } => (store, next, is_snapshot),
@@ -478,10 +481,8 @@ impl Follower {
         exchange_head: Option<ShortHash>,
         text: String,
     ) -> Result<FeedError, FeedError> {
-        let (next, head) = self
-            .position
-            .as_ref()
-            .map_or((0, ShortHash::from_bytes([0; 32])), |row| (row.next, row.head));
+        let (next, head) =
+            self.position.as_ref().map_or((0, ShortHash::from_bytes([0; 32])), |row| (row.next, row.head));
         let key = FeedFindingKey { next, kind: kind.number() };
         if self.store.get::<FeedFindings>(&key)?.is_none() {
             let time = (self.options.clock)();
@@ -748,7 +749,9 @@ impl Follower {
             CommitOutcome::Committed => {}
             CommitOutcome::Conflict(rows) => {
                 let table = rows.first().map_or("", |(table, _)| table.name);
-                return Err(contradiction(format!("a new row of {table} exists already in the auditor's store")));
+                return Err(contradiction(format!(
+                    "a new row of {table} exists already in the auditor's store"
+                )));
             }
         }
         self.progress.update(|progress| {
@@ -798,8 +801,7 @@ impl Follower {
     }
 }
 
-const OTHER_STORE: &str =
-    "the exchange has another store than the one that the auditor has followed: its history has started again";
+const OTHER_STORE: &str = "the exchange has another store than the one that the auditor has followed: its history has started again";
 
 fn lost(seen: u64, end: u64) -> String {
     format!(

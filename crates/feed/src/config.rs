@@ -71,7 +71,8 @@ impl ServerConfig {
     /// The first option that is missing or invalid, with its place.
     pub fn from_ini(ini: &Config) -> Result<Option<Self>, ConfigError> {
         let Some(listen) = addresses(ini, SERVER, "LISTEN")? else { return Ok(None) };
-        const EXPECTED: &str = "up to eight public keys of auditors (52 characters of base32 each), separated by commas";
+        const EXPECTED: &str =
+            "up to eight public keys of auditors (52 characters of base32 each), separated by commas";
         let read = |text: &str| {
             let parts = text.split([',', ' ', '\t', '\n']).filter(|part| !part.is_empty());
             let keys = parts.map(str::parse).collect::<Result<Vec<EddsaPublicKey>, _>>();
@@ -131,12 +132,14 @@ mod tests {
         let keys: Vec<String> =
             (0..9).map(|_| EddsaPrivateKey::generate().public_key().to_string()).collect();
         let server = |text: &str| {
-            let ini = Config::parse(&format!("[paths]\nTALER_DATA_HOME = /d\n[exchange-feed]\n{text}")).unwrap();
+            let ini =
+                Config::parse(&format!("[paths]\nTALER_DATA_HOME = /d\n[exchange-feed]\n{text}")).unwrap();
             assert_eq!(ini.unknown_options(KNOWN), []);
             ServerConfig::from_ini(&ini)
         };
         assert_eq!(server("").unwrap(), None);
-        let config = server(&format!("LISTEN = tcp://[::]:7000\nAUDITORS = {}, {}\n", keys[0], keys[1])).unwrap();
+        let config =
+            server(&format!("LISTEN = tcp://[::]:7000\nAUDITORS = {}, {}\n", keys[0], keys[1])).unwrap();
         let config = config.unwrap();
         assert_eq!((config.listen.len(), config.auditors.len()), (1, 2));
         assert_eq!(config.key_file, PathBuf::from("/d/exchange-httpd/feed.key"));
@@ -151,7 +154,8 @@ mod tests {
             assert!(server(&wrong).is_err(), "{wrong}");
         }
         let client = |text: &str| {
-            let ini = Config::parse(&format!("[paths]\nTALER_DATA_HOME = /d\n[auditor-feed]\n{text}")).unwrap();
+            let ini =
+                Config::parse(&format!("[paths]\nTALER_DATA_HOME = /d\n[auditor-feed]\n{text}")).unwrap();
             assert_eq!(ini.unknown_options(KNOWN), []);
             assert_eq!(ClientConfig::store_dir(&ini).unwrap(), PathBuf::from("/d/auditor/store"));
             ClientConfig::from_ini(&ini)

@@ -337,11 +337,9 @@ impl Answer {
             }
             67 => Self::Changes { sequence: input.number()?, is_last: input.flag()?, bytes: input.rest() },
             68 => Self::Rows(input.rest()),
-            69 => Self::Mark(Mark {
-                head: input.head()?,
-                end: input.number()?,
-                behind_micros: input.number()?,
-            }),
+            69 => {
+                Self::Mark(Mark { head: input.head()?, end: input.number()?, behind_micros: input.number()? })
+            }
             70 => Self::Idle { end: input.number()?, behind_micros: input.number()? },
             71 => Self::Digest {
                 rows: input.number()?,
@@ -363,15 +361,12 @@ mod tests {
 
     fn signed() -> SignedHead {
         let position = Position { store: [1; 16], next: 2, head: ShortHash::from_bytes([3; 32]) };
-        SignedHead {
-            position,
-            time: Timestamp::from_secs(4),
-            signature: EddsaSignature::from_bytes([5; 64]),
-        }
+        SignedHead { position, time: Timestamp::from_secs(4), signature: EddsaSignature::from_bytes([5; 64]) }
     }
 
     fn requests() -> Vec<Request> {
-        let hello = |seen| Request::Hello(Hello { version: 1, tables: vec![1, 500], seen, wants_snapshot: true });
+        let hello =
+            |seen| Request::Hello(Hello { version: 1, tables: vec![1, 500], seen, wants_snapshot: true });
         vec![hello(None), hello(Some(signed())), Request::Ack(signed()), Request::Alive, Request::Compare]
     }
 

@@ -61,9 +61,11 @@ impl ServerMetrics {
             "How long the oldest commit has waited that an auditor does not have",
             |state| state.behind.as_secs_f64(),
         );
-        gauge("batzen_feed_contradicted", "Whether an auditor has seen other commits than there are", |state| {
-            f64::from(u8::from(state.is_contradicted))
-        });
+        gauge(
+            "batzen_feed_contradicted",
+            "Whether an auditor has seen other commits than there are",
+            |state| f64::from(u8::from(state.is_contradicted)),
+        );
         page.count("batzen_feed_changes_total", "Row changes shipped to auditors", &self.changes);
         page.count("batzen_feed_bytes_total", "Bytes shipped to auditors", &self.bytes);
         page.count("batzen_feed_snapshots_total", "Snapshots shipped to auditors", &self.snapshots);
@@ -101,7 +103,11 @@ impl Progress {
     pub fn write(&self, page: &mut Page) {
         page.gauge("batzen_feed_connected", "Whether the exchange is connected", u8::from(self.is_connected));
         page.gauge("batzen_feed_next", "The number of the next frame of the exchange's journal", self.next);
-        page.gauge("batzen_feed_lag_commits", "Writes of commits that the copy does not have", self.lag_commits());
+        page.gauge(
+            "batzen_feed_lag_commits",
+            "Writes of commits that the copy does not have",
+            self.lag_commits(),
+        );
         page.gauge(
             "batzen_feed_lag_seconds",
             "How long the oldest commit has waited that the copy does not have",

@@ -130,7 +130,13 @@ fn audit(store: &Store, now: Timestamp) -> Step {
         round_unit: cents(1).units(),
         auditor: None,
     };
-    let options = batzen_audit::Options { now, internal: true, threads: 1, bank: Vec::new() };
+    let options = batzen_audit::Options {
+        now,
+        internal: true,
+        threads: 1,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+    };
     let outcome = batzen_audit::audit(store, &subject, &options, &batzen_audit::Progress::default())
         .map_err(|error| Stop::wrong(error.to_string()))?;
     match outcome.faults().next() {

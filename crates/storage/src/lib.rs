@@ -67,8 +67,11 @@ pub const AUDITOR: Service =
     Service { schema: "auditor", tables: batzen_tables::auditor::ALL, sharing: Sharing::Shared };
 
 /// The auditor's copy of an exchange's rows. Exclusive, because one process follows the exchange.
-pub const AUDITOR_COPY: Service =
-    Service { schema: "auditor_copy", tables: batzen_tables::auditor::copy::ALL, sharing: Sharing::Exclusive };
+pub const AUDITOR_COPY: Service = Service {
+    schema: "auditor_copy",
+    tables: batzen_tables::auditor::copy::ALL,
+    sharing: Sharing::Exclusive,
+};
 
 /// Where the rows are. Neither `Display` nor `Debug` shows a password.
 #[derive(Clone, PartialEq, Eq)]

@@ -31,13 +31,13 @@ impl Conclusion<'_> {
             }
             let key = CoinKey { coin_pub: *coin_pub }.to_bytes();
             let Some(coin) = &book.coin else {
-                let (table, serial) = book.user.unwrap_or((Coins::DEF.name, 0));
                 // A row of the archive may be named by one that stayed.
                 if book.spent != book.back {
-                    let row = RowName { table, serial, ..RowName::new(Coins::DEF, 0, &key) };
+                    let (user, serial) = book.user.unwrap_or_default();
+                    let finding = Finding::new(Rule::CoinMissing, RowName::new(Coins::DEF, serial, &key));
                     let at_risk = (book.spent - book.back).unsigned_abs();
-                    let finding = Finding::new(Rule::CoinMissing, row).about(coin_pub.as_bytes());
-                    self.findings.push(finding.risking(at_risk));
+                    let finding = finding.about(coin_pub.as_bytes()).risking(at_risk);
+                    self.findings.push(finding.because(format!("a row of {user} names it")));
                 }
                 return;
             };

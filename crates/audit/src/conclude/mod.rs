@@ -3,12 +3,14 @@
 //! | file | objects |
 //! |---|---|
 //! | `coins` | coins, deposits with refunds, refreshes, recoups, denominations |
+//! | `confirmations` | deposits that merchants proved |
 //! | `transfers` | outgoing transfers |
 //! | `purses` | purses; they are credited to reserves |
 //! | `reserves` | reserves, their closings, and requests that prolonged them |
 //! | `overdue` | what should have been paid, closed or decided by now |
 
 mod coins;
+mod confirmations;
 mod overdue;
 mod purses;
 mod reserves;

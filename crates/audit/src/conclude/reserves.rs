@@ -25,10 +25,10 @@ impl Conclusion<'_> {
         let key = ReserveKey { reserve_pub: *reserve_pub }.to_bytes();
         let balance = book.into - book.out;
         let Some(reserve) = &book.reserve else {
-            let (table, serial) = book.user.unwrap_or((Reserves::DEF.name, 0));
-            let row = RowName { table, serial, ..RowName::new(Reserves::DEF, 0, &key) };
-            let finding = Finding::new(Rule::ReserveMissing, row).about(reserve_pub.as_bytes());
-            self.found(finding.figures(0, balance));
+            let (user, serial) = book.user.unwrap_or_default();
+            let finding = Finding::new(Rule::ReserveMissing, RowName::new(Reserves::DEF, serial, &key));
+            let finding = finding.about(reserve_pub.as_bytes()).figures(0, balance);
+            self.found(finding.because(format!("a row of {user} names it")));
             return;
         };
         let name = RowName::new(Reserves::DEF, reserve.serial, &key);

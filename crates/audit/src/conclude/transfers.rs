@@ -105,7 +105,9 @@ impl Conclusion<'_> {
                 unordered[kind] += units(amount);
                 if self.collected(removed[kind]) == 0 {
                     let row = name(decision.table, decision.serial);
-                    self.found(Finding::new(Rule::TransferUnordered, row).risking(amount));
+                    self.found(
+                        Finding::new(Rule::TransferUnordered, row).about(wtid.as_bytes()).risking(amount),
+                    );
                 }
                 continue;
             };

@@ -2,18 +2,25 @@
 
 mod bank;
 mod config;
+mod page;
 mod text;
 
 use std::num::NonZeroUsize;
 
 use batzen_audit::report::Context;
-use batzen_audit::{AuditError, BankAccount, Options, Outcome, Progress};
+use batzen_audit::{AuditError, BankAccount, Confirmation, Options, Outcome, Progress};
+use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 use batzen_storage::StoreConfig;
 use batzen_store::StoreError;
+use batzen_tables::exchange::DepositKey;
+
+use crate::AuditorConfig;
+use crate::books::{Books, BooksError, CONFIRMATIONS_MAX, Numbered};
 
 pub use bank::BankError;
 pub use config::{Account, CheckConfig};
+pub use page::{csv, html};
 pub use text::text;
 
 /// What to check.
@@ -43,6 +50,9 @@ pub enum CheckError {
     /// The rows cannot be read.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// The auditor's own rows cannot be read.
+    #[error(transparent)]
+    Books(#[from] BooksError),
     /// The bank did not answer.
     #[error(transparent)]
     Bank(#[from] BankError),
@@ -57,6 +67,46 @@ pub async fn read_bank(config: &CheckConfig, ignores_missing: bool) -> Result<Ve
     Ok(bank::read(config, ignores_missing).await?)
 }
 
+/// What is known from others than the exchange.
+#[derive(Debug, Default)]
+pub struct Outside {
+    /// What the bank has.
+    pub bank: Vec<BankAccount>,
+    /// What merchants have shown.
+    pub confirmations: Vec<Confirmation>,
+}
+
+/// Reads what merchants have shown, from the auditor's store or its running service.
+///
+/// # Errors
+/// If neither can be reached.
+pub fn read_confirmations(
+    config: &AuditorConfig,
+    master_pub: EddsaPublicKey,
+) -> Result<Vec<Confirmation>, CheckError> {
+    let books = Books::open(config)?;
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let page = books.confirmations(master_pub, after, CONFIRMATIONS_MAX)?;
+        let Some(last) = page.last() else { break };
+        after = last.serial;
+        all.extend(page.into_iter().map(|Numbered { serial, row }| Confirmation {
+            serial,
+            deposit: DepositKey {
+                coin_pub: row.coin_pub,
+                merchant_pub: row.merchant_pub,
+                h_contract_terms: row.h_contract_terms,
+            },
+            h_wire: row.h_wire,
+            refund_deadline: row.refund_deadline,
+            time: row.exchange_timestamp,
+            units: row.amount_without_fee.units(),
+        }));
+    }
+    books.close()?;
+    Ok(all)
+}
+
 /// Checks everything. Blocks.
 ///
 /// # Errors
@@ -64,7 +114,7 @@ pub async fn read_bank(config: &CheckConfig, ignores_missing: bool) -> Result<Ve
 pub fn check(
     config: &CheckConfig,
     request: &Request,
-    bank: Vec<BankAccount>,
+    outside: Outside,
     progress: &Progress,
 ) -> Result<(Outcome, Context), CheckError> {
     let started = Timestamp::from_system_time(std::time::SystemTime::now());
@@ -77,7 +127,8 @@ pub fn check(
         now: request.now,
         internal: request.internal,
         threads: threads.map_or(1, NonZeroUsize::get),
-        bank,
+        bank: outside.bank,
+        confirmations: outside.confirmations,
     };
     let outcome = batzen_audit::audit(&store, &config.subject, &options, progress)?;
     store.close().map_err(|error| CheckError::Open { place: request.store.clone(), error })?;

@@ -31,6 +31,8 @@ fn help_texts() {
         "exchange replication",
         "auditor",
         "auditor init",
+        "auditor run",
+        "auditor check",
         "auditor serve",
         "auditor exchange",
         "auditor exchange add",

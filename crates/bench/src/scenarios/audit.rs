@@ -348,7 +348,13 @@ fn timed<T>(work: impl FnOnce() -> Result<T, BenchError>) -> Result<(T, (f64, f6
 }
 
 fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<Outcome, BenchError> {
-    let options = Options { now: DAY, internal: true, threads: threads.into(), bank: Vec::new() };
+    let options = Options {
+        now: DAY,
+        internal: true,
+        threads: threads.into(),
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+    };
     let outcome = batzen_audit::audit(store, subject, &options, &AuditProgress::default())
         .map_err(|error| BenchError::set_up("the audit", error))?;
     if let Some(finding) = outcome.faults().next() {

@@ -53,7 +53,11 @@ impl Link {
     }
 
     /// The next message within a time.
-    pub async fn answer(&mut self, within: Duration, silence_max: Duration) -> Result<Option<Answer>, IoError> {
+    pub async fn answer(
+        &mut self,
+        within: Duration,
+        silence_max: Duration,
+    ) -> Result<Option<Answer>, IoError> {
         match self.receiver.answer(within).await {
             Ok(answer) => {
                 self.heard = Instant::now();

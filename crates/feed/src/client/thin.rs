@@ -8,7 +8,8 @@ pub fn dropped(batch: u64) -> Vec<u64> {
     let mut dropped = Vec::new();
     let mut step = 1_u64;
     // The age at which only every second one of the multiples of `step` stays.
-    while let Some(old) = ALL.checked_mul(step).and_then(|age| batch.checked_sub(age)).filter(|old| *old > 0) {
+    while let Some(old) = ALL.checked_mul(step).and_then(|age| batch.checked_sub(age)).filter(|old| *old > 0)
+    {
         if old % (2 * step) != 0 {
             dropped.push(old);
         }

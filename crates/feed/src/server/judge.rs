@@ -27,7 +27,12 @@ pub fn tables(ids: &[u16]) -> Result<Vec<&'static TableDef>, Answer> {
     let find = |id: &u16| {
         let table = AUDITED.iter().copied().find(|table| table.id == *id);
         table.ok_or_else(|| {
-            refusal(Reason::Tables, 0, None, format!("the exchange has no table {id} for auditors: install the newer version"))
+            refusal(
+                Reason::Tables,
+                0,
+                None,
+                format!("the exchange has no table {id} for auditors: install the newer version"),
+            )
         })
     };
     if ids.is_empty() {

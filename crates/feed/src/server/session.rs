@@ -221,8 +221,7 @@ impl Session {
     async fn snapshot(&mut self) -> Result<(FeedCursor, ShortHash), Ended> {
         self.shared.metrics.snapshots.inc();
         let (store, tables) = (self.shared.store.clone(), self.tables.clone());
-        let (next, frozen) =
-            blocking(move || Ok::<_, Ended>(store.feed()?.snapshot(&tables)?)).await?;
+        let (next, frozen) = blocking(move || Ok::<_, Ended>(store.feed()?.snapshot(&tables)?)).await?;
         // From here on, the journal stays. The head is known when all rows were read.
         if !self.hold(next, ShortHash::from_bytes([0; 32]), None).await? {
             return Err(Ended::Gone);

@@ -1,9 +1,10 @@
-//! `batzen auditor`: run the auditor's service, name the audited exchanges, and approve denominations offline.
+//! `batzen auditor`: check an exchange's books, run the auditor's service, name the audited exchanges, and approve denominations offline.
 
 mod dbinit;
 mod exchange;
 mod init;
 mod offline;
+mod run;
 mod serve;
 
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use clap::{Args, Subcommand};
 
 use super::sample;
 
-/// Run the auditor's service, name the audited exchanges, approve denominations offline.
+/// Check an exchange's books, run the auditor's service, name the audited exchanges, approve denominations offline.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct AuditorArgs {
@@ -26,6 +27,10 @@ pub struct AuditorArgs {
 enum AuditorCommand {
     /// Create the auditor's key, its directories and its tables
     Init(init::InitArgs),
+    /// Check an exchange's books: every row, signature and sum, and the bank's history
+    Run(run::RunArgs),
+    /// Make one of the protocol's six checks, and print its report object
+    Check(run::CheckArgs),
     /// Receive deposit confirmations from merchants
     #[command(alias = "httpd")]
     Serve(serve::ServeArgs),
@@ -46,6 +51,8 @@ enum AuditorCommand {
 pub fn run(args: AuditorArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         AuditorCommand::Init(args) => init::run(&args),
+        AuditorCommand::Run(args) => run::run(&args),
+        AuditorCommand::Check(args) => run::run_check(&args),
         AuditorCommand::Serve(args) => services::block_on(serve::run(args)),
         AuditorCommand::Exchange(args) => exchange::run(args),
         AuditorCommand::Offline(args) => services::block_on(offline::run(args)),

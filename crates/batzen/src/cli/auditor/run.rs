@@ -1,0 +1,208 @@
+//! `batzen auditor run` and `check`: check an exchange's books.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context;
+use batzen_audit::report::{protocol, summary};
+use batzen_audit::{Check, Outcome, Progress, report};
+use batzen_auditor::AuditorConfig;
+use batzen_auditor::checks::{self, CheckConfig, Outside, Request};
+use batzen_cli_support::progress::{self, Counter};
+use batzen_cli_support::services::{self, Common};
+use batzen_cli_support::store_args::require_existing;
+use batzen_crypto::EddsaPublicKey;
+use batzen_storage::StoreConfig;
+use clap::{Args, ValueEnum};
+
+/// The exit code if something was found.
+const EXIT_FINDINGS: u8 = 3;
+
+/// What to check, and with what.
+#[derive(Args)]
+struct SourceArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Directory of the exchange's store, which no other process has open, or of a copy [default: from the
+    /// configuration]
+    #[arg(long, value_name = "DIR", conflicts_with = "database")]
+    data: Option<PathBuf>,
+    /// PostgreSQL database with the exchange's tables, or a copy of it
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// The exchange's master public key [default: from the configuration]
+    #[arg(short = 'm', long, value_name = "KEY")]
+    exchange_key: Option<EddsaPublicKey>,
+    /// An account that the bank does not know (404) has no history yet
+    #[arg(short = 'I', long)]
+    ignore_not_found: bool,
+    /// Threads that verify signatures [default: one for each core]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+}
+
+/// Options of `auditor run`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen auditor run --config auditor.conf
+  batzen auditor run --config auditor.conf --data /copies/exchange --no-bank --html audit.html
+
+Exit code 3: something was found.")]
+pub struct RunArgs {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Do not compare with the bank's history
+    #[arg(long)]
+    no_bank: bool,
+    /// Do not look for the deposits that merchants have shown
+    #[arg(long)]
+    no_confirmations: bool,
+    /// Write a page that can be printed
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write findings and notices as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The protocol's six checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// Outgoing transfers are the sums of their deposits
+    Aggregation,
+    /// Coins are genuine and no denomination redeemed more than it issued
+    Coins,
+    /// Deposits that merchants proved are on the books
+    Deposits,
+    /// Purses add up and are decided in time
+    Purses,
+    /// Balances of reserves follow from their credits and debits
+    Reserves,
+    /// The bank's records agree with the exchange's
+    Wire,
+}
+
+/// Options of `auditor check`.
+#[derive(Args)]
+#[command(after_help = "Example:
+  batzen auditor check reserves --config auditor.conf --internal
+
+Prints one JSON object. Findings do not change the exit code.")]
+pub struct CheckArgs {
+    /// The check
+    #[arg(value_name = "CHECK")]
+    name: Name,
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Check balances that the exchange stores, too
+    #[arg(short, long)]
+    internal: bool,
+}
+
+fn outside(
+    source: &SourceArgs,
+    config: &CheckConfig,
+    with_bank: bool,
+    with_confirmations: bool,
+) -> anyhow::Result<Outside> {
+    let mut outside = Outside::default();
+    if with_bank {
+        let reading = async {
+            checks::read_bank(config, source.ignore_not_found).await.context("without the bank: --no-bank")
+        };
+        outside.bank = services::block_on(reading)?;
+    }
+    if with_confirmations {
+        let own = AuditorConfig::from_config(&source.common.load()?)?;
+        if own.service_store().dir().is_none_or(|dir| dir.exists()) {
+            let read = checks::read_confirmations(&own, config.subject.master_pub);
+            outside.confirmations = read.context("without the merchants: --no-confirmations")?;
+        }
+    }
+    Ok(outside)
+}
+
+/// Checks with a progress bar.
+fn check(
+    source: &SourceArgs,
+    config: &CheckConfig,
+    outside: Outside,
+    (internal, quiet): (bool, bool),
+) -> anyhow::Result<(Outcome, report::Context)> {
+    let store = match (&source.data, &source.database) {
+        (Some(dir), _) => StoreConfig::embedded(dir.clone()),
+        (None, Some(url)) => StoreConfig::postgres(url.clone()),
+        (None, None) => config.store.clone(),
+    };
+    require_existing(&store)?;
+    let request = Request { store, internal, threads: source.threads, now: source.common.timetravel.now() };
+    let progress = Arc::new(Progress::default());
+    let shown = Arc::clone(&progress);
+    let is_shown = !quiet && progress::is_interactive();
+    let (done, watch) = std::sync::mpsc::channel::<()>();
+    let watcher = std::thread::spawn(move || {
+        let counter = Counter::new(is_shown, "rows checked");
+        while watch
+            .recv_timeout(Duration::from_millis(200))
+            .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
+        {
+            counter.set(shown.rows.load(Ordering::Relaxed));
+        }
+    });
+    let result = checks::check(config, &request, outside, &progress);
+    drop(done);
+    // It only shows progress.
+    let _ = watcher.join();
+    Ok(result?)
+}
+
+/// Runs `auditor run`.
+pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let ini = args.source.common.load()?;
+    let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
+    let outside = outside(&args.source, &config, !args.no_bank, !args.no_confirmations)?;
+    let (outcome, context) = check(&args.source, &config, outside, (true, args.json))?;
+    let write = |path: &PathBuf, text: String| {
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    if let Some(path) = &args.html {
+        write(path, checks::html(&outcome, &context, &config.subject.base_url))?;
+    }
+    if let Some(path) = &args.csv {
+        write(path, checks::csv(&outcome, &context))?;
+    }
+    if args.json {
+        println!("{:#}", summary(&outcome, &context));
+    } else {
+        print!("{}", checks::text(&outcome, &context));
+    }
+    let is_right = outcome.faults().next().is_none();
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDINGS) })
+}
+
+/// Runs `auditor check`.
+pub fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let ini = args.source.common.load()?;
+    let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
+    let check_name = match args.name {
+        Name::Aggregation => Check::Aggregation,
+        Name::Coins => Check::Coins,
+        Name::Deposits => Check::Deposits,
+        Name::Purses => Check::Purses,
+        Name::Reserves => Check::Reserves,
+        Name::Wire => Check::Wire,
+    };
+    let (with_bank, with_confirmations) = (args.name == Name::Wire, args.name == Name::Deposits);
+    let outside = outside(&args.source, &config, with_bank, with_confirmations)?;
+    let (outcome, context) = check(&args.source, &config, outside, (args.internal, true))?;
+    let object = protocol(check_name, &outcome, &context).context("the protocol has this check")?;
+    println!("{object:#}");
+    Ok(ExitCode::SUCCESS)
+}
