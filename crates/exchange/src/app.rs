@@ -58,6 +58,10 @@ pub struct Exchange {
     /// Held while a key state is built, so that an older one never replaces a newer one.
     pub(crate) building: tokio::sync::Mutex<()>,
     pub(crate) http_stats: Arc<Stats>,
+    /// What auditors have, if changes are shipped to them.
+    pub(crate) feed_metrics: Option<Arc<batzen_feed::metrics::ServerMetrics>>,
+    /// Where auditors connect.
+    pub(crate) feed_urls: Vec<String>,
     pub(crate) metrics_page: MetricsPage,
     /// The page that browsers get at the root, once one has asked.
     pub(crate) welcome: OnceLock<StaticPage>,
@@ -248,5 +252,6 @@ impl Exchange {
         self.write_expiry(page);
         self.core.store.write_metrics(page, batzen_tables::exchange::ALL);
         self.http_stats.write(page);
+        self.feed_metrics.iter().for_each(|feed| feed.write(page));
     }
 }

@@ -12,6 +12,7 @@ use batzen_protocol::limits::URL_BYTES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
 
 use crate::storage::StoreConfig;
+use batzen_feed::config::ServerConfig as FeedConfig;
 use batzen_signer::config::{KeysConfig, SectionConfig};
 use batzen_signer::listing::DenomInfo;
 use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig};
@@ -341,6 +342,8 @@ pub struct ExchangeConfig {
     pub module_cs: ModuleConfig,
     /// Online signing keys.
     pub module_eddsa: ModuleConfig,
+    /// How committed changes are shipped to auditors, if they are.
+    pub feed: Option<FeedConfig>,
     /// The signers that hold the private keys, if this process does not.
     pub signers: Option<SignersConfig>,
     /// The key helpers on this machine that hold the private keys, if this process does not.
@@ -406,6 +409,7 @@ impl ExchangeConfig {
             module_rsa: module("rsa"),
             module_cs: module("cs"),
             module_eddsa: module("eddsa"),
+            feed: None,
             signers: None,
             key_helpers: None,
             accounts: Vec::new(),
@@ -513,6 +517,10 @@ impl ExchangeConfig {
         }
         if self.master_public_key.is_none() && self.standalone.is_none() {
             return Err(ConfigError::invalid("exchange", "MASTER_PUBLIC_KEY is missing"));
+        }
+        if self.feed.is_some() && self.store.dir().is_none() {
+            let reason = "LISTEN needs an embedded store; for a database, see batzen exchange replication";
+            return Err(ConfigError::invalid("exchange-feed", reason));
         }
         if self.signers.is_some() && self.standalone.is_some() {
             let reason =

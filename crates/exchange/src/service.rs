@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration as StdDuration;
 
 use batzen_engine::{Clock, CpuPool, Readers};
+use batzen_feed::metrics::ServerMetrics as FeedMetrics;
+use batzen_feed::server::FeedServer;
 use batzen_http::{Bound, Checks, Drained, Listen, MetricsPage, Server, ServerOptions};
 use batzen_protocol::Timestamp;
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
@@ -121,6 +123,7 @@ impl RunningExchange {
         let opened = tokio::task::spawn_blocking(open).await;
         let (core, pool, custody, keys, kyc) = opened.expect("opening the store does not panic")?;
         let drain = core.drain.clone();
+        let feed = feed(&core).await?;
         // Without a limit, this number is never reached.
         let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
         let metrics_page = MetricsPage::new("exchange").in_currency(core.config.currency.to_string());
@@ -145,6 +148,8 @@ impl RunningExchange {
             management: tokio::sync::Mutex::new(()),
             building: tokio::sync::Mutex::new(()),
             http_stats: server.stats(),
+            feed_metrics: feed.as_ref().map(|(_, metrics)| Arc::clone(metrics)),
+            feed_urls: feed.as_ref().map(|(server, _)| server.urls()).unwrap_or_default(),
             metrics_page,
             welcome: OnceLock::new(),
             kyc_pages: crate::api::KycPages::default(),
@@ -167,6 +172,7 @@ impl RunningExchange {
         let server = tokio::spawn(server.serve(api, http, drain));
         let keeper = tokio::spawn(key_keeper::run(Arc::clone(&app), options.progress));
         let mut followers = vec![keeper, tokio::spawn(follow_keys(Arc::clone(&app)))];
+        followers.extend(feed.map(|(server, _)| tokio::spawn(server.serve())));
         if app.core.store.backend().is_remote() && app.core.config.sums_money {
             let app = Arc::clone(&app);
             followers.push(tokio::spawn(async move { app.core.sum_shared_money().await }));
@@ -187,6 +193,11 @@ impl RunningExchange {
     /// The public URL, ending in `/`.
     pub fn base_url(&self) -> &str {
         &self.app.core.config.base_url
+    }
+
+    /// Where auditors connect, if they may.
+    pub fn feed_urls(&self) -> &[String] {
+        &self.app.feed_urls
     }
 
     /// The bound address.
@@ -275,6 +286,24 @@ impl RunningExchange {
         stop.await;
         self.shutdown().await
     }
+}
+
+/// Prepares to ship committed changes to auditors, if that is configured.
+async fn feed(core: &Core) -> Result<Option<(FeedServer, Arc<FeedMetrics>)>, StartError> {
+    let config = core.config.feed.clone();
+    let auditors = config.as_ref().map(|config| config.auditors.clone()).unwrap_or_default();
+    let store = core.store.clone();
+    let release = move || batzen_feed::server::release_others(&store, &auditors);
+    tokio::task::spawn_blocking(release).await.expect("ending holds does not panic")?;
+    let Some(config) = config else { return Ok(None) };
+    let invalid = |reason: String| ConfigError::invalid("exchange-feed", reason);
+    let key = channel::load_key(&config.key_file).map_err(|error| invalid(error.to_string()))?;
+    let clock = Arc::clone(&core.clock);
+    let clock: batzen_feed::Clock = Arc::new(move || clock.now());
+    let metrics = Arc::new(FeedMetrics::default());
+    let (store, drain) = (core.store.clone(), core.drain.clone());
+    let server = FeedServer::bind(&config, key, store, drain, clock, Arc::clone(&metrics)).await;
+    Ok(Some((server.map_err(|error| invalid(error.to_string()))?, metrics)))
 }
 
 /// The maximum age of a key state after another process has changed the key set without a notice.

@@ -287,6 +287,8 @@ pub struct Follower {
     /// Whether a batch was returned that is not committed yet.
     is_outstanding: bool,
     asks_comparison: bool,
+    /// Whether the exchange has said on this connection that there is nothing more.
+    is_up_to_date: bool,
     progress: Arc<SharedProgress>,
 }
 
@@ -320,6 +322,7 @@ impl Follower {
             phase: STREAM,
             is_outstanding: false,
             asks_comparison: false,
+            is_up_to_date: false,
             progress,
         })
     }
@@ -334,6 +337,12 @@ impl Follower {
     /// changes up to then.
     pub fn ask_comparison(&mut self) {
         self.asks_comparison = true;
+    }
+
+    /// Whether the exchange has said on this connection that it has nothing more.
+    #[must_use]
+    pub fn is_up_to_date(&self) -> bool {
+        self.is_up_to_date
     }
 
     /// What the auditor has seen and signed.
@@ -365,6 +374,7 @@ impl Follower {
 
     fn disconnect(&mut self) {
         (self.link, self.phase, self.is_outstanding) = (None, STREAM, false);
+        self.is_up_to_date = false;
         self.progress.update(|progress| progress.is_connected = false);
     }
 
@@ -395,6 +405,7 @@ impl Follower {
                 Answer::Mark(mark) => return Ok(Next::Batch(self.end_batch(mark)?)),
                 Answer::Idle { end, behind_micros } => {
                     self.tell(end, behind_micros);
+                    self.is_up_to_date |= self.is_whole() && self.progress.get().lag_commits() == 0;
                     let link = self.link.as_mut().expect("it is connected");
                     self.runtime.block_on(link.stay_alive())?;
                 }

@@ -185,8 +185,9 @@ struct Slot<'a> {
 impl Shared {
     /// The auditor's connection, unless it has one.
     fn enter(&self, auditor: EddsaPublicKey) -> Option<Slot<'_>> {
-        let mut connected = self.connected.lock().unwrap_or_else(PoisonError::into_inner);
-        connected.insert(auditor).then_some(Slot { shared: self, auditor })
+        let is_new = self.connected.lock().unwrap_or_else(PoisonError::into_inner).insert(auditor);
+        // Only if it is new, because its end frees the place.
+        is_new.then(|| Slot { shared: self, auditor })
     }
 }
 

@@ -11,6 +11,7 @@ pub fn all() -> Vec<Known> {
     [
         batzen_exchange::config::KNOWN,
         batzen_signer::service_config::KNOWN,
+        batzen_feed::config::KNOWN,
         batzen_bank::KNOWN_OPTIONS,
         batzen_merchant::KNOWN_OPTIONS,
         batzen_auditor::KNOWN_OPTIONS,

@@ -36,7 +36,7 @@ pub enum Command {
     Signer(signer::SignerArgs),
     /// Run the merchant backend, with which shops get paid
     Merchant(merchant::MerchantArgs),
-    /// Run an auditor's service, and approve an exchange's denominations
+    /// Audit an exchange: follow it, check its books, receive what merchants show, approve denominations
     Auditor(auditor::AuditorArgs),
     /// Run a small bookshop, the example of a shop that gets paid through a merchant backend
     Shop(shop::ShopArgs),

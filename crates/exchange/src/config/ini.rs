@@ -431,6 +431,7 @@ impl ExchangeConfig {
             module_rsa: module(ini, "taler-exchange-secmod-rsa", "rsa")?,
             module_cs: module(ini, "taler-exchange-secmod-cs", "cs")?,
             module_eddsa: module(ini, eddsa, "eddsa")?,
+            feed: batzen_feed::config::ServerConfig::from_ini(ini)?,
             signers: SignersConfig::from_ini(ini)?,
             key_helpers: HelpersConfig::from_ini(ini)?,
             accounts,

@@ -6,6 +6,7 @@ mod init;
 mod offline;
 mod run;
 mod serve;
+mod sync;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,9 @@ enum AuditorCommand {
     Run(run::RunArgs),
     /// Make one of the protocol's six checks, and print its report object
     Check(run::CheckArgs),
+    /// Follow an exchange with an embedded store into a store of the auditor. Exit code 1 if it has changed or lost
+    /// what it shipped
+    Sync(sync::SyncArgs),
     /// Receive deposit confirmations from merchants
     #[command(alias = "httpd")]
     Serve(serve::ServeArgs),
@@ -53,6 +57,7 @@ pub fn run(args: AuditorArgs) -> anyhow::Result<ExitCode> {
         AuditorCommand::Init(args) => init::run(&args),
         AuditorCommand::Run(args) => run::run(&args),
         AuditorCommand::Check(args) => run::run_check(&args),
+        AuditorCommand::Sync(args) => sync::run(args),
         AuditorCommand::Serve(args) => services::block_on(serve::run(args)),
         AuditorCommand::Exchange(args) => exchange::run(args),
         AuditorCommand::Offline(args) => services::block_on(offline::run(args)),

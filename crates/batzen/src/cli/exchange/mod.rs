@@ -427,6 +427,9 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             exchange.start_workers();
         }
         eprintln!("exchange ready: {}", exchange.base_url());
+        for url in exchange.feed_urls() {
+            eprintln!("auditors connect to {url}");
+        }
         if let Err(missing) = exchange.app().check_keys() {
             eprintln!("batzen: ready, but {missing}");
         }

@@ -1,0 +1,212 @@
+//! `batzen auditor sync`: follow an exchange into the auditor's own store.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use batzen_cli_support::numbers;
+use batzen_cli_support::services::{self, Common};
+use batzen_config::Config;
+use batzen_feed::client::{self, Comparison, FeedError, Follower, FollowerOptions, Next};
+use batzen_feed::config::ClientConfig;
+use batzen_feed::metrics::Progress;
+use batzen_signer::channel;
+use batzen_storage::StoreConfig;
+use batzen_store::{ChangeSet, Store, StoreError};
+use clap::Args;
+use serde_json::json;
+
+use crate::cli::known_options;
+
+/// How long one wait for changes lasts; signals are noticed after it.
+const WAIT: Duration = Duration::from_millis(200);
+/// The pause before another attempt to connect.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Follows an exchange and keeps a copy of all rows that auditors examine. Both sides sign a hash chain over what
+/// was shipped, so that an exchange that changes or loses any of it is found out.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen auditor sync -c auditor.conf
+  batzen auditor sync -c auditor.conf --once --compare --json
+
+Reads [auditor-feed] EXCHANGE, EXCHANGE_KEY and KEY_FILE, and [auditordb-embedded]. `batzen signer keygen FILE` makes
+a key. The exchange's configuration has [exchange-feed] LISTEN, KEY_FILE and AUDITORS. See docs/internals/feed.md.")]
+pub struct SyncArgs {
+    #[command(flatten)]
+    common: Common,
+    /// End when the copy has everything that the exchange had at the start
+    #[arg(long)]
+    once: bool,
+    /// Then compare all rows with the exchange's
+    #[arg(long, requires = "once")]
+    compare: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `batzen auditor sync`.
+///
+/// # Errors
+/// Any failure, as one line.
+pub fn run(args: SyncArgs) -> anyhow::Result<ExitCode> {
+    services::block_on(sync(args))
+}
+
+/// Where the auditor's rows are.
+fn store_config(ini: &Config) -> anyhow::Result<StoreConfig> {
+    let dir = services::directory(&ClientConfig::store_dir(ini)?)?;
+    Ok(StoreConfig::embedded(dir).with_index_memory(ini, "auditor")?)
+}
+
+async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    let ini = args.common.load()?;
+    known_options::warn(&ini);
+    let config = ClientConfig::from_ini(&ini)?;
+    let key = channel::load_key(&config.key_file)?;
+    let store = store_config(&ini)?;
+    let clock = args.common.timetravel.clock();
+    let options = FollowerOptions {
+        exchange: config.exchange,
+        exchange_key: config.exchange_key,
+        key,
+        clock: Arc::new(move || clock.now()),
+    };
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let stopping = Arc::clone(&is_stopping);
+    let follow = move || {
+        let store = match store.open(&batzen_storage::AUDITOR_COPY, 1) {
+            Err(StoreError::InUse(dir)) => {
+                bail!("the store {} is in use: another process follows the exchange", dir.display())
+            }
+            other => other?,
+        };
+        let ended = follow(&args, options, &store, &stopping);
+        store.close().context("the auditor's store")?;
+        ended
+    };
+    let mut following = tokio::task::spawn_blocking(follow);
+    tokio::select! {
+        ended = &mut following => return ended.context("following the exchange")?,
+        () = stop => is_stopping.store(true, Ordering::Relaxed),
+    }
+    following.await.context("following the exchange")?
+}
+
+fn follow(
+    args: &SyncArgs,
+    options: FollowerOptions,
+    store: &Store,
+    is_stopping: &AtomicBool,
+) -> anyhow::Result<ExitCode> {
+    let address = options.exchange.to_string();
+    let mut follower = Follower::new(options, store.clone())?;
+    let progress = follower.progress();
+    let mut told = String::new();
+    // With `--once`: where the copy must get.
+    let mut target = None;
+    let (mut comparison, mut has_asked) = (None, false);
+    while !is_stopping.load(Ordering::Relaxed) {
+        match follower.next(WAIT) {
+            Ok(Next::Batch(batch)) => {
+                let is_state = batch.head.is_some();
+                follower.commit(batch, ChangeSet::new())?;
+                if is_state {
+                    target.get_or_insert(progress.get().end);
+                }
+            }
+            Ok(Next::Compared(compared)) => comparison = Some(compared),
+            Ok(Next::Idle) => {}
+            Err(error) if error.is_final() => return failed(args, store, &error),
+            Err(error) => {
+                let text = error.to_string();
+                // A new connection has to be asked again.
+                has_asked = false;
+                if text != told {
+                    eprintln!("batzen: {text}; trying again");
+                    told = text;
+                }
+                let until = Instant::now() + PAUSE;
+                while Instant::now() < until && !is_stopping.load(Ordering::Relaxed) {
+                    std::thread::sleep(WAIT);
+                }
+                continue;
+            }
+        }
+        let now = progress.get();
+        if now.is_connected && !told.is_empty() {
+            eprintln!("batzen: connected to {address} again");
+            told.clear();
+        }
+        if args.once && follower.is_up_to_date() {
+            target.get_or_insert(now.end);
+        }
+        if args.once && target.is_some_and(|target| now.next >= target) {
+            if !args.compare || comparison.is_some() {
+                break;
+            }
+            if !std::mem::replace(&mut has_asked, true) {
+                follower.ask_comparison();
+            }
+        }
+    }
+    report(args, store, &progress.get(), comparison)
+}
+
+/// Reports why the exchange cannot be followed.
+fn failed(args: &SyncArgs, store: &Store, error: &FeedError) -> anyhow::Result<ExitCode> {
+    let FeedError::Finding { kind, text } = error else { bail!("{error}") };
+    if args.json {
+        let next = client::position(store)?.map(|row| row.next);
+        println!("{:#}", json!({ "finding": kind.name(), "text": text, "next": next }));
+    }
+    eprintln!("batzen: {text}");
+    Ok(ExitCode::FAILURE)
+}
+
+fn report(
+    args: &SyncArgs,
+    store: &Store,
+    progress: &Progress,
+    comparison: Option<Comparison>,
+) -> anyhow::Result<ExitCode> {
+    let position = client::position(store)?;
+    if args.json {
+        let compared = comparison.map(|compared| {
+            json!({ "rows": compared.rows, "exchange_rows": compared.exchange_rows, "equal": compared.is_equal })
+        });
+        let facts = json!({
+            "next": position.as_ref().map(|row| row.next),
+            "head": position.as_ref().map(|row| row.head.to_string()),
+            "whole": position.as_ref().is_some_and(|row| row.is_whole),
+            "end": progress.end,
+            "lag_commits": progress.lag_commits(),
+            "batches": progress.batches,
+            "changes": progress.changes,
+            "snapshots": progress.snapshots,
+            "compared": compared,
+        });
+        println!("{facts:#}");
+    } else {
+        match position {
+            Some(row) if row.is_whole => println!(
+                "the copy has all commits before {}, head {}; {} changes applied",
+                row.next,
+                row.head,
+                numbers::count(progress.changes)
+            ),
+            Some(_) => println!("the snapshot is not complete yet"),
+            None => println!("nothing was received yet"),
+        }
+        if let Some(compared) = comparison {
+            let verdict = if compared.is_equal { "the same" } else { "NOT the same" };
+            println!("{} rows compared: {verdict}", numbers::count(compared.exchange_rows));
+        }
+    }
+    let is_well = comparison.is_none_or(|compared| compared.is_equal);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
