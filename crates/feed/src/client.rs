@@ -134,7 +134,7 @@ pub enum FeedError {
 }
 
 impl FeedError {
-    /// Whether trying again is of no use.
+    /// Whether another attempt would fail, too.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {

@@ -1,7 +1,7 @@
 //! The committed changes of a store in their order, for a copy elsewhere.
 //!
 //! A reader asks for the changes of some tables from a number on, and is told where to go on. It says which number it
-//! still needs with a *hold*, which the store keeps across restarts. If what it needs is gone all the same, it takes a
+//! still needs with a *hold*, which the store keeps across restarts. If what it needs is gone nevertheless, it takes a
 //! snapshot and goes on from there.
 
 use crate::{DecodeError, FrozenRows, Result, StoreError, TableDef};

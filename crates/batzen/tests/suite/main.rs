@@ -13,6 +13,7 @@ mod cli;
 mod common;
 mod config;
 mod crash;
+mod crash_auditor;
 mod crash_citus;
 mod crash_exchange;
 mod crash_ledger;

@@ -23,20 +23,13 @@ pub fn refusal(reason: Reason, next: u64, head: Option<ShortHash>, text: impl In
 }
 
 /// The tables with these numbers.
-pub fn tables(ids: &[u16]) -> Result<Vec<&'static TableDef>, Answer> {
+pub fn tables(ids: &[u16]) -> Result<Vec<&'static TableDef>, String> {
     let find = |id: &u16| {
         let table = AUDITED.iter().copied().find(|table| table.id == *id);
-        table.ok_or_else(|| {
-            refusal(
-                Reason::Tables,
-                0,
-                None,
-                format!("the exchange has no table {id} for auditors: install the newer version"),
-            )
-        })
+        table.ok_or_else(|| format!("the exchange has no table {id} for auditors: install the newer version"))
     };
     if ids.is_empty() {
-        return Err(refusal(Reason::Tables, 0, None, "no tables are asked for"));
+        return Err("no tables are asked for".into());
     }
     ids.iter().map(find).collect()
 }

@@ -157,7 +157,7 @@ impl Session {
         };
         match judge::tables(&hello.tables) {
             Ok(tables) => (self.tables, self.ids) = (tables, hello.tables.clone()),
-            Err(answer) => return self.refuse(answer).await,
+            Err(text) => return self.refuse(refusal(Reason::Tables, 0, None, text)).await,
         }
         match self.judge(hello.clone()).await {
             Err(Ended::Store(error)) => {

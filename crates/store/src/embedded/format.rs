@@ -1,7 +1,7 @@
 //! The format of the files.
 //!
 //! A store is a directory: `MANIFEST` (text: version, store id, hash key, list of segments), `LOCK`,
-//! `journal-N.seg`, `checkpoint.idx` and `tail.mark`. A segment is a 64-byte header, then frames, then zeros.
+//! `journal-N.seg`, `checkpoint.idx`, `tail.mark`, and `holds` if a reader has any (`feed.rs`). A segment is a 64-byte header, then frames, then zeros.
 //! A frame is one commit (or one step of compaction): a 48-byte header, records, and a seal. All numbers are
 //! little-endian; everything starts at a multiple of eight.
 //!

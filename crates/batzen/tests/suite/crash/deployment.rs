@@ -17,7 +17,7 @@ use crate::common::{self, PATIENCE, Service};
 use crate::crash::{false_claims, run};
 
 /// The exchange's store in its directory.
-const EXCHANGE_STORE: &str = "exchange/exchange/store";
+pub const EXCHANGE_STORE: &str = "exchange/exchange/store";
 /// The database of exchange and bank.
 const DATABASE: &str = "money";
 /// The numbers of lanes that the exchange has after one start and the next, unless `BATZEN_KILLS_LANES` says how many.
@@ -73,6 +73,8 @@ pub struct Deployment {
     exchange: Option<Service>,
     /// How often the exchange was started.
     starts: usize,
+    /// More of the exchange's configuration.
+    more: String,
 }
 
 impl Deployment {
@@ -87,6 +89,7 @@ impl Deployment {
             bank: None,
             exchange: None,
             starts: 0,
+            more: String::new(),
         }
     }
 
@@ -115,6 +118,11 @@ impl Deployment {
         common::must(&["exchange", "dbinit", "--citus", "--shards", &shards, "--database", &url]);
         deployment.database = Some(Database { servers: Servers::Citus(cluster), url });
         deployment
+    }
+
+    /// Adds to the exchange's configuration.
+    pub fn configure(&mut self, more: &str) {
+        self.more += more;
     }
 
     /// The log of the server that takes all statements.
@@ -255,7 +263,7 @@ impl Deployment {
     pub fn launch_exchange(&mut self) {
         let data = self.path("exchange");
         let store = self.store_arguments();
-        let more = format!("{COINS}{LIMITS}");
+        let more = format!("{COINS}{LIMITS}{}", self.more);
         let config = config_with_fees(self.dir.path(), self.bank_port, self.exchange_port, &more);
         // On Citus, an exchange has a lane for each shard if it is not told otherwise.
         let is_citus = self.database.as_ref().is_some_and(Database::is_citus);
