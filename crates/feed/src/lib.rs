@@ -21,6 +21,7 @@ pub mod change;
 pub mod client;
 pub mod config;
 mod copy;
+pub mod fuzz_entry;
 mod io;
 pub mod lag;
 pub mod message;

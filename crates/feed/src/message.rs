@@ -116,7 +116,7 @@ pub struct Mark {
     pub head: SignedHead,
     /// The number of the exchange's next frame.
     pub end: u64,
-    /// How long the oldest change has waited that is not in this batch or an earlier one, in microseconds.
+    /// How long the oldest change has waited that the auditor has not acknowledged, in microseconds.
     pub behind_micros: u64,
 }
 
@@ -421,6 +421,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_judged(kind in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..300)) {
+            let length = u32::try_from(body.len()).unwrap().to_be_bytes();
+            crate::fuzz_entry::messages(&[&[kind][..], &length, &body].concat());
+            crate::fuzz_entry::messages(&body);
             if let Ok(request) = Request::from_bytes(kind, &body) {
                 prop_assert_eq!(&request.to_bytes()[HEADER_BYTES..], &body[..]);
             }

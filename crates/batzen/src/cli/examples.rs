@@ -90,6 +90,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
         &["bench", "scale"],
         "batzen bench scale\nbatzen bench scale --cores 1,2,4 --batch 10 --rounds 5 --dir /var/lib --json > scale.json",
     ),
+    (&["auditor"], "batzen auditor sync --config auditor.conf --once"),
     (&["signer"], "batzen signer serve --config signer.conf\nbatzen signer status --config signer.conf"),
     (&["signer", "keygen"], "batzen signer keygen ./signer.key"),
     (&["signer", "sample-config"], "batzen signer sample-config > signer.conf"),

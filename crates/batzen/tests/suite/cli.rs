@@ -40,6 +40,7 @@ fn help_texts() {
         "auditor exchange list",
         "auditor offline",
         "auditor dbinit",
+        "auditor sync",
         "signer",
         "signer serve",
         "signer status",

@@ -251,7 +251,10 @@ impl Session {
 
     /// How long the auditor is behind a number, and the number of the next frame.
     fn behind(&mut self, next: u64) -> (u64, u64) {
-        let end = self.shared.store.backend().feed().map_or(next, |feed| feed.end());
+        let end = match self.shared.store.feed() {
+            Ok(feed) => feed.end(),
+            Err(_) => next,
+        };
         let now = Instant::now();
         self.lag.saw(end, now);
         let behind = self.lag.behind(next, now);
@@ -315,11 +318,13 @@ impl Session {
         let mut heard = Instant::now();
         let mut comparing: Option<(u64, Box<dyn FrozenRows>)> = None;
         loop {
-            let (store, tables) = (self.shared.store.clone(), self.tables.clone());
             let until = comparing.as_ref().map(|(next, _)| *next);
-            let from = cursor.clone();
-            let frames;
-            (cursor, head, frames) = blocking(move || read(&store, from, head, &tables, until)).await?;
+            let mut frames = Vec::new();
+            if self.shared.store.feed()?.end() > cursor.next() {
+                let (store, tables) = (self.shared.store.clone(), self.tables.clone());
+                let from = cursor.clone();
+                (cursor, head, frames) = blocking(move || read(&store, from, head, &tables, until)).await?;
+            }
             let is_due = cursor.next() > marked
                 && (!frames.is_empty()
                     || idle_since.elapsed() >= IDLE_INTERVAL

@@ -209,6 +209,9 @@ proptest! {
         let mut again = FeedCursor::before(start);
         let read = CommitFeed::read(world.store(), &mut again, WANTED, usize::MAX).expect("it works");
         prop_assert!(matches!(read, Feed::Frames(_)), "what is held can be read again");
+        world.store = None;
+        let report = EmbeddedStore::inspect(Path::new(DIR), &world.disk, &mut |_| ()).expect("it is a store");
+        prop_assert_eq!(report.problems, Vec::<String>::new());
     }
 }
 
