@@ -21,7 +21,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help sbom reproducible demo build test test-fast citus-test soak simulate kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
+.PHONY: help sbom reproducible demo build test test-fast citus-test soak simulate privacy kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -103,6 +103,9 @@ mutate: needs ## mutated requests to every endpoint of every service (REQUESTS=1
 
 simulate: needs ## the whole system in one thread, from seeds (SEEDS=1000 FROM=0; SEED=7 shows one again; BUG=name plants one)
 	@$(CARGO) run --release --locked -q -p batzen-simulation -- $(if $(SEED),--seed $(SEED) -v,--seeds $(SEEDS) --from $(FROM)) $(if $(BUG),--bug $(BUG))
+
+privacy: needs ## play the operator: link payments to withdrawals in simulated towns (OPTIONS="--round-sums --compare")
+	@$(CARGO) run --release --locked -q -p batzen-simulation -- privacy $(OPTIONS)
 
 # `CYCLES` kills in all; `SEED` repeats the choices of an earlier campaign.
 kills: CYCLES = 10000

@@ -57,7 +57,7 @@ impl Discretion {
     }
 }
 
-/// The smallest common sum that is at least `needed`: 20, 50, 100, 200, 500, 1000 and so on. The fewer sums
+/// The smallest common sum that is at least `needed`: 50, 100, 200, 500, 1000 and so on. The fewer sums
 /// there are, the more people withdraw each of them.
 #[must_use]
 pub fn common_sum(needed: Money) -> Money {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn common_sums_are_few() {
-        for (needed, sum) in [(0, 20), (1, 20), (20, 20), (21, 50), (99, 100), (101, 200), (501, 1_000)] {
+        for (needed, sum) in [(0, 50), (1, 50), (50, 50), (51, 100), (99, 100), (101, 200), (501, 1_000)] {
             assert_eq!(common_sum(wholes(needed)), wholes(sum), "{needed}");
         }
         let most = Money::from_units((1 << 52) * WHOLE).expect("the largest amount");
