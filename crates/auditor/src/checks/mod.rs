@@ -8,11 +8,14 @@ mod text;
 use std::num::NonZeroUsize;
 
 use batzen_audit::report::Context;
-use batzen_audit::{AuditError, BankAccount, Confirmation, Options, Outcome, Progress};
+use batzen_audit::{
+    AuditError, BankAccount, Confirmation, Finding, Options, Outcome, Progress, RowName, Rule,
+};
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 use batzen_storage::StoreConfig;
-use batzen_store::StoreError;
+use batzen_store::{Record, Store, StoreError, Table};
+use batzen_tables::auditor::copy::FeedFindings;
 use batzen_tables::exchange::DepositKey;
 
 use crate::AuditorConfig;
@@ -28,6 +31,8 @@ pub use text::text;
 pub struct Request {
     /// Where the exchange's rows are, or a copy of them.
     pub store: StoreConfig,
+    /// Whether it is the copy that the auditor made by following the exchange.
+    pub is_own_copy: bool,
     /// Whether balances that the exchange stores are checked, too.
     pub internal: bool,
     /// How many threads verify; `None`: one for each core.
@@ -107,6 +112,15 @@ pub fn read_confirmations(
     Ok(all)
 }
 
+/// What was found while the exchange was followed: that it has changed what it had shipped.
+fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
+    let found = store.all::<FeedFindings>()?.into_iter().map(|found| {
+        let name = RowName::new(FeedFindings::DEF, found.serial, &found.key.to_bytes());
+        Finding::new(Rule::HistoryForked, name).about(found.row.head.as_bytes()).because(found.row.text)
+    });
+    Ok(found.collect())
+}
+
 /// Checks everything. Blocks.
 ///
 /// # Errors
@@ -118,9 +132,10 @@ pub fn check(
     progress: &Progress,
 ) -> Result<(Outcome, Context), CheckError> {
     let started = Timestamp::from_system_time(std::time::SystemTime::now());
+    let service = if request.is_own_copy { &batzen_storage::AUDITOR_COPY } else { &batzen_storage::EXCHANGE };
     let store = request
         .store
-        .open(&batzen_storage::EXCHANGE, 1)
+        .open(service, 1)
         .map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
     let threads = request.threads.or_else(|| std::thread::available_parallelism().ok());
     let options = Options {
@@ -130,7 +145,10 @@ pub fn check(
         bank: outside.bank,
         confirmations: outside.confirmations,
     };
-    let outcome = batzen_audit::audit(&store, &config.subject, &options, progress)?;
+    let mut outcome = batzen_audit::audit(&store, &config.subject, &options, progress)?;
+    if request.is_own_copy {
+        outcome.findings.extend(forks(&store)?);
+    }
     store.close().map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
     let ended = Timestamp::from_system_time(std::time::SystemTime::now());
     let context = Context { currency: config.subject.currency, started, ended, internal: request.internal };

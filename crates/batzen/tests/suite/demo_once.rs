@@ -9,7 +9,7 @@ use batzen_protocol::{Amount, Money};
 use serde_json::Value;
 
 /// The steps in order, and whether each one always does something.
-const STEPS: [(&str, bool); 25] = [
+const STEPS: [(&str, bool); 27] = [
     ("start", true),
     ("resume", false),
     ("exchange", true),
@@ -35,6 +35,8 @@ const STEPS: [(&str, bool); 25] = [
     ("purse", true),
     ("unrevealed", true),
     ("balance", true),
+    ("audit", true),
+    ("audit-tampered", true),
 ];
 
 const TERMS: [&str; 10] = [

@@ -5,6 +5,7 @@
 
 mod architecture;
 mod archive;
+mod audit;
 mod auditor;
 mod back_office;
 mod bank_page;

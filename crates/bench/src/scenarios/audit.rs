@@ -20,7 +20,7 @@ use batzen_protocol::signatures::{
 };
 use batzen_protocol::{Currency, Duration, Money, Timestamp, hash_text};
 use batzen_store::embedded::{EmbeddedStore, Options as StoreOptions};
-use batzen_store::{Change, ChangeSet, CommitOutcome, Record, Store, StoreError, Table};
+use batzen_store::{Change, ChangeSet, CommitOutcome, Store, StoreError};
 use batzen_tables::exchange::{
     ALL, AUDITED, AccountId, CoinKey, CoinRow, Coins, DenomKey, DenomRow, DenomSerial, Denominations,
     DepositKey, DepositRow, Deposits, ReserveInKey, ReserveInRow, ReserveKey, ReserveRow, Reserves,

@@ -1,6 +1,8 @@
 //! `batzen auditor run` and `check`: check an exchange's books.
 
+use std::any::Any;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,19 +18,22 @@ use batzen_cli_support::progress::{self, Counter};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::require_existing;
 use batzen_crypto::EddsaPublicKey;
+use batzen_feed::config::ClientConfig;
 use batzen_storage::StoreConfig;
 use clap::{Args, ValueEnum};
 
 /// The exit code if something was found.
 const EXIT_FINDINGS: u8 = 3;
+/// The exit code if sums do not fit.
+const EXIT_OVERFLOW: u8 = 42;
 
 /// What to check, and with what.
 #[derive(Args)]
 struct SourceArgs {
     #[command(flatten)]
     common: Common,
-    /// Directory of the exchange's store, which no other process has open, or of a copy [default: from the
-    /// configuration]
+    /// Directory of the exchange's store, which no other process has open, or of a copy of it [default: the copy that
+    /// `auditor sync` keeps if there is an [auditor-feed], otherwise from the configuration]
     #[arg(long, value_name = "DIR", conflicts_with = "database")]
     data: Option<PathBuf>,
     /// PostgreSQL database with the exchange's tables, or a copy of it
@@ -129,20 +134,26 @@ fn outside(
     Ok(outside)
 }
 
-/// Checks with a progress bar.
+/// Checks with a progress bar. `None` if sums do not fit.
 fn check(
     source: &SourceArgs,
     config: &CheckConfig,
     outside: Outside,
     (internal, quiet): (bool, bool),
-) -> anyhow::Result<(Outcome, report::Context)> {
+) -> anyhow::Result<Option<(Outcome, report::Context)>> {
+    let ini = source.common.load()?;
+    let is_own_copy = source.data.is_none() && source.database.is_none() && ini.has_section("auditor-feed");
     let store = match (&source.data, &source.database) {
         (Some(dir), _) => StoreConfig::embedded(dir.clone()),
         (None, Some(url)) => StoreConfig::postgres(url.clone()),
+        (None, None) if is_own_copy => {
+            StoreConfig::embedded(ClientConfig::store_dir(&ini)?).with_index_memory(&ini, "auditor")?
+        }
         (None, None) => config.store.clone(),
     };
     require_existing(&store)?;
-    let request = Request { store, internal, threads: source.threads, now: source.common.timetravel.now() };
+    let now = source.common.timetravel.now();
+    let request = Request { store, is_own_copy, internal, threads: source.threads, now };
     let progress = Arc::new(Progress::default());
     let shown = Arc::clone(&progress);
     let is_shown = !quiet && progress::is_interactive();
@@ -156,11 +167,22 @@ fn check(
             counter.set(shown.rows.load(Ordering::Relaxed));
         }
     });
-    let result = checks::check(config, &request, outside, &progress);
+    let result = catch_unwind(AssertUnwindSafe(|| checks::check(config, &request, outside, &progress)));
     drop(done);
     // It only shows progress.
     let _ = watcher.join();
-    Ok(result?)
+    match result {
+        Ok(result) => Ok(Some(result?)),
+        Err(panic) if is_overflow(&*panic) => Ok(None),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Whether sums did not fit, which is impossible in a sane store (auditor chapter 1.4).
+fn is_overflow(panic: &(dyn Any + Send)) -> bool {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.is_some_and(|text| text.contains("with overflow"))
 }
 
 /// Runs `auditor run`.
@@ -168,7 +190,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let ini = args.source.common.load()?;
     let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
     let outside = outside(&args.source, &config, !args.no_bank, !args.no_confirmations)?;
-    let (outcome, context) = check(&args.source, &config, outside, (true, args.json))?;
+    let Some((outcome, context)) = check(&args.source, &config, outside, (true, args.json))? else {
+        return Ok(ExitCode::from(EXIT_OVERFLOW));
+    };
     let write = |path: &PathBuf, text: String| {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     };
@@ -201,7 +225,9 @@ pub fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     };
     let (with_bank, with_confirmations) = (args.name == Name::Wire, args.name == Name::Deposits);
     let outside = outside(&args.source, &config, with_bank, with_confirmations)?;
-    let (outcome, context) = check(&args.source, &config, outside, (args.internal, true))?;
+    let Some((outcome, context)) = check(&args.source, &config, outside, (args.internal, true))? else {
+        return Ok(ExitCode::from(EXIT_OVERFLOW));
+    };
     let object = protocol(check_name, &outcome, &context).context("the protocol has this check")?;
     println!("{object:#}");
     Ok(ExitCode::SUCCESS)
