@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use batzen_audit::increment::whole;
+use batzen_audit::report::{Context, protocol};
 use batzen_audit::{
-    AuditError, Auditor, Finding, History, Options, Outcome, Progress, RowChange, Subject, Totals, Version,
-    audit, read_terms,
+    AuditError, Auditor, BankAccount, BankCredit, BankDebit, Check, Finding, History, Options, Outcome,
+    Progress, RowChange, Subject, Totals, Version, audit, read_terms,
 };
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
@@ -14,7 +15,9 @@ use batzen_store::{
     Change, ChangeSet, ColumnDef, ColumnKind, CommitOutcome, RawRecord, Store, TableDef, Value,
     decode_values, encode_values,
 };
-use batzen_tables::exchange::{AUDITED, ClosingKey, ClosingRow};
+use batzen_tables::exchange::{
+    AUDITED, ClosingKey, ClosingRow, Prepared, ReservesIn, WireAccounts, WireTargetKey, WireTargets,
+};
 
 use crate::replay::recording::{Scenario, own_directory};
 use crate::replay::stage::Stage;
@@ -380,3 +383,176 @@ const IS_TERMS: [&str; 10] = [
     "extensions",
     "auditors",
 ];
+
+/// What the bank has, if it is honest: every credit that was booked, and every transfer that was decided.
+fn honest_bank(copy: &Copy, payto_uri: &str) -> BankAccount {
+    let store = copy.store();
+    let uri = |h_payto| {
+        let target = store.get::<WireTargets>(&WireTargetKey { h_payto }).unwrap();
+        target.unwrap().row.payto_uri
+    };
+    let credits = store.all::<ReservesIn>().unwrap().into_iter().map(|found| BankCredit {
+        row: found.key.bank_row,
+        time: found.row.time,
+        units: found.row.amount.units(),
+        reserve_pub: found.key.reserve_pub,
+        sender: uri(found.row.h_payto),
+    });
+    let debits = store.all::<Prepared>().unwrap().into_iter().enumerate().map(|(row, found)| BankDebit {
+        row: row as u64 + 1,
+        time: found.row.time,
+        units: found.row.amount.units(),
+        wtid: found.key.wtid,
+        receiver: uri(found.row.h_payto),
+    });
+    BankAccount {
+        section: "exchange-account-1".to_owned(),
+        payto_uri: payto_uri.to_owned(),
+        credits: Some(credits.collect()),
+        debits: Some(debits.collect()),
+    }
+}
+
+/// The known-answer scenarios of the protocol in which the bank's record differs (auditor chapter 11).
+#[tokio::test]
+async fn the_bank_is_compared() {
+    let (subject, copy, now) = rows_of("exchange-api-rsa").await;
+    let store = copy.store();
+    let account = store.all::<WireAccounts>().unwrap().remove(0).row.payto_uri;
+    let bank = honest_bank(&copy, &account);
+    assert!(bank.credits.as_ref().is_some_and(|credits| !credits.is_empty()));
+    assert!(bank.debits.as_ref().is_some_and(|debits| !debits.is_empty()));
+    let report = |change: &dyn Fn(&mut Vec<BankCredit>, &mut Vec<BankDebit>)| {
+        let mut bank = bank.clone();
+        change(bank.credits.as_mut().unwrap(), bank.debits.as_mut().unwrap());
+        let options =
+            Options { now, internal: true, threads: 1, bank: vec![bank], confirmations: Vec::new() };
+        let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
+        let context = Context { currency: subject.currency, started: now, ended: now, internal: true };
+        protocol(Check::Wire, &outcome, &context).unwrap()
+    };
+    let zero = format!("{}:0", subject.currency.as_str());
+    let lists = [
+        "wire_out_amount_inconsistencies",
+        "reserve_in_amount_inconsistencies",
+        "misattribution_in_inconsistencies",
+        "row_inconsistencies",
+        "row_minor_inconsistencies",
+        "wire_format_inconsistencies",
+    ];
+    // Only these lists have entries.
+    let expect = |scenario: &str, report: &serde_json::Value, full: &[&str]| {
+        for list in lists {
+            let is_full = !report[list].as_array().unwrap().is_empty();
+            assert_eq!(is_full, full.contains(&list), "{scenario}: {list}: {report:#}");
+        }
+    };
+    let untouched = report(&|_, _| {});
+    expect("0", &untouched, &[]);
+    assert_eq!(untouched["total_wire_in_delta_plus"], zero);
+
+    let less = report(&|credits, _| credits[0].units += 5);
+    expect("2", &less, &["reserve_in_amount_inconsistencies"]);
+    assert_ne!(less["total_wire_in_delta_plus"], zero);
+    assert_eq!(less["total_wire_in_delta_minus"], zero);
+    let more = report(&|credits, _| credits[0].units -= 5);
+    expect("3", &more, &["reserve_in_amount_inconsistencies"]);
+    assert_eq!(more["total_wire_in_delta_plus"], zero);
+    assert_ne!(more["total_wire_in_delta_minus"], zero);
+    let subject_differs = report(&|credits, _| credits[0].reserve_pub = EddsaPublicKey::from_bytes([9; 32]));
+    expect("8", &subject_differs, &["reserve_in_amount_inconsistencies"]);
+    let entries = subject_differs["reserve_in_amount_inconsistencies"].as_array().unwrap();
+    assert_eq!(entries.len(), 2);
+    assert!(entries.iter().all(|entry| entry["diagnostic"] == "wire subject does not match"));
+    assert_eq!(subject_differs["total_wire_in_delta_plus"], subject_differs["total_wire_in_delta_minus"]);
+    let sender = report(&|credits, _| credits[0].sender = "payto://x-taler-bank/localhost/other".to_owned());
+    expect("9", &sender, &["misattribution_in_inconsistencies"]);
+    let date = report(&|credits, _| credits[0].time = Timestamp::from_secs(1));
+    expect("10", &date, &["row_minor_inconsistencies"]);
+    assert_eq!(date["row_minor_inconsistencies"][0]["diagnostic"], "execution date mismatch");
+    let unknown = report(&|_, debits| {
+        let wtid = batzen_crypto::Wtid::from_bytes([7; 32]);
+        debits.push(BankDebit { wtid, row: 99, ..debits[0].clone() });
+    });
+    expect("11", &unknown, &["wire_out_amount_inconsistencies"]);
+    let entry = &unknown["wire_out_amount_inconsistencies"][0];
+    assert_eq!(entry["diagnostic"], "justification for wire transfer not found");
+    assert_eq!(entry["amount_justified"], zero);
+    for (scenario, change) in [("16 less", -1), ("16 more", 1)] {
+        let paid = report(&|_, debits| {
+            debits[0].units = debits[0].units.checked_add_signed(change).unwrap();
+        });
+        expect(scenario, &paid, &["wire_out_amount_inconsistencies"]);
+        assert_eq!(paid["total_wire_out_delta_plus"] == zero, change < 0, "{scenario}");
+        assert_eq!(paid["total_wire_out_delta_minus"] == zero, change > 0, "{scenario}");
+    }
+    let twice = report(&|_, debits| debits.push(debits[0].clone()));
+    expect("27", &twice, &["wire_format_inconsistencies"]);
+    let invented = report(&|credits, _| drop(credits.remove(0)));
+    expect("a credit that the bank does not have", &invented, &["reserve_in_amount_inconsistencies"]);
+}
+
+/// How a scenario changes the rows.
+enum Corruption {
+    /// One row of a table has another value in a column.
+    Column(&'static str, &'static str),
+    /// All rows of a table are gone.
+    All(&'static str),
+    /// One row of a table is gone.
+    One(&'static str),
+}
+
+/// The scenarios of the protocol in which rows differ, and the rule that finds each (auditor chapter 11).
+const SCENARIOS: [(&str, Corruption, &str); 18] = [
+    ("4, 26: another account", Corruption::Column("deposits", "h_payto"), "deposit-signature"),
+    ("6, 28, 32: a coin's signature", Corruption::Column("coins", "denom_sig"), "coin-signature"),
+    ("7: a withdrawal's signature", Corruption::Column("withdrawals", "reserve_sig"), "withdraw-signature"),
+    ("12: no reveals", Corruption::All("reveals"), "melt-hanging"),
+    ("13: a melt's signature", Corruption::Column("melts", "coin_sig"), "melt-signature"),
+    ("14: a wire fee", Corruption::Column("wire_fees", "wire_fee"), "wire-fee-signature"),
+    ("15: a salt", Corruption::Column("deposits", "wire_salt"), "deposit-signature"),
+    ("18: no withdrawals", Corruption::All("withdrawals"), "emergency-count"),
+    ("18: their reserves", Corruption::All("withdrawals"), "reserve-balance"),
+    (
+        "22: the time of a denomination",
+        Corruption::Column("denominations", "expire_withdraw"),
+        "denomination-signature",
+    ),
+    ("23: a transfer's amount", Corruption::Column("wire_out", "amount"), "transfer-deposits"),
+    ("24: a deposit is gone", Corruption::One("deposits"), "coin-remaining"),
+    ("25: a refund is gone", Corruption::One("refunds"), "refund-sum"),
+    ("29: a withdraw fee", Corruption::Column("denominations", "fee_withdraw"), "denomination-signature"),
+    ("30: a refresh fee", Corruption::Column("denominations", "fee_refresh"), "denomination-signature"),
+    ("31: a deposit fee", Corruption::Column("denominations", "fee_deposit"), "denomination-signature"),
+    ("an order to the bank", Corruption::Column("prepared", "amount"), "transfer-order"),
+    ("no orders to the bank", Corruption::All("prepared"), "transfer-unordered"),
+];
+
+#[tokio::test]
+async fn known_answers() {
+    let (subject, copy, now) = rows_of("exchange-api-rsa").await;
+    for (scenario, corruption, rule) in SCENARIOS {
+        let mut changed = copy.clone();
+        match corruption {
+            Corruption::All(table) => changed.0.retain(|(other, _)| other.name != table),
+            Corruption::One(table) => {
+                let at = changed.0.iter().position(|(other, _)| other.name == table).expect(scenario);
+                changed.0.remove(at);
+            }
+            Corruption::Column(table, name) => {
+                let found = changed.0.iter_mut().find(|(other, _)| other.name == table);
+                let (table, record) = found.expect(scenario);
+                let columns = table.row_columns;
+                let index = columns.iter().position(|column| column.name == name).expect(scenario);
+                let mut values = decode_values(columns, &record.row).unwrap();
+                values[index] = altered(&columns[index], &values[index]);
+                record.row = encode_values(columns, &values).unwrap();
+            }
+        }
+        let outcome = audited(&subject, &changed.store(), now);
+        let rules: BTreeSet<&str> = outcome.findings.iter().map(|finding| finding.rule.info().name).collect();
+        assert!(rules.contains(rule), "{scenario}: {rules:?}");
+        // The same once more: nothing is remembered that would change the result.
+        assert_eq!(audited(&subject, &changed.store(), now).findings, outcome.findings, "{scenario}");
+    }
+}
