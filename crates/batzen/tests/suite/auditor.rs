@@ -360,6 +360,24 @@ async fn kill_9(database: Option<String>) {
     // At most one of each merchant was not answered.
     assert!(rows.len() <= accepted.len() + usize::try_from(MERCHANTS).unwrap());
     store.close().unwrap();
+    drop(store);
+    // They stay when the checks start over, and until their signing key has ended; not when everything is dropped.
+    let count = || {
+        let store = auditor.store();
+        let count = block_in_place(|| store.all::<DepositConfirmations>()).unwrap().len();
+        store.close().unwrap();
+        count
+    };
+    auditor.must("taler-auditor-dbinit", &["-r", "-g"]);
+    assert_eq!(count(), rows.len());
+    let collected = auditor.must("taler-auditor-dbinit", &["-g", "-T", "+4000000000000000"]);
+    assert!(collected.contains(&format!("confirmations removed: {}", rows.len())), "{collected}");
+    assert_eq!(count(), 0);
+    auditor.must("taler-auditor-exchange", &["-m", &master_pub, "-r"]);
+    auditor.must("taler-auditor-exchange", &["-m", &master_pub, "-u", "http://localhost:1/"]);
+    auditor.must("taler-auditor-dbinit", &["-R", "-y"]);
+    let output = auditor.run("taler-auditor-exchange", &["-m", &master_pub, "-r"]);
+    assert_eq!(output.status.code(), Some(1), "the exchange is forgotten");
 }
 
 /// Whether a directory has a store.

@@ -1,5 +1,6 @@
 //! `batzen auditor dbinit`: the auditor's tables.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -32,6 +33,9 @@ pub struct DbinitArgs {
     /// Drop everything first. All rows are lost
     #[arg(short = 'R', long)]
     reset: bool,
+    /// With --reset: do not ask on a terminal
+    #[arg(short, long, requires = "reset")]
+    yes: bool,
     /// Then remove what no court would accept any more: signing keys after their legal end, and the confirmations that
     /// they have signed
     #[arg(short, long)]
@@ -40,6 +44,10 @@ pub struct DbinitArgs {
 
 pub fn run(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
     let config = super::config(&args.common)?;
+    if args.reset && !args.yes && !confirmed(&config)? {
+        eprintln!("nothing was changed");
+        return Ok(ExitCode::FAILURE);
+    }
     match &config.store {
         StoreConfig::Postgres { url, .. } => prepare(url, args.reset, &config)?,
         _ if args.reset => remove_store(&config)?,
@@ -57,6 +65,21 @@ pub fn run(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
         println!("confirmations removed: {}", forgotten.confirmations);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks on a terminal before rows are dropped; scripts need no option.
+fn confirmed(config: &AuditorConfig) -> anyhow::Result<bool> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        return Ok(true);
+    }
+    eprint!(
+        "This drops the auditor's rows in {}, with all deposit confirmations, which merchants show only once. Type yes: ",
+        config.service_store()
+    );
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(answer.trim() == "yes")
 }
 
 /// Creates, migrates or resets the schema in a database.
