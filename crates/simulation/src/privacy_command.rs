@@ -37,6 +37,9 @@ pub struct PrivacyArgs {
     /// Wallets wait up to this many hours before they refresh change
     #[arg(long, default_value_t = 0, value_name = "HOURS", value_parser = clap::value_parser!(u32).range(0..=168))]
     refresh_delay: u32,
+    /// Everybody withdraws ahead, when the wallet is nearly empty, instead of 55 in 100 people
+    #[arg(long)]
+    plans_ahead: bool,
     /// Play the same towns first with wallets without these options
     #[arg(long)]
     compare: bool,
@@ -66,6 +69,7 @@ pub fn run(args: &PrivacyArgs) -> ExitCode {
                 people: args.people as usize,
                 days: u64::from(args.days),
                 discretion,
+                plans_ahead: args.plans_ahead,
                 leak: None,
             },
             towns: u64::from(args.towns),

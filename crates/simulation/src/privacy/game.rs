@@ -254,7 +254,7 @@ mod tests {
 
     /// The second of two small towns with the scores of all attacks, learned in the first.
     fn play(leak: Option<town::Leak>, discretion: Discretion) -> (Vec<Board>, HashMap<&'static str, Score>) {
-        let options = TownOptions { people: 16, days: 10, discretion, leak };
+        let options = TownOptions { people: 16, days: 10, discretion, plans_ahead: false, leak };
         let boards: Vec<Board> = (1..3).map(|seed| Board::new(seed, options).expect("a town")).collect();
         let experience = Experience::learn(&boards[..1]);
         let scores = Attack::ALL.map(|attack| (attack.name(), experience.attack(&boards[1], attack)));
@@ -279,7 +279,7 @@ mod tests {
         assert!(similarity.deviation().abs() < Similarity::DEVIATION_MAX, "{similarity:?}");
         let score = scores["identifiers"];
         assert!(score.payments > 150.0 && score.advantage().abs() < 1e-9, "{score:?}");
-        // What people do is visible all the same, to the attacks that look at it.
+        // What people do is visible to the attacks that look at it.
         let combined = scores["combined"];
         assert!(combined.advantage() > 0.1 && combined.advantage() < 0.9, "{combined:?}");
     }
@@ -305,14 +305,26 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_town() {
-        let options = TownOptions { people: 4, days: 4, discretion: Discretion::default(), leak: None };
+        let options = TownOptions {
+            people: 4,
+            days: 4,
+            discretion: Discretion::default(),
+            plans_ahead: false,
+            leak: None,
+        };
         let [one, other, third] = [1, 1, 2].map(|seed| town::live(seed, options).expect("a town").view.log);
         assert!(one == other && one != third && one.len() > 20);
     }
 
     #[test]
     fn a_secret_in_the_view_is_noticed() {
-        let options = TownOptions { people: 3, days: 3, discretion: Discretion::default(), leak: None };
+        let options = TownOptions {
+            people: 3,
+            days: 3,
+            discretion: Discretion::default(),
+            plans_ahead: false,
+            leak: None,
+        };
         let Lived { view, mut truth, .. } = town::live(5, options).expect("a town");
         assert_eq!(view.find_secret(&truth.secrets), Ok(None));
         let known = view.rows::<batzen_tables::exchange::Coins>().expect("rows")[0].key.coin_pub;

@@ -117,6 +117,8 @@ pub struct Costs {
 pub struct Report {
     /// The wallets' options.
     pub wallet: Discretion,
+    /// Whether everybody withdraws ahead.
+    pub plans_ahead: bool,
     /// People in each town.
     pub people: usize,
     /// Days of each town.
@@ -185,6 +187,7 @@ pub fn play(games: &Games, progress: &mut dyn FnMut()) -> Step<Report> {
     let per_payment = |count: u64| count as f64 / payments;
     Ok(Report {
         wallet: games.town.discretion,
+        plans_ahead: games.town.plans_ahead,
         people: games.town.people,
         days: games.town.days,
         from: games.from,

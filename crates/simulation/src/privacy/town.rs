@@ -54,6 +54,8 @@ pub struct TownOptions {
     pub days: u64,
     /// The options of all wallets.
     pub discretion: Discretion,
+    /// Whether everybody withdraws ahead.
+    pub plans_ahead: bool,
     /// A planted leak.
     pub leak: Option<Leak>,
 }
@@ -249,6 +251,9 @@ pub fn live(seed: u64, options: TownOptions) -> Step<Lived> {
     let mut town_events = Vec::new();
     for index in 0..options.people {
         let mut person = people::draw(&mut random, &shops, options.days);
+        if options.plans_ahead && !matches!(person.habit, Habit::Ahead { .. }) {
+            person.habit = Habit::Ahead { sum: 10_000 };
+        }
         town_events.extend(person.acts.drain(..).map(|(at, act)| (at, index, act)));
         let mut state = WalletState::default();
         let mut exchange = Keys::town().exchange.clone();

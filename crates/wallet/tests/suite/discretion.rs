@@ -5,7 +5,7 @@ use crate::common;
 use std::path::Path;
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
-use batzen_protocol::{Duration, Money};
+use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_wallet::core::{CoreError, refresh};
 use batzen_wallet::{
     CipherChoice, CoinStatus, DepositAmount, Discretion, PaymentRequest, Wallet, WalletError,
@@ -19,6 +19,10 @@ const PATIENT: Discretion = Discretion { round_sums: false, assortment: false, r
 const DISCREET: Discretion = Discretion { round_sums: true, assortment: true, refresh_delay: HALF_DAY };
 
 fn request(sum: &str, contract: u8) -> PaymentRequest {
+    request_at(sum, contract, START)
+}
+
+fn request_at(sum: &str, contract: u8, now: Timestamp) -> PaymentRequest {
     PaymentRequest {
         exchange: None,
         amount: amount(sum),
@@ -28,8 +32,8 @@ fn request(sum: &str, contract: u8) -> PaymentRequest {
         wire_salt: WireSalt::from_bytes([7; 16]),
         h_contract_terms: HashCode::from_bytes([contract; 64]),
         timestamp: None,
-        refund_deadline: START.saturating_add(Duration::from_days(1)),
-        wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
+        refund_deadline: now.saturating_add(Duration::from_days(1)),
+        wire_transfer_deadline: now.saturating_add(Duration::from_days(2)),
         summary: "a book".to_owned(),
     }
 }
@@ -131,35 +135,26 @@ async fn options_are_checked_and_can_be_taken_back() {
 async fn change_of_a_coin_that_expires_soon_does_not_wait() {
     let directory = tempfile::tempdir().unwrap();
     let world = World::new();
-    let wallet = ready(&directory.path().join("wallet.db"), &world, PATIENT, "KUDOS:8.5").await;
-    wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
+    let week = Discretion { refresh_delay: Duration::from_days(7), ..PATIENT };
+    let wallet = ready(&directory.path().join("wallet.db"), &world, week, "KUDOS:8.5").await;
+    // The coins are to be refreshed when three quarters of the time from day 7 to day 100 are over, on day 76.
+    let day = |n| START.saturating_add(Duration::from_days(n));
+    world.clock.set(day(76));
+    {
+        let mut exchange = world.exchange.lock().unwrap();
+        for value in [800, 400, 200, 100, 10] {
+            exchange.add_denom(batzen_crypto::DenomPrivateKey::generate_cs(), value, day(76));
+        }
+    }
+    wallet.add_exchange(EXCHANGE).await.unwrap();
+    wallet.pay(&request_at("KUDOS:2.5", 1, day(76))).await.unwrap();
     wallet.run_pending().await.unwrap();
-    let coin = wallet.coins().into_iter().find(|coin| coin.refresh_at.is_some()).unwrap();
-    let denom = wallet.with_state(|state| state.denom(EXCHANGE, &coin.h_denom_pub).unwrap().clone());
-    let at = |time: batzen_protocol::Timestamp| {
-        let mut state = wallet.with_state(Clone::clone);
-        let late = time.saturating_add(Duration::from_days(30));
-        let patient = batzen_wallet::Coin { refresh_at: Some(late), ..coin.clone() };
-        state.apply(batzen_wallet::core::Change::Coin(Box::new(patient)));
-        let mut entropy = batzen_wallet::core::SeededEntropy::new(1);
-        let changes = batzen_wallet::core::plan(&state, time, &mut entropy).unwrap();
-        changes.iter().any(|change| match change {
-            batzen_wallet::core::Change::Coin(other) => {
-                other.coin_pub == coin.coin_pub && other.remaining < coin.remaining
-            }
-            _ => false,
-        })
-    };
-    assert!(!at(START), "it waits");
-    let (from, to) = (denom.stamp_expire_withdraw.as_micros(), denom.stamp_expire_deposit.as_micros());
-    let soon = batzen_protocol::Timestamp::from_micros(from + (to - from) / 4 * 3 - 1);
-    // Only if another denomination can still be had, there is something to refresh into.
-    let has_offers = wallet.with_state(|state| {
-        !state.exchanges[EXCHANGE]
-            .offers(CipherChoice::Any, soon.saturating_add(Duration::from_secs(1)))
-            .is_empty()
-    });
-    assert_eq!(at(soon.saturating_add(Duration::from_secs(1))), has_offers);
+    let due = wallet.with_state(refresh::next_due).unwrap();
+    assert!(due > day(77) && !waiting(&wallet).is_zero(), "it waits until {due:?}");
+    world.clock.set(day(77));
+    wallet.run_pending().await.unwrap();
+    assert!(waiting(&wallet).is_zero() && refreshes(&wallet) > 0);
+    check_books(&world, &[&wallet]);
 }
 
 /// The script of a discreet wallet. Each part is skipped if an earlier run got that far.
