@@ -74,7 +74,7 @@ fn age_class(age: u64) -> usize {
 }
 
 fn amounts(payment: &Payment, reserve: &Reserve, near: &[u64]) -> usize {
-    let is_round = reserve.cents % 1_000 == 0;
+    let is_round = reserve.cents.is_multiple_of(1_000);
     let relation = if payment.cents == reserve.cents {
         0
     } else if reserve.cents > payment.cents && near.binary_search(&(reserve.cents - payment.cents)).is_ok() {

@@ -203,7 +203,7 @@ mod tests {
             assert!(person.acts.is_sorted_by_key(|(at, _)| *at));
             for (_, act) in person.acts {
                 if let Act::Buy(purchase) = act {
-                    assert!(purchase.cents > 0 && purchase.cents % 5 == 0, "{purchase:?}");
+                    assert!(purchase.cents > 0 && purchase.cents.is_multiple_of(5), "{purchase:?}");
                     purchases += 1;
                 }
             }
