@@ -17,7 +17,7 @@ pub struct PrivacyArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=5_000))]
     people: u32,
     /// Simulated days
-    #[arg(long, default_value_t = 42, value_parser = clap::value_parser!(u32).range(1..=360))]
+    #[arg(long, default_value_t = 28, value_parser = clap::value_parser!(u32).range(1..=360))]
     days: u32,
     /// Towns that are attacked; more of them make the intervals narrower
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
