@@ -33,7 +33,7 @@ fn common_sums_halve_the_advantage() {
 
 #[test]
 fn identifiers_are_at_chance() {
-    for name in ["round-sums", "round-sums-assortment", "refresh-delay"] {
+    for name in ["round-sums", "round-sums-assortment", "plans-ahead", "refresh-delay"] {
         for report in kept(name) {
             let blindness = &report["blindness"];
             let (deviation, bound) = (&blindness["deviation"], &blindness["bound"]);
