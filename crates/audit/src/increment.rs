@@ -11,8 +11,8 @@ use batzen_crypto::{EddsaPublicKey, Wtid};
 use batzen_protocol::Timestamp;
 use batzen_store::{Column, RawRecord, RawRow, Record, Result, Store, StoreError, Table, TableDef};
 use batzen_tables::exchange::{
-    AggregateRow, Aggregates, ArchiveTransfers, CloseRequests, ClosingRow, Closings, Coins, DepositRow,
-    Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseKey,
+    AggregateRow, Aggregates, ArchiveTransfers, CloseRequests, ClosingRow, Closings, CoinRow, Coins,
+    DepositRow, Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseKey,
     PurseMergeRow, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits, RecoupRefreshRow,
     RecoupRefreshes, RecoupRow, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits, ReserveOpens,
     ReserveRequestKey, Reserves, ReservesIn, Reveals, WireOut, Withdrawals, WtidKey,
@@ -211,6 +211,18 @@ impl Touched {
     }
 }
 
+/// Whether a coin has another denomination or age commitment than before, which must not happen.
+fn changes_a_coin(change: &RowChange) -> bool {
+    if change.table.id != Coins::DEF.id {
+        return false;
+    }
+    let terms = |version: &Option<Version>| {
+        let row = version.as_ref().and_then(|version| CoinRow::decode(&version.row).ok());
+        row.map(|row| (row.denom, row.h_age))
+    };
+    change.old.is_some() && terms(&change.old) != terms(&change.new)
+}
+
 impl Auditor<'_> {
     /// Audits changes. The caller commits `changes` and `totals` together afterwards.
     ///
@@ -228,7 +240,11 @@ impl Auditor<'_> {
             }
             self.judge(change, &mut increment.found)?;
         }
-        self.purse_owners(&mut touched, changes)?;
+        self.purse_owners(&mut touched)?;
+        let rewrites_coins = changes.iter().any(changes_a_coin);
+        if rewrites_coins {
+            self.recoups_of_coins(&mut touched)?;
+        }
         let before = self.gather(&touched)?;
         let mut after = before.clone();
         let mut fresh = HashSet::new();
@@ -249,6 +265,10 @@ impl Auditor<'_> {
                     fresh.insert(name);
                 }
             }
+        }
+        if rewrites_coins {
+            // Signatures of rows that did not change cover it.
+            fresh.extend(after.keys().cloned());
         }
         let (sums_before, found_before, _, _) =
             self.draw(&touched.scope, before, &HashSet::new(), totals, changes)?;
@@ -280,14 +300,24 @@ impl Auditor<'_> {
     }
 
     /// Adds the reserves that touched purses were merged into.
-    fn purse_owners(&self, touched: &mut Touched, changes: &[RowChange]) -> Result<()> {
+    fn purse_owners(&self, touched: &mut Touched) -> Result<()> {
         let keys: Vec<PurseKey> =
             touched.scope.purses.iter().map(|purse_pub| PurseKey { purse_pub: *purse_pub }).collect();
         for merge in self.seen.get_many::<PurseMerges>(&keys)?.into_iter().flatten() {
             touched.scope.reserves.insert(merge.row.reserve_pub);
         }
-        // Merges among the changes have named their reserves already.
-        let _ = changes;
+        Ok(())
+    }
+
+    /// Adds the recoups of touched coins: a coin's denomination must be that of the planchet that it names.
+    fn recoups_of_coins(&self, touched: &mut Touched) -> Result<()> {
+        let coins: Vec<Vec<u8>> = touched.scope.coins.iter().map(Column::to_bytes).collect();
+        let tables = [(Recoups::DEF, Recoups::BY_COIN), (RecoupRefreshes::DEF, RecoupRefreshes::BY_COIN)];
+        for (table, index) in tables {
+            for record in self.seen.backend().lookup_many(table, index, &coins)?.into_iter().flatten() {
+                touched.row(table, &record.key, &record.row)?;
+            }
+        }
         Ok(())
     }
 

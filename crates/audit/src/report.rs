@@ -18,6 +18,8 @@ pub struct Context {
     pub ended: Timestamp,
     /// Whether stored balances were checked, too.
     pub internal: bool,
+    /// Overdue deposits below this amount, in units of 10⁻⁸, are only counted.
+    pub tiny: u128,
 }
 
 /// An amount as the protocol writes it.
@@ -472,6 +474,7 @@ impl Protocol<'_> {
         let details: Vec<Value> = overdue
             .deposits
             .iter()
+            .filter(|deposit| deposit.amount >= self.context.tiny)
             .map(|deposit| {
                 json!({
                     "row": deposit.row.serial, "amount": amount(currency, deposit.amount),

@@ -43,6 +43,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "UNIXPATH",
             "UNIXPATH_MODE",
             "TRUSTED_PROXIES",
+            "TINY_AMOUNT",
         ],
     ),
     ("auditordb-embedded", &["INDEX_MEMORY_MIB"]),

@@ -35,6 +35,11 @@ use crate::message::{Answer, Malformed, Mark, Reason};
 use crate::metrics::Progress;
 use link::Link;
 
+/// Names a row: its table's number, and its key.
+type RowName = (u16, Vec<u8>);
+/// A row's bytes, and its version if it is in the store.
+type KnownRow = (Vec<u8>, Option<RowVersion>);
+
 /// The most bytes of changes in one batch: more than an exchange commits at once.
 const BATCH_BYTES_MAX: usize = 256 << 20;
 /// How many rows that a snapshot lacks are deleted in one commit.
@@ -399,7 +404,7 @@ impl Follower {
             };
             match answer {
                 Answer::Changes { sequence, is_last, bytes } => {
-                    self.add_changes(sequence, is_last, &bytes)?
+                    self.add_changes(sequence, is_last, &bytes)?;
                 }
                 Answer::Rows(bytes) => return Ok(Next::Batch(self.rows(&bytes)?)),
                 Answer::Mark(mark) => return Ok(Next::Batch(self.end_batch(mark)?)),
@@ -550,7 +555,7 @@ impl Follower {
         for change in &changes {
             keys.entry(change.table.id).or_insert((change.table, Vec::new())).1.push(change.key.clone());
         }
-        let mut known: HashMap<(u16, Vec<u8>), Option<(Vec<u8>, Option<RowVersion>)>> = HashMap::new();
+        let mut known: HashMap<RowName, Option<KnownRow>> = HashMap::new();
         for (table, mut keys) in keys.into_values() {
             keys.sort_unstable();
             keys.dedup();

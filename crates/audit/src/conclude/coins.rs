@@ -3,8 +3,8 @@
 use batzen_protocol::Duration;
 use batzen_store::{Record, Result, Table};
 use batzen_tables::exchange::{
-    CoinKey, CoinPub, Coins, DenomSerial, Denominations, Deposits, MeltKey, Melts, Recoups, Reveals,
-    WithdrawalKey, Withdrawals,
+    CoinKey, CoinPub, Coins, DenomSerial, Denominations, Deposits, MeltKey, Melts, Recoups, Reveals, WireOut,
+    WithdrawalKey, Withdrawals, WtidKey,
 };
 
 use super::Conclusion;
@@ -72,9 +72,10 @@ impl Conclusion<'_> {
                 let amount = found.row.amount.units();
                 let used = |rule| Finding::new(rule, name.clone()).about(coin_pub.as_bytes()).risking(amount);
                 self.findings.push(used(Rule::CoinDeposited));
-                let is_paid = found.row.wtid.is_some_and(|wtid| {
-                    self.books.transfers.read(&wtid, |book| book.wire_out.is_some()).unwrap_or(false)
-                });
+                let is_paid = match found.row.wtid {
+                    Some(wtid) => self.row::<WireOut>(&WtidKey { wtid })?.is_some(),
+                    None => false,
+                };
                 if is_paid {
                     self.findings.push(used(Rule::CoinWired));
                     self.findings.push(used(Rule::CoinPaid));

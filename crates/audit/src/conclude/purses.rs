@@ -128,7 +128,7 @@ impl Conclusion<'_> {
             min_age: purse.min_age,
             flags: u32::from(mode as u8),
         };
-        // A full purse of any kind may be merged once more with a push signature (for nothing).
+        // A full purse may be merged by its owner instead, with the signature for one that a payer created.
         let valid = [(purse.purse_fee, purse.mode), (Money::ZERO, PurseMode::Push)]
             .into_iter()
             .any(|(fee, mode)| account(fee, mode).verify(&row.reserve_pub, &row.reserve_sig));

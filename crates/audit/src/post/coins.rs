@@ -94,7 +94,7 @@ impl Poster<'_> {
         let Some(h_denom_pub) = self.terms.denom(facts.denom).map(|terms| terms.row.h_denom_pub) else {
             return;
         };
-        // Without the account, the signature cannot be checked, so nobody knows who is to be paid.
+        // Without the account, no signature is valid: the receiver is unknown.
         let h_wire = self.h_wire(deposit.h_payto, deposit.wire_salt).unwrap_or(NO_POLICY);
         let fee = self.terms.denom(deposit.denom).map_or(deposit.amount, |terms| terms.row.fee_deposit);
         let message = WalletCoinDeposit {

@@ -2,7 +2,7 @@
 
 use batzen_audit::{BankAccount, BankCredit, BankDebit};
 use batzen_http_client::{Client, ClientError, ClientOptions};
-use batzen_protocol::{Amount, Currency};
+use batzen_protocol::{Amount, Currency, Money};
 use batzen_wire_gateway::{HistoryQuery, WireGatewayClient};
 
 use super::config::{Account, CheckConfig};
@@ -21,7 +21,7 @@ pub enum BankError {
         /// The gateway.
         url: String,
         /// Why.
-        error: ClientError,
+        error: Box<ClientError>,
     },
     /// A row has another currency than the exchange.
     #[error(
@@ -54,24 +54,26 @@ async fn read_account(
     let failed = |error| BankError::Client {
         section: account.section.clone(),
         url: account.gateway_url.clone(),
-        error,
+        error: Box::new(error),
     };
     let client = Client::new(&ClientOptions::default()).map_err(failed)?;
     let gateway = WireGatewayClient::new(client, &account.gateway_url, account.auth.clone());
     let units = |row: u64, amount: &Amount| {
         let wrong = |_| BankError::Currency { section: account.section.clone(), row, amount: *amount };
-        amount.money_in(currency).map(|money| money.units()).map_err(wrong)
+        amount.money_in(currency).map(Money::units).map_err(wrong)
     };
     let is_missing = |error: &ClientError| ignores_missing && error.status() == Some(404);
     let mut credits = Vec::new();
     let mut start = None;
-    while account.credits {
+    let mut more = account.credits;
+    while more {
         let page = match gateway.history_incoming(query(start)).await {
             Ok(page) => page,
-            Err(error) if is_missing(&error) => break,
+            Err(error) if is_missing(&error) => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        let Some(last) = page.last().map(|row| row.row_id) else { break };
+        start = page.last().map(|row| row.row_id).or(start);
+        more = !page.is_empty();
         for row in page {
             credits.push(BankCredit {
                 row: row.row_id,
@@ -81,17 +83,18 @@ async fn read_account(
                 sender: row.debit_account,
             });
         }
-        start = Some(last);
     }
     let mut debits = Vec::new();
     let mut start = None;
-    while account.debits {
+    let mut more = account.debits;
+    while more {
         let page = match gateway.history_outgoing(query(start)).await {
             Ok(page) => page,
-            Err(error) if is_missing(&error) => break,
+            Err(error) if is_missing(&error) => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        let Some(last) = page.last().map(|row| row.row_id) else { break };
+        start = page.last().map(|row| row.row_id).or(start);
+        more = !page.is_empty();
         for row in page {
             debits.push(BankDebit {
                 row: row.row_id,
@@ -101,7 +104,6 @@ async fn read_account(
                 receiver: row.credit_account,
             });
         }
-        start = Some(last);
     }
     Ok(BankAccount {
         section: account.section.clone(),

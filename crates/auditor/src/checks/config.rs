@@ -36,6 +36,8 @@ pub struct CheckConfig {
     pub subject: Subject,
     /// Where its rows are.
     pub store: StoreConfig,
+    /// Overdue deposits below this amount, in units of 10⁻⁸, are only counted: `[auditor] TINY_AMOUNT`.
+    pub tiny: u128,
     /// Its accounts whose bank the auditor may ask.
     pub accounts: Vec<Account>,
 }
@@ -105,6 +107,8 @@ impl CheckConfig {
                 auth,
             });
         }
-        Ok(Self { subject, store, accounts })
+        let tiny: Option<Amount> = ini.get("auditor", "TINY_AMOUNT")?;
+        let tiny = tiny.map_or(0, |amount| amount.money.units());
+        Ok(Self { subject, store, tiny, accounts })
     }
 }

@@ -151,6 +151,12 @@ pub fn check(
     }
     store.close().map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
     let ended = Timestamp::from_system_time(std::time::SystemTime::now());
-    let context = Context { currency: config.subject.currency, started, ended, internal: request.internal };
+    let context = Context {
+        currency: config.subject.currency,
+        started,
+        ended,
+        internal: request.internal,
+        tiny: config.tiny,
+    };
     Ok((outcome, context))
 }

@@ -81,7 +81,7 @@ impl Auditor {
     }
 
     fn open(&self) -> Store {
-        StoreConfig::embedded(self.store.clone().into()).open(&batzen_storage::AUDITOR, 1).unwrap()
+        StoreConfig::embedded(self.store.clone().into()).open(&batzen_storage::AUDITOR_COPY, 1).unwrap()
     }
 }
 

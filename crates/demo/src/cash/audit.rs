@@ -37,6 +37,7 @@ fn config(world: &World) -> CheckConfig {
             auditor: None,
         },
         store: StoreConfig::Memory,
+        tiny: 0,
         accounts: accounts.collect(),
     }
 }

@@ -7,7 +7,7 @@ use batzen_feed::client::{self, FeedError, Next};
 use batzen_feed::message::Reason;
 use batzen_store::conformance::random::Random;
 use batzen_store::{ChangeSet, CommitFeed as _, Table};
-use batzen_tables::auditor::{FeedFindings, FeedHeads};
+use batzen_tables::auditor::copy::{FeedFindings, FeedHeads};
 use batzen_tables::exchange::{AUDITED, CursorRow, Cursors, WorkerLeases};
 
 use crate::world::{
