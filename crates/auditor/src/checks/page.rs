@@ -4,9 +4,16 @@ use std::fmt::Write as _;
 
 use batzen_audit::report::Context;
 use batzen_audit::{Finding, Net, Outcome, Severity};
+use batzen_protocol::Timestamp;
 
 fn net(units: i128, context: &Context) -> String {
     Net { units, currency: Some(context.currency) }.to_string()
+}
+
+/// The day of a time, in UTC.
+fn day(time: Timestamp) -> String {
+    let text = time.to_string();
+    text.split_once('T').map_or(text.clone(), |(day, _)| day.to_owned())
 }
 
 /// Text without meaning to a browser.
@@ -109,7 +116,10 @@ fn denominations(out: &mut String, outcome: &Outcome, context: &Context) {
          <th>until</th><th class=\"n\">Coins issued</th><th class=\"n\">used</th><th class=\"n\">Issued</th>\
          <th class=\"n\">Redeemed</th><th class=\"n\">Outstanding</th></tr>",
     );
-    for result in outcome.denoms.iter().filter(|denom| denom.tally.issued() > 0 || denom.tally.known > 0) {
+    let mut used: Vec<_> =
+        outcome.denoms.iter().filter(|denom| denom.tally.issued() > 0 || denom.tally.known > 0).collect();
+    used.sort_by_key(|denom| (std::cmp::Reverse(denom.denom.row.value), denom.denom.row.start));
+    for result in used {
         let (terms, tally) = (&result.denom.row, &result.tally);
         let issued = i128::from(tally.issued()) * i128::try_from(terms.value.units()).unwrap_or(i128::MAX);
         let _ = write!(
@@ -118,8 +128,8 @@ fn denominations(out: &mut String, outcome: &Outcome, context: &Context) {
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
             terms.value.of(context.currency),
             if result.denom.revoked { " (revoked)" } else { "" },
-            terms.start,
-            terms.expire_withdraw,
+            day(terms.start),
+            day(terms.expire_withdraw),
             tally.issued(),
             tally.known,
             net(issued, context),

@@ -186,6 +186,8 @@ async fn an_auditor_follows_through_kills_and_notices_a_restored_backup() {
     assert!(theirs == ours, "the copy has {} rows, the exchange {}", ours.len(), theirs.len());
     exchange.close().unwrap();
     copied.close().unwrap();
+    // Their locks end with them.
+    drop((exchange, copied));
 
     // A chain that matches was needed for each of the connections above. Now it does not.
     std::fs::remove_dir_all(&exchange_dir).unwrap();
