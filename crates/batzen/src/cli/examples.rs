@@ -90,7 +90,12 @@ const EXAMPLES: &[(&[&str], &str)] = &[
         &["bench", "scale"],
         "batzen bench scale\nbatzen bench scale --cores 1,2,4 --batch 10 --rounds 5 --dir /var/lib --json > scale.json",
     ),
-    (&["auditor"], "batzen auditor sync --config auditor.conf --once"),
+    (&["bench", "audit"], "batzen bench audit --coins 100000"),
+    (
+        &["auditor"],
+        "batzen auditor init --config auditor.conf\nbatzen auditor sync --config auditor.conf --once\n\
+         batzen auditor run --config auditor.conf",
+    ),
     (&["signer"], "batzen signer serve --config signer.conf\nbatzen signer status --config signer.conf"),
     (&["signer", "keygen"], "batzen signer keygen ./signer.key"),
     (&["signer", "sample-config"], "batzen signer sample-config > signer.conf"),
@@ -113,7 +118,6 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["switch", "bench"], "batzen switch bench --participants 8 --duration 10"),
     (&["merchant"], "batzen merchant serve --config merchant.conf"),
     (&["merchant", "sample-config"], "batzen merchant sample-config > merchant.conf"),
-    (&["auditor"], "batzen auditor init --config auditor.conf\nbatzen auditor serve --config auditor.conf"),
     (&["auditor", "sample-config"], "batzen auditor sample-config > auditor.conf"),
     (&["auditor", "exchange"], "batzen auditor exchange list --config auditor.conf"),
     (
