@@ -142,6 +142,7 @@ fn table_name(number: u16) -> String {
         batzen_tables::bank::ALL,
         batzen_tables::merchant::ALL,
         batzen_tables::auditor::ALL,
+        batzen_tables::auditor::copy::OWN,
     ];
     known
         .into_iter()

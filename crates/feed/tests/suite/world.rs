@@ -44,7 +44,7 @@ pub fn open_exchange(dir: &Path) -> Arc<EmbeddedStore> {
 }
 
 pub fn open_auditor(dir: &Path) -> Store {
-    Store::new(EmbeddedStore::open(dir, auditor::ALL, options(None)).unwrap())
+    Store::new(EmbeddedStore::open(dir, auditor::copy::ALL, options(None)).unwrap())
 }
 
 pub fn account(number: u64) -> AccountKey {
