@@ -211,7 +211,10 @@ proptest! {
         prop_assert!(matches!(read, Feed::Frames(_)), "what is held can be read again");
         world.store = None;
         let report = EmbeddedStore::inspect(Path::new(DIR), &world.disk, &mut |_| ()).expect("it is a store");
-        prop_assert_eq!(report.problems, Vec::<String>::new());
+        // A lost checkpoint is one of the steps.
+        let mut problems = report.problems;
+        problems.retain(|problem| !problem.contains("checkpoint.idx"));
+        prop_assert_eq!(problems, Vec::<String>::new());
     }
 }
 
