@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use batzen_crypto::HashCode;
@@ -79,8 +79,6 @@ pub enum AuditError {
 /// How far an audit is. Shared with whoever shows it.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Rows to read.
-    pub rows_total: AtomicU64,
     /// Rows posted.
     pub rows: AtomicU64,
     /// Signatures verified.
@@ -155,7 +153,7 @@ impl Outcome {
     }
 }
 
-/// The tables whose rows are posted. Coins come first, because signatures of other rows need their terms.
+/// The tables whose rows are posted after the coins, whose terms their signatures need.
 const POSTED: &[&TableDef] = &[
     Reserves::DEF,
     ReservesIn::DEF,
@@ -243,11 +241,6 @@ pub fn audit(
 ) -> Result<Outcome, AuditError> {
     let started = Instant::now();
     let frozen = store.freeze(AUDITED)?;
-    let mut total = store.count::<Coins>()?;
-    for table in POSTED {
-        total += store.backend().count_estimate(table)?;
-    }
-    progress.rows_total.store(total, Ordering::Relaxed);
     let terms = read_terms(&*frozen, subject)?;
     let books = Books::default();
     let mut findings = terms.findings().to_vec();
@@ -336,16 +329,21 @@ impl Posting<'_> {
         findings: &mut Vec<Finding>,
     ) -> Result<(), AuditError> {
         let (sender, receiver) = sync_channel::<Chunk>(QUEUE);
-        let receiver = Mutex::new(receiver);
-        let worker = Worker {
-            receiver: &receiver,
-            subject: self.subject,
-            terms: self.terms,
-            books: self.books,
-            progress: self.progress,
-        };
+        // Each worker has a share of it, so that the reader does not wait for ever when all of them have ended.
+        let receiver = Arc::new(Mutex::new(receiver));
         std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(|| worker.work())).collect();
+            let work = || {
+                let worker = Worker {
+                    receiver: Arc::clone(&receiver),
+                    subject: self.subject,
+                    terms: self.terms,
+                    books: self.books,
+                    progress: self.progress,
+                };
+                scope.spawn(move || worker.work())
+            };
+            let workers: Vec<_> = (0..threads.max(1)).map(|_| work()).collect();
+            drop(receiver);
             let read = tables.iter().try_for_each(|table| self.read(table, &sender));
             drop(sender);
             let mut outcome = read;
@@ -388,7 +386,7 @@ impl Posting<'_> {
 }
 
 struct Worker<'a> {
-    receiver: &'a Mutex<Receiver<Chunk>>,
+    receiver: Arc<Mutex<Receiver<Chunk>>>,
     subject: &'a Subject,
     terms: &'a Terms,
     books: &'a Books,
@@ -405,6 +403,58 @@ impl Worker<'_> {
             poster.post(table, records, Way::Add)?;
             self.progress.rows.fetch_add(poster.rows - rows, Ordering::Relaxed);
             self.progress.signatures.fetch_add(poster.signatures - signatures, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use batzen_crypto::EddsaPublicKey;
+    use batzen_protocol::Currency;
+    use batzen_store::RowVersion;
+
+    use super::*;
+
+    /// A table of which no row can be read.
+    struct Damaged;
+
+    impl FrozenRows for Damaged {
+        fn scan(
+            &self,
+            _: &'static TableDef,
+            visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+        ) -> Result<(), StoreError> {
+            // More than the queue has room for when no thread is left.
+            for serial in 0..4 * (CHUNK * QUEUE) as u64 {
+                let (key, row, version) = (vec![0; 32], vec![1, 2, 3], RowVersion::default());
+                if visit(RawRecord { key, row, serial, version }).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn rows_that_cannot_be_read_end_the_audit() {
+        let subject = Subject {
+            currency: Currency::new("KUDOS").unwrap(),
+            master_pub: EddsaPublicKey::from_bytes([1; 32]),
+            base_url: "http://localhost/".to_owned(),
+            round_unit: 0,
+            auditor: None,
+        };
+        let (terms, books, progress) = (Terms::default(), Books::default(), Progress::default());
+        for threads in [1, 3] {
+            let posting = Posting {
+                frozen: &Damaged,
+                subject: &subject,
+                terms: &terms,
+                books: &books,
+                progress: &progress,
+            };
+            let outcome = posting.post(&[Coins::DEF], threads, &mut Vec::new());
+            assert!(matches!(outcome, Err(AuditError::Store(StoreError::Decode { .. }))), "{outcome:?}");
         }
     }
 }

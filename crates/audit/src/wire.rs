@@ -57,6 +57,8 @@ pub struct BankAccount {
     pub credits: Option<Vec<BankCredit>>,
     /// Outgoing transfers, if they were read.
     pub debits: Option<Vec<BankDebit>>,
+    /// When the reading began. What the exchange did later may be missing here.
+    pub read: Timestamp,
 }
 
 /// What the check of an account adds up to, in units of 10⁻⁸.
@@ -90,8 +92,8 @@ struct Due {
     account: AccountId,
     receiver: String,
     time: Timestamp,
-    /// Whether the exchange says that the bank accepted it.
-    accepted: bool,
+    /// When the exchange learnt that the bank accepted it; zero if that was long ago, `None` if it has not.
+    accepted: Option<Timestamp>,
     is_drain: bool,
 }
 
@@ -107,10 +109,10 @@ impl Conclusion<'_> {
             let mut result = AccountResult { section: account.section.clone(), ..AccountResult::default() };
             let id = AccountId::of_payto(&account.payto_uri);
             if let Some(credits) = &account.credits {
-                self.credits(id, credits, &mut result)?;
+                self.credits(id, credits, account.read, &mut result)?;
             }
             if let Some(debits) = &account.debits {
-                self.debits(id, debits, &due, &mut result);
+                self.debits(id, debits, (&due, account.read), &mut result);
             }
             results.push(result);
         }
@@ -121,11 +123,16 @@ impl Conclusion<'_> {
         &mut self,
         account: AccountId,
         credits: &[BankCredit],
+        read: Timestamp,
         result: &mut AccountResult,
     ) -> Result<()> {
         let mut open: HashMap<u64, &BankCredit> = credits.iter().map(|credit| (credit.row, credit)).collect();
         result.bank_in = credits.iter().map(|credit| units(credit.units)).sum();
         result.last_rows[0] = credits.iter().map(|credit| credit.row).max().unwrap_or_default();
+        // What lies behind the cursor has been imported. It is read before the rows, since both may move on.
+        let cursor =
+            self.store.get::<Cursors>(&AccountKey { account })?.map_or(0, |found| found.row.bank_row);
+        let last = result.last_rows[0];
         let mut seen = HashSet::new();
         let mut findings = Vec::new();
         self.store.scan::<ReservesIn>(|found| {
@@ -141,6 +148,10 @@ impl Conclusion<'_> {
                 return std::ops::ControlFlow::Continue(());
             }
             let Some(credit) = open.remove(&key.bank_row) else {
+                if key.bank_row > last && row.time.saturating_add(TOLERANCE) >= read {
+                    // It came while, or after, the bank's history was read.
+                    return std::ops::ControlFlow::Continue(());
+                }
                 findings.push(finding(Rule::CreditInvented).figures(booked, 0));
                 return std::ops::ControlFlow::Continue(());
             };
@@ -165,9 +176,7 @@ impl Conclusion<'_> {
             std::ops::ControlFlow::Continue(())
         })?;
         self.findings.append(&mut findings);
-        // What lies behind the cursor has been imported. Transfers to reserves that were removed are no longer there.
-        let cursor =
-            self.store.get::<Cursors>(&AccountKey { account })?.map_or(0, |found| found.row.bank_row);
+        // Transfers to reserves that were removed are no longer there.
         let imported: Vec<_> = open.into_values().filter(|credit| credit.row <= cursor).collect();
         let unbooked: i128 = imported.iter().map(|credit| units(credit.units)).sum();
         if unbooked > self.collected(CollectedTerm::WiredIn) {
@@ -187,7 +196,7 @@ impl Conclusion<'_> {
         self.books.transfers.each(|wtid, book| {
             let key = WtidKey { wtid: *wtid }.to_bytes();
             // Orders that were removed had been executed long before.
-            let accepted = book.prepared.as_ref().is_none_or(|order| order.row.finished.is_some());
+            let accepted = book.prepared.as_ref().map_or(Some(Timestamp::ZERO), |order| order.row.finished);
             let entry = if let Some(fact) = &book.wire_out {
                 Due {
                     rule: Rule::DebitWaiting,
@@ -249,7 +258,7 @@ impl Conclusion<'_> {
         &mut self,
         account: AccountId,
         debits: &[BankDebit],
-        due: &HashMap<Wtid, Due>,
+        (due, read): (&HashMap<Wtid, Due>, Timestamp),
         result: &mut AccountResult,
     ) {
         result.bank_out = debits.iter().map(|debit| units(debit.units)).sum();
@@ -279,7 +288,7 @@ impl Conclusion<'_> {
             let apart = debit.time.saturating_since(order.time).max(order.time.saturating_since(debit.time));
             // A transfer may wait for the bank, so only one that was executed before it was decided is odd, and one
             // that the exchange had already seen executed.
-            if apart > TOLERANCE && (debit.time < order.time || order.accepted) {
+            if apart > TOLERANCE && (debit.time < order.time || order.accepted.is_some()) {
                 self.found(named(Rule::DebitDate, &order.row));
             }
             if order.is_drain {
@@ -302,11 +311,9 @@ impl Conclusion<'_> {
             if order.account != account || paid.contains(wtid) || order.units == 0 {
                 continue;
             }
-            let rule = if order.accepted && order.rule == Rule::DebitWaiting {
-                Rule::DebitMissing
-            } else {
-                order.rule
-            };
+            let is_old = order.accepted.is_some_and(|time| time.saturating_add(TOLERANCE) < read);
+            let rule =
+                if is_old && order.rule == Rule::DebitWaiting { Rule::DebitMissing } else { order.rule };
             let finding = Finding::new(rule, order.row.clone()).about(wtid.as_bytes());
             self.found(finding.figures(0, units(order.units)).because(order.receiver.clone()));
         }

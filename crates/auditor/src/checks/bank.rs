@@ -2,7 +2,7 @@
 
 use batzen_audit::{BankAccount, BankCredit, BankDebit};
 use batzen_http_client::{Client, ClientError, ClientOptions};
-use batzen_protocol::{Amount, Currency, Money};
+use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use batzen_wire_gateway::{HistoryQuery, WireGatewayClient};
 
 use super::config::{Account, CheckConfig};
@@ -56,6 +56,7 @@ async fn read_account(
         url: account.gateway_url.clone(),
         error: Box::new(error),
     };
+    let read = Timestamp::from_system_time(std::time::SystemTime::now());
     let client = Client::new(&ClientOptions::default()).map_err(failed)?;
     let gateway = WireGatewayClient::new(client, &account.gateway_url, account.auth.clone());
     let units = |row: u64, amount: &Amount| {
@@ -110,6 +111,7 @@ async fn read_account(
         payto_uri: account.payto_uri.clone(),
         credits: account.credits.then_some(credits),
         debits: account.debits.then_some(debits),
+        read,
     })
 }
 

@@ -403,7 +403,7 @@ const IS_TERMS: [&str; 10] = [
 ];
 
 /// What the bank has, if it is honest: every credit that was booked, and every transfer that was decided.
-fn honest_bank(copy: &Copy, payto_uri: &str) -> BankAccount {
+fn honest_bank(copy: &Copy, payto_uri: &str, now: Timestamp) -> BankAccount {
     let store = copy.store();
     let uri = |h_payto| {
         let target = store.get::<WireTargets>(&WireTargetKey { h_payto }).unwrap();
@@ -428,6 +428,7 @@ fn honest_bank(copy: &Copy, payto_uri: &str) -> BankAccount {
         payto_uri: payto_uri.to_owned(),
         credits: Some(credits.collect()),
         debits: Some(debits.collect()),
+        read: now,
     }
 }
 
@@ -437,7 +438,7 @@ async fn the_bank_is_compared() {
     let (subject, copy, now) = rows_of("exchange-api-rsa").await;
     let store = copy.store();
     let account = store.all::<WireAccounts>().unwrap().remove(0).row.payto_uri;
-    let bank = honest_bank(&copy, &account);
+    let bank = honest_bank(&copy, &account, now);
     assert!(bank.credits.as_ref().is_some_and(|credits| !credits.is_empty()));
     assert!(bank.debits.as_ref().is_some_and(|debits| !debits.is_empty()));
     let report = |change: &dyn Fn(&mut Vec<BankCredit>, &mut Vec<BankDebit>)| {
@@ -509,6 +510,18 @@ async fn the_bank_is_compared() {
     expect("27", &twice, &["wire_format_inconsistencies"]);
     let invented = report(&|credits, _| drop(credits.remove(0)));
     expect("a credit that the bank does not have", &invented, &["reserve_in_amount_inconsistencies"]);
+
+    // What happened while the bank's history was read may be missing there.
+    let mut early = bank.clone();
+    let credits = early.credits.as_mut().unwrap();
+    credits.sort_by_key(|credit| credit.row);
+    let last = credits.pop().unwrap();
+    for (read, is_found) in [(last.time, false), (Timestamp::NEVER, true)] {
+        let bank = vec![BankAccount { read, ..early.clone() }];
+        let options = Options { now, internal: true, threads: 1, bank, confirmations: Vec::new() };
+        let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
+        assert_eq!(outcome.faults().next().is_some(), is_found, "{read}");
+    }
 }
 
 /// How a scenario changes the rows.
