@@ -305,24 +305,16 @@ pub struct DenomTally {
 }
 
 impl DenomTally {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.withdrawn += other.withdrawn;
-        self.refreshed += other.refreshed;
-        self.known += other.known;
-        self.deposit_fees += other.deposit_fees;
-        self.recouped += other.recouped;
-        self.redeemed += other.redeemed;
-        self.archived += other.archived;
-    }
-
-    pub(crate) fn subtract(&mut self, other: &Self) {
-        self.withdrawn -= other.withdrawn;
-        self.refreshed -= other.refreshed;
-        self.known -= other.known;
-        self.deposit_fees -= other.deposit_fees;
-        self.recouped -= other.recouped;
-        self.redeemed -= other.redeemed;
-        self.archived -= other.archived;
+    /// Adds other sums, or takes them off.
+    pub(crate) fn combine(&mut self, other: &Self, way: Way) {
+        let one = way.one();
+        self.withdrawn += one * other.withdrawn;
+        self.refreshed += one * other.refreshed;
+        self.known += one * other.known;
+        self.deposit_fees += i128::from(one) * other.deposit_fees;
+        self.recouped += i128::from(one) * other.recouped;
+        self.redeemed += i128::from(one) * other.redeemed;
+        self.archived += one * other.archived;
     }
 
     /// Coins issued.
@@ -353,41 +345,24 @@ pub(crate) struct SumTally {
 }
 
 impl SumTally {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.wired_in += other.wired_in;
-        self.reserves += other.reserves;
-        self.open_deposits += other.open_deposits;
-        self.in_flight += other.in_flight;
-        self.wired_out += other.wired_out;
-        self.history_fees += other.history_fees;
-        self.closing_fees += other.closing_fees;
-        self.closing_rounding += other.closing_rounding;
-        self.account_fees += other.account_fees;
-        self.refund_fees += other.refund_fees;
-        self.drained += other.drained;
-        self.issued += other.issued;
-        self.withdraw_fees += other.withdraw_fees;
+    /// Adds other sums, or takes them off.
+    pub(crate) fn combine(&mut self, other: &Self, way: Way) {
+        let one = i128::from(way.one());
+        self.wired_in += one * other.wired_in;
+        self.reserves += one * other.reserves;
+        self.open_deposits += one * other.open_deposits;
+        self.in_flight += one * other.in_flight;
+        self.wired_out += one * other.wired_out;
+        self.history_fees += one * other.history_fees;
+        self.closing_fees += one * other.closing_fees;
+        self.closing_rounding += one * other.closing_rounding;
+        self.account_fees += one * other.account_fees;
+        self.refund_fees += one * other.refund_fees;
+        self.drained += one * other.drained;
+        self.issued += one * other.issued;
+        self.withdraw_fees += one * other.withdraw_fees;
         for (sum, other) in self.collected.iter_mut().zip(other.collected) {
-            *sum += other;
-        }
-    }
-
-    pub(crate) fn subtract(&mut self, other: &Self) {
-        self.wired_in -= other.wired_in;
-        self.reserves -= other.reserves;
-        self.open_deposits -= other.open_deposits;
-        self.in_flight -= other.in_flight;
-        self.wired_out -= other.wired_out;
-        self.history_fees -= other.history_fees;
-        self.closing_fees -= other.closing_fees;
-        self.closing_rounding -= other.closing_rounding;
-        self.account_fees -= other.account_fees;
-        self.refund_fees -= other.refund_fees;
-        self.drained -= other.drained;
-        self.issued -= other.issued;
-        self.withdraw_fees -= other.withdraw_fees;
-        for (sum, other) in self.collected.iter_mut().zip(other.collected) {
-            *sum -= other;
+            *sum += one * other;
         }
     }
 }
@@ -404,18 +379,12 @@ impl Tally {
         self.denoms.entry(serial.0).or_default()
     }
 
-    pub fn add(&mut self, other: &Self) {
+    /// Adds other sums, or takes them off.
+    pub fn combine(&mut self, other: &Self, way: Way) {
         for (serial, tally) in &other.denoms {
-            self.denoms.entry(*serial).or_default().add(tally);
+            self.denoms.entry(*serial).or_default().combine(tally, way);
         }
-        self.sums.add(&other.sums);
-    }
-
-    pub fn subtract(&mut self, other: &Self) {
-        for (serial, tally) in &other.denoms {
-            self.denoms.entry(*serial).or_default().subtract(tally);
-        }
-        self.sums.subtract(&other.sums);
+        self.sums.combine(&other.sums, way);
     }
 }
 

@@ -3,7 +3,8 @@
 //! The sums of an exchange are sums over objects (coins, reserves, transfers, purses). When rows change, the objects
 //! that they belong to are drawn up twice, before and after the change, and the difference is added to the totals. The
 //! rows that did not change are read from the auditor's copy; only changed ones are verified. So an increment costs what
-//! the touched objects cost, and its result is that of a whole audit: a test compares them.
+//! the touched objects cost, and its result is that of a whole audit: a test compares them. One kind of finding is
+//! only that of a whole audit: what else a forged coin paid for, if that is new, too (the coin itself is found).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -56,10 +57,10 @@ pub struct Totals {
 
 impl Totals {
     fn change(&mut self, before: &Self, after: &Self) {
-        self.tally.subtract(&before.tally);
-        self.tally.add(&after.tally);
-        self.sums.subtract(&before.sums);
-        self.sums.add(&after.sums);
+        for (totals, way) in [(before, Way::Remove), (after, Way::Add)] {
+            self.tally.combine(&totals.tally, way);
+            self.sums.combine(&totals.sums, way);
+        }
     }
 }
 

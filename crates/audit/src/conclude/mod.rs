@@ -23,7 +23,7 @@ use batzen_protocol::Timestamp;
 use batzen_store::{Record, Result, Store, StoreError, Table};
 use batzen_tables::exchange::{CoinPub, CollectedTerm, PursePub, ReservePub, ReserveRequestKey};
 
-use crate::books::{Books, RecoupName, Tally};
+use crate::books::{Books, RecoupName, Tally, Way};
 use crate::finding::{Finding, RowName, Rule};
 use crate::sheet::Sheet;
 use crate::terms::{Subject, Terms};
@@ -83,37 +83,22 @@ pub(crate) struct ObjectSums {
 }
 
 impl ObjectSums {
-    pub fn add(&mut self, other: &Self) {
-        self.unrevealed += other.unrevealed;
-        self.melt_fees += other.melt_fees;
-        self.surplus += other.surplus;
-        self.purses += other.purses;
-        self.purses_open += other.purses_open;
-        self.purse_income += other.purse_income;
-        self.purses_moved += other.purses_moved;
-        self.transient += other.transient;
-        self.deposit_fees += other.deposit_fees;
-        self.wire_fees += other.wire_fees;
-        self.wire_rounding += other.wire_rounding;
+    /// Adds other sums, or takes them off.
+    pub fn combine(&mut self, other: &Self, way: Way) {
+        let one = i128::from(way.one());
+        self.unrevealed += one * other.unrevealed;
+        self.melt_fees += one * other.melt_fees;
+        self.surplus += one * other.surplus;
+        self.purses += one * other.purses;
+        self.purses_open += one * other.purses_open;
+        self.purse_income += one * other.purse_income;
+        self.purses_moved += one * other.purses_moved;
+        self.transient += one * other.transient;
+        self.deposit_fees += one * other.deposit_fees;
+        self.wire_fees += one * other.wire_fees;
+        self.wire_rounding += one * other.wire_rounding;
         for (sum, other) in self.unordered.iter_mut().zip(other.unordered) {
-            *sum += other;
-        }
-    }
-
-    pub fn subtract(&mut self, other: &Self) {
-        self.unrevealed -= other.unrevealed;
-        self.melt_fees -= other.melt_fees;
-        self.surplus -= other.surplus;
-        self.purses -= other.purses;
-        self.purses_open -= other.purses_open;
-        self.purse_income -= other.purse_income;
-        self.purses_moved -= other.purses_moved;
-        self.transient -= other.transient;
-        self.deposit_fees -= other.deposit_fees;
-        self.wire_fees -= other.wire_fees;
-        self.wire_rounding -= other.wire_rounding;
-        for (sum, other) in self.unordered.iter_mut().zip(other.unordered) {
-            *sum -= other;
+            *sum += one * other;
         }
     }
 }

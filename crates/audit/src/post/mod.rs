@@ -117,7 +117,7 @@ impl<'a> Poster<'a> {
         self.findings.extend(self.claims.verify());
         self.claims = Claims::default();
         let tally = std::mem::take(&mut self.tally);
-        self.books.tally().add(&tally);
+        self.books.tally().combine(&tally, Way::Add);
     }
 
     fn money(&self, money: Money) -> batzen_protocol::Amount {

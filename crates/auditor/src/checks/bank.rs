@@ -3,7 +3,7 @@
 use batzen_audit::{BankAccount, BankCredit, BankDebit};
 use batzen_http_client::{Client, ClientError, ClientOptions};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
-use batzen_wire_gateway::{HistoryQuery, WireGatewayClient};
+use batzen_wire_gateway::{HistoryQuery, IncomingTransaction, OutgoingTransaction, WireGatewayClient};
 
 use super::config::{Account, CheckConfig};
 
@@ -63,58 +63,59 @@ async fn read_account(
         let wrong = |_| BankError::Currency { section: account.section.clone(), row, amount: *amount };
         amount.money_in(currency).map(Money::units).map_err(wrong)
     };
-    let is_missing = |error: &ClientError| ignores_missing && error.status() == Some(404);
-    let mut credits = Vec::new();
-    let mut start = None;
-    let mut more = account.credits;
-    while more {
-        let page = match gateway.history_incoming(query(start)).await {
-            Ok(page) => page,
-            Err(error) if is_missing(&error) => Vec::new(),
-            Err(error) => return Err(failed(error)),
-        };
-        start = page.last().map(|row| row.row_id).or(start);
-        more = !page.is_empty();
-        for row in page {
-            credits.push(BankCredit {
-                row: row.row_id,
-                time: row.date,
-                units: units(row.row_id, &row.amount)?,
-                reserve_pub: row.reserve_pub,
-                sender: row.debit_account,
-            });
-        }
-    }
-    let mut debits = Vec::new();
-    let mut start = None;
-    let mut more = account.debits;
-    while more {
-        let page = match gateway.history_outgoing(query(start)).await {
-            Ok(page) => page,
-            Err(error) if is_missing(&error) => Vec::new(),
-            Err(error) => return Err(failed(error)),
-        };
-        start = page.last().map(|row| row.row_id).or(start);
-        more = !page.is_empty();
-        for row in page {
-            debits.push(BankDebit {
-                row: row.row_id,
-                time: row.date,
-                units: units(row.row_id, &row.amount)?,
-                wtid: row.wtid,
-                receiver: row.credit_account,
-            });
-        }
-    }
+    let credits = if account.credits {
+        let ask = async |query| gateway.history_incoming(query).await;
+        Some(pages(ask, |row| row.row_id, ignores_missing).await.map_err(failed)?)
+    } else {
+        None
+    };
+    let debits = if account.debits {
+        let ask = async |query| gateway.history_outgoing(query).await;
+        Some(pages(ask, |row| row.row_id, ignores_missing).await.map_err(failed)?)
+    } else {
+        None
+    };
+    let credit = |row: IncomingTransaction| {
+        Ok(BankCredit {
+            row: row.row_id,
+            time: row.date,
+            units: units(row.row_id, &row.amount)?,
+            reserve_pub: row.reserve_pub,
+            sender: row.debit_account,
+        })
+    };
+    let debit = |row: OutgoingTransaction| {
+        Ok(BankDebit {
+            row: row.row_id,
+            time: row.date,
+            units: units(row.row_id, &row.amount)?,
+            wtid: row.wtid,
+            receiver: row.credit_account,
+        })
+    };
     Ok(BankAccount {
         section: account.section.clone(),
         payto_uri: account.payto_uri.clone(),
-        credits: account.credits.then_some(credits),
-        debits: account.debits.then_some(debits),
+        credits: credits.map(|rows| rows.into_iter().map(credit).collect()).transpose()?,
+        debits: debits.map(|rows| rows.into_iter().map(debit).collect()).transpose()?,
         read,
     })
 }
 
-fn query(start: Option<u64>) -> HistoryQuery {
-    HistoryQuery { start, delta: PAGE, long_poll_ms: 0 }
+/// Reads a history from its first row to its last. `ignores_missing`: an account that the bank does not know has none.
+async fn pages<R>(
+    mut ask: impl AsyncFnMut(HistoryQuery) -> Result<Vec<R>, ClientError>,
+    number: impl Fn(&R) -> u64,
+    ignores_missing: bool,
+) -> Result<Vec<R>, ClientError> {
+    let mut rows: Vec<R> = Vec::new();
+    loop {
+        let query = HistoryQuery { start: rows.last().map(&number), delta: PAGE, long_poll_ms: 0 };
+        match ask(query).await {
+            Ok(page) if page.is_empty() => return Ok(rows),
+            Ok(page) => rows.extend(page),
+            Err(error) if ignores_missing && error.status() == Some(404) => return Ok(rows),
+            Err(error) => return Err(error),
+        }
+    }
 }

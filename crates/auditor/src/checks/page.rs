@@ -6,6 +6,8 @@ use batzen_audit::report::Context;
 use batzen_audit::{Finding, Net, Outcome, Severity};
 use batzen_protocol::Timestamp;
 
+use super::text::counted;
+
 fn net(units: i128, context: &Context) -> String {
     Net { units, currency: Some(context.currency) }.to_string()
 }
@@ -55,8 +57,8 @@ pub fn html(outcome: &Outcome, context: &Context, exchange_url: &str) -> String 
         let at_risk = net(i128::try_from(at_risk).unwrap_or(i128::MAX), context);
         let _ = write!(
             out,
-            "<p class=\"bad\" id=\"verdict\">{} findings; at most {at_risk} at risk.</p>",
-            faults.len()
+            "<p class=\"bad\" id=\"verdict\">{}; at most {at_risk} at risk.</p>",
+            counted(faults.len(), "finding")
         );
     }
     sheet(&mut out, outcome, context);

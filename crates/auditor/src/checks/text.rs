@@ -12,6 +12,12 @@ fn net(units: i128, context: &Context) -> Net {
     Net { units, currency: Some(context.currency) }
 }
 
+/// A number with its noun.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}
+
 /// The result of an audit: the balance sheet, then what was found.
 #[must_use]
 pub fn text(outcome: &Outcome, context: &Context) -> String {
@@ -54,7 +60,7 @@ pub fn text(outcome: &Outcome, context: &Context) -> String {
     }
     let notices = outcome.findings.iter().filter(|finding| finding.severity() == Severity::Notice).count();
     if notices > 0 {
-        let _ = writeln!(out, "{notices} notices: see --json");
+        let _ = writeln!(out, "{}: see --json", counted(notices, "notice"));
     }
     let faults: Vec<&Finding> = outcome.faults().collect();
     if faults.is_empty() {
@@ -86,6 +92,6 @@ pub fn text(outcome: &Outcome, context: &Context) -> String {
     if faults.len() > LISTED_MAX {
         let _ = writeln!(out, "and {} more: see --json", faults.len() - LISTED_MAX);
     }
-    let _ = writeln!(out, "{} findings", faults.len());
+    let _ = writeln!(out, "{}", counted(faults.len(), "finding"));
     out
 }

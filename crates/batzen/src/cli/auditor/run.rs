@@ -232,3 +232,17 @@ pub fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     println!("{object:#}");
     Ok(ExitCode::SUCCESS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_that_do_not_fit_are_told_from_other_failures() {
+        let largest = std::hint::black_box(i128::MAX);
+        let overflow = catch_unwind(|| largest + 1).unwrap_err();
+        assert!(is_overflow(&*overflow));
+        let other = catch_unwind(|| assert_eq!(largest, 1)).unwrap_err();
+        assert!(!is_overflow(&*other));
+    }
+}
