@@ -41,6 +41,8 @@ pub struct Options {
     pub bank: Vec<BankAccount>,
     /// What merchants have shown.
     pub confirmations: Vec<Confirmation>,
+    /// When the rows were copied, if the exchange went on since. What bank and merchants have seen after that is not judged.
+    pub copied: Option<Timestamp>,
 }
 
 /// A deposit that the exchange has confirmed to a merchant.
@@ -255,6 +257,7 @@ pub fn audit(
         fresh: HashMap::new(),
         now: options.now,
         internal: options.internal,
+        copied: options.copied,
         scope: None,
         findings,
         overdue: Overdue::default(),

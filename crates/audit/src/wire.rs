@@ -3,18 +3,15 @@
 use std::collections::{HashMap, HashSet};
 
 use batzen_crypto::{EddsaPublicKey, Wtid};
-use batzen_protocol::{Duration, Timestamp};
+use batzen_protocol::Timestamp;
 use batzen_store::{Record, Result, Table};
 use batzen_tables::exchange::{
     AccountId, AccountKey, Closings, CollectedTerm, Cursors, Drains, PaytoHash, Prepared, ReserveInKey,
     ReservesIn, TransferKind, WireOut, WtidKey,
 };
 
-use crate::conclude::{Conclusion, units};
+use crate::conclude::{Conclusion, TOLERANCE, units};
 use crate::finding::{Finding, RowName, Rule};
-
-/// How much the times of an order and of its execution may differ (auditor chapter 7.4).
-const TOLERANCE: Duration = Duration::from_secs(900);
 
 /// A transfer to the exchange, as the bank has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -273,7 +270,9 @@ impl Conclusion<'_> {
                 continue;
             }
             let Some(order) = due.get(&debit.wtid).filter(|order| order.account == account) else {
-                unknown.push(debit);
+                if !self.may_be_newer(debit.time) {
+                    unknown.push(debit);
+                }
                 continue;
             };
             let (wired, justified) = (units(debit.units), units(order.units));

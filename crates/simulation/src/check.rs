@@ -136,6 +136,7 @@ fn audit(store: &Store, now: Timestamp) -> Step {
         threads: 1,
         bank: Vec::new(),
         confirmations: Vec::new(),
+        copied: None,
     };
     let outcome = batzen_audit::audit(store, &subject, &options, &batzen_audit::Progress::default())
         .map_err(|error| Stop::wrong(error.to_string()))?;

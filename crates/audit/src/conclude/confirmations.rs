@@ -26,7 +26,7 @@ impl Conclusion<'_> {
                     deposit.row.refund_deadline == confirmation.refund_deadline
                         && h_wire(account, &deposit.row.wire_salt) == confirmation.h_wire
                 });
-                if is_there {
+                if is_there || self.may_be_newer(confirmation.time) {
                     continue;
                 }
                 let name = RowName::new(Deposits::DEF, confirmation.serial, &confirmation.deposit.to_bytes());

@@ -19,7 +19,7 @@ mod transfers;
 use std::collections::{HashMap, HashSet};
 
 use batzen_crypto::Wtid;
-use batzen_protocol::Timestamp;
+use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Record, Result, Store, StoreError, Table};
 use batzen_tables::exchange::{CoinPub, CollectedTerm, PursePub, ReservePub, ReserveRequestKey};
 
@@ -30,6 +30,9 @@ use crate::terms::{Subject, Terms};
 
 pub(crate) use coins::units;
 pub use overdue::Overdue;
+
+/// How much the times of two records of one event may differ (auditor chapter 7.4).
+pub(crate) const TOLERANCE: Duration = Duration::from_secs(900);
 
 /// Draws the conclusions.
 pub(crate) struct Conclusion<'a> {
@@ -43,6 +46,8 @@ pub(crate) struct Conclusion<'a> {
     pub now: Timestamp,
     /// Whether stored balances are checked, too.
     pub internal: bool,
+    /// When the rows were copied, if the exchange went on since.
+    pub copied: Option<Timestamp>,
     /// The objects whose accounts are complete; `None`: all.
     pub scope: Option<&'a Scope>,
     pub findings: Vec<Finding>,
@@ -163,6 +168,11 @@ impl Conclusion<'_> {
             let finding = Finding::new(Rule::SheetBalance, row);
             self.findings.push(finding.figures(expected - difference, expected));
         }
+    }
+
+    /// Whether something of this time may have come after the rows were copied.
+    pub(crate) fn may_be_newer(&self, time: Timestamp) -> bool {
+        self.copied.is_some_and(|copied| time.saturating_add(TOLERANCE) >= copied)
     }
 
     /// What removed rows added to a term.

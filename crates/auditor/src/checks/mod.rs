@@ -15,7 +15,7 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 use batzen_storage::StoreConfig;
 use batzen_store::{Record, Store, StoreError, Table};
-use batzen_tables::auditor::copy::FeedFindings;
+use batzen_tables::auditor::copy::{FeedFindings, FeedPositionKey, FeedPositions};
 use batzen_tables::exchange::DepositKey;
 
 use crate::AuditorConfig;
@@ -112,6 +112,12 @@ pub fn read_confirmations(
     Ok(all)
 }
 
+/// When the auditor signed the last state of the exchange that it has copied.
+fn position(store: &Store) -> Result<Timestamp, AuditError> {
+    let row = store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?;
+    Ok(row.map_or(Timestamp::ZERO, |found| found.row.time))
+}
+
 /// What was found while the exchange was followed: that it has changed what it had shipped.
 fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
     let found = store.all::<FeedFindings>()?.into_iter().map(|found| {
@@ -137,6 +143,7 @@ pub fn check(
         .store
         .open(service, 1)
         .map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
+    let copied = if request.is_own_copy { Some(position(&store)?) } else { None };
     let threads = request.threads.or_else(|| std::thread::available_parallelism().ok());
     let options = Options {
         now: request.now,
@@ -144,6 +151,7 @@ pub fn check(
         threads: threads.map_or(1, NonZeroUsize::get),
         bank: outside.bank,
         confirmations: outside.confirmations,
+        copied,
     };
     let mut outcome = batzen_audit::audit(&store, &config.subject, &options, progress)?;
     if request.is_own_copy {

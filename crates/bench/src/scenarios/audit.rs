@@ -354,6 +354,7 @@ fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<Outcome, Benc
         threads: threads.into(),
         bank: Vec::new(),
         confirmations: Vec::new(),
+        copied: None,
     };
     let outcome = batzen_audit::audit(store, subject, &options, &AuditProgress::default())
         .map_err(|error| BenchError::set_up("the audit", error))?;

@@ -46,8 +46,14 @@ async fn check(world: &World, store: &Store) -> anyhow::Result<Outcome> {
     let config = config(world);
     let bank = read_bank(&config, false).await?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let options =
-        Options { now: world.app().core.now(), internal: true, threads, bank, confirmations: Vec::new() };
+    let options = Options {
+        now: world.app().core.now(),
+        internal: true,
+        threads,
+        bank,
+        confirmations: Vec::new(),
+        copied: None,
+    };
     let store = store.clone();
     let outcome = tokio::task::spawn_blocking(move || {
         batzen_audit::audit(&store, &config.subject, &options, &Progress::default())

@@ -60,7 +60,7 @@ Exit code 3: something was found.")]
 pub struct RunArgs {
     #[command(flatten)]
     source: SourceArgs,
-    /// Do not compare with the bank's history
+    /// Do not compare with the bank's history, which goes on after a copy was made
     #[arg(long)]
     no_bank: bool,
     /// Do not look for the deposits that merchants have shown

@@ -36,7 +36,14 @@ fn subject(stage: &Stage) -> Subject {
 
 /// Audits rows.
 fn audited(subject: &Subject, store: &Store, now: Timestamp) -> Outcome {
-    let options = Options { now, internal: true, threads: 1, bank: Vec::new(), confirmations: Vec::new() };
+    let options = Options {
+        now,
+        internal: true,
+        threads: 1,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+        copied: None,
+    };
     audit(store, subject, &options, &Progress::default()).unwrap()
 }
 
@@ -132,7 +139,14 @@ fn findings(
     changed: &Store,
     now: Timestamp,
 ) -> Result<Vec<Finding>, AuditError> {
-    let options = Options { now, internal: true, threads: 1, bank: Vec::new(), confirmations: Vec::new() };
+    let options = Options {
+        now,
+        internal: true,
+        threads: 1,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+        copied: None,
+    };
     let outcome = audit(changed, subject, &options, &Progress::default())?;
     let mut all: Vec<Finding> = outcome.faults().cloned().collect();
     let frozen = changed.freeze(AUDITED).unwrap();
@@ -444,8 +458,14 @@ async fn the_bank_is_compared() {
     let report = |change: &dyn Fn(&mut Vec<BankCredit>, &mut Vec<BankDebit>)| {
         let mut bank = bank.clone();
         change(bank.credits.as_mut().unwrap(), bank.debits.as_mut().unwrap());
-        let options =
-            Options { now, internal: true, threads: 1, bank: vec![bank], confirmations: Vec::new() };
+        let options = Options {
+            now,
+            internal: true,
+            threads: 1,
+            bank: vec![bank],
+            confirmations: Vec::new(),
+            copied: None,
+        };
         let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
         let context =
             Context { currency: subject.currency, started: now, ended: now, internal: true, tiny: 0 };
@@ -511,6 +531,19 @@ async fn the_bank_is_compared() {
     let invented = report(&|credits, _| drop(credits.remove(0)));
     expect("a credit that the bank does not have", &invented, &["reserve_in_amount_inconsistencies"]);
 
+    // What the bank did after the rows were copied is not judged.
+    let mut later = bank.clone();
+    let debits = later.debits.as_mut().unwrap();
+    let wtid = batzen_crypto::Wtid::from_bytes([7; 32]);
+    debits.push(BankDebit { wtid, row: 99, ..debits[0].clone() });
+    let paid = debits[0].time;
+    for (copied, is_found) in [(None, true), (Some(paid), false), (Some(Timestamp::NEVER), true)] {
+        let bank = vec![later.clone()];
+        let options = Options { now, internal: true, threads: 1, bank, confirmations: Vec::new(), copied };
+        let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
+        assert_eq!(outcome.faults().next().is_some(), is_found, "{copied:?}");
+    }
+
     // What happened while the bank's history was read may be missing there.
     let mut early = bank.clone();
     let credits = early.credits.as_mut().unwrap();
@@ -518,7 +551,8 @@ async fn the_bank_is_compared() {
     let last = credits.pop().unwrap();
     for (read, is_found) in [(last.time, false), (Timestamp::NEVER, true)] {
         let bank = vec![BankAccount { read, ..early.clone() }];
-        let options = Options { now, internal: true, threads: 1, bank, confirmations: Vec::new() };
+        let options =
+            Options { now, internal: true, threads: 1, bank, confirmations: Vec::new(), copied: None };
         let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
         assert_eq!(outcome.faults().next().is_some(), is_found, "{read}");
     }
