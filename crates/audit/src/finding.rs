@@ -488,6 +488,14 @@ rules! {
         "Keep the signed heads: they prove which history was shipped.";
 }
 
+impl Rule {
+    /// The rule with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|rule| rule.info().name == name)
+    }
+}
+
 /// A row of the exchange, for people who want to look at it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct RowName {

@@ -149,6 +149,23 @@ impl History<'_> {
     /// If rows cannot be read.
     pub fn compare(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
+        let is_there = |table, key: &[u8]| {
+            Ok(self
+                .current
+                .backend()
+                .get_many(table, &[key.to_vec()])?
+                .into_iter()
+                .flatten()
+                .next()
+                .is_some())
+        };
+        let removals = Removals {
+            seen: self.seen,
+            is_there: &is_there,
+            has_archive: self.current.count::<ArchiveRuns>()? > 0,
+            terms: self.terms,
+            now: self.now,
+        };
         for table in AUDITED {
             let mut page = Vec::with_capacity(PAGE);
             let mut outcome = Ok(());
@@ -157,22 +174,28 @@ impl History<'_> {
                 if page.len() < PAGE {
                     return ControlFlow::Continue(());
                 }
-                outcome = self.page(table, &std::mem::take(&mut page), &mut findings);
+                outcome = self.page(table, &std::mem::take(&mut page), &removals, &mut findings);
                 if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;
             outcome?;
-            self.page(table, &page, &mut findings)?;
+            self.page(table, &page, &removals, &mut findings)?;
         }
         Ok(findings)
     }
 
-    fn page(&self, table: &'static TableDef, seen: &[RawRecord], findings: &mut Vec<Finding>) -> Result<()> {
+    fn page(
+        &self,
+        table: &'static TableDef,
+        seen: &[RawRecord],
+        removals: &Removals<'_>,
+        findings: &mut Vec<Finding>,
+    ) -> Result<()> {
         let keys: Vec<Vec<u8>> = seen.iter().map(|record| record.key.clone()).collect();
         let current = self.current.backend().get_many(table, &keys)?;
         for (old, new) in seen.iter().zip(current) {
             let name = RowName::new(table, old.serial, &old.key);
             match new {
-                None if self.may_be_removed(table, old)? => {}
+                None if removals.may_be_removed(table, (&old.key, &old.row))? => {}
                 None => findings.push(Finding::new(Rule::RowRemoved, name)),
                 Some(new) => {
                     let columns = forbidden_changes(table, &old.row, &new.row)?;
@@ -188,7 +211,23 @@ impl History<'_> {
         }
         Ok(())
     }
+}
 
+/// What says whether a row that is gone was no longer needed.
+pub(crate) struct Removals<'a> {
+    /// The rows before.
+    pub seen: &'a Store,
+    /// Whether a row is there now.
+    pub is_there: &'a dyn Fn(&'static TableDef, &[u8]) -> Result<bool>,
+    /// Whether rows have been archived.
+    pub has_archive: bool,
+    /// The small tables as they are now.
+    pub terms: &'a Terms,
+    /// The time.
+    pub now: Timestamp,
+}
+
+impl Removals<'_> {
     fn is_forgotten(&self, denom: DenomSerial) -> bool {
         let denom = self.terms.denom(denom);
         denom.is_some_and(|denom| denom.row.expire_legal.saturating_add(DELAY) < self.now)
@@ -202,7 +241,7 @@ impl History<'_> {
     }
 
     /// Whether a row that is gone was no longer needed.
-    fn may_be_removed(&self, table: &'static TableDef, old: &RawRecord) -> Result<bool> {
+    pub fn may_be_removed(&self, table: &'static TableDef, (key, row): (&[u8], &[u8])) -> Result<bool> {
         let corrupt = |source| StoreError::Decode { table: table.name, source };
         Ok(match table.id {
             id if [Aggregates::DEF.id, ArchiveTransfers::DEF.id].contains(&id) => true,
@@ -219,7 +258,7 @@ impl History<'_> {
             ]
             .contains(&id) =>
             {
-                self.is_coin_forgotten(&old.key)?
+                self.is_coin_forgotten(key)?
             }
             id if [
                 Reserves::DEF.id,
@@ -234,31 +273,31 @@ impl History<'_> {
             ]
             .contains(&id) =>
             {
-                let reserve_pub = CoinPub::decode(&mut &old.key[..32]).map_err(corrupt)?;
+                let reserve_pub = CoinPub::decode(&mut &key[..32]).map_err(corrupt)?;
                 let key = ReserveKey { reserve_pub };
                 let reserve = self.seen.get::<Reserves>(&key)?;
-                self.current.get::<Reserves>(&key)?.is_none()
+                !(self.is_there)(Reserves::DEF, &key.to_bytes())?
                     && reserve
                         .is_none_or(|reserve| reserve.row.gc < self.now && reserve.row.balance.is_zero())
             }
             id if [Purses::DEF.id, PurseDeposits::DEF.id, PurseMerges::DEF.id, PurseDeletions::DEF.id]
                 .contains(&id) =>
             {
-                let purse_pub = CoinPub::decode(&mut &old.key[..32]).map_err(corrupt)?;
-                let key = PurseKey { purse_pub };
-                let is_gone = self.current.get::<Purses>(&key)?.is_none();
-                let is_archived = id == PurseDeposits::DEF.id && self.is_coin_forgotten(&old.key[32..])?;
+                let purse_pub = CoinPub::decode(&mut &key[..32]).map_err(corrupt)?;
+                let purse_key = PurseKey { purse_pub };
+                let is_gone = !(self.is_there)(Purses::DEF, &purse_key.to_bytes())?;
+                let is_archived = id == PurseDeposits::DEF.id && self.is_coin_forgotten(&key[32..])?;
                 let is_over = self
                     .seen
-                    .get::<Purses>(&key)?
+                    .get::<Purses>(&purse_key)?
                     .is_none_or(|purse| purse.row.expiration.saturating_add(DELAY) < self.now);
                 is_archived || is_gone && is_over
             }
             id if id == Prepared::DEF.id => {
-                let row = PreparedRow::decode(&old.row).map_err(corrupt)?;
+                let row = PreparedRow::decode(row).map_err(corrupt)?;
                 row.finished.is_some_and(|finished| finished.saturating_add(DELAY) < self.now)
             }
-            id if id == WireOut::DEF.id => self.current.count::<ArchiveRuns>()? > 0,
+            id if id == WireOut::DEF.id => self.has_archive,
             id if id == KycRequirements::DEF.id => true,
             _ => false,
         })

@@ -6,25 +6,28 @@
 //! the touched objects cost, and its result is that of a whole audit: a test compares them. One kind of finding is
 //! only that of a whole audit: what else a forged coin paid for, if that is new, too (the coin itself is found).
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use batzen_crypto::{EddsaPublicKey, Wtid};
 use batzen_protocol::Timestamp;
 use batzen_store::{Column, RawRecord, RawRow, Record, Result, Store, StoreError, Table, TableDef};
 use batzen_tables::exchange::{
-    AggregateRow, Aggregates, ArchiveTransfers, CloseRequests, ClosingRow, Closings, CoinRow, Coins,
-    DepositRow, Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseKey,
-    PurseMergeRow, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits, RecoupRefreshRow,
+    AggregateRow, Aggregates, ArchiveRuns, ArchiveTransfers, CloseRequests, ClosingRow, Closings, CoinRow,
+    Coins, DepositRow, Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits,
+    PurseKey, PurseMergeRow, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits, RecoupRefreshRow,
     RecoupRefreshes, RecoupRow, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits, ReserveOpens,
     ReserveRequestKey, Reserves, ReservesIn, Reveals, WireOut, Withdrawals, WtidKey,
 };
 
-use crate::books::{Books, RecoupName, Tally, Way};
+use crate::books::{Books, RecoupName, Way};
 use crate::conclude::{Conclusion, ObjectSums, Overdue, Scope};
 use crate::finding::{Finding, RowName, Rule};
-use crate::history::forbidden_changes;
+use crate::history::{Removals, forbidden_changes};
 use crate::post::Poster;
 use crate::terms::{Subject, Terms};
+use crate::totals::Totals;
 
 /// A row at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,22 +51,6 @@ pub struct RowChange {
     pub new: Option<Version>,
 }
 
-/// The sums of all rows that were audited so far.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Totals {
-    pub(crate) tally: Tally,
-    pub(crate) sums: ObjectSums,
-}
-
-impl Totals {
-    fn change(&mut self, before: &Self, after: &Self) {
-        for (totals, way) in [(before, Way::Remove), (after, Way::Add)] {
-            self.tally.combine(&totals.tally, way);
-            self.sums.combine(&totals.sums, way);
-        }
-    }
-}
-
 /// The result of an increment.
 #[derive(Debug, Default)]
 pub struct Increment {
@@ -77,6 +64,25 @@ pub struct Increment {
     pub signatures: u64,
 }
 
+/// One change for each row that several changes, in their order, are about. Rows that end as they were have none.
+#[must_use]
+pub fn net(changes: Vec<RowChange>) -> Vec<RowChange> {
+    let mut places: HashMap<Name, usize> = HashMap::with_capacity(changes.len());
+    let mut net: Vec<RowChange> = Vec::with_capacity(changes.len());
+    for change in changes {
+        match places.entry((change.table.id, change.key.clone())) {
+            Entry::Occupied(place) => net[*place.get()].new = change.new,
+            Entry::Vacant(place) => {
+                place.insert(net.len());
+                net.push(change);
+            }
+        }
+    }
+    let row = |version: &Option<Version>| version.as_ref().map(|version| version.row.clone());
+    net.retain(|change| row(&change.old) != row(&change.new));
+    net
+}
+
 /// What the auditor has: the rows that were audited, in tables like the exchange's.
 pub struct Auditor<'a> {
     /// The exchange.
@@ -85,10 +91,12 @@ pub struct Auditor<'a> {
     pub terms: &'a Terms,
     /// The rows before the changes.
     pub seen: &'a Store,
-    /// The reserve of each closing whose transfer does not have the reserve's own key as its identifier.
-    pub closings: &'a dyn Fn(&Wtid) -> Option<EddsaPublicKey>,
+    /// The reserves of those of these transfers that close one, and do not have the reserve's own key as identifier.
+    pub closings: &'a dyn Fn(&[Wtid]) -> Result<Vec<EddsaPublicKey>>,
     /// The time.
     pub now: Timestamp,
+    /// How many threads verify and post.
+    pub threads: usize,
 }
 
 /// Names a row.
@@ -212,6 +220,24 @@ impl Touched {
     }
 }
 
+/// Finds rows in which columns were changed that never change.
+///
+/// # Errors
+/// If rows cannot be read.
+pub fn rewritten(changes: &[RowChange]) -> Result<Vec<Finding>> {
+    let mut found = Vec::new();
+    for change in changes {
+        let (Some(old), Some(new)) = (&change.old, &change.new) else { continue };
+        let columns = forbidden_changes(change.table, &old.row, &new.row)?;
+        if !columns.is_empty() {
+            let name = RowName::new(change.table, old.serial, &change.key);
+            let detail = format!("changed: {}", columns.join(", "));
+            found.push(Finding::new(Rule::RowRewritten, name).because(detail));
+        }
+    }
+    Ok(found)
+}
+
 /// Whether a coin has another denomination or age commitment than before, which must not happen.
 fn changes_a_coin(change: &RowChange) -> bool {
     if change.table.id != Coins::DEF.id {
@@ -239,8 +265,8 @@ impl Auditor<'_> {
             for version in [&change.old, &change.new].into_iter().flatten() {
                 touched.row(change.table, &change.key, &version.row)?;
             }
-            self.judge(change, &mut increment.found)?;
         }
+        self.judge(changes, &mut increment.found)?;
         self.purse_owners(&mut touched)?;
         let rewrites_coins = changes.iter().any(changes_a_coin);
         if rewrites_coins {
@@ -287,15 +313,35 @@ impl Auditor<'_> {
         Ok(increment)
     }
 
-    /// Whether a change may happen at all. Whether it was right to remove a row can only be said of the whole.
-    fn judge(&self, change: &RowChange, found: &mut Vec<Finding>) -> Result<()> {
-        let (Some(old), Some(new)) = (&change.old, &change.new) else { return Ok(()) };
-        let columns = forbidden_changes(change.table, &old.row, &new.row)?;
-        if !columns.is_empty() {
-            let name = RowName::new(change.table, old.serial, &change.key);
-            found.push(
-                Finding::new(Rule::RowRewritten, name).because(format!("changed: {}", columns.join(", "))),
-            );
+    /// Whether these changes may happen at all, whatever they mean.
+    fn judge(&self, changes: &[RowChange], found: &mut Vec<Finding>) -> Result<()> {
+        let now_there: HashMap<(u16, &[u8]), bool> = changes
+            .iter()
+            .map(|change| ((change.table.id, change.key.as_slice()), change.new.is_some()))
+            .collect();
+        let is_there = |table: &'static TableDef, key: &[u8]| match now_there.get(&(table.id, key)) {
+            Some(is_there) => Ok(*is_there),
+            None => {
+                let found = self.seen.backend().get_many(table, &[key.to_vec()])?;
+                Ok(found.into_iter().flatten().next().is_some())
+            }
+        };
+        let starts_archive = changes.iter().any(|change| change.table.id == ArchiveRuns::DEF.id);
+        let removals = Removals {
+            seen: self.seen,
+            is_there: &is_there,
+            has_archive: starts_archive || self.seen.count::<ArchiveRuns>()? > 0,
+            terms: self.terms,
+            now: self.now,
+        };
+        found.extend(rewritten(changes)?);
+        for change in changes {
+            if let (Some(old), None) = (&change.old, &change.new)
+                && !removals.may_be_removed(change.table, (&change.key, &old.row))?
+            {
+                let name = RowName::new(change.table, old.serial, &change.key);
+                found.push(Finding::new(Rule::RowRemoved, name));
+            }
         }
         Ok(())
     }
@@ -363,9 +409,8 @@ impl Auditor<'_> {
         rows.aggregates(&deposits)?;
         // A reserve's first closing has its key as identifier.
         let mut closers = transfers;
-        closers.extend(
-            scope.transfers.iter().filter_map(self.closings).map(|reserve_pub| reserve_pub.to_bytes()),
-        );
+        let wtids: Vec<Wtid> = scope.transfers.iter().copied().collect();
+        closers.extend((self.closings)(&wtids)?.iter().map(Column::to_bytes));
         rows.lookup(Closings::DEF, Closings::BY_RESERVE, &closers)?;
         for (name, receiver) in &touched.receivers {
             let mut key = name.coin_pub.to_bytes();
@@ -394,20 +439,18 @@ impl Auditor<'_> {
         changes: &[RowChange],
     ) -> Result<(Totals, Vec<Finding>, u64, u64)> {
         let books = Books::default();
-        let mut poster = Poster::new(self.subject, self.terms, &books);
         // Coins first: other rows need their terms.
         let mut groups: HashMap<(bool, u16, bool), (&'static TableDef, Vec<RawRecord>)> = HashMap::new();
         for (name, (table, record)) in rows {
             let group = (table.id != Coins::DEF.id, table.id, fresh.contains(&name));
             groups.entry(group).or_insert_with(|| (table, Vec::new())).1.push(record);
         }
-        let order: BTreeSet<_> = groups.keys().copied().collect();
-        for group in order {
-            let (table, mut records) = groups.remove(&group).expect("the key is there");
-            records.sort_by_key(|record| record.serial);
-            poster.post(table, records, if group.2 { Way::Add } else { Way::Keep })?;
+        let (coins, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(|((is_other, ..), _)| !is_other);
+        let mut posted = Posted::default();
+        for groups in [coins, others] {
+            posted.add(self.post(&books, groups)?);
         }
-        let (rows, signatures) = (poster.rows, poster.signatures);
+        let Posted { findings, rows, signatures } = posted;
         let mut fresh_rows = HashMap::new();
         if !fresh.is_empty() {
             for change in changes {
@@ -415,7 +458,6 @@ impl Auditor<'_> {
                 fresh_rows.insert((change.table.id, change.key.clone()), row);
             }
         }
-        let findings = std::mem::take(&mut poster.findings);
         let mut conclusion = Conclusion {
             subject: self.subject,
             terms: self.terms,
@@ -435,6 +477,67 @@ impl Auditor<'_> {
         let found = std::mem::take(&mut conclusion.findings);
         let drawn = Totals { tally: books.tally().clone(), sums: conclusion.sums };
         Ok((drawn, found, rows, signatures))
+    }
+}
+
+/// Rows of one table that are posted the same way: whether they are no coins, the table's number, and whether they are new.
+type Group = ((bool, u16, bool), (&'static TableDef, Vec<RawRecord>));
+
+/// What posting has found.
+#[derive(Default)]
+struct Posted {
+    findings: Vec<Finding>,
+    rows: u64,
+    signatures: u64,
+}
+
+impl Posted {
+    fn add(&mut self, other: Self) {
+        self.findings.extend(other.findings);
+        self.rows += other.rows;
+        self.signatures += other.signatures;
+    }
+}
+
+/// Rows that a thread posts at once: enough to fill the lanes of the signature checks.
+const CHUNK: usize = 512;
+
+impl Auditor<'_> {
+    /// Posts rows on as many threads as there are, a chunk at a time.
+    fn post(&self, books: &Books, groups: Vec<Group>) -> Result<Posted> {
+        let mut chunks: Vec<(&'static TableDef, Vec<RawRecord>, Way)> = Vec::new();
+        for ((.., is_fresh), (table, mut records)) in groups {
+            records.sort_by_key(|record| record.serial);
+            let way = if is_fresh { Way::Add } else { Way::Keep };
+            while records.len() > CHUNK {
+                let rest = records.split_off(CHUNK);
+                chunks.push((table, std::mem::replace(&mut records, rest), way));
+            }
+            chunks.push((table, records, way));
+        }
+        let threads = self.threads.clamp(1, chunks.len().max(1));
+        let queue = Mutex::new(chunks);
+        let work = || {
+            let mut poster = Poster::new(self.subject, self.terms, books);
+            loop {
+                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                let Some((table, records, way)) = next else { break };
+                poster.post(table, records, way)?;
+            }
+            let (rows, signatures) = (poster.rows, poster.signatures);
+            Ok(Posted { findings: std::mem::take(&mut poster.findings), rows, signatures })
+        };
+        if threads == 1 {
+            return work();
+        }
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let mut posted = Posted::default();
+            for worker in workers {
+                posted.add(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            }
+            Ok(posted)
+        })
     }
 }
 
@@ -488,38 +591,4 @@ impl Gathered<'_> {
         self.lookup(Aggregates::DEF, Aggregates::BY_TARGET, &targets)?;
         Ok(())
     }
-}
-
-/// What follows from the whole: emergencies, what is overdue, and the balance sheet.
-///
-/// # Errors
-/// If rows cannot be read.
-pub fn whole(
-    subject: &Subject,
-    terms: &Terms,
-    seen: &Store,
-    totals: &Totals,
-    now: Timestamp,
-) -> Result<(Vec<Finding>, Overdue, crate::sheet::Sheet)> {
-    let books = Books::default();
-    let mut conclusion = Conclusion {
-        subject,
-        terms,
-        books: &books,
-        store: seen,
-        fresh: HashMap::new(),
-        now,
-        internal: true,
-        copied: None,
-        scope: None,
-        findings: Vec::new(),
-        overdue: Overdue::default(),
-        sums: totals.sums,
-        tally: totals.tally.clone(),
-    };
-    conclusion.draw_whole()?;
-    let sheet = conclusion.sheet();
-    conclusion.check_sheet(&sheet);
-    let overdue = std::mem::take(&mut conclusion.overdue);
-    Ok((conclusion.findings, overdue, sheet))
 }

@@ -18,6 +18,7 @@
 //! | `conclude` | what must hold in the end |
 //! | [`sheet`] | the balance sheet |
 //! | [`wire`] | the bank's records against the exchange's |
+//! | [`totals`] | the sums, as a store keeps them |
 //! | [`history`] | what was seen before against what is there now |
 //! | [`increment`] | audits changes |
 //! | [`report`] | reports, ours and the protocol's |
@@ -36,13 +37,17 @@ pub mod report;
 pub mod run;
 pub mod sheet;
 pub mod terms;
+pub mod totals;
 pub mod wire;
 
 pub use conclude::Overdue;
 pub use finding::{Check, Finding, List, RowName, Rule, Severity};
 pub use history::History;
-pub use increment::{Auditor, Increment, RowChange, Totals, Version};
-pub use run::{AuditError, Confirmation, Options, Outcome, Progress, audit, read_terms};
+pub use increment::{Auditor, Increment, RowChange, Version, net};
+pub use run::{
+    AuditError, Base, Confirmation, DenomResult, Options, Outcome, Progress, audit, read_terms, resume,
+};
 pub use sheet::{Net, Sheet};
 pub use terms::{Subject, Terms};
+pub use totals::Totals;
 pub use wire::{AccountResult, BankAccount, BankCredit, BankDebit};

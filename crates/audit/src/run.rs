@@ -1,7 +1,6 @@
 //! A whole audit: every row is read once, its signatures are verified, and its amounts are posted to the books by as
 //! many threads as there are.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -21,11 +20,12 @@ use batzen_tables::exchange::{
 };
 
 use crate::books::{Books, DenomTally, Way};
-use crate::conclude::{Conclusion, ObjectSums, Overdue};
+use crate::conclude::{Conclusion, Overdue};
 use crate::finding::{Finding, Severity};
 use crate::post::Poster;
 use crate::sheet::Sheet;
 use crate::terms::{Denom, Subject, Terms};
+use crate::totals::Totals;
 use crate::wire::{AccountResult, BankAccount};
 
 /// How an audit is done.
@@ -105,6 +105,10 @@ pub struct DenomResult {
 pub struct Outcome {
     /// Everything that was found, in the order of reports.
     pub findings: Vec<Finding>,
+    /// What was found, too, and put aside by a person.
+    pub suppressed: Vec<Finding>,
+    /// The part of it that holds until rows change, and the sums.
+    pub base: Base,
     /// The balance sheet.
     pub sheet: Sheet,
     /// All denominations, by number.
@@ -228,6 +232,15 @@ struct Chunk {
     records: Vec<RawRecord>,
 }
 
+/// What increments go on from: the sums of all rows, and what was found about single objects.
+#[derive(Debug, Clone, Default)]
+pub struct Base {
+    /// The sums.
+    pub totals: Totals,
+    /// What was found about the small tables, and about coins, reserves, transfers and purses.
+    pub findings: Vec<Finding>,
+}
+
 /// Audits all rows of a store at one moment.
 ///
 /// # Errors
@@ -246,72 +259,104 @@ pub fn audit(
     let terms = read_terms(&*frozen, subject)?;
     let books = Books::default();
     let mut findings = terms.findings().to_vec();
-    let posting = Posting { frozen: &*frozen, subject, terms: &terms, books: &books, progress };
+    let posting =
+        Posting { frozen: &*frozen, subject, terms: &terms, books: &books, progress, way: Way::Add };
     posting.post(&[Coins::DEF], options.threads, &mut findings)?;
     posting.post(POSTED, options.threads, &mut findings)?;
-    let mut conclusion = Conclusion {
-        subject,
-        terms: &terms,
-        books: &books,
-        store,
-        fresh: HashMap::new(),
-        now: options.now,
-        internal: options.internal,
-        copied: options.copied,
-        scope: None,
-        findings,
-        overdue: Overdue::default(),
-        sums: ObjectSums::default(),
-        tally: books.tally().clone(),
-    };
+    let mut conclusion = Conclusion::new(subject, &terms, &books, store, options);
+    conclusion.findings = findings;
     conclusion.draw()?;
-    // The conclusions about coins add what their denominations redeemed.
-    conclusion.tally = books.tally().clone();
+    let base = Base {
+        // The conclusions about coins have added what their denominations redeemed.
+        totals: Totals { tally: books.tally().clone(), sums: conclusion.sums },
+        findings: std::mem::take(&mut conclusion.findings),
+    };
+    conclude(conclusion, base, options, progress, started)
+}
+
+/// The tables with the transfers that the bank should have.
+const TRANSFERS: &[&TableDef] = &[WireOut::DEF, Prepared::DEF, Closings::DEF, Drains::DEF];
+
+/// Concludes from what was audited before: `store` has exactly the rows that `base` is about. Only what follows from the
+/// whole is computed again: what is overdue, denominations, the balance sheet, and what bank and merchants say.
+///
+/// # Errors
+/// If the rows cannot be read, or somebody stopped it.
+pub fn resume(
+    store: &Store,
+    (subject, terms): (&Subject, &Terms),
+    base: Base,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Outcome, AuditError> {
+    let started = Instant::now();
+    let books = Books::default();
+    if !options.bank.is_empty() {
+        let frozen = store.freeze(TRANSFERS)?;
+        let posting = Posting { frozen: &*frozen, subject, terms, books: &books, progress, way: Way::Keep };
+        // What is wrong with them was found before.
+        posting.post(TRANSFERS, options.threads, &mut Vec::new())?;
+    }
+    let conclusion = Conclusion::new(subject, terms, &books, store, options);
+    conclude(conclusion, base, options, progress, started)
+}
+
+/// Draws the conclusions about the whole.
+fn conclude(
+    mut conclusion: Conclusion<'_>,
+    base: Base,
+    options: &Options,
+    progress: &Progress,
+    started: Instant,
+) -> Result<Outcome, AuditError> {
+    (conclusion.tally, conclusion.sums) = (base.totals.tally.clone(), base.totals.sums);
     conclusion.draw_whole()?;
     let accounts = conclusion.wire(&options.bank)?;
     conclusion.confirmations(&options.confirmations)?;
     let sheet = conclusion.sheet();
     conclusion.check_sheet(&sheet);
-    let sums = books.tally().sums;
+    let (sums, objects) = (conclusion.tally.sums, conclusion.sums);
     let income = Income {
-        aggregation: conclusion.sums.wire_fees + conclusion.sums.wire_rounding,
-        deposit: conclusion.sums.deposit_fees,
-        melt: conclusion.sums.melt_fees,
+        aggregation: objects.wire_fees + objects.wire_rounding,
+        deposit: objects.deposit_fees,
+        melt: objects.melt_fees,
         refund: sums.refund_fees,
-        purse: conclusion.sums.purse_income,
+        purse: objects.purse_income,
         withdraw: sums.withdraw_fees,
         closing: sums.closing_fees,
         open: sums.account_fees,
         history: sums.history_fees,
     };
-    let (overdue, purses_open) = (
-        std::mem::take(&mut conclusion.overdue),
-        u64::try_from(conclusion.sums.purses_open).unwrap_or_default(),
-    );
-    let mut findings = conclusion.findings;
+    let denoms = denominations(conclusion.terms, &base.totals);
+    let (overdue, whole) =
+        (std::mem::take(&mut conclusion.overdue), std::mem::take(&mut conclusion.findings));
+    let mut findings = base.findings.clone();
+    findings.extend(whole);
     findings.sort_by(|a, b| a.order().cmp(&b.order()));
-    let tally = books.tally();
-    let mut denoms: Vec<DenomResult> = terms
-        .denoms()
-        .map(|(serial, denom)| DenomResult {
-            serial,
-            denom: denom.clone(),
-            tally: tally.denoms.get(&serial.0).copied().unwrap_or_default(),
-        })
-        .collect();
-    denoms.sort_by_key(|denom| denom.serial);
     Ok(Outcome {
         findings,
+        suppressed: Vec::new(),
+        base,
         sheet,
         denoms,
         overdue,
         accounts,
-        purses_open,
+        purses_open: u64::try_from(objects.purses_open).unwrap_or_default(),
         income,
         rows: progress.rows.load(Ordering::Relaxed),
         signatures: progress.signatures.load(Ordering::Relaxed),
         elapsed: started.elapsed(),
     })
+}
+
+/// What the rows of each denomination add up to, by number.
+fn denominations(terms: &Terms, totals: &Totals) -> Vec<DenomResult> {
+    let mut denoms: Vec<DenomResult> = terms
+        .denoms()
+        .map(|(serial, denom)| DenomResult { serial, denom: denom.clone(), tally: totals.denom(serial) })
+        .collect();
+    denoms.sort_by_key(|denom| denom.serial);
+    denoms
 }
 
 /// What the threads share.
@@ -321,6 +366,7 @@ struct Posting<'a> {
     terms: &'a Terms,
     books: &'a Books,
     progress: &'a Progress,
+    way: Way,
 }
 
 impl Posting<'_> {
@@ -342,6 +388,7 @@ impl Posting<'_> {
                     terms: self.terms,
                     books: self.books,
                     progress: self.progress,
+                    way: self.way,
                 };
                 scope.spawn(move || worker.work())
             };
@@ -394,6 +441,7 @@ struct Worker<'a> {
     terms: &'a Terms,
     books: &'a Books,
     progress: &'a Progress,
+    way: Way,
 }
 
 impl Worker<'_> {
@@ -403,7 +451,7 @@ impl Worker<'_> {
             let next = self.receiver.lock().unwrap_or_else(std::sync::PoisonError::into_inner).recv();
             let Ok(Chunk { table, records }) = next else { return Ok(poster.findings) };
             let (rows, signatures) = (poster.rows, poster.signatures);
-            poster.post(table, records, Way::Add)?;
+            poster.post(table, records, self.way)?;
             self.progress.rows.fetch_add(poster.rows - rows, Ordering::Relaxed);
             self.progress.signatures.fetch_add(poster.signatures - signatures, Ordering::Relaxed);
         }
@@ -455,6 +503,7 @@ mod tests {
                 terms: &terms,
                 books: &books,
                 progress: &progress,
+                way: Way::Add,
             };
             let outcome = posting.post(&[Coins::DEF], threads, &mut Vec::new());
             assert!(matches!(outcome, Err(AuditError::Store(StoreError::Decode { .. }))), "{outcome:?}");

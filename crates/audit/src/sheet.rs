@@ -8,6 +8,10 @@ use batzen_protocol::Currency;
 use batzen_tables::exchange::CollectedTerm;
 use serde::{Serialize, Serializer};
 
+use crate::books::Tally;
+use crate::conclude::{Conclusion, ObjectSums};
+use crate::terms::Subject;
+
 /// An amount that may be negative, in units of 10⁻⁸.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Net {
@@ -93,56 +97,60 @@ impl Sheet {
     }
 }
 
-impl crate::conclude::Conclusion<'_> {
+/// The balance sheet of these sums.
+pub(crate) fn sheet(subject: &Subject, tally: &Tally, objects: &ObjectSums) -> Sheet {
+    let (sums, collected) = (&tally.sums, |term: CollectedTerm| tally.sums.collected[term as usize]);
+    let redeemed: i128 = tally.denoms.values().map(|denom| denom.redeemed).sum();
+    let net = |units| Net { units, currency: Some(subject.currency) };
+    let issued = sums.issued + collected(CollectedTerm::Issued);
+    let redeemed = redeemed + collected(CollectedTerm::Redeemed);
+    let removed_transfers = collected(CollectedTerm::MerchantTransfers)
+        + collected(CollectedTerm::ClosingTransfers)
+        + collected(CollectedTerm::DrainTransfers);
+    let income = sums.withdraw_fees
+        + collected(CollectedTerm::WithdrawFees)
+        + objects.deposit_fees
+        + collected(CollectedTerm::DepositFees)
+        + objects.melt_fees
+        + collected(CollectedTerm::RefreshFees)
+        + sums.refund_fees
+        + collected(CollectedTerm::RefundFees)
+        + objects.wire_fees
+        + collected(CollectedTerm::WireFees)
+        + sums.closing_fees
+        + collected(CollectedTerm::ClosingFees)
+        + sums.history_fees
+        + collected(CollectedTerm::HistoryFees)
+        + objects.purse_income
+        + collected(CollectedTerm::PurseFees)
+        + sums.account_fees
+        + collected(CollectedTerm::AccountFees)
+        + sums.closing_rounding
+        + collected(CollectedTerm::ClosingRounding)
+        + objects.wire_rounding
+        + collected(CollectedTerm::MerchantRounding)
+        + objects.surplus
+        + collected(CollectedTerm::Surplus);
+    Sheet {
+        wired_in: net(sums.wired_in + collected(CollectedTerm::WiredIn)),
+        wired_out: net(sums.wired_out + removed_transfers),
+        reserves: net(sums.reserves),
+        issued: net(issued),
+        redeemed: net(redeemed),
+        outstanding: net(issued - redeemed),
+        deposits: net(sums.open_deposits),
+        transient: net(objects.transient),
+        in_flight: net(sums.in_flight),
+        purses: net(objects.purses),
+        unrevealed_melts: net(objects.unrevealed),
+        fees: net(income - sums.drained),
+        drained: net(sums.drained),
+    }
+}
+
+impl Conclusion<'_> {
     /// The balance sheet. All other conclusions must have been drawn.
     pub(crate) fn sheet(&self) -> Sheet {
-        let (tally, objects) = (&self.tally, &self.sums);
-        let (sums, collected) = (&tally.sums, |term: CollectedTerm| tally.sums.collected[term as usize]);
-        let redeemed: i128 = tally.denoms.values().map(|denom| denom.redeemed).sum();
-        let net = |units| Net { units, currency: Some(self.subject.currency) };
-        let issued = sums.issued + collected(CollectedTerm::Issued);
-        let redeemed = redeemed + collected(CollectedTerm::Redeemed);
-        let removed_transfers = collected(CollectedTerm::MerchantTransfers)
-            + collected(CollectedTerm::ClosingTransfers)
-            + collected(CollectedTerm::DrainTransfers);
-        let income = sums.withdraw_fees
-            + collected(CollectedTerm::WithdrawFees)
-            + objects.deposit_fees
-            + collected(CollectedTerm::DepositFees)
-            + objects.melt_fees
-            + collected(CollectedTerm::RefreshFees)
-            + sums.refund_fees
-            + collected(CollectedTerm::RefundFees)
-            + objects.wire_fees
-            + collected(CollectedTerm::WireFees)
-            + sums.closing_fees
-            + collected(CollectedTerm::ClosingFees)
-            + sums.history_fees
-            + collected(CollectedTerm::HistoryFees)
-            + objects.purse_income
-            + collected(CollectedTerm::PurseFees)
-            + sums.account_fees
-            + collected(CollectedTerm::AccountFees)
-            + sums.closing_rounding
-            + collected(CollectedTerm::ClosingRounding)
-            + objects.wire_rounding
-            + collected(CollectedTerm::MerchantRounding)
-            + objects.surplus
-            + collected(CollectedTerm::Surplus);
-        Sheet {
-            wired_in: net(sums.wired_in + collected(CollectedTerm::WiredIn)),
-            wired_out: net(sums.wired_out + removed_transfers),
-            reserves: net(sums.reserves),
-            issued: net(issued),
-            redeemed: net(redeemed),
-            outstanding: net(issued - redeemed),
-            deposits: net(sums.open_deposits),
-            transient: net(objects.transient),
-            in_flight: net(sums.in_flight),
-            purses: net(objects.purses),
-            unrevealed_melts: net(objects.unrevealed),
-            fees: net(income - sums.drained),
-            drained: net(sums.drained),
-        }
+        sheet(self.subject, &self.tally, &self.sums)
     }
 }

@@ -1,6 +1,7 @@
 //! What the master key signed, and the accounts that rows name: small tables, held in memory during an audit.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
 
 use batzen_crypto::{
     Cipher, CsPublicKey, CsVerifyingKey, DenomKey, DenomPublicKey, EddsaPublicKey, EddsaSignature,
@@ -15,13 +16,14 @@ use batzen_protocol::signatures::{
     MasterWireFees, SignedMessage,
 };
 use batzen_protocol::{Currency, Timestamp};
-use batzen_store::{Found, Record, Table};
+use batzen_store::{Found, FrozenRows, RawRecord, Record, Result, RowVersion, Store, Table, TableDef};
 use batzen_tables::exchange::{
     AuditorDenoms, DenomRow, DenomSerial, Denominations, Drains, Extensions, GlobalFeeRow, GlobalFees,
     PaytoHash, Revocations, SigningKeys, WireAccounts, WireFeeRow, WireFees, WireTargets,
 };
 
 use crate::finding::{Finding, RowName, Rule};
+use crate::increment::{RowChange, Version};
 
 /// The exchange that is audited, and what its configuration says.
 #[derive(Debug, Clone)]
@@ -60,6 +62,89 @@ pub struct Terms {
     global_fees: BTreeMap<Timestamp, GlobalFeeRow>,
     accounts: HashMap<PaytoHash, String>,
     findings: Vec<Finding>,
+}
+
+/// The tables that [`Terms`] holds.
+pub const TERMS: &[&TableDef] = &[
+    Denominations::DEF,
+    Revocations::DEF,
+    SigningKeys::DEF,
+    WireAccounts::DEF,
+    WireFees::DEF,
+    GlobalFees::DEF,
+    WireTargets::DEF,
+    AuditorDenoms::DEF,
+    Extensions::DEF,
+    Drains::DEF,
+];
+
+/// Rows as they will be after some changes.
+struct Changed<'a> {
+    frozen: Box<dyn FrozenRows>,
+    changes: &'a [RowChange],
+}
+
+impl FrozenRows for Changed<'_> {
+    fn scan(
+        &self,
+        table: &'static TableDef,
+        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let changed: HashMap<&[u8], &RowChange> = self
+            .changes
+            .iter()
+            .filter(|change| change.table.id == table.id)
+            .map(|change| (change.key.as_slice(), change))
+            .collect();
+        let mut has_ended = false;
+        self.frozen.scan(table, &mut |record| {
+            if changed.contains_key(record.key.as_slice()) {
+                return ControlFlow::Continue(());
+            }
+            let flow = visit(record);
+            has_ended = flow.is_break();
+            flow
+        })?;
+        for (key, change) in changed {
+            if has_ended {
+                break;
+            }
+            if let Some(Version { row, serial }) = change.new.clone() {
+                has_ended =
+                    visit(RawRecord { key: key.to_vec(), row, serial, version: RowVersion::default() })
+                        .is_break();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Terms {
+    /// Brings them up to date with changes of `seen`, which has the rows before. One change for each row.
+    ///
+    /// # Errors
+    /// If rows cannot be read.
+    pub fn follow(&mut self, subject: &Subject, seen: &Store, changes: &[RowChange]) -> Result<()> {
+        let of_terms = changes.iter().filter(|change| TERMS.iter().any(|table| table.id == change.table.id));
+        let mut accounts = Vec::new();
+        for change in of_terms {
+            // New accounts come with payments, everything else is rare.
+            match (&change.old, &change.new) {
+                (None, Some(Version { row, serial })) if change.table.id == WireTargets::DEF.id => {
+                    let (key, row, version) = (change.key.clone(), row.clone(), RowVersion::default());
+                    let record = RawRecord { key, row, serial: *serial, version };
+                    accounts.push(Found::<WireTargets>::decode(record)?);
+                }
+                _ => {
+                    let frozen = seen.freeze(TERMS)?;
+                    *self = crate::run::read_terms(&Changed { frozen, changes }, subject)?;
+                    return Ok(());
+                }
+            }
+        }
+        accounts.into_iter().for_each(|account| self.add_wire_target(account));
+        Ok(())
+    }
 }
 
 /// A row's name.

@@ -25,6 +25,7 @@ use batzen_tables::exchange::{CoinPub, CollectedTerm, PursePub, ReservePub, Rese
 
 use crate::books::{Books, RecoupName, Tally, Way};
 use crate::finding::{Finding, RowName, Rule};
+use crate::run::Options;
 use crate::sheet::Sheet;
 use crate::terms::{Subject, Terms};
 
@@ -117,6 +118,33 @@ pub(crate) struct Scope {
     pub purses: HashSet<PursePub>,
     pub opens: HashSet<ReserveRequestKey>,
     pub recoups: HashSet<RecoupName>,
+}
+
+impl<'a> Conclusion<'a> {
+    /// Conclusions about all rows that were posted.
+    pub fn new(
+        subject: &'a Subject,
+        terms: &'a Terms,
+        books: &'a Books,
+        store: &'a Store,
+        options: &Options,
+    ) -> Self {
+        Self {
+            subject,
+            terms,
+            books,
+            store,
+            fresh: HashMap::new(),
+            now: options.now,
+            internal: options.internal,
+            copied: options.copied,
+            scope: None,
+            findings: Vec::new(),
+            overdue: Overdue::default(),
+            sums: ObjectSums::default(),
+            tally: books.tally().clone(),
+        }
+    }
 }
 
 impl Conclusion<'_> {

@@ -1,9 +1,11 @@
-//! The auditor's store: a copy of the exchange's audited rows, and how far it reaches.
+//! The auditor's store: a copy of the exchange's audited rows, and how far it reaches. What the checks of these rows give
+//! is in [`results`](super::results).
 
 use batzen_crypto::{EddsaSignature, ShortHash};
 use batzen_protocol::Timestamp;
 use batzen_store::{List, Table, TableDef, record};
 
+use super::results::RESULTS;
 use crate::exchange::AUDITED;
 
 record! {
@@ -106,22 +108,27 @@ impl Table for FeedFindings {
     type Row = FeedFindingRow;
 }
 
+/// The tables of the stream.
+const STREAM: &[&TableDef] = &[FeedPositions::DEF, FeedHeads::DEF, FeedFindings::DEF];
+
 /// The auditor's own tables.
-pub const OWN: &[&TableDef] = &[FeedPositions::DEF, FeedHeads::DEF, FeedFindings::DEF];
+pub const OWN: &[&TableDef] = &joined::<{ STREAM.len() + RESULTS.len() }>(STREAM, RESULTS);
 
 /// All tables of the auditor's store: its own, and those that it copies.
-pub const ALL: &[&TableDef] = {
-    const TABLES: [&TableDef; OWN.len() + AUDITED.len()] = {
-        let mut tables = [FeedPositions::DEF; OWN.len() + AUDITED.len()];
-        let mut n = 0;
-        while n < tables.len() {
-            tables[n] = if n < OWN.len() { OWN[n] } else { AUDITED[n - OWN.len()] };
-            n += 1;
-        }
-        tables
-    };
-    &TABLES
-};
+pub const ALL: &[&TableDef] = &joined::<{ OWN.len() + AUDITED.len() }>(OWN, AUDITED);
+
+const fn joined<const N: usize>(
+    one: &[&'static TableDef],
+    other: &[&'static TableDef],
+) -> [&'static TableDef; N] {
+    let mut tables = [FeedPositions::DEF; N];
+    let mut n = 0;
+    while n < N {
+        tables[n] = if n < one.len() { one[n] } else { other[n - one.len()] };
+        n += 1;
+    }
+    tables
+}
 
 #[cfg(test)]
 mod tests {

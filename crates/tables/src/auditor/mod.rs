@@ -1,5 +1,6 @@
 //! The auditor's tables. [`service`] has what its HTTP service and its programs keep: the audited exchanges, and what
-//! merchants have shown. [`copy`] has its copy of an exchange's rows, which is a store of its own.
+//! merchants have shown. [`copy`] has its copy of an exchange's rows, which is a store of its own,
+//! and [`results`] what its checks gave, in the same store.
 //!
 //! | table | primary key | other lookups |
 //! |---|---|---|
@@ -12,6 +13,7 @@
 //! The copy's own tables have the numbers 500 to 509, the service 510 to 539.
 
 pub mod copy;
+pub mod results;
 pub mod service;
 
 pub use service::*;

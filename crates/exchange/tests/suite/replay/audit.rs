@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use batzen_audit::increment::whole;
 use batzen_audit::report::{Context, protocol};
 use batzen_audit::{
-    AuditError, Auditor, BankAccount, BankCredit, BankDebit, Check, Finding, History, Options, Outcome,
-    Progress, RowChange, Subject, Totals, Version, audit, read_terms,
+    AuditError, Auditor, BankAccount, BankCredit, BankDebit, Base, Check, Finding, History, Options, Outcome,
+    Progress, RowChange, Subject, Totals, Version, audit, read_terms, resume,
 };
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
@@ -34,17 +33,13 @@ fn subject(stage: &Stage) -> Subject {
     }
 }
 
+fn options(now: Timestamp) -> Options {
+    Options { now, internal: true, threads: 1, bank: Vec::new(), confirmations: Vec::new(), copied: None }
+}
+
 /// Audits rows.
 fn audited(subject: &Subject, store: &Store, now: Timestamp) -> Outcome {
-    let options = Options {
-        now,
-        internal: true,
-        threads: 1,
-        bank: Vec::new(),
-        confirmations: Vec::new(),
-        copied: None,
-    };
-    audit(store, subject, &options, &Progress::default()).unwrap()
+    audit(store, subject, &options(now), &Progress::default()).unwrap()
 }
 
 /// Nothing is found in the books of an honest exchange.
@@ -317,8 +312,11 @@ async fn increments_give_what_a_whole_audit_gives() {
                     subject: &subject,
                     terms: &terms,
                     seen: &seen,
-                    closings: &|wtid| closings.get(wtid).copied(),
+                    closings: &|wtids| {
+                        Ok(wtids.iter().filter_map(|wtid| closings.get(wtid).copied()).collect())
+                    },
                     now,
+                    threads: 1 + chunk % 2,
                 };
                 open.note(auditor.apply(&changes, &mut totals).unwrap());
                 let mut set = ChangeSet::new();
@@ -327,11 +325,17 @@ async fn increments_give_what_a_whole_audit_gives() {
                 }
                 assert_eq!(seen.commit(&set).unwrap(), CommitOutcome::Committed);
             }
-            let (found, overdue, sheet) = whole(&subject, &terms, &seen, &totals, now).unwrap();
-            open.0.extend(found);
-            assert_eq!(sheet, expected.sheet, "{name}, {chunk} at once");
-            assert_eq!(overdue.units, expected.overdue.units);
-            assert_eq!(sorted(open.0), sorted(expected.findings.clone()), "{name}, {chunk} at once");
+            let base = Base { totals: totals.clone(), findings: open.0 };
+            let resumed =
+                resume(&seen, (&subject, &terms), base, &options(now), &Progress::default()).unwrap();
+            assert_eq!(resumed.sheet, expected.sheet, "{name}, {chunk} at once");
+            assert_eq!(resumed.overdue.units, expected.overdue.units);
+            assert_eq!(resumed.base.totals, expected.base.totals, "{name}, {chunk} at once");
+            assert_eq!(
+                sorted(resumed.findings),
+                sorted(expected.findings.clone()),
+                "{name}, {chunk} at once"
+            );
             changes_one_by_one(name, &subject, &copy, (&seen, &closings), (&totals, now), chunk);
         }
     }
@@ -380,13 +384,19 @@ fn changes_one_by_one(
             new: Some(Version { row, serial: record.serial }),
         };
         let mut totals = totals.clone();
-        let auditor =
-            Auditor { subject, terms: &terms, seen, closings: &|wtid| closings.get(wtid).copied(), now };
+        let auditor = Auditor {
+            subject,
+            terms: &terms,
+            seen,
+            closings: &|wtids| Ok(wtids.iter().filter_map(|wtid| closings.get(wtid).copied()).collect()),
+            now,
+            threads: 1,
+        };
         let increment = auditor.apply(&[change], &mut totals).unwrap();
         let before: BTreeSet<String> = sorted(audited(subject, seen, now).findings).into_iter().collect();
         let after: BTreeSet<String> = sorted(audited(subject, &changed, now).findings).into_iter().collect();
-        let (_, _, sheet) = whole(subject, &terms, &changed, &totals, now).unwrap();
-        assert_eq!(sheet, audited(subject, &changed, now).sheet, "{name}: {} {}", table.name, column.name);
+        let (sheet, whole) = (totals.sheet(subject), audited(subject, &changed, now).sheet);
+        assert_eq!(sheet, whole, "{name}: {} {}", table.name, column.name);
         let found: BTreeSet<String> = sorted(increment.found).into_iter().collect();
         for finding in after.difference(&before) {
             let is_whole =

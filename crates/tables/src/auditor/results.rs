@@ -1,0 +1,308 @@
+//! What the checks of the auditor's copy have given so far. It changes in the commit that changes the copy, so that rows
+//! and results never disagree.
+//!
+//! Sums may be negative; they are stored as `u128` in two's complement.
+
+use batzen_crypto::hash::{sha512_parts, shorten};
+use batzen_crypto::{EddsaPublicKey, ShortHash, Wtid};
+use batzen_protocol::Timestamp;
+use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, List, Table, TableDef, record};
+
+use crate::exchange::DenomSerial;
+
+record! {
+    /// Identifies the one row of [`AuditStates`].
+    pub key struct AuditStateKey {
+        /// Always 0.
+        pub id: u8,
+    }
+}
+
+impl AuditStateKey {
+    /// The only key.
+    pub const ONLY: Self = Self { id: 0 };
+}
+
+record! {
+    /// How far the copy has been checked, and the sums of its rows.
+    pub struct AuditStateRow {
+        /// The form of sums and rules: sums of another form are of no use.
+        pub form: u32,
+        /// The position up to which everything has been checked: the number of the stream's next frame.
+        pub next: u64,
+        /// How many snapshots the copy had taken then.
+        pub snapshots: u32,
+        /// Sums that belong to no denomination, in the order of the form; two's complement.
+        pub sums: List<u128>,
+        /// Rows checked since the last whole check, that one included.
+        pub rows: u64,
+        /// Signatures verified since then.
+        pub signatures: u64,
+        /// When all rows were last checked at once.
+        pub whole: Timestamp,
+        /// When the last change was checked.
+        pub updated: Timestamp,
+        /// When bank, merchants and due dates were last compared; zero if never.
+        pub compared: Timestamp,
+    }
+}
+/// How far the checks are: one row, or none before the first whole check.
+pub struct AuditStates;
+impl Table for AuditStates {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(503, "audit_state").updated();
+    type Key = AuditStateKey;
+    type Row = AuditStateRow;
+}
+
+record! {
+    /// Identifies a denomination.
+    pub key struct AuditDenomKey {
+        /// Its number at the exchange.
+        pub denom: DenomSerial,
+    }
+}
+record! {
+    /// What a denomination's rows add up to; sums in units of 10⁻⁸, two's complement.
+    pub struct AuditDenomRow {
+        /// Coins withdrawn.
+        pub withdrawn: i64,
+        /// Coins obtained by refresh.
+        pub refreshed: i64,
+        /// Coins that were used.
+        pub known: i64,
+        /// Coins spent by archived rows.
+        pub archived: i64,
+        /// Deposit fees.
+        pub deposit_fees: u128,
+        /// Value paid out by recoup.
+        pub recouped: u128,
+        /// Value spent less value that came back.
+        pub redeemed: u128,
+    }
+}
+/// The sums of each denomination.
+pub struct AuditDenoms;
+impl Table for AuditDenoms {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(504, "audit_denoms").updated();
+    type Key = AuditDenomKey;
+    type Row = AuditDenomRow;
+}
+
+record! {
+    /// Identifies a finding.
+    pub key struct AuditFindingKey {
+        /// See [`AuditFindingKey::of`].
+        pub id: ShortHash,
+    }
+}
+
+impl AuditFindingKey {
+    /// The key of what violates a rule at one place. The same violation found again has the same key, also with other
+    /// figures.
+    #[must_use]
+    pub fn of(rule: &str, table: &str, key: &str, subject: &str) -> Self {
+        let parts: [&[u8]; 8] = [
+            b"batzen-audit-finding\0",
+            rule.as_bytes(),
+            b"\0",
+            table.as_bytes(),
+            b"\0",
+            key.as_bytes(),
+            b"\0",
+            subject.as_bytes(),
+        ];
+        Self { id: shorten(&sha512_parts(&parts)) }
+    }
+}
+
+record! {
+    /// Something that violates a rule, or did. It stays.
+    pub struct AuditFindingRow {
+        /// The rule's name.
+        pub rule: String,
+        /// The table of the row that it is about.
+        pub table: String,
+        /// That row's serial, or 0.
+        pub serial: u64,
+        /// That row's key, or what the finding is about.
+        pub key: String,
+        /// The key that should have signed, or another one that it is about.
+        pub subject: String,
+        /// The exchange's figure in units of 10⁻⁸; two's complement.
+        pub exchange: u128,
+        /// The auditor's figure; two's complement.
+        pub auditor: u128,
+        /// The amount at risk.
+        pub at_risk: u128,
+        /// What differs, in words.
+        pub detail: String,
+        /// Whether it follows from the whole, such as what is overdue, and is looked for again in each comparison.
+        pub is_whole: bool,
+        /// When it was found first.
+        pub found: Timestamp,
+        /// When it was found last, with these figures.
+        pub confirmed: Timestamp,
+        /// Since when it is no longer so; `None`: it is.
+        pub resolved: Option<Timestamp>,
+        /// Since when a person has put it aside.
+        pub suppressed: Option<Timestamp>,
+        /// How many notes people have made about it ([`AuditNotes`]).
+        pub notes: u32,
+    }
+}
+/// The findings, also those that were resolved or put aside.
+pub struct AuditFindings;
+
+impl AuditFindings {
+    /// Those that are so, and those that no longer are, in the order in which they were found first. See
+    /// [`AuditFindings::state`].
+    pub const BY_STATE: u8 = 1;
+
+    /// The index's value of findings that are (or are no longer) so.
+    #[must_use]
+    pub fn state(is_resolved: bool) -> Vec<u8> {
+        Column::to_bytes(&is_resolved)
+    }
+}
+
+impl Table for AuditFindings {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(505, "audit_findings")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_STATE, "by_state", IndexKind::Serial)]);
+    type Key = AuditFindingKey;
+    type Row = AuditFindingRow;
+
+    fn index_entries(_: &AuditFindingKey, row: &AuditFindingRow, out: &mut IndexEntries) {
+        out.add(Self::BY_STATE, &row.resolved.is_some());
+    }
+}
+
+record! {
+    /// Identifies a note.
+    pub key struct AuditNoteKey {
+        /// The finding.
+        pub finding: ShortHash,
+        /// Its number, from 0.
+        pub n: u32,
+    }
+}
+record! {
+    /// What a person has decided about a finding.
+    pub struct AuditNoteRow {
+        /// When.
+        pub time: Timestamp,
+        /// Whether it was put aside; otherwise it was opened again.
+        pub suppresses: bool,
+        /// Why.
+        pub reason: String,
+    }
+}
+/// What people have decided about findings. Notes stay.
+pub struct AuditNotes;
+impl AuditNotes {
+    /// By finding.
+    pub const BY_FINDING: u8 = 1;
+}
+impl Table for AuditNotes {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(506, "audit_notes").indexed(&[IndexDef::new(
+        Self::BY_FINDING,
+        "by_finding",
+        IndexKind::Prefix { key_bytes: 32 },
+    )]);
+    type Key = AuditNoteKey;
+    type Row = AuditNoteRow;
+
+    fn index_entries(key: &AuditNoteKey, _: &AuditNoteRow, out: &mut IndexEntries) {
+        out.add(Self::BY_FINDING, &key.finding);
+    }
+}
+
+record! {
+    /// Identifies a transfer.
+    pub key struct AuditClosingKey {
+        /// Its identifier.
+        pub wtid: Wtid,
+    }
+}
+record! {
+    /// Which reserve a transfer pays out.
+    pub struct AuditClosingRow {
+        /// The reserve.
+        pub reserve_pub: EddsaPublicKey,
+    }
+}
+/// The reserves of closings whose transfers do not have the reserve's key as their identifier.
+pub struct AuditClosings;
+impl Table for AuditClosings {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(507, "audit_closings").updated();
+    type Key = AuditClosingKey;
+    type Row = AuditClosingRow;
+}
+
+record! {
+    /// Identifies the figures of an hour.
+    pub key struct AuditHourKey {
+        /// When the hour began.
+        pub hour: Timestamp,
+        /// A denomination, or 0 for all: the exchange's numbers begin at 1.
+        pub denom: DenomSerial,
+    }
+}
+record! {
+    /// Figures at the end of an hour, in units of 10⁻⁸; two's complement.
+    pub struct AuditHourRow {
+        /// The value of all coins issued so far.
+        pub issued: u128,
+        /// What has been redeemed so far.
+        pub redeemed: u128,
+        /// Of all denominations: what the exchange owes.
+        pub liability: u128,
+        /// Of all denominations: what the exchange's accounts should hold.
+        pub expected: u128,
+        /// Of all denominations: what the bank said that they hold, if it was asked.
+        pub bank: Option<u128>,
+    }
+}
+/// What was issued, redeemed and owed, hour by hour. Hours without changes have no row.
+pub struct AuditHours;
+impl AuditHours {
+    /// In the order of time.
+    pub const BY_HOUR: u8 = 1;
+}
+impl Table for AuditHours {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(508, "audit_hours")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_HOUR, "by_hour", IndexKind::Ordered)]);
+    type Key = AuditHourKey;
+    type Row = AuditHourRow;
+
+    fn index_entries(key: &AuditHourKey, _: &AuditHourRow, out: &mut IndexEntries) {
+        out.add(Self::BY_HOUR, &key.hour);
+    }
+}
+
+/// The tables of results.
+pub const RESULTS: &[&TableDef] = &[
+    AuditStates::DEF,
+    AuditDenoms::DEF,
+    AuditFindings::DEF,
+    AuditNotes::DEF,
+    AuditClosings::DEF,
+    AuditHours::DEF,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_identifies_a_finding_is_in_its_key() {
+        let key = AuditFindingKey::of("a", "b", "c", "d");
+        assert_eq!(key, AuditFindingKey::of("a", "b", "c", "d"));
+        for other in [("x", "b", "c", "d"), ("a", "x", "c", "d"), ("a", "b", "x", "d"), ("a", "b", "c", "x")]
+        {
+            assert_ne!(key, AuditFindingKey::of(other.0, other.1, other.2, other.3));
+        }
+        assert_ne!(key, AuditFindingKey::of("a", "", "bc", "d"));
+    }
+}
