@@ -163,6 +163,7 @@ pub fn measure<W: Workload>(
             placement: placement.clone(),
             coins: described.coins.clone(),
             with_workers: load.with_workers,
+            with_auditor: load.with_auditor,
             database: database.clone(),
             nodes: load.nodes,
             is_kept: run.keep_world,
@@ -216,14 +217,17 @@ pub fn measure<W: Workload>(
     let bar = progress.timed(&described.title, load.warmup + load.duration);
     let mut recorder = Recorder::new(stage.world, &placement, bar);
     let interrupted = context.interrupted.clone();
+    let auditor_before = stage.world.auditor_state()?;
     let ran = affinity::on_cores(&placement.client, || {
         generator::run(&plan, scripts, &mut recorder, &interrupted)
     })?;
+    let auditor_after = stage.world.auditor_state()?;
     // If the server has ended, that explains every other error.
     stage.world.still_runs()?;
     let (outcome, scripts) = ran?;
     let recorded = recorder.finish()?;
 
+    let caught_up = stage.world.auditor_catches_up()?;
     let checked = workload.check(scripts, &mut stage)?;
     let peak_after = match (load.rate, peak) {
         (Some(Rate::OfPeak(_)), Some(before)) => {
@@ -255,6 +259,23 @@ pub fn measure<W: Workload>(
         Some(target_ops_per_s) => Load::Open { clients: load.measured_clients() as usize, target_ops_per_s },
     };
     result.extra.insert("answers_checked".into(), checked as f64);
+    if let (Some(before), Some(after), Some((findings, seconds))) = (auditor_before, auditor_after, caught_up)
+    {
+        let ops = outcome.ops_in_all.max(1) as f64;
+        result.parameters.insert("with_auditor".into(), json!(true));
+        result
+            .extra
+            .insert("auditor_cpu_us_per_op".into(), (after.cpu_ns - before.cpu_ns) as f64 / 1e3 / ops);
+        result.extra.insert("auditor_changes_per_op".into(), (after.changes - before.changes) / ops);
+        result.extra.insert("auditor_lag_commits".into(), after.lag_commits);
+        result.extra.insert("auditor_catch_up_s".into(), seconds);
+        result.extra.extend(
+            recorded.after.largest("batzen_feed_lag_seconds").map(|lag| ("auditor_lag_s".into(), lag)),
+        );
+        if findings > 0 {
+            *result.errors.entry("the auditor has findings".into()).or_default() += findings;
+        }
+    }
     result.extra.extend(peak.map(|peak| ("probed_peak_ops_per_s".into(), peak)));
     match (target, peak, peak_after) {
         (Some(target), Some(before), Some(Ok(after))) => {

@@ -66,6 +66,15 @@ impl Page {
         self.values.get(series).copied()
     }
 
+    /// The largest value of a family of series.
+    #[must_use]
+    pub fn largest(&self, family: &str) -> Option<f64> {
+        let of_family = self.values.iter().filter(|(series, _)| {
+            series.strip_prefix(family).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+        });
+        of_family.map(|(_, value)| *value).max_by(f64::total_cmp)
+    }
+
     /// How much a counter has grown since `earlier`.
     #[must_use]
     pub fn growth(&self, earlier: &Self, series: &str) -> Option<f64> {

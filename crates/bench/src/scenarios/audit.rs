@@ -438,8 +438,14 @@ fn increments(store: &Store, cast: &Cast, numbers: std::ops::Range<u64>) -> Resu
         let mut changes = ChangeSet::new();
         part.iter().for_each(|change| changes.push(change.clone()));
         let rows: Vec<RowChange> = part.iter().map(row_change).collect();
-        let auditor =
-            Auditor { subject: &subject, terms: &terms, seen: store, closings: &|_| None, now: DAY };
+        let auditor = Auditor {
+            subject: &subject,
+            terms: &terms,
+            seen: store,
+            closings: &|_| Ok(Vec::new()),
+            now: DAY,
+            threads: 1,
+        };
         let (increment, (_, spent)) = timed(|| auditor.apply(&rows, &mut totals).map_err(store_error))?;
         cpu += spent;
         assert!(increment.rows >= part.len() as u64, "every change is posted");

@@ -122,6 +122,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
             placement: run_dir.placement.clone(),
             coins: described.coins.clone(),
             with_workers: options.with_workers,
+            with_auditor: false,
             database: None,
             nodes: 1,
             is_kept: args.deposit.run.keep_world,

@@ -20,6 +20,7 @@ use crate::results::result::utc_now;
 
 pub mod aggregator;
 pub mod audit;
+mod auditor;
 pub mod ceiling;
 pub mod database;
 pub mod deposit;

@@ -33,6 +33,10 @@ pub struct LoadOptions {
     /// Run aggregation and transfers during the load
     #[arg(long)]
     pub with_workers: bool,
+    /// Have an auditor follow the exchange and check every change, on one thread on the load generator's cores. Only with
+    /// the embedded store
+    #[arg(long)]
+    pub with_auditor: bool,
     /// Prepare this many operations instead of estimating how many are needed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub supply: Option<u64>,

@@ -117,6 +117,7 @@ fn measure(args: &StartupArgs, context: &Context) -> Result<Startup, BenchError>
         placement,
         coins: (1..=u64::from(args.denominations)).map(|value| CoinKind { value, cipher }).collect(),
         with_workers: true,
+        with_auditor: false,
         database,
         nodes: 1,
         is_kept: false,

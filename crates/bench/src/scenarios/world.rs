@@ -17,6 +17,7 @@ use crate::load::affinity::Placement;
 use crate::load::generator::{self, Next, Outgoing, Plan, Schedule, Script};
 use crate::load::progress::Progress;
 use crate::load::wire;
+use crate::scenarios::auditor::{Auditor, AuditorState, StreamKeys};
 use crate::scenarios::ceiling::Cipher;
 use crate::scenarios::database::Database;
 use crate::scenarios::merchant::Merchant;
@@ -68,6 +69,8 @@ pub struct WorldPlan {
     pub coins: Vec<CoinKind>,
     /// Whether the exchange's workers run all the time.
     pub with_workers: bool,
+    /// Whether an auditor follows the exchange.
+    pub with_auditor: bool,
     /// The database for the exchange's rows; `None`: the embedded store.
     pub database: Option<Arc<Database>>,
     /// Processes of the exchange.
@@ -86,6 +89,7 @@ pub struct World {
     /// The first runs the workers, if any.
     exchanges: Vec<Service>,
     merchant: Option<Merchant>,
+    auditor: Option<Auditor>,
     bank_address: SocketAddr,
     /// The address of the exchange's first process.
     pub exchange_address: SocketAddr,
@@ -139,12 +143,18 @@ impl World {
         if !plan.is_kept {
             temporary_dirs.dirs.push(plan.dir.clone());
         }
+        if plan.with_auditor && plan.database.is_some() {
+            return Err(BenchError::Usage("--with-auditor needs the embedded store".into()));
+        }
+        let stream_keys = plan.with_auditor.then(|| StreamKeys::make(&plan)).transpose()?;
         let mut configs = Vec::with_capacity(ports.len());
         for (node, port) in ports.iter().enumerate() {
             let config =
                 plan.dir.join(if node == 0 { "taler.conf".into() } else { format!("taler-{node}.conf") });
-            std::fs::write(&config, configuration(&plan, bank_port, *port, ports[0]))
-                .map_err(BenchError::io(&config))?;
+            let mut text = configuration(&plan, bank_port, *port, ports[0]);
+            let run = service::runtime_dir(*port);
+            text.extend(stream_keys.as_ref().map(|keys| keys.exchange_section(&plan, &run)));
+            std::fs::write(&config, text).map_err(BenchError::io(&config))?;
             configs.push(config);
         }
         let (bank_address, exchange_address) = (local(bank_port), local(ports[0]));
@@ -186,6 +196,7 @@ impl World {
             bank,
             exchanges,
             merchant: None,
+            auditor: None,
             bank_address,
             exchange_address,
             exchange_addresses: ports.iter().map(|port| local(*port)).collect(),
@@ -195,6 +206,11 @@ impl World {
             _place: temporary_dirs,
         };
         world.read_keys()?;
+        if let Some(keys) = stream_keys {
+            let (url, master_pub) = (world.base_url(), world.keys()?.master_public_key);
+            let run = service::runtime_dir(ports[0]);
+            world.auditor = Some(Auditor::start(&world.plan, &keys, &run, (&url, &master_pub))?);
+        }
         drop(spinner);
         Ok(world)
     }
@@ -227,6 +243,23 @@ impl World {
     #[must_use]
     pub fn merchant_address(&self) -> Option<SocketAddr> {
         self.merchant.as_ref().map(|merchant| merchant.address)
+    }
+
+    /// How far the auditor is, if there is one.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn auditor_state(&self) -> Result<Option<AuditorState>, BenchError> {
+        self.auditor.as_ref().map(Auditor::state).transpose()
+    }
+
+    /// Waits until the auditor has checked everything, if there is one. Returns how many findings are open, and how
+    /// long it took in seconds.
+    ///
+    /// # Errors
+    /// When it does not answer, or does not catch up.
+    pub fn auditor_catches_up(&mut self) -> Result<Option<(u64, f64)>, BenchError> {
+        self.auditor.as_mut().map(Auditor::catch_up).transpose()
     }
 
     /// The addresses that receive the load: the merchant backend's, or those of the exchange.
@@ -382,6 +415,7 @@ impl World {
         }
         self.bank.still_runs()?;
         self.merchant.as_mut().map_or(Ok(()), Merchant::still_runs)?;
+        self.auditor.as_mut().map_or(Ok(()), Auditor::still_runs)?;
         self.exchanges.iter_mut().try_for_each(Service::still_runs)
     }
 
@@ -393,6 +427,7 @@ impl World {
         self.still_runs()?;
         let spinner = progress.waiting("ending the services and drawing up the balance sheet");
         self.merchant.as_mut().map_or(Ok(()), Merchant::terminate)?;
+        self.auditor.as_mut().map_or(Ok(()), Auditor::terminate)?;
         self.exchanges.iter_mut().rev().try_for_each(Service::terminate)?;
         self.bank.terminate()?;
         let conf = self.config.to_string_lossy().into_owned();

@@ -184,6 +184,7 @@ fn one_run(
         duration: args.duration,
         warmup: args.warmup,
         with_workers: false,
+        with_auditor: false,
         supply: args.coins,
         seed: 1,
         nodes: 1,
