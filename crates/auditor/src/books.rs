@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use batzen_audit::Confirmation;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature};
 use batzen_engine::{Batcher, Clock};
 use batzen_protocol::Timestamp;
@@ -121,6 +122,7 @@ impl Books {
                 let limit = (*limit).min(CONFIRMATIONS_MAX);
                 Ok(Told::Confirmations(confirmations(store, master_pub, *after, limit)?))
             }
+            Ask::Report { .. } | Ask::Note { .. } => unreachable!("only the service is asked for reports"),
             Ask::AddExchange { .. } | Ask::RemoveExchange { .. } | Ask::Revoke { .. } => {
                 self.run(command(ask, self.clock.now())?.expect("it changes rows")).map(Told::Done)
             }
@@ -196,7 +198,9 @@ impl Books {
 /// The command for what a program asks for; none if it only reads.
 pub(crate) fn command(ask: &Ask, now: Timestamp) -> Result<Option<Command>, BooksError> {
     Ok(Some(match ask {
-        Ask::Exchanges | Ask::Confirmations { .. } => return Ok(None),
+        Ask::Exchanges | Ask::Confirmations { .. } | Ask::Report { .. } | Ask::Note { .. } => {
+            return Ok(None);
+        }
         Ask::AddExchange { master_pub, url } => {
             if !is_base_url(url) {
                 return Err(BooksError::Url(url.clone()));
@@ -248,6 +252,20 @@ pub(crate) fn confirmations(
         false,
     )?;
     Ok(found.into_iter().map(|found| Numbered { serial: found.serial, row: found.row }).collect())
+}
+
+/// All confirmations of an exchange.
+pub(crate) fn all_confirmations(
+    store: &Store,
+    master_pub: EddsaPublicKey,
+) -> Result<Vec<Confirmation>, StoreError> {
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let page = confirmations(store, &master_pub, after, CONFIRMATIONS_MAX)?;
+        let Some(last) = page.last() else { return Ok(all) };
+        after = last.serial;
+        all.extend(page.into_iter().map(Confirmation::from));
+    }
 }
 
 /// Removes every row of these tables.

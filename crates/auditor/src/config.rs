@@ -15,6 +15,8 @@ use batzen_signer::files::KeyFileError;
 use batzen_signer::load_or_create_eddsa;
 use batzen_storage::StoreConfig;
 
+use crate::live::FollowConfig;
+
 /// The permissions of the local socket: for the proxy's group.
 const SOCKET_MODE: u32 = 0o660;
 /// The section of the auditor.
@@ -136,6 +138,8 @@ pub struct AuditorConfig {
     pub exchange_url: Option<String>,
     /// The address of the database with the exchange's tables, or a copy of them. May contain a password.
     pub exchange_database: Option<String>,
+    /// How the service follows the exchange, if it does.
+    pub follow: Option<FollowConfig>,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
     /// The clock.
@@ -168,6 +172,7 @@ impl AuditorConfig {
             master_pub: None,
             exchange_url: None,
             exchange_database: None,
+            follow: None,
             trusted_proxies: TrustedProxies::default(),
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }

@@ -7,6 +7,7 @@
 //! | [`rules`] | the effect of every command on the auditor's rows; pure |
 //! | [`books`] | the rows for programs, whether or not the service runs |
 //! | [`checks`] | runs the checks on an exchange's rows |
+//! | [`live`] | follows an exchange and keeps the results of all checks up to date |
 //! | [`offline`] | the offline tool, which approves denominations |
 //! | `revocations` | signing keys that the exchange has revoked |
 //! | `link` | programs ask the running service |
@@ -22,6 +23,7 @@ pub mod books;
 pub mod checks;
 mod config;
 mod link;
+pub mod live;
 pub mod offline;
 mod revocations;
 pub mod rules;
@@ -37,9 +39,10 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, Place, is_base_url};
-pub use link::LinkError;
+pub use link::{Forms, LinkError, ask_note, ask_report};
 
 use api::{Api, Service};
+use live::Running;
 use revocations::Revocations;
 use rules::{AuditorRules, Command, Refusal};
 
@@ -74,6 +77,8 @@ pub struct RunningAuditor {
     bound: Bound,
     service: Arc<Service>,
     serving: JoinHandle<Drained>,
+    /// The thread that follows the exchange.
+    following: Option<std::thread::JoinHandle<()>>,
 }
 
 impl RunningAuditor {
@@ -105,8 +110,16 @@ impl RunningAuditor {
         let socket = (!config.store.is_database() && !config.store.is_memory()).then(|| config.socket());
         let revocations = Revocations::new(config.exchange_database.as_deref(), config.master_pub)?;
         let drain = Drain::new();
-        let service =
-            Arc::new(Service::new(config, auditor_pub, lane, revocations, server.stats(), drain.clone()));
+        let (mut running, mut following) = (None, None);
+        if let Some(follow) = config.follow.clone() {
+            let (store, master_pub) = (lane.store().clone(), follow.checks.subject.master_pub);
+            let confirmations = Box::new(move || books::all_confirmations(&store, master_pub));
+            let clock = Arc::clone(&config.clock);
+            let (started, thread) = Running::start(follow, clock, confirmations, drain.clone());
+            (running, following) = (Some(started), Some(thread));
+        }
+        let service = Service::new(config, auditor_pub, lane, revocations, server.stats(), drain.clone());
+        let service = Arc::new(service.following(running));
         service.start_sampling();
         if let Some(socket) = socket
             && let Err(error) = link::serve(&service, &socket)
@@ -115,7 +128,7 @@ impl RunningAuditor {
         }
         let api = Arc::new(Api::new(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain));
-        Ok(Self { bound, service, serving })
+        Ok(Self { bound, service, serving, following })
     }
 
     /// Where it listens.
@@ -135,8 +148,14 @@ impl RunningAuditor {
     /// # Errors
     /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { service, serving, .. } = self;
+        let Self { service, serving, following, .. } = self;
         service.drain().trigger();
+        if let Some(following) = following {
+            let ended = tokio::task::spawn_blocking(move || following.join()).await;
+            if !matches!(ended, Ok(Ok(()))) {
+                tracing::error!("the thread that follows the exchange ended abnormally");
+            }
+        }
         if let Err(error) = serving.await {
             tracing::error!(%error, "HTTP server ended abnormally");
         }

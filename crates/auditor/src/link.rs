@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_crypto::{EddsaPublicKey, EddsaSignature};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash};
 use batzen_protocol::Base32Data;
 use batzen_protocol::api::auditor::AuditedExchange;
 use batzen_store::Record as _;
@@ -22,17 +22,18 @@ use tokio::sync::Semaphore;
 
 use crate::api::Service;
 use crate::books::{CONFIRMATIONS_MAX, Numbered};
+use crate::checks::Report;
 use crate::rules::Outcome;
 
 /// The longest line of a program, in bytes: a URL and a key.
 const ASK_BYTES_MAX: u64 = 8 << 10;
-/// The longest line of the service, in bytes: a kibibyte for each confirmation, in base32.
-const TOLD_BYTES_MAX: u64 = 4 << 20;
+/// The longest line of the service, in bytes: a kibibyte for each confirmation, in base32, or a report in all forms.
+const TOLD_BYTES_MAX: u64 = 256 << 20;
 const _: () = assert!(CONFIRMATIONS_MAX as u64 * (2 << 10) < TOLD_BYTES_MAX);
 /// Programs that are answered at the same time.
 const PROGRAMS_MAX: usize = 8;
 /// How long either side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -62,10 +63,32 @@ pub enum LinkError {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Ask {
     Exchanges,
-    AddExchange { master_pub: EddsaPublicKey, url: String },
-    RemoveExchange { master_pub: EddsaPublicKey },
-    Revoke { master_pub: EddsaPublicKey, exchange_pub: EddsaPublicKey, master_sig: EddsaSignature },
-    Confirmations { master_pub: EddsaPublicKey, after: u64, limit: usize },
+    AddExchange {
+        master_pub: EddsaPublicKey,
+        url: String,
+    },
+    RemoveExchange {
+        master_pub: EddsaPublicKey,
+    },
+    Revoke {
+        master_pub: EddsaPublicKey,
+        exchange_pub: EddsaPublicKey,
+        master_sig: EddsaSignature,
+    },
+    Confirmations {
+        master_pub: EddsaPublicKey,
+        after: u64,
+        limit: usize,
+    },
+    /// The report; with `compare`, bank and merchants are asked first.
+    Report {
+        compare: bool,
+    },
+    Note {
+        id: ShortHash,
+        suppresses: bool,
+        reason: String,
+    },
 }
 
 /// What it gets.
@@ -74,6 +97,26 @@ pub(crate) enum Told {
     Done(Outcome),
     Exchanges(Vec<AuditedExchange>),
     Confirmations(Vec<Numbered>),
+    Report(Box<Forms>),
+}
+
+/// A report in all forms.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Forms {
+    /// For programs.
+    pub json: serde_json::Value,
+    /// A page.
+    pub html: String,
+    /// A table.
+    pub csv: String,
+    /// For a terminal.
+    pub text: String,
+}
+
+impl From<&Report> for Forms {
+    fn from(report: &Report) -> Self {
+        Self { json: report.json(), html: report.html(None), csv: report.csv(), text: report.text() }
+    }
 }
 
 /// The same as JSON.
@@ -86,6 +129,7 @@ enum Line {
     Exchanges(Vec<AuditedExchange>),
     /// Serials, and rows as they are stored.
     Confirmations(Vec<(u64, Base32Data)>),
+    Report(Box<Forms>),
     Refused(String),
 }
 
@@ -98,6 +142,7 @@ impl From<Result<Told, String>> for Line {
                 let bytes = |found: Numbered| (found.serial, Base32Data(found.row.to_bytes()));
                 Self::Confirmations(found.into_iter().map(bytes).collect())
             }
+            Ok(Told::Report(forms)) => Self::Report(forms),
             Err(reason) => Self::Refused(reason),
         }
     }
@@ -117,6 +162,7 @@ impl Line {
                 };
                 found.into_iter().map(numbered).collect::<Result<_, _>>().map(Told::Confirmations)
             }
+            Self::Report(forms) => Ok(Told::Report(forms)),
             Self::Refused(reason) => Err(LinkError::Refused(reason)),
         }
     }
@@ -138,6 +184,28 @@ pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Told, LinkError> {
     };
     let told = exchange().map_err(failed)?;
     serde_json::from_str::<Line>(&told).map_err(|_| LinkError::Nonsense)?.told()
+}
+
+/// Asks the service for its report on the exchange that it follows. `compare`: it asks bank and merchants first.
+///
+/// # Errors
+/// [`LinkError`] if it does not run, or follows none.
+pub fn ask_report(socket: &Path, compare: bool) -> Result<Forms, LinkError> {
+    match ask(socket, &Ask::Report { compare })? {
+        Told::Report(forms) => Ok(*forms),
+        _ => Err(LinkError::Nonsense),
+    }
+}
+
+/// Asks the service to put a finding aside, or to open it again.
+///
+/// # Errors
+/// [`LinkError`] if it does not run, or refuses.
+pub fn ask_note(socket: &Path, id: ShortHash, suppresses: bool, reason: &str) -> Result<(), LinkError> {
+    match ask(socket, &Ask::Note { id, suppresses, reason: reason.to_owned() })? {
+        Told::Done(_) => Ok(()),
+        _ => Err(LinkError::Nonsense),
+    }
 }
 
 /// Listens for programs until the service ends.

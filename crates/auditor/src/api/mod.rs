@@ -1,5 +1,6 @@
 //! The HTTP interface: routes, and code that all endpoints share.
 
+mod audit;
 mod confirmations;
 mod pages;
 
@@ -20,6 +21,7 @@ use self::confirmations::{Check, Statements};
 use crate::books;
 use crate::config::AuditorConfig;
 use crate::link::{Ask, Told};
+use crate::live::Running;
 use crate::revocations::Revocations;
 use crate::rules::{AuditorRules, Command, Outcome, Refusal};
 
@@ -41,6 +43,9 @@ enum Endpoint {
     Dashboard,
     Health,
     Ready,
+    Audit,
+    AuditJson,
+    AuditCsv,
 }
 
 /// Values of the label `operation`.
@@ -64,7 +69,7 @@ impl Endpoint {
 }
 
 /// Method, pattern and endpoint of every route.
-const TABLE: [(Method, &str, Endpoint); 11] = [
+const TABLE: [(Method, &str, Endpoint); 14] = [
     (Method::GET, "/", Endpoint::Home),
     (Method::GET, "/robots.txt", Endpoint::Robots),
     (Method::GET, "/agpl", Endpoint::Licence),
@@ -76,6 +81,9 @@ const TABLE: [(Method, &str, Endpoint); 11] = [
     (Method::GET, "/dashboard/:part", Endpoint::Dashboard),
     (Method::GET, "/health", Endpoint::Health),
     (Method::GET, "/ready", Endpoint::Ready),
+    (Method::GET, "/audit", Endpoint::Audit),
+    (Method::GET, "/audit.json", Endpoint::AuditJson),
+    (Method::GET, "/audit.csv", Endpoint::AuditCsv),
 ];
 
 /// State that all endpoints share.
@@ -95,6 +103,8 @@ pub(crate) struct Service {
     metrics_page: MetricsPage,
     readiness: Checks,
     operations_run: Operations,
+    /// The thread that follows the exchange, if there is one.
+    running: Option<Running>,
     /// Confirmations that were stored.
     stored: Counter,
     /// Confirmations that had been stored before.
@@ -169,9 +179,15 @@ impl Service {
             metrics_page,
             readiness: Checks::default(),
             operations_run: Operations::new(&OPERATIONS),
+            running: None,
             stored: Counter::default(),
             repeated: Counter::default(),
         }
+    }
+
+    /// The same, following an exchange.
+    pub fn following(self, running: Option<Running>) -> Self {
+        Self { running, ..self }
     }
 
     async fn answer(self: &Arc<Self>, endpoint: Endpoint, request: Request) -> Answer {
@@ -189,6 +205,9 @@ impl Service {
             Endpoint::Dashboard => Ok(self.metrics_page.dashboard(&request.head)),
             Endpoint::Health => Ok(health()),
             Endpoint::Ready => Ok(self.ready().await),
+            Endpoint::Audit => self.audit_page(),
+            Endpoint::AuditJson => self.audit_json(),
+            Endpoint::AuditCsv => self.audit_csv(),
         }
     }
 
@@ -249,6 +268,9 @@ impl Service {
             "Deposit confirmations that had been stored before",
             &self.repeated,
         );
+        if let Some(running) = &self.running {
+            running.write(page);
+        }
         self.lane.metrics().write(page);
         self.pool.write(page);
         self.store.write_metrics(page, batzen_tables::auditor::ALL);
@@ -279,6 +301,11 @@ impl Service {
 
     /// Does what a program asks for.
     pub async fn tell(&self, ask: Ask) -> Result<Told, String> {
+        let ask = match ask {
+            Ask::Report { compare } => return self.report(compare).await,
+            Ask::Note { id, suppresses, reason } => return self.note(id, suppresses, reason).await,
+            ask => ask,
+        };
         if let Some(command) = books::command(&ask, self.now()).map_err(|error| error.to_string())? {
             return match self.lane.submit(command).await {
                 Ok(Ok(outcome)) => Ok(Told::Done(outcome)),

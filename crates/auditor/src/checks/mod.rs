@@ -3,14 +3,14 @@
 mod bank;
 mod config;
 mod page;
+mod report;
 mod text;
+mod trend;
 
 use std::num::NonZeroUsize;
 
 use batzen_audit::report::Context;
-use batzen_audit::{
-    AuditError, BankAccount, Confirmation, Finding, Options, Outcome, Progress, RowName, Rule,
-};
+use batzen_audit::{AuditError, BankAccount, Confirmation, Finding, Options, Progress, RowName, Rule};
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 use batzen_storage::StoreConfig;
@@ -20,19 +20,21 @@ use batzen_tables::exchange::DepositKey;
 
 use crate::AuditorConfig;
 use crate::books::{Books, BooksError, CONFIRMATIONS_MAX, Numbered};
+use crate::live::{Asked, Live};
 
 pub use bank::BankError;
 pub use config::{Account, CheckConfig};
-pub use page::{csv, html};
-pub use text::text;
+pub use report::{Report, Story, text_of};
 
 /// What to check.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Where the exchange's rows are, or a copy of them.
     pub store: StoreConfig,
-    /// Whether it is the copy that the auditor made by following the exchange.
+    /// Whether it is the copy that the auditor made by following the exchange. Then only what changed since is checked.
     pub is_own_copy: bool,
+    /// Whether all rows of the own copy are checked again.
+    pub whole: bool,
     /// Whether balances that the exchange stores are checked, too.
     pub internal: bool,
     /// How many threads verify; `None`: one for each core.
@@ -79,6 +81,8 @@ pub struct Outside {
     pub bank: Vec<BankAccount>,
     /// What merchants have shown.
     pub confirmations: Vec<Confirmation>,
+    /// Which of them were asked.
+    pub asked: Asked,
 }
 
 /// Reads what merchants have shown, from the auditor's store or its running service.
@@ -95,7 +99,15 @@ pub fn read_confirmations(
         let page = books.confirmations(master_pub, after, CONFIRMATIONS_MAX)?;
         let Some(last) = page.last() else { break };
         after = last.serial;
-        all.extend(page.into_iter().map(|Numbered { serial, row }| Confirmation {
+        all.extend(page.into_iter().map(Confirmation::from));
+    }
+    books.close()?;
+    Ok(all)
+}
+
+impl From<Numbered> for Confirmation {
+    fn from(Numbered { serial, row }: Numbered) -> Self {
+        Self {
             serial,
             deposit: DepositKey {
                 coin_pub: row.coin_pub,
@@ -106,20 +118,18 @@ pub fn read_confirmations(
             refund_deadline: row.refund_deadline,
             time: row.exchange_timestamp,
             units: row.amount_without_fee.units(),
-        }));
+        }
     }
-    books.close()?;
-    Ok(all)
 }
 
 /// When the auditor signed the last state of the exchange that it has copied.
-fn position(store: &Store) -> Result<Timestamp, AuditError> {
+pub(crate) fn position(store: &Store) -> Result<Timestamp, AuditError> {
     let row = store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?;
     Ok(row.map_or(Timestamp::ZERO, |found| found.row.time))
 }
 
 /// What was found while the exchange was followed: that it has changed what it had shipped.
-fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
+pub(crate) fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
     let found = store.all::<FeedFindings>()?.into_iter().map(|found| {
         let name = RowName::new(FeedFindings::DEF, found.serial, &found.key.to_bytes());
         Finding::new(Rule::HistoryForked, name).about(found.row.head.as_bytes()).because(found.row.text)
@@ -136,35 +146,49 @@ pub fn check(
     request: &Request,
     outside: Outside,
     progress: &Progress,
-) -> Result<(Outcome, Context), CheckError> {
+) -> Result<Report, CheckError> {
     let started = Timestamp::from_system_time(std::time::SystemTime::now());
     let service = if request.is_own_copy { &batzen_storage::AUDITOR_COPY } else { &batzen_storage::EXCHANGE };
     let store = request
         .store
         .open(service, 1)
         .map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
-    let copied = if request.is_own_copy { Some(position(&store)?) } else { None };
     let threads = request.threads.or_else(|| std::thread::available_parallelism().ok());
-    let options = Options {
+    let mut options = Options {
         now: request.now,
         internal: request.internal,
         threads: threads.map_or(1, NonZeroUsize::get),
         bank: outside.bank,
         confirmations: outside.confirmations,
-        copied,
+        copied: None,
     };
-    let mut outcome = batzen_audit::audit(&store, &config.subject, &options, progress)?;
-    if request.is_own_copy {
-        outcome.findings.extend(forks(&store)?);
-    }
+    let mut story = None;
+    let outcome = if request.is_own_copy {
+        options.copied = Some(position(&store)?);
+        let subject = &config.subject;
+        let known = if request.whole {
+            None
+        } else {
+            Live::open(&store, subject, options.threads).map_err(AuditError::Store)?
+        };
+        let mut live = match known {
+            Some(live) => live,
+            None => Live::check_all(&store, subject, options.threads, request.now, progress)?,
+        };
+        let outcome = live.compare(&options, outside.asked, progress)?;
+        story = Some(Story::read(&store, request.now).map_err(AuditError::Store)?);
+        outcome
+    } else {
+        batzen_audit::audit(&store, &config.subject, &options, progress)?
+    };
     store.close().map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
     let ended = Timestamp::from_system_time(std::time::SystemTime::now());
-    let context = Context {
-        currency: config.subject.currency,
-        started,
-        ended,
-        internal: request.internal,
-        tiny: config.tiny,
-    };
-    Ok((outcome, context))
+    let context = context(config, (started, ended), request.internal);
+    Ok(Report { outcome, context, exchange_url: config.subject.base_url.clone(), story })
+}
+
+/// What a report says about itself. `internal`: whether stored balances were checked, too.
+#[must_use]
+pub fn context(config: &CheckConfig, (started, ended): (Timestamp, Timestamp), internal: bool) -> Context {
+    Context { currency: config.subject.currency, started, ended, internal, tiny: config.tiny }
 }

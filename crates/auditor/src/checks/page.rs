@@ -6,7 +6,10 @@ use batzen_audit::report::Context;
 use batzen_audit::{Finding, Net, Outcome, Severity};
 use batzen_protocol::Timestamp;
 
+use super::report::Report;
 use super::text::counted;
+use super::trend;
+use crate::live::Kept;
 
 fn net(units: i128, context: &Context) -> String {
     Net { units, currency: Some(context.currency) }.to_string()
@@ -29,14 +32,17 @@ h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2rem}\
 table{border-collapse:collapse;width:100%}td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;text-align:left}\
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
 .ok{background:#e4f4e6;padding:1rem;border-radius:.5rem}.bad{background:#fbe5e3;padding:1rem;border-radius:.5rem}\
+.wide{overflow-x:auto}svg{width:100%;height:auto;max-height:20rem}.issued{stroke:#2b6cb0}.redeemed{stroke:#b7791f}.outstanding{stroke:#2f855a}\
+.bank{stroke:#2f855a}.owed{stroke:#c53030}.expected{stroke:#888;stroke-dasharray:6 4}polyline{fill:none;stroke-width:2}text{font-size:12px;fill:#555}\
+.key{margin-right:1.2rem;font-weight:600}.few{display:grid;grid-template-columns:repeat(auto-fill,minmax(18rem,1fr));gap:1rem}\
 tr.sum td{font-weight:600;border-top:2px solid #555}code{font-size:.85em;word-break:break-all}\
 details{margin:.3rem 0}summary{cursor:pointer}\
 @media print{body{max-width:none;margin:0;font-size:11px}details{break-inside:avoid}}";
 
 /// One page with everything that a controller asks for first: is it right, what is owed, is the money there, which
 /// denominations, what was found.
-#[must_use]
-pub fn html(outcome: &Outcome, context: &Context, exchange_url: &str) -> String {
+pub(super) fn html(report: &Report, live: Option<&str>) -> String {
+    let Report { outcome, context, exchange_url, story } = report;
     let mut out = String::new();
     let faults: Vec<&Finding> = outcome.faults().collect();
     let _ = write!(
@@ -61,9 +67,21 @@ pub fn html(outcome: &Outcome, context: &Context, exchange_url: &str) -> String 
             counted(faults.len(), "finding")
         );
     }
+    if let Some(live) = live {
+        out.push_str(live);
+    }
     sheet(&mut out, outcome, context);
+    if let Some(story) = story {
+        trend::total(&mut out, &story.hours, context);
+    }
     denominations(&mut out, outcome, context);
-    findings(&mut out, &faults, context);
+    if let Some(story) = story {
+        trend::denominations(&mut out, &story.hours, outcome, context);
+    }
+    match story {
+        Some(story) => stories(&mut out, &story.findings, context),
+        None => findings(&mut out, &faults, context),
+    }
     out.push_str("</body></html>\n");
     out
 }
@@ -74,7 +92,7 @@ fn row(out: &mut String, class: &str, name: &str, amount: &str, what: &str) {
 
 fn sheet(out: &mut String, outcome: &Outcome, context: &Context) {
     let sheet = &outcome.sheet;
-    out.push_str("<h2>What is owed</h2><table id=\"liabilities\">");
+    out.push_str("<h2>What is owed</h2><div class=\"wide\" tabindex=\"0\"><table id=\"liabilities\">");
     for (name, amount, what) in [
         ("Coins", sheet.outstanding, "in wallets: issued less redeemed"),
         ("Reserves", sheet.reserves, "sent to the exchange and not withdrawn yet"),
@@ -100,7 +118,7 @@ fn sheet(out: &mut String, outcome: &Outcome, context: &Context) {
             &format!("by the bank's history of [{}]", escaped(&account.section)),
         );
     }
-    out.push_str("</table>");
+    out.push_str("</table></div>");
     if outcome.overdue.count > 0 {
         let units = i128::try_from(outcome.overdue.units).unwrap_or(i128::MAX);
         let _ = write!(
@@ -114,7 +132,7 @@ fn sheet(out: &mut String, outcome: &Outcome, context: &Context) {
 
 fn denominations(out: &mut String, outcome: &Outcome, context: &Context) {
     out.push_str(
-        "<h2>Denominations</h2><table id=\"denominations\"><tr><th class=\"n\">Value</th><th>Withdrawn from</th>\
+        "<h2>Denominations</h2><div class=\"wide\" tabindex=\"0\"><table id=\"denominations\"><tr><th class=\"n\">Value</th><th>Withdrawn from</th>\
          <th>until</th><th class=\"n\">Coins issued</th><th class=\"n\">used</th><th class=\"n\">Issued</th>\
          <th class=\"n\">Redeemed</th><th class=\"n\">Outstanding</th></tr>",
     );
@@ -139,7 +157,7 @@ fn denominations(out: &mut String, outcome: &Outcome, context: &Context) {
             net(issued - tally.redeemed, context),
         );
     }
-    out.push_str("</table>");
+    out.push_str("</table></div>");
 }
 
 fn findings(out: &mut String, faults: &[&Finding], context: &Context) {
@@ -148,25 +166,65 @@ fn findings(out: &mut String, faults: &[&Finding], context: &Context) {
     }
     out.push_str("<h2>Findings</h2><div id=\"findings\">");
     for finding in faults {
-        let info = finding.rule.info();
-        let risk = net(i128::try_from(finding.at_risk).unwrap_or(i128::MAX), context);
-        let _ = write!(
-            out,
-            "<details><summary>{}: {} ({risk} at risk)</summary><p>Row {} of <code>{}</code>: <code>{}</code></p>",
-            info.check.name(),
-            escaped(info.meaning),
-            finding.row.serial,
-            finding.row.table,
-            escaped(&finding.row.key),
-        );
-        if finding.exchange != finding.auditor {
-            let (exchange, auditor) = (net(finding.exchange, context), net(finding.auditor, context));
-            let _ = write!(out, "<p>The exchange says {exchange}, the auditor {auditor}.</p>");
+        details(out, finding, context, "");
+    }
+    out.push_str("</div>");
+}
+
+/// One finding to open. `story` is markup.
+fn details(out: &mut String, finding: &Finding, context: &Context, story: &str) {
+    let info = finding.rule.info();
+    let risk = net(i128::try_from(finding.at_risk).unwrap_or(i128::MAX), context);
+    let _ = write!(
+        out,
+        "<details><summary>{}: {} ({risk} at risk)</summary><p>Row {} of <code>{}</code>: <code>{}</code></p>",
+        info.check.name(),
+        escaped(info.meaning),
+        finding.row.serial,
+        finding.row.table,
+        escaped(&finding.row.key),
+    );
+    if finding.exchange != finding.auditor {
+        let (exchange, auditor) = (net(finding.exchange, context), net(finding.auditor, context));
+        let _ = write!(out, "<p>The exchange says {exchange}, the auditor {auditor}.</p>");
+    }
+    if !finding.detail.is_empty() {
+        let _ = write!(out, "<p>{}</p>", escaped(&finding.detail));
+    }
+    let _ = write!(out, "<p>{}</p>{story}</details>", escaped(info.advice));
+}
+
+/// Findings of a followed exchange: those that are open, put aside, and no longer so.
+fn stories(out: &mut String, kept: &[Kept], context: &Context) {
+    let is_open = |kept: &&Kept| kept.is_open();
+    let is_aside = |kept: &&Kept| kept.row.resolved.is_none() && kept.row.suppressed.is_some();
+    let is_over = |kept: &&Kept| kept.row.resolved.is_some();
+    let faults = || kept.iter().filter(|kept| kept.finding.severity() == Severity::Finding);
+    part(out, ("Findings", "findings"), faults().filter(is_open).collect(), context);
+    part(out, ("Put aside", "suppressed"), faults().filter(is_aside).collect(), context);
+    part(out, ("No longer so", "resolved"), faults().filter(is_over).collect(), context);
+}
+
+fn part(out: &mut String, (title, id): (&str, &str), mut kept: Vec<&Kept>, context: &Context) {
+    if kept.is_empty() {
+        return;
+    }
+    kept.sort_by_key(|kept| (std::cmp::Reverse(kept.finding.at_risk), kept.row.found));
+    let _ = write!(out, "<h2>{title}</h2><div id=\"{id}\">");
+    for kept in kept {
+        let mut story = format!("<p>Found {}", kept.row.found);
+        if kept.row.confirmed != kept.row.found {
+            let _ = write!(story, ", last {}", kept.row.confirmed);
         }
-        if !finding.detail.is_empty() {
-            let _ = write!(out, "<p>{}</p>", escaped(&finding.detail));
+        if let Some(resolved) = kept.row.resolved {
+            let _ = write!(story, ", no longer so since {resolved}");
         }
-        let _ = write!(out, "<p>{}</p></details>", escaped(info.advice));
+        let _ = write!(story, ". Number <code>{}</code></p>", kept.id);
+        for note in &kept.notes {
+            let what = if note.suppresses { "Put aside" } else { "Opened again" };
+            let _ = write!(story, "<p>{what} {}: {}</p>", note.time, escaped(&note.reason));
+        }
+        details(out, &kept.finding, context, &story);
     }
     out.push_str("</div>");
 }
@@ -179,8 +237,7 @@ fn field(text: &str) -> String {
 }
 
 /// All findings and notices as comma-separated values.
-#[must_use]
-pub fn csv(outcome: &Outcome, context: &Context) -> String {
+pub(super) fn csv(outcome: &Outcome, context: &Context) -> String {
     let mut out = String::from(
         "severity,check,rule,table,row,key,subject,exchange,auditor,at_risk,meaning,detail,advice\r\n",
     );

@@ -19,8 +19,7 @@ pub(super) fn counted(count: usize, noun: &str) -> String {
 }
 
 /// The result of an audit: the balance sheet, then what was found.
-#[must_use]
-pub fn text(outcome: &Outcome, context: &Context) -> String {
+pub(super) fn text(outcome: &Outcome, context: &Context) -> String {
     let mut out = String::new();
     let sheet = &outcome.sheet;
     let seconds = outcome.elapsed.as_secs_f64().max(0.001);
@@ -61,6 +60,9 @@ pub fn text(outcome: &Outcome, context: &Context) -> String {
     let notices = outcome.findings.iter().filter(|finding| finding.severity() == Severity::Notice).count();
     if notices > 0 {
         let _ = writeln!(out, "{}: see --json", counted(notices, "notice"));
+    }
+    if !outcome.suppressed.is_empty() {
+        let _ = writeln!(out, "{} put aside", counted(outcome.suppressed.len(), "finding"));
     }
     let faults: Vec<&Finding> = outcome.faults().collect();
     if faults.is_empty() {

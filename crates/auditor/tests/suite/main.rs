@@ -5,5 +5,6 @@ mod books;
 mod common;
 mod confirmations;
 mod database;
+mod live;
 mod offline;
 mod recorded;

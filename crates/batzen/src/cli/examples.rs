@@ -119,6 +119,15 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["merchant"], "batzen merchant serve --config merchant.conf"),
     (&["merchant", "sample-config"], "batzen merchant sample-config > merchant.conf"),
     (&["auditor", "sample-config"], "batzen auditor sample-config > auditor.conf"),
+    (&["auditor", "report"], "batzen auditor report --config auditor.conf --html audit.html"),
+    (
+        &["auditor", "suppress"],
+        "batzen auditor suppress --config auditor.conf NUMBER --reason 'the bank has confirmed it'",
+    ),
+    (
+        &["auditor", "reopen"],
+        "batzen auditor reopen --config auditor.conf NUMBER --reason 'it was the wrong transfer'",
+    ),
     (&["auditor", "exchange"], "batzen auditor exchange list --config auditor.conf"),
     (
         &["auditor", "offline"],

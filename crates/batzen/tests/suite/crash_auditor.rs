@@ -55,6 +55,27 @@ impl Auditor {
         Self { config, store, process: None }
     }
 
+    /// Tells the auditor which exchange it audits, so that it checks what it copies.
+    async fn name_exchange(&self, url: &str) {
+        let keys: Value = run::client().get_json(format!("{url}keys")).await.unwrap().ok().unwrap();
+        let more = format!(
+            "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n[paths]\nTALER_DATA_HOME = {}\n\
+             [exchange]\nBASE_URL = {url}\nMASTER_PUBLIC_KEY = {}\n",
+            self.store,
+            keys["master_public_key"].as_str().unwrap()
+        );
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        std::fs::write(&self.config, text + &more).unwrap();
+    }
+
+    /// Checks the copy. Returns the report.
+    fn run(&self, more: &[&str]) -> Value {
+        let words = [&["auditor", "run", "-c", &self.config, "--no-bank", "--json"][..], more].concat();
+        let output = common::batzen().args(words).output().unwrap();
+        assert!(output.status.success(), "{}{}", common::stdout(&output), common::stderr(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
     fn start(&mut self, dir: &Path) {
         let arguments = ["auditor", "sync", "-c", &self.config];
         self.process = Some(Service::start(dir, "auditor", &arguments));
@@ -139,12 +160,15 @@ async fn an_auditor_follows_through_kills_and_notices_a_restored_backup() {
     let (exchange_dir, backup) = (dir.join(EXCHANGE_STORE), dir.join("backup"));
     deployment.start_bank().await;
     deployment.start_exchange().await;
+    auditor.name_exchange(&deployment.exchange_url()).await;
     auditor.start(dir);
     let load = Arc::new(Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await);
     let mut customers = JoinSet::new();
     for _ in 0..CUSTOMERS {
         customers.spawn(Arc::clone(&load).customer(dice.child()));
     }
+    let first_kill =
+        batzen_protocol::Timestamp::from_system_time(std::time::SystemTime::now()).as_secs().unwrap() + 1;
     for cycle in 1..=cycles() {
         watch(&mut deployment, &mut customers, dice.below(1_000)).await;
         let (kills_exchange, kills_auditor) =
@@ -174,6 +198,16 @@ async fn an_auditor_follows_through_kills_and_notices_a_restored_backup() {
     let (code, report) = auditor.sync_once();
     assert_eq!((code, &report["compared"]["equal"]), (Some(0), &Value::Bool(true)), "{report:#}");
     assert_eq!((&report["whole"], &report["snapshots"]), (&Value::Bool(true), &Value::from(0)), "{report:#}");
+
+    // Every change was checked once, through all kills, and that gives what a check of all rows gives.
+    assert!(report["checked"]["rows"].as_u64().unwrap() > 100, "{report:#}");
+    assert_eq!(report["checked"]["open_findings"], 0, "{report:#}");
+    let [followed, whole] = [auditor.run(&[]), auditor.run(&["--whole"])];
+    for member in ["ok", "sheet", "denominations", "purses_open", "overdue", "difference"] {
+        assert_eq!(followed[member], whole[member], "{member}");
+    }
+    let whole_at = |report: &Value| report["checked"]["whole"]["t_s"].as_u64().unwrap();
+    assert!(whole_at(&report) <= first_kill, "all rows were checked again after a kill: {report:#}");
 
     deployment.stop();
     let (exchange, copied) = (deployment.exchange_store(), auditor.open());

@@ -23,7 +23,7 @@ pub struct World {
     pub dir: tempfile::TempDir,
     pub exchange_config: String,
     pub exchange_port: u16,
-    bank_port: u16,
+    pub bank_port: u16,
     pub port: u16,
     pub client: Client,
     exchange: Option<Service>,
@@ -80,6 +80,16 @@ impl World {
             ["--bank", &bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &exchange_url];
         world.ok(&[&["withdraw", "--yes", "--amount", "KUDOS:20"][..], &at_bank].concat());
         world
+    }
+
+    /// Stops the exchange. It can be changed meanwhile.
+    pub fn stop_exchange(&mut self) {
+        assert!(self.exchange.take().unwrap().terminate().0.success());
+    }
+
+    /// Starts it again.
+    pub fn start_exchange(&mut self) {
+        self.exchange = Some(start_exchange(&self.dir, &self.exchange_config, self.exchange_port));
     }
 
     fn wallet_file(&self) -> PathBuf {
@@ -177,10 +187,10 @@ async fn the_wallet_takes_refunds() {
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     world.approve(&id, "2.5").await;
     let mut world = world;
-    assert!(world.exchange.take().unwrap().terminate().0.success());
+    world.stop_exchange();
     let refunds = world.exits(PENDING, &["refund", &purchase]);
     assert_eq!(refunds["refunds"][1]["status"], "pending", "{refunds}");
-    world.exchange = Some(start_exchange(&world.dir, &world.exchange_config, world.exchange_port));
+    world.start_exchange();
     world.ok(&["run", "--timeout", "30"]);
     let refunds = world.ok(&["refund", &purchase]);
     assert_eq!(refunds["refunds"][1]["status"], "done", "{refunds}");

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use batzen_auditor::live::FollowMetrics;
 use batzen_http_client::{Client, ClientOptions, Reply};
 use batzen_metrics::Page;
 use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
@@ -28,7 +29,7 @@ fn deploy(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(file)
 }
 
-fn read(file: &str) -> String {
+pub fn read(file: &str) -> String {
     let path = deploy(file);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -157,13 +158,13 @@ fn start_merchant(http: &Http, dir: &Path, exchange: &str) -> (Service, String) 
 }
 
 /// The names of a page's families, each with its type.
-fn families(page: &str) -> BTreeMap<&str, &str> {
+pub fn families(page: &str) -> BTreeMap<&str, &str> {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types.map(|line| line.split_once(' ').unwrap()).collect()
 }
 
 /// Every name in a text that could be one of our metrics.
-fn names_in(text: &str) -> BTreeSet<&str> {
+pub fn names_in(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words
         .filter(|word| {
@@ -173,13 +174,13 @@ fn names_in(text: &str) -> BTreeSet<&str> {
 }
 
 /// The family of a sample, by the sample's name.
-fn family_of<'a>(name: &'a str, families: &BTreeMap<&str, &str>) -> &'a str {
+pub fn family_of<'a>(name: &'a str, families: &BTreeMap<&str, &str>) -> &'a str {
     let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
     of_histogram.filter(|base| families.get(base) == Some(&"histogram")).unwrap_or(name)
 }
 
 /// The queries of a Grafana dashboard.
-fn queries(dashboard: &Value) -> Vec<String> {
+pub fn queries(dashboard: &Value) -> Vec<String> {
     let panels = dashboard["panels"].as_array().unwrap();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
     targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
@@ -256,6 +257,41 @@ fn signer_client_page() -> String {
     page.finish()
 }
 
+/// A page with the additional metrics of an auditor who follows an exchange that has no rows yet.
+fn auditor_page() -> String {
+    let (now, currency) = (batzen_protocol::Timestamp::from_secs(1), "KUDOS".parse().unwrap());
+    let subject = batzen_audit::Subject {
+        currency,
+        master_pub: batzen_crypto::EddsaPublicKey::from_bytes([1; 32]),
+        base_url: "http://localhost/".to_owned(),
+        round_unit: 0,
+        auditor: None,
+    };
+    let options = batzen_audit::Options {
+        now,
+        internal: true,
+        threads: 1,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+        copied: None,
+    };
+    let store = batzen_store::Store::new(batzen_store::memory::MemoryBackend::new());
+    let outcome =
+        batzen_audit::audit(&store, &subject, &options, &batzen_audit::Progress::default()).unwrap();
+    let context =
+        batzen_audit::report::Context { currency, started: now, ended: now, internal: true, tiny: 0 };
+    let report =
+        batzen_auditor::checks::Report { outcome, context, exchange_url: String::new(), story: None };
+    let metrics = FollowMetrics {
+        progress: Some(batzen_feed::metrics::Progress::default()),
+        report: Some(&report),
+        ..FollowMetrics::default()
+    };
+    let mut page = Page::new();
+    metrics.write(&mut page);
+    page.finish()
+}
+
 #[test]
 fn prometheus_understands_metrics_alerts_and_dashboards() {
     let demo = Demo::start();
@@ -275,7 +311,8 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     for page in &pages {
         naming(page);
     }
-    let others = [replication_page(), signer_client_page()];
+    let others = [replication_page(), signer_client_page(), auditor_page()];
+    naming(&others[2]);
     let pages = pages.iter().chain(&others);
     let known: BTreeMap<&str, &str> = pages.flat_map(|page| families(page)).collect();
     let shown = batzen_http::dashboard_metrics().join("\n");

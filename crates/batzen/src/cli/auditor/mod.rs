@@ -4,6 +4,7 @@ mod dbinit;
 mod exchange;
 mod init;
 mod offline;
+mod report;
 mod run;
 mod serve;
 mod sync;
@@ -35,7 +36,13 @@ enum AuditorCommand {
     /// Follow an exchange with an embedded store into a store of the auditor. Exit code 1 if it has changed or lost
     /// what it shipped
     Sync(sync::SyncArgs),
-    /// Receive deposit confirmations from merchants
+    /// Show what was found about the exchange that is followed: open, put aside, and no longer so
+    Report(report::ReportArgs),
+    /// Put a finding aside, with a reason
+    Suppress(report::NoteArgs),
+    /// Open a finding again that was put aside
+    Reopen(report::NoteArgs),
+    /// Follow the exchange, show the results as a page, and receive deposit confirmations from merchants
     #[command(alias = "httpd")]
     Serve(serve::ServeArgs),
     /// Name the exchanges that are audited
@@ -58,6 +65,9 @@ pub fn run(args: AuditorArgs) -> anyhow::Result<ExitCode> {
         AuditorCommand::Run(args) => run::run(&args),
         AuditorCommand::Check(args) => run::run_check(&args),
         AuditorCommand::Sync(args) => sync::run(args),
+        AuditorCommand::Report(args) => report::run(&args),
+        AuditorCommand::Suppress(args) => report::note(&args, true),
+        AuditorCommand::Reopen(args) => report::note(&args, false),
         AuditorCommand::Serve(args) => services::block_on(serve::run(args)),
         AuditorCommand::Exchange(args) => exchange::run(args),
         AuditorCommand::Offline(args) => services::block_on(offline::run(args)),

@@ -3,24 +3,27 @@
 use std::any::Any;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::Context;
-use batzen_audit::report::{protocol, summary};
-use batzen_audit::{Check, Outcome, Progress, report};
-use batzen_auditor::AuditorConfig;
-use batzen_auditor::checks::{self, CheckConfig, Outside, Request};
+use anyhow::{Context, bail};
+use batzen_audit::report::protocol;
+use batzen_audit::{Check, Progress};
+use batzen_auditor::checks::{self, CheckConfig, Outside, Report, Request};
+use batzen_auditor::{AuditorConfig, Forms};
 use batzen_cli_support::progress::{self, Counter};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::require_existing;
+use batzen_config::Config;
 use batzen_crypto::EddsaPublicKey;
 use batzen_feed::config::ClientConfig;
 use batzen_storage::StoreConfig;
+use batzen_store::StoreError;
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 /// The exit code if something was found.
 const EXIT_FINDINGS: u8 = 3;
@@ -60,6 +63,9 @@ Exit code 3: something was found.")]
 pub struct RunArgs {
     #[command(flatten)]
     source: SourceArgs,
+    /// Check all rows of the own copy again, not only what has changed since the last time
+    #[arg(long)]
+    whole: bool,
     /// Do not compare with the bank's history, which goes on after a copy was made
     #[arg(long)]
     no_bank: bool,
@@ -123,6 +129,7 @@ fn outside(
             checks::read_bank(config, source.ignore_not_found).await.context("without the bank: --no-bank")
         };
         outside.bank = services::block_on(reading)?;
+        outside.asked.bank = true;
     }
     if with_confirmations {
         let own = AuditorConfig::from_config(&source.common.load()?)?;
@@ -130,8 +137,33 @@ fn outside(
             let read = checks::read_confirmations(&own, config.subject.master_pub);
             outside.confirmations = read.context("without the merchants: --no-confirmations")?;
         }
+        outside.asked.merchants = true;
     }
     Ok(outside)
+}
+
+/// Whether the copy is meant that `auditor sync` keeps.
+fn is_own_copy(source: &SourceArgs, ini: &Config) -> bool {
+    source.data.is_none() && source.database.is_none() && ini.has_section("auditor-feed")
+}
+
+/// Where that copy is.
+pub(super) fn own_copy(ini: &Config) -> anyhow::Result<StoreConfig> {
+    Ok(StoreConfig::embedded(ClientConfig::store_dir(ini)?).with_index_memory(ini, "auditor")?)
+}
+
+/// Whether another process has a store open.
+pub(super) fn in_use(place: &StoreConfig) -> anyhow::Result<bool> {
+    if place.dir().is_some_and(|dir| !dir.exists()) {
+        return Ok(false);
+    }
+    match place.open(&batzen_storage::AUDITOR_COPY, 1) {
+        Err(StoreError::InUse(_)) => Ok(true),
+        opened => {
+            opened?.close()?;
+            Ok(false)
+        }
+    }
 }
 
 /// Checks with a progress bar. `None` if sums do not fit.
@@ -139,21 +171,19 @@ fn check(
     source: &SourceArgs,
     config: &CheckConfig,
     outside: Outside,
-    (internal, quiet): (bool, bool),
-) -> anyhow::Result<Option<(Outcome, report::Context)>> {
+    (internal, whole, quiet): (bool, bool, bool),
+) -> anyhow::Result<Option<Report>> {
     let ini = source.common.load()?;
-    let is_own_copy = source.data.is_none() && source.database.is_none() && ini.has_section("auditor-feed");
+    let is_own_copy = is_own_copy(source, &ini);
     let store = match (&source.data, &source.database) {
         (Some(dir), _) => StoreConfig::embedded(dir.clone()),
         (None, Some(url)) => StoreConfig::postgres(url.clone()),
-        (None, None) if is_own_copy => {
-            StoreConfig::embedded(ClientConfig::store_dir(&ini)?).with_index_memory(&ini, "auditor")?
-        }
+        (None, None) if is_own_copy => own_copy(&ini)?,
         (None, None) => config.store.clone(),
     };
     require_existing(&store)?;
     let now = source.common.timetravel.now();
-    let request = Request { store, is_own_copy, internal, threads: source.threads, now };
+    let request = Request { store, is_own_copy, whole, internal, threads: source.threads, now };
     let progress = Arc::new(Progress::default());
     let shown = Arc::clone(&progress);
     let is_shown = !quiet && progress::is_interactive();
@@ -185,30 +215,57 @@ fn is_overflow(panic: &(dyn Any + Send)) -> bool {
     text.is_some_and(|text| text.contains("with overflow"))
 }
 
+/// Writes a report into a file.
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Whether a report of a service says that nothing is wrong.
+pub(super) fn verdict(json: &Value) -> ExitCode {
+    if json["ok"] == Value::Bool(true) { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDINGS) }
+}
+
 /// Runs `auditor run`.
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let ini = args.source.common.load()?;
     let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
+    if let Some(forms) = running_service(args, &ini)? {
+        return show(args, &forms);
+    }
     let outside = outside(&args.source, &config, !args.no_bank, !args.no_confirmations)?;
-    let Some((outcome, context)) = check(&args.source, &config, outside, (true, args.json))? else {
+    let flags = (true, args.whole, args.json);
+    let Some(report) = check(&args.source, &config, outside, flags)? else {
         return Ok(ExitCode::from(EXIT_OVERFLOW));
     };
-    let write = |path: &PathBuf, text: String| {
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
+    show(args, &Forms::from(&report))
+}
+
+/// The report of the running service, if the own copy is meant and the service has it open.
+fn running_service(args: &RunArgs, ini: &Config) -> anyhow::Result<Option<Forms>> {
+    if !is_own_copy(&args.source, ini) || !in_use(&own_copy(ini)?)? {
+        return Ok(None);
+    }
+    if args.whole {
+        bail!("the auditor's service follows the exchange: stop it for a check of all rows");
+    }
+    let socket = AuditorConfig::from_config(ini)?.socket();
+    let forms = batzen_auditor::ask_report(&socket, true);
+    forms.context("the copy is in use by another process").map(Some)
+}
+
+fn show(args: &RunArgs, forms: &Forms) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.html {
-        write(path, checks::html(&outcome, &context, &config.subject.base_url))?;
+        write(path, &forms.html)?;
     }
     if let Some(path) = &args.csv {
-        write(path, checks::csv(&outcome, &context))?;
+        write(path, &forms.csv)?;
     }
     if args.json {
-        println!("{:#}", summary(&outcome, &context));
+        println!("{:#}", forms.json);
     } else {
-        print!("{}", checks::text(&outcome, &context));
+        print!("{}", forms.text);
     }
-    let is_right = outcome.faults().next().is_none();
-    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDINGS) })
+    Ok(verdict(&forms.json))
 }
 
 /// Runs `auditor check`.
@@ -225,10 +282,11 @@ pub fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     };
     let (with_bank, with_confirmations) = (args.name == Name::Wire, args.name == Name::Deposits);
     let outside = outside(&args.source, &config, with_bank, with_confirmations)?;
-    let Some((outcome, context)) = check(&args.source, &config, outside, (args.internal, true))? else {
+    let Some(report) = check(&args.source, &config, outside, (args.internal, false, true))? else {
         return Ok(ExitCode::from(EXIT_OVERFLOW));
     };
-    let object = protocol(check_name, &outcome, &context).context("the protocol has this check")?;
+    let object =
+        protocol(check_name, &report.outcome, &report.context).context("the protocol has this check")?;
     println!("{object:#}");
     Ok(ExitCode::SUCCESS)
 }

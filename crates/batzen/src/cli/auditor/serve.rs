@@ -1,8 +1,9 @@
-//! `batzen auditor serve`: receive deposit confirmations from merchants.
+//! `batzen auditor serve`: follow the exchange, show what was found, and receive deposit confirmations from merchants.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use batzen_auditor::live::FollowConfig;
 use batzen_auditor::{AuditorError, Place, RunningAuditor};
 use batzen_cli_support::services::{self, Common};
 use batzen_store::StoreError;
@@ -14,7 +15,8 @@ use clap::Args;
   batzen auditor serve --config auditor.conf
   batzen auditor serve --config auditor.conf --port 8083 --bind 127.0.0.1
 
-Ready when GET /ready answers 200.")]
+With [auditor-feed] it follows the exchange as `auditor sync` does, checks every change, and shows the results at /audit
+(FOLLOW = NO: it does not). Ready when GET /ready answers 200.")]
 pub struct ServeArgs {
     #[command(flatten)]
     common: Common,
@@ -32,6 +34,10 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if let Place::Tcp { host, port } = &mut config.place {
         *port = args.port.unwrap_or(*port);
         *host = args.bind.or_else(|| host.take());
+    }
+    config.follow = FollowConfig::from_ini(&args.common.load()?)?;
+    if let Some(follow) = &config.follow {
+        services::directory(follow.store.dir().expect("it is a directory"))?;
     }
     services::directory(&config.data_dir)?;
     let place = match &config.place {

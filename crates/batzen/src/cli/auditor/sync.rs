@@ -6,18 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use batzen_audit::{Severity, Subject};
+use batzen_auditor::checks::CheckConfig;
+use batzen_auditor::live::{Followed, Following, FollowingError};
 use batzen_cli_support::numbers;
 use batzen_cli_support::services::{self, Common};
-use batzen_config::Config;
-use batzen_feed::client::{self, Comparison, FeedError, Follower, FollowerOptions, Next};
+use batzen_feed::client::{self, Comparison, FeedError, FollowerOptions};
 use batzen_feed::config::ClientConfig;
 use batzen_feed::metrics::Progress;
 use batzen_signer::channel;
-use batzen_storage::StoreConfig;
-use batzen_store::{ChangeSet, Store, StoreError};
+use batzen_store::{Store, StoreError};
+use batzen_tables::auditor::results::AuditStateRow;
 use clap::Args;
 use serde_json::json;
 
+use super::run::own_copy;
 use crate::cli::known_options;
 
 /// How long one wait for changes lasts; signals are noticed after it.
@@ -25,14 +28,14 @@ const WAIT: Duration = Duration::from_millis(200);
 /// The pause before another attempt to connect.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Follows an exchange and keeps a copy of all rows that auditors examine. Both sides sign a hash chain over what
-/// was shipped, so that an exchange that changes or loses any of it is found out.
+/// Follows an exchange and keeps a copy of all rows that auditors examine, and checks each change. Both sides sign a hash
+/// chain over what was shipped, so that an exchange that changes or loses any of it is found out.
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen auditor sync -c auditor.conf
   batzen auditor sync -c auditor.conf --once --compare --json
 
-Reads [auditor-feed] EXCHANGE, EXCHANGE_KEY and KEY_FILE, and [auditordb-embedded]. `batzen signer keygen FILE` makes
+Without [exchange] MASTER_PUBLIC_KEY and BASE_URL, rows are only copied. Reads [auditor-feed] EXCHANGE, EXCHANGE_KEY and KEY_FILE, and [auditordb-embedded]. `batzen signer keygen FILE` makes
 a key. The exchange's configuration has [exchange-feed] LISTEN, KEY_FILE and AUDITORS. See docs/internals/feed.md.")]
 pub struct SyncArgs {
     #[command(flatten)]
@@ -43,6 +46,9 @@ pub struct SyncArgs {
     /// Then compare all rows with the exchange's
     #[arg(long, requires = "once")]
     compare: bool,
+    /// Copy rows without checking them; `auditor run` does it later
+    #[arg(long)]
+    copy_only: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -56,19 +62,21 @@ pub fn run(args: SyncArgs) -> anyhow::Result<ExitCode> {
     services::block_on(sync(args))
 }
 
-/// Where the auditor's rows are.
-fn store_config(ini: &Config) -> anyhow::Result<StoreConfig> {
-    let dir = services::directory(&ClientConfig::store_dir(ini)?)?;
-    Ok(StoreConfig::embedded(dir).with_index_memory(ini, "auditor")?)
-}
-
 async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let ini = args.common.load()?;
     known_options::warn(&ini);
     let config = ClientConfig::from_ini(&ini)?;
     let key = channel::load_key(&config.key_file)?;
-    let store = store_config(&ini)?;
+    let store = own_copy(&ini)?;
+    services::directory(store.dir().expect("it is a directory"))?;
+    let is_named = ini.text("exchange", "MASTER_PUBLIC_KEY").is_some();
+    let subject = if args.copy_only || !is_named {
+        eprintln!("batzen: rows are copied and not checked");
+        None
+    } else {
+        Some(CheckConfig::from_ini(&ini, None)?.subject)
+    };
     let clock = args.common.timetravel.clock();
     let options = FollowerOptions {
         exchange: config.exchange,
@@ -85,7 +93,7 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
             }
             other => other?,
         };
-        let ended = follow(&args, options, &store, &stopping);
+        let ended = follow(&args, (options, subject), &store, &stopping);
         store.close().context("the auditor's store")?;
         ended
     };
@@ -99,29 +107,29 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
 
 fn follow(
     args: &SyncArgs,
-    options: FollowerOptions,
+    (options, subject): (FollowerOptions, Option<Subject>),
     store: &Store,
     is_stopping: &AtomicBool,
 ) -> anyhow::Result<ExitCode> {
     let address = options.exchange.to_string();
-    let mut follower = Follower::new(options, store.clone())?;
-    let progress = follower.progress();
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    let mut following = Following::new(options, store.clone(), subject, threads)?;
+    let progress = Arc::clone(&following.status().feed);
     let mut told = String::new();
     // With `--once`: where the copy must get.
     let mut target = None;
     let (mut comparison, mut has_asked) = (None, false);
     while !is_stopping.load(Ordering::Relaxed) {
-        match follower.next(WAIT) {
-            Ok(Next::Batch(batch)) => {
-                let is_state = batch.head.is_some();
-                follower.commit(batch, ChangeSet::new())?;
+        match following.step(WAIT) {
+            Ok(Followed::Batch { is_state }) => {
                 if is_state {
                     target.get_or_insert(progress.get().end);
                 }
             }
-            Ok(Next::Compared(compared)) => comparison = Some(compared),
-            Ok(Next::Idle) => {}
-            Err(error) if error.is_final() => return failed(args, store, &error),
+            Ok(Followed::Compared(compared)) => comparison = Some(compared),
+            Ok(Followed::Idle) => {}
+            Err(FollowingError::Feed(error)) if error.is_final() => return failed(args, store, &error),
+            Err(error) if error.is_final() => bail!("{error}"),
             Err(error) => {
                 let text = error.to_string();
                 // A new connection has to be asked again.
@@ -142,7 +150,7 @@ fn follow(
             eprintln!("batzen: connected to {address} again");
             told.clear();
         }
-        if args.once && follower.is_up_to_date() {
+        if args.once && following.is_up_to_date() {
             target.get_or_insert(now.end);
         }
         if args.once && target.is_some_and(|target| now.next >= target) {
@@ -150,11 +158,23 @@ fn follow(
                 break;
             }
             if !std::mem::replace(&mut has_asked, true) {
-                follower.ask_comparison();
+                following.ask_comparison();
             }
         }
     }
-    report(args, store, &progress.get(), comparison)
+    let checked = following.live()?.and_then(|live| live.state().cloned());
+    let kept = following.findings()?;
+    let open =
+        kept.iter().filter(|kept| kept.is_open() && kept.finding.severity() == Severity::Finding).count();
+    let checked = checked.map(|state| Checked { state, open });
+    report(args, store, &progress.get(), (comparison, checked))
+}
+
+/// What the checks have given.
+struct Checked {
+    state: AuditStateRow,
+    /// How many findings are open.
+    open: usize,
 }
 
 /// Reports why the exchange cannot be followed.
@@ -172,7 +192,7 @@ fn report(
     args: &SyncArgs,
     store: &Store,
     progress: &Progress,
-    comparison: Option<Comparison>,
+    (comparison, checked): (Option<Comparison>, Option<Checked>),
 ) -> anyhow::Result<ExitCode> {
     let position = client::position(store)?;
     if args.json {
@@ -189,6 +209,13 @@ fn report(
             "changes": progress.changes,
             "snapshots": progress.snapshots,
             "compared": compared,
+            "checked": checked.as_ref().map(|checked| json!({
+                "next": checked.state.next,
+                "whole": checked.state.whole,
+                "rows": checked.state.rows,
+                "signatures": checked.state.signatures,
+                "open_findings": checked.open,
+            })),
         });
         println!("{facts:#}");
     } else {
@@ -201,6 +228,14 @@ fn report(
             ),
             Some(_) => println!("the snapshot is not complete yet"),
             None => println!("nothing was received yet"),
+        }
+        if let Some(checked) = &checked {
+            println!(
+                "{} rows and {} signatures checked, {} findings open",
+                numbers::count(checked.state.rows),
+                numbers::count(checked.state.signatures),
+                checked.open
+            );
         }
         if let Some(compared) = comparison {
             let verdict = if compared.is_equal { "the same" } else { "NOT the same" };

@@ -1,0 +1,131 @@
+//! The report on the exchange that the service follows: a page, JSON, a table.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use batzen_crypto::ShortHash;
+use batzen_http::{Response, header};
+use batzen_protocol::ErrorCode;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::{Answer, Service};
+use crate::link::{Forms, Told};
+use crate::live::{Drawn, Errand, Running};
+use crate::rules::Outcome;
+
+/// Keeps the stream's state on an open page up to date. Everything else changes with a comparison, after minutes.
+const SCRIPT: &str = "<script>setInterval(async()=>{try{const r=await fetch('audit.json');const j=await r.json();\
+const e=document.getElementById('stream');if(e&&j.stream)e.textContent=j.stream.text;\
+if(j.ended&&window.ended&&JSON.stringify(j.ended)!==window.ended)location.reload();window.ended=JSON.stringify(j.ended)}\
+catch(_){}},5000)</script>";
+
+/// The policy of the page: nothing from elsewhere.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
+
+/// How far the stream is, in words.
+fn stream_text(running: &Running) -> String {
+    if let Some(rows) = running.checking_all() {
+        return format!("All rows of the copy are being checked: {rows} so far.");
+    }
+    if let Some(failure) = running.failure() {
+        return format!("The exchange is not followed: {failure}");
+    }
+    let Some(progress) = running.progress() else { return "Starting.".to_owned() };
+    let lag = match progress.lag_commits() {
+        0 => "nothing is missing".to_owned(),
+        n => format!("{n} commits behind, the oldest for {:.1} s", progress.behind.as_secs_f64()),
+    };
+    let connected = if progress.is_connected { "Connected to the exchange" } else { "Not connected" };
+    format!("{connected}; checked up to commit {}; {lag}.", progress.next.saturating_sub(1))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The answer before the first report.
+fn not_yet(running: &Running) -> Response {
+    Response::error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, &stream_text(running))
+        .with_header(header::RETRY_AFTER, "5")
+}
+
+impl Service {
+    fn running(&self) -> Result<&Running, Response> {
+        let hint = "this auditor follows no exchange: [auditor-feed]";
+        self.running
+            .as_ref()
+            .ok_or_else(|| Response::error_status(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, 404, hint))
+    }
+
+    fn drawn(&self) -> Result<(&Running, Arc<Drawn>), Response> {
+        let running = self.running()?;
+        let drawn = running.drawn().ok_or_else(|| not_yet(running))?;
+        Ok((running, drawn))
+    }
+
+    pub(super) fn audit_page(&self) -> Answer {
+        let (running, drawn) = self.drawn()?;
+        let mut live = format!("<p id=\"stream\">{}</p>", escaped(&stream_text(running)));
+        if let Some(reason) = &drawn.without_bank {
+            let _ = write!(
+                live,
+                "<p class=\"bad\" id=\"bank\">Not compared with the bank: {}</p>",
+                escaped(reason)
+            );
+        }
+        live.push_str(SCRIPT);
+        let page = drawn.report.html(Some(&live));
+        Ok(Response::bytes(200, "text/html; charset=utf-8", page)
+            .with_header(header::CONTENT_SECURITY_POLICY, POLICY)
+            .with_header(header::CACHE_CONTROL, "no-store"))
+    }
+
+    pub(super) fn audit_json(&self) -> Answer {
+        let (running, drawn) = self.drawn()?;
+        let mut value = drawn.report.json();
+        let progress = running.progress().unwrap_or_default();
+        value["stream"] = json!({
+            "text": stream_text(running),
+            "connected": progress.is_connected,
+            "next": progress.next,
+            "lag_commits": progress.lag_commits(),
+            "lag_seconds": progress.behind.as_secs_f64(),
+            "failure": running.failure(),
+        });
+        value["without_bank"] = json!(drawn.without_bank);
+        Ok(Response::json(200, &value).with_header(header::CACHE_CONTROL, "no-store"))
+    }
+
+    pub(super) fn audit_csv(&self) -> Answer {
+        let (_, drawn) = self.drawn()?;
+        Ok(Response::bytes(200, "text/csv; charset=utf-8", drawn.report.csv())
+            .with_header(header::CACHE_CONTROL, "no-store"))
+    }
+
+    /// The report for a program.
+    pub(super) async fn report(&self, compare: bool) -> Result<Told, String> {
+        let no_feed = "this auditor's service follows no exchange: it has no [auditor-feed]".to_owned();
+        let running = self.running.as_ref().ok_or(no_feed)?;
+        let drawn = match running.drawn().filter(|_| !compare) {
+            Some(drawn) => drawn,
+            None => {
+                let (answer, told) = oneshot::channel();
+                running.send(Errand::Compare(answer))?;
+                told.await.map_err(|_| "the service is ending".to_owned())??
+            }
+        };
+        Ok(Told::Report(Box::new(Forms::from(&drawn.report))))
+    }
+
+    /// Puts a finding aside, or opens it again.
+    pub(super) async fn note(&self, id: ShortHash, suppresses: bool, reason: String) -> Result<Told, String> {
+        let no_feed = "this auditor's service follows no exchange: it has no [auditor-feed]".to_owned();
+        let running = self.running.as_ref().ok_or(no_feed)?;
+        let (answer, told) = oneshot::channel();
+        running.send(Errand::Note { id, suppresses, reason, answer })?;
+        told.await.map_err(|_| "the service is ending".to_owned())??;
+        Ok(Told::Done(Outcome::Done))
+    }
+}

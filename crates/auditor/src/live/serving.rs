@@ -1,0 +1,409 @@
+//! The thread of the service that follows the exchange: it checks what comes, compares with bank and merchants every
+//! few minutes or when there is something new, and keeps the last report at hand.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use batzen_config::{Config, ConfigError};
+use batzen_crypto::ShortHash;
+use batzen_feed::client::FollowerOptions;
+use batzen_feed::config::ClientConfig;
+use batzen_http::Drain;
+use batzen_metrics::Page;
+use batzen_protocol::Timestamp;
+use batzen_signer::channel::{self, StaticKeyError};
+use batzen_storage::StoreConfig;
+use batzen_store::{Store, StoreError};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::findings::{self, NoteError};
+use super::follow::{Following, FollowingError, Status};
+use crate::checks::{self, CheckConfig, Outside, Report, Story};
+
+/// How long one wait for changes lasts; errands and the end are noticed after it.
+const WAIT: Duration = Duration::from_millis(200);
+/// The pause before another attempt.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The pause after what another attempt will hardly mend.
+const REST: Duration = Duration::from_secs(5);
+/// The least time between two comparisons.
+const BREATH: Duration = Duration::from_secs(2);
+/// The time between comparisons, unless the configuration says otherwise.
+const COMPARE_INTERVAL_DEFAULT: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(300);
+/// Errands that may wait.
+const ERRANDS_MAX: usize = 8;
+
+/// How the service follows an exchange.
+#[derive(Debug, Clone)]
+pub struct FollowConfig {
+    /// Where the exchange ships its changes.
+    pub client: ClientConfig,
+    /// The copy.
+    pub store: StoreConfig,
+    /// The exchange and its accounts.
+    pub checks: CheckConfig,
+    /// How often bank and merchants are asked.
+    pub compare_interval: Duration,
+    /// How many threads verify; 0: one for each core.
+    pub threads: usize,
+}
+
+/// Why it cannot follow.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowConfigError {
+    /// An option.
+    #[error(transparent)]
+    Option(#[from] ConfigError),
+    /// An option of `[auditor-feed]`.
+    #[error(transparent)]
+    Feed(#[from] batzen_signer::config::ConfigError),
+}
+
+impl FollowConfig {
+    /// Reads `[auditor-feed]` and what the checks need. `None` without an `[auditor-feed]`, or with `FOLLOW = NO`.
+    ///
+    /// # Errors
+    /// The first option that is missing or invalid.
+    pub fn from_ini(ini: &Config) -> Result<Option<Self>, FollowConfigError> {
+        if !ini.has_section("auditor-feed") || !ini.get_or("auditor-feed", "FOLLOW", true)? {
+            return Ok(None);
+        }
+        let interval: batzen_protocol::Duration =
+            ini.get_or("auditor-feed", "COMPARE_INTERVAL", COMPARE_INTERVAL_DEFAULT)?;
+        let dir = StoreConfig::embedded(ClientConfig::store_dir(ini)?);
+        Ok(Some(Self {
+            client: ClientConfig::from_ini(ini)?,
+            store: dir.with_index_memory(ini, "auditor")?,
+            checks: CheckConfig::from_ini(ini, None)?,
+            compare_interval: Duration::from_micros(interval.as_micros()).max(BREATH),
+            threads: ini
+                .number_in("auditor-feed", "THREADS", 1..=1_024)?
+                .map_or(0, |threads| usize::try_from(threads).expect("it is small")),
+        }))
+    }
+}
+
+/// What a program asks the thread to do between two batches.
+pub(crate) enum Errand {
+    /// Compare now.
+    Compare(oneshot::Sender<Result<Arc<Drawn>, String>>),
+    /// Put a finding aside, or open it again.
+    Note { id: ShortHash, suppresses: bool, reason: String, answer: oneshot::Sender<Result<(), String>> },
+}
+
+/// The last report.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    pub report: Report,
+    /// Why the bank could not be asked, if so.
+    pub without_bank: Option<String>,
+}
+
+/// What the service knows of the thread.
+pub(crate) struct Running {
+    errands: SyncSender<Errand>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    status: Mutex<Option<Arc<Status>>>,
+    drawn: Mutex<Option<Arc<Drawn>>>,
+    failure: Mutex<Option<String>>,
+    comparisons: AtomicU64,
+    failed_comparisons: AtomicU64,
+}
+
+fn set<T>(slot: &Mutex<T>, value: T) {
+    *slot.lock().unwrap_or_else(PoisonError::into_inner) = value;
+}
+
+fn get<T: Clone>(slot: &Mutex<T>) -> T {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Reads what merchants have shown. It blocks.
+pub(crate) type ReadConfirmations =
+    Box<dyn Fn() -> Result<Vec<batzen_audit::Confirmation>, StoreError> + Send>;
+
+impl Running {
+    /// Starts the thread. It ends when the service does; until then, whatever fails is tried again.
+    pub fn start(
+        config: FollowConfig,
+        clock: Arc<dyn batzen_engine::Clock>,
+        confirmations: ReadConfirmations,
+        drain: Drain,
+    ) -> (Self, std::thread::JoinHandle<()>) {
+        let (errands, queue) = sync_channel(ERRANDS_MAX);
+        let state = Arc::new(State::default());
+        let worker = Worker {
+            config,
+            clock: Arc::new(move || clock.now()),
+            confirmations,
+            drain,
+            queue,
+            state: Arc::clone(&state),
+            handle: Handle::current(),
+        };
+        let thread = std::thread::Builder::new().name("follow".to_owned()).spawn(move || worker.run());
+        (Self { errands, state }, thread.expect("a thread can be started"))
+    }
+
+    /// Asks the thread to do something. Refused if it is too busy.
+    pub fn send(&self, errand: Errand) -> Result<(), String> {
+        self.errands.try_send(errand).map_err(|_| "the auditor is busy: try again".to_owned())
+    }
+
+    /// The last report.
+    pub fn drawn(&self) -> Option<Arc<Drawn>> {
+        get(&self.state.drawn)
+    }
+
+    /// Why it does not go on, if so.
+    pub fn failure(&self) -> Option<String> {
+        get(&self.state.failure)
+    }
+
+    /// How far the stream is.
+    pub fn progress(&self) -> Option<batzen_feed::metrics::Progress> {
+        get(&self.state.status).map(|status| status.feed.get())
+    }
+
+    /// How many rows a check of all rows has read, if one is going on.
+    pub fn checking_all(&self) -> Option<u64> {
+        let status = get(&self.state.status)?;
+        let is_checking = status.is_checking_all.load(Ordering::Relaxed);
+        is_checking.then(|| status.checks.rows.load(Ordering::Relaxed))
+    }
+
+    /// Writes the metrics.
+    pub fn write(&self, page: &mut Page) {
+        let drawn = self.drawn();
+        FollowMetrics {
+            progress: self.progress(),
+            has_failed: self.failure().is_some(),
+            is_checking_all: self.checking_all().is_some(),
+            comparisons: self.state.comparisons.load(Ordering::Relaxed),
+            failed_comparisons: self.state.failed_comparisons.load(Ordering::Relaxed),
+            report: drawn.as_ref().map(|drawn| &drawn.report),
+        }
+        .write(page);
+    }
+}
+
+/// The metrics of an auditor who follows an exchange.
+#[derive(Debug, Default)]
+pub struct FollowMetrics<'a> {
+    /// The stream, once it is begun.
+    pub progress: Option<batzen_feed::metrics::Progress>,
+    /// Whether it does not go on.
+    pub has_failed: bool,
+    /// Whether all rows are being checked.
+    pub is_checking_all: bool,
+    /// How often bank and merchants were asked.
+    pub comparisons: u64,
+    /// How often the bank could not be asked.
+    pub failed_comparisons: u64,
+    /// The last report.
+    pub report: Option<&'a Report>,
+}
+
+impl FollowMetrics<'_> {
+    /// Writes them.
+    pub fn write(&self, page: &mut Page) {
+        if let Some(progress) = &self.progress {
+            progress.write(page);
+        }
+        page.gauge(
+            "batzen_audit_failed",
+            "Whether the exchange cannot be followed",
+            u8::from(self.has_failed),
+        );
+        page.gauge(
+            "batzen_audit_checking_all",
+            "Whether all rows of the copy are being checked, as after a snapshot",
+            u8::from(self.is_checking_all),
+        );
+        page.counter(
+            "batzen_audit_comparisons_total",
+            "Comparisons with bank and merchants",
+            self.comparisons,
+        );
+        page.counter(
+            "batzen_audit_failed_comparisons_total",
+            "Comparisons for which the bank could not be asked",
+            self.failed_comparisons,
+        );
+        if let Some(report) = self.report {
+            report.write_metrics(page);
+        }
+    }
+}
+
+struct Worker {
+    config: FollowConfig,
+    clock: batzen_feed::Clock,
+    confirmations: ReadConfirmations,
+    drain: Drain,
+    queue: Receiver<Errand>,
+    state: Arc<State>,
+    handle: Handle,
+}
+
+/// Why the thread begins again.
+#[derive(Debug, thiserror::Error)]
+enum WorkError {
+    #[error(transparent)]
+    Key(#[from] StaticKeyError),
+    #[error("the copy: {0}")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Following(#[from] FollowingError),
+}
+
+impl Worker {
+    fn is_ending(&self) -> bool {
+        self.drain.is_draining()
+    }
+
+    fn run(self) {
+        while !self.is_ending() {
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.follow()));
+            let failure = match ended {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error.to_string(),
+                // Sums that do not fit are impossible in a sane store (auditor chapter 1.4).
+                Err(_) => "the checks failed: see the log".to_owned(),
+            };
+            if get(&self.state.failure).as_ref() != Some(&failure) {
+                tracing::error!(%failure, "the exchange is not followed");
+            }
+            set(&self.state.failure, Some(failure));
+            let until = Instant::now() + REST;
+            while Instant::now() < until && !self.is_ending() {
+                if let Ok(errand) = self.queue.recv_timeout(WAIT) {
+                    self.refuse(errand);
+                }
+            }
+        }
+    }
+
+    /// Answers while there is nothing to work on.
+    fn refuse(&self, errand: Errand) {
+        let failure = get(&self.state.failure).unwrap_or_default();
+        // Whoever asked may have gone.
+        match errand {
+            Errand::Compare(answer) => drop(answer.send(Err(failure))),
+            Errand::Note { answer, .. } => drop(answer.send(Err(failure))),
+        }
+    }
+
+    fn follow(&self) -> Result<(), WorkError> {
+        let key = channel::load_key(&self.config.client.key_file)?;
+        let store = self.config.store.open(&batzen_storage::AUDITOR_COPY, 1)?;
+        let options = FollowerOptions {
+            exchange: self.config.client.exchange.clone(),
+            exchange_key: self.config.client.exchange_key,
+            key,
+            clock: Arc::clone(&self.clock),
+        };
+        let threads = match self.config.threads {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
+            threads => threads,
+        };
+        let subject = Some(self.config.checks.subject.clone());
+        let following = Following::new(options, store.clone(), subject, threads);
+        let worked = following
+            .map_err(FollowingError::Feed)
+            .map_err(WorkError::Following)
+            .and_then(|mut following| self.work(&mut following, &store));
+        store.close()?;
+        worked
+    }
+
+    fn work(&self, following: &mut Following, store: &Store) -> Result<(), WorkError> {
+        set(&self.state.status, Some(following.status()));
+        let mut compared: Option<Instant> = None;
+        while !self.is_ending() {
+            match following.step(WAIT) {
+                Ok(_) => set(&self.state.failure, None),
+                Err(error) if error.is_final() => {
+                    set(&self.state.failure, Some(error.to_string()));
+                    // What was found about the stream belongs into the report.
+                    self.compare(following, store)?;
+                    return Err(error.into());
+                }
+                Err(error) => {
+                    let failure = error.to_string();
+                    if get(&self.state.failure).as_ref() != Some(&failure) {
+                        tracing::warn!(%failure, "the exchange is not reached; trying again");
+                    }
+                    set(&self.state.failure, Some(failure));
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            let since = compared.map(|compared| compared.elapsed());
+            let is_due = since.is_none_or(|since| since >= self.config.compare_interval);
+            let has_news = following.live()?.is_some_and(|live| live.has_news())
+                && since.is_none_or(|since| since >= BREATH);
+            // Before the first rows there is nothing to compare.
+            let has_rows = following.live()?.is_some_and(|live| live.state().is_some());
+            if has_rows && (is_due || has_news) {
+                self.compare(following, store)?;
+                compared = Some(Instant::now());
+            }
+            while let Ok(errand) = self.queue.try_recv() {
+                match errand {
+                    Errand::Compare(answer) => {
+                        let drawn = self.compare(following, store)?;
+                        compared = Some(Instant::now());
+                        let drawn = drawn.ok_or_else(|| "the copy is not whole yet".to_owned());
+                        let _ = answer.send(drawn);
+                    }
+                    Errand::Note { id, suppresses, reason, answer } => {
+                        let now = (self.clock)();
+                        let noted = findings::note(store, id, suppresses, &reason, now);
+                        if let Err(NoteError::Store(error)) = noted {
+                            let _ = answer.send(Err(error.to_string()));
+                            return Err(error.into());
+                        }
+                        let _ = answer.send(noted.map_err(|error| error.to_string()));
+                        self.compare(following, store)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, following: &mut Following, store: &Store) -> Result<Option<Arc<Drawn>>, WorkError> {
+        let checks_config = &self.config.checks;
+        let started = Timestamp::from_system_time(std::time::SystemTime::now());
+        let mut outside = Outside::default();
+        let without_bank = match self.handle.block_on(checks::read_bank(checks_config, true)) {
+            Ok(bank) => {
+                outside.asked.bank = !bank.is_empty();
+                outside.bank = bank;
+                None
+            }
+            Err(error) => {
+                self.state.failed_comparisons.fetch_add(1, Ordering::Relaxed);
+                Some(error.to_string())
+            }
+        };
+        outside.confirmations = (self.confirmations)()?;
+        outside.asked.merchants = true;
+        let Some(outcome) = following.compare(outside)? else { return Ok(None) };
+        self.state.comparisons.fetch_add(1, Ordering::Relaxed);
+        let ended = Timestamp::from_system_time(std::time::SystemTime::now());
+        let context = checks::context(checks_config, (started, ended), true);
+        let story = Some(Story::read(store, (self.clock)())?);
+        let report = Report { outcome, context, exchange_url: checks_config.subject.base_url.clone(), story };
+        let drawn = Arc::new(Drawn { report, without_bank });
+        set(&self.state.drawn, Some(Arc::clone(&drawn)));
+        Ok(Some(drawn))
+    }
+}

@@ -1,0 +1,122 @@
+//! `batzen auditor report`, `suppress` and `reopen`: what was found about a followed exchange, and what people decided.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use batzen_auditor::checks::{self, CheckConfig, Report, Story};
+use batzen_auditor::live::{self, Live};
+use batzen_auditor::{AuditorConfig, Forms};
+use batzen_cli_support::services::Common;
+use batzen_cli_support::store_args::require_existing;
+use batzen_crypto::ShortHash;
+use batzen_protocol::Timestamp;
+use batzen_store::Store;
+use clap::Args;
+
+use super::run::{in_use, own_copy, verdict, write};
+
+/// Options of `auditor report`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen auditor report -c auditor.conf
+  batzen auditor report -c auditor.conf --html audit.html --csv audit.csv
+
+Exit code 3: a finding is open.")]
+pub struct ReportArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Write a page that can be printed
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write findings and notices as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Options of `auditor suppress` and `auditor reopen`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen auditor suppress -c auditor.conf 9N3X1C0V5S2E1Q0P8M7K6J5H4G3F2D1C0B9A8Z7Y6X5W4V3T2S1R --reason 'the bank has confirmed it'
+  batzen auditor reopen -c auditor.conf 9N3X1C0V5S2E1Q0P8M7K6J5H4G3F2D1C0B9A8Z7Y6X5W4V3T2S1R --reason 'it was the wrong transfer'
+
+A finding that was put aside stays in reports, with the reason. Found again with other figures, it is open again.")]
+pub struct NoteArgs {
+    #[command(flatten)]
+    common: Common,
+    /// The finding's number, as `batzen auditor report` shows it
+    finding: ShortHash,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+}
+
+/// The report of a copy that no other process has open.
+fn read(store: &Store, config: &CheckConfig, now: Timestamp) -> anyhow::Result<Report> {
+    let Some(mut live) = Live::open(store, &config.subject, 1)? else {
+        bail!("the copy has changed since it was last checked: run `batzen auditor run`");
+    };
+    let started = Timestamp::from_system_time(std::time::SystemTime::now());
+    let outcome = live.report(now)?;
+    let ended = Timestamp::from_system_time(std::time::SystemTime::now());
+    let context = checks::context(config, (started, ended), true);
+    let story = Some(Story::read(store, now)?);
+    Ok(Report { outcome, context, exchange_url: config.subject.base_url.clone(), story })
+}
+
+/// Runs `auditor report`.
+///
+/// # Errors
+/// Any failure, as one line.
+pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    let ini = args.common.load()?;
+    let config = CheckConfig::from_ini(&ini, None)?;
+    let place = own_copy(&ini)?;
+    require_existing(&place)?;
+    let forms = if in_use(&place)? {
+        let socket = AuditorConfig::from_config(&ini)?.socket();
+        batzen_auditor::ask_report(&socket, false).context("the copy is in use by another process")?
+    } else {
+        let store = place.open(&batzen_storage::AUDITOR_COPY, 1)?;
+        let report = read(&store, &config, args.common.timetravel.now());
+        store.close()?;
+        Forms::from(&report?)
+    };
+    if let Some(path) = &args.html {
+        write(path, &forms.html)?;
+    }
+    if let Some(path) = &args.csv {
+        write(path, &forms.csv)?;
+    }
+    if args.json {
+        println!("{:#}", forms.json);
+    } else {
+        print!("{}", checks::text_of(&forms.json));
+    }
+    Ok(verdict(&forms.json))
+}
+
+/// Runs `auditor suppress` and `auditor reopen`.
+///
+/// # Errors
+/// Any failure, as one line.
+pub fn note(args: &NoteArgs, suppresses: bool) -> anyhow::Result<ExitCode> {
+    let ini = args.common.load()?;
+    let place = own_copy(&ini)?;
+    require_existing(&place)?;
+    if in_use(&place)? {
+        let socket = AuditorConfig::from_config(&ini)?.socket();
+        batzen_auditor::ask_note(&socket, args.finding, suppresses, &args.reason)?;
+    } else {
+        let store = place.open(&batzen_storage::AUDITOR_COPY, 1)?;
+        let now = args.common.timetravel.now();
+        let noted = live::note(&store, args.finding, suppresses, &args.reason, now);
+        store.close()?;
+        noted?;
+    }
+    println!("{}", if suppresses { "put aside" } else { "opened again" });
+    Ok(ExitCode::SUCCESS)
+}
