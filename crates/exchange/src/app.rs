@@ -68,6 +68,8 @@ pub struct Exchange {
     /// The pages of customers and officers.
     pub(crate) kyc_pages: crate::api::KycPages,
     pub(crate) checks: Checks,
+    /// The last epoch of liabilities that is known to be published.
+    pub(crate) last_epoch: crate::api::LastEpoch,
     /// How many requests will be served before the service ends, and the task that waits for that.
     pub(crate) requests_left: AtomicU64,
     pub(crate) last_request: Notify,

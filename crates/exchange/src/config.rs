@@ -205,6 +205,19 @@ impl AgeRestrictionConfig {
     }
 }
 
+/// How liabilities are published (`[exchange-liabilities]`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiabilitiesConfig {
+    /// Where the files are.
+    pub dir: PathBuf,
+    /// How long an epoch lasts.
+    pub epoch: Duration,
+    /// How long after an epoch's end all its rows are committed.
+    pub settling: Duration,
+    /// How many leaves a bucket has at least, on average.
+    pub bucket: u64,
+}
+
 /// Pauses, shards and leases of the background workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkersConfig {
@@ -344,6 +357,8 @@ pub struct ExchangeConfig {
     pub module_eddsa: ModuleConfig,
     /// How committed changes are shipped to auditors, if they are.
     pub feed: Option<FeedConfig>,
+    /// How liabilities are published, if they are.
+    pub liabilities: Option<LiabilitiesConfig>,
     /// The signers that hold the private keys, if this process does not.
     pub signers: Option<SignersConfig>,
     /// The key helpers on this machine that hold the private keys, if this process does not.
@@ -410,6 +425,7 @@ impl ExchangeConfig {
             module_cs: module("cs"),
             module_eddsa: module("eddsa"),
             feed: None,
+            liabilities: None,
             signers: None,
             key_helpers: None,
             accounts: Vec::new(),

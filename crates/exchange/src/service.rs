@@ -154,6 +154,7 @@ impl RunningExchange {
             welcome: OnceLock::new(),
             kyc_pages: crate::api::KycPages::default(),
             checks: Checks::default(),
+            last_epoch: crate::api::LastEpoch::default(),
             requests_left,
             last_request: Notify::new(),
         });
@@ -243,7 +244,7 @@ impl RunningExchange {
     pub fn start_workers(&self) {
         let mut workers = self.workers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if workers.is_none() {
-            *workers = Some(crate::workers::start(&self.app.core));
+            *workers = Some(crate::workers::start(&self.app));
         }
     }
 

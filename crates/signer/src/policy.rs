@@ -2,10 +2,11 @@
 
 use batzen_protocol::signatures::{
     ExchangeAccountSetupSuccess, ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown,
-    ExchangeConfirmDeposit, ExchangeConfirmMelt, ExchangeConfirmPurseCreation, ExchangeConfirmPurseMerged,
-    ExchangeConfirmPurseRefund, ExchangeConfirmRecoup, ExchangeConfirmRecoupRefresh, ExchangeConfirmRefund,
-    ExchangeConfirmWire, ExchangeConfirmWireDeposit, ExchangeKeySet, ExchangePurseStatus,
-    ExchangeReserveAttestDetails, ExchangeReserveClosed, HEADER_SIZE, SignedMessage,
+    ExchangeConfirmDeposit, ExchangeConfirmIssued, ExchangeConfirmMelt, ExchangeConfirmPurseCreation,
+    ExchangeConfirmPurseMerged, ExchangeConfirmPurseRefund, ExchangeConfirmRecoup,
+    ExchangeConfirmRecoupRefresh, ExchangeConfirmRefund, ExchangeConfirmWire, ExchangeConfirmWireDeposit,
+    ExchangeKeySet, ExchangeLiabilities, ExchangePurseStatus, ExchangeReserveAttestDetails,
+    ExchangeReserveClosed, HEADER_SIZE, SignedMessage,
 };
 use batzen_protocol::{Duration, Timestamp};
 
@@ -41,6 +42,8 @@ purposes![
     ExchangePurseStatus,
     ExchangeReserveAttestDetails,
     ExchangeConfirmPurseRefund,
+    ExchangeLiabilities,
+    ExchangeConfirmIssued,
 ];
 
 /// Whether an online key signs this message. The message states its purpose and size; both must be known, and

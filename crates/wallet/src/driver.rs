@@ -1,11 +1,13 @@
 //! The driver: makes the core's changes durable, sends its requests, and passes it the answers.
 
 mod actions;
+mod liabilities;
 mod people;
 mod purchases;
 mod run;
 mod tips;
 
+pub use liabilities::{CheckOptions, Source};
 pub use people::PeerRequest;
 pub use purchases::PurchaseOffer;
 

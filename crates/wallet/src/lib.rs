@@ -28,7 +28,7 @@ pub use core::refund::RefundPermission;
 pub use core::tip::{TipOffer, TipUri};
 pub use core::views::{Balance, ExchangeBalance, History, HistoryTotal, Left, Status, Transaction};
 pub use driver::{
-    Clock, ManualWithdrawal, PeerRequest, PendingOperation, PurchaseOffer, RunReport, RunUntil, SystemClock,
-    Wallet, WalletError, WalletOptions,
+    CheckOptions, Clock, ManualWithdrawal, PeerRequest, PendingOperation, PurchaseOffer, RunReport, RunUntil,
+    Source, SystemClock, Wallet, WalletError, WalletOptions,
 };
 pub use network_error::{NetworkError, NetworkProblem};

@@ -46,6 +46,7 @@ const EXAMPLES: &[(&[&str], &str)] = &[
     (&["exchange", "aggregator"], "batzen exchange aggregator --config exchange.conf --test"),
     (&["exchange", "transfer"], "batzen exchange transfer --config exchange.conf --test"),
     (&["exchange", "expire"], "batzen exchange expire --config exchange.conf --test"),
+    (&["exchange", "liabilities"], "batzen exchange liabilities --config exchange.conf --test"),
     (&["exchange", "kyc", "officer"], "batzen exchange kyc officer alice --token-file alice.token"),
     (
         &["exchange", "kyc", "cases"],

@@ -9,6 +9,7 @@ pub mod examples;
 mod exchange;
 mod known_options;
 mod ledger;
+mod liabilities;
 mod manual;
 mod merchant;
 mod sample;
@@ -46,6 +47,8 @@ pub enum Command {
     Switch(switch::SwitchArgs),
     /// Run, query and measure a two-phase double-entry ledger
     Ledger(ledger::LedgerArgs),
+    /// Check proofs that an exchange hides what it owes
+    Liabilities(liabilities::LiabilitiesArgs),
     /// Inspect, verify or repair an embedded store that no process has open
     Store(store::StoreArgs),
     /// Diagnose a live PostgreSQL server, and print the commands that fix it
@@ -78,6 +81,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Wallet(args) => wallet::run(args),
         Command::Switch(args) => switch::run(args),
         Command::Ledger(args) => ledger::run(args),
+        Command::Liabilities(args) => liabilities::run(&args),
         Command::Store(args) => store::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Plan(args) => bench::run_plan(&args),

@@ -31,6 +31,7 @@ mod deposit;
 mod histories;
 mod keys;
 mod kyc;
+mod liabilities;
 mod management;
 mod melt;
 mod purses;
@@ -49,6 +50,7 @@ mod wire;
 mod withdraw;
 
 pub(crate) use kyc::Pages as KycPages;
+pub(crate) use liabilities::LastEpoch;
 pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
 
 /// Bodies up to this size are decoded on the thread that serves the request.
@@ -154,7 +156,7 @@ impl IntoResponse for Result<Response, Response> {
 }
 
 /// All endpoints.
-fn table(with_dashboard: bool) -> Table {
+fn table(with_dashboard: bool, with_liabilities: bool) -> Table {
     let mut table = Table {
         routes: Routes::new(Style::ByFirstSegment),
         #[cfg(test)]
@@ -185,6 +187,9 @@ fn table(with_dashboard: bool) -> Table {
     if with_dashboard {
         table = root::dashboard_route(table);
     }
+    if with_liabilities {
+        table = liabilities::routes(table);
+    }
     table
 }
 
@@ -198,7 +203,8 @@ pub struct Api {
 impl Api {
     /// The interface of this exchange.
     pub fn new(app: Arc<Exchange>) -> Self {
-        let routes = Arc::new(table(app.core.config.dashboard).routes);
+        let config = &app.core.config;
+        let routes = Arc::new(table(config.dashboard, config.liabilities.is_some()).routes);
         Self { app, routes }
     }
 
@@ -378,7 +384,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_every_endpoint_with_its_limit() {
-        let listed = table(true).listed;
+        let listed = table(true, true).listed;
         let mut expected: Vec<_> = listed
             .into_iter()
             .map(|(method, pattern, bytes)| {

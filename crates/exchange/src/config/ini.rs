@@ -6,16 +6,19 @@ use batzen_config::{Config, Expected};
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::LANES_MAX;
 use batzen_http::TrustedProxies;
+use batzen_liabilities::BUCKET_LEAVES_MIN;
+use batzen_liabilities::tree::BUCKET_LEAVES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
 use batzen_signer::config::module;
 use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig};
 
 use super::{
     ARCHIVE_RETENTION, AccountConfig, AgeRestrictionConfig, CoinConfig, CoinFees, ConfigError,
-    DocumentsConfig, ExchangeConfig, GatewayAuth, GatewayConfig, ListenConfig, StandaloneConfig,
-    StandaloneFees, WorkersConfig,
+    DocumentsConfig, ExchangeConfig, GatewayAuth, GatewayConfig, LiabilitiesConfig, ListenConfig,
+    StandaloneConfig, StandaloneFees, WorkersConfig,
 };
 use crate::storage::StoreConfig;
+use crate::workers::liabilities;
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
@@ -139,6 +142,25 @@ impl Reader<'_> {
         }
         let dir = self.path_or("exchangedb-embedded", "DIR", "${TALER_DATA_HOME}/exchange/store")?;
         Ok(StoreConfig::embedded(dir).with_index_memory(self.ini, "exchange")?)
+    }
+
+    fn liabilities(&self) -> Result<Option<LiabilitiesConfig>> {
+        const SECTION: &str = "exchange-liabilities";
+        if !self.ini.has_section(SECTION) {
+            return Ok(None);
+        }
+        let epoch = self.duration_or(SECTION, "EPOCH", liabilities::EPOCH)?;
+        let settling = self.duration_or(SECTION, "SETTLING", liabilities::SETTLING)?;
+        if epoch.is_zero() || epoch.is_forever() || settling.is_forever() {
+            return Err(self.ini.invalid(SECTION, "EPOCH", "a duration such as 1 d").into());
+        }
+        let sizes = BUCKET_LEAVES_MIN..=BUCKET_LEAVES_MAX;
+        Ok(Some(LiabilitiesConfig {
+            dir: self.path_or(SECTION, "DIR", "${TALER_DATA_HOME}/exchange/liabilities")?,
+            epoch,
+            settling,
+            bucket: self.ini.number_in(SECTION, "BUCKET", sizes)?.unwrap_or(BUCKET_LEAVES_MIN),
+        }))
     }
 
     fn workers(&self) -> Result<WorkersConfig> {
@@ -284,6 +306,7 @@ pub const KNOWN: &[(&str, &[&str])] = &[
             "DURATION_OVERLAP",
         ],
     ),
+    ("exchange-liabilities", &["EPOCH", "DIR", "SETTLING", "BUCKET"]),
     ("exchangedb-embedded", &["DIR", "INDEX_MEMORY_MIB"]),
     ("exchangedb-postgres", &["CONFIG", "CITUS_DIRECT", "SQL_DIR"]),
     ("coin_*", COIN),
@@ -432,6 +455,7 @@ impl ExchangeConfig {
             module_cs: module(ini, "taler-exchange-secmod-cs", "cs")?,
             module_eddsa: module(ini, eddsa, "eddsa")?,
             feed: batzen_feed::config::ServerConfig::from_ini(ini)?,
+            liabilities: reader.liabilities()?,
             signers: SignersConfig::from_ini(ini)?,
             key_helpers: HelpersConfig::from_ini(ini)?,
             accounts,

@@ -9,6 +9,8 @@
 //!   (`end`) or the worker fails (`error REASON`).
 //!
 //! * `collect`. The service collects garbage and answers `ok REPORT`, in JSON, or `error REASON`.
+//! * `liabilities`. The service publishes the next epoch of liabilities if it is due, and answers `ok EPOCH LEAVES`,
+//!   `ok` if it is not due, or `error REASON`.
 //!
 //! In all cases the worker ends when the program disconnects: a killed program leaves no worker and no claim
 //! behind.
@@ -25,6 +27,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 use tokio::net::{UnixListener, UnixStream};
 
 use super::garbage::{self, Report};
+use super::liabilities::{self, Round};
 use super::{Progress, WorkerError, WorkerOptions, aggregator, closer, drain, expire, transfer, wirewatch};
 use crate::app::Exchange;
 use crate::core::Core;
@@ -35,6 +38,8 @@ const SOCKET: &str = "workers.sock";
 const LINE_MAX: u64 = 1024;
 /// The order to collect garbage.
 const COLLECT: &str = "collect";
+/// The order to publish liabilities.
+const LIABILITIES: &str = "liabilities";
 
 /// A background worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +247,14 @@ async fn answer(app: &Arc<Exchange>, stream: UnixStream) -> io::Result<()> {
     if line.trim() == COLLECT {
         return collect(app, reader, writer).await;
     }
+    if line.trim() == LIABILITIES {
+        let reply = match liabilities::round(app).await {
+            Ok(Round::Published { epoch, leaves }) => format!("ok {epoch} {leaves}\n"),
+            Ok(Round::NotDue(_)) => "ok\n".to_owned(),
+            Err(error) => format!("error {}\n", error.to_string().replace('\n', " ")),
+        };
+        return writer.write_all(reply.as_bytes()).await;
+    }
     let Some(order) = Order::read(line.trim()) else {
         return writer.write_all(b"error no such worker\n").await;
     };
@@ -305,6 +318,30 @@ pub async fn collect_in_service(socket: &Path) -> Result<Option<Report>, LinkErr
     }
     let report = reply.strip_prefix("ok ").and_then(|report| serde_json::from_str(report).ok());
     report.map(Some).ok_or(LinkError::ServiceEnded("garbage collection"))
+}
+
+/// Publishes the next epoch of liabilities in the service: its number and its leaves, unless it is not due. None if no
+/// service listens.
+///
+/// # Errors
+/// Why it was not published, or a broken connection.
+pub async fn publish_in_service(socket: &Path) -> Result<Option<Option<(u64, u64)>>, LinkError> {
+    let Ok(mut stream) = UnixStream::connect(socket).await else { return Ok(None) };
+    stream.write_all(format!("{LIABILITIES}\n").as_bytes()).await?;
+    let mut reply = String::new();
+    BufReader::new(stream.take(LINE_MAX)).read_line(&mut reply).await?;
+    if let Some(reason) = reply.strip_prefix("error ") {
+        return Err(LinkError::Worker { worker: LIABILITIES, reason: reason.trim_end().to_owned() });
+    }
+    let words: Vec<&str> = reply.split_whitespace().collect();
+    match words.as_slice() {
+        ["ok"] => Ok(Some(None)),
+        ["ok", epoch, leaves] => match (epoch.parse(), leaves.parse()) {
+            (Ok(epoch), Ok(leaves)) => Ok(Some(Some((epoch, leaves)))),
+            _ => Err(LinkError::ServiceEnded(LIABILITIES)),
+        },
+        _ => Err(LinkError::ServiceEnded(LIABILITIES)),
+    }
 }
 
 /// Runs a worker in the service until it is idle. None if no service listens.

@@ -8,6 +8,7 @@
 //! | [`expire`] | refunds expired purses |
 //! | [`drain`] | turns signed orders to pay out profit into prepared transfers |
 //! | [`transfer`] | submits prepared transfers to the bank |
+//! | [`liabilities`] | publishes what the exchange owes for its coins, if that is configured |
 //! | [`garbage`] | removes rows that are no longer needed; only by order of an operator |
 //!
 //! They run as tasks of the service ([`start`]), or one after the other until all work is done
@@ -28,6 +29,7 @@ pub mod drain;
 pub mod expire;
 pub mod garbage;
 mod leases;
+pub mod liabilities;
 pub mod link;
 mod queues;
 mod rounds;
@@ -46,6 +48,7 @@ use batzen_tables::exchange::{AccountId, ReservePub};
 use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
 use tokio::task::JoinSet;
 
+use crate::app::Exchange;
 use crate::config::{self, AccountConfig, GatewayConfig};
 use crate::core::Core;
 use crate::rules::transfers::payto_method;
@@ -231,8 +234,13 @@ impl Workers {
 }
 
 /// Starts all workers of an exchange. Must be called within a tokio runtime.
-pub fn start(app: &Arc<Core>) -> Workers {
+pub fn start(exchange: &Arc<Exchange>) -> Workers {
     let mut workers = Workers::default();
+    let app = &exchange.core;
+    if app.config.liabilities.is_some() {
+        // It restarts by itself, and needs the keys, which worker programs on a database do not have.
+        workers.tasks.spawn(liabilities::run(Arc::clone(exchange)));
+    }
     for account in wirewatch::accounts(app) {
         let account = account.clone();
         workers.spawn("wirewatch", app, move |app| {

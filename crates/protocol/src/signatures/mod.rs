@@ -17,6 +17,7 @@
 //! ```
 
 mod exchange;
+mod liabilities;
 mod master;
 mod others;
 mod wallet;
@@ -27,6 +28,7 @@ use batzen_crypto::{
 };
 
 pub use exchange::*;
+pub use liabilities::*;
 pub use master::*;
 pub use others::*;
 pub use wallet::*;

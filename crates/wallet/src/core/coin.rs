@@ -4,6 +4,7 @@ use batzen_crypto::{
     BlindingSecret, CryptoError, CsNonce, CsRPub, DenomSignature, EddsaPrivateKey, EddsaPublicKey,
     ExchangeWithdrawValues, HashCode, ShortHash,
 };
+use batzen_liabilities::Receipt;
 use batzen_protocol::{Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +123,9 @@ pub struct Coin {
     /// Used coins only: its change waits until then for its refresh.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh_at: Option<Timestamp>,
+    /// The exchange's receipt for its signature, if it gives some and the wallet has asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Box<Receipt>>,
 }
 
 impl Coin {

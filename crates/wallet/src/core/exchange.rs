@@ -205,6 +205,9 @@ pub struct Exchange {
     /// What the user wants done for privacy. Wallets of earlier versions did not keep it.
     #[serde(default)]
     pub discretion: Discretion,
+    /// The last statement of its liabilities that the wallet has seen, if it has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liabilities: Option<Box<batzen_liabilities::Head>>,
     /// When this data was fetched.
     pub updated: Timestamp,
 }
@@ -557,7 +560,8 @@ fn build(
         global_fees: keys.global_fees,
         reserve_closing_delay: keys.reserve_closing_delay,
         terms,
-        discretion: previous.map(|previous| previous.discretion).unwrap_or_default(),
+        discretion: previous.as_ref().map(|previous| previous.discretion).unwrap_or_default(),
+        liabilities: previous.and_then(|previous| previous.liabilities.clone()),
         updated: now,
     })
 }

@@ -18,6 +18,7 @@ pub mod evidence;
 pub mod exchange;
 pub mod http;
 pub mod kyc;
+pub mod liabilities;
 mod machine;
 pub mod payment;
 pub mod planchet;

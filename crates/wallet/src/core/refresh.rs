@@ -746,6 +746,7 @@ fn after_reveal(
             remaining: exchange.denom(&item.h_denom_pub)?.value,
             created: step.now,
             refresh_at: None,
+            receipt: None,
         });
     }
     record.stage = RefreshStage::Done;

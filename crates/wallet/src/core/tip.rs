@@ -304,6 +304,7 @@ fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> 
             remaining: exchange.denom(h_denom_pub)?.value,
             created: step.now,
             refresh_at: None,
+            receipt: None,
         });
     }
     end(step, record, TipStage::Done, None);

@@ -644,6 +644,7 @@ fn take_coins(
             remaining: denom.value,
             created: step.now,
             refresh_at: None,
+            receipt: None,
         });
         record.planchets[position].state = PlanchetState::Done;
     }

@@ -5,6 +5,7 @@ mod database;
 mod garbage;
 mod kyc;
 mod kyc_test;
+mod liabilities;
 mod transfers;
 
 use std::path::{Path, PathBuf};
@@ -88,6 +89,8 @@ enum ExchangeCommand {
     Expire(WorkerArgs),
     /// Pay out profit as ordered by the master key
     Drain(WorkerArgs),
+    /// Publish what the exchange owes for its coins, epoch by epoch ([exchange-liabilities])
+    Liabilities(WorkerArgs),
     /// Create or migrate the tables in PostgreSQL
     Dbinit(database::DbinitArgs),
     /// Run the periodic maintenance of the PostgreSQL tables once
@@ -306,6 +309,7 @@ pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         ExchangeCommand::Drain(args) => {
             services::block_on(work(Worker::Drain, args, WorkerOptions::default(), None))
         }
+        ExchangeCommand::Liabilities(args) => services::block_on(liabilities::run(args)),
         ExchangeCommand::Kyc(args) => kyc::run(args),
         ExchangeCommand::Dbinit(args) => services::block_on(database::dbinit(args)),
         ExchangeCommand::Maintain(args) => database::maintain(&args),

@@ -164,8 +164,47 @@ Effects include all fees. They sum to the total that `batzen wallet balance --js
     Evidence(EvidenceArgs),
     /// Add, update and list exchanges; read and accept their terms
     Exchanges(ExchangesArgs),
+    /// Check that an exchange counts this wallet's coins among its debts
+    VerifyExchange(VerifyExchangeArgs),
     /// Save everything into a file, or restore it
     BackupFile(BackupArgs),
+}
+
+/// Options of `verify-exchange`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  batzen wallet verify-exchange
+  batzen wallet verify-exchange https://exchange.example/ --evidence evidence.json
+  batzen wallet verify-exchange --from /mirrors/exchange
+
+Small epochs are fetched as a whole, so that nobody learns which coins are looked for. Of large ones, only the parts with
+this wallet's withdrawals are fetched, unless --payments is given; with --from a directory, everything is looked for and
+nobody learns anything. Run it soon after each withdrawal, too: it then gets the exchange's receipts, without which a
+missing coin cannot be proved.
+
+Exit code 7: a coin is missing, or a fraud is proved.")]
+pub struct VerifyExchangeArgs {
+    /// Base URL of the exchange [default: the wallet's only one]
+    #[arg(value_name = "URL")]
+    pub exchange: Option<String>,
+    /// Where the published files are: the URL of a mirror, or a directory with a copy [default: the exchange]
+    #[arg(long, value_name = "URL|DIR")]
+    pub from: Option<String>,
+    /// Look for change and payments in large epochs, too, although that narrows down whose they are
+    #[arg(long)]
+    pub payments: bool,
+    /// Do not ask the exchange for receipts
+    #[arg(long)]
+    pub no_receipts: bool,
+    /// Base URL of an auditor who confirms the exchange's statements
+    #[arg(long, value_name = "URL", requires = "auditor_key")]
+    pub auditor: Option<String>,
+    /// The auditor's public key
+    #[arg(long, value_name = "KEY", requires = "auditor")]
+    pub auditor_key: Option<batzen_crypto::EddsaPublicKey>,
+    /// Write a proof of fraud that others can check with `batzen liabilities check-evidence`
+    #[arg(long, value_name = "FILE")]
+    pub evidence: Option<PathBuf>,
 }
 
 /// Which blind signatures to prefer.

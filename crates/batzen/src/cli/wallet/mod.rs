@@ -14,6 +14,7 @@ mod purchases;
 mod reports;
 mod table;
 mod tips;
+mod verify_exchange;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -92,6 +93,7 @@ async fn execute(args: &WalletArgs, path: &Path, output: &Output) -> anyhow::Res
         WalletCommand::Evidence(command) => evidence::run(path, command, output),
         WalletCommand::Coins => reports::coins(&look(path)?, output),
         WalletCommand::Exchanges(command) => exchanges::run(path, command, output).await,
+        WalletCommand::VerifyExchange(command) => verify_exchange::run(&open(path)?, command, output).await,
         WalletCommand::BackupFile(command) => backup_file::run(path, command, output),
     }
 }
@@ -127,6 +129,9 @@ fn check_inputs(command: &WalletCommand) -> Result<(), InputError> {
         }
         WalletCommand::Exchanges(args) => {
             args.command.url().map(inputs::exchange_url).transpose()?;
+        }
+        WalletCommand::VerifyExchange(args) => {
+            args.exchange.as_deref().map(inputs::exchange_url).transpose()?;
         }
         _ => {}
     }

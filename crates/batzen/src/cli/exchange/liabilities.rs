@@ -1,0 +1,94 @@
+//! `batzen exchange liabilities`: publishes what the exchange owes for its coins.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::bail;
+use batzen_cli_support::services;
+use batzen_exchange::config::{ExchangeConfig, ListenConfig};
+use batzen_exchange::error::StartError;
+use batzen_exchange::service::{RunningExchange, StartOptions};
+use batzen_exchange::workers::liabilities::{self, LiabilitiesError, Round};
+use batzen_exchange::workers::link;
+use batzen_store::StoreError;
+
+use super::{WorkerArgs, set_data};
+
+/// How often a running service is asked whether an epoch is due.
+const ASK: std::time::Duration = std::time::Duration::from_secs(30);
+
+fn tell(published: Option<(u64, u64)>) {
+    match published {
+        Some((epoch, leaves)) => eprintln!("liabilities: published epoch {epoch} with {leaves} leaves"),
+        None => eprintln!("liabilities: no epoch is due"),
+    }
+}
+
+/// Publishes epochs: in the running service if the store is embedded, otherwise in this process.
+pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    let stop = services::stop_signal()?;
+    tokio::pin!(stop);
+    let mut ini = args.common.load()?;
+    if let Some(data) = &args.data {
+        set_data(&mut ini, data)?;
+    }
+    let config = ExchangeConfig::from_ini(&ini)?;
+    if config.liabilities.is_none() {
+        bail!("the configuration has no [exchange-liabilities]");
+    }
+    let socket = link::socket(&config.runtime_dir);
+    if !config.store.is_database() {
+        loop {
+            match link::publish_in_service(&socket).await? {
+                Some(published) if args.test => {
+                    tell(published);
+                    return Ok(ExitCode::SUCCESS);
+                }
+                Some(Some(published)) => tell(Some(published)),
+                // Nobody else has the store open, so this process may.
+                None if args.test => break,
+                Some(None) | None => {}
+            }
+            tokio::select! {
+                () = &mut stop => return Ok(ExitCode::SUCCESS),
+                () = tokio::time::sleep(ASK) => {}
+            }
+        }
+    }
+    // Nobody needs to reach this service, so any port will do.
+    let config =
+        ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
+    let start =
+        StartOptions { clock: args.common.timetravel.clock(), workers: false, ..StartOptions::default() };
+    let exchange = match RunningExchange::start(config, start).await {
+        Err(StartError::Store(StoreError::InUse(dir))) => bail!(
+            "the store {} is in use by a service that does not listen at {}; it publishes by itself",
+            dir.display(),
+            socket.display()
+        ),
+        other => other?,
+    };
+    let work = async {
+        exchange.ready().await?;
+        if !args.test {
+            eprintln!("liabilities: working on the database");
+            liabilities::run(Arc::clone(exchange.app())).await;
+            return anyhow::Ok(None);
+        }
+        match liabilities::round(exchange.app()).await {
+            Ok(Round::Published { epoch, leaves }) => Ok(Some(Some((epoch, leaves)))),
+            Ok(Round::NotDue(_)) => Ok(Some(None)),
+            Err(LiabilitiesError::Stopped) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    };
+    let ended = tokio::select! {
+        () = &mut stop => Ok(None),
+        ended = work => ended,
+    };
+    exchange.shutdown().await?;
+    if let Some(published) = ended? {
+        tell(published);
+    }
+    Ok(ExitCode::SUCCESS)
+}
