@@ -15,10 +15,10 @@ use batzen_protocol::Timestamp;
 use batzen_store::{Column, RawRecord, RawRow, Record, Result, Store, StoreError, Table, TableDef};
 use batzen_tables::exchange::{
     AggregateRow, Aggregates, ArchiveRuns, ArchiveTransfers, CloseRequests, ClosingRow, Closings, CoinRow,
-    Coins, DepositRow, Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits,
-    PurseKey, PurseMergeRow, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits, RecoupRefreshRow,
-    RecoupRefreshes, RecoupRow, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits, ReserveOpens,
-    ReserveRequestKey, Reserves, ReservesIn, Reveals, WireOut, Withdrawals, WtidKey,
+    Coins, CollectedSums, DepositRow, Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions,
+    PurseDeposits, PurseKey, PurseMergeRow, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits,
+    RecoupRefreshRow, RecoupRefreshes, RecoupRow, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits,
+    ReserveOpens, ReserveRequestKey, Reserves, ReservesIn, Reveals, WireOut, Withdrawals, WtidKey,
 };
 
 use crate::books::{Books, RecoupName, Way};
@@ -238,6 +238,16 @@ pub fn rewritten(changes: &[RowChange]) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
+/// A version of a row, as it is read from a store.
+fn record(key: &[u8], version: &Version) -> RawRecord {
+    RawRecord {
+        key: key.to_vec(),
+        row: version.row.clone(),
+        serial: version.serial,
+        version: batzen_store::RowVersion::default(),
+    }
+}
+
 /// Whether a coin has another denomination or age commitment than before, which must not happen.
 fn changes_a_coin(change: &RowChange) -> bool {
     if change.table.id != Coins::DEF.id {
@@ -272,7 +282,16 @@ impl Auditor<'_> {
         if rewrites_coins {
             self.recoups_of_coins(&mut touched)?;
         }
-        let before = self.gather(&touched)?;
+        let mut before = self.gather(&touched)?;
+        // Sums of removed rows belong to no object, so they are not gathered.
+        let mut changed = HashSet::new();
+        for change in changes {
+            let name = (change.table.id, change.key.clone());
+            if let Some(version) = change.old.as_ref().filter(|_| !changed.contains(&name)) {
+                before.insert(name.clone(), (change.table, record(&change.key, version)));
+            }
+            changed.insert(name);
+        }
         let mut after = before.clone();
         let mut fresh = HashSet::new();
         for change in changes {
@@ -282,13 +301,7 @@ impl Auditor<'_> {
                     after.remove(&name);
                 }
                 Some(version) => {
-                    let record = RawRecord {
-                        key: change.key.clone(),
-                        row: version.row.clone(),
-                        serial: version.serial,
-                        version: batzen_store::RowVersion::default(),
-                    };
-                    after.insert(name.clone(), (change.table, record));
+                    after.insert(name.clone(), (change.table, record(&change.key, version)));
                     fresh.insert(name);
                 }
             }
@@ -299,8 +312,12 @@ impl Auditor<'_> {
         }
         let (sums_before, found_before, _, _) =
             self.draw(&touched.scope, before, &HashSet::new(), totals, changes)?;
+        let mut later = totals.clone();
+        for change in changes.iter().filter(|change| change.table.id == CollectedSums::DEF.id) {
+            later.collect(change)?;
+        }
         let (sums_after, found_after, rows, signatures) =
-            self.draw(&touched.scope, after, &fresh, totals, changes)?;
+            self.draw(&touched.scope, after, &fresh, &later, changes)?;
         totals.change(&sums_before, &sums_after);
         let is_still = |finding: &&Finding| !found_after.iter().any(|other| other.is_same(finding));
         increment.resolved = found_before.iter().filter(is_still).cloned().collect();

@@ -1,9 +1,11 @@
 //! The sums of all rows that were audited, as figures that a store can keep.
 
-use batzen_tables::exchange::DenomSerial;
+use batzen_store::{Record, Result, StoreError};
+use batzen_tables::exchange::{CollectedKey, CollectedRow, DenomSerial};
 
 use crate::books::{DenomTally, Tally, Way};
 use crate::conclude::ObjectSums;
+use crate::increment::RowChange;
 use crate::sheet::Sheet;
 use crate::terms::Subject;
 
@@ -15,6 +17,19 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Notes what removed rows have left, by which incomplete histories are judged in the same increment.
+    pub(crate) fn collect(&mut self, change: &RowChange) -> Result<()> {
+        let failed = |source| StoreError::Decode { table: change.table.name, source };
+        let term = CollectedKey::decode(&change.key).map_err(failed)?.term;
+        for (version, way) in [(&change.old, Way::Remove), (&change.new, Way::Add)] {
+            if let Some(version) = version {
+                let row = CollectedRow::decode(&version.row).map_err(failed)?;
+                self.tally.sums.collected[term as usize] += way.of(row.units);
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn change(&mut self, before: &Self, after: &Self) {
         for (totals, way) in [(before, Way::Remove), (after, Way::Add)] {
             self.tally.combine(&totals.tally, way);
