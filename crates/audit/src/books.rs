@@ -239,6 +239,8 @@ pub(crate) struct TransferBook {
     pub closing: Option<Box<Fact<(ClosingKey, ClosingRow)>>>,
     pub drain: Option<Box<Fact<DrainRow>>>,
     pub aggregate: Option<Box<Fact<(AggregateKey, AggregateRow)>>>,
+    /// How many sums wait under its identifier.
+    pub aggregates: i64,
     pub archived: Option<Box<Fact<ArchiveTransferRow>>>,
 }
 
@@ -256,6 +258,8 @@ pub(crate) struct ReserveBook {
     pub closings: Vec<Fact<(u32, ClosingRow)>>,
     /// Accounts that its owner asked to close it to.
     pub close_targets: Vec<PaytoHash>,
+    /// Requests to close it to its account of origin: serial, time, and that account as the exchange noted it.
+    pub origin_targets: Vec<(u64, Timestamp, PaytoHash)>,
     /// A row that names it, for the report if it is missing.
     pub user: Option<(&'static str, u64)>,
 }
@@ -342,6 +346,9 @@ pub(crate) struct SumTally {
     pub withdraw_fees: i128,
     /// Removed rows, by term of the balance sheet.
     pub collected: [i128; 22],
+    /// What archives say that archived coins have spent, and archived transfers have paid.
+    pub archived_coins: i128,
+    pub archived_transfers: i128,
 }
 
 impl SumTally {
@@ -361,6 +368,8 @@ impl SumTally {
         self.drained += one * other.drained;
         self.issued += one * other.issued;
         self.withdraw_fees += one * other.withdraw_fees;
+        self.archived_coins += one * other.archived_coins;
+        self.archived_transfers += one * other.archived_transfers;
         for (sum, other) in self.collected.iter_mut().zip(other.collected) {
             *sum += one * other;
         }
@@ -371,6 +380,8 @@ impl SumTally {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub denoms: HashMap<u32, DenomTally>,
+    /// Rows and bytes of each archive, less those of its parts.
+    pub archives: HashMap<u32, [i128; 2]>,
     pub sums: SumTally,
 }
 
@@ -383,6 +394,12 @@ impl Tally {
     pub fn combine(&mut self, other: &Self, way: Way) {
         for (serial, tally) in &other.denoms {
             self.denoms.entry(*serial).or_default().combine(tally, way);
+        }
+        let one = i128::from(way.one());
+        for (run, [rows, bytes]) in &other.archives {
+            let sums = self.archives.entry(*run).or_default();
+            sums[0] += one * rows;
+            sums[1] += one * bytes;
         }
         self.sums.combine(&other.sums, way);
     }

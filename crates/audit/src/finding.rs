@@ -451,7 +451,7 @@ rules! {
         "The master key did not sign a denomination with these terms.",
         "Do not trust the denomination's value and fees; ask the operator.";
     DenominationKey = "denomination-key", Keys, RowInconsistencies, Finding, "", 0,
-        "A denomination's key is not the one that its hash names.",
+        "A denomination's key is not the one that its hash names, or another denomination has it, too.",
         "Find out who changed the key.";
     RevocationSignature = "revocation-signature", Coins, RowInconsistencies, Finding, "", 0,
         "The master key did not sign a revocation.",
@@ -474,6 +474,9 @@ rules! {
     SheetBalance = "sheet-balance", Books, AmountArithmeticInconsistencies, Finding, "balance sheet", 0,
         "What came in is not what went out and what is owed.",
         "Look at the other findings first; if there is none, a whole set of rows was added or removed.";
+    ArchiveCount = "archive-count", Books, RowInconsistencies, Finding, "", 0,
+        "The record of an archive is not the sum of its parts, or differs from what removed rows left in the balance sheet.",
+        "Compare the records with the archive itself: `batzen exchange archive verify`.";
     RowRewritten = "row-rewritten", Books, RowInconsistencies, Finding, "", 0,
         "A row that never changes was changed after the auditor had seen it.",
         "Compare both versions: somebody rewrote the exchange's history.";

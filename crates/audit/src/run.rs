@@ -11,12 +11,12 @@ use batzen_crypto::HashCode;
 use batzen_protocol::Timestamp;
 use batzen_store::{Found, FrozenRows, RawRecord, Store, StoreError, Table, TableDef};
 use batzen_tables::exchange::{
-    AUDITED, Aggregates, ArchiveCounts, ArchiveTransfers, AuditorDenoms, CloseRequests, Closings, Coins,
-    CollectedSums, DenomSerial, Denominations, DepositKey, Deposits, Drains, Extensions, GlobalFees,
-    HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseMerges, Purses, RecoupCredits,
-    RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits,
-    ReserveOpens, Reserves, ReservesIn, Reveals, Revocations, SigningKeys, WireAccounts, WireFees, WireOut,
-    WireTargets, Withdrawals,
+    AUDITED, Aggregates, ArchiveCounts, ArchiveRuns, ArchiveTransfers, AuditorDenoms, CloseRequests,
+    Closings, Coins, CollectedSums, DenomSerial, Denominations, DepositKey, Deposits, Drains, Extensions,
+    GlobalFees, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseMerges, Purses,
+    RecoupCredits, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveAccounts,
+    ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, Revocations, SigningKeys, WireAccounts,
+    WireFees, WireOut, WireTargets, Withdrawals,
 };
 
 use crate::books::{Books, DenomTally, Way};
@@ -187,6 +187,7 @@ const POSTED: &[&TableDef] = &[
     Prepared::DEF,
     Drains::DEF,
     CollectedSums::DEF,
+    ArchiveRuns::DEF,
     ArchiveCounts::DEF,
     ArchiveTransfers::DEF,
 ];

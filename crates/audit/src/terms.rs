@@ -1,10 +1,10 @@
 //! What the master key signed, and the accounts that rows name: small tables, held in memory during an audit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use batzen_crypto::{
-    Cipher, CsPublicKey, CsVerifyingKey, DenomKey, DenomPublicKey, EddsaPublicKey, EddsaSignature,
+    Cipher, CsPublicKey, CsVerifyingKey, DenomKey, DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode,
     RsaPublicKey,
 };
 use batzen_protocol::canonical::manifests_hash;
@@ -58,6 +58,8 @@ type WireFeePeriods = BTreeMap<Timestamp, WireFeeRow>;
 #[derive(Debug, Default)]
 pub struct Terms {
     denoms: HashMap<u32, Denom>,
+    /// The hashes of their keys: none has two numbers.
+    denom_hashes: HashSet<HashCode>,
     wire_fees: HashMap<String, WireFeePeriods>,
     global_fees: BTreeMap<Timestamp, GlobalFeeRow>,
     accounts: HashMap<PaytoHash, String>,
@@ -244,8 +246,10 @@ impl Terms {
         let public = key
             .map(|key| DenomPublicKey { age_mask: row.age_mask, key })
             .filter(|public| public.h_denom_pub() == row.h_denom_pub);
-        if public.is_none() {
-            self.findings.push(Finding::new(Rule::DenominationKey, name).about(row.h_denom_pub.as_bytes()));
+        let is_first = self.denom_hashes.insert(row.h_denom_pub);
+        if public.is_none() || !is_first {
+            let finding = Finding::new(Rule::DenominationKey, name).about(row.h_denom_pub.as_bytes());
+            self.findings.push(if is_first { finding } else { finding.because("two numbers have one key") });
         }
         self.denoms.insert(found.key.serial.0, Denom { row, public, revoked: false });
     }

@@ -21,7 +21,10 @@ use std::collections::{HashMap, HashSet};
 use batzen_crypto::Wtid;
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Record, Result, Store, StoreError, Table};
-use batzen_tables::exchange::{CoinPub, CollectedTerm, PursePub, ReservePub, ReserveRequestKey};
+use batzen_tables::exchange::{
+    ArchiveRunKey, ArchiveRuns, CoinPub, Coins, CollectedTerm, PursePub, ReservePub, ReserveRequestKey,
+    WireOut,
+};
 
 use crate::books::{Books, RecoupName, Tally, Way};
 use crate::finding::{Finding, RowName, Rule};
@@ -172,8 +175,35 @@ impl Conclusion<'_> {
     pub fn draw_whole(&mut self) -> Result<()> {
         self.removed_orders();
         self.removed_purse_deposits();
+        self.archives();
         self.denominations();
         self.find_overdue()
+    }
+
+    /// The records of archives are the sums of their parts, and the balance sheet has what they took.
+    fn archives(&mut self) {
+        let mut runs: Vec<_> = self.tally.archives.iter().map(|(run, sums)| (*run, *sums)).collect();
+        runs.sort_unstable();
+        for (run, [rows, bytes]) in runs {
+            if (rows, bytes) != (0, 0) {
+                let key = ArchiveRunKey { run }.to_bytes();
+                let row = RowName::new(ArchiveRuns::DEF, run.into(), &key);
+                let detail = format!("{rows} rows and {bytes} bytes more than its parts have");
+                self.found(Finding::new(Rule::ArchiveCount, row).because(detail));
+            }
+        }
+        let sums = self.tally.sums;
+        for (table, archived, term) in [
+            (Coins::DEF, sums.archived_coins, CollectedTerm::Redeemed),
+            (WireOut::DEF, sums.archived_transfers, CollectedTerm::MerchantsPaid),
+        ] {
+            let removed = self.collected(term);
+            if archived != removed {
+                let row = RowName { table: table.name, serial: 0, key: String::new() };
+                let finding = Finding::new(Rule::ArchiveCount, row).figures(removed, archived);
+                self.found(finding.because("what archives took, and what the balance sheet has of it"));
+            }
+        }
     }
 
     /// A row, as it is now.

@@ -2,7 +2,8 @@
 
 use batzen_store::{Record, Table};
 use batzen_tables::exchange::{
-    ClosingKey, Closings, ReserveKey, ReserveOpenDeposits, ReserveOpens, ReservePub, Reserves,
+    CloseRequests, ClosingKey, Closings, ReserveKey, ReserveOpenDeposits, ReserveOpens, ReservePub,
+    ReserveRequestKey, Reserves,
 };
 
 use super::Conclusion;
@@ -48,6 +49,14 @@ impl Conclusion<'_> {
         if active != book.quota || active > allowed {
             let detail = format!("{active} counted, {} open, {allowed} allowed", book.quota);
             self.findings.push(finding(Rule::PurseQuota).because(detail));
+        }
+        for (serial, request_time, h_payto) in &book.origin_targets {
+            if reserve.row.origin != Some(*h_payto) {
+                let key = ReserveRequestKey { reserve_pub: *reserve_pub, request_time: *request_time };
+                let row = RowName::new(CloseRequests::DEF, *serial, &key.to_bytes());
+                let finding = Finding::new(Rule::CloseReceiver, row).about(reserve_pub.as_bytes());
+                self.found(finding.because("the account is not the reserve's account of origin"));
+            }
         }
         for closing in &book.closings {
             let (n, row) = &closing.row;

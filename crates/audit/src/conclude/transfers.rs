@@ -150,6 +150,12 @@ impl Conclusion<'_> {
             let finding = Finding::new(Rule::TransferReceiver, RowName::new(Deposits::DEF, serial, &key));
             self.found(finding.about(wtid.as_bytes()).because("deposits of one transfer name two receivers"));
         }
+        let waits_once = if book.wire_out.is_some() { 0 } else { 1 };
+        if let Some(waiting) = book.aggregate.as_ref().filter(|_| book.aggregates > waits_once) {
+            let row = RowName::new(Aggregates::DEF, waiting.serial, &waiting.row.0.to_bytes());
+            let finding = Finding::new(Rule::AggregateSum, row).about(wtid.as_bytes());
+            self.found(finding.because("its deposits are paid or wait under another row"));
+        }
         match (&book.wire_out, &book.aggregate) {
             (Some(paid), _) => {
                 let (row, name) = (&paid.row, RowName::new(WireOut::DEF, paid.serial, &key));
@@ -200,7 +206,7 @@ impl Conclusion<'_> {
                 self.sums.transient += found;
                 self.sums.deposit_fees += contributed - found;
             }
-            (None, None) if book.deposits > 0 => {
+            (None, None) if book.deposits > 0 || book.archived.is_some() => {
                 let finding = Finding::new(Rule::TransferMissing, RowName::new(WireOut::DEF, 0, &key));
                 self.found(finding.about(wtid.as_bytes()).risking(contributed.unsigned_abs()));
             }

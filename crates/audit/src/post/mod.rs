@@ -104,6 +104,7 @@ impl<'a> Poster<'a> {
             Prepared => prepared,
             Drains => drain,
             CollectedSums => collected,
+            ArchiveRuns => archive_run,
             ArchiveCounts => archive_count,
             ArchiveTransfers => archive_transfer,
         }

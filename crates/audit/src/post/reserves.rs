@@ -181,10 +181,10 @@ impl Poster<'_> {
             return;
         }
         let (key, request) = (&row.found.key, &row.found.row);
-        self.books.reserves.change(&key.reserve_pub, |book| {
-            if !book.close_targets.contains(&request.h_payto) {
-                book.close_targets.push(request.h_payto);
-            }
+        self.books.reserves.change(&key.reserve_pub, |book| match request.requested {
+            None => book.origin_targets.push((row.found.serial, key.request_time, request.h_payto)),
+            Some(_) if book.close_targets.contains(&request.h_payto) => {}
+            Some(_) => book.close_targets.push(request.h_payto),
         });
         if !row.is_new() {
             return;

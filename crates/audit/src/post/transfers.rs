@@ -2,7 +2,7 @@
 
 use batzen_store::Table;
 use batzen_tables::exchange::{
-    Aggregates, ArchiveCounts, ArchiveTransfers, Coins, CollectedSums, Drains, Prepared, WireOut,
+    Aggregates, ArchiveCounts, ArchiveRuns, ArchiveTransfers, Coins, CollectedSums, Drains, Prepared, WireOut,
 };
 
 use super::{Poster, Row};
@@ -17,7 +17,10 @@ impl Poster<'_> {
     pub(super) fn aggregate(&mut self, row: Row<'_, Aggregates>) {
         let fact = (row.found.key.clone(), row.found.row.clone());
         let wtid = fact.1.wtid;
-        self.books.transfers.change(&wtid, |book| book.aggregate = boxed(&row, fact));
+        self.books.transfers.change(&wtid, |book| {
+            book.aggregate = boxed(&row, fact);
+            book.aggregates += row.way.one();
+        });
     }
 
     pub(super) fn wire_out(&mut self, row: Row<'_, WireOut>) {
@@ -49,10 +52,24 @@ impl Poster<'_> {
         self.tally.sums.collected[row.found.key.term as usize] += units;
     }
 
+    pub(super) fn archive_run(&mut self, row: Row<'_, ArchiveRuns>) {
+        let (run, way) = (&row.found.row, row.way);
+        let sums = self.tally.archives.entry(row.found.key.run).or_default();
+        sums[0] += way.of(run.rows.into());
+        sums[1] += way.of(run.bytes.into());
+    }
+
     pub(super) fn archive_count(&mut self, row: Row<'_, ArchiveCounts>) {
-        if row.found.key.table == Coins::DEF.id {
-            let count = i64::try_from(row.found.row.rows).expect("no archive has 2^63 rows");
-            self.tally.denom(row.found.key.denom).archived += count * row.way.one();
+        let (key, count, way) = (&row.found.key, &row.found.row, row.way);
+        let sums = self.tally.archives.entry(key.run).or_default();
+        sums[0] -= way.of(count.rows.into());
+        sums[1] -= way.of(count.bytes.into());
+        if key.table == Coins::DEF.id {
+            let coins = i64::try_from(count.rows).expect("no archive has 2^63 rows");
+            self.tally.denom(key.denom).archived += coins * way.one();
+            self.tally.sums.archived_coins += way.of(count.units);
+        } else if key.table == WireOut::DEF.id {
+            self.tally.sums.archived_transfers += way.of(count.units);
         }
     }
 
