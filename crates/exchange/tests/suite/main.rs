@@ -7,4 +7,5 @@ mod api;
 mod keys;
 mod replay;
 mod rules;
+mod tampering;
 mod workers;

@@ -12,13 +12,13 @@
 //! | [`player`] | walks the lines |
 //! | [`compare`] | compares two answers |
 //! | [`rules`] | what is left out |
-//! | [`audit`] | audits what the recordings left, untouched and altered |
+//! | [`audit`] | audits what the recordings left |
 //! | [`gaps`] | requests that the recordings leave out |
 //!
 //! The recordings are those in `crates/protocol/tests/vectors/http`. The environment variable
 //! `BATZEN_HTTP_VECTORS` names a further directory of the same format.
 
-mod audit;
+pub mod audit;
 mod cast;
 mod coins;
 mod compare;
