@@ -8,6 +8,7 @@
 //! | [`books`] | the rows for programs, whether or not the service runs |
 //! | [`checks`] | runs the checks on an exchange's rows |
 //! | [`live`] | follows an exchange and keeps the results of all checks up to date |
+//! | [`liabilities`] | checks and confirms what the exchange publishes about its debts |
 //! | [`offline`] | the offline tool, which approves denominations |
 //! | `revocations` | signing keys that the exchange has revoked |
 //! | `link` | programs ask the running service |
@@ -22,6 +23,7 @@ mod api;
 pub mod books;
 pub mod checks;
 mod config;
+pub mod liabilities;
 mod link;
 pub mod live;
 pub mod offline;

@@ -39,6 +39,7 @@ enum Endpoint {
     Version,
     Exchanges,
     Confirm,
+    Liabilities,
     Metrics,
     Dashboard,
     Health,
@@ -69,13 +70,14 @@ impl Endpoint {
 }
 
 /// Method, pattern and endpoint of every route.
-const TABLE: [(Method, &str, Endpoint); 14] = [
+const TABLE: [(Method, &str, Endpoint); 15] = [
     (Method::GET, "/", Endpoint::Home),
     (Method::GET, "/robots.txt", Endpoint::Robots),
     (Method::GET, "/agpl", Endpoint::Licence),
     (Method::GET, "/version", Endpoint::Version),
     (Method::GET, "/exchanges", Endpoint::Exchanges),
     (Method::PUT, "/deposit-confirmation", Endpoint::Confirm),
+    (Method::GET, "/liabilities/:epoch", Endpoint::Liabilities),
     (Method::GET, "/metrics", Endpoint::Metrics),
     (Method::GET, "/dashboard", Endpoint::Dashboard),
     (Method::GET, "/dashboard/:part", Endpoint::Dashboard),
@@ -198,6 +200,7 @@ impl Service {
             Endpoint::Version => Ok(self.version()),
             Endpoint::Exchanges => self.exchanges().await,
             Endpoint::Confirm => self.confirm(&request).await,
+            Endpoint::Liabilities => Ok(self.liabilities(request.segment(1)).await),
             Endpoint::Metrics => {
                 let parts = Arc::clone(self);
                 Ok(self.metrics_page.answer(move |page| parts.write_metrics(page)).await)
@@ -208,6 +211,17 @@ impl Service {
             Endpoint::Audit => self.audit_page(),
             Endpoint::AuditJson => self.audit_json(),
             Endpoint::AuditCsv => self.audit_csv(),
+        }
+    }
+
+    /// The confirmation of an epoch of the exchange's liabilities, if there is one.
+    async fn liabilities(&self, epoch: &str) -> Response {
+        let Ok(epoch) = epoch.parse() else { return pages::unknown() };
+        let path = crate::liabilities::confirmation(&self.config.data_dir, epoch);
+        let read = tokio::task::spawn_blocking(move || std::fs::read(path)).await;
+        match read.expect("reading a file does not panic") {
+            Ok(bytes) => Response::json_text(200, bytes),
+            Err(_) => pages::unknown(),
         }
     }
 

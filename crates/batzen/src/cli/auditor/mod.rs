@@ -3,6 +3,7 @@
 mod dbinit;
 mod exchange;
 mod init;
+mod liabilities;
 mod offline;
 mod report;
 mod run;
@@ -42,6 +43,8 @@ enum AuditorCommand {
     Suppress(report::NoteArgs),
     /// Open a finding again that was put aside
     Reopen(report::NoteArgs),
+    /// Check what an exchange has published about its debts against its rows, and confirm it
+    Liabilities(liabilities::LiabilitiesArgs),
     /// Follow the exchange, show the results as a page, and receive deposit confirmations from merchants
     #[command(alias = "httpd")]
     Serve(serve::ServeArgs),
@@ -64,6 +67,7 @@ pub fn run(args: AuditorArgs) -> anyhow::Result<ExitCode> {
         AuditorCommand::Init(args) => init::run(&args),
         AuditorCommand::Run(args) => run::run(&args),
         AuditorCommand::Check(args) => run::run_check(&args),
+        AuditorCommand::Liabilities(args) => liabilities::run(&args),
         AuditorCommand::Sync(args) => sync::run(args),
         AuditorCommand::Report(args) => report::run(&args),
         AuditorCommand::Suppress(args) => report::note(&args, true),
