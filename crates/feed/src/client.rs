@@ -237,7 +237,8 @@ impl SharedProgress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn update(&self, change: impl FnOnce(&mut Progress)) {
+    /// Changes it.
+    pub fn update(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }

@@ -18,6 +18,7 @@
 //! | `commit` | change sets in one round trip; the outcome of a commit whose connection was lost |
 //! | [`citus`] | what differs on the nodes of a Citus cluster |
 //! | `listen` | the store's lock, and notifications |
+//! | [`replica`] | the changes of a publication, for a copy elsewhere |
 //! | [`schema`] | creation, migration and maintenance of the tables |
 //! | `store` | opening, and [`Backend`](batzen_store::Backend) |
 
@@ -35,6 +36,7 @@ pub mod layout;
 mod listen;
 mod pool;
 mod read;
+pub mod replica;
 mod scan;
 pub mod schema;
 mod sizes;

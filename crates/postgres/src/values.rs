@@ -1,5 +1,7 @@
 //! Binary values in the protocol: parameters of statements, and columns of rows.
 
+use std::ops::Range;
+
 use bytes::{BufMut, BytesMut};
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::{DataRowBody, DataRowRanges};
@@ -113,20 +115,38 @@ impl Array {
 /// The columns of a row that have not been taken yet.
 pub(crate) struct Columns<'a> {
     row: &'a [u8],
-    ranges: DataRowRanges<'a>,
+    ranges: Ranges<'a>,
+}
+
+/// Where the columns are in the bytes of a row. `None`: NULL.
+enum Ranges<'a> {
+    /// In an answer.
+    Answer(DataRowRanges<'a>),
+    /// In a message of logical replication.
+    List(std::slice::Iter<'a, Option<Range<usize>>>),
 }
 
 impl<'a> Columns<'a> {
     pub fn of(row: &'a DataRowBody) -> Self {
-        Self { row: row.buffer(), ranges: row.ranges() }
+        Self { row: row.buffer(), ranges: Ranges::Answer(row.ranges()) }
+    }
+
+    pub fn at(row: &'a [u8], ranges: &'a [Option<Range<usize>>]) -> Self {
+        Self { row, ranges: Ranges::List(ranges.iter()) }
     }
 
     pub fn left(&self) -> usize {
-        self.ranges.size_hint().0
+        match &self.ranges {
+            Ranges::Answer(ranges) => ranges.size_hint().0,
+            Ranges::List(ranges) => ranges.len(),
+        }
     }
 
     pub fn next_or_null(&mut self) -> Result<Option<&'a [u8]>, PgError> {
-        let range = self.ranges.next().map_err(|error| PgError::protocol(error.to_string()))?;
+        let range = match &mut self.ranges {
+            Ranges::Answer(ranges) => ranges.next().map_err(|error| PgError::protocol(error.to_string()))?,
+            Ranges::List(ranges) => ranges.next().cloned(),
+        };
         let range = range.ok_or_else(|| PgError::protocol("a row has fewer columns than were asked for"))?;
         Ok(range.map(|range| &self.row[range]))
     }

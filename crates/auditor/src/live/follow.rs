@@ -7,12 +7,13 @@ use std::time::Duration;
 use batzen_audit::{AuditError, Options, Outcome, Progress, RowChange, Subject, Version, increment};
 use batzen_feed::Clock;
 use batzen_feed::client::{
-    self, Batch, Comparison, FeedError, Follower, FollowerOptions, Next, SharedProgress,
+    self as feed, Batch, Comparison, FeedError, Follower, FollowerOptions, SharedProgress,
 };
 use batzen_protocol::Timestamp;
 use batzen_store::{ChangeSet, Store, StoreError};
 
 use super::findings::{self, Changes};
+use super::replica::{self, ReplicaFollower, ReplicaOptions};
 use super::{CopyPosition, Live};
 use crate::checks::Outside;
 
@@ -84,9 +85,23 @@ impl Status {
     }
 }
 
+/// Where the exchange's changes come from.
+#[derive(Clone)]
+pub enum SourceOptions {
+    /// The serial stream of an exchange with an embedded store.
+    Stream(FollowerOptions),
+    /// The publication of an exchange's database.
+    Database(ReplicaOptions),
+}
+
+enum Source {
+    Stream(Box<Follower>),
+    Database(Box<ReplicaFollower>),
+}
+
 /// Follows an exchange. Its methods block, and must not be called on a thread that runs asynchronous tasks.
 pub struct Following {
-    follower: Follower,
+    source: Source,
     store: Store,
     /// The exchange; `None`: its rows are only copied.
     subject: Option<Subject>,
@@ -103,20 +118,32 @@ impl Following {
     /// # Errors
     /// If the key cannot be used or the store cannot be read.
     pub fn new(
-        options: FollowerOptions,
+        options: SourceOptions,
         store: Store,
         subject: Option<Subject>,
         threads: usize,
     ) -> Result<Self, FeedError> {
-        let clock = Arc::clone(&options.clock);
-        let follower = Follower::new(options, store.clone())?;
+        let (source, clock, feed) = match options {
+            SourceOptions::Stream(options) => {
+                let clock = Arc::clone(&options.clock);
+                let follower = Follower::new(options, store.clone())?;
+                let progress = follower.progress();
+                (Source::Stream(Box::new(follower)), clock, progress)
+            }
+            SourceOptions::Database(options) => {
+                let clock = Arc::clone(&options.clock);
+                let follower = ReplicaFollower::new(options, store.clone())?;
+                let progress = follower.progress();
+                (Source::Database(Box::new(follower)), clock, progress)
+            }
+        };
         let status = Arc::new(Status {
-            feed: follower.progress(),
+            feed,
             checks: Progress::default(),
             is_checking_all: AtomicBool::new(false),
             failure: Mutex::default(),
         });
-        Ok(Self { follower, store, subject, threads, clock, live: None, status })
+        Ok(Self { source, store, subject, threads, clock, live: None, status })
     }
 
     /// How far it is, for other threads.
@@ -128,12 +155,20 @@ impl Following {
     /// Whether the exchange has said on this connection that it has nothing more.
     #[must_use]
     pub fn is_up_to_date(&self) -> bool {
-        self.follower.is_up_to_date()
+        match &self.source {
+            Source::Stream(follower) => follower.is_up_to_date(),
+            Source::Database(follower) => follower.is_up_to_date(),
+        }
     }
 
-    /// Asks the exchange for the digest of all its audited rows. The answer comes from [`Following::step`].
-    pub fn ask_comparison(&mut self) {
-        self.follower.ask_comparison();
+    /// Asks the exchange for the digest of all its audited rows. The answer comes from [`Following::step`]. Returns
+    /// whether it can be asked: a database cannot.
+    pub fn ask_comparison(&mut self) -> bool {
+        match &mut self.source {
+            Source::Stream(follower) => follower.ask_comparison(),
+            Source::Database(_) => return false,
+        }
+        true
     }
 
     /// The results, if the copy is whole and its rows are checked.
@@ -162,54 +197,53 @@ impl Following {
     /// See [`FollowingError`].
     pub fn step(&mut self, wait: Duration) -> Result<Followed, FollowingError> {
         self.live()?;
-        match self.follower.next(wait)? {
-            Next::Batch(batch) => {
-                let (is_state, is_snapshot) = (batch.head.is_some(), batch.is_snapshot);
-                let results = self.results(&batch);
-                // What could not be stored is not in the results.
-                let stored = results.and_then(|results| Ok(self.follower.commit(batch, results)?));
-                if stored.is_err() || is_snapshot {
-                    self.live = None;
+        // What could not be stored is not in the results, so they are read again.
+        let (stored, is_state, is_stream) = match &mut self.source {
+            Source::Stream(follower) => match follower.next(wait)? {
+                feed::Next::Batch(batch) => {
+                    let next = batch.head.as_ref().map(|head| head.position.next);
+                    let is_stream = !batch.is_snapshot;
+                    let changes = stream_changes(&batch);
+                    let checking = Checking { store: &self.store, live: &mut self.live, now: (self.clock)() };
+                    let is_checked = self.subject.is_some();
+                    let results = if is_checked {
+                        checking.results(changes, next, is_stream)
+                    } else {
+                        Ok(ChangeSet::new())
+                    };
+                    (
+                        results.and_then(|results| Ok(follower.commit(batch, results)?)),
+                        next.is_some(),
+                        is_stream,
+                    )
                 }
-                stored.map(|()| Followed::Batch { is_state })
-            }
-            Next::Compared(comparison) => Ok(Followed::Compared(comparison)),
-            Next::Idle => Ok(Followed::Idle),
+                feed::Next::Compared(comparison) => return Ok(Followed::Compared(comparison)),
+                feed::Next::Idle => return Ok(Followed::Idle),
+            },
+            Source::Database(follower) => match follower.next(wait)? {
+                replica::Next::Taken(taken) => {
+                    let (next, is_stream) = (taken.next(), taken.is_stream);
+                    let checking = Checking { store: &self.store, live: &mut self.live, now: (self.clock)() };
+                    // Parts of a first copy are no changes.
+                    let is_checked = self.subject.is_some() && (is_stream || taken.is_judged);
+                    let results = if is_checked {
+                        checking.results(taken.changes.clone(), next, is_stream)
+                    } else {
+                        Ok(ChangeSet::new())
+                    };
+                    let stored = results.and_then(|results| Ok(follower.commit(taken, results)?));
+                    if stored.is_err() {
+                        follower.forget();
+                    }
+                    (stored, next.is_some(), is_stream)
+                }
+                replica::Next::Idle => return Ok(Followed::Idle),
+            },
+        };
+        if stored.is_err() || !is_stream {
+            self.live = None;
         }
-    }
-
-    /// What is to be stored about a batch.
-    fn results(&mut self, batch: &Batch) -> Result<ChangeSet, FollowingError> {
-        let now = (self.clock)();
-        let version = |row: &Option<Vec<u8>>, serial| row.clone().map(|row| Version { row, serial });
-        if self.subject.is_none() {
-            return Ok(ChangeSet::new());
-        }
-        let changes: Vec<RowChange> = batch
-            .changes
-            .iter()
-            .map(|change| RowChange {
-                table: change.table,
-                key: change.key.clone(),
-                old: version(&change.old, change.serial),
-                new: version(&change.new, change.serial),
-            })
-            .collect();
-        match (&mut self.live, &batch.head) {
-            (Some(live), Some(head)) if !batch.is_snapshot => {
-                let snapshots = live.state().map_or(0, |row| row.snapshots);
-                let position = CopyPosition { next: head.position.next, snapshots };
-                Ok(live.apply(changes, position, now)?)
-            }
-            _ => {
-                // Other rules are checked when the snapshot is complete.
-                let mut noted = Changes::default();
-                increment::rewritten(&changes)?.into_iter().for_each(|finding| noted.found(finding, false));
-                let mut set = ChangeSet::new();
-                noted.write(&self.store, now, &mut set)?;
-                Ok(set)
-            }
-        }
+        stored.map(|()| Followed::Batch { is_state })
     }
 
     /// Compares with the bank and with what merchants have shown, and looks for what is overdue. `None` if the rows are
@@ -219,7 +253,7 @@ impl Following {
     /// If the store fails.
     pub fn compare(&mut self, outside: Outside) -> Result<Option<Outcome>, FollowingError> {
         let (now, threads) = ((self.clock)(), self.threads);
-        let copied = client::position(&self.store)?.map(|row| row.time);
+        let copied = feed::position(&self.store)?.map(|row| row.time);
         let Some(live) = self.live()? else { return Ok(None) };
         let options = Options {
             now,
@@ -239,4 +273,48 @@ impl Following {
     pub fn findings(&self) -> Result<Vec<findings::Kept>, StoreError> {
         findings::all(&self.store)
     }
+}
+
+/// Checks what has come.
+struct Checking<'a> {
+    store: &'a Store,
+    live: &'a mut Option<Live>,
+    now: Timestamp,
+}
+
+impl Checking<'_> {
+    /// What is to be stored about changes, which lead to a state at `next`.
+    fn results(
+        self,
+        changes: Vec<RowChange>,
+        next: Option<u64>,
+        is_stream: bool,
+    ) -> Result<ChangeSet, FollowingError> {
+        match (self.live, next) {
+            (Some(live), Some(next)) if is_stream => {
+                let snapshots = live.state().map_or(0, |row| row.snapshots);
+                Ok(live.apply(changes, CopyPosition { next, snapshots }, self.now)?)
+            }
+            _ => {
+                // Other rules are checked when the copy is complete.
+                let mut noted = Changes::default();
+                increment::rewritten(&changes)?.into_iter().for_each(|finding| noted.found(finding, false));
+                let mut set = ChangeSet::new();
+                noted.write(self.store, self.now, &mut set)?;
+                Ok(set)
+            }
+        }
+    }
+}
+
+/// The changes of a batch of the stream.
+fn stream_changes(batch: &Batch) -> Vec<RowChange> {
+    let version = |row: &Option<Vec<u8>>, serial| row.clone().map(|row| Version { row, serial });
+    let change = |change: &feed::RowChange| RowChange {
+        table: change.table,
+        key: change.key.clone(),
+        old: version(&change.old, change.serial),
+        new: version(&change.new, change.serial),
+    };
+    batch.changes.iter().map(change).collect()
 }

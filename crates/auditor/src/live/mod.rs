@@ -5,11 +5,13 @@
 //! | `findings` | findings with their stories |
 //! | `hours` | what was issued, redeemed and owed over time |
 //! | `follow` | follows an exchange, and checks what it ships |
+//! | `replica` | follows an exchange's database |
 //! | `serving` | does so on a thread of the service |
 
 mod findings;
 mod follow;
 mod hours;
+mod replica;
 mod serving;
 
 use std::collections::{HashMap, HashSet};
@@ -30,10 +32,11 @@ use batzen_tables::exchange::{ClosingKey, ClosingRow, Closings, DenomSerial};
 
 use findings::Changes;
 pub use findings::{Kept, NoteError, REASON_BYTES_MAX, all as findings, note};
-pub use follow::{Followed, Following, FollowingError, Status};
+pub use follow::{Followed, Following, FollowingError, SourceOptions, Status};
 pub use hours::{Hour, hours};
+pub use replica::ReplicaOptions;
 pub(crate) use serving::{Drawn, Errand, Running};
-pub use serving::{FollowConfig, FollowConfigError, FollowMetrics};
+pub use serving::{FollowConfig, FollowConfigError, FollowMetrics, SourceConfig, SourceError, copy_store};
 
 /// Closings are written in commits of so many rows.
 const ROWS_AT_ONCE: usize = 4_096;

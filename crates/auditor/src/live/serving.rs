@@ -12,6 +12,8 @@ use batzen_feed::client::FollowerOptions;
 use batzen_feed::config::ClientConfig;
 use batzen_http::Drain;
 use batzen_metrics::Page;
+use batzen_postgres::schema::replication;
+use batzen_postgres::{PgError, Target};
 use batzen_protocol::Timestamp;
 use batzen_signer::channel::{self, StaticKeyError};
 use batzen_storage::StoreConfig;
@@ -20,7 +22,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::findings::{self, NoteError};
-use super::follow::{Following, FollowingError, Status};
+use super::follow::{Following, FollowingError, SourceOptions, Status};
+use super::replica::ReplicaOptions;
 use crate::checks::{self, CheckConfig, Outside, Report, Story};
 
 /// How long one wait for changes lasts; errands and the end are noticed after it.
@@ -39,8 +42,8 @@ const ERRANDS_MAX: usize = 8;
 /// How the service follows an exchange.
 #[derive(Debug, Clone)]
 pub struct FollowConfig {
-    /// Where the exchange ships its changes.
-    pub client: ClientConfig,
+    /// Where the exchange's changes come from.
+    pub source: SourceConfig,
     /// The copy.
     pub store: StoreConfig,
     /// The exchange and its accounts.
@@ -73,10 +76,9 @@ impl FollowConfig {
         }
         let interval: batzen_protocol::Duration =
             ini.get_or("auditor-feed", "COMPARE_INTERVAL", COMPARE_INTERVAL_DEFAULT)?;
-        let dir = StoreConfig::embedded(ClientConfig::store_dir(ini)?);
         Ok(Some(Self {
-            client: ClientConfig::from_ini(ini)?,
-            store: dir.with_index_memory(ini, "auditor")?,
+            source: SourceConfig::from_ini(ini)?,
+            store: copy_store(ini)?,
             checks: CheckConfig::from_ini(ini, None)?,
             compare_interval: Duration::from_micros(interval.as_micros()).max(BREATH),
             threads: ini
@@ -84,6 +86,101 @@ impl FollowConfig {
                 .map_or(0, |threads| usize::try_from(threads).expect("it is small")),
         }))
     }
+}
+
+/// Where the auditor's copy is.
+///
+/// # Errors
+/// An option that is invalid.
+pub fn copy_store(ini: &Config) -> Result<StoreConfig, FollowConfigError> {
+    let dir = StoreConfig::embedded(ClientConfig::store_dir(ini)?);
+    Ok(dir.with_index_memory(ini, "auditor")?)
+}
+
+/// Where the exchange's changes come from.
+#[derive(Clone)]
+pub enum SourceConfig {
+    /// A serial stream.
+    Stream(ClientConfig),
+    /// A database.
+    Database {
+        /// Its address; may contain a password.
+        url: String,
+        /// The schema of its tables.
+        schema: String,
+        /// The replication slot.
+        slot: String,
+    },
+}
+
+impl std::fmt::Debug for SourceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+impl SourceConfig {
+    /// Reads `[auditor-feed]`: `EXCHANGE` is the address of a serial stream, or of a PostgreSQL database.
+    ///
+    /// # Errors
+    /// The first option that is missing or invalid.
+    pub fn from_ini(ini: &Config) -> Result<Self, FollowConfigError> {
+        let url = ini.get::<String>("auditor-feed", "EXCHANGE")?.filter(|url| url.starts_with("postgres"));
+        let Some(url) = url else { return Ok(Self::Stream(ClientConfig::from_ini(ini)?)) };
+        let schema = batzen_storage::EXCHANGE.schema.to_owned();
+        let slot = ini.get::<String>("auditor-feed", "SLOT")?;
+        let slot = slot.unwrap_or_else(|| replication::publication(&schema));
+        let is_name =
+            |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        if slot.is_empty() || slot.len() > 63 || !is_name(&slot) {
+            return Err(ini
+                .invalid("auditor-feed", "SLOT", "lower-case letters, digits and underscores")
+                .into());
+        }
+        Ok(Self::Database { url, schema, slot })
+    }
+
+    /// What it is called in messages.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Stream(client) => client.exchange.to_string(),
+            // The address may contain a password.
+            Self::Database { slot, .. } => format!("the exchange's database (slot {slot})"),
+        }
+    }
+
+    /// What is needed to follow it.
+    ///
+    /// # Errors
+    /// If the key cannot be read, or the address is invalid.
+    pub fn options(&self, clock: batzen_feed::Clock) -> Result<SourceOptions, SourceError> {
+        Ok(match self {
+            Self::Stream(client) => SourceOptions::Stream(FollowerOptions {
+                exchange: client.exchange.clone(),
+                exchange_key: client.exchange_key,
+                key: channel::load_key(&client.key_file)?,
+                clock,
+            }),
+            Self::Database { url, schema, slot } => SourceOptions::Database(ReplicaOptions {
+                target: Target::parse(url)?,
+                schema: schema.clone(),
+                slot: slot.clone(),
+                clock,
+            }),
+        })
+    }
+}
+
+/// Why a source cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The auditor's key.
+    #[error(transparent)]
+    Key(#[from] StaticKeyError),
+    /// The database's address.
+    #[error("[auditor-feed] EXCHANGE: {0}")]
+    Address(#[from] PgError),
 }
 
 /// What a program asks the thread to do between two batches.
@@ -257,7 +354,7 @@ struct Worker {
 #[derive(Debug, thiserror::Error)]
 enum WorkError {
     #[error(transparent)]
-    Key(#[from] StaticKeyError),
+    Source(#[from] SourceError),
     #[error("the copy: {0}")]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -302,14 +399,8 @@ impl Worker {
     }
 
     fn follow(&self) -> Result<(), WorkError> {
-        let key = channel::load_key(&self.config.client.key_file)?;
+        let options = self.config.source.options(Arc::clone(&self.clock))?;
         let store = self.config.store.open(&batzen_storage::AUDITOR_COPY, 1)?;
-        let options = FollowerOptions {
-            exchange: self.config.client.exchange.clone(),
-            exchange_key: self.config.client.exchange_key,
-            key,
-            clock: Arc::clone(&self.clock),
-        };
         let threads = match self.config.threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get),
             threads => threads,

@@ -281,6 +281,32 @@ impl Table for AuditHours {
     }
 }
 
+record! {
+    /// Identifies the one row of [`ReplicaPositions`].
+    pub key struct ReplicaPositionKey {
+        /// Always 0.
+        pub id: u8,
+    }
+}
+record! {
+    /// How far the copy of a database reaches. It changes in the commit that applies the database's changes.
+    pub struct ReplicaPositionRow {
+        /// The position in the database's log: everything before it is in the copy.
+        pub lsn: u64,
+        /// The position from which on the copy is a state of the database.
+        pub whole_at: u64,
+        /// Whether all rows have been copied.
+        pub is_copied: bool,
+    }
+}
+/// How far the copy of a database reaches: one row, or none if the exchange is followed otherwise.
+pub struct ReplicaPositions;
+impl Table for ReplicaPositions {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(509, "replica_position").updated();
+    type Key = ReplicaPositionKey;
+    type Row = ReplicaPositionRow;
+}
+
 /// The tables of results.
 pub const RESULTS: &[&TableDef] = &[
     AuditStates::DEF,
@@ -289,6 +315,7 @@ pub const RESULTS: &[&TableDef] = &[
     AuditNotes::DEF,
     AuditClosings::DEF,
     AuditHours::DEF,
+    ReplicaPositions::DEF,
 ];
 
 #[cfg(test)]

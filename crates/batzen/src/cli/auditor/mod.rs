@@ -34,7 +34,7 @@ enum AuditorCommand {
     Run(run::RunArgs),
     /// Make one of the protocol's six checks, and print its report object
     Check(run::CheckArgs),
-    /// Follow an exchange with an embedded store into a store of the auditor. Exit code 1 if it has changed or lost
+    /// Follow an exchange into a store of the auditor, and check each change. Exit code 1 if it has changed or lost
     /// what it shipped
     Sync(sync::SyncArgs),
     /// Show what was found about the exchange that is followed: open, put aside, and no longer so

@@ -13,13 +13,12 @@ use anyhow::{Context, bail};
 use batzen_audit::report::protocol;
 use batzen_audit::{Check, Progress};
 use batzen_auditor::checks::{self, CheckConfig, Outside, Report, Request};
-use batzen_auditor::{AuditorConfig, Forms};
+use batzen_auditor::{AuditorConfig, Forms, live};
 use batzen_cli_support::progress::{self, Counter};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::require_existing;
 use batzen_config::Config;
 use batzen_crypto::EddsaPublicKey;
-use batzen_feed::config::ClientConfig;
 use batzen_storage::StoreConfig;
 use batzen_store::StoreError;
 use clap::{Args, ValueEnum};
@@ -149,7 +148,7 @@ fn is_own_copy(source: &SourceArgs, ini: &Config) -> bool {
 
 /// Where that copy is.
 pub(super) fn own_copy(ini: &Config) -> anyhow::Result<StoreConfig> {
-    Ok(StoreConfig::embedded(ClientConfig::store_dir(ini)?).with_index_memory(ini, "auditor")?)
+    Ok(live::copy_store(ini)?)
 }
 
 /// Whether another process has a store open.

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use batzen_audit::{Severity, Subject};
 use batzen_auditor::checks::CheckConfig;
-use batzen_auditor::live::{Followed, Following, FollowingError};
+use batzen_auditor::live::{Followed, Following, FollowingError, SourceConfig, SourceOptions};
 use batzen_cli_support::numbers;
 use batzen_cli_support::services::{self, Common};
-use batzen_feed::client::{self, Comparison, FeedError, FollowerOptions};
-use batzen_feed::config::ClientConfig;
+use batzen_feed::client::{self, Comparison, FeedError};
 use batzen_feed::metrics::Progress;
-use batzen_signer::channel;
+use batzen_postgres::Target;
+use batzen_postgres::replica::Replica;
 use batzen_store::{Store, StoreError};
 use batzen_tables::auditor::results::AuditStateRow;
 use clap::Args;
@@ -35,7 +35,9 @@ const PAUSE: Duration = Duration::from_secs(1);
   batzen auditor sync -c auditor.conf
   batzen auditor sync -c auditor.conf --once --compare --json
 
-Without [exchange] MASTER_PUBLIC_KEY and BASE_URL, rows are only copied. Reads [auditor-feed] EXCHANGE, EXCHANGE_KEY and KEY_FILE, and [auditordb-embedded]. `batzen signer keygen FILE` makes
+Without [exchange] MASTER_PUBLIC_KEY and BASE_URL, rows are only copied. Reads [auditor-feed] EXCHANGE, EXCHANGE_KEY and
+KEY_FILE, and [auditordb-embedded]. If EXCHANGE is the address of a PostgreSQL database, its publication is followed: it
+makes the replication slot, copies all rows, and follows the changes. `batzen signer keygen FILE` makes
 a key. The exchange's configuration has [exchange-feed] LISTEN, KEY_FILE and AUDITORS. See docs/internals/feed.md.")]
 pub struct SyncArgs {
     #[command(flatten)]
@@ -49,6 +51,9 @@ pub struct SyncArgs {
     /// Copy rows without checking them; `auditor run` does it later
     #[arg(long)]
     copy_only: bool,
+    /// Drop the replication slot, so that the exchange's database keeps nothing more for this auditor, and end
+    #[arg(long, conflicts_with_all = ["once", "compare"])]
+    drop_slot: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -66,8 +71,13 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let ini = args.common.load()?;
     known_options::warn(&ini);
-    let config = ClientConfig::from_ini(&ini)?;
-    let key = channel::load_key(&config.key_file)?;
+    let source = SourceConfig::from_ini(&ini)?;
+    let clock = args.common.timetravel.clock();
+    if args.drop_slot {
+        return drop_slot(&source);
+    }
+    let options = source.options(Arc::new(move || clock.now()))?;
+    let name = source.name();
     let store = own_copy(&ini)?;
     services::directory(store.dir().expect("it is a directory"))?;
     let is_named = ini.text("exchange", "MASTER_PUBLIC_KEY").is_some();
@@ -76,13 +86,6 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
         None
     } else {
         Some(CheckConfig::from_ini(&ini, None)?.subject)
-    };
-    let clock = args.common.timetravel.clock();
-    let options = FollowerOptions {
-        exchange: config.exchange,
-        exchange_key: config.exchange_key,
-        key,
-        clock: Arc::new(move || clock.now()),
     };
     let is_stopping = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&is_stopping);
@@ -93,7 +96,7 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
             }
             other => other?,
         };
-        let ended = follow(&args, (options, subject), &store, &stopping);
+        let ended = follow(&args, &name, (options, subject), &store, &stopping);
         store.close().context("the auditor's store")?;
         ended
     };
@@ -105,13 +108,24 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
     following.await.context("following the exchange")?
 }
 
+/// Gives up following a database.
+fn drop_slot(source: &SourceConfig) -> anyhow::Result<ExitCode> {
+    let SourceConfig::Database { url, schema, slot } = source else {
+        bail!("--drop-slot: the exchange is not followed through a database");
+    };
+    let mut replica = Replica::open(&Target::parse(url)?, schema, &[], slot)?;
+    replica.drop_slot()?;
+    println!("the database keeps nothing more as {slot}");
+    Ok(ExitCode::SUCCESS)
+}
+
 fn follow(
     args: &SyncArgs,
-    (options, subject): (FollowerOptions, Option<Subject>),
+    address: &str,
+    (options, subject): (SourceOptions, Option<Subject>),
     store: &Store,
     is_stopping: &AtomicBool,
 ) -> anyhow::Result<ExitCode> {
-    let address = options.exchange.to_string();
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
     let mut following = Following::new(options, store.clone(), subject, threads)?;
     let progress = Arc::clone(&following.status().feed);
@@ -157,8 +171,8 @@ fn follow(
             if !args.compare || comparison.is_some() {
                 break;
             }
-            if !std::mem::replace(&mut has_asked, true) {
-                following.ask_comparison();
+            if !std::mem::replace(&mut has_asked, true) && !following.ask_comparison() {
+                bail!("--compare: a database cannot be asked for its digest");
             }
         }
     }
