@@ -2,7 +2,7 @@
 //!
 //! Confirmed are epochs of which this is true: the statements form a chain from the first on, and are those that this
 //! auditor saw before; each bucket leads to its root, and the totals add up; each leaf is a row with this amount; no leaf is
-//! in two epochs; and every row from before the end of the last epoch is in one.
+//! in two epochs; and every row from an hour before the end of the last epoch, or earlier, is in one.
 
 mod rows;
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_http_client::{Client, ClientOptions};
-use batzen_liabilities::evidence::{Broken, Fraud, Rewritten};
+use batzen_liabilities::evidence::{Broken, Fraud, Rewritten, is_due};
 use batzen_liabilities::{
     Bucket, Confirmation, Evidence, Head, Index, Kind, Part, Statement, files, parse, to_json, tree,
 };
@@ -373,7 +373,7 @@ impl Checker<'_> {
             let has_rows = Kind::ALL.iter().any(|kind| {
                 let leaves = rows.ledger.get(&(*name, *kind));
                 leaves.is_some_and(|leaves| {
-                    leaves.values().any(|due| due.date.is_some_and(|date| date < body.end))
+                    leaves.values().any(|due| due.date.is_some_and(|date| is_due(body.end, date)))
                 })
             });
             if row.expire_legal > body.end && has_rows && body.entry(name).is_none() {
@@ -431,7 +431,7 @@ impl Checker<'_> {
                     undated.insert(name, first);
                     first
                 });
-                if date < end {
+                if is_due(end, date) {
                     let (name, serial) = (row.table, row.serial);
                     let text =
                         format!("row {serial} of {name}, from {date}, is in no epoch ({})", kind.name());

@@ -34,6 +34,7 @@ mod kills;
 mod kyc_pages;
 mod ledger;
 mod ledger_elsewhere;
+mod liabilities;
 mod merchant;
 mod merchant_wallet;
 mod monitoring;

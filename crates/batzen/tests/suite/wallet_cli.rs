@@ -31,7 +31,7 @@ fn check_snapshot(name: &str, actual: &str) {
 
 #[test]
 fn help_texts() {
-    let commands: [&[&str]; 29] = [
+    let commands: [&[&str]; 30] = [
         &[],
         &["withdraw"],
         &["accept"],
@@ -58,6 +58,7 @@ fn help_texts() {
         &["exchanges", "show"],
         &["exchanges", "tos"],
         &["exchanges", "tos-accept"],
+        &["verify-exchange"],
         &["backup-file"],
         &["backup-file", "export"],
         &["backup-file", "import"],

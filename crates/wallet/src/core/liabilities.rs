@@ -1,7 +1,10 @@
 //! What an exchange's statements must count, by this wallet's records.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use batzen_crypto::{CoinSecrets, EddsaPublicKey, HashCode, ShortHash};
-use batzen_liabilities::{CLOCK_SKEW, Head, Kind, Receipt, leaf};
+use batzen_liabilities::evidence::{is_before, is_due};
+use batzen_liabilities::{CLOCK_SKEW, Head, Kind, Part, Receipt, Statement, leaf};
 use batzen_protocol::{Amount, MoneySum, Timestamp};
 use serde::Serialize;
 
@@ -175,6 +178,98 @@ pub fn expected(state: &WalletState, exchange: &str) -> Result<Vec<Expected>, Co
     Ok(all)
 }
 
+/// The statements that a wallet has fetched, oldest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The statements, without gaps.
+    pub statements: Vec<Statement>,
+    /// How many epochs there are.
+    pub epochs: u64,
+}
+
+impl Chain {
+    /// The epochs in which something of this time may be: up to the first that must count it.
+    pub fn candidates(&self, item: &Expected) -> impl Iterator<Item = &Statement> {
+        let (earliest, latest) = (item.earliest(), item.latest());
+        let mut is_over = false;
+        self.statements
+            .iter()
+            .filter(move |statement| !is_before(statement.statement.taken, earliest))
+            .take_while(move |statement| {
+                !std::mem::replace(&mut is_over, is_due(statement.statement.end, latest))
+            })
+    }
+
+    /// The tree of an epoch in which something would be, unless it has no leaves.
+    #[must_use]
+    pub fn part(&self, statement: &Statement, item: &Expected) -> Option<Part> {
+        let part = statement.statement.entry(&item.h_denom_pub)?.part(item.kind);
+        (part.root.count > 0).then_some(*part)
+    }
+}
+
+/// An epoch with at most this many leaves is fetched as a whole: about six megabytes.
+pub const WHOLE_LEAVES_MAX: u64 = 100_000;
+
+/// What to fetch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The epochs of which everything is fetched.
+    pub whole: BTreeSet<u64>,
+    /// What is looked for in the other epochs, by number: one group for each connection.
+    pub groups: Vec<Vec<usize>>,
+    /// What is not looked for in them, since whoever serves the buckets would learn too much.
+    pub skipped: BTreeSet<usize>,
+    /// The fewest leaves among which one that is looked for in them is hidden.
+    pub hidden_among: Option<u64>,
+}
+
+/// Decides what to fetch. `is_seen`: somebody sees what is fetched. Then large epochs are not fetched as a whole, and only
+/// what the exchange can link anyway is looked for in them, unless the user wants all of it (`payments`); and nothing in
+/// trees with buckets that are too small.
+#[must_use]
+pub fn plan(chain: &Chain, expected: &[Expected], payments: bool, is_seen: bool) -> Plan {
+    let mut plan = Plan::default();
+    let mut large = BTreeSet::new();
+    let wanted: BTreeSet<u64> = expected
+        .iter()
+        .flat_map(|item| chain.candidates(item))
+        .map(|statement| statement.statement.epoch)
+        .collect();
+    for body in chain.statements.iter().map(|statement| &statement.statement) {
+        let parts = body.denominations.iter().flat_map(|entry| Kind::ALL.map(|kind| entry.part(kind)));
+        let leaves = parts.fold(0u64, |sum, part| sum.saturating_add(part.root.count));
+        if !wanted.contains(&body.epoch) {
+            // It cannot have anything of this wallet.
+        } else if is_seen && leaves > WHOLE_LEAVES_MAX {
+            large.insert(body.epoch);
+        } else {
+            plan.whole.insert(body.epoch);
+        }
+    }
+    // What belongs to one operation can be linked anyway, and goes over one connection.
+    let mut groups: BTreeMap<(OpId, Kind), Vec<usize>> = BTreeMap::new();
+    for (n, item) in expected.iter().enumerate() {
+        let parts: Vec<Part> = chain
+            .candidates(item)
+            .filter(|statement| large.contains(&statement.statement.epoch))
+            .filter_map(|statement| chain.part(statement, item))
+            .collect();
+        if parts.is_empty() {
+            continue;
+        }
+        if !parts.iter().all(Part::hides_leaves) || !(item.origin.is_known() || payments) {
+            plan.skipped.insert(n);
+            continue;
+        }
+        let fewest = parts.iter().map(Part::hidden_among).min();
+        plan.hidden_among = plan.hidden_among.into_iter().chain(fewest).min();
+        groups.entry((item.operation, item.kind)).or_default().push(n);
+    }
+    plan.groups = groups.into_values().collect();
+    plan
+}
+
 /// Keeps receipts with their coins.
 #[must_use]
 pub fn keep_receipts(state: &WalletState, receipts: Vec<(EddsaPublicKey, Receipt)>) -> Vec<Change> {
@@ -272,5 +367,125 @@ impl Expected {
             epoch,
             has_receipt: self.receipt.is_some(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use batzen_crypto::EddsaSignature;
+    use batzen_liabilities::statement::VERSION;
+    use batzen_liabilities::{Body, Entry, Node, SigningKey};
+
+    use super::*;
+
+    const HOUR: u64 = 3_600;
+    const DENOM: HashCode = HashCode::from_bytes([3; 64]);
+
+    /// An epoch of a day with trees of these sizes: leaves issued and redeemed.
+    fn statement(epoch: u64, issued: (u64, u8), redeemed: (u64, u8)) -> Statement {
+        let part = |(count, bits)| Part { bits, root: Node { count, ..Node::empty() }, ..Part::empty() };
+        let key = EddsaPublicKey::from_bytes([1; 32]);
+        let none = EddsaSignature::from_bytes([0; 64]);
+        let entry = Entry {
+            h_denom_pub: DENOM,
+            value: MoneySum::ZERO,
+            until: Timestamp::NEVER,
+            issued: part(issued),
+            redeemed: part(redeemed),
+            returned: Part::empty(),
+        };
+        let at = |hours| Timestamp::from_secs(hours * HOUR);
+        let body = Body {
+            version: VERSION,
+            master_pub: key,
+            currency: "KUDOS".parse().expect("a currency"),
+            epoch,
+            start: at((epoch - 1) * 24),
+            end: at(epoch * 24),
+            taken: at(epoch * 24),
+            previous: HashCode::ZERO,
+            denominations: vec![entry],
+        };
+        let (start, end) = (Timestamp::ZERO, Timestamp::NEVER);
+        let signing_key =
+            SigningKey { key, stamp_start: start, stamp_expire: end, stamp_end: end, master_sig: none };
+        Statement { statement: body, exchange_sig: none, signing_key }
+    }
+
+    fn item(operation: OpId, origin: Origin, hours: u64) -> Expected {
+        let kind =
+            if matches!(origin, Origin::Payment | Origin::Melt) { Kind::Redeemed } else { Kind::Issued };
+        Expected {
+            operation,
+            origin,
+            coin_pub: EddsaPublicKey::from_bytes([2; 32]),
+            h_denom_pub: DENOM,
+            kind,
+            leaf: ShortHash::from_bytes([7; 32]),
+            sum: MoneySum::ZERO,
+            begun: Timestamp::from_secs(hours * HOUR),
+            time: Timestamp::from_secs(hours * HOUR),
+            h_coin_ev: None,
+            receipt: None,
+        }
+    }
+
+    fn chain(statements: Vec<Statement>) -> Chain {
+        Chain { epochs: statements.len() as u64, statements }
+    }
+
+    #[test]
+    fn something_is_looked_for_until_the_first_epoch_that_must_count_it() {
+        let chain = chain((1..=5).map(|epoch| statement(epoch, (5, 0), (0, 0))).collect());
+        let epochs = |hours| -> Vec<u64> {
+            let item = item(1, Origin::Withdrawal, hours);
+            chain.candidates(&item).map(|statement| statement.statement.epoch).collect()
+        };
+        assert_eq!(epochs(30), [2]);
+        // Perhaps it was made before an epoch was read, or so late that the next may count it.
+        assert_eq!(epochs(24), [1, 2]);
+        assert_eq!(epochs(47), [2, 3]);
+        assert!(epochs(200).is_empty());
+    }
+
+    #[test]
+    fn small_epochs_are_fetched_as_a_whole() {
+        let chain = chain(vec![statement(1, (60_000, 5), (40_000, 5)), statement(2, (5, 0), (5, 0))]);
+        let items = [item(1, Origin::Withdrawal, 3), item(2, Origin::Payment, 3)];
+        let plan = plan(&chain, &items, false, true);
+        assert_eq!(plan, Plan { whole: BTreeSet::from([1]), ..Plan::default() });
+    }
+
+    #[test]
+    fn in_large_epochs_only_what_is_known_is_looked_for() {
+        let chain = chain(vec![statement(1, (1 << 20, 10), (1 << 20, 9))]);
+        let items = [
+            item(1, Origin::Withdrawal, 3),
+            item(1, Origin::Withdrawal, 3),
+            item(2, Origin::Refresh, 3),
+            item(3, Origin::Payment, 3),
+            item(4, Origin::Tip, 3),
+            item(5, Origin::Melt, 3),
+            item(6, Origin::Withdrawal, 3),
+        ];
+        let cautious = plan(&chain, &items, false, true);
+        assert_eq!(cautious.groups, [vec![0, 1], vec![6]], "one connection for each operation");
+        assert_eq!(cautious.skipped, BTreeSet::from([2, 3, 4, 5]));
+        assert_eq!((cautious.whole.len(), cautious.hidden_among), (0, Some(1_024)));
+        let all = plan(&chain, &items, true, true);
+        assert_eq!(all.groups.len(), 6);
+        assert!(all.skipped.is_empty());
+        // Nobody sees what is read from a directory.
+        let local = plan(&chain, &items, false, false);
+        assert_eq!(local, Plan { whole: BTreeSet::from([1]), ..Plan::default() });
+    }
+
+    #[test]
+    fn nothing_is_looked_for_in_buckets_that_are_too_small() {
+        let chain = chain(vec![statement(1, (1 << 20, 11), (5, 0))]);
+        let items = [item(1, Origin::Withdrawal, 3), item(2, Origin::Payment, 3)];
+        let plan = plan(&chain, &items, true, true);
+        assert_eq!(plan.skipped, BTreeSet::from([0]));
+        assert_eq!(plan.groups, [vec![1]]);
     }
 }

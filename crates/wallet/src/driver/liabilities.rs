@@ -4,12 +4,12 @@
 //! ones only the buckets of withdrawals are fetched by default: the exchange knows whose those are. What belongs to one
 //! operation has a connection of its own. With a directory, nobody sees anything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
-use batzen_liabilities::evidence::{Broken, Fraud, Gap, Omitted, Rewritten, is_before, is_due};
+use batzen_liabilities::evidence::{Broken, Fraud, Gap, Omitted, Rewritten, is_due};
 use batzen_liabilities::{
     Bucket, Confirmation, Evidence, Head, Index, Kind, Part, Receipt, Statement, files, parse, tree,
 };
@@ -18,13 +18,11 @@ use batzen_protocol::Timestamp;
 use super::{Wallet, WalletError};
 use crate::core::CoreError;
 use crate::core::http::{Context, HttpRequest};
-use crate::core::liabilities::{self, Expected, Report};
+use crate::core::liabilities::{self, Chain, Expected, Plan, Report};
 use crate::core::state::OpId;
 use crate::core::url::normalise_base_url;
 use crate::transport::{HttpTransport, Transport, TransportError};
 
-/// An epoch with at most this many leaves is fetched as a whole: about six megabytes.
-const WHOLE_LEAVES_MAX: u64 = 100_000;
 /// The longest document that is read from a directory, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -150,26 +148,6 @@ impl Buckets {
     }
 }
 
-/// The statements that the wallet has fetched, oldest first.
-struct Chain {
-    statements: Vec<Statement>,
-    /// How many epochs there are.
-    epochs: u64,
-}
-
-impl Chain {
-    /// The epochs in which something of this time may be.
-    fn candidates(&self, item: &Expected) -> impl Iterator<Item = &Statement> {
-        let earliest = item.earliest();
-        self.statements.iter().filter(move |statement| !is_before(statement.statement.taken, earliest))
-    }
-
-    fn part(&self, statement: &Statement, item: &Expected) -> Option<Part> {
-        let part = statement.statement.entry(&item.h_denom_pub)?.part(item.kind);
-        (part.root.count > 0).then_some(*part)
-    }
-}
-
 impl Wallet {
     /// Checks what an exchange has published against this wallet's records. Also returns evidence of fraud that others can
     /// check.
@@ -194,8 +172,7 @@ impl Wallet {
         let mut report = Report { exchange: base_url.clone(), ..Report::default() };
         let mut evidence = Vec::new();
         let seen = record.liabilities.as_deref();
-        let chain =
-            self.chain(&fetcher, &index, (&expected, seen), &mut report, &mut evidence, master_pub).await?;
+        let chain = self.chain(&fetcher, &index, (&expected, seen), &mut evidence, master_pub).await?;
         if let Some(last) = chain.statements.last() {
             let body = &last.statement;
             report.end = Some(body.end);
@@ -209,8 +186,10 @@ impl Wallet {
         }
         report.epochs = chain.epochs;
         let mut buckets = Buckets::default();
-        let skipped =
-            self.fetch_buckets(&fetcher, &chain, &expected, options, &mut buckets, &mut report).await?;
+        let is_local = matches!(options.source, Source::Directory(_));
+        let plan = liabilities::plan(&chain, &expected, options.payments, !is_local);
+        report.hidden_among = plan.hidden_among;
+        self.fetch_buckets(&fetcher, &chain, &expected, (&plan, is_local), &mut buckets).await?;
         report.bytes = buckets.bytes;
         let last_end = report.end.unwrap_or(Timestamp::ZERO);
         let mut wanted = Vec::new();
@@ -220,7 +199,7 @@ impl Wallet {
             match found {
                 Some((epoch, sum)) if sum == item.sum => report.counted.push(shown(Some(epoch))),
                 Some((epoch, _)) => report.missing.push(shown(Some(epoch))),
-                None if skipped.contains(&n) => report.skipped.push(shown(None)),
+                None if plan.skipped.contains(&n) => report.skipped.push(shown(None)),
                 None if !is_due(last_end, item.latest()) => {
                     report.not_due.push(shown(None));
                     if item.h_coin_ev.is_some() && item.receipt.is_none() {
@@ -268,7 +247,6 @@ impl Wallet {
         fetcher: &Fetcher,
         index: &Index,
         (expected, seen): (&[Expected], Option<&Head>),
-        report: &mut Report,
         evidence: &mut Vec<Evidence>,
         master_pub: EddsaPublicKey,
     ) -> Result<Chain, WalletError> {
@@ -311,9 +289,11 @@ impl Wallet {
             if published.epoch == 1 || !statements.is_empty() {
                 let before = statements.last();
                 if let Err(why) = statement.statement.check_after(before.map(|before| &before.statement)) {
+                    if matches!(why, batzen_liabilities::Fault::Version(_)) {
+                        return Err(fault(why));
+                    }
                     let both = Broken { before: before.cloned(), statement: statement.clone() };
                     evidence.push(Evidence::new(master_pub, Fraud::Broken(Box::new(both))));
-                    report.frauds.push(why.to_string());
                 }
             }
             statements.push(statement);
@@ -321,32 +301,19 @@ impl Wallet {
         Ok(Chain { statements, epochs })
     }
 
-    /// Fetches buckets. Returns what was left out.
+    /// Fetches the buckets of a plan.
     async fn fetch_buckets(
         &self,
         fetcher: &Fetcher,
         chain: &Chain,
         expected: &[Expected],
-        options: &CheckOptions,
+        (plan, is_local): (&Plan, bool),
         buckets: &mut Buckets,
-        report: &mut Report,
-    ) -> Result<BTreeSet<usize>, WalletError> {
-        let is_local = matches!(options.source, Source::Directory(_));
-        let wanted: BTreeSet<u64> = expected
-            .iter()
-            .flat_map(|item| chain.candidates(item))
-            .map(|statement| statement.statement.epoch)
-            .collect();
-        let mut large = BTreeSet::new();
-        for statement in chain.statements.iter().filter(|found| wanted.contains(&found.statement.epoch)) {
+    ) -> Result<(), WalletError> {
+        for statement in chain.statements.iter().filter(|found| plan.whole.contains(&found.statement.epoch)) {
             let body = &statement.statement;
-            let parts = || body.denominations.iter().flat_map(|entry| Kind::ALL.map(|kind| (entry, kind)));
-            let leaves: u64 = parts().map(|(entry, kind)| entry.part(kind).root.count).sum();
-            if leaves > WHOLE_LEAVES_MAX && !is_local {
-                large.insert(body.epoch);
-                continue;
-            }
-            for (entry, kind) in parts().filter(|(entry, kind)| entry.part(*kind).root.count > 0) {
+            let parts = body.denominations.iter().flat_map(|entry| Kind::ALL.map(|kind| (entry, kind)));
+            for (entry, kind) in parts.filter(|(entry, kind)| entry.part(*kind).root.count > 0) {
                 let part = entry.part(kind);
                 for place in 0..1u32 << part.bits.min(tree::BITS_MAX) {
                     // A local file is read only if it is needed: nobody sees it.
@@ -361,47 +328,24 @@ impl Wallet {
                 }
             }
         }
-        // What belongs to one operation can be linked anyway, and goes over one connection; the operations in an order that
-        // tells nothing.
-        let mut groups: BTreeMap<(OpId, Kind), Vec<usize>> = BTreeMap::new();
-        let mut skipped = BTreeSet::new();
-        for (n, item) in expected.iter().enumerate() {
-            let is_in_large = chain.candidates(item).any(|found| large.contains(&found.statement.epoch));
-            if !is_in_large {
-                continue;
-            }
-            let is_hidden = chain
-                .candidates(item)
-                .filter(|found| large.contains(&found.statement.epoch))
-                .all(|statement| chain.part(statement, item).is_none_or(|part| part.hides_leaves()));
-            if !is_hidden || !(item.origin.is_known() || options.payments) {
-                skipped.insert(n);
-                continue;
-            }
-            groups.entry((item.operation, item.kind)).or_default().push(n);
-        }
-        let mut groups: Vec<_> = groups.into_values().map(|items| (HashCode::random(), items)).collect();
+        // In an order that tells nothing.
+        let mut groups: Vec<_> = plan.groups.iter().map(|items| (HashCode::random(), items)).collect();
         groups.sort();
         for (_, items) in groups {
             let apart = fetcher.apart()?;
-            for item in items.into_iter().map(|n| &expected[n]) {
+            for item in items.iter().map(|n| &expected[*n]) {
                 for statement in chain.candidates(item) {
                     let Some(part) = chain.part(statement, item) else { continue };
                     let place = tree::place(&item.leaf, part.bits);
                     let name = (statement.statement.epoch, item.h_denom_pub, item.kind, place);
-                    if large.contains(&statement.statement.epoch) {
-                        let hidden = part.hidden_among();
-                        report.hidden_among =
-                            Some(report.hidden_among.map_or(hidden, |fewest| fewest.min(hidden)));
-                        buckets.fetch(&apart, name, &part).await?;
-                    }
+                    buckets.fetch(&apart, name, &part).await?;
                     if buckets.known.get(&name).is_some_and(|bucket| bucket.find(&item.leaf).is_some()) {
                         break;
                     }
                 }
             }
         }
-        Ok(skipped)
+        Ok(())
     }
 
     /// The epoch that counts something, and how much.

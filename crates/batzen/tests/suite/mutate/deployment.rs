@@ -296,7 +296,8 @@ fn common_config(home: &Path, url: &str) -> String {
         "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n\
          [paths]\nTALER_DATA_HOME = {home}\nTALER_RUNTIME_DIR = {home}/run\n\
          [taler-exchange-secmod-rsa]\nLOOKAHEAD_SIGN = 1 day\n[taler-exchange-secmod-cs]\nLOOKAHEAD_SIGN = 1 day\n\
-         [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n{}{}{}{}\
+         [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n\
+         [exchange-liabilities]\nEPOCH = 1 s\nSETTLING = 0 s\n{}{}{}{}\
          [exchange]\nBASE_URL = {url}\n",
         coin("one", "1", "CIPHER = CS"),
         coin("small", "0.1", "CIPHER = RSA\nRSA_KEYSIZE = 1024"),

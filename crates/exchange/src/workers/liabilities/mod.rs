@@ -76,6 +76,19 @@ pub enum Round {
     NotDue(Timestamp),
 }
 
+/// What is owed for all coins whose rows are there, in units of 10⁻⁸: the sum over leaves, however often they occur. It is
+/// what the balance sheet says, by another way.
+///
+/// # Errors
+/// If the rows cannot be counted.
+///
+/// # Panics
+/// If the sum overflows.
+pub fn owed_by_rows(store: &Store) -> Result<i128, RowsError> {
+    let counted = View::new(store)?.count(Timestamp::ZERO)?;
+    Ok(counted.iter().map(|counted| counted.leaves.owed()).sum())
+}
+
 /// The end of the next epoch: the last multiple of `epoch` before which everything has settled. `None` if it is not later
 /// than `last`.
 fn next_end(config: &LiabilitiesConfig, last: Timestamp, now: Timestamp) -> Result<Timestamp, Timestamp> {

@@ -60,6 +60,14 @@ impl Leaves {
         }
     }
 
+    /// The sum of all leaves, each as often as it is there.
+    pub(super) fn owed(&self) -> i128 {
+        let sum = |leaves: &[Leaf]| -> i128 {
+            leaves.iter().map(|leaf| i128::try_from(leaf.sum.units()).expect("amounts are below 2^80")).sum()
+        };
+        sum(&self.issued) + sum(&self.returned) - sum(&self.redeemed)
+    }
+
     /// Takes the leaves of a kind, sorted, each once.
     pub(super) fn take(&mut self, kind: Kind) -> Vec<Leaf> {
         let mut leaves = std::mem::take(self.of(kind));

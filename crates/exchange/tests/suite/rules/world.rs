@@ -19,8 +19,8 @@ use batzen_exchange::rules::{
 use batzen_protocol::{Duration, Money, MoneySum, Timestamp};
 use batzen_store::{ChangeSet, CommitOutcome, Store, memory::MemoryBackend};
 use batzen_tables::exchange::{
-    AccountId, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey, DepositTarget, FreshCoin,
-    RefundKey, RevocationRow, Revocations, WireFeeKey, WireFeeRow, WireFees,
+    AccountId, CollectedSums, CollectedTerm, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey,
+    DepositTarget, FreshCoin, RefundKey, RevocationRow, Revocations, WireFeeKey, WireFeeRow, WireFees,
 };
 
 /// When every test starts, in seconds.
@@ -278,7 +278,20 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         let totals = totals(&self.store, &self.denoms).unwrap();
         assert!(totals.conserved(), "the books do not add up: {totals:?}");
         self.check_flow(&totals);
+        self.check_leaves(&totals);
         totals
+    }
+
+    /// Asserts that the leaves of proofs of liabilities are what is owed for coins, but for rows that are gone.
+    fn check_leaves(&self, totals: &Totals) {
+        let units = |sum: MoneySum| i128::try_from(sum.units()).unwrap();
+        let collected = |term| -> i128 {
+            let rows = self.store.all::<CollectedSums>().unwrap();
+            rows.iter().filter(|found| found.key.term == term).map(|found| units(found.row.sum())).sum()
+        };
+        let gone = collected(CollectedTerm::Issued) - collected(CollectedTerm::Redeemed);
+        let owed = batzen_exchange::workers::liabilities::owed_by_rows(&self.store).unwrap();
+        assert_eq!(owed, units(totals.outstanding) - gone);
     }
 
     /// Asserts that the running sums equal the sums over the rows, whether they were kept from the start or
