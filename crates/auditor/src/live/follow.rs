@@ -48,9 +48,9 @@ impl FollowingError {
 /// What a step has brought.
 #[derive(Debug)]
 pub enum Followed {
-    /// Changes, stored and checked. `is_state`: the copy is a state of the exchange now.
+    /// Changes, stored and checked.
     Batch {
-        /// Whether it is.
+        /// Whether the copy is a state of the exchange now, and it is known how much more there is.
         is_state: bool,
     },
     /// The answer to [`Following::ask_comparison`].
@@ -235,7 +235,8 @@ impl Following {
                     if stored.is_err() {
                         follower.forget();
                     }
-                    (stored, next.is_some(), is_stream)
+                    // How much more there is, a database does not say.
+                    (stored, false, is_stream)
                 }
                 replica::Next::Idle => return Ok(Followed::Idle),
             },
