@@ -491,6 +491,9 @@ fn without_its_section_an_exchange_answers_as_before() {
     ] {
         assert_eq!(answer(&path), unknown, "{path}");
     }
+    world.withdraw();
+    let output = world.wallet(&["verify-exchange"]);
+    assert!(!output.status.success() && stderr(&output).contains("does not publish"), "{}", stderr(&output));
     let output = run(&["exchange", "liabilities", "-t", "-c", &world.config]);
     assert!(!output.status.success() && stderr(&output).contains("[exchange-liabilities]"));
 }
@@ -522,4 +525,34 @@ fn an_exchange_serves_what_is_published_and_nothing_else() {
         assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
     }
     assert!(get("/liabilities/x").starts_with("HTTP/1.1 400"));
+}
+
+#[test]
+fn on_a_database_a_program_of_its_own_publishes() {
+    let url = batzen_pg_cluster::fresh_database();
+    let database = format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {url}\n");
+    let world = World::new(&format!("{SECTION}{database}"));
+    world.withdraw();
+    // There are receipts before the first epoch.
+    let report = world.must_wallet(&["verify-exchange"]);
+    let coins = count(&report, "not_due");
+    assert!(coins > 2 && count(&report, "unconfirmed") == 0, "{report}");
+    world.publish();
+    let report = world.must_wallet(&["verify-exchange"]);
+    assert_eq!((count(&report, "counted"), count(&report, "missing")), (coins, 0), "{report}");
+    must(&["auditor", "init", "-c", &world.config]);
+    let dir = world.published();
+    let outcome = world.auditor(&["--from", dir.to_str().unwrap(), "--database", &url]);
+    assert!(outcome.status.success(), "{}{}", stdout(&outcome), stderr(&outcome));
+    // A publisher that keeps working publishes by itself.
+    let before = all_leaves(&dir).len();
+    let args = ["exchange", "liabilities", "-c", &world.config];
+    let program = Service::start(world.dir.path(), "liabilities", &args);
+    world.must_wallet(&["deposit", "KUDOS:2", PAYTO]);
+    let deadline = Instant::now() + PATIENCE;
+    while all_leaves(&dir).len() == before {
+        assert!(Instant::now() < deadline, "nothing more is published");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(program.terminate().0.success());
 }

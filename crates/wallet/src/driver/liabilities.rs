@@ -165,7 +165,13 @@ impl Wallet {
         })?;
         let master_pub = record.master_pub;
         let fetcher = Fetcher::new(&options.source, &base_url)?;
-        let index: Index = fetcher.get(files::INDEX, "index of liabilities").await?;
+        // Before the first epoch there is none. Receipts are there from the beginning.
+        let found = fetcher.read(files::INDEX).await?;
+        let has_index = found.is_some();
+        let index: Index = match found {
+            Some(bytes) => parse(&bytes).map_err(|reason| bad("index of liabilities", reason))?,
+            None => Index { master_pub, epochs: Vec::new() },
+        };
         if index.master_pub != master_pub {
             return Err(bad("index of liabilities", "it belongs to another exchange"));
         }
@@ -218,7 +224,11 @@ impl Wallet {
             }
         }
         if options.receipts {
-            let receipts = self.fetch_receipts(&base_url, master_pub, &mut expected, &wanted).await?;
+            let receipts =
+                self.fetch_receipts(&base_url, master_pub, (&mut expected, &wanted), has_index).await?;
+            if !has_index && receipts.is_empty() {
+                return Err(bad("index of liabilities", "the exchange does not publish what it owes"));
+            }
             for n in wanted.into_iter().filter(|n| expected[*n].receipt.is_none()) {
                 report.unconfirmed.push(expected[n].item(record.currency, None));
             }
@@ -392,8 +402,8 @@ impl Wallet {
         &self,
         exchange: &str,
         master_pub: EddsaPublicKey,
-        expected: &mut [Expected],
-        wanted: &[usize],
+        (expected, wanted): (&mut [Expected], &[usize]),
+        has_index: bool,
     ) -> Result<Vec<(EddsaPublicKey, Receipt)>, WalletError> {
         let mut by_operation: BTreeMap<OpId, Vec<usize>> = BTreeMap::new();
         for n in wanted {
@@ -406,7 +416,13 @@ impl Wallet {
                 let item = &mut expected[n];
                 let Some(h_coin_ev) = item.h_coin_ev else { continue };
                 let url = format!("{exchange}liabilities/{}", files::receipt(&h_coin_ev));
-                let Some(bytes) = fetch(&transport, url).await? else { continue };
+                let Some(bytes) = fetch(&transport, url).await? else {
+                    if !has_index && receipts.is_empty() {
+                        // It gives none to anybody, and need not learn about more coins.
+                        return Ok(receipts);
+                    }
+                    continue;
+                };
                 let receipt: Receipt = parse(&bytes).map_err(|reason| bad("receipt", reason))?;
                 receipt.check(&master_pub).map_err(|fault| bad("receipt", fault))?;
                 if (receipt.h_coin_ev, receipt.h_denom_pub) != (h_coin_ev, item.h_denom_pub) {
