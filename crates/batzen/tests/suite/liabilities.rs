@@ -44,6 +44,9 @@ impl World {
         let account = r#"{"username":"exchange","password":"exchange"}"#;
         let opened = ask(ports.0, "POST /taler-bank-access/testing/register", account);
         assert!(opened.starts_with("HTTP/1.1 20"), "{opened}");
+        if section.contains("DB = postgres") {
+            must(&["exchange", "dbinit", "-c", &config]);
+        }
         let mut world = Self { dir, config, ports, services: vec![bank] };
         world.start_exchange();
         world
