@@ -7,6 +7,7 @@ mod architecture;
 mod archive;
 mod audit;
 mod auditor;
+mod auditor_database;
 mod auditor_live;
 mod back_office;
 mod bank_page;

@@ -157,6 +157,22 @@ fn start_merchant(http: &Http, dir: &Path, exchange: &str) -> (Service, String) 
     (service, format!("http://127.0.0.1:{port}/"))
 }
 
+/// An auditor's service that follows nobody, and its base URL.
+fn start_auditor(dir: &Path, exchange: &str) -> (Service, String) {
+    let (port, file) = (free_port(), dir.join("auditor.conf"));
+    let text = format!(
+        "[taler]\nCURRENCY = KUDOS\n[paths]\nTALER_DATA_HOME = {}\n[exchange]\nBASE_URL = {exchange}\n\
+         [auditor]\nPORT = {port}\nBIND_TO = 127.0.0.1\nBASE_URL = http://localhost:{port}/\n",
+        dir.join("auditor").display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let made = run(&["auditor", "init", "-c", file.to_str().unwrap()]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let service = Service::start(dir, "auditor", &["auditor", "serve", "-c", file.to_str().unwrap()]);
+    wait_for(port, "/ready");
+    (service, format!("http://127.0.0.1:{port}/"))
+}
+
 /// The names of a page's families, each with its type.
 pub fn families(page: &str) -> BTreeMap<&str, &str> {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -305,8 +321,17 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     deployment.wait_same_keys(0);
     let [primary, follower] = deployment.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
     let (merchant, merchant_url) = start_merchant(&http, demo.dir.path(), &demo.exchange);
-    let services =
-        [&demo.exchange, &demo.bank, &merchant_url, &clearing.ledger, &clearing.switch, &primary, &follower];
+    let (auditor, auditor_url) = start_auditor(demo.dir.path(), &demo.exchange);
+    let services = [
+        &demo.exchange,
+        &demo.bank,
+        &merchant_url,
+        &auditor_url,
+        &clearing.ledger,
+        &clearing.switch,
+        &primary,
+        &follower,
+    ];
     let pages = services.map(|base| http.text(&format!("{base}metrics")));
     for page in &pages {
         naming(page);
@@ -335,6 +360,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
         ("127.0.0.1:8081", &demo.exchange),
         ("127.0.0.1:8082", &demo.bank),
         ("127.0.0.1:9966", &merchant_url),
+        ("127.0.0.1:8083", &auditor_url),
         ("127.0.0.1:3002", &clearing.ledger),
         ("127.0.0.1:8091", &clearing.switch),
         ("127.0.0.1:7071", &primary),
@@ -342,6 +368,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     ];
     scraped(&http, demo.dir.path(), &targets, &all_queries);
     assert!(merchant.terminate().0.success());
+    assert!(auditor.terminate().0.success());
 }
 
 /// Checks the naming rules of `promtool` and ours: few labels, and none that identify anybody.

@@ -227,6 +227,11 @@ impl Deployment {
             .collect()
     }
 
+    /// The address of the database.
+    pub fn database_url(&self) -> String {
+        self.database.as_ref().expect("a deployment on a database").url.clone()
+    }
+
     pub fn exchange_url(&self) -> String {
         format!("http://localhost:{}/", self.exchange_port)
     }
