@@ -225,12 +225,13 @@ impl Replica {
         Ok(rows.into_iter().next().and_then(|row| row.into_iter().next().flatten()))
     }
 
-    /// Where the database is.
+    /// Up to where the log is safe on the server's disk. Whatever was committed before it, [`Replica::peek`] shows.
     ///
     /// # Errors
     /// The server's.
-    pub fn now(&mut self) -> Result<Lsn, ReplicaError> {
-        let text = self.text("SELECT pg_current_wal_lsn()")?;
+    pub fn flushed(&mut self) -> Result<Lsn, ReplicaError> {
+        // The log that is only written is not decoded yet.
+        let text = self.text("SELECT pg_current_wal_flush_lsn()")?;
         Ok(lsn(&text.unwrap_or_default())?)
     }
 
@@ -292,7 +293,7 @@ impl Replica {
             "SET idle_in_transaction_session_timeout = 0; BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT 1",
         )?;
         // After the snapshot: whatever it contains was committed before this position.
-        let at = self.now()?;
+        let at = lsn(&self.text("SELECT pg_current_wal_insert_lsn()")?.unwrap_or_default())?;
         let tables = self.tables.values().map(|layout| (layout.def.name, layout.clone())).collect();
         Ok(Snapshot { connection, at, tables })
     }

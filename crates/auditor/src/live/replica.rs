@@ -177,10 +177,16 @@ impl ReplicaFollower {
             let is_whole = self.is_whole();
             let replica = self.replica.as_mut().expect("it is connected");
             // Before the changes are read: whatever was committed until then is among them.
-            let end = replica.now().map_err(away)?;
+            let end = replica.flushed().map_err(away)?;
             let mut transactions = replica.peek(CHANGES_AT_ONCE).map_err(away)?;
             let position = self.position.clone().expect("it is copied");
+            let count = transactions.len();
             transactions.retain(|transaction| transaction.end > position.lsn);
+            if transactions.is_empty() && count > 0 {
+                // They came again, since a crash of either side came before they were confirmed. There may be more.
+                replica.confirm(position.lsn).map_err(away)?;
+                continue;
+            }
             if !transactions.is_empty() {
                 return self.take(transactions, position).map(Next::Taken);
             }
