@@ -88,6 +88,20 @@ impl Books {
         must_json(&["exchange", "totals", "-c", &self.config, "--json"])
     }
 
+    /// The auditor finds nothing in the exchange's rows at a later time, except that nobody has closed a reserve since. The
+    /// exchange must not run, unless it is on PostgreSQL.
+    fn audit(&self, later_us: u64) {
+        let secret = std::fs::read(self.dir.path().join("home/exchange-offline/master.priv")).unwrap();
+        let master = batzen_crypto::EddsaPrivateKey::from_bytes(secret.try_into().unwrap()).public_key();
+        let (master, later) = (master.to_string(), later_us.to_string());
+        let words = ["auditor", "run", "-c", &self.config, "-m", &master, "-T", &later, "--json"];
+        let output = run(&[&words[..], &["--no-bank", "--no-confirmations"]].concat());
+        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let found = report["findings"].as_array().unwrap();
+        assert!(found.iter().all(|finding| finding["rule"] == "reserve-not-closed"), "{report:#}");
+        assert_eq!(report["difference"], "KUDOS:0");
+    }
+
     fn archive(&self, command: &str, later_us: u64, more: &[&str]) -> std::process::Output {
         let later = later_us.to_string();
         let words = ["exchange", "archive", command, "-c", &self.config, "-T", &later, "--json"];
@@ -133,6 +147,7 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
         assert!(exchange.terminate().0.success());
     }
     assert_eq!(books.totals(), before, "no sum changes");
+    books.audit(YEARS_9);
     let again = books.archived("run", YEARS_9, &why);
     assert_eq!((&again["run"], again["coins"]["seen"].as_u64()), (&Value::Null, Some(0)));
 

@@ -71,6 +71,16 @@ impl Books {
         must(&["exchange", worker, "-t", "-c", &self.config, "-T", &later_us.to_string()]);
     }
 
+    /// The auditor finds nothing in the exchange's rows at a later time.
+    fn audit(&self, later_us: u64) {
+        let secret = std::fs::read(self.dir.path().join("home/exchange-offline/master.priv")).unwrap();
+        let master = batzen_crypto::EddsaPrivateKey::from_bytes(secret.try_into().unwrap()).public_key();
+        let (master, later) = (master.to_string(), later_us.to_string());
+        let words = ["auditor", "run", "-c", &self.config, "-m", &master, "-T", &later, "--json"];
+        let output = run(&[&words[..], &["--no-bank", "--no-confirmations"]].concat());
+        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    }
+
     fn totals(&self) -> Value {
         must_json(&["exchange", "totals", "-c", &self.config, "--json"])
     }
@@ -113,6 +123,7 @@ fn garbage_is_collected(store: &str) {
     assert!(counts[2] >= 3 * all, "with credits, closings or withdrawals: {table}");
     assert_eq!(books.totals(), before);
     assert_eq!(books.collect(YEARS_9), [0, 0, 0], "it is all gone");
+    books.audit(YEARS_9);
 
     // The service works, and collects garbage itself if it has the store open.
     let exchange = books.serve();
