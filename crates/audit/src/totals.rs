@@ -54,6 +54,8 @@ impl Totals {
             &mut rows.drained,
             &mut rows.issued,
             &mut rows.withdraw_fees,
+            &mut rows.archived_coins,
+            &mut rows.archived_transfers,
             &mut objects.unrevealed,
             &mut objects.melt_fees,
             &mut objects.surplus,
@@ -75,10 +77,16 @@ impl Totals {
     /// is a whole one.
     pub const FORM: u32 = 1;
 
-    /// All sums that belong to no denomination, in the order of this form.
+    /// All sums that belong to no denomination, in the order of this form; then three figures for each archive: its
+    /// number, and what its parts differ by in rows and bytes.
     #[must_use]
     pub fn figures(&self) -> Vec<i128> {
-        self.clone().slots().into_iter().map(|sum| *sum).collect()
+        let mut figures: Vec<i128> = self.clone().slots().into_iter().map(|sum| *sum).collect();
+        let mut archives: Vec<_> = self.tally.archives.iter().collect();
+        archives.sort_unstable();
+        figures
+            .extend(archives.into_iter().flat_map(|(run, [rows, bytes])| [i128::from(*run), *rows, *bytes]));
+        figures
     }
 
     /// The sums of a denomination's rows.
@@ -100,11 +108,16 @@ impl Totals {
     ) -> Option<Self> {
         let mut totals = Self::default();
         let slots = totals.slots();
-        if slots.len() != figures.len() {
+        let (sums, archives) = figures.split_at_checked(slots.len())?;
+        for (slot, figure) in slots.into_iter().zip(sums) {
+            *slot = *figure;
+        }
+        let (archives, rest) = archives.as_chunks::<3>();
+        if !rest.is_empty() {
             return None;
         }
-        for (slot, figure) in slots.into_iter().zip(figures) {
-            *slot = *figure;
+        for [run, rows, bytes] in archives {
+            totals.tally.archives.insert(u32::try_from(*run).ok()?, [*rows, *bytes]);
         }
         totals.tally.denoms = denoms.into_iter().map(|(serial, tally)| (serial.0, tally)).collect();
         Some(totals)
@@ -132,6 +145,7 @@ mod tests {
                 *slot = figures.next().unwrap();
             }
             totals.tally.denom(DenomSerial(3)).withdrawn = withdrawn;
+            totals.tally.archives.insert(7, [i128::from(withdrawn), -1]);
             prop_assert_eq!(Totals::from_figures(&totals.figures(), totals.denoms()), Some(totals.clone()));
             prop_assert_eq!(Totals::from_figures(&totals.figures()[1..], totals.denoms()), None);
         }
