@@ -481,7 +481,8 @@ mod tests {
             change(&mut body);
             body
         };
-        let cases: [(&dyn Fn(&mut Body), Fault); 9] = [
+        type Case<'a> = (&'a dyn Fn(&mut Body), Fault);
+        let cases: [Case; 9] = [
             (&|body| body.denominations[0].issued.total = MoneySum::ZERO, Fault::Totals(world.denom)),
             (&|body| body.denominations[0].issued.total_count += 1, Fault::Totals(world.denom)),
             (

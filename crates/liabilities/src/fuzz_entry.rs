@@ -9,8 +9,11 @@ use serde::de::DeserializeOwned;
 use crate::tree::{BITS_MAX, Node};
 use crate::{Bucket, Evidence, Index, Receipt, Statement, parse, to_json};
 
+/// A function that takes any bytes.
+pub type Entry = fn(&[u8]);
+
 /// All functions with the names of their targets and seeds.
-pub const ENTRIES: &[(&str, fn(&[u8]))] = &[("liabilities", documents)];
+pub const ENTRIES: &[(&str, Entry)] = &[("liabilities", documents)];
 
 fn round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(data: &[u8]) -> Option<T> {
     let document: T = parse(data).ok()?;
