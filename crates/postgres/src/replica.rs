@@ -248,7 +248,7 @@ impl Replica {
         Ok(found.is_some_and(|status| status != "lost"))
     }
 
-    /// Makes the slot. One that has lost changes is made anew.
+    /// Makes the slot. One that has lost changes is replaced.
     ///
     /// # Errors
     /// The server's.

@@ -1,4 +1,4 @@
-//! Results that are kept up to date: what is found, what becomes of it, and that they can be gone on from.
+//! Results that are kept up to date: what is found, when it is resolved or put aside, and that they can be gone on from.
 
 use batzen_audit::{Progress, RowChange, Subject, Version};
 use batzen_auditor::live::{self, CopyPosition, Kept, Live, NoteError};

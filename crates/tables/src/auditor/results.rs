@@ -142,9 +142,9 @@ record! {
         pub found: Timestamp,
         /// When it was found last, with these figures.
         pub confirmed: Timestamp,
-        /// Since when it is no longer so; `None`: it is.
+        /// When it was found to be no longer so; `None`: it still is.
         pub resolved: Option<Timestamp>,
-        /// Since when a person has put it aside.
+        /// When a person put it aside.
         pub suppressed: Option<Timestamp>,
         /// How many notes people have made about it ([`AuditNotes`]).
         pub notes: u32,
