@@ -8,7 +8,7 @@ use super::Found;
 /// What finds a change.
 #[derive(Debug, PartialEq, Eq)]
 pub enum By {
-    /// This rule, in the rows alone.
+    /// This rule, in the rows alone; or one of these, with `|` between them, if it depends on the value that was put in.
     Rule(&'static str),
     /// Only the comparison with an earlier copy, by this rule.
     Comparison(&'static str),
@@ -20,7 +20,7 @@ impl By {
     /// Whether this is what was found. If the rows alone told it, a reason why only a comparison does would be wrong.
     pub fn fits(&self, found: &Found) -> bool {
         match self {
-            Self::Rule(rule) => found.alone.contains(rule),
+            Self::Rule(rules) => rules.split('|').any(|rule| found.alone.contains(rule)),
             Self::Comparison(rule) => found.alone.is_empty() && found.compared.contains(rule),
             Self::Nothing => *found == Found::default(),
         }
