@@ -105,7 +105,7 @@ pub struct DenomResult {
 pub struct Outcome {
     /// Everything that was found, in the order of reports.
     pub findings: Vec<Finding>,
-    /// What was found, too, and put aside by a person.
+    /// What was found, too, and suppressed by a person.
     pub suppressed: Vec<Finding>,
     /// The part of it that holds until rows change, and the sums.
     pub base: Base,

@@ -186,25 +186,46 @@ pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Told, LinkError> {
     serde_json::from_str::<Line>(&told).map_err(|_| LinkError::Nonsense)?.told()
 }
 
-/// Asks the service for its report on the exchange that it follows. `compare`: it asks bank and merchants first.
-///
-/// # Errors
-/// [`LinkError`] if it does not run, or follows none.
-pub fn ask_report(socket: &Path, compare: bool) -> Result<Forms, LinkError> {
-    match ask(socket, &Ask::Report { compare })? {
-        Told::Report(forms) => Ok(*forms),
-        _ => Err(LinkError::Nonsense),
+/// The refusal of a service that follows no exchange, so that it does not have the copy open.
+pub(crate) const FOLLOWS_NONE: &str = "the auditor's service follows no exchange: it has no [auditor-feed]";
+
+/// The answer of the service if it follows an exchange; `None` if it does not run, or follows none.
+fn ask_follower(socket: &Path, question: &Ask) -> Result<Option<Told>, LinkError> {
+    match ask(socket, question) {
+        Ok(told) => Ok(Some(told)),
+        Err(LinkError::Io { source, .. })
+            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+        {
+            Ok(None)
+        }
+        Err(LinkError::Refused(reason)) if reason == FOLLOWS_NONE => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-/// Asks the service to put a finding aside, or to open it again.
+/// Asks the service for its report on the exchange that it follows. `compare`: it asks bank and merchants first. `None` if
+/// it does not run, or follows none.
 ///
 /// # Errors
-/// [`LinkError`] if it does not run, or refuses.
-pub fn ask_note(socket: &Path, id: ShortHash, suppresses: bool, reason: &str) -> Result<(), LinkError> {
-    match ask(socket, &Ask::Note { id, suppresses, reason: reason.to_owned() })? {
-        Told::Done(_) => Ok(()),
-        _ => Err(LinkError::Nonsense),
+/// [`LinkError`] if it refuses, or its answer cannot be read.
+pub fn ask_report(socket: &Path, compare: bool) -> Result<Option<Forms>, LinkError> {
+    match ask_follower(socket, &Ask::Report { compare })? {
+        None => Ok(None),
+        Some(Told::Report(forms)) => Ok(Some(*forms)),
+        Some(_) => Err(LinkError::Nonsense),
+    }
+}
+
+/// Asks the service to suppress a finding, or to reopen it. Returns whether it did: not if it does not run, or follows
+/// none.
+///
+/// # Errors
+/// [`LinkError`] if it refuses, or its answer cannot be read.
+pub fn ask_note(socket: &Path, id: ShortHash, suppresses: bool, reason: &str) -> Result<bool, LinkError> {
+    match ask_follower(socket, &Ask::Note { id, suppresses, reason: reason.to_owned() })? {
+        None => Ok(false),
+        Some(Told::Done(_)) => Ok(true),
+        Some(_) => Err(LinkError::Nonsense),
     }
 }
 

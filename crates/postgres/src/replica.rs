@@ -21,12 +21,15 @@ use crate::codec::{pull, split, width};
 use crate::connection::{Connection, Statement};
 use crate::layout::quoted;
 use crate::schema::replication::publication;
+use crate::schema::shape::literal;
 use crate::schema::{Sql as _, layouts};
 use crate::values::Columns;
 use crate::{Layout, PgError, Target};
 
 /// How many rows of a snapshot are fetched at once.
 const ROWS_AT_ONCE: i32 = 2_000;
+/// The most bytes of changes that are read at once: more than an exchange commits at once.
+const BATCH_BYTES_MAX: usize = 1 << 30;
 /// How long an answer may take: decoding begins with the oldest transaction that was not confirmed.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Microseconds between 1970 and 2000, the epoch of PostgreSQL.
@@ -153,10 +156,6 @@ fn lsn(text: &str) -> Result<Lsn, PgError> {
 
 fn lsn_text(lsn: Lsn) -> String {
     format!("{:X}/{:X}", lsn >> 32, lsn & 0xffff_ffff)
-}
-
-fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }
 
 impl Replica {
@@ -305,9 +304,14 @@ impl Replica {
     /// The server's; or [`ReplicaError::Forbidden`] if a table was emptied.
     pub fn peek(&mut self, changes_max: u32) -> Result<Vec<Transaction>, ReplicaError> {
         let mut messages: Vec<Vec<u8>> = Vec::new();
+        let mut left = BATCH_BYTES_MAX;
         self.connection.queue(&self.peek, |params| params.int8(changes_max.into()));
         self.connection.run(&mut |_, mut columns| {
-            messages.push(columns.bytes()?.to_vec());
+            let message = columns.bytes()?;
+            left = left.checked_sub(message.len()).ok_or_else(|| {
+                PgError::protocol("the database has committed more changes at once than an exchange does")
+            })?;
+            messages.push(message.to_vec());
             Ok(())
         })?;
         let mut decoder = Decoder { schema: &self.schema, tables: &self.tables, relations: HashMap::new() };

@@ -10,8 +10,9 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::{Answer, Service};
-use crate::link::{Forms, Told};
-use crate::live::{Drawn, Errand, Running};
+use crate::checks::escaped;
+use crate::link::{FOLLOWS_NONE, Forms, Told};
+use crate::live::{Job, LastReport, Running};
 use crate::rules::Outcome;
 
 /// Keeps the stream's state on an open page up to date. Everything else changes with a comparison, after minutes.
@@ -41,10 +42,6 @@ fn stream_text(running: &Running) -> String {
     format!("{connected}; checked up to commit {}; {lag}.", progress.next.saturating_sub(1))
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 /// The answer before the first report.
 fn not_yet(running: &Running) -> Response {
     Response::error_status(ErrorCode::GENERIC_DB_SOFT_FAILURE, 503, &stream_text(running))
@@ -59,16 +56,16 @@ impl Service {
             .ok_or_else(|| Response::error_status(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, 404, hint))
     }
 
-    fn drawn(&self) -> Result<(&Running, Arc<Drawn>), Response> {
+    fn last_report(&self) -> Result<(&Running, Arc<LastReport>), Response> {
         let running = self.running()?;
-        let drawn = running.drawn().ok_or_else(|| not_yet(running))?;
-        Ok((running, drawn))
+        let last_report = running.last_report().ok_or_else(|| not_yet(running))?;
+        Ok((running, last_report))
     }
 
     pub(super) fn audit_page(&self) -> Answer {
-        let (running, drawn) = self.drawn()?;
+        let (running, last_report) = self.last_report()?;
         let mut live = format!("<p id=\"stream\">{}</p>", escaped(&stream_text(running)));
-        if let Some(reason) = &drawn.without_bank {
+        if let Some(reason) = &last_report.without_bank {
             let _ = write!(
                 live,
                 "<p class=\"bad\" id=\"bank\">Not compared with the bank: {}</p>",
@@ -76,15 +73,15 @@ impl Service {
             );
         }
         live.push_str(SCRIPT);
-        let page = drawn.report.html(Some(&live));
+        let page = last_report.page(&live);
         Ok(Response::bytes(200, "text/html; charset=utf-8", page)
             .with_header(header::CONTENT_SECURITY_POLICY, POLICY)
             .with_header(header::CACHE_CONTROL, "no-store"))
     }
 
     pub(super) fn audit_json(&self) -> Answer {
-        let (running, drawn) = self.drawn()?;
-        let mut value = drawn.report.json();
+        let (running, last_report) = self.last_report()?;
+        let mut value = last_report.json();
         let progress = running.progress().unwrap_or_default();
         value["stream"] = json!({
             "text": stream_text(running),
@@ -94,37 +91,35 @@ impl Service {
             "lag_seconds": progress.behind.as_secs_f64(),
             "failure": running.failure(),
         });
-        value["without_bank"] = json!(drawn.without_bank);
+        value["without_bank"] = json!(last_report.without_bank);
         Ok(Response::json(200, &value).with_header(header::CACHE_CONTROL, "no-store"))
     }
 
     pub(super) fn audit_csv(&self) -> Answer {
-        let (_, drawn) = self.drawn()?;
-        Ok(Response::bytes(200, "text/csv; charset=utf-8", drawn.report.csv())
+        let (_, last_report) = self.last_report()?;
+        Ok(Response::bytes(200, "text/csv; charset=utf-8", last_report.csv().to_owned())
             .with_header(header::CACHE_CONTROL, "no-store"))
     }
 
     /// The report for a program.
     pub(super) async fn report(&self, compare: bool) -> Result<Told, String> {
-        let no_feed = "this auditor's service follows no exchange: it has no [auditor-feed]".to_owned();
-        let running = self.running.as_ref().ok_or(no_feed)?;
-        let drawn = match running.drawn().filter(|_| !compare) {
-            Some(drawn) => drawn,
+        let running = self.running.as_ref().ok_or(FOLLOWS_NONE)?;
+        let last_report = match running.last_report().filter(|_| !compare) {
+            Some(last_report) => last_report,
             None => {
                 let (answer, told) = oneshot::channel();
-                running.send(Errand::Compare(answer))?;
+                running.send(Job::Compare(answer))?;
                 told.await.map_err(|_| "the service is ending".to_owned())??
             }
         };
-        Ok(Told::Report(Box::new(Forms::from(&drawn.report))))
+        Ok(Told::Report(Box::new(Forms::from(&last_report.report))))
     }
 
-    /// Puts a finding aside, or opens it again.
+    /// Suppresses a finding, or reopens it.
     pub(super) async fn note(&self, id: ShortHash, suppresses: bool, reason: String) -> Result<Told, String> {
-        let no_feed = "this auditor's service follows no exchange: it has no [auditor-feed]".to_owned();
-        let running = self.running.as_ref().ok_or(no_feed)?;
+        let running = self.running.as_ref().ok_or(FOLLOWS_NONE)?;
         let (answer, told) = oneshot::channel();
-        running.send(Errand::Note { id, suppresses, reason, answer })?;
+        running.send(Job::Note { id, suppresses, reason, answer })?;
         told.await.map_err(|_| "the service is ending".to_owned())??;
         Ok(Told::Done(Outcome::Done))
     }

@@ -172,7 +172,7 @@ impl Service {
         });
         if let Some(master_sig) = found? {
             let row = SigningKeyRevocationRow { master_sig, seen: now };
-            // Kept for the time when the exchange's tables are out of reach. If that fails, they say so again.
+            // TrackedFinding for the time when the exchange's tables are out of reach. If that fails, they say so again.
             if let Ok(Err(refusal)) = self.execute(Command::Revoke { key, row }).await {
                 tracing::debug!(%refusal, "a revocation was not kept");
             }

@@ -24,7 +24,8 @@ use crate::live::{Asked, Live};
 
 pub use bank::BankError;
 pub use config::{Account, CheckConfig};
-pub use report::{Report, Story, text_of};
+pub(crate) use page::escaped;
+pub use report::{Report, Timeline, text_of};
 
 /// What to check.
 #[derive(Debug, Clone)]
@@ -162,7 +163,7 @@ pub fn check(
         confirmations: outside.confirmations,
         copied: None,
     };
-    let mut story = None;
+    let mut timeline = None;
     let outcome = if request.is_own_copy {
         options.copied = Some(position(&store)?);
         let subject = &config.subject;
@@ -176,7 +177,7 @@ pub fn check(
             None => Live::check_all(&store, subject, options.threads, request.now, progress)?,
         };
         let outcome = live.compare(&options, outside.asked, progress)?;
-        story = Some(Story::read(&store, request.now).map_err(AuditError::Store)?);
+        timeline = Some(Timeline::read(&store, request.now).map_err(AuditError::Store)?);
         outcome
     } else {
         batzen_audit::audit(&store, &config.subject, &options, progress)?
@@ -184,7 +185,7 @@ pub fn check(
     store.close().map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
     let ended = Timestamp::from_system_time(std::time::SystemTime::now());
     let context = context(config, (started, ended), request.internal);
-    Ok(Report { outcome, context, exchange_url: config.subject.base_url.clone(), story })
+    Ok(Report { outcome, context, exchange_url: config.subject.base_url.clone(), timeline })
 }
 
 /// What a report says about itself. `internal`: whether stored balances were checked, too.

@@ -9,7 +9,7 @@ use batzen_protocol::Timestamp;
 use super::report::Report;
 use super::text::counted;
 use super::trend;
-use crate::live::Kept;
+use crate::live::TrackedFinding;
 
 fn net(units: i128, context: &Context) -> String {
     Net { units, currency: Some(context.currency) }.to_string()
@@ -22,7 +22,7 @@ fn day(time: Timestamp) -> String {
 }
 
 /// Text without meaning to a browser.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -42,7 +42,7 @@ details{margin:.3rem 0}summary{cursor:pointer}\
 /// One page with everything that a controller asks for first: is it right, what is owed, is the money there, which
 /// denominations, what was found.
 pub(super) fn html(report: &Report, live: Option<&str>) -> String {
-    let Report { outcome, context, exchange_url, story } = report;
+    let Report { outcome, context, exchange_url, timeline } = report;
     let mut out = String::new();
     let faults: Vec<&Finding> = outcome.faults().collect();
     let _ = write!(
@@ -71,15 +71,15 @@ pub(super) fn html(report: &Report, live: Option<&str>) -> String {
         out.push_str(live);
     }
     sheet(&mut out, outcome, context);
-    if let Some(story) = story {
-        trend::total(&mut out, &story.hours, context);
+    if let Some(timeline) = timeline {
+        trend::total(&mut out, &timeline.hours, context);
     }
     denominations(&mut out, outcome, context);
-    if let Some(story) = story {
-        trend::denominations(&mut out, &story.hours, outcome, context);
+    if let Some(timeline) = timeline {
+        trend::denominations(&mut out, &timeline.hours, outcome, context);
     }
-    match story {
-        Some(story) => stories(&mut out, &story.findings, context),
+    match timeline {
+        Some(timeline) => stories(&mut out, &timeline.findings, context),
         None => findings(&mut out, &faults, context),
     }
     out.push_str("</body></html>\n");
@@ -171,8 +171,8 @@ fn findings(out: &mut String, faults: &[&Finding], context: &Context) {
     out.push_str("</div>");
 }
 
-/// One finding to open. `story` is markup.
-fn details(out: &mut String, finding: &Finding, context: &Context, story: &str) {
+/// One finding to open. `timeline` is markup.
+fn details(out: &mut String, finding: &Finding, context: &Context, timeline: &str) {
     let info = finding.rule.info();
     let risk = net(i128::try_from(finding.at_risk).unwrap_or(i128::MAX), context);
     let _ = write!(
@@ -191,40 +191,40 @@ fn details(out: &mut String, finding: &Finding, context: &Context, story: &str) 
     if !finding.detail.is_empty() {
         let _ = write!(out, "<p>{}</p>", escaped(&finding.detail));
     }
-    let _ = write!(out, "<p>{}</p>{story}</details>", escaped(info.advice));
+    let _ = write!(out, "<p>{}</p>{timeline}</details>", escaped(info.advice));
 }
 
-/// Findings of a followed exchange: those that are open, put aside, and no longer so.
-fn stories(out: &mut String, kept: &[Kept], context: &Context) {
-    let is_open = |kept: &&Kept| kept.is_open();
-    let is_aside = |kept: &&Kept| kept.row.resolved.is_none() && kept.row.suppressed.is_some();
-    let is_over = |kept: &&Kept| kept.row.resolved.is_some();
+/// Findings of a followed exchange: those that are open, suppressed, and resolved.
+fn stories(out: &mut String, kept: &[TrackedFinding], context: &Context) {
+    let is_open = |kept: &&TrackedFinding| kept.is_open();
+    let is_suppressed = |kept: &&TrackedFinding| kept.row.resolved.is_none() && kept.row.suppressed.is_some();
+    let is_resolved = |kept: &&TrackedFinding| kept.row.resolved.is_some();
     let faults = || kept.iter().filter(|kept| kept.finding.severity() == Severity::Finding);
     part(out, ("Findings", "findings"), faults().filter(is_open).collect(), context);
-    part(out, ("Put aside", "suppressed"), faults().filter(is_aside).collect(), context);
-    part(out, ("No longer so", "resolved"), faults().filter(is_over).collect(), context);
+    part(out, ("Suppressed", "suppressed"), faults().filter(is_suppressed).collect(), context);
+    part(out, ("Resolved", "resolved"), faults().filter(is_resolved).collect(), context);
 }
 
-fn part(out: &mut String, (title, id): (&str, &str), mut kept: Vec<&Kept>, context: &Context) {
+fn part(out: &mut String, (title, id): (&str, &str), mut kept: Vec<&TrackedFinding>, context: &Context) {
     if kept.is_empty() {
         return;
     }
     kept.sort_by_key(|kept| (std::cmp::Reverse(kept.finding.at_risk), kept.row.found));
     let _ = write!(out, "<h2>{title}</h2><div id=\"{id}\">");
     for kept in kept {
-        let mut story = format!("<p>Found {}", kept.row.found);
+        let mut timeline = format!("<p>Found {}", kept.row.found);
         if kept.row.confirmed != kept.row.found {
-            let _ = write!(story, ", last {}", kept.row.confirmed);
+            let _ = write!(timeline, ", last {}", kept.row.confirmed);
         }
         if let Some(resolved) = kept.row.resolved {
-            let _ = write!(story, ", no longer so since {resolved}");
+            let _ = write!(timeline, ", resolved {resolved}");
         }
-        let _ = write!(story, ". Number <code>{}</code></p>", kept.id);
+        let _ = write!(timeline, ". Number <code>{}</code></p>", kept.id);
         for note in &kept.notes {
-            let what = if note.suppresses { "Put aside" } else { "Opened again" };
-            let _ = write!(story, "<p>{what} {}: {}</p>", note.time, escaped(&note.reason));
+            let what = if note.suppresses { "Suppressed" } else { "Reopened" };
+            let _ = write!(timeline, "<p>{what} {}: {}</p>", note.time, escaped(&note.reason));
         }
-        details(out, &kept.finding, context, &story);
+        details(out, &kept.finding, context, &timeline);
     }
     out.push_str("</div>");
 }

@@ -8,23 +8,23 @@ use batzen_store::{Result, Store};
 use serde_json::{Value, json};
 
 use crate::live::CopyPosition;
-use crate::live::{self, Hour, Kept};
+use crate::live::{self, Hour, TrackedFinding};
 
 /// How far back figures over time go.
 const HOURS_SHOWN: Duration = Duration::from_days(31);
 
 /// What only an auditor who follows the exchange knows.
 #[derive(Debug, Clone, Default)]
-pub struct Story {
-    /// All findings, also those that are no longer so or were put aside.
-    pub findings: Vec<Kept>,
+pub struct Timeline {
+    /// All findings, also those that were resolved or suppressed.
+    pub findings: Vec<TrackedFinding>,
     /// What was issued, redeemed and owed over time.
     pub hours: Vec<Hour>,
     /// Which frame of the exchange's journal is the first that was not checked.
     pub next: u64,
 }
 
-impl Story {
+impl Timeline {
     /// Reads it.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ pub struct Report {
     /// The exchange.
     pub exchange_url: String,
     /// What came before, if the exchange is followed.
-    pub story: Option<Story>,
+    pub timeline: Option<Timeline>,
 }
 
 impl Report {
@@ -73,24 +73,24 @@ impl Report {
 
     /// Writes the metrics of what was found and what is owed.
     pub fn write_metrics(&self, page: &mut Page) {
-        let Self { outcome, story, context, .. } = self;
+        let Self { outcome, timeline, context, .. } = self;
         page.gauge("batzen_audit_rows", "Rows checked since all were checked at once", outcome.rows);
         page.gauge(
             "batzen_audit_signatures",
             "Signatures verified since all rows were checked at once",
             outcome.signatures,
         );
-        let stories = story.as_ref().map(|story| story.findings.as_slice()).unwrap_or_default();
-        let count = |of: fn(&Kept) -> bool| {
+        let stories = timeline.as_ref().map(|timeline| timeline.findings.as_slice()).unwrap_or_default();
+        let count = |of: fn(&TrackedFinding) -> bool| {
             let faults = stories.iter().filter(|kept| kept.finding.severity() == Severity::Finding);
             faults.filter(|kept| of(kept)).count()
         };
         let states = [
-            ("open", count(Kept::is_open)),
+            ("open", count(TrackedFinding::is_open)),
             ("suppressed", count(|kept| kept.row.resolved.is_none() && kept.row.suppressed.is_some())),
             ("resolved", count(|kept| kept.row.resolved.is_some())),
         ];
-        page.gauges("batzen_audit_findings", "Findings: open, put aside, and no longer so", "kind", states);
+        page.gauges("batzen_audit_findings", "Findings: open, suppressed and resolved", "kind", states);
         let bank = outcome.accounts.iter().map(|account| account.bank_in - account.bank_out).sum();
         let sheet = &outcome.sheet;
         let amounts = [
@@ -126,10 +126,10 @@ impl Report {
         let mut value = summary(&self.outcome, &self.context);
         value["exchange"] = json!(self.exchange_url);
         let currency = self.context.currency;
-        let Some(story) = &self.story else { return value };
-        value["next"] = json!(story.next);
+        let Some(timeline) = &self.timeline else { return value };
+        value["next"] = json!(timeline.next);
         value["suppressed"] = self.outcome.suppressed.iter().map(|found| finding(found, currency)).collect();
-        value["stories"] = story
+        value["tracked"] = timeline
             .findings
             .iter()
             .filter(|kept| kept.finding.severity() == Severity::Finding)
@@ -156,7 +156,7 @@ impl Report {
             })
             .collect();
         let net = |units| Net { units, currency: Some(currency) };
-        value["hours"] = story
+        value["hours"] = timeline
             .hours
             .iter()
             .filter(|hour| hour.denom.is_none())
@@ -205,24 +205,24 @@ pub fn text_of(report: &Value) -> String {
         let name = format!("at the bank, [{}]", text(&account["account"]));
         let _ = writeln!(out, "{name:34} {:>24}", text(&account["balance"]));
     }
-    let stories = report["stories"].as_array().cloned().unwrap_or_default();
-    for story in &stories {
+    let stories = report["tracked"].as_array().cloned().unwrap_or_default();
+    for timeline in &stories {
         let _ = writeln!(
             out,
             "\n{} ({}) {}: {}, {} at risk\n    {}",
-            text(&story["id"]),
-            text(&story["state"]),
-            text(&story["check"]),
-            text(&story["rule"]),
-            text(&story["at_risk"]),
-            text(&story["meaning"]),
+            text(&timeline["id"]),
+            text(&timeline["state"]),
+            text(&timeline["check"]),
+            text(&timeline["rule"]),
+            text(&timeline["at_risk"]),
+            text(&timeline["meaning"]),
         );
-        for note in story["notes"].as_array().into_iter().flatten() {
-            let what = if note["suppresses"] == json!(true) { "put aside" } else { "opened again" };
+        for note in timeline["notes"].as_array().into_iter().flatten() {
+            let what = if note["suppresses"] == json!(true) { "suppressed" } else { "reopened" };
             let _ = writeln!(out, "    {what}: {}", text(&note["reason"]));
         }
     }
-    let open = stories.iter().filter(|story| story["state"] == json!("open")).count();
+    let open = stories.iter().filter(|timeline| timeline["state"] == json!("open")).count();
     match open {
         0 => out.push_str("\nno open finding\n"),
         _ => {

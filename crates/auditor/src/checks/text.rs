@@ -62,7 +62,7 @@ pub(super) fn text(outcome: &Outcome, context: &Context) -> String {
         let _ = writeln!(out, "{}: see --json", counted(notices, "notice"));
     }
     if !outcome.suppressed.is_empty() {
-        let _ = writeln!(out, "{} put aside", counted(outcome.suppressed.len(), "finding"));
+        let _ = writeln!(out, "{} suppressed", counted(outcome.suppressed.len(), "finding"));
     }
     let faults: Vec<&Finding> = outcome.faults().collect();
     if faults.is_empty() {

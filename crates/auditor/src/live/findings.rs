@@ -1,5 +1,5 @@
 //! Findings as the auditor's store keeps them. One that no longer holds is marked as resolved, and one that a person has
-//! put aside stays visible: nothing disappears. Only notices, which are no faults, are forgotten once they are over.
+//! suppressed stays visible: nothing disappears. Only notices, which are no faults, are forgotten once they are over.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,12 +12,12 @@ use batzen_tables::auditor::results::{
     AuditFindingKey, AuditFindingRow, AuditFindings, AuditNoteKey, AuditNoteRow, AuditNotes,
 };
 
-/// Why a finding that was put aside is open again.
+/// Why a suppressed finding is open again.
 const OTHER_FIGURES: &str = "found again with other figures";
 
 /// A finding with its story.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct TrackedFinding {
     /// Its number, with which a person names it.
     pub id: ShortHash,
     /// What was found.
@@ -28,7 +28,7 @@ pub struct Kept {
     pub notes: Vec<AuditNoteRow>,
 }
 
-impl Kept {
+impl TrackedFinding {
     /// Whether it holds, and nobody has put it aside.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -78,7 +78,7 @@ fn finding_of(row: &AuditFindingRow) -> Option<Finding> {
     })
 }
 
-/// Whether a finding says that something happened, rather than that something is so. It stays until it is put aside.
+/// Whether a finding says that something happened, rather than that something is so. It stays until it is suppressed.
 pub(super) fn is_event(rule: Rule) -> bool {
     matches!(rule, Rule::RowRewritten | Rule::RowRemoved | Rule::HistoryForked)
 }
@@ -107,7 +107,7 @@ pub(super) fn holding(store: &Store) -> Result<Vec<(AuditFindingKey, AuditFindin
 ///
 /// # Errors
 /// If the store cannot be read.
-pub fn all(store: &Store) -> Result<Vec<Kept>> {
+pub fn all(store: &Store) -> Result<Vec<TrackedFinding>> {
     let mut found = stored(store, false, usize::MAX >> 1)?;
     found.extend(stored(store, true, PAGE)?);
     let ids: Vec<ShortHash> = found.iter().map(|found| found.key.id).collect();
@@ -117,7 +117,7 @@ pub fn all(store: &Store) -> Result<Vec<Kept>> {
         let mut notes: Vec<_> = notes.into_iter().map(|note| (note.key.n, note.row)).collect();
         notes.sort_by_key(|(n, _)| *n);
         let notes = notes.into_iter().map(|(_, note)| note).collect();
-        Some(Kept { id: found.key.id, finding, row: found.row, notes })
+        Some(TrackedFinding { id: found.key.id, finding, row: found.row, notes })
     });
     Ok(kept.collect())
 }
@@ -191,7 +191,7 @@ impl Changes {
     }
 }
 
-/// Why a finding cannot be put aside or opened again.
+/// Why a finding cannot be suppressed or reopened.
 #[derive(Debug, thiserror::Error)]
 pub enum NoteError {
     /// There is none with this number.
@@ -214,7 +214,7 @@ pub enum NoteError {
 /// The longest reason.
 pub const REASON_BYTES_MAX: usize = 2_000;
 
-/// Puts a finding aside, or opens it again. The reason stays with it.
+/// Suppresses a finding, or reopens it. The reason stays with it.
 ///
 /// # Errors
 /// [`NoteError`].
@@ -231,7 +231,7 @@ pub fn note(
     let key = AuditFindingKey { id };
     let old = store.get::<AuditFindings>(&key)?.ok_or(NoteError::Unknown(id))?.row;
     if old.suppressed.is_some() == suppresses {
-        return Err(NoteError::Already(if suppresses { "put aside" } else { "open" }));
+        return Err(NoteError::Already(if suppresses { "suppressed" } else { "open" }));
     }
     let row = AuditFindingRow { suppressed: suppresses.then_some(now), notes: old.notes + 1, ..old.clone() };
     let mut set = ChangeSet::new();

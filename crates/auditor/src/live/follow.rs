@@ -271,7 +271,7 @@ impl Following {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn findings(&self) -> Result<Vec<findings::Kept>, StoreError> {
+    pub fn findings(&self) -> Result<Vec<findings::TrackedFinding>, StoreError> {
         findings::all(&self.store)
     }
 }

@@ -14,7 +14,7 @@ mod hours;
 mod replica;
 mod serving;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use batzen_audit::{
     AuditError, Auditor, Base, Finding, Options, Outcome, Progress, RowChange, Rule, Severity, Subject,
@@ -31,12 +31,12 @@ use batzen_tables::auditor::results::{
 use batzen_tables::exchange::{ClosingKey, ClosingRow, Closings, DenomSerial};
 
 use findings::Changes;
-pub use findings::{Kept, NoteError, REASON_BYTES_MAX, all as findings, note};
+pub use findings::{NoteError, REASON_BYTES_MAX, TrackedFinding, all as findings, note};
 pub use follow::{Followed, Following, FollowingError, SourceOptions, Status};
 pub use hours::{Hour, hours};
 pub use replica::ReplicaOptions;
-pub(crate) use serving::{Drawn, Errand, Running};
 pub use serving::{FollowConfig, FollowConfigError, FollowMetrics, SourceConfig, SourceError, copy_store};
+pub(crate) use serving::{Job, LastReport, Running};
 
 /// Closings are written in commits of so many rows.
 const ROWS_AT_ONCE: usize = 4_096;
@@ -74,7 +74,7 @@ pub struct Live {
     /// As it is stored; `None` before the first change.
     state: Option<AuditStateRow>,
     /// Whether changes have led to other findings since they were last compared.
-    has_news: bool,
+    has_new_findings: bool,
 }
 
 fn tally_row(tally: &batzen_audit::books::DenomTally) -> AuditDenomRow {
@@ -149,7 +149,7 @@ impl Live {
             terms,
             totals,
             state,
-            has_news: true,
+            has_new_findings: true,
         }))
     }
 
@@ -189,7 +189,7 @@ impl Live {
             // What the store has: only what differs is written.
             totals: Totals::from_figures(&Totals::default().figures(), denoms).expect("figures of this form"),
             state: old.clone(),
-            has_news: true,
+            has_new_findings: true,
         };
         let mut set = ChangeSet::new();
         let Base { totals, findings } = outcome.base;
@@ -224,8 +224,8 @@ impl Live {
 
     /// Whether changes have led to findings since the last comparison.
     #[must_use]
-    pub fn has_news(&self) -> bool {
-        self.has_news
+    pub fn has_new_findings(&self) -> bool {
+        self.has_new_findings
     }
 
     /// How far it is; `None` before the first change.
@@ -259,12 +259,9 @@ impl Live {
 
     /// Stores the denominations whose sums differ from those that the store has.
     fn write_denoms(&self, totals: &Totals, set: &mut ChangeSet) -> Result<(), StoreError> {
-        let changed: Vec<_> = totals
-            .denoms()
-            .chain(
-                self.totals.denoms().filter(|(denom, _)| totals.denoms().all(|(other, _)| other != *denom)),
-            )
-            .map(|(denom, _)| denom)
+        let all: BTreeSet<_> = totals.denoms().chain(self.totals.denoms()).map(|(denom, _)| denom).collect();
+        let changed: Vec<_> = all
+            .into_iter()
             .filter(|denom| totals.denom(*denom) != self.totals.denom(*denom))
             .map(|denom| AuditDenomKey { denom })
             .collect();
@@ -319,7 +316,8 @@ impl Live {
         };
         let mut totals = self.totals.clone();
         let increment = auditor.apply(&changes, &mut totals)?;
-        self.has_news |= increment.found.iter().any(|finding| finding.severity() == Severity::Finding);
+        self.has_new_findings |=
+            increment.found.iter().any(|finding| finding.severity() == Severity::Finding);
         increment.found.into_iter().for_each(|finding| noted.found(finding, false));
         increment.resolved.iter().for_each(|finding| noted.gone(finding));
         noted.write(store, now, &mut set)?;
@@ -421,7 +419,7 @@ impl Live {
             .then(|| outcome.accounts.iter().map(|account| account.bank_in - account.bank_out).sum::<i128>());
         hours::write(&self.store, &self.subject, (&self.terms, &self.totals), (now, bank), &mut set)?;
         committed(self.store.commit(&set)?)?;
-        self.has_news = false;
+        self.has_new_findings = false;
         let put_aside: HashSet<_> = findings::holding(&self.store)?
             .into_iter()
             .filter(|(_, row, _)| row.suppressed.is_some())

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use batzen_config::{Config, ConfigError};
@@ -24,9 +24,9 @@ use tokio::sync::oneshot;
 use super::findings::{self, NoteError};
 use super::follow::{Following, FollowingError, SourceOptions, Status};
 use super::replica::ReplicaOptions;
-use crate::checks::{self, CheckConfig, Outside, Report, Story};
+use crate::checks::{self, CheckConfig, Outside, Report, Timeline};
 
-/// How long one wait for changes lasts; errands and the end are noticed after it.
+/// How long one wait for changes lasts; jobs and the end are noticed after it.
 const WAIT: Duration = Duration::from_millis(200);
 /// The pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -36,8 +36,8 @@ const REST: Duration = Duration::from_secs(5);
 const BREATH: Duration = Duration::from_secs(2);
 /// The time between comparisons, unless the configuration says otherwise.
 const COMPARE_INTERVAL_DEFAULT: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(300);
-/// Errands that may wait.
-const ERRANDS_MAX: usize = 8;
+/// Jobs that may wait.
+const JOBS_MAX: usize = 8;
 
 /// How the service follows an exchange.
 #[derive(Debug, Clone)]
@@ -184,31 +184,58 @@ pub enum SourceError {
 }
 
 /// What a program asks the thread to do between two batches.
-pub(crate) enum Errand {
+pub(crate) enum Job {
     /// Compare now.
-    Compare(oneshot::Sender<Result<Arc<Drawn>, String>>),
-    /// Put a finding aside, or open it again.
+    Compare(oneshot::Sender<Result<Arc<LastReport>, String>>),
+    /// Suppress a finding, or reopen it.
     Note { id: ShortHash, suppresses: bool, reason: String, answer: oneshot::Sender<Result<(), String>> },
 }
 
 /// The last report.
 #[derive(Debug)]
-pub(crate) struct Drawn {
+pub(crate) struct LastReport {
     pub report: Report,
+    /// Its forms, made when they are first asked for, so that many readers cost little. The page has [`LIVE`] where the
+    /// state of the stream goes.
+    forms: OnceLock<(String, serde_json::Value, String)>,
     /// Why the bank could not be asked, if so.
     pub without_bank: Option<String>,
 }
 
+/// Where the state of the stream goes in a page.
+const LIVE: &str = "<!--live-->";
+
+impl LastReport {
+    fn forms(&self) -> &(String, serde_json::Value, String) {
+        self.forms.get_or_init(|| (self.report.html(Some(LIVE)), self.report.json(), self.report.csv()))
+    }
+
+    /// The page, with this markup after the verdict.
+    pub fn page(&self, live: &str) -> String {
+        self.forms().0.replacen(LIVE, live, 1)
+    }
+
+    /// The report for programs.
+    pub fn json(&self) -> serde_json::Value {
+        self.forms().1.clone()
+    }
+
+    /// The table.
+    pub fn csv(&self) -> &str {
+        &self.forms().2
+    }
+}
+
 /// What the service knows of the thread.
 pub(crate) struct Running {
-    errands: SyncSender<Errand>,
+    jobs: SyncSender<Job>,
     state: Arc<State>,
 }
 
 #[derive(Default)]
 struct State {
     status: Mutex<Option<Arc<Status>>>,
-    drawn: Mutex<Option<Arc<Drawn>>>,
+    last_report: Mutex<Option<Arc<LastReport>>>,
     failure: Mutex<Option<String>>,
     comparisons: AtomicU64,
     failed_comparisons: AtomicU64,
@@ -234,7 +261,7 @@ impl Running {
         confirmations: ReadConfirmations,
         drain: Drain,
     ) -> (Self, std::thread::JoinHandle<()>) {
-        let (errands, queue) = sync_channel(ERRANDS_MAX);
+        let (jobs, queue) = sync_channel(JOBS_MAX);
         let state = Arc::new(State::default());
         let worker = Worker {
             config,
@@ -246,17 +273,17 @@ impl Running {
             handle: Handle::current(),
         };
         let thread = std::thread::Builder::new().name("follow".to_owned()).spawn(move || worker.run());
-        (Self { errands, state }, thread.expect("a thread can be started"))
+        (Self { jobs, state }, thread.expect("a thread can be started"))
     }
 
     /// Asks the thread to do something. Refused if it is too busy.
-    pub fn send(&self, errand: Errand) -> Result<(), String> {
-        self.errands.try_send(errand).map_err(|_| "the auditor is busy: try again".to_owned())
+    pub fn send(&self, job: Job) -> Result<(), String> {
+        self.jobs.try_send(job).map_err(|_| "the auditor is busy: try again".to_owned())
     }
 
     /// The last report.
-    pub fn drawn(&self) -> Option<Arc<Drawn>> {
-        get(&self.state.drawn)
+    pub fn last_report(&self) -> Option<Arc<LastReport>> {
+        get(&self.state.last_report)
     }
 
     /// Why it does not go on, if so.
@@ -278,14 +305,14 @@ impl Running {
 
     /// Writes the metrics.
     pub fn write(&self, page: &mut Page) {
-        let drawn = self.drawn();
+        let last_report = self.last_report();
         FollowMetrics {
             progress: self.progress(),
             has_failed: self.failure().is_some(),
             is_checking_all: self.checking_all().is_some(),
             comparisons: self.state.comparisons.load(Ordering::Relaxed),
             failed_comparisons: self.state.failed_comparisons.load(Ordering::Relaxed),
-            report: drawn.as_ref().map(|drawn| &drawn.report),
+            report: last_report.as_ref().map(|last_report| &last_report.report),
         }
         .write(page);
     }
@@ -345,7 +372,7 @@ struct Worker {
     clock: batzen_feed::Clock,
     confirmations: ReadConfirmations,
     drain: Drain,
-    queue: Receiver<Errand>,
+    queue: Receiver<Job>,
     state: Arc<State>,
     handle: Handle,
 }
@@ -381,20 +408,20 @@ impl Worker {
             set(&self.state.failure, Some(failure));
             let until = Instant::now() + REST;
             while Instant::now() < until && !self.is_ending() {
-                if let Ok(errand) = self.queue.recv_timeout(WAIT) {
-                    self.refuse(errand);
+                if let Ok(job) = self.queue.recv_timeout(WAIT) {
+                    self.refuse(job);
                 }
             }
         }
     }
 
     /// Answers while there is nothing to work on.
-    fn refuse(&self, errand: Errand) {
+    fn refuse(&self, job: Job) {
         let failure = get(&self.state.failure).unwrap_or_default();
         // Whoever asked may have gone.
-        match errand {
-            Errand::Compare(answer) => drop(answer.send(Err(failure))),
-            Errand::Note { answer, .. } => drop(answer.send(Err(failure))),
+        match job {
+            Job::Compare(answer) => drop(answer.send(Err(failure))),
+            Job::Note { answer, .. } => drop(answer.send(Err(failure))),
         }
     }
 
@@ -438,23 +465,23 @@ impl Worker {
             }
             let since = compared.map(|compared| compared.elapsed());
             let is_due = since.is_none_or(|since| since >= self.config.compare_interval);
-            let has_news = following.live()?.is_some_and(|live| live.has_news())
+            let has_new_findings = following.live()?.is_some_and(|live| live.has_new_findings())
                 && since.is_none_or(|since| since >= BREATH);
             // Before the first rows there is nothing to compare.
             let has_rows = following.live()?.is_some_and(|live| live.state().is_some());
-            if has_rows && (is_due || has_news) {
+            if has_rows && (is_due || has_new_findings) {
                 self.compare(following, store)?;
                 compared = Some(Instant::now());
             }
-            while let Ok(errand) = self.queue.try_recv() {
-                match errand {
-                    Errand::Compare(answer) => {
-                        let drawn = self.compare(following, store)?;
+            while let Ok(job) = self.queue.try_recv() {
+                match job {
+                    Job::Compare(answer) => {
+                        let last_report = self.compare(following, store)?;
                         compared = Some(Instant::now());
-                        let drawn = drawn.ok_or_else(|| "the copy is not whole yet".to_owned());
-                        let _ = answer.send(drawn);
+                        let last_report = last_report.ok_or_else(|| "the copy is not whole yet".to_owned());
+                        let _ = answer.send(last_report);
                     }
-                    Errand::Note { id, suppresses, reason, answer } => {
+                    Job::Note { id, suppresses, reason, answer } => {
                         let now = (self.clock)();
                         let noted = findings::note(store, id, suppresses, &reason, now);
                         if let Err(NoteError::Store(error)) = noted {
@@ -470,7 +497,11 @@ impl Worker {
         Ok(())
     }
 
-    fn compare(&self, following: &mut Following, store: &Store) -> Result<Option<Arc<Drawn>>, WorkError> {
+    fn compare(
+        &self,
+        following: &mut Following,
+        store: &Store,
+    ) -> Result<Option<Arc<LastReport>>, WorkError> {
         let checks_config = &self.config.checks;
         let started = Timestamp::from_system_time(std::time::SystemTime::now());
         let mut outside = Outside::default();
@@ -491,10 +522,11 @@ impl Worker {
         self.state.comparisons.fetch_add(1, Ordering::Relaxed);
         let ended = Timestamp::from_system_time(std::time::SystemTime::now());
         let context = checks::context(checks_config, (started, ended), true);
-        let story = Some(Story::read(store, (self.clock)())?);
-        let report = Report { outcome, context, exchange_url: checks_config.subject.base_url.clone(), story };
-        let drawn = Arc::new(Drawn { report, without_bank });
-        set(&self.state.drawn, Some(Arc::clone(&drawn)));
-        Ok(Some(drawn))
+        let timeline = Some(Timeline::read(store, (self.clock)())?);
+        let report =
+            Report { outcome, context, exchange_url: checks_config.subject.base_url.clone(), timeline };
+        let last_report = Arc::new(LastReport { report, without_bank, forms: OnceLock::new() });
+        set(&self.state.last_report, Some(Arc::clone(&last_report)));
+        Ok(Some(last_report))
     }
 }

@@ -1,7 +1,7 @@
-//! Results that are kept up to date: what is found, when it is resolved or put aside, and that they can be gone on from.
+//! Results that are kept up to date: what is found, when it is resolved or suppressed, and that they can be gone on from.
 
 use batzen_audit::{Progress, RowChange, Subject, Version};
-use batzen_auditor::live::{self, CopyPosition, Kept, Live, NoteError};
+use batzen_auditor::live::{self, CopyPosition, Live, NoteError, TrackedFinding};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::memory::MemoryBackend;
@@ -79,12 +79,12 @@ impl Copy {
         assert_eq!(self.store.commit(&set).unwrap(), CommitOutcome::Committed);
     }
 
-    fn findings(&self) -> Vec<Kept> {
+    fn findings(&self) -> Vec<TrackedFinding> {
         live::findings(&self.store).unwrap()
     }
 
     #[track_caller]
-    fn one(&self, rule: &str) -> Kept {
+    fn one(&self, rule: &str) -> TrackedFinding {
         let all = self.findings();
         let found = all.iter().find(|kept| kept.row.rule == rule);
         found.unwrap_or_else(|| panic!("no {rule}: {all:#?}")).clone()
@@ -137,7 +137,7 @@ fn findings_come_go_and_come_back() {
     let found = copy.one("reserve-balance");
     assert!(found.is_open());
     assert_eq!((found.finding.exchange, found.finding.auditor, found.finding.at_risk), (600, 500, 100));
-    // Put aside: it stays, and the verdict is right again.
+    // Suppressed: it stays, and the verdict is right again.
     live::note(&copy.store, found.id, true, "known", NOW).unwrap();
     let again = live::note(&copy.store, found.id, true, "known", NOW);
     assert!(matches!(again, Err(NoteError::Already(_))), "{again:?}");

@@ -129,7 +129,7 @@ async fn an_auditor_follows_a_database_through_kills() {
     json(&config, 0, &["sync", "--once"]);
     let report = json(&config, 3, &["report"]);
     let rules: Vec<&str> =
-        report["stories"].as_array().unwrap().iter().map(|story| story["rule"].as_str().unwrap()).collect();
+        report["tracked"].as_array().unwrap().iter().map(|story| story["rule"].as_str().unwrap()).collect();
     for rule in ["row-rewritten", "row-removed", "refund-sum", "reserve-balance"] {
         assert!(rules.contains(&rule), "{rule}: {rules:?}");
     }
@@ -141,7 +141,7 @@ async fn an_auditor_follows_a_database_through_kills() {
     assert_eq!((&again["whole"], &again["snapshots"]), (&Value::Bool(true), &Value::from(2)), "{again:#}");
     let report = json(&config, 3, &["report"]);
     let rewritten =
-        report["stories"].as_array().unwrap().iter().filter(|story| story["rule"] == "row-rewritten");
+        report["tracked"].as_array().unwrap().iter().filter(|story| story["rule"] == "row-rewritten");
     assert_eq!(rewritten.count(), 2, "{report:#}");
     // A table that is emptied is no change that an exchange makes.
     deployment.sql("TRUNCATE exchange.history_requests");

@@ -160,7 +160,7 @@ async fn the_service_follows_checks_and_shows() {
         world.start_exchange();
     });
     let found = auditor.until(&world, "the change", |report| report["ok"] == false).await;
-    let stories = found["stories"].as_array().unwrap();
+    let stories = found["tracked"].as_array().unwrap();
     let rules: Vec<&str> = stories.iter().map(|story| story["rule"].as_str().unwrap()).collect();
     for rule in ["deposit-signature", "row-rewritten", "coin-remaining"] {
         assert!(rules.contains(&rule), "{rule}: {rules:?}");
@@ -179,12 +179,12 @@ async fn the_service_follows_checks_and_shows() {
     assert!(String::from_utf8_lossy(&table.body).contains("row-rewritten"));
     page(&auditor, &world, stories.len());
 
-    // All are put aside, one while the service runs, the others while it does not. Then one is opened again.
+    // All are suppressed, one while the service runs, the others while it does not. Then one is reopened.
     let ids: Vec<String> = stories.iter().map(|story| story["id"].as_str().unwrap().to_owned()).collect();
     let aside = auditor.run(&["suppress", &ids[0], "--reason", "a test"]);
     assert!(aside.status.success(), "{}", stderr(&aside));
     let again = auditor.run(&["suppress", &ids[0], "--reason", "a test"]);
-    assert!(stderr(&again).contains("put aside already"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("suppressed already"), "{}", stderr(&again));
     auditor.stop();
     for id in &ids[1..] {
         let output = auditor.run(&["suppress", id, "--reason", "a test"]);
@@ -197,7 +197,7 @@ async fn the_service_follows_checks_and_shows() {
     let output = auditor.run(&["reopen", &ids[0], "--reason", "it was none"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let report = auditor.json(3, &["report"]);
-    let story = report["stories"].as_array().unwrap().iter().find(|story| story["id"] == json!(ids[0]));
+    let story = report["tracked"].as_array().unwrap().iter().find(|story| story["id"] == json!(ids[0]));
     let notes = story.unwrap()["notes"].as_array().unwrap().clone();
     assert_eq!(notes.iter().map(|note| note["suppresses"] == true).collect::<Vec<_>>(), [true, false]);
     let unknown = auditor.run(&["suppress", &"0".repeat(52), "--reason", "x"]);

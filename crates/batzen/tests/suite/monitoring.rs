@@ -297,7 +297,7 @@ fn auditor_page() -> String {
     let context =
         batzen_audit::report::Context { currency, started: now, ended: now, internal: true, tiny: 0 };
     let report =
-        batzen_auditor::checks::Report { outcome, context, exchange_url: String::new(), story: None };
+        batzen_auditor::checks::Report { outcome, context, exchange_url: String::new(), timeline: None };
     let metrics = FollowMetrics {
         progress: Some(batzen_feed::metrics::Progress::default()),
         report: Some(&report),

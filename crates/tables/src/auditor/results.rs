@@ -144,13 +144,13 @@ record! {
         pub confirmed: Timestamp,
         /// When it was found to be no longer so; `None`: it still is.
         pub resolved: Option<Timestamp>,
-        /// When a person put it aside.
+        /// When a person suppressed it.
         pub suppressed: Option<Timestamp>,
         /// How many notes people have made about it ([`AuditNotes`]).
         pub notes: u32,
     }
 }
-/// The findings, also those that were resolved or put aside.
+/// The findings, also those that were resolved or suppressed.
 pub struct AuditFindings;
 
 impl AuditFindings {
@@ -191,7 +191,7 @@ record! {
     pub struct AuditNoteRow {
         /// When.
         pub time: Timestamp,
-        /// Whether it was put aside; otherwise it was opened again.
+        /// Whether it was suppressed; otherwise it was reopened.
         pub suppresses: bool,
         /// Why.
         pub reason: String,

@@ -37,11 +37,11 @@ enum AuditorCommand {
     /// Follow an exchange into a store of the auditor, and check each change. Exit code 1 if it has changed or lost
     /// what it shipped
     Sync(sync::SyncArgs),
-    /// Show what was found about the exchange that is followed: open, put aside, and no longer so
+    /// Show what was found about the exchange that is followed: open, suppressed and resolved
     Report(report::ReportArgs),
-    /// Put a finding aside, with a reason
+    /// Suppress a finding, with a reason
     Suppress(report::NoteArgs),
-    /// Open a finding again that was put aside
+    /// Reopen a suppressed finding
     Reopen(report::NoteArgs),
     /// Check what an exchange has published about its debts against its rows, and confirm it
     Liabilities(liabilities::LiabilitiesArgs),

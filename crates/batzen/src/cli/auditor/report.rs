@@ -1,20 +1,20 @@
 //! `batzen auditor report`, `suppress` and `reopen`: what was found about a followed exchange, and what people decided.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use batzen_auditor::checks::{self, CheckConfig, Report, Story};
+use anyhow::bail;
+use batzen_auditor::checks::{self, CheckConfig, Report, Timeline};
 use batzen_auditor::live::{self, Live};
 use batzen_auditor::{AuditorConfig, Forms};
 use batzen_cli_support::services::Common;
 use batzen_cli_support::store_args::require_existing;
+use batzen_config::Config;
 use batzen_crypto::ShortHash;
 use batzen_protocol::Timestamp;
 use batzen_store::Store;
 use clap::Args;
 
-use super::run::{in_use, own_copy, verdict, write};
+use super::run::{OutputArgs, own_copy, show};
 
 /// Options of `auditor report`.
 #[derive(Args)]
@@ -26,15 +26,8 @@ Exit code 3: a finding is open.")]
 pub struct ReportArgs {
     #[command(flatten)]
     common: Common,
-    /// Write a page that can be printed
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write findings and notices as comma-separated values
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Options of `auditor suppress` and `auditor reopen`.
@@ -43,7 +36,7 @@ pub struct ReportArgs {
   batzen auditor suppress -c auditor.conf 9N3X1C0V5S2E1Q0P8M7K6J5H4G3F2D1C0B9A8Z7Y6X5W4V3T2S1R --reason 'the bank has confirmed it'
   batzen auditor reopen -c auditor.conf 9N3X1C0V5S2E1Q0P8M7K6J5H4G3F2D1C0B9A8Z7Y6X5W4V3T2S1R --reason 'it was the wrong transfer'
 
-A finding that was put aside stays in reports, with the reason. Found again with other figures, it is open again.")]
+A suppressed finding stays in reports, with the reason. Found again with other figures, it is open again.")]
 pub struct NoteArgs {
     #[command(flatten)]
     common: Common,
@@ -63,8 +56,8 @@ fn read(store: &Store, config: &CheckConfig, now: Timestamp) -> anyhow::Result<R
     let outcome = live.report(now)?;
     let ended = Timestamp::from_system_time(std::time::SystemTime::now());
     let context = checks::context(config, (started, ended), true);
-    let story = Some(Story::read(store, now)?);
-    Ok(Report { outcome, context, exchange_url: config.subject.base_url.clone(), story })
+    let timeline = Some(Timeline::read(store, now)?);
+    Ok(Report { outcome, context, exchange_url: config.subject.base_url.clone(), timeline })
 }
 
 /// Runs `auditor report`.
@@ -74,29 +67,24 @@ fn read(store: &Store, config: &CheckConfig, now: Timestamp) -> anyhow::Result<R
 pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     let config = CheckConfig::from_ini(&ini, None)?;
-    let place = own_copy(&ini)?;
-    require_existing(&place)?;
-    let forms = if in_use(&place)? {
-        let socket = AuditorConfig::from_config(&ini)?.socket();
-        batzen_auditor::ask_report(&socket, false).context("the copy is in use by another process")?
-    } else {
-        let store = place.open(&batzen_storage::AUDITOR_COPY, 1)?;
-        let report = read(&store, &config, args.common.timetravel.now());
-        store.close()?;
-        Forms::from(&report?)
+    let socket = AuditorConfig::from_config(&ini)?.socket();
+    let forms = match batzen_auditor::ask_report(&socket, false)? {
+        Some(forms) => forms,
+        None => {
+            let store = open_copy(&ini)?;
+            let report = read(&store, &config, args.common.timetravel.now());
+            store.close()?;
+            Forms::from(&report?)
+        }
     };
-    if let Some(path) = &args.html {
-        write(path, &forms.html)?;
-    }
-    if let Some(path) = &args.csv {
-        write(path, &forms.csv)?;
-    }
-    if args.json {
-        println!("{:#}", forms.json);
-    } else {
-        print!("{}", checks::text_of(&forms.json));
-    }
-    Ok(verdict(&forms.json))
+    show(&args.output, &forms, &checks::text_of(&forms.json))
+}
+
+/// Opens the copy, which no other process may have open.
+fn open_copy(ini: &Config) -> anyhow::Result<Store> {
+    let place = own_copy(ini)?;
+    require_existing(&place)?;
+    Ok(place.open(&batzen_storage::AUDITOR_COPY, 1)?)
 }
 
 /// Runs `auditor suppress` and `auditor reopen`.
@@ -105,18 +93,14 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
 /// Any failure, as one line.
 pub fn note(args: &NoteArgs, suppresses: bool) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
-    let place = own_copy(&ini)?;
-    require_existing(&place)?;
-    if in_use(&place)? {
-        let socket = AuditorConfig::from_config(&ini)?.socket();
-        batzen_auditor::ask_note(&socket, args.finding, suppresses, &args.reason)?;
-    } else {
-        let store = place.open(&batzen_storage::AUDITOR_COPY, 1)?;
+    let socket = AuditorConfig::from_config(&ini)?.socket();
+    if !batzen_auditor::ask_note(&socket, args.finding, suppresses, &args.reason)? {
+        let store = open_copy(&ini)?;
         let now = args.common.timetravel.now();
         let noted = live::note(&store, args.finding, suppresses, &args.reason, now);
         store.close()?;
         noted?;
     }
-    println!("{}", if suppresses { "put aside" } else { "opened again" });
+    println!("{}", if suppresses { "suppressed" } else { "reopened" });
     Ok(ExitCode::SUCCESS)
 }

@@ -20,7 +20,6 @@ use batzen_cli_support::store_args::require_existing;
 use batzen_config::Config;
 use batzen_crypto::EddsaPublicKey;
 use batzen_storage::StoreConfig;
-use batzen_store::StoreError;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
@@ -71,15 +70,8 @@ pub struct RunArgs {
     /// Do not look for the deposits that merchants have shown
     #[arg(long)]
     no_confirmations: bool,
-    /// Write a page that can be printed
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write findings and notices as comma-separated values
-    #[arg(long, value_name = "FILE")]
-    csv: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// The protocol's six checks.
@@ -151,20 +143,6 @@ pub(super) fn own_copy(ini: &Config) -> anyhow::Result<StoreConfig> {
     Ok(live::copy_store(ini)?)
 }
 
-/// Whether another process has a store open.
-pub(super) fn in_use(place: &StoreConfig) -> anyhow::Result<bool> {
-    if place.dir().is_some_and(|dir| !dir.exists()) {
-        return Ok(false);
-    }
-    match place.open(&batzen_storage::AUDITOR_COPY, 1) {
-        Err(StoreError::InUse(_)) => Ok(true),
-        opened => {
-            opened?.close()?;
-            Ok(false)
-        }
-    }
-}
-
 /// Checks with a progress bar. `None` if sums do not fit.
 fn check(
     source: &SourceArgs,
@@ -214,57 +192,60 @@ fn is_overflow(panic: &(dyn Any + Send)) -> bool {
     text.is_some_and(|text| text.contains("with overflow"))
 }
 
-/// Writes a report into a file.
-pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+/// Where a report goes besides the terminal.
+#[derive(Args)]
+pub(super) struct OutputArgs {
+    /// Write a page that can be printed
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write findings and notices as comma-separated values
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
-/// Whether a report of a service says that nothing is wrong.
-pub(super) fn verdict(json: &Value) -> ExitCode {
-    if json["ok"] == Value::Bool(true) { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDINGS) }
+/// Writes and prints a report; `text` is for a terminal. The exit code says whether something is wrong.
+pub(super) fn show(output: &OutputArgs, forms: &Forms, text: &str) -> anyhow::Result<ExitCode> {
+    let write = |path: &Path, text: &str| {
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    if let Some(path) = &output.html {
+        write(path, &forms.html)?;
+    }
+    if let Some(path) = &output.csv {
+        write(path, &forms.csv)?;
+    }
+    if output.json {
+        println!("{:#}", forms.json);
+    } else {
+        print!("{text}");
+    }
+    let is_right = forms.json["ok"] == Value::Bool(true);
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDINGS) })
 }
 
 /// Runs `auditor run`.
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let ini = args.source.common.load()?;
     let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
-    if let Some(forms) = running_service(args, &ini)? {
-        return show(args, &forms);
+    if is_own_copy(&args.source, &ini) {
+        let socket = AuditorConfig::from_config(&ini)?.socket();
+        if let Some(forms) = batzen_auditor::ask_report(&socket, !args.whole)? {
+            if args.whole {
+                bail!("the auditor's service follows the exchange: stop it for a check of all rows");
+            }
+            return show(&args.output, &forms, &forms.text);
+        }
     }
     let outside = outside(&args.source, &config, !args.no_bank, !args.no_confirmations)?;
-    let flags = (true, args.whole, args.json);
+    let flags = (true, args.whole, args.output.json);
     let Some(report) = check(&args.source, &config, outside, flags)? else {
         return Ok(ExitCode::from(EXIT_OVERFLOW));
     };
-    show(args, &Forms::from(&report))
-}
-
-/// The report of the running service, if the own copy is meant and the service has it open.
-fn running_service(args: &RunArgs, ini: &Config) -> anyhow::Result<Option<Forms>> {
-    if !is_own_copy(&args.source, ini) || !in_use(&own_copy(ini)?)? {
-        return Ok(None);
-    }
-    if args.whole {
-        bail!("the auditor's service follows the exchange: stop it for a check of all rows");
-    }
-    let socket = AuditorConfig::from_config(ini)?.socket();
-    let forms = batzen_auditor::ask_report(&socket, true);
-    forms.context("the copy is in use by another process").map(Some)
-}
-
-fn show(args: &RunArgs, forms: &Forms) -> anyhow::Result<ExitCode> {
-    if let Some(path) = &args.html {
-        write(path, &forms.html)?;
-    }
-    if let Some(path) = &args.csv {
-        write(path, &forms.csv)?;
-    }
-    if args.json {
-        println!("{:#}", forms.json);
-    } else {
-        print!("{}", forms.text);
-    }
-    Ok(verdict(&forms.json))
+    let forms = Forms::from(&report);
+    show(&args.output, &forms, &forms.text)
 }
 
 /// Runs `auditor check`.

@@ -5,14 +5,11 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use batzen_cli_support::services;
-use batzen_exchange::config::{ExchangeConfig, ListenConfig};
-use batzen_exchange::error::StartError;
-use batzen_exchange::service::{RunningExchange, StartOptions};
+use batzen_exchange::config::ExchangeConfig;
 use batzen_exchange::workers::liabilities::{self, LiabilitiesError, Round};
 use batzen_exchange::workers::link;
-use batzen_store::StoreError;
 
-use super::{WorkerArgs, set_data};
+use super::{WorkerArgs, set_data, start_beside};
 
 /// How often a running service is asked whether an epoch is due.
 const ASK: std::time::Duration = std::time::Duration::from_secs(30);
@@ -55,19 +52,7 @@ pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    // Nobody needs to reach this service, so any port will do.
-    let config =
-        ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
-    let start =
-        StartOptions { clock: args.common.timetravel.clock(), workers: false, ..StartOptions::default() };
-    let exchange = match RunningExchange::start(config, start).await {
-        Err(StartError::Store(StoreError::InUse(dir))) => bail!(
-            "the store {} is in use by a service that does not listen at {}; it publishes by itself",
-            dir.display(),
-            socket.display()
-        ),
-        other => other?,
-    };
+    let exchange = start_beside(config, args.common.timetravel.clock(), "publishes").await?;
     let work = async {
         exchange.ready().await?;
         if !args.test {

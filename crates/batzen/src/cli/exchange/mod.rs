@@ -555,19 +555,8 @@ async fn work(
         tracing::info!(?progress, "{name} is idle, in the running service");
         return Ok(ExitCode::SUCCESS);
     }
-    // Nobody needs to reach this service, so any port will do.
-    let config =
-        ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
-    let start =
-        StartOptions { clock: args.common.timetravel.clock(), workers: false, ..StartOptions::default() };
-    let exchange = match RunningExchange::start(config, start).await {
-        Err(StartError::Store(StoreError::InUse(dir))) => bail!(
-            "the store {} is in use by a service that does not listen at {}; it runs the {name} by itself",
-            dir.display(),
-            socket.display()
-        ),
-        other => other?,
-    };
+    let clock = args.common.timetravel.clock();
+    let exchange = start_beside(config, clock, &format!("runs the {name}")).await?;
     let progress = tokio::select! {
         () = &mut stop => None,
         progress = worker.run_until_idle(&exchange.app().core, options) => Some(progress),
@@ -636,4 +625,26 @@ fn show_totals(args: &TotalsArgs) -> anyhow::Result<ExitCode> {
         print!("{}", sheet::totals_text(&totals));
     }
     Ok(if totals.conserved() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Starts an exchange without workers in this process, which must be the only one that has the store open. `does`: what
+/// another service does by itself.
+async fn start_beside(
+    config: ExchangeConfig,
+    clock: Arc<dyn Clock>,
+    does: &str,
+) -> anyhow::Result<RunningExchange> {
+    let socket = link::socket(&config.runtime_dir);
+    // Nobody needs to reach this service, so any port will do.
+    let config =
+        ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
+    let start = StartOptions { clock, workers: false, ..StartOptions::default() };
+    match RunningExchange::start(config, start).await {
+        Err(StartError::Store(StoreError::InUse(dir))) => bail!(
+            "the store {} is in use by a service that does not listen at {}; it {does} by itself",
+            dir.display(),
+            socket.display()
+        ),
+        other => Ok(other?),
+    }
 }
