@@ -505,7 +505,7 @@ impl Worker {
         let checks_config = &self.config.checks;
         let started = Timestamp::from_system_time(std::time::SystemTime::now());
         let mut outside = Outside::default();
-        let without_bank = match self.handle.block_on(checks::read_bank(checks_config, true)) {
+        let without_bank = match self.handle.block_on(checks::read_bank(checks_config, false)) {
             Ok(bank) => {
                 outside.asked.bank = !bank.is_empty();
                 outside.bank = bank;

@@ -217,6 +217,8 @@ pub fn measure<W: Workload>(
     let bar = progress.timed(&described.title, load.warmup + load.duration);
     let mut recorder = Recorder::new(stage.world, &placement, bar);
     let interrupted = context.interrupted.clone();
+    // What was prepared is no part of the load.
+    stage.world.auditor_catches_up()?;
     let auditor_before = stage.world.auditor_state()?;
     let ran = affinity::on_cores(&placement.client, || {
         generator::run(&plan, scripts, &mut recorder, &interrupted)

@@ -10,9 +10,9 @@ use batzen_auditor::liabilities::{self, Outcome, Request, Source};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::require_existing;
 use batzen_crypto::EddsaPublicKey;
-use batzen_feed::config::ClientConfig;
-use batzen_storage::StoreConfig;
 use clap::Args;
+
+use super::run::rows;
 
 /// The exit code if something was found.
 const EXIT_FINDINGS: u8 = 3;
@@ -60,15 +60,7 @@ pub fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     let subject = CheckConfig::from_ini(&ini, args.exchange_key)?;
     let own = AuditorConfig::from_config(&ini)?;
-    let is_own_copy = args.data.is_none() && args.database.is_none() && ini.has_section("auditor-feed");
-    let store = match (&args.data, &args.database) {
-        (Some(dir), _) => StoreConfig::embedded(dir.clone()),
-        (None, Some(url)) => StoreConfig::postgres(url.clone()),
-        (None, None) if is_own_copy => {
-            StoreConfig::embedded(ClientConfig::store_dir(&ini)?).with_index_memory(&ini, "auditor")?
-        }
-        (None, None) => subject.store.clone(),
-    };
+    let (store, is_own_copy) = rows((args.data.as_ref(), args.database.as_ref()), &ini, &subject.store)?;
     require_existing(&store)?;
     let source = match &args.from {
         None => Source::Url(format!("{}liabilities", subject.subject.base_url)),

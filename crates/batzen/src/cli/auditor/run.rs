@@ -51,6 +51,12 @@ struct SourceArgs {
     threads: Option<NonZeroUsize>,
 }
 
+impl SourceArgs {
+    fn rows(&self, ini: &Config, exchange: &StoreConfig) -> anyhow::Result<(StoreConfig, bool)> {
+        rows((self.data.as_ref(), self.database.as_ref()), ini, exchange)
+    }
+}
+
 /// Options of `auditor run`.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -133,9 +139,19 @@ fn outside(
     Ok(outside)
 }
 
-/// Whether the copy is meant that `auditor sync` keeps.
-fn is_own_copy(source: &SourceArgs, ini: &Config) -> bool {
-    source.data.is_none() && source.database.is_none() && ini.has_section("auditor-feed")
+/// Where the rows are: in this directory or database, in the copy that `auditor sync` keeps, or where the exchange has
+/// them. Says whether it is that copy.
+pub(super) fn rows(
+    (data, database): (Option<&PathBuf>, Option<&String>),
+    ini: &Config,
+    exchange: &StoreConfig,
+) -> anyhow::Result<(StoreConfig, bool)> {
+    Ok(match (data, database) {
+        (Some(dir), _) => (StoreConfig::embedded(dir.clone()), false),
+        (None, Some(url)) => (StoreConfig::postgres(url.clone()), false),
+        (None, None) if ini.has_section("auditor-feed") => (own_copy(ini)?, true),
+        (None, None) => (exchange.clone(), false),
+    })
 }
 
 /// Where that copy is.
@@ -151,13 +167,7 @@ fn check(
     (internal, whole, quiet): (bool, bool, bool),
 ) -> anyhow::Result<Option<Report>> {
     let ini = source.common.load()?;
-    let is_own_copy = is_own_copy(source, &ini);
-    let store = match (&source.data, &source.database) {
-        (Some(dir), _) => StoreConfig::embedded(dir.clone()),
-        (None, Some(url)) => StoreConfig::postgres(url.clone()),
-        (None, None) if is_own_copy => own_copy(&ini)?,
-        (None, None) => config.store.clone(),
-    };
+    let (store, is_own_copy) = source.rows(&ini, &config.store)?;
     require_existing(&store)?;
     let now = source.common.timetravel.now();
     let request = Request { store, is_own_copy, whole, internal, threads: source.threads, now };
@@ -230,7 +240,8 @@ pub(super) fn show(output: &OutputArgs, forms: &Forms, text: &str) -> anyhow::Re
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let ini = args.source.common.load()?;
     let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
-    if is_own_copy(&args.source, &ini) {
+    let (_, is_own_copy) = args.source.rows(&ini, &config.store)?;
+    if is_own_copy {
         let socket = AuditorConfig::from_config(&ini)?.socket();
         if let Some(forms) = batzen_auditor::ask_report(&socket, !args.whole)? {
             if args.whole {
