@@ -216,8 +216,10 @@ pub(crate) struct RecoupBook {
 
 /// A transfer's receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Receiver {
+pub struct Receiver {
+    /// The account.
     pub h_payto: PaytoHash,
+    /// The merchant.
     pub merchant_pub: MerchantPub,
 }
 
@@ -231,8 +233,8 @@ pub(crate) struct TransferBook {
     pub fees: i128,
     /// Deposits of which less is left than their fee.
     pub small: i64,
-    /// The receiver that the first deposit names, and a deposit with another one.
-    pub receiver: Option<Receiver>,
+    /// The receiver that the first deposit names, with its serial, and a deposit with another one.
+    pub receiver: Option<(Receiver, u64)>,
     pub stray: Option<u64>,
     pub wire_out: Option<Box<Fact<WireOutRow>>>,
     pub prepared: Option<Box<Fact<PreparedRow>>>,
@@ -249,6 +251,8 @@ pub(crate) struct TransferBook {
 pub(crate) struct ReserveBook {
     pub reserve: Option<Fact<ReserveRow>>,
     pub account: Option<Fact<ReserveAccountRow>>,
+    /// Rows that add to the following sums.
+    pub entries: i64,
     pub into: i128,
     pub out: i128,
     /// The first incoming transfer: serial and sender.

@@ -22,8 +22,9 @@ use batzen_tables::exchange::{
 };
 
 use crate::books::{Books, RecoupName, Way};
-use crate::conclude::{Conclusion, ObjectSums, Overdue, Scope};
+use crate::conclude::{Bring, Conclusion, ObjectSums, Overdue, Scope};
 use crate::finding::{Finding, RowName, Rule};
+use crate::forward::{Forward, ForwardSource};
 use crate::history::{Removals, forbidden_changes};
 use crate::post::Poster;
 use crate::terms::{Subject, Terms};
@@ -58,6 +59,10 @@ pub struct Increment {
     pub found: Vec<Finding>,
     /// Findings that no longer hold.
     pub resolved: Vec<Finding>,
+    /// The sums of touched reserves and transfers with long histories, after the changes.
+    pub forward: Forward,
+    /// The sums of the same before. Those that `forward` does not have are of no use any more.
+    pub forward_before: Forward,
     /// Rows posted, those that were only read again included.
     pub rows: u64,
     /// Signatures verified.
@@ -93,6 +98,10 @@ pub struct Auditor<'a> {
     pub seen: &'a Store,
     /// The reserves of those of these transfers that close one, and do not have the reserve's own key as identifier.
     pub closings: &'a dyn Fn(&[Wtid]) -> Result<Vec<EddsaPublicKey>>,
+    /// The sums of long histories, as increments and whole audits have left them.
+    pub forward: &'a dyn ForwardSource,
+    /// How many rows a history has at most that is read again: [`SHORT_HISTORY_ROWS`](crate::forward::SHORT_HISTORY_ROWS).
+    pub short_history_rows: i64,
     /// The time.
     pub now: Timestamp,
     /// How many threads verify and post.
@@ -260,6 +269,17 @@ fn changes_a_coin(change: &RowChange) -> bool {
     change.old.is_some() && terms(&change.old) != terms(&change.new)
 }
 
+/// The sums that can be brought forward: of a reserve that is removed, all rows are read, as they say who still names it.
+fn usable(stored: &Forward, changes: &[RowChange]) -> Result<Forward> {
+    let mut forward = stored.clone();
+    for change in changes.iter().filter(|change| change.table.id == Reserves::DEF.id) {
+        if change.new.is_none() {
+            forward.reserves.remove(&part(change.table, &change.key, 0)?);
+        }
+    }
+    Ok(forward)
+}
+
 impl Auditor<'_> {
     /// Audits changes. The caller commits `changes` and `totals` together afterwards.
     ///
@@ -282,7 +302,9 @@ impl Auditor<'_> {
         if rewrites_coins {
             self.recoups_of_coins(&mut touched)?;
         }
-        let mut before = self.gather(&touched)?;
+        let stored = self.forward.read(&touched.scope.reserves, &touched.scope.transfers)?;
+        let forward = usable(&stored, changes)?;
+        let mut before = self.gather(&touched, &forward)?;
         // Sums of removed rows belong to no object, so they are not gathered.
         let mut changed = HashSet::new();
         for change in changes {
@@ -310,15 +332,15 @@ impl Auditor<'_> {
             // Signatures of rows that did not change cover it.
             fresh.extend(after.keys().cloned());
         }
-        let (sums_before, found_before, _, _) =
-            self.draw(&touched.scope, before, &HashSet::new(), totals, changes)?;
+        let bring = Bring::Sums(forward);
+        let drawn_before = self.draw(&touched.scope, (before, bring), &HashSet::new(), totals, changes)?;
         let mut later = totals.clone();
         for change in changes.iter().filter(|change| change.table.id == CollectedSums::DEF.id) {
             later.collect(change)?;
         }
-        let (sums_after, found_after, rows, signatures) =
-            self.draw(&touched.scope, after, &fresh, &later, changes)?;
-        totals.change(&sums_before, &sums_after);
+        let drawn_after = self.draw(&touched.scope, (after, drawn_before.rest), &fresh, &later, changes)?;
+        totals.change(&drawn_before.totals, &drawn_after.totals);
+        let (found_before, found_after) = (drawn_before.findings, drawn_after.findings);
         let is_still = |finding: &&Finding| !found_after.iter().any(|other| other.is_same(finding));
         increment.resolved = found_before.iter().filter(is_still).cloned().collect();
         let is_known = |finding: &Finding| {
@@ -326,7 +348,8 @@ impl Auditor<'_> {
             same.any(|other| (other.exchange, other.auditor) == (finding.exchange, finding.auditor))
         };
         increment.found.extend(found_after.iter().filter(|finding| !is_known(finding)).cloned());
-        (increment.rows, increment.signatures) = (rows, signatures);
+        (increment.forward, increment.forward_before) = (drawn_after.forward, stored);
+        (increment.rows, increment.signatures) = (drawn_after.rows, drawn_after.signatures);
         Ok(increment)
     }
 
@@ -385,8 +408,8 @@ impl Auditor<'_> {
         Ok(())
     }
 
-    /// All rows of the touched objects, as the auditor has them.
-    fn gather(&self, touched: &Touched) -> Result<Rows> {
+    /// All rows of the touched objects, as the auditor has them, without those that are brought forward.
+    fn gather(&self, touched: &Touched, forward: &Forward) -> Result<Rows> {
         let mut rows = Gathered { seen: self.seen, rows: Rows::new() };
         let scope = &touched.scope;
         let coins: Vec<Vec<u8>> = scope.coins.iter().map(Column::to_bytes).collect();
@@ -404,13 +427,15 @@ impl Auditor<'_> {
         rows.get(Reserves::DEF, &reserves)?;
         rows.get(ReserveAccounts::DEF, &reserves)?;
         rows.lookup(ReservesIn::DEF, ReservesIn::BY_RESERVE, &reserves)?;
-        rows.lookup(Withdrawals::DEF, Withdrawals::BY_RESERVE, &reserves)?;
         rows.lookup(Closings::DEF, Closings::BY_RESERVE, &reserves)?;
-        rows.lookup(RecoupCredits::DEF, RecoupCredits::BY_RESERVE, &reserves)?;
-        rows.lookup(HistoryRequests::DEF, HistoryRequests::BY_RESERVE, &reserves)?;
         rows.lookup(ReserveOpens::DEF, ReserveOpens::BY_RESERVE, &reserves)?;
         rows.lookup(CloseRequests::DEF, CloseRequests::BY_RESERVE, &reserves)?;
-        let merges = rows.lookup(PurseMerges::DEF, PurseMerges::BY_RESERVE, &reserves)?;
+        let short = scope.reserves.iter().filter(|key| !forward.reserves.contains_key(*key));
+        let short: Vec<Vec<u8>> = short.map(Column::to_bytes).collect();
+        rows.lookup(Withdrawals::DEF, Withdrawals::BY_RESERVE, &short)?;
+        rows.lookup(RecoupCredits::DEF, RecoupCredits::BY_RESERVE, &short)?;
+        rows.lookup(HistoryRequests::DEF, HistoryRequests::BY_RESERVE, &short)?;
+        let merges = rows.lookup(PurseMerges::DEF, PurseMerges::BY_RESERVE, &short)?;
         rows.get(Purses::DEF, &merges)?;
         let purses: Vec<Vec<u8>> = scope.purses.iter().map(Column::to_bytes).collect();
         rows.get(Purses::DEF, &purses)?;
@@ -422,8 +447,10 @@ impl Auditor<'_> {
         rows.get(Prepared::DEF, &transfers)?;
         rows.get(Drains::DEF, &transfers)?;
         rows.get(ArchiveTransfers::DEF, &transfers)?;
-        let deposits = rows.lookup(Deposits::DEF, Deposits::BY_WTID, &transfers)?;
-        rows.aggregates(&deposits)?;
+        let short = scope.transfers.iter().filter(|wtid| !forward.transfers.contains_key(*wtid));
+        let short: Vec<Vec<u8>> = short.map(Column::to_bytes).collect();
+        let deposits = rows.lookup(Deposits::DEF, Deposits::BY_WTID, &short)?;
+        rows.aggregates(&deposits, forward)?;
         // A reserve's first closing has its key as identifier.
         let mut closers = transfers;
         let wtids: Vec<Wtid> = scope.transfers.iter().copied().collect();
@@ -450,11 +477,11 @@ impl Auditor<'_> {
     fn draw(
         &self,
         scope: &Scope,
-        rows: Rows,
+        (rows, forward): (Rows, Bring),
         fresh: &HashSet<Name>,
         totals: &Totals,
         changes: &[RowChange],
-    ) -> Result<(Totals, Vec<Finding>, u64, u64)> {
+    ) -> Result<Drawn> {
         let books = Books::default();
         // Coins first: other rows need their terms.
         let mut groups: HashMap<(bool, u16, bool), (&'static TableDef, Vec<RawRecord>)> = HashMap::new();
@@ -485,16 +512,34 @@ impl Auditor<'_> {
             internal: true,
             copied: None,
             scope: Some(scope),
+            forward,
             findings,
             overdue: Overdue::default(),
             sums: ObjectSums::default(),
             tally: totals.tally.clone(),
         };
         conclusion.draw()?;
-        let found = std::mem::take(&mut conclusion.findings);
-        let drawn = Totals { tally: books.tally().clone(), sums: conclusion.sums };
-        Ok((drawn, found, rows, signatures))
+        Ok(Drawn {
+            totals: Totals { tally: books.tally().clone(), sums: conclusion.sums },
+            findings: std::mem::take(&mut conclusion.findings),
+            rest: std::mem::take(&mut conclusion.forward),
+            forward: Forward::of(&books, Some(scope), self.short_history_rows),
+            rows,
+            signatures,
+        })
     }
+}
+
+/// The conclusions about the touched objects at one time.
+struct Drawn {
+    totals: Totals,
+    findings: Vec<Finding>,
+    /// What was brought forward.
+    rest: Bring,
+    /// What is to be brought forward the next time.
+    forward: Forward,
+    rows: u64,
+    signatures: u64,
 }
 
 /// Rows of one table that are posted the same way: whether they are no coins, the table's number, and whether they are new.
@@ -595,9 +640,10 @@ impl Gathered<'_> {
         Ok(keys)
     }
 
-    /// The aggregates of the merchants of these deposits, which wait to be paid.
-    fn aggregates(&mut self, deposits: &[Vec<u8>]) -> Result<()> {
-        let mut targets = BTreeSet::new();
+    /// The aggregates of the merchants of these deposits, and of those brought forward, which wait to be paid.
+    fn aggregates(&mut self, deposits: &[Vec<u8>], forward: &Forward) -> Result<()> {
+        let long = forward.transfers.values().map(|sums| Column::to_bytes(&sums.receiver.h_payto));
+        let mut targets: BTreeSet<Vec<u8>> = long.collect();
         for key in deposits {
             if let Some((_, record)) = self.rows.get(&(Deposits::DEF.id, key.clone())) {
                 let row = DepositRow::decode(&record.row).map_err(decode_error(Deposits::DEF))?;

@@ -21,6 +21,7 @@
 //! | [`totals`] | the sums, as a store keeps them |
 //! | [`history`] | what was seen before against what is there now |
 //! | [`increment`] | audits changes |
+//! | [`forward`] | the sums of long histories, which increments do not read again |
 //! | [`report`] | reports, ours and the protocol's |
 //! | [`run`] | reads all rows, on many threads |
 
@@ -30,6 +31,7 @@ pub mod books;
 mod claims;
 mod conclude;
 pub mod finding;
+pub mod forward;
 pub mod history;
 pub mod increment;
 mod post;

@@ -22,6 +22,7 @@ use batzen_tables::exchange::{
 use crate::books::{Books, DenomTally, Way};
 use crate::conclude::{Conclusion, Overdue};
 use crate::finding::{Finding, Severity};
+use crate::forward::{Forward, SHORT_HISTORY_ROWS};
 use crate::post::Poster;
 use crate::sheet::Sheet;
 use crate::terms::{Denom, Subject, Terms};
@@ -240,6 +241,8 @@ pub struct Base {
     pub totals: Totals,
     /// What was found about the small tables, and about coins, reserves, transfers and purses.
     pub findings: Vec<Finding>,
+    /// The sums of reserves and transfers with long histories.
+    pub forward: Forward,
 }
 
 /// Audits all rows of a store at one moment.
@@ -271,6 +274,7 @@ pub fn audit(
         // The conclusions about coins have added what their denominations redeemed.
         totals: Totals { tally: books.tally().clone(), sums: conclusion.sums },
         findings: std::mem::take(&mut conclusion.findings),
+        forward: Forward::of(&books, None, SHORT_HISTORY_ROWS),
     };
     conclude(conclusion, base, options, progress, started)
 }

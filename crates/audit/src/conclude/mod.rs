@@ -28,6 +28,7 @@ use batzen_tables::exchange::{
 
 use crate::books::{Books, RecoupName, Tally, Way};
 use crate::finding::{Finding, RowName, Rule};
+use crate::forward::Forward;
 use crate::run::Options;
 use crate::sheet::Sheet;
 use crate::terms::{Subject, Terms};
@@ -54,6 +55,8 @@ pub(crate) struct Conclusion<'a> {
     pub copied: Option<Timestamp>,
     /// The objects whose accounts are complete; `None`: all.
     pub scope: Option<&'a Scope>,
+    /// What reserves and transfers bring forward, until it is added to the books.
+    pub forward: Bring,
     pub findings: Vec<Finding>,
     pub overdue: Overdue,
     /// Sums that follow from complete accounts.
@@ -112,7 +115,22 @@ impl ObjectSums {
     }
 }
 
-/// Objects whose rows are all in the books.
+/// What completes accounts of which not all rows are posted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Bring {
+    /// Their sums, posted rows included.
+    Sums(Forward),
+    /// The sums of the rows that are not posted.
+    Rest(Forward),
+}
+
+impl Default for Bring {
+    fn default() -> Self {
+        Self::Rest(Forward::default())
+    }
+}
+
+/// Objects whose rows are all in the books, or brought forward.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Scope {
     pub coins: HashSet<CoinPub>,
@@ -142,6 +160,7 @@ impl<'a> Conclusion<'a> {
             internal: options.internal,
             copied: options.copied,
             scope: None,
+            forward: Bring::default(),
             findings: Vec::new(),
             overdue: Overdue::default(),
             sums: ObjectSums::default(),
@@ -162,10 +181,27 @@ impl Conclusion<'_> {
         self.refreshes();
         self.recoups()?;
         self.purses();
+        self.bring_forward();
         self.transfers();
         self.reserves();
         self.opens();
         Ok(())
+    }
+
+    /// Completes the accounts of which not all rows were posted.
+    fn bring_forward(&mut self) {
+        let books = self.books;
+        self.forward = match std::mem::take(&mut self.forward) {
+            Bring::Sums(sums) => {
+                let rest = sums.less(books);
+                rest.add_to(books);
+                Bring::Rest(rest)
+            }
+            Bring::Rest(rest) => {
+                rest.add_to(books);
+                Bring::Rest(rest)
+            }
+        };
     }
 
     /// Draws the conclusions about the whole, from the sums of all rows.

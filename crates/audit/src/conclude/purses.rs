@@ -141,6 +141,7 @@ impl Conclusion<'_> {
     /// What a merged purse adds to its reserve.
     fn credit_reserve(&self, purse: &PurseRow, merge: &Fact<PurseMergeRow>) {
         self.books.reserves.change(&merge.row.reserve_pub, |book| {
+            book.entries += 1;
             book.out += units(purse.purse_fee.units());
             book.user = Some((PurseMerges::DEF.name, merge.serial));
             if purse.state == PurseState::Paid {

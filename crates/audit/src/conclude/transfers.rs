@@ -161,7 +161,7 @@ impl Conclusion<'_> {
                 let (row, name) = (&paid.row, RowName::new(WireOut::DEF, paid.serial, &key));
                 let receiver = Receiver { h_payto: row.h_payto, merchant_pub: row.merchant_pub };
                 let finding = |rule| Finding::new(rule, name.clone()).about(wtid.as_bytes());
-                if book.receiver.is_some_and(|of_deposits| of_deposits != receiver) {
+                if book.receiver.is_some_and(|(of_deposits, _)| of_deposits != receiver) {
                     self.findings.push(finding(Rule::TransferReceiver).risking(row.amount.units()));
                 }
                 let payto_uri = self.terms.account(&row.h_payto).unwrap_or_default();
@@ -193,7 +193,7 @@ impl Conclusion<'_> {
                 let (target, row) = &waiting.row;
                 let name = RowName::new(Aggregates::DEF, waiting.serial, &target.to_bytes());
                 let receiver = Receiver { h_payto: target.h_payto, merchant_pub: target.merchant_pub };
-                if book.receiver.is_some_and(|of_deposits| of_deposits != receiver) {
+                if book.receiver.is_some_and(|(of_deposits, _)| of_deposits != receiver) {
                     let finding = Finding::new(Rule::TransferReceiver, name.clone());
                     self.found(finding.about(wtid.as_bytes()).risking(row.total.units()));
                 }

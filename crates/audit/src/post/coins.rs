@@ -67,7 +67,7 @@ impl Poster<'_> {
                     if net.unsigned_abs() < fee && net != 0 {
                         book.small += way.one();
                     }
-                    if row.is_there() && *book.receiver.get_or_insert(receiver) != receiver {
+                    if row.is_there() && book.receiver.get_or_insert((receiver, serial)).0 != receiver {
                         book.stray = Some(serial);
                     }
                 });

@@ -171,6 +171,7 @@ impl Poster<'_> {
         let (key, credit) = (&row.found.key, &row.found.row);
         let amount = credit.amount.units();
         self.books.reserves.change(&key.reserve_pub, |book| {
+            book.entries += row.way.one();
             book.into += row.way.of(amount);
             book.user = row.user();
         });

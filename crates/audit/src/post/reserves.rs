@@ -21,6 +21,7 @@ const ORIGIN: ShortHash = ShortHash::from_bytes([0; 32]);
 impl Poster<'_> {
     fn debit<T: Table>(&self, row: &Row<'_, T>, reserve_pub: &ReservePub, units: u128) {
         self.books.reserves.change(reserve_pub, |book| {
+            book.entries += row.way.one();
             book.out += row.way.of(units);
             book.user = row.user();
         });
@@ -38,6 +39,7 @@ impl Poster<'_> {
         let amount = row.way.of(credit.amount.units());
         self.tally.sums.wired_in += amount;
         self.books.reserves.change(&key.reserve_pub, |book| {
+            book.entries += row.way.one();
             book.into += amount;
             book.user = row.user();
             let is_first = book.first.is_none_or(|(first, _)| serial <= first);

@@ -3,6 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | `findings` | findings with their stories |
+//! | `forward` | the sums of long histories |
 //! | `hours` | what was issued, redeemed and owed over time |
 //! | `follow` | follows an exchange, and checks what it ships |
 //! | `replica` | follows an exchange's database |
@@ -10,12 +11,14 @@
 
 mod findings;
 mod follow;
+mod forward;
 mod hours;
 mod replica;
 mod serving;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use batzen_audit::forward::{Forward, SHORT_HISTORY_ROWS};
 use batzen_audit::{
     AuditError, Auditor, Base, Finding, Options, Outcome, Progress, RowChange, Rule, Severity, Subject,
     Terms, Totals, audit, net, read_terms, resume,
@@ -38,7 +41,7 @@ pub use replica::ReplicaOptions;
 pub use serving::{FollowConfig, FollowConfigError, FollowMetrics, SourceConfig, SourceError, copy_store};
 pub(crate) use serving::{Job, LastReport, Running};
 
-/// Closings are written in commits of so many rows.
+/// What a check of all rows leaves is written in commits of so many rows.
 const ROWS_AT_ONCE: usize = 4_096;
 
 /// A position of the copy: the stream's next frame, and how many snapshots there were.
@@ -192,7 +195,8 @@ impl Live {
             has_new_findings: true,
         };
         let mut set = ChangeSet::new();
-        let Base { totals, findings } = outcome.base;
+        let Base { totals, findings, forward } = outcome.base;
+        forward::replace(store, &forward)?;
         live.write_denoms(&totals, &mut set)?;
         let mut changes = Changes::default();
         for (key, row, finding) in findings::holding(store)? {
@@ -311,11 +315,14 @@ impl Live {
                 let fresh = wtids.iter().filter_map(|wtid| fresh_closings.get(wtid).copied());
                 Ok(known.map(|found| found.row.reserve_pub).chain(fresh).collect())
             },
+            forward: &forward::Stored(store),
+            short_history_rows: SHORT_HISTORY_ROWS,
             now,
             threads: self.threads,
         };
         let mut totals = self.totals.clone();
         let increment = auditor.apply(&changes, &mut totals)?;
+        forward::write(&increment, &mut set);
         self.has_new_findings |=
             increment.found.iter().any(|finding| finding.severity() == Severity::Finding);
         increment.found.into_iter().for_each(|finding| noted.found(finding, false));
@@ -379,6 +386,7 @@ impl Live {
                 .filter(|(_, row, _)| !row.is_whole)
                 .map(|(.., finding)| finding.clone())
                 .collect(),
+            forward: Forward::default(),
         };
         let mut outcome = resume(&self.store, (&self.subject, &self.terms), base, options, progress)?;
         outcome.findings.extend(crate::checks::forks(&self.store)?);

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use batzen_audit::forward::{NothingForward, SHORT_HISTORY_ROWS};
 use batzen_audit::{
     Auditor, Options, Outcome, Progress as AuditProgress, RowChange, Subject, Totals, Version,
 };
@@ -443,6 +444,8 @@ fn increments(store: &Store, cast: &Cast, numbers: std::ops::Range<u64>) -> Resu
             terms: &terms,
             seen: store,
             closings: &|_| Ok(Vec::new()),
+            forward: &NothingForward,
+            short_history_rows: SHORT_HISTORY_ROWS,
             now: DAY,
             threads: 1,
         };

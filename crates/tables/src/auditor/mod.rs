@@ -10,7 +10,7 @@
 //! | `auditor_revocations` | master key, signing key | master key |
 //! | `auditor_deposit_confirmations` | hash of what identifies one | exchange and serial, in order |
 //!
-//! The copy's own tables have the numbers 500 to 509, the service 510 to 539.
+//! The copy's own tables have the numbers 500 to 509 and 540 to 549, the service 510 to 539.
 
 pub mod copy;
 pub mod results;

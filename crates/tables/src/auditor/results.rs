@@ -8,7 +8,7 @@ use batzen_crypto::{EddsaPublicKey, ShortHash, Wtid};
 use batzen_protocol::Timestamp;
 use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, List, Table, TableDef, record};
 
-use crate::exchange::DenomSerial;
+use crate::exchange::{DenomSerial, MerchantPub, PaytoHash};
 
 record! {
     /// Identifies the one row of [`AuditStates`].
@@ -307,6 +307,66 @@ impl Table for ReplicaPositions {
     type Row = ReplicaPositionRow;
 }
 
+record! {
+    /// Identifies a reserve.
+    pub key struct AuditReserveSumsKey {
+        /// Its public key.
+        pub reserve_pub: EddsaPublicKey,
+    }
+}
+record! {
+    /// What the rows of a reserve add up to; sums in units of 10⁻⁸, two's complement.
+    pub struct AuditReserveSumsRow {
+        /// Rows that add to them.
+        pub entries: i64,
+        /// What came in.
+        pub into: u128,
+        /// What went out.
+        pub out: u128,
+        /// Open purses that use its quota.
+        pub quota: i64,
+    }
+}
+/// The sums of reserves with long histories, which are not read again for each change.
+pub struct AuditReserveSums;
+impl Table for AuditReserveSums {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(540, "audit_reserve_sums").updated();
+    type Key = AuditReserveSumsKey;
+    type Row = AuditReserveSumsRow;
+}
+
+record! {
+    /// Identifies a transfer.
+    pub key struct AuditTransferSumsKey {
+        /// Its identifier.
+        pub wtid: Wtid,
+    }
+}
+record! {
+    /// What the deposits of a transfer add up to; sums in units of 10⁻⁸, two's complement.
+    pub struct AuditTransferSumsRow {
+        /// How many there are.
+        pub deposits: i64,
+        /// Contributions less refunds.
+        pub contributed: u128,
+        /// Deposit fees.
+        pub fees: u128,
+        /// Deposits of which less is left than their fee.
+        pub small: i64,
+        /// The account that receives them all.
+        pub h_payto: PaytoHash,
+        /// The merchant that receives them all.
+        pub merchant_pub: MerchantPub,
+    }
+}
+/// The sums of transfers with many deposits, which are not read again for each change.
+pub struct AuditTransferSums;
+impl Table for AuditTransferSums {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(541, "audit_transfer_sums").updated();
+    type Key = AuditTransferSumsKey;
+    type Row = AuditTransferSumsRow;
+}
+
 /// The tables of results.
 pub const RESULTS: &[&TableDef] = &[
     AuditStates::DEF,
@@ -316,6 +376,8 @@ pub const RESULTS: &[&TableDef] = &[
     AuditClosings::DEF,
     AuditHours::DEF,
     ReplicaPositions::DEF,
+    AuditReserveSums::DEF,
+    AuditTransferSums::DEF,
 ];
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Audits what the recordings left: every kind of operation, with real signatures. `tampering` alters their rows.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use batzen_audit::forward::{Forward, ForwardSource};
 use batzen_audit::report::{Context, protocol};
 use batzen_audit::{
-    Auditor, BankAccount, BankCredit, BankDebit, Base, Check, Finding, Options, Outcome, Progress, RowChange,
-    Subject, Totals, Version, audit, read_terms, resume,
+    Auditor, BankAccount, BankCredit, BankDebit, Base, Check, Finding, Increment, Options, Outcome, Progress,
+    RowChange, Subject, Totals, Version, audit, read_terms, resume,
 };
 use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::core::Core;
@@ -112,7 +113,7 @@ pub async fn rows_of(name: &str) -> (Subject, Copy, Timestamp) {
 struct Open(Vec<Finding>);
 
 impl Open {
-    fn note(&mut self, increment: batzen_audit::Increment) {
+    fn note(&mut self, increment: Increment) {
         let gone = |finding: &Finding, all: &[Finding]| all.iter().any(|other| other.is_same(finding));
         self.0.retain(|finding| !gone(finding, &increment.resolved) && !gone(finding, &increment.found));
         self.0.extend(increment.found);
@@ -136,16 +137,23 @@ fn sorted(mut findings: Vec<Finding>) -> Vec<String> {
 
 #[tokio::test]
 async fn increments_give_what_a_whole_audit_gives() {
+    let mut long_histories = [0, 0];
     for name in BOOKS {
         let Books { subject, copy, now } = books(name).await;
         let complete = copy.store();
         let terms = read_terms(&*complete.freeze(AUDITED).unwrap(), &subject).unwrap();
         let expected = audited(&subject, &complete, now);
         // A coin's payment for a reserve is found by its coin only, so it must come with the request.
-        let chunks: &[usize] = if ["young", "old"].contains(&name) { &[usize::MAX] } else { &[1, 7, 100] };
-        for &chunk in chunks {
+        // With how many rows a history is long: from 1 on, from 3 on, never.
+        let chunks: &[(usize, i64)] = if ["young", "old"].contains(&name) {
+            &[(usize::MAX, i64::MAX)]
+        } else {
+            &[(1, 0), (7, 2), (100, i64::MAX)]
+        };
+        for &(chunk, short_history_rows) in chunks {
             let seen = Store::new(MemoryBackend::new());
             let mut closings = BTreeMap::new();
+            let mut kept = Kept::default();
             let (mut totals, mut open) = (Totals::default(), Open::default());
             for records in copy.0.chunks(chunk) {
                 let changes: Vec<RowChange> = records
@@ -165,17 +173,21 @@ async fn increments_give_what_a_whole_audit_gives() {
                     closings: &|wtids| {
                         Ok(wtids.iter().filter_map(|wtid| closings.get(wtid).copied()).collect())
                     },
+                    forward: &kept,
+                    short_history_rows,
                     now,
                     threads: 1 + chunk % 2,
                 };
-                open.note(auditor.apply(&changes, &mut totals).unwrap());
+                let increment = auditor.apply(&changes, &mut totals).unwrap();
+                kept.note(&increment);
+                open.note(increment);
                 let mut set = ChangeSet::new();
                 for (table, record) in records {
                     set.push(Change::Insert { table, key: record.key.clone(), row: record.row.clone() });
                 }
                 assert_eq!(seen.commit(&set).unwrap(), CommitOutcome::Committed);
             }
-            let base = Base { totals: totals.clone(), findings: open.0 };
+            let base = Base { totals: totals.clone(), findings: open.0, forward: kept.0.clone() };
             let resumed =
                 resume(&seen, (&subject, &terms), base, &options(now), &Progress::default()).unwrap();
             assert_eq!(resumed.sheet, expected.sheet, "{name}, {chunk} at once");
@@ -186,9 +198,51 @@ async fn increments_give_what_a_whole_audit_gives() {
                 sorted(expected.findings.clone()),
                 "{name}, {chunk} at once"
             );
-            changes_one_by_one(name, &subject, &copy, (&seen, &closings), (&totals, now), chunk);
+            long_histories[0] += kept.0.reserves.len();
+            long_histories[1] += kept.0.transfers.len();
+            let known = Known { seen: &seen, closings: &closings, kept: &kept, short_history_rows };
+            changes_one_by_one(name, &subject, &copy, &known, (&totals, now), chunk);
         }
     }
+    assert!(long_histories.iter().all(|count| *count > 3), "{long_histories:?}");
+}
+
+/// Sums of long histories.
+#[derive(Default)]
+struct Kept(Forward);
+
+impl Kept {
+    fn note(&mut self, increment: &Increment) {
+        for reserve_pub in increment.forward_before.reserves.keys() {
+            self.0.reserves.remove(reserve_pub).unwrap();
+        }
+        for wtid in increment.forward_before.transfers.keys() {
+            self.0.transfers.remove(wtid).unwrap();
+        }
+        self.0.reserves.extend(&increment.forward.reserves);
+        self.0.transfers.extend(&increment.forward.transfers);
+    }
+}
+
+impl ForwardSource for Kept {
+    fn read(
+        &self,
+        reserves: &HashSet<EddsaPublicKey>,
+        transfers: &HashSet<batzen_crypto::Wtid>,
+    ) -> batzen_store::Result<Forward> {
+        let mut found = self.0.clone();
+        found.reserves.retain(|reserve_pub, _| reserves.contains(reserve_pub));
+        found.transfers.retain(|wtid, _| transfers.contains(wtid));
+        Ok(found)
+    }
+}
+
+/// What the auditor knows before a change.
+struct Known<'a> {
+    seen: &'a Store,
+    closings: &'a Closers,
+    kept: &'a Kept,
+    short_history_rows: i64,
 }
 
 type Closers = BTreeMap<batzen_crypto::Wtid, EddsaPublicKey>;
@@ -206,10 +260,11 @@ fn changes_one_by_one(
     name: &str,
     subject: &Subject,
     copy: &Copy,
-    (seen, closings): (&Store, &Closers),
+    known: &Known<'_>,
     (totals, now): (&Totals, Timestamp),
     step: usize,
 ) {
+    let Known { seen, closings, kept, short_history_rows } = *known;
     let terms = read_terms(&*seen.freeze(AUDITED).unwrap(), subject).unwrap();
     // Other rows for each chunk size.
     for (at, (table, record)) in copy.0.iter().enumerate().skip(step % 5).step_by(5) {
@@ -239,6 +294,8 @@ fn changes_one_by_one(
             terms: &terms,
             seen,
             closings: &|wtids| Ok(wtids.iter().filter_map(|wtid| closings.get(wtid).copied()).collect()),
+            forward: kept,
+            short_history_rows,
             now,
             threads: 1,
         };
