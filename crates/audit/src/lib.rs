@@ -52,4 +52,4 @@ pub use run::{
 pub use sheet::{Net, Sheet};
 pub use terms::{Subject, Terms};
 pub use totals::Totals;
-pub use wire::{AccountResult, BankAccount, BankCredit, BankDebit};
+pub use wire::{AccountResult, BankAccount, BankCredit, BankDebit, OpenPairs, Settled};

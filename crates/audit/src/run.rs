@@ -1,6 +1,7 @@
 //! A whole audit: every row is read once, its signatures are verified, and its amounts are posted to the books by as
 //! many threads as there are.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use batzen_crypto::HashCode;
 use batzen_protocol::Timestamp;
-use batzen_store::{Found, FrozenRows, RawRecord, Store, StoreError, Table, TableDef};
+use batzen_store::{Column, Found, FrozenRows, RawRecord, RawRow, Store, StoreError, Table, TableDef};
 use batzen_tables::exchange::{
     AUDITED, Aggregates, ArchiveCounts, ArchiveRuns, ArchiveTransfers, AuditorDenoms, CloseRequests,
     Closings, Coins, CollectedSums, DenomSerial, Denominations, DepositKey, Deposits, Drains, Extensions,
@@ -27,7 +28,7 @@ use crate::post::Poster;
 use crate::sheet::Sheet;
 use crate::terms::{Denom, Subject, Terms};
 use crate::totals::Totals;
-use crate::wire::{AccountResult, BankAccount};
+use crate::wire::{AccountResult, BankAccount, OpenPairs, Settled};
 
 /// How an audit is done.
 #[derive(Debug, Clone)]
@@ -118,6 +119,8 @@ pub struct Outcome {
     pub overdue: Overdue,
     /// The exchange's accounts that were compared with the bank's.
     pub accounts: Vec<AccountResult>,
+    /// What agreed of what was compared with bank and merchants.
+    pub settled: Settled,
     /// The open purses.
     pub purses_open: u64,
     /// Income by source.
@@ -276,14 +279,15 @@ pub fn audit(
         findings: std::mem::take(&mut conclusion.findings),
         forward: Forward::of(&books, None, SHORT_HISTORY_ROWS),
     };
-    conclude(conclusion, base, options, progress, started)
+    conclude(conclusion, base, (options, None), progress, started)
 }
 
 /// The tables with the transfers that the bank should have.
 const TRANSFERS: &[&TableDef] = &[WireOut::DEF, Prepared::DEF, Closings::DEF, Drains::DEF];
 
 /// Concludes from what was audited before: `store` has exactly the rows that `base` is about. Only what follows from the
-/// whole is computed again: what is overdue, denominations, the balance sheet, and what bank and merchants say.
+/// whole is computed again: what is overdue, denominations, the balance sheet, and what bank and merchants say. `open`: the
+/// pairs of rows that are compared with the bank, if `options.bank` has only these; `None`: all.
 ///
 /// # Errors
 /// If the rows cannot be read, or somebody stopped it.
@@ -291,33 +295,65 @@ pub fn resume(
     store: &Store,
     (subject, terms): (&Subject, &Terms),
     base: Base,
-    options: &Options,
+    (options, open): (&Options, Option<&OpenPairs>),
     progress: &Progress,
 ) -> Result<Outcome, AuditError> {
     let started = Instant::now();
     let books = Books::default();
-    if !options.bank.is_empty() {
+    if let Some(open) = open {
+        post_open(store, (subject, terms), open, &books)?;
+    } else if !options.bank.is_empty() {
         let frozen = store.freeze(TRANSFERS)?;
         let posting = Posting { frozen: &*frozen, subject, terms, books: &books, progress, way: Way::Keep };
         // What is wrong with them was found before.
         posting.post(TRANSFERS, options.threads, &mut Vec::new())?;
     }
     let conclusion = Conclusion::new(subject, terms, &books, store, options);
-    conclude(conclusion, base, options, progress, started)
+    conclude(conclusion, base, (options, open), progress, started)
+}
+
+/// Posts the rows of open transfers.
+fn post_open(
+    store: &Store,
+    (subject, terms): (&Subject, &Terms),
+    open: &OpenPairs,
+    books: &Books,
+) -> Result<(), StoreError> {
+    let mut poster = Poster::new(subject, terms, books);
+    let wtids: Vec<Vec<u8>> = open.transfers.iter().map(Column::to_bytes).collect();
+    for wtids in wtids.chunks(CHUNK) {
+        for table in [WireOut::DEF, Prepared::DEF, Drains::DEF] {
+            let found = wtids.iter().zip(store.backend().get_many(table, wtids)?);
+            let records = found.filter_map(|(key, found)| {
+                let RawRow { row, serial, version } = found?;
+                Some(RawRecord { key: key.clone(), row, serial, version })
+            });
+            poster.post(table, records.collect(), Way::Keep)?;
+        }
+    }
+    // A reserve's first closing has its key as identifier.
+    let named = open.closings.iter().map(Column::to_bytes);
+    let reserves: Vec<Vec<u8>> =
+        wtids.into_iter().chain(named).collect::<BTreeSet<_>>().into_iter().collect();
+    for reserves in reserves.chunks(CHUNK) {
+        let found = store.backend().lookup_many(Closings::DEF, Closings::BY_RESERVE, reserves)?;
+        poster.post(Closings::DEF, found.into_iter().flatten().collect(), Way::Keep)?;
+    }
+    Ok(())
 }
 
 /// Draws the conclusions about the whole.
 fn conclude(
     mut conclusion: Conclusion<'_>,
     base: Base,
-    options: &Options,
+    (options, open): (&Options, Option<&OpenPairs>),
     progress: &Progress,
     started: Instant,
 ) -> Result<Outcome, AuditError> {
     (conclusion.tally, conclusion.sums) = (base.totals.tally.clone(), base.totals.sums);
     conclusion.draw_whole()?;
-    let accounts = conclusion.wire(&options.bank)?;
-    conclusion.confirmations(&options.confirmations)?;
+    let (accounts, mut settled) = conclusion.wire(&options.bank, open)?;
+    settled.confirmations = conclusion.confirmations(&options.confirmations)?;
     let sheet = conclusion.sheet();
     conclusion.check_sheet(&sheet);
     let (sums, objects) = (conclusion.tally.sums, conclusion.sums);
@@ -346,6 +382,7 @@ fn conclude(
         denoms,
         overdue,
         accounts,
+        settled,
         purses_open: u64::try_from(objects.purses_open).unwrap_or_default(),
         income,
         rows: progress.rows.load(Ordering::Relaxed),

@@ -1,17 +1,23 @@
 //! The bank's records against the exchange's (auditor chapter 7).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::{Bound, ControlFlow};
 
 use batzen_crypto::{EddsaPublicKey, Wtid};
 use batzen_protocol::Timestamp;
-use batzen_store::{Record, Result, Table};
+use batzen_store::{Column, Found, Record, Result, Table};
 use batzen_tables::exchange::{
     AccountId, AccountKey, Closings, CollectedTerm, Cursors, Drains, PaytoHash, Prepared, ReserveInKey,
-    ReservesIn, TransferKind, WireOut, WtidKey,
+    ReservePub, ReservesIn, TransferKind, WireOut, WtidKey,
 };
 
 use crate::conclude::{Conclusion, TOLERANCE, units};
 use crate::finding::{Finding, RowName, Rule};
+
+/// Incoming transfers are read at once if fewer rows of the bank than this are between them.
+const RUN_GAP_ROWS: u64 = 64;
+/// How many incoming transfers are read at once.
+const RUN_ROWS: usize = 1_024;
 
 /// A transfer to the exchange, as the bank has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +79,44 @@ pub struct AccountResult {
     pub last_rows: [u64; 2],
 }
 
+/// The pairs that are compared when the others have been found to agree before: rows of the exchange and of the bank.
+#[derive(Debug, Clone, Default)]
+pub struct OpenPairs {
+    /// Incoming transfers, by account and the bank's row.
+    pub credits: BTreeSet<(AccountId, u64)>,
+    /// Outgoing transfers.
+    pub transfers: BTreeSet<Wtid>,
+    /// The reserves of those transfers that close one and do not have the reserve's own key as identifier.
+    pub closings: Vec<ReservePub>,
+    /// What agreed before the exchange removed its row, in units of 10⁻⁸: incoming, outgoing.
+    pub gone: [i128; 2],
+    /// What the bank has of each account in all.
+    pub accounts: HashMap<AccountId, AccountResult>,
+}
+
+/// Pairs that agree, so that they need not be compared again until one of their rows changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Incoming transfers, by account and the bank's row.
+    pub credits: BTreeSet<(AccountId, u64)>,
+    /// Outgoing transfers.
+    pub transfers: BTreeSet<Wtid>,
+    /// Confirmations, by their serials.
+    pub confirmations: Vec<u64>,
+    /// Of these, those of which the exchange has removed its row, in units of 10⁻⁸: incoming, outgoing.
+    pub gone: [i128; 2],
+}
+
+/// What the comparison has given so far.
+#[derive(Default)]
+struct Compared<'a> {
+    settled: Settled,
+    /// Incoming transfers that the exchange has passed over.
+    unbooked: Vec<(AccountId, &'a BankCredit)>,
+    /// Outgoing transfers that no row of the exchange justifies.
+    unknown: Vec<&'a BankDebit>,
+}
+
 /// Whether two payto URIs name one account: without regard to case, and to anything after the account.
 fn is_same_account(one: &str, other: &str) -> bool {
     fn bare(uri: &str) -> &str {
@@ -95,70 +139,163 @@ struct Due {
 }
 
 impl Conclusion<'_> {
-    /// Compares the exchange's rows with the bank's.
+    /// Compares the exchange's rows with the bank's. `open`: the pairs that are compared; `None`: all.
     ///
     /// # Errors
     /// If rows cannot be read.
-    pub(crate) fn wire(&mut self, accounts: &[BankAccount]) -> Result<Vec<AccountResult>> {
-        let due = if accounts.is_empty() { HashMap::new() } else { self.due_transfers() };
+    pub(crate) fn wire(
+        &mut self,
+        accounts: &[BankAccount],
+        open: Option<&OpenPairs>,
+    ) -> Result<(Vec<AccountResult>, Settled)> {
+        let mut due = if accounts.is_empty() { HashMap::new() } else { self.due_transfers() };
+        if let Some(open) = open {
+            // Other closings of the same reserves have been posted, too.
+            due.retain(|wtid, _| open.transfers.contains(wtid));
+        }
+        let mut compared = Compared::default();
         let mut results = Vec::new();
         for account in accounts {
-            let mut result = AccountResult { section: account.section.clone(), ..AccountResult::default() };
             let id = AccountId::of_payto(&account.payto_uri);
+            let known = open.and_then(|open| open.accounts.get(&id).cloned());
+            let mut result = known.unwrap_or_else(|| AccountResult::of(account));
+            result.section.clone_from(&account.section);
             if let Some(credits) = &account.credits {
-                self.credits(id, credits, account.read, &mut result)?;
+                self.credits(id, credits, (open, account.read, result.last_rows[0]), &mut compared)?;
             }
             if let Some(debits) = &account.debits {
-                self.debits(id, debits, (&due, account.read), &mut result);
+                let drained = self.debits(id, debits, (&due, account.read), &mut compared);
+                if open.is_none() {
+                    result.drained = drained;
+                }
             }
             results.push(result);
         }
-        Ok(results)
+        // Of some pairs nothing is left.
+        let debits: HashSet<Wtid> = accounts
+            .iter()
+            .flat_map(|account| account.debits.iter().flatten())
+            .map(|debit| debit.wtid)
+            .collect();
+        let is_gone = |wtid: &&Wtid| !due.contains_key(*wtid) && !debits.contains(*wtid);
+        let open_transfers = open.into_iter().flat_map(|open| &open.transfers);
+        compared.settled.transfers.extend(open_transfers.filter(is_gone));
+        let gone = open.map_or([0; 2], |open| open.gone);
+        self.unbooked(gone[0], &mut compared);
+        self.unjustified(gone[1], &mut compared);
+        Ok((results, compared.settled))
     }
 
-    fn credits(
+    /// Transfers that the exchange has passed over, unless they are to reserves that were removed since.
+    fn unbooked(&mut self, gone: i128, compared: &mut Compared<'_>) {
+        let unbooked: i128 = compared.unbooked.iter().map(|(_, credit)| units(credit.units)).sum();
+        if unbooked + gone <= self.collected(CollectedTerm::WiredIn) {
+            compared.settled.gone[0] += unbooked;
+            let rows = compared.unbooked.iter().map(|(account, credit)| (*account, credit.row));
+            compared.settled.credits.extend(rows);
+            return;
+        }
+        for (_, credit) in &compared.unbooked {
+            let row = RowName { table: ReservesIn::DEF.name, serial: 0, key: credit.row.to_string() };
+            let finding = Finding::new(Rule::CreditUnbooked, row).about(credit.reserve_pub.as_bytes());
+            self.found(finding.figures(0, units(credit.units)));
+        }
+    }
+
+    /// Transfers that nothing justifies. Those that were decided long ago and archived since have left their identifiers
+    /// only.
+    fn unjustified(&mut self, gone: i128, compared: &mut Compared<'_>) {
+        let removed = self.collected(CollectedTerm::MerchantTransfers)
+            + self.collected(CollectedTerm::ClosingTransfers)
+            + self.collected(CollectedTerm::DrainTransfers);
+        let unjustified: i128 = compared.unknown.iter().map(|debit| units(debit.units)).sum();
+        if unjustified + gone <= removed {
+            compared.settled.gone[1] += unjustified;
+            compared.settled.transfers.extend(compared.unknown.iter().map(|debit| debit.wtid));
+            return;
+        }
+        for debit in &compared.unknown {
+            let row = RowName { table: WireOut::DEF.name, serial: 0, key: debit.row.to_string() };
+            let finding = Finding::new(Rule::DebitUnjustified, row).about(debit.wtid.as_bytes());
+            self.found(finding.figures(units(debit.units), 0).because(debit.receiver.clone()));
+        }
+    }
+
+    /// The incoming transfers that the exchange has booked, of an account.
+    fn booked(
+        &self,
+        account: AccountId,
+        open: Option<&OpenPairs>,
+        mut visit: impl FnMut(&Found<ReservesIn>),
+    ) -> Result<()> {
+        let Some(open) = open else {
+            return self.store.scan::<ReservesIn>(|found| {
+                if found.key.account == account {
+                    visit(&found);
+                }
+                ControlFlow::Continue(())
+            });
+        };
+        let rows: Vec<u64> =
+            open.credits.range((account, 0)..=(account, u64::MAX)).map(|(_, row)| *row).collect();
+        let place = |row: u64| {
+            let mut bytes = account.to_bytes();
+            row.encode(&mut bytes);
+            Bound::Included(bytes)
+        };
+        // Rows that are close together are read at once.
+        let runs = rows.chunk_by(|row, next| next - row < RUN_GAP_ROWS);
+        for run in runs.flat_map(|run| run.chunks(RUN_ROWS)) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            let (index, all) = (ReservesIn::BY_BANK_ROW, usize::MAX >> 1);
+            let found =
+                self.store.range_bytes::<ReservesIn>(index, place(*first), place(*last), all, false)?;
+            found.iter().filter(|found| run.binary_search(&found.key.bank_row).is_ok()).for_each(&mut visit);
+        }
+        Ok(())
+    }
+
+    fn credits<'a>(
         &mut self,
         account: AccountId,
-        credits: &[BankCredit],
-        read: Timestamp,
-        result: &mut AccountResult,
+        credits: &'a [BankCredit],
+        (open, read, last): (Option<&OpenPairs>, Timestamp, u64),
+        compared: &mut Compared<'a>,
     ) -> Result<()> {
-        let mut open: HashMap<u64, &BankCredit> = credits.iter().map(|credit| (credit.row, credit)).collect();
-        result.bank_in = credits.iter().map(|credit| units(credit.units)).sum();
-        result.last_rows[0] = credits.iter().map(|credit| credit.row).max().unwrap_or_default();
+        let mut waiting: HashMap<u64, &BankCredit> =
+            credits.iter().map(|credit| (credit.row, credit)).collect();
         // What lies behind the cursor has been imported. It is read before the rows, since both may move on.
         let cursor =
             self.store.get::<Cursors>(&AccountKey { account })?.map_or(0, |found| found.row.bank_row);
-        let last = result.last_rows[0];
         let mut seen = HashSet::new();
         let mut findings = Vec::new();
-        self.store.scan::<ReservesIn>(|found| {
+        let settled = &mut compared.settled.credits;
+        self.booked(account, open, |found| {
             let (key, row): (&ReserveInKey, _) = (&found.key, &found.row);
-            if key.account != account {
-                return std::ops::ControlFlow::Continue(());
-            }
+            let place = (account, key.bank_row);
             let name = RowName::new(ReservesIn::DEF, found.serial, &key.to_bytes());
             let finding = |rule| Finding::new(rule, name.clone()).about(key.reserve_pub.as_bytes());
             let booked = units(row.amount.units());
             if !seen.insert(key.bank_row) {
+                settled.remove(&place);
                 findings.push(finding(Rule::CreditTwice).risking(row.amount.units()));
-                return std::ops::ControlFlow::Continue(());
+                return;
             }
-            let Some(credit) = open.remove(&key.bank_row) else {
-                if key.bank_row > last && row.time.saturating_add(TOLERANCE) >= read {
-                    // It came while, or after, the bank's history was read.
-                    return std::ops::ControlFlow::Continue(());
+            let Some(credit) = waiting.remove(&key.bank_row) else {
+                // Unless it came while, or after, the bank's history was read.
+                if key.bank_row <= last || row.time.saturating_add(TOLERANCE) < read {
+                    findings.push(finding(Rule::CreditInvented).figures(booked, 0));
                 }
-                findings.push(finding(Rule::CreditInvented).figures(booked, 0));
-                return std::ops::ControlFlow::Continue(());
+                return;
             };
             let wired = units(credit.units);
             if credit.reserve_pub != key.reserve_pub {
                 findings.push(finding(Rule::CreditSubject).figures(booked, 0));
                 let at_bank = Finding::new(Rule::CreditSubject, name).about(credit.reserve_pub.as_bytes());
                 findings.push(at_bank.figures(0, wired));
-                return std::ops::ControlFlow::Continue(());
+                return;
             }
+            let before = findings.len();
             if wired != booked {
                 findings.push(finding(Rule::CreditAmount).figures(booked, wired));
             }
@@ -170,19 +307,19 @@ impl Conclusion<'_> {
             if credit.time != row.time {
                 findings.push(finding(Rule::CreditDate));
             }
-            std::ops::ControlFlow::Continue(())
+            if findings.len() == before {
+                settled.insert(place);
+            }
         })?;
         self.findings.append(&mut findings);
-        // Transfers to reserves that were removed are no longer there.
-        let imported: Vec<_> = open.into_values().filter(|credit| credit.row <= cursor).collect();
-        let unbooked: i128 = imported.iter().map(|credit| units(credit.units)).sum();
-        if unbooked > self.collected(CollectedTerm::WiredIn) {
-            for credit in imported {
-                let row = RowName { table: ReservesIn::DEF.name, serial: 0, key: credit.row.to_string() };
-                let finding = Finding::new(Rule::CreditUnbooked, row).about(credit.reserve_pub.as_bytes());
-                self.found(finding.figures(0, units(credit.units)));
-            }
-        }
+        // Of some pairs nothing is left.
+        let open_rows =
+            open.into_iter().flat_map(|open| open.credits.range((account, 0)..=(account, u64::MAX)));
+        let is_gone = |(_, row): &&(AccountId, u64)| !seen.contains(row) && !waiting.contains_key(row);
+        settled.extend(open_rows.filter(is_gone));
+        // What was not imported yet waits.
+        let imported = waiting.into_values().filter(|credit| credit.row <= cursor);
+        compared.unbooked.extend(imported.map(|credit| (account, credit)));
         Ok(())
     }
 
@@ -251,30 +388,31 @@ impl Conclusion<'_> {
         due
     }
 
-    fn debits(
+    /// Returns the profit that was paid out.
+    fn debits<'a>(
         &mut self,
         account: AccountId,
-        debits: &[BankDebit],
+        debits: &'a [BankDebit],
         (due, read): (&HashMap<Wtid, Due>, Timestamp),
-        result: &mut AccountResult,
-    ) {
-        result.bank_out = debits.iter().map(|debit| units(debit.units)).sum();
-        result.last_rows[1] = debits.iter().map(|debit| debit.row).max().unwrap_or_default();
+        compared: &mut Compared<'a>,
+    ) -> i128 {
+        let mut drained = 0;
         let mut paid = HashSet::new();
-        let mut unknown = Vec::new();
         for debit in debits {
             let named = |rule, row: &RowName| Finding::new(rule, row.clone()).about(debit.wtid.as_bytes());
             if !paid.insert(debit.wtid) {
+                compared.settled.transfers.remove(&debit.wtid);
                 let row = RowName { table: WireOut::DEF.name, serial: 0, key: debit.row.to_string() };
                 self.found(named(Rule::DebitTwice, &row).risking(debit.units));
                 continue;
             }
             let Some(order) = due.get(&debit.wtid).filter(|order| order.account == account) else {
                 if !self.may_be_newer(debit.time) {
-                    unknown.push(debit);
+                    compared.unknown.push(debit);
                 }
                 continue;
             };
+            let before = self.findings.len();
             let (wired, justified) = (units(debit.units), units(order.units));
             if !is_same_account(&order.receiver, &debit.receiver) {
                 let finding = named(Rule::DebitReceiver, &order.row).because(order.receiver.clone());
@@ -290,24 +428,19 @@ impl Conclusion<'_> {
             if apart > TOLERANCE && (debit.time < order.time || order.accepted.is_some()) {
                 self.found(named(Rule::DebitDate, &order.row));
             }
-            if order.is_drain {
-                result.drained += wired;
+            if self.findings.len() == before {
+                compared.settled.transfers.insert(debit.wtid);
             }
-        }
-        // Transfers that were decided long ago and archived since have left their identifiers only.
-        let removed = self.collected(CollectedTerm::MerchantTransfers)
-            + self.collected(CollectedTerm::ClosingTransfers)
-            + self.collected(CollectedTerm::DrainTransfers);
-        let unjustified: i128 = unknown.iter().map(|debit| units(debit.units)).sum();
-        if unjustified > removed {
-            for debit in unknown {
-                let row = RowName { table: WireOut::DEF.name, serial: 0, key: debit.row.to_string() };
-                let finding = Finding::new(Rule::DebitUnjustified, row).about(debit.wtid.as_bytes());
-                self.found(finding.figures(units(debit.units), 0).because(debit.receiver.clone()));
+            if order.is_drain {
+                drained += wired;
             }
         }
         for (wtid, order) in due {
-            if order.account != account || paid.contains(wtid) || order.units == 0 {
+            if order.account != account || paid.contains(wtid) {
+                continue;
+            }
+            if order.units == 0 {
+                compared.settled.transfers.insert(*wtid);
                 continue;
             }
             let is_old = order.accepted.is_some_and(|time| time.saturating_add(TOLERANCE) < read);
@@ -315,6 +448,24 @@ impl Conclusion<'_> {
                 if is_old && order.rule == Rule::DebitWaiting { Rule::DebitMissing } else { order.rule };
             let finding = Finding::new(rule, order.row.clone()).about(wtid.as_bytes());
             self.found(finding.figures(0, units(order.units)).because(order.receiver.clone()));
+        }
+        drained
+    }
+}
+
+impl AccountResult {
+    /// What the bank has of an account.
+    fn of(account: &BankAccount) -> Self {
+        let (credits, debits) = (account.credits.iter().flatten(), account.debits.iter().flatten());
+        Self {
+            section: account.section.clone(),
+            bank_in: credits.clone().map(|credit| units(credit.units)).sum(),
+            bank_out: debits.clone().map(|debit| units(debit.units)).sum(),
+            drained: 0,
+            last_rows: [
+                credits.map(|credit| credit.row).max().unwrap_or_default(),
+                debits.map(|debit| debit.row).max().unwrap_or_default(),
+            ],
         }
     }
 }

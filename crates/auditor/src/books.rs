@@ -254,12 +254,13 @@ pub(crate) fn confirmations(
     Ok(found.into_iter().map(|found| Numbered { serial: found.serial, row: found.row }).collect())
 }
 
-/// All confirmations of an exchange.
-pub(crate) fn all_confirmations(
+/// All confirmations of an exchange after a serial.
+pub(crate) fn confirmations_after(
     store: &Store,
     master_pub: EddsaPublicKey,
+    mut after: u64,
 ) -> Result<Vec<Confirmation>, StoreError> {
-    let (mut all, mut after) = (Vec::new(), 0);
+    let mut all = Vec::new();
     loop {
         let page = confirmations(store, &master_pub, after, CONFIRMATIONS_MAX)?;
         let Some(last) = page.last() else { return Ok(all) };

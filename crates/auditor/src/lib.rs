@@ -115,7 +115,7 @@ impl RunningAuditor {
         let (mut running, mut following) = (None, None);
         if let Some(follow) = config.follow.clone() {
             let (store, master_pub) = (lane.store().clone(), follow.checks.subject.master_pub);
-            let confirmations = Box::new(move || books::all_confirmations(&store, master_pub));
+            let confirmations = Box::new(move |after| books::confirmations_after(&store, master_pub, after));
             let clock = Arc::clone(&config.clock);
             let (started, thread) = Running::start(follow, clock, confirmations, drain.clone());
             (running, following) = (Some(started), Some(thread));

@@ -12,11 +12,12 @@ use crate::run::Confirmation;
 const PAGE: usize = 1_024;
 
 impl Conclusion<'_> {
-    /// Looks up what merchants have shown.
+    /// Looks up what merchants have shown. Returns the serials of those that are on the books.
     ///
     /// # Errors
     /// If rows cannot be read.
-    pub(crate) fn confirmations(&mut self, confirmations: &[Confirmation]) -> Result<()> {
+    pub(crate) fn confirmations(&mut self, confirmations: &[Confirmation]) -> Result<Vec<u64>> {
+        let mut settled = Vec::new();
         for page in confirmations.chunks(PAGE) {
             let keys: Vec<_> = page.iter().map(|confirmation| confirmation.deposit.clone()).collect();
             let found = self.store.get_many::<Deposits>(&keys)?;
@@ -26,7 +27,11 @@ impl Conclusion<'_> {
                     deposit.row.refund_deadline == confirmation.refund_deadline
                         && h_wire(account, &deposit.row.wire_salt) == confirmation.h_wire
                 });
-                if is_there || self.may_be_newer(confirmation.time) {
+                if is_there {
+                    settled.push(confirmation.serial);
+                    continue;
+                }
+                if self.may_be_newer(confirmation.time) {
                     continue;
                 }
                 let name = RowName::new(Deposits::DEF, confirmation.serial, &confirmation.deposit.to_bytes());
@@ -34,6 +39,6 @@ impl Conclusion<'_> {
                 self.found(finding.risking(confirmation.units).because(confirmation.time.to_string()));
             }
         }
-        Ok(())
+        Ok(settled)
     }
 }

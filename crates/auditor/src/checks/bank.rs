@@ -3,9 +3,11 @@
 use batzen_audit::{BankAccount, BankCredit, BankDebit};
 use batzen_http_client::{Client, ClientError, ClientOptions};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_tables::exchange::AccountId;
 use batzen_wire_gateway::{HistoryQuery, IncomingTransaction, OutgoingTransaction, WireGatewayClient};
 
 use super::config::{Account, CheckConfig};
+use crate::live::Since;
 
 /// How many rows are asked for at once.
 const PAGE: i64 = 1_024;
@@ -37,11 +39,16 @@ pub enum BankError {
     },
 }
 
-/// Reads all accounts, one after the other.
-pub(super) async fn read(config: &CheckConfig, ignores_missing: bool) -> Result<Vec<BankAccount>, BankError> {
+/// Reads all accounts, one after the other. `since`: the rows after which each is read.
+pub(super) async fn read(
+    config: &CheckConfig,
+    since: &Since,
+    ignores_missing: bool,
+) -> Result<Vec<BankAccount>, BankError> {
     let mut accounts = Vec::new();
     for account in &config.accounts {
-        accounts.push(read_account(account, config.subject.currency, ignores_missing).await?);
+        let since = since.bank.get(&AccountId::of_payto(&account.payto_uri)).copied().unwrap_or_default();
+        accounts.push(read_account(account, config.subject.currency, since, ignores_missing).await?);
     }
     Ok(accounts)
 }
@@ -49,6 +56,7 @@ pub(super) async fn read(config: &CheckConfig, ignores_missing: bool) -> Result<
 async fn read_account(
     account: &Account,
     currency: Currency,
+    since: [u64; 2],
     ignores_missing: bool,
 ) -> Result<BankAccount, BankError> {
     let failed = |error| BankError::Client {
@@ -65,13 +73,13 @@ async fn read_account(
     };
     let credits = if account.credits {
         let ask = async |query| gateway.history_incoming(query).await;
-        Some(pages(ask, |row| row.row_id, ignores_missing).await.map_err(failed)?)
+        Some(pages(ask, |row| row.row_id, since[0], ignores_missing).await.map_err(failed)?)
     } else {
         None
     };
     let debits = if account.debits {
         let ask = async |query| gateway.history_outgoing(query).await;
-        Some(pages(ask, |row| row.row_id, ignores_missing).await.map_err(failed)?)
+        Some(pages(ask, |row| row.row_id, since[1], ignores_missing).await.map_err(failed)?)
     } else {
         None
     };
@@ -102,15 +110,17 @@ async fn read_account(
     })
 }
 
-/// Reads a history from its first row to its last. `ignores_missing`: an account that the bank does not know has none.
+/// Reads a history from the row after `since` (0: the first) to its last. `ignores_missing`: an account that the bank does not know has none.
 async fn pages<R>(
     mut ask: impl AsyncFnMut(HistoryQuery) -> Result<Vec<R>, ClientError>,
     number: impl Fn(&R) -> u64,
+    since: u64,
     ignores_missing: bool,
 ) -> Result<Vec<R>, ClientError> {
     let mut rows: Vec<R> = Vec::new();
+    let first = (since > 0).then_some(since);
     loop {
-        let query = HistoryQuery { start: rows.last().map(&number), delta: PAGE, long_poll_ms: 0 };
+        let query = HistoryQuery { start: rows.last().map(&number).or(first), delta: PAGE, long_poll_ms: 0 };
         match ask(query).await {
             Ok(page) if page.is_empty() => return Ok(rows),
             Ok(page) => rows.extend(page),

@@ -20,7 +20,7 @@ use batzen_tables::exchange::DepositKey;
 
 use crate::AuditorConfig;
 use crate::books::{Books, BooksError, CONFIRMATIONS_MAX, Numbered};
-use crate::live::{Asked, Live};
+use crate::live::{Asked, Live, Since};
 
 pub use bank::BankError;
 pub use config::{Account, CheckConfig};
@@ -66,13 +66,17 @@ pub enum CheckError {
     Bank(#[from] BankError),
 }
 
-/// Reads what the bank has about the exchange's accounts. `ignores_missing`: an account that the bank does not know yet
-/// has no history.
+/// Reads what the bank has about the exchange's accounts, after what it had before. `ignores_missing`: an account that
+/// the bank does not know yet has no history.
 ///
 /// # Errors
 /// If a bank does not answer, or does not let the auditor read.
-pub async fn read_bank(config: &CheckConfig, ignores_missing: bool) -> Result<Vec<BankAccount>, CheckError> {
-    Ok(bank::read(config, ignores_missing).await?)
+pub async fn read_bank(
+    config: &CheckConfig,
+    since: &Since,
+    ignores_missing: bool,
+) -> Result<Vec<BankAccount>, CheckError> {
+    Ok(bank::read(config, since, ignores_missing).await?)
 }
 
 /// What is known from others than the exchange.
@@ -86,16 +90,18 @@ pub struct Outside {
     pub asked: Asked,
 }
 
-/// Reads what merchants have shown, from the auditor's store or its running service.
+/// Reads what merchants have shown after the confirmation with a number (0: all), from the auditor's store or its
+/// running service.
 ///
 /// # Errors
 /// If neither can be reached.
 pub fn read_confirmations(
     config: &AuditorConfig,
     master_pub: EddsaPublicKey,
+    mut after: u64,
 ) -> Result<Vec<Confirmation>, CheckError> {
     let books = Books::open(config)?;
-    let (mut all, mut after) = (Vec::new(), 0);
+    let mut all = Vec::new();
     loop {
         let page = books.confirmations(master_pub, after, CONFIRMATIONS_MAX)?;
         let Some(last) = page.last() else { break };
@@ -138,54 +144,62 @@ pub(crate) fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
     Ok(found.collect())
 }
 
-/// Checks everything. Blocks.
+/// Checks everything. Blocks. `ask` reads what bank and merchants say, after what they said before.
 ///
 /// # Errors
-/// If the rows cannot be opened or read, or `progress` says to stop.
-pub fn check(
+/// If the rows cannot be opened or read, `progress` says to stop, or `ask` fails.
+pub fn check<E: From<CheckError>>(
     config: &CheckConfig,
     request: &Request,
-    outside: Outside,
+    ask: impl FnOnce(&Since) -> Result<Outside, E>,
     progress: &Progress,
-) -> Result<Report, CheckError> {
+) -> Result<Report, E> {
     let started = Timestamp::from_system_time(std::time::SystemTime::now());
     let service = if request.is_own_copy { &batzen_storage::AUDITOR_COPY } else { &batzen_storage::EXCHANGE };
-    let store = request
-        .store
-        .open(service, 1)
-        .map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
+    let failed = |error| CheckError::Open { place: request.store.clone(), error };
+    let store = request.store.open(service, 1).map_err(failed)?;
     let threads = request.threads.or_else(|| std::thread::available_parallelism().ok());
     let mut options = Options {
         now: request.now,
         internal: request.internal,
         threads: threads.map_or(1, NonZeroUsize::get),
-        bank: outside.bank,
-        confirmations: outside.confirmations,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
         copied: None,
     };
-    let mut timeline = None;
-    let outcome = if request.is_own_copy {
-        options.copied = Some(position(&store)?);
-        let subject = &config.subject;
-        let known = if request.whole {
-            None
-        } else {
-            Live::open(&store, subject, options.threads).map_err(AuditError::Store)?
-        };
-        let mut live = match known {
-            Some(live) => live,
-            None => Live::check_all(&store, subject, options.threads, request.now, progress)?,
-        };
-        let outcome = live.compare(&options, outside.asked, progress)?;
-        timeline = Some(Timeline::read(&store, request.now).map_err(AuditError::Store)?);
-        outcome
+    let (outcome, timeline) = if request.is_own_copy {
+        let mut live = own_copy(config, request, (&store, options.threads), progress)?;
+        let outside = ask(&live.since().map_err(failed)?)?;
+        options.copied = Some(position(&store).map_err(CheckError::Audit)?);
+        (options.bank, options.confirmations) = (outside.bank, outside.confirmations);
+        let outcome = live.compare(&options, outside.asked, progress).map_err(CheckError::Audit)?;
+        (outcome, Some(Timeline::read(&store, request.now).map_err(failed)?))
     } else {
-        batzen_audit::audit(&store, &config.subject, &options, progress)?
+        let outside = ask(&Since::default())?;
+        (options.bank, options.confirmations) = (outside.bank, outside.confirmations);
+        let outcome = batzen_audit::audit(&store, &config.subject, &options, progress);
+        (outcome.map_err(CheckError::Audit)?, None)
     };
-    store.close().map_err(|error| CheckError::Open { place: request.store.clone(), error })?;
+    store.close().map_err(failed)?;
     let ended = Timestamp::from_system_time(std::time::SystemTime::now());
     let context = context(config, (started, ended), request.internal);
     Ok(Report { outcome, context, exchange_url: config.subject.base_url.clone(), timeline })
+}
+
+/// The results of the own copy, with all rows checked if they have to be.
+fn own_copy(
+    config: &CheckConfig,
+    request: &Request,
+    (store, threads): (&Store, usize),
+    progress: &Progress,
+) -> Result<Live, CheckError> {
+    let subject = &config.subject;
+    let known =
+        if request.whole { None } else { Live::open(store, subject, threads).map_err(AuditError::Store)? };
+    Ok(match known {
+        Some(live) => live,
+        None => Live::check_all(store, subject, threads, request.now, progress)?,
+    })
 }
 
 /// What a report says about itself. `internal`: whether stored balances were checked, too.

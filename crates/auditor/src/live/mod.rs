@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `findings` | findings with their stories |
 //! | `forward` | the sums of long histories |
+//! | `outside` | what bank and merchants say, a step at a time |
 //! | `hours` | what was issued, redeemed and owed over time |
 //! | `follow` | follows an exchange, and checks what it ships |
 //! | `replica` | follows an exchange's database |
@@ -13,6 +14,7 @@ mod findings;
 mod follow;
 mod forward;
 mod hours;
+mod outside;
 mod replica;
 mod serving;
 
@@ -37,6 +39,7 @@ use findings::Changes;
 pub use findings::{NoteError, REASON_BYTES_MAX, TrackedFinding, all as findings, note};
 pub use follow::{Followed, Following, FollowingError, SourceOptions, Status};
 pub use hours::{Hour, hours};
+pub use outside::Since;
 pub use replica::ReplicaOptions;
 pub use serving::{FollowConfig, FollowConfigError, FollowMetrics, SourceConfig, SourceError, copy_store};
 pub(crate) use serving::{Job, LastReport, Running};
@@ -197,6 +200,7 @@ impl Live {
         let mut set = ChangeSet::new();
         let Base { totals, findings, forward } = outcome.base;
         forward::replace(store, &forward)?;
+        outside::reset(store)?;
         live.write_denoms(&totals, &mut set)?;
         let mut changes = Changes::default();
         for (key, row, finding) in findings::holding(store)? {
@@ -323,6 +327,7 @@ impl Live {
         let mut totals = self.totals.clone();
         let increment = auditor.apply(&changes, &mut totals)?;
         forward::write(&increment, &mut set);
+        outside::note(store, &changes, &increment.found, &mut set)?;
         self.has_new_findings |=
             increment.found.iter().any(|finding| finding.severity() == Severity::Finding);
         increment.found.into_iter().for_each(|finding| noted.found(finding, false));
@@ -366,8 +371,16 @@ impl Live {
         Ok(fresh)
     }
 
-    /// Draws the conclusions about the whole, compares with bank and merchants, and stores what was found. `asked` says
-    /// which of the two were asked.
+    /// What has been read of bank and merchants before.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn since(&self) -> Result<Since, StoreError> {
+        Since::of(&self.store)
+    }
+
+    /// Draws the conclusions about the whole, compares with bank and merchants, and stores what was found. `options` has
+    /// what they said that came after [`Live::since`]; earlier rows do no harm. `asked` says which of the two were asked.
     ///
     /// # Errors
     /// If the store fails.
@@ -388,7 +401,19 @@ impl Live {
                 .collect(),
             forward: Forward::default(),
         };
-        let mut outcome = resume(&self.store, (&self.subject, &self.terms), base, options, progress)?;
+        outside::keep_bank(&self.store, &options.bank)?;
+        outside::keep_confirmations(&self.store, &options.confirmations)?;
+        let mut options = options.clone();
+        let mut open = None;
+        if asked.bank {
+            let (pairs, accounts) = outside::open_pairs(&self.store, &options.bank)?;
+            (open, options.bank) = (Some(pairs), accounts);
+        }
+        if asked.merchants {
+            options.confirmations = outside::open_confirmations(&self.store)?;
+        }
+        let place = (&self.subject, &self.terms);
+        let mut outcome = resume(&self.store, place, base, (&options, open.as_ref()), progress)?;
         outcome.findings.extend(crate::checks::forks(&self.store)?);
         let known: HashSet<_> = outcome.base.findings.iter().map(findings::key_of).collect();
         let mut noted = Changes::default();
@@ -427,6 +452,7 @@ impl Live {
             .then(|| outcome.accounts.iter().map(|account| account.bank_in - account.bank_out).sum::<i128>());
         hours::write(&self.store, &self.subject, (&self.terms, &self.totals), (now, bank), &mut set)?;
         committed(self.store.commit(&set)?)?;
+        outside::settle(&self.store, &outcome.settled)?;
         self.has_new_findings = false;
         let put_aside: HashSet<_> = findings::holding(&self.store)?
             .into_iter()

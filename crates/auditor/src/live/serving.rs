@@ -249,9 +249,9 @@ fn get<T: Clone>(slot: &Mutex<T>) -> T {
     slot.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Reads what merchants have shown. It blocks.
+/// Reads what merchants have shown after the confirmation with this number. It blocks.
 pub(crate) type ReadConfirmations =
-    Box<dyn Fn() -> Result<Vec<batzen_audit::Confirmation>, StoreError> + Send>;
+    Box<dyn Fn(u64) -> Result<Vec<batzen_audit::Confirmation>, StoreError> + Send>;
 
 impl Running {
     /// Starts the thread. It ends when the service does; until then, whatever fails is tried again.
@@ -504,8 +504,10 @@ impl Worker {
     ) -> Result<Option<Arc<LastReport>>, WorkError> {
         let checks_config = &self.config.checks;
         let started = Timestamp::from_system_time(std::time::SystemTime::now());
+        let Some(since) = following.live()?.map(|live| live.since()).transpose()? else { return Ok(None) };
         let mut outside = Outside::default();
-        let without_bank = match self.handle.block_on(checks::read_bank(checks_config, false)) {
+        let reading = checks::read_bank(checks_config, &since, false);
+        let without_bank = match self.handle.block_on(reading) {
             Ok(bank) => {
                 outside.asked.bank = !bank.is_empty();
                 outside.bank = bank;
@@ -516,7 +518,7 @@ impl Worker {
                 Some(error.to_string())
             }
         };
-        outside.confirmations = (self.confirmations)()?;
+        outside.confirmations = (self.confirmations)(since.confirmation)?;
         outside.asked.merchants = true;
         let Some(outcome) = following.compare(outside)? else { return Ok(None) };
         self.state.comparisons.fetch_add(1, Ordering::Relaxed);

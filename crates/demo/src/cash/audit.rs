@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use anyhow::{Context, ensure};
 use batzen_audit::{History, Options, Outcome, Progress, Sheet, Subject, read_terms};
 use batzen_auditor::checks::{Account, CheckConfig, read_bank};
+use batzen_auditor::live::Since;
 use batzen_exchange::reads::totals::Totals;
 use batzen_protocol::{Money, MoneySum};
 use batzen_storage::StoreConfig;
@@ -44,7 +45,7 @@ fn config(world: &World) -> CheckConfig {
 
 async fn check(world: &World, store: &Store) -> anyhow::Result<Outcome> {
     let config = config(world);
-    let bank = read_bank(&config, false).await?;
+    let bank = read_bank(&config, &Since::default(), false).await?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options {
         now: world.app().core.now(),

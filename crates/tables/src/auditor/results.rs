@@ -4,11 +4,11 @@
 //! Sums may be negative; they are stored as `u128` in two's complement.
 
 use batzen_crypto::hash::{sha512_parts, shorten};
-use batzen_crypto::{EddsaPublicKey, ShortHash, Wtid};
+use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
 use batzen_protocol::Timestamp;
 use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, List, Table, TableDef, record};
 
-use crate::exchange::{DenomSerial, MerchantPub, PaytoHash};
+use crate::exchange::{AccountId, DenomSerial, MerchantPub, PaytoHash};
 
 record! {
     /// Identifies the one row of [`AuditStates`].
@@ -367,6 +367,182 @@ impl Table for AuditTransferSums {
     type Row = AuditTransferSumsRow;
 }
 
+record! {
+    /// Identifies an account of the exchange.
+    pub key struct AuditBankAccountKey {
+        /// The account.
+        pub account: AccountId,
+    }
+}
+record! {
+    /// How far the bank's history of an account has been read; sums in units of 10⁻⁸, two's complement.
+    pub struct AuditBankAccountRow {
+        /// The bank's row of the last incoming transfer, or 0.
+        pub last_credit: u64,
+        /// The bank's row of the last outgoing transfer, or 0.
+        pub last_debit: u64,
+        /// All incoming transfers.
+        pub bank_in: u128,
+        /// All outgoing transfers.
+        pub bank_out: u128,
+    }
+}
+/// The accounts at the bank.
+pub struct AuditBankAccounts;
+impl Table for AuditBankAccounts {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(542, "audit_bank_accounts").updated();
+    type Key = AuditBankAccountKey;
+    type Row = AuditBankAccountRow;
+}
+
+record! {
+    /// Identifies a transfer at the bank.
+    pub key struct AuditBankKey {
+        /// The exchange's account.
+        pub account: AccountId,
+        /// Its row at the bank.
+        pub bank_row: u64,
+    }
+}
+record! {
+    /// A transfer to the exchange, as the bank has it.
+    pub struct AuditBankCreditRow {
+        /// When it was executed.
+        pub time: Timestamp,
+        /// Its amount in units of 10⁻⁸.
+        pub units: u128,
+        /// The reserve in its subject.
+        pub reserve_pub: EddsaPublicKey,
+        /// The payto URI of the sender.
+        pub sender: String,
+    }
+}
+/// Incoming transfers, as the bank has them.
+pub struct AuditBankCredits;
+impl Table for AuditBankCredits {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(543, "audit_bank_credits").updated();
+    type Key = AuditBankKey;
+    type Row = AuditBankCreditRow;
+}
+record! {
+    /// A transfer by the exchange, as the bank has it.
+    pub struct AuditBankDebitRow {
+        /// When it was executed.
+        pub time: Timestamp,
+        /// Its amount in units of 10⁻⁸.
+        pub units: u128,
+        /// The identifier in its subject.
+        pub wtid: Wtid,
+        /// The payto URI of the receiver.
+        pub receiver: String,
+    }
+}
+/// Outgoing transfers, as the bank has them.
+pub struct AuditBankDebits;
+impl AuditBankDebits {
+    /// By wtid.
+    pub const BY_WTID: u8 = 1;
+}
+impl Table for AuditBankDebits {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(544, "audit_bank_debits")
+        .updated()
+        .indexed(&[IndexDef::new(Self::BY_WTID, "by_wtid", IndexKind::Hash)]);
+    type Key = AuditBankKey;
+    type Row = AuditBankDebitRow;
+
+    fn index_entries(_: &AuditBankKey, row: &AuditBankDebitRow, out: &mut IndexEntries) {
+        out.add(Self::BY_WTID, &row.wtid);
+    }
+}
+
+record! {
+    /// Says only that the row is there.
+    pub struct AuditOpenRow {}
+}
+/// Incoming transfers of which the exchange's row and the bank's have not been found to agree since one of them changed.
+pub struct AuditOpenCredits;
+impl Table for AuditOpenCredits {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(545, "audit_open_credits");
+    type Key = AuditBankKey;
+    type Row = AuditOpenRow;
+}
+record! {
+    /// Identifies a transfer.
+    pub key struct AuditOpenTransferKey {
+        /// Its identifier.
+        pub wtid: Wtid,
+    }
+}
+/// Outgoing transfers of which the exchange's rows and the bank's have not been found to agree since one of them changed.
+pub struct AuditOpenTransfers;
+impl Table for AuditOpenTransfers {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(546, "audit_open_transfers");
+    type Key = AuditOpenTransferKey;
+    type Row = AuditOpenRow;
+}
+record! {
+    /// Identifies a deposit confirmation.
+    pub key struct AuditOpenConfirmationKey {
+        /// Its number at the auditor.
+        pub serial: u64,
+    }
+}
+record! {
+    /// A deposit that the exchange has confirmed to a merchant.
+    pub struct AuditOpenConfirmationRow {
+        /// The coin.
+        pub coin_pub: EddsaPublicKey,
+        /// The merchant.
+        pub merchant_pub: MerchantPub,
+        /// The contract.
+        pub h_contract_terms: HashCode,
+        /// The merchant's account with its salt.
+        pub h_wire: HashCode,
+        /// The time until which the merchant may refund it.
+        pub refund_deadline: Timestamp,
+        /// When the exchange accepted it.
+        pub time: Timestamp,
+        /// What the exchange owes for it, in units of 10⁻⁸.
+        pub units: u128,
+    }
+}
+/// Confirmations whose deposits have not been found on the books.
+pub struct AuditOpenConfirmations;
+impl Table for AuditOpenConfirmations {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(547, "audit_open_confirmations");
+    type Key = AuditOpenConfirmationKey;
+    type Row = AuditOpenConfirmationRow;
+}
+record! {
+    /// Identifies the one row of [`AuditOutsides`].
+    pub key struct AuditOutsideKey {
+        /// Always 0.
+        pub id: u8,
+    }
+}
+impl AuditOutsideKey {
+    /// The only key.
+    pub const ONLY: Self = Self { id: 0 };
+}
+record! {
+    /// How far the comparison with bank and merchants is; sums in units of 10⁻⁸, two's complement.
+    pub struct AuditOutsideRow {
+        /// The number of the last confirmation that was read.
+        pub confirmation: u64,
+        /// Incoming transfers that agreed before the exchange removed its row.
+        pub gone_in: u128,
+        /// Outgoing transfers that agreed before the exchange removed its row.
+        pub gone_out: u128,
+    }
+}
+/// How far the comparison with bank and merchants is: one row, or none before the first.
+pub struct AuditOutsides;
+impl Table for AuditOutsides {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(548, "audit_outside").updated();
+    type Key = AuditOutsideKey;
+    type Row = AuditOutsideRow;
+}
+
 /// The tables of results.
 pub const RESULTS: &[&TableDef] = &[
     AuditStates::DEF,
@@ -378,6 +554,13 @@ pub const RESULTS: &[&TableDef] = &[
     ReplicaPositions::DEF,
     AuditReserveSums::DEF,
     AuditTransferSums::DEF,
+    AuditBankAccounts::DEF,
+    AuditBankCredits::DEF,
+    AuditBankDebits::DEF,
+    AuditOpenCredits::DEF,
+    AuditOpenTransfers::DEF,
+    AuditOpenConfirmations::DEF,
+    AuditOutsides::DEF,
 ];
 
 #[cfg(test)]

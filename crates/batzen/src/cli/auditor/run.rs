@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use batzen_audit::report::protocol;
 use batzen_audit::{Check, Progress};
 use batzen_auditor::checks::{self, CheckConfig, Outside, Report, Request};
+use batzen_auditor::live::Since;
 use batzen_auditor::{AuditorConfig, Forms, live};
 use batzen_cli_support::progress::{self, Counter};
 use batzen_cli_support::services::{self, Common};
@@ -117,13 +118,15 @@ pub struct CheckArgs {
 fn outside(
     source: &SourceArgs,
     config: &CheckConfig,
-    with_bank: bool,
-    with_confirmations: bool,
+    (with_bank, with_confirmations): (bool, bool),
+    since: &Since,
 ) -> anyhow::Result<Outside> {
     let mut outside = Outside::default();
     if with_bank {
         let reading = async {
-            checks::read_bank(config, source.ignore_not_found).await.context("without the bank: --no-bank")
+            checks::read_bank(config, since, source.ignore_not_found)
+                .await
+                .context("without the bank: --no-bank")
         };
         outside.bank = services::block_on(reading)?;
         outside.asked.bank = true;
@@ -131,7 +134,7 @@ fn outside(
     if with_confirmations {
         let own = AuditorConfig::from_config(&source.common.load()?)?;
         if own.service_store().dir().is_none_or(|dir| dir.exists()) {
-            let read = checks::read_confirmations(&own, config.subject.master_pub);
+            let read = checks::read_confirmations(&own, config.subject.master_pub, since.confirmation);
             outside.confirmations = read.context("without the merchants: --no-confirmations")?;
         }
         outside.asked.merchants = true;
@@ -163,7 +166,7 @@ pub(super) fn own_copy(ini: &Config) -> anyhow::Result<StoreConfig> {
 fn check(
     source: &SourceArgs,
     config: &CheckConfig,
-    outside: Outside,
+    asked: (bool, bool),
     (internal, whole, quiet): (bool, bool, bool),
 ) -> anyhow::Result<Option<Report>> {
     let ini = source.common.load()?;
@@ -184,12 +187,13 @@ fn check(
             counter.set(shown.rows.load(Ordering::Relaxed));
         }
     });
-    let result = catch_unwind(AssertUnwindSafe(|| checks::check(config, &request, outside, &progress)));
+    let ask = |since: &Since| outside(source, config, asked, since);
+    let result = catch_unwind(AssertUnwindSafe(|| checks::check(config, &request, ask, &progress)));
     drop(done);
     // It only shows progress.
     let _ = watcher.join();
     match result {
-        Ok(result) => Ok(Some(result?)),
+        Ok(result) => result.map(Some),
         Err(panic) if is_overflow(&*panic) => Ok(None),
         Err(panic) => resume_unwind(panic),
     }
@@ -250,9 +254,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             return show(&args.output, &forms, &forms.text);
         }
     }
-    let outside = outside(&args.source, &config, !args.no_bank, !args.no_confirmations)?;
+    let asked = (!args.no_bank, !args.no_confirmations);
     let flags = (true, args.whole, args.output.json);
-    let Some(report) = check(&args.source, &config, outside, flags)? else {
+    let Some(report) = check(&args.source, &config, asked, flags)? else {
         return Ok(ExitCode::from(EXIT_OVERFLOW));
     };
     let forms = Forms::from(&report);
@@ -271,9 +275,8 @@ pub fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         Name::Reserves => Check::Reserves,
         Name::Wire => Check::Wire,
     };
-    let (with_bank, with_confirmations) = (args.name == Name::Wire, args.name == Name::Deposits);
-    let outside = outside(&args.source, &config, with_bank, with_confirmations)?;
-    let Some(report) = check(&args.source, &config, outside, (args.internal, false, true))? else {
+    let asked = (args.name == Name::Wire, args.name == Name::Deposits);
+    let Some(report) = check(&args.source, &config, asked, (args.internal, false, true))? else {
         return Ok(ExitCode::from(EXIT_OVERFLOW));
     };
     let object =

@@ -189,7 +189,7 @@ async fn increments_give_what_a_whole_audit_gives() {
             }
             let base = Base { totals: totals.clone(), findings: open.0, forward: kept.0.clone() };
             let resumed =
-                resume(&seen, (&subject, &terms), base, &options(now), &Progress::default()).unwrap();
+                resume(&seen, (&subject, &terms), base, (&options(now), None), &Progress::default()).unwrap();
             assert_eq!(resumed.sheet, expected.sheet, "{name}, {chunk} at once");
             assert_eq!(resumed.overdue.units, expected.overdue.units);
             assert_eq!(resumed.base.totals, expected.base.totals, "{name}, {chunk} at once");
