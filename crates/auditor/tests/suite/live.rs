@@ -7,21 +7,22 @@ use batzen_protocol::{Money, Timestamp};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{Change, ChangeSet, CommitOutcome, List, Record, Store, Table};
 use batzen_tables::auditor::copy::{FeedPositionKey, FeedPositionRow, FeedPositions};
+use batzen_tables::auditor::results::AuditReserveSums;
 use batzen_tables::exchange::{
     AccountId, ReserveInKey, ReserveInRow, ReserveKey, ReserveRow, Reserves, ReservesIn,
 };
 
-const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// A copy and its results.
-struct Copy {
-    store: Store,
-    subject: Subject,
+pub struct Copy {
+    pub store: Store,
+    pub subject: Subject,
     next: u64,
 }
 
 impl Copy {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let subject = Subject {
             currency: "KUDOS".parse().unwrap(),
             master_pub: EddsaPublicKey::from_bytes([1; 32]),
@@ -32,7 +33,7 @@ impl Copy {
         Self { store: Store::new(MemoryBackend::new()), subject, next: 0 }
     }
 
-    fn live(&self) -> Live {
+    pub fn live(&self) -> Live {
         Live::open(&self.store, &self.subject, 2).unwrap().expect("the results are about the copy")
     }
 
@@ -62,7 +63,7 @@ impl Copy {
     }
 
     /// Applies changes with their results.
-    fn apply(&mut self, live: &mut Live, changes: Vec<RowChange>) {
+    pub fn apply(&mut self, live: &mut Live, changes: Vec<RowChange>) {
         let position = CopyPosition { next: self.next + 1, snapshots: 0 };
         let mut set = live.apply(changes.clone(), position, NOW).unwrap();
         for RowChange { table, key, old, new } in changes {
@@ -79,7 +80,7 @@ impl Copy {
         assert_eq!(self.store.commit(&set).unwrap(), CommitOutcome::Committed);
     }
 
-    fn findings(&self) -> Vec<TrackedFinding> {
+    pub fn findings(&self) -> Vec<TrackedFinding> {
         live::findings(&self.store).unwrap()
     }
 
@@ -91,12 +92,12 @@ impl Copy {
     }
 }
 
-fn change<T: Table>(key: &T::Key, old: Option<&T::Row>, new: Option<&T::Row>) -> RowChange {
+pub fn change<T: Table>(key: &T::Key, old: Option<&T::Row>, new: Option<&T::Row>) -> RowChange {
     let version = |row: &T::Row| Version { row: row.to_bytes(), serial: 7 };
     RowChange { table: T::DEF, key: key.to_bytes(), old: old.map(version), new: new.map(version) }
 }
 
-fn money(units: u128) -> Money {
+pub fn money(units: u128) -> Money {
     Money::from_units(units).unwrap()
 }
 
@@ -213,4 +214,43 @@ fn several_changes_of_a_row_count_once() {
     let position = CopyPosition { next: 1, snapshots: 0 };
     live.apply(changes, position, NOW).unwrap();
     assert_eq!(live.totals().sheet(&copy.subject).reserves.units, 500);
+}
+
+/// From 257 rows on, a reserve's sums are kept, and the rows are not read again.
+#[test]
+fn the_sums_of_a_long_history_are_gone_on_from() {
+    let mut copy = Copy::new();
+    let mut live = copy.live();
+    let credits: Vec<_> =
+        (1..=300).map(|bank_row| (ReserveInKey { bank_row, ..credit().0 }, credit().1)).collect();
+    let (key, row) = reserve(300 * 500);
+    let mut changes = vec![change::<Reserves>(&key, None, Some(&row))];
+    changes.extend(credits.iter().map(|(key, row)| change::<ReservesIn>(key, None, Some(row))));
+    copy.apply(&mut live, changes);
+    let kept = copy.store.all::<AuditReserveSums>().unwrap();
+    assert_eq!((kept[0].row.entries, kept[0].row.into, kept[0].row.out), (300, 150_000, 0));
+
+    // One more, with a balance that is wrong by one.
+    let mut live = copy.live();
+    let more = (ReserveInKey { bank_row: 301, ..credit().0 }, credit().1);
+    let wrong = reserve(301 * 500 + 1).1;
+    copy.apply(
+        &mut live,
+        vec![
+            change::<Reserves>(&key, Some(&row), Some(&wrong)),
+            change::<ReservesIn>(&more.0, None, Some(&more.1)),
+        ],
+    );
+    let found = copy.one("reserve-balance");
+    assert_eq!((found.finding.exchange, found.finding.auditor), (150_501, 150_500));
+
+    // It is put right, and a check of all rows has the same sums.
+    let right = reserve(301 * 500).1;
+    copy.apply(&mut live, vec![change::<Reserves>(&key, Some(&wrong), Some(&right))]);
+    assert!(copy.one("reserve-balance").row.resolved.is_some());
+    let before = copy.store.all::<AuditReserveSums>().unwrap();
+    Live::check_all(&copy.store, &copy.subject, 1, NOW, &Progress::default()).unwrap();
+    let after = copy.store.all::<AuditReserveSums>().unwrap();
+    assert_eq!(before[0].row, after[0].row);
+    assert_eq!(after[0].row.entries, 301);
 }

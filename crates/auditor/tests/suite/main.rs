@@ -7,4 +7,5 @@ mod confirmations;
 mod database;
 mod live;
 mod offline;
+mod outside;
 mod recorded;
