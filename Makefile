@@ -21,7 +21,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help sbom reproducible demo build test test-fast citus-test soak simulate privacy kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
+.PHONY: help sbom reproducible demo build test test-fast citus-test soak audit-soak simulate privacy kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -94,6 +94,13 @@ soak: needs ## the crash tests and the comparisons with libraries in their long 
 	BATZEN_SOAK_CYCLES=$(CYCLES) BATZEN_SOAK_FACTOR=4 $(CARGO) test --workspace --locked -- crash kill --nocapture --test-threads=1
 	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-crypto --locked -- lanes
 	BATZEN_SOAK_FACTOR=$(SOAK_FACTOR) $(CARGO) test -p batzen-wallet --locked --test suite lying_proxy
+
+# Each run has a new exchange. `SEED` repeats the choices of an earlier run, `CYCLES` sets how often something is killed in each.
+audit-soak: RUNS = 100
+audit-soak: CYCLES = 4
+audit-soak: needs ## no false alarm of an auditor while bank, exchange, workers and auditor are killed (RUNS=100, CYCLES=4, SEED=)
+	BATZEN_SOAK_RUNS=$(RUNS) BATZEN_SOAK_CYCLES=$(CYCLES) $(if $(SEED),BATZEN_SOAK_SEED=$(SEED)) \
+		$(CARGO) test --locked -p batzen --test suite -- audit_soak --nocapture
 
 # REQUESTS in all; `crates/batzen/tests/suite/mutate/campaign.rs` says which part of them each service gets. `SEED` makes other choices.
 mutate: REQUESTS = 1000000

@@ -28,6 +28,7 @@ pub const NAMES: &[(&str, &[&str])] = &[
     ("taler-auditor-httpd", &["auditor", "serve"]),
     ("taler-auditor-exchange", &["auditor", "exchange", "change"]),
     ("taler-auditor-offline", &["auditor", "offline"]),
+    ("taler-auditor-sync", &["auditor", "sync"]),
     ("taler-helper-auditor-aggregation", &["auditor", "check", "aggregation"]),
     ("taler-helper-auditor-coins", &["auditor", "check", "coins"]),
     ("taler-helper-auditor-deposits", &["auditor", "check", "deposits"]),

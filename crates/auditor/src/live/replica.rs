@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
+use std::num::NonZeroU32;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use batzen_tables::exchange::AUDITED;
 /// Changes that are asked for at once. Transactions are whole, so there may be more.
 const CHANGES_AT_ONCE: u32 = 10_000;
 /// Rows that are deleted in one commit after a copy was made again.
-const DELETED_AT_ONCE: usize = 4_096;
+const DELETED_AT_ONCE: u32 = 4_096;
 /// The pause between two questions while there is nothing new.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How often a database without changes is told that the copy has everything.
@@ -45,6 +46,15 @@ pub struct ReplicaOptions {
     pub slot: String,
     /// The clock.
     pub clock: Clock,
+    /// How many rows are stored in one commit, about: transactions stay whole. `None`: as many as is quickest.
+    pub rows_at_once: Option<NonZeroU32>,
+}
+
+impl ReplicaOptions {
+    /// As many as this, or fewer if a number was set.
+    fn at_once(&self, most: u32) -> u32 {
+        self.rows_at_once.map_or(most, |rows| rows.get().min(most))
+    }
 }
 
 /// Changes that are committed together.
@@ -178,7 +188,7 @@ impl ReplicaFollower {
             let replica = self.replica.as_mut().expect("it is connected");
             // Before the changes are read: whatever was committed until then is among them.
             let end = replica.flushed().map_err(away)?;
-            let mut transactions = replica.peek(CHANGES_AT_ONCE).map_err(away)?;
+            let mut transactions = replica.peek(self.options.at_once(CHANGES_AT_ONCE)).map_err(away)?;
             let position = self.position.clone().expect("it is copied");
             let count = transactions.len();
             transactions.retain(|transaction| transaction.end > position.lsn);
@@ -282,9 +292,15 @@ impl ReplicaFollower {
             let mut snapshot = self.connect()?.snapshot().map_err(away)?;
             let at = snapshot.at;
             let (sender, rows) = std::sync::mpsc::sync_channel(4);
+            let rows_at_once = self.options.at_once(u32::MAX) as usize;
             std::thread::spawn(move || {
                 let mut send = |table| {
-                    snapshot.rows::<Ended>(table, &mut |rows| {
+                    snapshot.rows::<Ended>(table, &mut |mut rows| {
+                        while rows.len() > rows_at_once {
+                            let rest = rows.split_off(rows_at_once);
+                            sender.send(Ok((table, rows))).map_err(|_| Ended::Receiver)?;
+                            rows = rest;
+                        }
                         sender.send(Ok((table, rows))).map_err(|_| Ended::Receiver)
                     })
                 };
@@ -337,7 +353,8 @@ impl ReplicaFollower {
                     });
                 }
                 let missing = copying.missing.as_mut().expect("it has just been set");
-                let part = missing.split_off(missing.len().saturating_sub(DELETED_AT_ONCE));
+                let deleted_at_once = self.options.at_once(DELETED_AT_ONCE) as usize;
+                let part = missing.split_off(missing.len().saturating_sub(deleted_at_once));
                 let is_last = missing.is_empty();
                 if is_last {
                     self.copying = None;

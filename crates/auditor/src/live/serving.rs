@@ -167,6 +167,7 @@ impl SourceConfig {
                 schema: schema.clone(),
                 slot: slot.clone(),
                 clock,
+                rows_at_once: None,
             }),
         })
     }

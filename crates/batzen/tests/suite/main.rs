@@ -6,9 +6,11 @@
 mod architecture;
 mod archive;
 mod audit;
+mod audit_soak;
 mod auditor;
 mod auditor_database;
 mod auditor_live;
+mod auditor_sync;
 mod back_office;
 mod bank_page;
 mod bench;

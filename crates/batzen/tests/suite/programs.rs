@@ -109,6 +109,7 @@ fn every_program_has_the_common_options_and_suggests_the_nearest() {
         ("taler-exchange-aggregator", &["-y", "-t"]),
         ("taler-auditor-dbinit", &["-r", "-R", "-g"]),
         ("taler-auditor-exchange", &["-m", "-u", "-r"]),
+        ("taler-auditor-sync", &["-s", "-d", "-b", "-t"]),
     ] {
         let help = set_up.must(name, &["-h"]);
         for option in options {

@@ -1,5 +1,7 @@
 //! `batzen auditor sync`: follow an exchange into the auditor's own store.
 
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +13,14 @@ use batzen_auditor::checks::CheckConfig;
 use batzen_auditor::live::{Followed, Following, FollowingError, SourceConfig, SourceOptions};
 use batzen_cli_support::numbers;
 use batzen_cli_support::services::{self, Common};
+use batzen_config::Config;
 use batzen_feed::client::{self, Comparison, FeedError};
+use batzen_feed::config::ServerConfig;
 use batzen_feed::metrics::Progress;
 use batzen_postgres::Target;
 use batzen_postgres::replica::Replica;
+use batzen_signer::channel;
+use batzen_storage::StoreConfig;
 use batzen_store::{Store, StoreError};
 use batzen_tables::auditor::results::AuditStateRow;
 use clap::Args;
@@ -34,6 +40,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[command(after_help = "Examples:
   batzen auditor sync -c auditor.conf
   batzen auditor sync -c auditor.conf --once --compare --json
+  batzen auditor sync -s exchange.conf -d auditor.conf -t
+
+With -s and -d, the exchange's own configuration says where its rows are: in the database [exchangedb-postgres] CONFIG if
+[exchange] DB is postgres, or else behind [exchange-feed] LISTEN, with the key KEY_FILE. [auditor-feed] EXCHANGE and
+EXCHANGE_KEY there take precedence, for an auditor who must not read that key or reaches the exchange elsewhere.
 
 Without [exchange] MASTER_PUBLIC_KEY and BASE_URL, rows are only copied. Reads [auditor-feed] EXCHANGE, EXCHANGE_KEY and
 KEY_FILE, and [auditordb-embedded]. If EXCHANGE is the address of a PostgreSQL database, its publication is followed: it
@@ -42,8 +53,18 @@ a key. The exchange's configuration has [exchange-feed] LISTEN, KEY_FILE and AUD
 pub struct SyncArgs {
     #[command(flatten)]
     common: Common,
+    /// The exchange's configuration: it says what is followed, in place of the auditor's
+    #[arg(short, long, value_name = "FILE", requires = "destination")]
+    source: Option<PathBuf>,
+    /// The auditor's configuration, which is another file
+    #[arg(short, long, value_name = "FILE", requires = "source", conflicts_with = "config")]
+    destination: Option<PathBuf>,
+    /// Rows to store in one commit, about, while a database is followed; its transactions stay whole. A serial stream
+    /// brings batches of its own size [default: what is quickest]
+    #[arg(short, long, value_name = "N")]
+    batch: Option<NonZeroU32>,
     /// End when the copy has everything that the exchange had at the start
-    #[arg(long)]
+    #[arg(short = 't', long, visible_alias = "test")]
     once: bool,
     /// Then compare all rows with the exchange's
     #[arg(long, requires = "once")]
@@ -69,14 +90,16 @@ pub fn run(args: SyncArgs) -> anyhow::Result<ExitCode> {
 
 async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
-    let ini = args.common.load()?;
-    known_options::warn(&ini);
+    let ini = configuration(&args)?;
     let source = SourceConfig::from_ini(&ini)?;
     let clock = args.common.timetravel.clock();
     if args.drop_slot {
         return drop_slot(&source);
     }
-    let options = source.options(Arc::new(move || clock.now()))?;
+    let mut options = source.options(Arc::new(move || clock.now()))?;
+    if let SourceOptions::Database(options) = &mut options {
+        options.rows_at_once = args.batch;
+    }
     let name = source.name();
     let store = own_copy(&ini)?;
     services::directory(store.dir().expect("it is a directory"))?;
@@ -106,6 +129,56 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
         () = stop => is_stopping.store(true, Ordering::Relaxed),
     }
     following.await.context("following the exchange")?
+}
+
+/// The auditor's configuration; `[auditor-feed]` says what is followed.
+fn configuration(args: &SyncArgs) -> anyhow::Result<Config> {
+    let load = |path: Option<&PathBuf>| {
+        let config = path.or(args.common.config.as_ref()).cloned();
+        let ini = Common { config, timetravel: args.common.timetravel }.load()?;
+        known_options::warn(&ini);
+        anyhow::Ok(ini)
+    };
+    let (Some(source), Some(destination)) = (&args.source, &args.destination) else { return load(None) };
+    let place = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if place(source) == place(destination) {
+        bail!(
+            "-s and -d name the same file {}: one configures the exchange, the other the auditor",
+            source.display()
+        );
+    }
+    let exchange = load(Some(source))?;
+    let mut ini = load(Some(destination))?;
+    let followed = followed(&exchange).with_context(|| source.display().to_string())?;
+    for (option, value) in followed {
+        ini.set("auditor-feed", option, &value)?;
+    }
+    Ok(ini)
+}
+
+/// What an exchange's configuration says of where its rows are, as options of `[auditor-feed]`.
+fn followed(exchange: &Config) -> anyhow::Result<Vec<(&'static str, String)>> {
+    let [place, key] = ["EXCHANGE", "EXCHANGE_KEY"].map(|option| exchange.get::<String>("auditor-feed", option));
+    let (place, mut key) = (place?, key?);
+    let place = match (place, StoreConfig::database_of(exchange, "exchange")?) {
+        (Some(place), _) => place,
+        (None, Some(StoreConfig::Postgres { url, .. })) => url,
+        (None, _) => {
+            let Some(stream) = ServerConfig::from_ini(exchange)? else {
+                bail!(
+                    "the exchange ships nothing to auditors: set [exchange-feed] LISTEN, or [exchange] DB = postgres"
+                );
+            };
+            if key.is_none() {
+                let secret = channel::load_key(&stream.key_file);
+                let secret = secret.context("without [auditor-feed] EXCHANGE_KEY")?;
+                key = Some(secret.public_key().to_string());
+            }
+            stream.listen[0].to_string()
+        }
+    };
+    let key = key.map(|key| ("EXCHANGE_KEY", key));
+    Ok(std::iter::once(("EXCHANGE", place)).chain(key).collect())
 }
 
 /// Gives up following a database.

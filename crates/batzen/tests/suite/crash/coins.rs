@@ -23,7 +23,7 @@ use batzen_protocol::signatures::{
     MerchantRefund, MerchantTrackTransaction, SignedMessage, WalletCoinDeposit, WalletCoinLink,
     WalletCoinMelt, WalletPurseDeposit, WalletReserveWithdraw, Zeros,
 };
-use batzen_protocol::{Amount, Currency, Money, Timestamp, hash_text};
+use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp, hash_text};
 
 pub const CURRENCY: Currency = match Currency::new("KUDOS") {
     Ok(currency) => currency,
@@ -172,9 +172,9 @@ impl Contract {
         }
     }
 
-    /// A contract to be paid long after the test, so that there is time for refunds.
-    pub fn refundable() -> Self {
-        let later = now().saturating_add(batzen_protocol::Duration::from_days(1));
+    /// A contract that is paid after this time, during which the shop may refund it.
+    pub fn refundable(time: Duration) -> Self {
+        let later = now().saturating_add(time);
         Self { refund_deadline: later, wire_deadline: later, ..Self::due() }
     }
 }

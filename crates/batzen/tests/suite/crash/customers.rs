@@ -18,7 +18,7 @@ use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse,
     CsrWithdrawRequest, MeltConfirmation, WithdrawValues,
 };
-use batzen_protocol::{ErrorCode, Money};
+use batzen_protocol::{Duration as Lifetime, ErrorCode, Money};
 use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -93,6 +93,9 @@ impl Dice {
     }
 }
 
+/// Longer than any test.
+const OUTLIVES_THE_TEST: Lifetime = Lifetime::from_days(1);
+
 /// One attempt at a request.
 enum Attempt {
     Answered(Answer),
@@ -117,6 +120,8 @@ pub struct Load {
     pub coins: Mutex<HashMap<EddsaPublicKey, Arc<Coin>>>,
     /// What the exchange could not do.
     pub failures: Failures,
+    /// How long purses last, and how long shops may give refunds. Unless it is long, requests may come too late.
+    pub lifetime: Lifetime,
     is_over: AtomicBool,
 }
 
@@ -142,6 +147,7 @@ impl Load {
             asked: Mutex::default(),
             coins: Mutex::default(),
             failures: Failures::default(),
+            lifetime: OUTLIVES_THE_TEST,
             is_over: AtomicBool::new(false),
         }
     }
@@ -149,6 +155,11 @@ impl Load {
     /// Lets the customers finish their current operation.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Release);
+    }
+
+    /// Whether the customers were told to finish.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
     }
 
     async fn attempt(&self, request: &Request) -> Attempt {
@@ -202,6 +213,20 @@ impl Load {
         }
     }
 
+    /// The statuses with which a valid request may be refused.
+    fn refusals(&self, effect: &Effect) -> &'static [u16] {
+        let may_be_late = self.lifetime < OUTLIVES_THE_TEST;
+        match effect {
+            // A reserve is closed, and its rest paid back, when its time is over.
+            Effect::Withdraw { .. } if may_be_late => &[409],
+            Effect::PurseCreate { .. } | Effect::PurseMerge { .. } | Effect::Refund { .. } if may_be_late => {
+                &[400, 404, 409, 410]
+            }
+            Effect::Deposit { is_contested: true, .. } | Effect::PurseMerge { is_contested: true, .. } => &[409],
+            _ => &[],
+        }
+    }
+
     /// Sends a request. `None`: it was refused for a valid reason, or its customer abandoned it.
     async fn send<T: DeserializeOwned>(
         &self,
@@ -212,10 +237,7 @@ impl Load {
         effect: Effect,
     ) -> Option<T> {
         let request = Request { kind, path, body: serde_json::to_vec(body).unwrap() };
-        let may_be_refused = matches!(
-            effect,
-            Effect::Deposit { is_contested: true, .. } | Effect::PurseMerge { is_contested: true, .. }
-        );
+        let refusals = self.refusals(&effect);
         let number = self.log.open(request.clone(), effect);
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -224,7 +246,7 @@ impl Load {
                     let Answer { status, body } = &answer;
                     let typed = (*status == 200).then(|| serde_json::from_value(body.clone()).unwrap());
                     assert!(
-                        typed.is_some() || (may_be_refused && *status == 409),
+                        typed.is_some() || refusals.contains(status),
                         "{}: {status} {body}",
                         request.path
                     );
@@ -403,7 +425,7 @@ impl Load {
 
     /// Pays, and gets all or half of it refunded. Returns the amount left on the coin, if that is certain.
     async fn pay_and_return(&self, dice: &mut Dice, (coin, left): &Held) -> Option<Held> {
-        let (shop, contract) = (self.any_shop(dice), Contract::refundable());
+        let (shop, contract) = (self.any_shop(dice), Contract::refundable(self.lifetime));
         if !self.pay(dice, coin, shop, &contract, *left, (true, false)).await {
             return None;
         }
@@ -471,7 +493,7 @@ impl Load {
     /// Pays somebody with a purse: mostly the customer, whose reserve it fills. Sometimes two people ask for it at
     /// the same time, and sometimes nobody does.
     async fn pay_a_person(&self, dice: &mut Dice, coins: &[Held], reserve: &mut Reserve) {
-        let purse = Purse::of(coins);
+        let purse = Purse::of(coins, self.lifetime);
         let (purse_pub, amount) = (purse.key_pub, purse.target);
         let effect = Effect::PurseCreate {
             purse: purse_pub,

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,9 @@ pub const EXCHANGE_STORE: &str = "exchange/exchange/store";
 const DATABASE: &str = "money";
 /// The numbers of lanes that the exchange has after one start and the next, unless `BATZEN_KILLS_LANES` says how many.
 const LANES: [u64; 2] = [4, 1];
+
+/// The exchange's workers, each in front of those that go on with what it does.
+pub const WORKERS: [&str; 5] = ["wirewatch", "expire", "closer", "aggregator", "transfer"];
 
 enum Servers {
     /// One server, which may have a standby.
@@ -71,6 +75,8 @@ pub struct Deployment {
     client: Client,
     bank: Option<Service>,
     exchange: Option<Service>,
+    /// The programs that do the exchange's work, if it does not do it itself.
+    workers: Option<BTreeMap<&'static str, Service>>,
     /// How often the exchange was started.
     starts: usize,
     /// More of the exchange's configuration.
@@ -88,6 +94,7 @@ impl Deployment {
             client,
             bank: None,
             exchange: None,
+            workers: None,
             starts: 0,
             more: String::new(),
         }
@@ -260,6 +267,11 @@ impl Deployment {
     /// Starts the bank, and waits until it answers.
     pub async fn start_bank(&mut self) {
         self.launch_bank();
+        self.wait_for_bank().await;
+    }
+
+    /// Waits until the bank answers.
+    pub async fn wait_for_bank(&mut self) {
         let url = format!("{}taler-bank-integration/config", self.bank_url());
         answers(&self.client, &url, self.bank.as_mut().unwrap()).await;
     }
@@ -268,8 +280,7 @@ impl Deployment {
     pub fn launch_exchange(&mut self) {
         let data = self.path("exchange");
         let store = self.store_arguments();
-        let more = format!("{COINS}{LIMITS}{}", self.more);
-        let config = config_with_fees(self.dir.path(), self.bank_port, self.exchange_port, &more);
+        let config = self.exchange_config();
         // On Citus, an exchange has a lane for each shard if it is not told otherwise.
         let is_citus = self.database.as_ref().is_some_and(Database::is_citus);
         let usual = (!is_citus).then_some(LANES[self.starts % LANES.len()]);
@@ -277,9 +288,73 @@ impl Deployment {
         self.starts += 1;
         let mut arguments = vec!["exchange", "serve", "--standalone", "-c", &config, "--data", &data];
         arguments.extend(lanes.iter().flat_map(|lanes| ["--lanes", lanes.as_str()]));
+        arguments.extend(self.workers.iter().map(|_| "--no-workers"));
         // The keys stay in the directory.
         arguments.extend(store.iter().skip(2).map(String::as_str));
         self.exchange = Some(Service::start(self.dir.path(), "exchange", &arguments));
+    }
+
+    /// Writes the exchange's configuration, and returns the file's path.
+    fn exchange_config(&self) -> String {
+        let more = format!("{COINS}{LIMITS}{}", self.more);
+        config_with_fees(self.dir.path(), self.bank_port, self.exchange_port, &more)
+    }
+
+    /// From now on programs of their own do the exchange's work.
+    pub fn separate_workers(&mut self) {
+        let database = self.database.iter();
+        let place = database.map(|database| {
+            format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {}\n", database.url)
+        });
+        self.more += &place.collect::<String>();
+        self.workers = Some(BTreeMap::new());
+    }
+
+    fn worker_arguments(&self, name: &str) -> Vec<String> {
+        let (config, data) = (self.exchange_config(), self.path("exchange"));
+        ["exchange", name, "-c", &config, "--data", &data].map(str::to_owned).into()
+    }
+
+    fn worker_programs(&mut self) -> &mut BTreeMap<&'static str, Service> {
+        self.workers.as_mut().expect("the exchange's workers are programs")
+    }
+
+    /// Starts the programs that do the exchange's work and do not run. Returns how many had ended by themselves, as they
+    /// do when the exchange's service or database ends.
+    pub fn start_worker_programs(&mut self) -> usize {
+        let mut ended = 0;
+        for name in WORKERS {
+            let old = self.worker_programs().get_mut(name);
+            let status = old.map(|service| service.child.try_wait().unwrap());
+            if status == Some(None) {
+                continue;
+            }
+            ended += usize::from(status.is_some());
+            let arguments = self.worker_arguments(name);
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let service = Service::start(self.dir.path(), name, &arguments);
+            self.worker_programs().insert(name, service);
+        }
+        ended
+    }
+
+    /// Kills one of these programs, if it runs.
+    pub fn kill_worker_program(&mut self, name: &'static str) {
+        if let Some(mut service) = self.worker_programs().remove(name) {
+            service.kill_9();
+        }
+    }
+
+    /// Ends these programs, and does all the work that is left.
+    pub fn finish_work(&mut self) {
+        for (_, service) in std::mem::take(self.worker_programs()) {
+            service.terminate();
+        }
+        for name in WORKERS {
+            let arguments = self.worker_arguments(name);
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(["-t"]).collect();
+            common::must(&arguments);
+        }
     }
 
     /// Starts the exchange, and waits until it answers.
@@ -296,6 +371,16 @@ impl Deployment {
         }
     }
 
+    /// Whether the bank runs.
+    pub fn has_bank(&self) -> bool {
+        self.bank.is_some()
+    }
+
+    /// Whether the exchange runs.
+    pub fn has_exchange(&self) -> bool {
+        self.exchange.is_some()
+    }
+
     /// The running bank.
     pub fn bank(&mut self) -> &mut Service {
         self.bank.as_mut().expect("the bank runs")
@@ -307,7 +392,7 @@ impl Deployment {
     }
 
     pub fn kill_bank(&mut self) {
-        self.bank.take().unwrap().kill_9();
+        self.bank.take().expect("the bank runs").kill_9();
     }
 
     pub fn kill_exchange(&mut self) {

@@ -15,7 +15,7 @@ use crate::crash::coins::{CURRENCY, Coin, minus, now, plus};
 /// A purse that is merged after it was created.
 const MERGED: u32 = 1;
 
-/// A purse of a customer. It outlives the test.
+/// A purse of a customer.
 pub struct Purse {
     key: EddsaPrivateKey,
     merge_key: EddsaPrivateKey,
@@ -26,8 +26,8 @@ pub struct Purse {
 }
 
 impl Purse {
-    /// A purse for what these coins are worth after their deposit fees.
-    pub fn of(coins: &[(Arc<Coin>, Money)]) -> Self {
+    /// A purse for what these coins are worth after their deposit fees, which lasts so long.
+    pub fn of(coins: &[(Arc<Coin>, Money)], lifetime: Duration) -> Self {
         let worth = coins.iter().map(|(coin, amount)| minus(*amount, coin.denom.fee_deposit));
         let key = EddsaPrivateKey::generate();
         Self {
@@ -36,7 +36,7 @@ impl Purse {
             merge_key: EddsaPrivateKey::generate(),
             target: worth.fold(Money::ZERO, plus),
             contract: HashCode::random(),
-            expiration: now().saturating_add(Duration::from_days(1)),
+            expiration: now().saturating_add(lifetime),
         }
     }
 

@@ -40,13 +40,18 @@ pub fn cycles() -> u64 {
 
 /// What decides what happens in a run. `BATZEN_SOAK_SEED` repeats the choices of an earlier run.
 pub fn dice() -> Dice {
-    let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
+    let seed = seed();
+    println!("BATZEN_SOAK_SEED={seed}");
+    Dice::new(seed)
+}
+
+/// The number from which [`dice`] are made.
+pub fn seed() -> u64 {
+    number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
         let mut bytes = [0; 8];
         batzen_crypto::fill_random(&mut bytes);
         u64::from_le_bytes(bytes)
-    });
-    println!("BATZEN_SOAK_SEED={seed}");
-    Dice::new(seed)
+    })
 }
 
 /// A client that waits longer than any restart takes.
