@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_pg_cluster::{Cluster, ClusterOptions};
+use batzen_protocol::Timestamp;
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::api::exchange::{DepositConfirmation, DepositRequest, SignKey};
 use batzen_protocol::payto::h_wire;
-use batzen_protocol::Timestamp;
 use batzen_store::{ChangeSet, CommitOutcome};
 use batzen_tables::exchange::{Closings, DepositRow, Deposits, Refunds, WireOut};
 use serde_json::{Value, json};
@@ -32,7 +32,6 @@ use crate::crash::customers::{Dice, Effect, Load};
 use crate::crash::deployment::{Deployment, WORKERS};
 use crate::crash::log::{Entry, Kind};
 use crate::crash::run::{self, watch};
-use crate::crash_auditor::watch_payments;
 
 const CUSTOMERS: usize = 4;
 /// How long purses and refunds last.
@@ -96,9 +95,7 @@ fn stream(deployment: &Deployment) -> [String; 2] {
         format!(
             "[exchange-feed]\nLISTEN = unix://{socket}\nKEY_FILE = {exchange_key}\nAUDITORS = {auditor_pub}\n"
         ),
-        format!(
-            "EXCHANGE = unix://{socket}\nEXCHANGE_KEY = {exchange_pub}\nKEY_FILE = {auditor_key}\n"
-        ),
+        format!("EXCHANGE = unix://{socket}\nEXCHANGE_KEY = {exchange_pub}\nKEY_FILE = {auditor_key}\n"),
     ]
 }
 
@@ -294,7 +291,13 @@ impl Soak {
         }
         self.deployment.wait_for_bank().await;
         self.deployment.wait_for_exchange().await;
-        watch_payments(&mut self.deployment, &self.load, &mut self.customers).await;
+        // Workers may have ended with the exchange.
+        let (before, deadline) = (self.load.log.acknowledged(), Instant::now() + PATIENCE);
+        while self.load.log.acknowledged() < before + 20 {
+            assert!(Instant::now() < deadline, "the exchange does nothing");
+            self.deployment.start_worker_programs();
+            watch(&mut self.deployment, &mut self.customers, 50).await;
+        }
     }
 
     /// Checks, while no process follows the exchange, what came before.
@@ -349,7 +352,13 @@ impl Soak {
         let whole = self.auditor.json(0, &["run", "--whole"]);
         assert_no_alarm(&whole, "in the end, of all rows");
         let members = [
-            "sheet", "denominations", "purses_open", "overdue", "difference", "liability", "expected_balance",
+            "sheet",
+            "denominations",
+            "purses_open",
+            "overdue",
+            "difference",
+            "liability",
+            "expected_balance",
             "accounts",
         ];
         for member in members {

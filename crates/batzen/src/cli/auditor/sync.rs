@@ -42,14 +42,16 @@ const PAUSE: Duration = Duration::from_secs(1);
   batzen auditor sync -c auditor.conf --once --compare --json
   batzen auditor sync -s exchange.conf -d auditor.conf -t
 
-With -s and -d, the exchange's own configuration says where its rows are: in the database [exchangedb-postgres] CONFIG if
-[exchange] DB is postgres, or else behind [exchange-feed] LISTEN, with the key KEY_FILE. [auditor-feed] EXCHANGE and
-EXCHANGE_KEY there take precedence, for an auditor who must not read that key or reaches the exchange elsewhere.
+With -s and -d, the exchange's own configuration says where its rows are: in the database
+[exchangedb-postgres] CONFIG if [exchange] DB is postgres, otherwise behind [exchange-feed] LISTEN,
+with the key KEY_FILE. [auditor-feed] EXCHANGE and EXCHANGE_KEY in it take precedence, for an
+auditor who must not read that key or reaches the exchange elsewhere.
 
-Without [exchange] MASTER_PUBLIC_KEY and BASE_URL, rows are only copied. Reads [auditor-feed] EXCHANGE, EXCHANGE_KEY and
-KEY_FILE, and [auditordb-embedded]. If EXCHANGE is the address of a PostgreSQL database, its publication is followed: it
-makes the replication slot, copies all rows, and follows the changes. `batzen signer keygen FILE` makes
-a key. The exchange's configuration has [exchange-feed] LISTEN, KEY_FILE and AUDITORS. See docs/internals/feed.md.")]
+Without [exchange] MASTER_PUBLIC_KEY and BASE_URL, rows are only copied. Reads [auditor-feed]
+EXCHANGE, EXCHANGE_KEY and KEY_FILE, and [auditordb-embedded]. If EXCHANGE is the address of a
+PostgreSQL database, its publication is followed: it makes the replication slot, copies all rows,
+and follows the changes. `batzen signer keygen FILE` makes a key. The exchange's configuration has
+[exchange-feed] LISTEN, KEY_FILE and AUDITORS. See docs/internals/feed.md.")]
 pub struct SyncArgs {
     #[command(flatten)]
     common: Common,
@@ -158,7 +160,8 @@ fn configuration(args: &SyncArgs) -> anyhow::Result<Config> {
 
 /// What an exchange's configuration says of where its rows are, as options of `[auditor-feed]`.
 fn followed(exchange: &Config) -> anyhow::Result<Vec<(&'static str, String)>> {
-    let [place, key] = ["EXCHANGE", "EXCHANGE_KEY"].map(|option| exchange.get::<String>("auditor-feed", option));
+    let [place, key] =
+        ["EXCHANGE", "EXCHANGE_KEY"].map(|option| exchange.get::<String>("auditor-feed", option));
     let (place, mut key) = (place?, key?);
     let place = match (place, StoreConfig::database_of(exchange, "exchange")?) {
         (Some(place), _) => place,

@@ -213,16 +213,23 @@ impl Load {
         }
     }
 
+    /// Whether reserves, purses and refunds may come to their end during the test.
+    fn may_be_late(&self) -> bool {
+        self.lifetime < OUTLIVES_THE_TEST
+    }
+
     /// The statuses with which a valid request may be refused.
     fn refusals(&self, effect: &Effect) -> &'static [u16] {
-        let may_be_late = self.lifetime < OUTLIVES_THE_TEST;
+        let may_be_late = self.may_be_late();
         match effect {
             // A reserve is closed, and its rest paid back, when its time is over.
             Effect::Withdraw { .. } if may_be_late => &[409],
             Effect::PurseCreate { .. } | Effect::PurseMerge { .. } | Effect::Refund { .. } if may_be_late => {
                 &[400, 404, 409, 410]
             }
-            Effect::Deposit { is_contested: true, .. } | Effect::PurseMerge { is_contested: true, .. } => &[409],
+            Effect::Deposit { is_contested: true, .. } | Effect::PurseMerge { is_contested: true, .. } => {
+                &[409]
+            }
             _ => &[],
         }
     }
@@ -605,6 +612,10 @@ impl Load {
         let mut reserve = self.reserve(&mut dice).await;
         let mut purse: Vec<Held> = Vec::new();
         while !self.is_over.load(Ordering::Acquire) {
+            // Some reserves are left alone, and closed.
+            if self.may_be_late() && dice.one_in(50) {
+                reserve = self.reserve(&mut dice).await;
+            }
             if purse.is_empty() || (purse.len() < 6 && dice.one_in(3)) {
                 purse.extend(self.withdraw(&mut dice, &mut reserve).await.unwrap_or_default());
                 continue;

@@ -81,6 +81,8 @@ pub struct Deployment {
     starts: usize,
     /// More of the exchange's configuration.
     more: String,
+    /// What was written of it, and into which file.
+    config: Option<(String, String)>,
 }
 
 impl Deployment {
@@ -97,6 +99,7 @@ impl Deployment {
             workers: None,
             starts: 0,
             more: String::new(),
+            config: None,
         }
     }
 
@@ -294,10 +297,14 @@ impl Deployment {
         self.exchange = Some(Service::start(self.dir.path(), "exchange", &arguments));
     }
 
-    /// Writes the exchange's configuration, and returns the file's path.
-    fn exchange_config(&self) -> String {
+    /// The file with the exchange's configuration. It is written only if it changes, since programs may be reading it.
+    fn exchange_config(&mut self) -> String {
         let more = format!("{COINS}{LIMITS}{}", self.more);
-        config_with_fees(self.dir.path(), self.bank_port, self.exchange_port, &more)
+        if let Some((_, file)) = self.config.as_ref().filter(|(written, _)| *written == more) {
+            return file.clone();
+        }
+        let file = config_with_fees(self.dir.path(), self.bank_port, self.exchange_port, &more);
+        self.config.insert((more, file)).1.clone()
     }
 
     /// From now on programs of their own do the exchange's work.
@@ -310,7 +317,7 @@ impl Deployment {
         self.workers = Some(BTreeMap::new());
     }
 
-    fn worker_arguments(&self, name: &str) -> Vec<String> {
+    fn worker_arguments(&mut self, name: &str) -> Vec<String> {
         let (config, data) = (self.exchange_config(), self.path("exchange"));
         ["exchange", name, "-c", &config, "--data", &data].map(str::to_owned).into()
     }
