@@ -422,10 +422,11 @@ impl Conclusion<'_> {
             } else if wired != justified {
                 self.found(named(Rule::DebitAmount, &order.row).figures(wired, justified));
             }
-            let apart = debit.time.saturating_since(order.time).max(order.time.saturating_since(debit.time));
-            // A transfer may wait for the bank, so only one that was executed before it was decided is odd, and one
-            // that the exchange had already seen executed.
-            if apart > TOLERANCE && (debit.time < order.time || order.accepted.is_some()) {
+            // A transfer may wait for the bank for a long time, so only one that was executed before it was decided is
+            // odd, and one after the exchange had seen it executed.
+            let is_early = order.time.saturating_since(debit.time) > TOLERANCE;
+            let accepted = order.accepted.filter(|time| *time != Timestamp::ZERO);
+            if is_early || accepted.is_some_and(|time| debit.time.saturating_since(time) > TOLERANCE) {
                 self.found(named(Rule::DebitDate, &order.row));
             }
             if self.findings.len() == before {

@@ -202,6 +202,14 @@ pub struct Batch {
     store: [u8; 16],
 }
 
+impl Batch {
+    /// The number of the frame that the exchange writes next, as it was when it sent the last of these changes.
+    #[must_use]
+    pub fn end(&self) -> Option<u64> {
+        self.mark.map(|(end, _)| end)
+    }
+}
+
 /// What all rows of both sides have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {

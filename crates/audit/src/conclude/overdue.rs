@@ -85,7 +85,9 @@ impl Conclusion<'_> {
     }
 
     pub(super) fn find_overdue(&mut self) -> Result<()> {
-        self.pages::<Deposits>(Deposits::BY_READY, self.now.saturating_sub(DEPOSIT_GRACE), |this, found| {
+        // What the exchange has done since the rows were copied is not known.
+        let now = self.copied.map_or(self.now, |copied| copied.min(self.now));
+        self.pages::<Deposits>(Deposits::BY_READY, now.saturating_sub(DEPOSIT_GRACE), |this, found| {
             let row: &DepositRow = &found.row;
             if !row.refunded.is_zero() {
                 return;
@@ -102,22 +104,18 @@ impl Conclusion<'_> {
                 });
             }
         })?;
-        self.pages::<Reserves>(
-            Reserves::BY_EXPIRATION,
-            self.now.saturating_sub(RESERVE_GRACE),
-            |this, found| {
-                let row: &ReserveRow = &found.row;
-                let account = row.origin.and_then(|origin| this.terms.account(&origin)).unwrap_or_default();
-                let fee = this.terms.wire_fee(account, row.expiration).map(|fees| fees.closing_fee);
-                if fee.is_none_or(|fee| row.balance > fee) {
-                    let name = RowName::new(Reserves::DEF, found.serial, &found.key.to_bytes());
-                    let finding =
-                        Finding::new(Rule::ReserveNotClosed, name).about(found.key.reserve_pub.as_bytes());
-                    this.found(finding.figures(units(row.balance.units()), 0));
-                }
-            },
-        )?;
-        self.pages::<Purses>(Purses::BY_EXPIRATION, self.now.saturating_sub(PURSE_GRACE), |this, found| {
+        self.pages::<Reserves>(Reserves::BY_EXPIRATION, now.saturating_sub(RESERVE_GRACE), |this, found| {
+            let row: &ReserveRow = &found.row;
+            let account = row.origin.and_then(|origin| this.terms.account(&origin)).unwrap_or_default();
+            let fee = this.terms.wire_fee(account, row.expiration).map(|fees| fees.closing_fee);
+            if fee.is_none_or(|fee| row.balance > fee) {
+                let name = RowName::new(Reserves::DEF, found.serial, &found.key.to_bytes());
+                let finding =
+                    Finding::new(Rule::ReserveNotClosed, name).about(found.key.reserve_pub.as_bytes());
+                this.found(finding.figures(units(row.balance.units()), 0));
+            }
+        })?;
+        self.pages::<Purses>(Purses::BY_EXPIRATION, now.saturating_sub(PURSE_GRACE), |this, found| {
             let row: &PurseRow = &found.row;
             let name = RowName::new(Purses::DEF, found.serial, &found.key.to_bytes());
             let finding = Finding::new(Rule::PurseNotClosed, name).about(found.key.purse_pub.as_bytes());

@@ -15,12 +15,12 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 use batzen_storage::StoreConfig;
 use batzen_store::{Record, Store, StoreError, Table};
-use batzen_tables::auditor::copy::{FeedFindings, FeedPositionKey, FeedPositions};
+use batzen_tables::auditor::copy::FeedFindings;
 use batzen_tables::exchange::DepositKey;
 
 use crate::AuditorConfig;
 use crate::books::{Books, BooksError, CONFIRMATIONS_MAX, Numbered};
-use crate::live::{Asked, Live, Since};
+use crate::live::{self, Asked, Live, Since};
 
 pub use bank::BankError;
 pub use config::{Account, CheckConfig};
@@ -129,12 +129,6 @@ impl From<Numbered> for Confirmation {
     }
 }
 
-/// When the auditor signed the last state of the exchange that it has copied.
-pub(crate) fn position(store: &Store) -> Result<Timestamp, AuditError> {
-    let row = store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?;
-    Ok(row.map_or(Timestamp::ZERO, |found| found.row.time))
-}
-
 /// What was found while the exchange was followed: that it has changed what it had shipped.
 pub(crate) fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
     let found = store.all::<FeedFindings>()?.into_iter().map(|found| {
@@ -170,7 +164,7 @@ pub fn check<E: From<CheckError>>(
     let (outcome, timeline) = if request.is_own_copy {
         let mut live = own_copy(config, request, (&store, options.threads), progress)?;
         let outside = ask(&live.since().map_err(failed)?)?;
-        options.copied = Some(position(&store).map_err(CheckError::Audit)?);
+        options.copied = Some(live::complete(&store).map_err(failed)?);
         (options.bank, options.confirmations) = (outside.bank, outside.confirmations);
         let outcome = live.compare(&options, outside.asked, progress).map_err(CheckError::Audit)?;
         (outcome, Some(Timeline::read(&store, request.now).map_err(failed)?))

@@ -13,6 +13,7 @@ use batzen_protocol::Timestamp;
 use batzen_store::{ChangeSet, Store, StoreError};
 
 use super::findings::{self, Changes};
+use super::reach::Reach;
 use super::replica::{self, ReplicaFollower, ReplicaOptions};
 use super::{CopyPosition, Live};
 use crate::checks::Outside;
@@ -108,6 +109,8 @@ pub struct Following {
     threads: usize,
     clock: Clock,
     live: Option<Live>,
+    /// How new the copy is; `None` if it has to be read again.
+    reach: Option<Reach>,
     status: Arc<Status>,
 }
 
@@ -143,7 +146,7 @@ impl Following {
             is_checking_all: AtomicBool::new(false),
             failure: Mutex::default(),
         });
-        Ok(Self { source, store, subject, threads, clock, live: None, status })
+        Ok(Self { source, store, subject, threads, clock, live: None, reach: None, status })
     }
 
     /// How far it is, for other threads.
@@ -197,28 +200,36 @@ impl Following {
     /// See [`FollowingError`].
     pub fn step(&mut self, wait: Duration) -> Result<Followed, FollowingError> {
         self.live()?;
+        let reach = match &mut self.reach {
+            Some(reach) => reach,
+            unread => unread.insert(Reach::of(&self.store)?),
+        };
         // What could not be stored is not in the results, so they are read again.
         let (stored, is_state, is_stream) = match &mut self.source {
             Source::Stream(follower) => match follower.next(wait)? {
                 feed::Next::Batch(batch) => {
+                    let now = (self.clock)();
                     let next = batch.head.as_ref().map(|head| head.position.next);
+                    if let (Some(next), Some(end)) = (next, batch.end()) {
+                        reach.took(next, end, now);
+                    }
                     let is_stream = !batch.is_snapshot;
                     let changes = stream_changes(&batch);
-                    let checking = Checking { store: &self.store, live: &mut self.live, now: (self.clock)() };
+                    let checking = Checking { store: &self.store, live: &mut self.live, now };
                     let is_checked = self.subject.is_some();
                     let results = if is_checked {
                         checking.results(changes, next, is_stream)
                     } else {
                         Ok(ChangeSet::new())
                     };
-                    (
-                        results.and_then(|results| Ok(follower.commit(batch, results)?)),
-                        next.is_some(),
-                        is_stream,
-                    )
+                    let stored = results.and_then(|mut results| {
+                        reach.write(&mut results);
+                        Ok(follower.commit(batch, results)?)
+                    });
+                    (stored, next.is_some(), is_stream)
                 }
                 feed::Next::Compared(comparison) => return Ok(Followed::Compared(comparison)),
-                feed::Next::Idle => return Ok(Followed::Idle),
+                feed::Next::Idle => return self.idle(),
             },
             Source::Database(follower) => match follower.next(wait)? {
                 replica::Next::Taken(taken) => {
@@ -231,20 +242,49 @@ impl Following {
                     } else {
                         Ok(ChangeSet::new())
                     };
-                    let stored = results.and_then(|results| Ok(follower.commit(taken, results)?));
+                    if let (Some(_), Some(time)) = (next, taken.time()) {
+                        reach.has_all(time);
+                    }
+                    let stored = results.and_then(|mut results| {
+                        reach.write(&mut results);
+                        Ok(follower.commit(taken, results)?)
+                    });
                     if stored.is_err() {
                         follower.forget();
                     }
                     // How much more there is, a database does not say.
                     (stored, false, is_stream)
                 }
-                replica::Next::Idle => return Ok(Followed::Idle),
+                replica::Next::Idle => return self.idle(),
             },
         };
         if stored.is_err() || !is_stream {
             self.live = None;
         }
+        if stored.is_err() {
+            self.reach = None;
+        }
         stored.map(|()| Followed::Batch { is_state })
+    }
+
+    /// Nothing has come. If that is because there is nothing, the copy is complete now.
+    fn idle(&mut self) -> Result<Followed, FollowingError> {
+        if self.is_up_to_date()
+            && self.status.feed.get().lag_commits() == 0
+            && let Some(reach) = &mut self.reach
+        {
+            reach.has_all((self.clock)());
+            if reach.is_due() {
+                let mut set = ChangeSet::new();
+                reach.write(&mut set);
+                let stored = self.store.commit(&set).and_then(super::committed);
+                if stored.is_err() {
+                    self.reach = None;
+                }
+                stored?;
+            }
+        }
+        Ok(Followed::Idle)
     }
 
     /// Compares with the bank and with what merchants have shown, and looks for what is overdue. `None` if the rows are
@@ -254,7 +294,10 @@ impl Following {
     /// If the store fails.
     pub fn compare(&mut self, outside: Outside) -> Result<Option<Outcome>, FollowingError> {
         let (now, threads) = ((self.clock)(), self.threads);
-        let copied = feed::position(&self.store)?.map(|row| row.time);
+        let copied = match &self.reach {
+            Some(reach) => reach.complete(),
+            None => Reach::of(&self.store)?.complete(),
+        };
         let Some(live) = self.live()? else { return Ok(None) };
         let options = Options {
             now,
@@ -262,7 +305,7 @@ impl Following {
             threads,
             bank: outside.bank,
             confirmations: outside.confirmations,
-            copied: Some(copied.unwrap_or(Timestamp::ZERO)),
+            copied: Some(copied),
         };
         Ok(Some(live.compare(&options, outside.asked, &Progress::default())?))
     }

@@ -7,6 +7,7 @@
 //! | `outside` | what bank and merchants say, a step at a time |
 //! | `hours` | what was issued, redeemed and owed over time |
 //! | `follow` | follows an exchange, and checks what it ships |
+//! | `reach` | how new the copy is |
 //! | `replica` | follows an exchange's database |
 //! | `serving` | does so on a thread of the service |
 
@@ -15,6 +16,7 @@ mod follow;
 mod forward;
 mod hours;
 mod outside;
+mod reach;
 mod replica;
 mod serving;
 
@@ -40,6 +42,7 @@ pub use findings::{NoteError, REASON_BYTES_MAX, TrackedFinding, all as findings,
 pub use follow::{Followed, Following, FollowingError, SourceOptions, Status};
 pub use hours::{Hour, hours};
 pub use outside::Since;
+pub(crate) use reach::complete;
 pub use replica::ReplicaOptions;
 pub use serving::{FollowConfig, FollowConfigError, FollowMetrics, SourceConfig, SourceError, copy_store};
 pub(crate) use serving::{Job, LastReport, Running};
@@ -478,7 +481,7 @@ impl Live {
             threads: self.threads,
             bank: Vec::new(),
             confirmations: Vec::new(),
-            copied: None,
+            copied: Some(complete(&self.store)?),
         };
         self.compare(&options, Asked::default(), &Progress::default())
     }

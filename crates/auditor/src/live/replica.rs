@@ -16,6 +16,7 @@ use batzen_feed::Clock;
 use batzen_feed::client::{FeedError, SharedProgress};
 use batzen_postgres::Target;
 use batzen_postgres::replica::{Change as Replicated, Lsn, Replica, ReplicaError, Transaction};
+use batzen_protocol::Timestamp;
 use batzen_store::{
     Change, ChangeSet, CommitOutcome, List, RawRecord, RowVersion, Store, StoreError, TableDef,
 };
@@ -76,6 +77,11 @@ impl Taken {
     /// The position after them, if the copy is a state of the database then.
     pub fn next(&self) -> Option<u64> {
         self.is_whole.then_some(self.position.lsn)
+    }
+
+    /// When the last of them was committed, by the database's clock.
+    pub fn time(&self) -> Option<Timestamp> {
+        self.time_micros.map(Timestamp::from_micros)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Results that are kept up to date: what is found, when it is resolved or suppressed, and that they can be gone on from.
 
-use batzen_audit::{Progress, RowChange, Subject, Version};
-use batzen_auditor::live::{self, CopyPosition, Live, NoteError, TrackedFinding};
+use batzen_audit::{Options, Progress, RowChange, Rule, Subject, Version};
+use batzen_auditor::live::{self, Asked, CopyPosition, Live, NoteError, TrackedFinding};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::memory::MemoryBackend;
@@ -253,4 +253,34 @@ fn the_sums_of_a_long_history_are_gone_on_from() {
     let after = copy.store.all::<AuditReserveSums>().unwrap();
     assert_eq!(before[0].row, after[0].row);
     assert_eq!(after[0].row.entries, 301);
+}
+
+#[test]
+fn what_came_due_after_the_copy_was_complete_is_not_overdue() {
+    let mut copy = Copy::new();
+    let mut live = copy.live();
+    let ((credit_key, credit), (reserve_key, reserve)) = (credit(), reserve(500));
+    let changes = vec![change::<ReservesIn>(&credit_key, None, Some(&credit))];
+    let changes = [changes, vec![change::<Reserves>(&reserve_key, None, Some(&reserve))]].concat();
+    copy.apply(&mut live, changes);
+    let days = batzen_protocol::Duration::from_days;
+    let now = reserve.expiration.saturating_add(days(3));
+    let mut compare = |copied| {
+        let options = Options {
+            now,
+            internal: true,
+            threads: 1,
+            bank: Vec::new(),
+            confirmations: Vec::new(),
+            copied: Some(copied),
+        };
+        let outcome = live.compare(&options, Asked::default(), &Progress::default()).unwrap();
+        outcome.faults().any(|finding| finding.rule == Rule::ReserveNotClosed)
+    };
+    // The auditor was away: the exchange may have closed the reserve in time.
+    assert!(!compare(NOW));
+    assert!(!compare(reserve.expiration));
+    assert!(compare(now));
+    // A copy does not say of itself that it is new.
+    assert!(!live.report(now).unwrap().faults().any(|finding| finding.rule == Rule::ReserveNotClosed));
 }

@@ -543,6 +543,28 @@ impl Table for AuditOutsides {
     type Row = AuditOutsideRow;
 }
 
+record! {
+    /// Identifies the one row of [`CopyTimes`].
+    pub key struct CopyTimeKey {
+        /// Always 0.
+        pub id: u8,
+    }
+}
+record! {
+    /// How new a copy is.
+    pub struct CopyTimeRow {
+        /// The copy has everything that the exchange had then, by the auditor's clock.
+        pub complete: Timestamp,
+    }
+}
+/// How new the copy is: one row, or none before the copy was complete for the first time.
+pub struct CopyTimes;
+impl Table for CopyTimes {
+    const DEF: &'static TableDef = &TableDef::of::<Self>(549, "copy_time").updated();
+    type Key = CopyTimeKey;
+    type Row = CopyTimeRow;
+}
+
 /// The tables of results.
 pub const RESULTS: &[&TableDef] = &[
     AuditStates::DEF,
@@ -561,6 +583,7 @@ pub const RESULTS: &[&TableDef] = &[
     AuditOpenTransfers::DEF,
     AuditOpenConfirmations::DEF,
     AuditOutsides::DEF,
+    CopyTimes::DEF,
 ];
 
 #[cfg(test)]

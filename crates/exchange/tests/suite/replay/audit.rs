@@ -10,13 +10,14 @@ use batzen_audit::{
 };
 use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::core::Core;
-use batzen_protocol::Timestamp;
+use batzen_protocol::{Duration, Timestamp};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
     Change, ChangeSet, CommitOutcome, RawRecord, Store, StoreError, TableDef, decode_values, encode_values,
 };
 use batzen_tables::exchange::{
-    AUDITED, Auditors, ClosingKey, ClosingRow, Prepared, ReservesIn, WireAccounts, WireTargetKey, WireTargets,
+    AUDITED, Auditors, ClosingKey, ClosingRow, Prepared, PreparedRow, ReservesIn, WireAccounts,
+    WireTargetKey, WireTargets, WtidKey,
 };
 
 use crate::replay::recording::{Scenario, own_directory};
@@ -369,6 +370,9 @@ fn honest_bank(copy: &Copy, payto_uri: &str, now: Timestamp) -> BankAccount {
     }
 }
 
+/// Longer than times of exchange and bank may differ.
+const LONG: Duration = Duration::from_secs(20 * 60);
+
 /// The known-answer scenarios of the protocol in which the bank's record differs (auditor chapter 11).
 #[tokio::test]
 async fn the_bank_is_compared() {
@@ -449,10 +453,31 @@ async fn the_bank_is_compared() {
         assert_eq!(paid["total_wire_out_delta_plus"] == zero, change < 0, "{scenario}");
         assert_eq!(paid["total_wire_out_delta_minus"] == zero, change > 0, "{scenario}");
     }
+    let early = report(&|_, debits| debits[0].time = debits[0].time.saturating_sub(LONG));
+    expect("a transfer before it was decided", &early, &["row_minor_inconsistencies"]);
     let twice = report(&|_, debits| debits.push(debits[0].clone()));
     expect("27", &twice, &["wire_format_inconsistencies"]);
     let invented = report(&|credits, _| drop(credits.remove(0)));
     expect("a credit that the bank does not have", &invented, &["reserve_in_amount_inconsistencies"]);
+
+    // A transfer may wait for a bank that is away, but the exchange cannot learn of it before.
+    let mut late = bank.clone();
+    let debit = &mut late.debits.as_mut().unwrap()[0];
+    debit.time = debit.time.saturating_add(LONG);
+    let (key, executed) = (WtidKey { wtid: debit.wtid }, debit.time);
+    let order = store.get::<Prepared>(&key).unwrap().unwrap().row;
+    assert!(order.finished.is_some());
+    for (finished, is_found) in [(order.finished, true), (Some(executed), false)] {
+        let waited = copy.store();
+        let mut changes = ChangeSet::new();
+        changes.update::<Prepared>(&key, &order, &PreparedRow { finished, ..order.clone() });
+        assert_eq!(waited.commit(&changes).unwrap(), CommitOutcome::Committed);
+        let bank = vec![late.clone()];
+        let options =
+            Options { now, internal: true, threads: 1, bank, confirmations: Vec::new(), copied: None };
+        let outcome = audit(&waited, &subject, &options, &Progress::default()).unwrap();
+        assert_eq!(outcome.faults().next().is_some(), is_found, "{finished:?}");
+    }
 
     // What the bank did after the rows were copied is not judged.
     let mut later = bank.clone();
