@@ -105,7 +105,7 @@ pub enum KeyError {
 /// | `BASE_URL` | – | where merchants reach the service; part of what `offline sign` signs |
 /// | `PUBLIC_KEY` | from the private key | the auditor's key |
 /// | `AUDITOR_PRIV_FILE` | `$TALER_DATA_HOME/auditor/offline-keys/auditor.priv` | the private key, of the offline tool only |
-/// | `DB` | `embedded` | `postgres`: the rows are in the database that `[auditordb-postgres] CONFIG` names |
+/// | `DB` | `embedded` | `postgres`: the rows are in the database that `[auditordb-postgres] CONFIG` names; so is the copy of the exchange, unless `[auditor-feed] DB` says otherwise |
 /// | `DATA_DIR` | `$TALER_DATA_HOME/auditor/` | directory of embedded stores |
 /// | `SERVE` | `tcp` | `unix`: a local socket |
 /// | `PORT` | 8083 | |
@@ -352,6 +352,25 @@ mod tests {
         ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_copy_is_where_the_rows_are_unless_it_is_elsewhere() {
+        let copy = |text: &str| {
+            let ini = Config::parse(&format!("[paths]\nTALER_DATA_HOME = /data\n{text}")).unwrap();
+            crate::live::copy_store(&ini).map(|place| place.to_string())
+        };
+        let database = "[auditordb-postgres]\nCONFIG = postgres:///audit\n";
+        let directory = "/data/auditor/store";
+        assert_eq!(copy("").unwrap(), directory);
+        assert_eq!(copy(database).unwrap(), directory);
+        for rows in ["[auditor]\nDB = postgres\n", "[auditor-feed]\nDB = postgres\n"] {
+            assert_eq!(copy(&format!("{rows}{database}")).unwrap(), "postgres:///audit");
+            assert!(copy(rows).is_err(), "no address");
+        }
+        let both = format!("[auditor]\nDB = postgres\n[auditor-feed]\nDB = embedded\n{database}");
+        assert_eq!(copy(&both).unwrap(), directory);
+        assert!(copy("[auditor-feed]\nDB = paper\n").is_err());
     }
 
     #[test]

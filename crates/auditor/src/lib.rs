@@ -109,7 +109,9 @@ impl RunningAuditor {
             trusted_proxies: config.trusted_proxies.clone(),
             ..ServerOptions::default()
         };
-        let socket = (!config.store.is_database() && !config.store.is_memory()).then(|| config.socket());
+        // One process at a time has an embedded store open, and the copy.
+        let is_asked = config.follow.is_some() || !config.store.is_database();
+        let socket = (is_asked && !config.store.is_memory()).then(|| config.socket());
         let revocations = Revocations::new(config.exchange_database.as_deref(), config.master_pub)?;
         let drain = Drain::new();
         let (mut running, mut following) = (None, None);

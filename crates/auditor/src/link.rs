@@ -234,7 +234,11 @@ pub fn ask_note(socket: &Path, id: ShortHash, suppresses: bool, reason: &str) ->
 /// # Errors
 /// When the socket cannot be created.
 pub(crate) fn serve(service: &Arc<Service>, path: &Path) -> io::Result<()> {
-    // A socket was left behind: the store's lock guarantees that this process is the only service.
+    // Several services may share a database. The first one that has the directory is asked.
+    if UnixStream::connect(path).is_ok() {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another service answers there"));
+    }
+    // Otherwise a socket was left behind.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

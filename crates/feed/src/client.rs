@@ -143,7 +143,8 @@ impl FeedError {
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Connection(_) => false,
+            // A database may be away for a while.
+            Self::Connection(_) | Self::Store(StoreError::Unavailable(_)) => false,
             Self::Refused { reason, .. } => !matches!(reason, Reason::Busy | Reason::Failed),
             Self::Store(_) | Self::Finding { .. } | Self::Contradiction(_) | Self::Change(_) => true,
         }
@@ -300,6 +301,8 @@ pub struct Follower {
     phase: Phase,
     /// Whether a batch was returned that is not committed yet.
     is_outstanding: bool,
+    /// Whether a commit failed, so that only the store knows the position.
+    is_unsure: bool,
     asks_comparison: bool,
     /// Whether the exchange has said on this connection that there is nothing more.
     is_up_to_date: bool,
@@ -335,6 +338,7 @@ impl Follower {
             link: None,
             phase: STREAM,
             is_outstanding: false,
+            is_unsure: false,
             asks_comparison: false,
             is_up_to_date: false,
             progress,
@@ -396,6 +400,14 @@ impl Follower {
         if self.is_outstanding {
             // The last batch was not committed: it is sent again.
             self.disconnect();
+        }
+        if self.is_unsure {
+            self.position = position(&self.store)?;
+            if let Some(row) = &self.position {
+                self.progress
+                    .update(|progress| (progress.next, progress.snapshots) = (row.next, row.snapshots));
+            }
+            self.is_unsure = false;
         }
         let deadline = Instant::now() + wait;
         self.connect()?;
@@ -708,7 +720,8 @@ impl Follower {
     /// Stores a batch together with the caller's own changes, and then acknowledges it.
     ///
     /// # Errors
-    /// When the store fails, or the caller's changes are refused. Nothing is stored then, and the batch comes again.
+    /// When the store fails, or the caller's changes are refused. Nothing is stored then, and the batch comes again; but a
+    /// database whose connection was lost may have stored it, which the next call finds out.
     pub fn commit(&mut self, batch: Batch, extra: ChangeSet) -> Result<(), FeedError> {
         let committed = self.store_batch(batch, extra);
         match committed {
@@ -725,6 +738,7 @@ impl Follower {
             }
             Err(error) => {
                 self.disconnect();
+                self.is_unsure = true;
                 Err(error)
             }
         }

@@ -18,7 +18,10 @@ const CLIENT: &str = "auditor-feed";
 /// Known options. Others are reported as misspelt.
 pub const KNOWN: &[(&str, &[&str])] = &[
     (SERVER, &["LISTEN", "KEY_FILE", "AUDITORS", "HOLD_MIB"]),
-    (CLIENT, &["EXCHANGE", "EXCHANGE_KEY", "KEY_FILE", "FOLLOW", "COMPARE_INTERVAL", "THREADS", "SLOT"]),
+    (
+        CLIENT,
+        &["EXCHANGE", "EXCHANGE_KEY", "KEY_FILE", "FOLLOW", "COMPARE_INTERVAL", "THREADS", "SLOT", "DB"],
+    ),
     ("auditordb-embedded", &["DIR", "INDEX_MEMORY_MIB"]),
 ];
 

@@ -129,6 +129,19 @@ impl From<Numbered> for Confirmation {
     }
 }
 
+/// Refuses a copy that has nothing yet, about which there is nothing to say.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] if nothing was received yet.
+pub fn require_rows(store: &Store) -> Result<(), StoreError> {
+    match store.get::<FeedPositions>(&FeedPositionKey { id: 0 })? {
+        Some(_) => Ok(()),
+        None => Err(StoreError::Unavailable(
+            "the copy is empty: `batzen auditor sync` or `serve` follows the exchange".to_owned(),
+        )),
+    }
+}
+
 /// What was found while the exchange was followed: that it has changed what it had shipped.
 pub(crate) fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
     let found = store.all::<FeedFindings>()?.into_iter().map(|found| {
@@ -162,6 +175,7 @@ pub fn check<E: From<CheckError>>(
         copied: None,
     };
     let (outcome, timeline) = if request.is_own_copy {
+        require_rows(&store).map_err(failed)?;
         let mut live = own_copy(config, request, (&store, options.threads), progress)?;
         let outside = ask(&live.since().map_err(failed)?)?;
         options.copied = Some(live::complete(&store).map_err(failed)?);

@@ -524,6 +524,7 @@ fn rows_of(request: &Request) -> Result<(rows::Rows, Timestamp), LiabilitiesErro
     let service = if request.is_own_copy { &batzen_storage::AUDITOR_COPY } else { &batzen_storage::EXCHANGE };
     let store: Store = request.store.open(service, 1)?;
     let moment = if request.is_own_copy {
+        crate::checks::require_rows(&store)?;
         let row = store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?;
         row.map_or(Timestamp::ZERO, |found| found.row.time)
     } else {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use batzen_audit::{AuditError, Options, Outcome, Progress, RowChange, Subject, Version, increment};
 use batzen_feed::Clock;
@@ -17,6 +17,9 @@ use super::reach::Reach;
 use super::replica::{self, ReplicaFollower, ReplicaOptions};
 use super::{CopyPosition, Live};
 use crate::checks::Outside;
+
+/// How often a database is asked whether it is still this process's, while there is nothing to store.
+const STORE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why following stopped.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +44,8 @@ impl FollowingError {
     pub fn is_final(&self) -> bool {
         match self {
             Self::Feed(error) => error.is_final(),
-            Self::Audit(_) => true,
+            // A database may be away for a while.
+            Self::Audit(error) => !matches!(error, AuditError::Store(StoreError::Unavailable(_))),
         }
     }
 }
@@ -112,6 +116,8 @@ pub struct Following {
     /// How new the copy is; `None` if it has to be read again.
     reach: Option<Reach>,
     status: Arc<Status>,
+    /// When the store was last asked.
+    asked_store: Instant,
 }
 
 impl Following {
@@ -146,7 +152,8 @@ impl Following {
             is_checking_all: AtomicBool::new(false),
             failure: Mutex::default(),
         });
-        Ok(Self { source, store, subject, threads, clock, live: None, reach: None, status })
+        let asked_store = Instant::now();
+        Ok(Self { source, store, subject, threads, clock, live: None, reach: None, status, asked_store })
     }
 
     /// How far it is, for other threads.
@@ -267,8 +274,14 @@ impl Following {
         stored.map(|()| Followed::Batch { is_state })
     }
 
-    /// Nothing has come. If that is because there is nothing, the copy is complete now.
+    /// Nothing has come. If that is because there is nothing, the copy is complete now. Another process may have taken over
+    /// the store, and then waits until this one leaves the exchange.
     fn idle(&mut self) -> Result<Followed, FollowingError> {
+        let backend = self.store.backend();
+        if backend.is_remote() && self.asked_store.elapsed() >= STORE_INTERVAL {
+            self.asked_store = Instant::now();
+            backend.check_writable()?;
+        }
         if self.is_up_to_date()
             && self.status.feed.get().lag_commits() == 0
             && let Some(reach) = &mut self.reach

@@ -26,6 +26,9 @@ use batzen_tables::exchange::AUDITED;
 
 /// Changes that are asked for at once. Transactions are whole, so there may be more.
 const CHANGES_AT_ONCE: u32 = 10_000;
+/// Changes of several transactions that are committed together. A database takes about twice as many new rows at once, and
+/// results are among them.
+const CHANGES_MAX: usize = 32_768;
 /// Rows that are deleted in one commit after a copy was made again.
 const DELETED_AT_ONCE: u32 = 4_096;
 /// The pause between two questions while there is nothing new.
@@ -114,6 +117,8 @@ pub(super) struct ReplicaFollower {
     progress: Arc<SharedProgress>,
     is_up_to_date: bool,
     confirmed: Instant,
+    /// Whether a commit failed, so that only the store knows the position.
+    is_unsure: bool,
 }
 
 fn away(error: ReplicaError) -> FeedError {
@@ -141,6 +146,7 @@ impl ReplicaFollower {
             progress,
             is_up_to_date: false,
             confirmed: Instant::now(),
+            is_unsure: false,
         })
     }
 
@@ -185,6 +191,11 @@ impl ReplicaFollower {
 
     fn wait_for_next(&mut self, wait: Duration) -> Result<Next, FeedError> {
         let deadline = Instant::now() + wait;
+        if self.is_unsure {
+            self.position = self.store.get::<ReplicaPositions>(&REPLICA)?.map(|found| found.row);
+            self.feed = self.store.get::<FeedPositions>(&POSITION)?.map(|found| found.row);
+            self.is_unsure = false;
+        }
         self.connect()?;
         if !self.position.as_ref().is_some_and(|row| row.is_copied) {
             return self.copy();
@@ -202,6 +213,11 @@ impl ReplicaFollower {
                 // They came again, since a crash of either side came before they were confirmed. There may be more.
                 replica.confirm(position.lsn).map_err(away)?;
                 continue;
+            }
+            let mut changes: usize = transactions.iter().map(|transaction| transaction.changes.len()).sum();
+            while changes > CHANGES_MAX && transactions.len() > 1 {
+                // They come again.
+                changes -= transactions.pop().map_or(0, |transaction| transaction.changes.len());
             }
             if !transactions.is_empty() {
                 return self.take(transactions, position).map(Next::Taken);
@@ -436,9 +452,11 @@ impl ReplicaFollower {
         Ok(())
     }
 
-    /// Begins again at the next call: what was taken is not stored.
+    /// Begins again at the next call, from where the store is: what was taken is not stored, or it is not known whether it
+    /// is.
     pub fn forget(&mut self) {
         (self.replica, self.copying) = (None, None);
+        (self.is_unsure, self.is_up_to_date) = (true, false);
     }
 }
 

@@ -88,11 +88,19 @@ impl FollowConfig {
     }
 }
 
-/// Where the auditor's copy is.
+/// Where the auditor's copy is: where `[auditor-feed] DB` says, or otherwise `[auditor] DB`.
 ///
 /// # Errors
 /// An option that is invalid.
 pub fn copy_store(ini: &Config) -> Result<StoreConfig, FollowConfigError> {
+    let is_database = |section| ini.choice(section, "DB", &[("embedded", false), ("postgres", true)]);
+    let chosen = match is_database("auditor-feed")? {
+        None => is_database("auditor")?,
+        chosen => chosen,
+    };
+    if chosen.unwrap_or(false) {
+        return Ok(StoreConfig::postgres(ini.require("auditordb-postgres", "CONFIG")?));
+    }
     let dir = StoreConfig::embedded(ClientConfig::store_dir(ini)?);
     Ok(dir.with_index_memory(ini, "auditor")?)
 }
@@ -458,7 +466,7 @@ impl Worker {
                 Err(error) => {
                     let failure = error.to_string();
                     if get(&self.state.failure).as_ref() != Some(&failure) {
-                        tracing::warn!(%failure, "the exchange is not reached; trying again");
+                        tracing::warn!(%failure, "the exchange is not followed; trying again");
                     }
                     set(&self.state.failure, Some(failure));
                     std::thread::sleep(PAUSE);

@@ -146,6 +146,14 @@ impl World {
         command.output().unwrap()
     }
 
+    /// What an auditor says who finds nothing.
+    #[track_caller]
+    fn found_nothing(&self, words: &[&str]) -> Value {
+        let output = self.auditor(words);
+        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+        serde_json::from_str(&stdout(&output)).unwrap()
+    }
+
     /// The rules that an auditor finds broken, and nothing else.
     #[track_caller]
     fn broken(&self, words: &[&str]) -> Vec<String> {
@@ -558,4 +566,75 @@ fn on_a_database_a_program_of_its_own_publishes() {
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(program.terminate().0.success());
+}
+
+/// The auditor compares with the copy that it keeps by following the exchange. `place`: where it keeps it.
+fn an_auditor_confirms_from_its_own_copy(place: &str) {
+    let keys = tempfile::tempdir().unwrap();
+    let path = |name: &str| keys.path().join(name).to_str().unwrap().to_owned();
+    let keygen = |name: &str| must(&["signer", "keygen", &path(name)]).trim().to_owned();
+    let (exchange_pub, auditor_pub, socket) = (keygen("exchange.key"), keygen("auditor.key"), path("socket"));
+    let section = format!(
+        "{SECTION}[exchange-feed]\nLISTEN = unix://{socket}\nKEY_FILE = {}\nAUDITORS = {auditor_pub}\n\
+         [auditor-feed]\nEXCHANGE = unix://{socket}\nEXCHANGE_KEY = {exchange_pub}\nKEY_FILE = {}\n{place}",
+        path("exchange.key"),
+        path("auditor.key"),
+    );
+    let mut world = World::new(&section);
+    must(&["auditor", "init", "-c", &world.config]);
+    world.withdraw();
+    world.must_wallet(&["deposit", "KUDOS:3.5", PAYTO]);
+    world.must_wallet(&["run", "--timeout", "30"]);
+    world.stop_exchange();
+    world.publish_later();
+    let dir = world.published().to_str().unwrap().to_owned();
+    // Before it follows there is nothing to compare with.
+    let early = world.auditor(&["--from", &dir]);
+    let why = stderr(&early);
+    assert_eq!(early.status.code(), Some(1), "{why}");
+    assert!(why.contains("the copy is empty") || why.contains("there is no store"), "{why}");
+
+    world.start_exchange();
+    // The copy is later than what is published.
+    must(&["auditor", "sync", "--once", "-c", &world.config, "--timetravel", LATER]);
+    world.stop_exchange();
+    let epochs: Index = read(&world.published().join("index.json"));
+    let all = world.found_nothing(&["--from", &dir]);
+    assert_eq!(all["confirmed"].as_array().unwrap().len(), epochs.epochs.len(), "{all:#}");
+    assert!(all["leaves"].as_u64().unwrap() > 3, "{all:#}");
+    assert_eq!(all["too_new"], serde_json::json!([]));
+    // What is published after the copy was made has to wait.
+    world.publish_later();
+    let newer: Index = read(&world.published().join("index.json"));
+    assert!(newer.epochs.len() > epochs.epochs.len());
+    let waiting = world.found_nothing(&["--from", &dir]);
+    assert_eq!(waiting["too_new"].as_array().unwrap().len(), newer.epochs.len() - epochs.epochs.len());
+    assert_eq!(waiting["confirmed"], serde_json::json!([]));
+
+    // A statement that leaves out a signature does not fit the copy.
+    let victim = std::sync::atomic::AtomicBool::new(false);
+    let omit = |kind: Kind, leaves: &mut Vec<Leaf>, _: u128| {
+        if kind == Kind::Issued
+            && !leaves.is_empty()
+            && !victim.swap(true, std::sync::atomic::Ordering::Relaxed)
+        {
+            leaves.remove(0);
+        }
+    };
+    let omitting = world.forge("omitting", omit, no_part);
+    std::fs::remove_dir_all(world.path("home/auditor/liabilities")).unwrap();
+    assert_eq!(world.broken(&["--from", omitting.to_str().unwrap()]), ["omitted"]);
+}
+
+#[test]
+fn an_auditor_confirms_from_its_copy_in_a_directory() {
+    an_auditor_confirms_from_its_own_copy("");
+}
+
+#[test]
+fn an_auditor_confirms_from_its_copy_in_a_database() {
+    let database = batzen_pg_cluster::fresh_database();
+    an_auditor_confirms_from_its_own_copy(&format!(
+        "DB = postgres\n[auditordb-postgres]\nCONFIG = {database}\n"
+    ));
 }

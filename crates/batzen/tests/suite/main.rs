@@ -8,6 +8,7 @@ mod archive;
 mod audit;
 mod audit_soak;
 mod auditor;
+mod auditor_copy;
 mod auditor_database;
 mod auditor_live;
 mod auditor_sync;

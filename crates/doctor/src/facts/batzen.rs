@@ -66,6 +66,7 @@ fn tables_of(schema: &str) -> &'static [&'static TableDef] {
         "switch" => batzen_tables::switch::ALL,
         "merchant" => batzen_tables::merchant::ALL,
         "auditor" => batzen_tables::auditor::ALL,
+        "auditor_copy" => batzen_tables::auditor::copy::ALL,
         _ => &[],
     }
 }

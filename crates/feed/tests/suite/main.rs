@@ -4,4 +4,5 @@
 
 mod follow;
 mod rewritten;
+mod unsure;
 mod world;

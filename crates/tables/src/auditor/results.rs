@@ -586,6 +586,16 @@ pub const RESULTS: &[&TableDef] = &[
     CopyTimes::DEF,
 ];
 
+/// What a check of all rows finds out again. Findings with their stories, figures of past hours and positions it does not.
+pub const RECOMPUTED: &[&TableDef] = &[
+    // First: without it, the others do not count.
+    AuditStates::DEF,
+    AuditDenoms::DEF,
+    AuditClosings::DEF,
+    AuditReserveSums::DEF,
+    AuditTransferSums::DEF,
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;

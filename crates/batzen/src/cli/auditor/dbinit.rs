@@ -10,24 +10,27 @@ use batzen_cli_support::services::Common;
 use batzen_postgres::schema::HISTORY;
 use batzen_postgres::schema::dbinit::{self, DbinitOptions};
 use batzen_postgres::{Connection, Target};
-use batzen_storage::{AUDITOR, StoreConfig};
+use batzen_storage::{AUDITOR, AUDITOR_COPY, Service, StoreConfig};
 use batzen_store::embedded::EmbeddedStore;
-use batzen_store::{StoreError, TableDef};
-use batzen_tables::auditor;
+use batzen_store::{Store, StoreError, TableDef};
+use batzen_tables::auditor::{self, results};
 use clap::Args;
+
+use super::run::followed_copy;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen auditor dbinit --config auditor.conf
   batzen auditor dbinit --config auditor.conf --restart
 
-It can be run again at any time. An embedded store needs no preparation.
+It can be run again at any time. An embedded store needs no preparation. With [auditor-feed], all this is also about the
+copy of the exchange's rows, with the results of the checks.
 With several options, it drops or restarts first, then creates the tables, then collects garbage.")]
 pub struct DbinitArgs {
     #[command(flatten)]
     common: Common,
-    /// Forget how far the checks have come, and all their sums. Audited exchanges, deposit confirmations and signing
-    /// keys stay
+    /// Forget how far the checks have come, and all their sums: all rows of the copy are checked again. Audited exchanges,
+    /// deposit confirmations, signing keys, the copy and what was found stay
     #[arg(short, long)]
     restart: bool,
     /// Drop everything first. All rows are lost
@@ -44,18 +47,22 @@ pub struct DbinitArgs {
 
 pub fn run(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
     let config = super::config(&args.common)?;
-    if args.reset && !args.yes && !confirmed(&config)? {
+    let copy = followed_copy(&args.common.load()?)?;
+    if args.reset && !args.yes && !confirmed(&config, copy.as_ref())? {
         eprintln!("nothing was changed");
         return Ok(ExitCode::FAILURE);
     }
-    match &config.store {
-        StoreConfig::Postgres { url, .. } => prepare(url, args.reset, &config)?,
-        _ if args.reset => remove_store(&config)?,
-        _ => {}
+    let service = config.service_store();
+    for (place, tables) in [(Some(&service), &AUDITOR), (copy.as_ref(), &AUDITOR_COPY)] {
+        match place {
+            Some(StoreConfig::Postgres { url, .. }) => prepare(url, tables, args.reset, &config)?,
+            Some(place) if args.reset => remove_store(place, tables)?,
+            _ => {}
+        }
     }
     // Nothing is left after a reset.
     if args.restart && !args.reset {
-        restart(&config)?;
+        restart(&config, copy.as_ref())?;
     }
     if args.gc {
         let books = Books::open(&config)?;
@@ -68,42 +75,57 @@ pub fn run(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Asks on a terminal before rows are dropped; scripts need no option.
-fn confirmed(config: &AuditorConfig) -> anyhow::Result<bool> {
+fn confirmed(config: &AuditorConfig, copy: Option<&StoreConfig>) -> anyhow::Result<bool> {
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Ok(true);
     }
     eprint!(
-        "This drops the auditor's rows in {}, with all deposit confirmations, which merchants show only once. Type yes: ",
+        "This drops the auditor's rows in {}, with all deposit confirmations, which merchants show only once",
         config.service_store()
     );
+    if let Some(copy) = copy {
+        eprint!(
+            ", and the copy of the exchange's rows in {copy}, with all findings and what was decided about them"
+        );
+    }
+    eprint!(". Type yes: ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     Ok(answer.trim() == "yes")
 }
 
-/// Creates, migrates or resets the schema in a database.
-fn prepare(url: &str, reset: bool, config: &AuditorConfig) -> anyhow::Result<()> {
+/// Creates, migrates or resets a schema in a database.
+fn prepare(url: &str, service: &Service, reset: bool, config: &AuditorConfig) -> anyhow::Result<()> {
     let target = Target::parse(url)?.application(dbinit::APPLICATION).read_write().patient();
     let mut sql =
         Connection::open_session(&target).with_context(|| format!("the database {}", target.database()))?;
     let options =
         DbinitOptions { reset, currency: Some(config.currency.to_string()), ..DbinitOptions::default() };
-    let report = dbinit::dbinit(&mut sql, AUDITOR.schema, auditor::ALL, &options, &HISTORY)?;
+    let report = dbinit::dbinit(&mut sql, service.schema, service.tables, &options, &HISTORY)?;
     for action in report.actions {
         eprintln!("{action}");
     }
     Ok(())
 }
 
-/// Removes the embedded store, unless a service has it open.
-fn remove_store(config: &AuditorConfig) -> anyhow::Result<()> {
-    let place = config.service_store();
+/// Opens rows that no other process may have open.
+fn open(place: &StoreConfig, service: &Service) -> anyhow::Result<Store> {
+    match place.open(service, 1) {
+        Err(StoreError::InUse(dir)) => {
+            bail!("the store {} is in use: stop the auditor first", dir.display())
+        }
+        opened => Ok(opened?),
+    }
+}
+
+/// Removes an embedded store, unless a process has it open.
+fn remove_store(place: &StoreConfig, service: &Service) -> anyhow::Result<()> {
     let dir = place.dir().context("the store has no directory")?;
     if !EmbeddedStore::exists(dir) {
         return Ok(());
     }
-    match place.open(&AUDITOR, 1) {
+    match place.open(service, 1) {
         Ok(store) => store.close()?,
         Err(StoreError::InUse(dir)) => {
             bail!("the store {} is in use: stop the auditor first", dir.display())
@@ -114,22 +136,22 @@ fn remove_store(config: &AuditorConfig) -> anyhow::Result<()> {
     std::fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))
 }
 
-/// Empties every table that the checks fill.
-fn restart(config: &AuditorConfig) -> anyhow::Result<()> {
+/// Empties every table that the checks fill, and that they fill again.
+fn restart(config: &AuditorConfig, copy: Option<&StoreConfig>) -> anyhow::Result<()> {
     let is_kept = |table: &&&'static TableDef| auditor::KEPT.iter().any(|kept| kept.id == table.id);
-    let tables: Vec<&'static TableDef> =
-        auditor::ALL.iter().filter(|table| !is_kept(table)).copied().collect();
-    if tables.is_empty() {
-        return Ok(());
+    let own: Vec<&'static TableDef> = auditor::ALL.iter().filter(|table| !is_kept(table)).copied().collect();
+    let service = config.service_store();
+    let copied = copy.filter(|place| place.dir().is_none_or(|dir| EmbeddedStore::exists(dir)));
+    let mut removed = 0;
+    let parts = [(Some(&service), &AUDITOR, own.as_slice()), (copied, &AUDITOR_COPY, results::RECOMPUTED)];
+    for (place, service, tables) in parts {
+        let Some(place) = place.filter(|_| !tables.is_empty()) else { continue };
+        let store = open(place, service)?;
+        removed += books::clear(&store, tables)?;
+        store.close()?;
     }
-    let store = match config.service_store().open(&AUDITOR, 1) {
-        Err(StoreError::InUse(dir)) => {
-            bail!("the store {} is in use: stop the auditor first", dir.display())
-        }
-        opened => opened?,
-    };
-    let removed = books::clear(&store, &tables)?;
-    store.close()?;
-    eprintln!("{removed} rows of the checks are removed");
+    if removed > 0 {
+        eprintln!("{removed} rows of the checks are removed");
+    }
     Ok(())
 }

@@ -7,6 +7,8 @@ use batzen_auditor::KeyError;
 use batzen_cli_support::services::{self, Common};
 use clap::Args;
 
+use super::run::followed_copy;
+
 #[derive(Args)]
 #[command(after_help = "Examples:
   batzen auditor init --config auditor.conf
@@ -26,6 +28,9 @@ pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
         known => known?,
     };
     config.store.prepare(&batzen_storage::AUDITOR).context("the auditor's tables")?;
+    if let Some(copy) = followed_copy(&args.common.load()?)? {
+        copy.prepare(&batzen_storage::AUDITOR_COPY).context("the tables of the copy")?;
+    }
     println!("{auditor_pub}");
     Ok(ExitCode::SUCCESS)
 }

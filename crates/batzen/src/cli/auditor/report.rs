@@ -49,6 +49,7 @@ pub struct NoteArgs {
 
 /// The report of a copy that no other process has open.
 fn read(store: &Store, config: &CheckConfig, now: Timestamp) -> anyhow::Result<Report> {
+    checks::require_rows(store)?;
     let Some(mut live) = Live::open(store, &config.subject, 1)? else {
         bail!("the copy has changed since it was last checked: run `batzen auditor run`");
     };

@@ -162,6 +162,11 @@ pub(super) fn own_copy(ini: &Config) -> anyhow::Result<StoreConfig> {
     Ok(live::copy_store(ini)?)
 }
 
+/// The same, if the auditor follows an exchange.
+pub(super) fn followed_copy(ini: &Config) -> anyhow::Result<Option<StoreConfig>> {
+    ini.has_section("auditor-feed").then(|| own_copy(ini)).transpose()
+}
+
 /// Checks with a progress bar. `None` if sums do not fit.
 fn check(
     source: &SourceArgs,

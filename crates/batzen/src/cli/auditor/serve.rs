@@ -36,8 +36,8 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         *host = args.bind.or_else(|| host.take());
     }
     config.follow = FollowConfig::from_ini(&args.common.load()?)?;
-    if let Some(follow) = &config.follow {
-        services::directory(follow.store.dir().expect("it is a directory"))?;
+    if let Some(dir) = config.follow.as_ref().and_then(|follow| follow.store.dir()) {
+        services::directory(dir)?;
     }
     services::directory(&config.data_dir)?;
     let place = match &config.place {

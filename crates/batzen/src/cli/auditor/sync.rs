@@ -48,10 +48,11 @@ with the key KEY_FILE. [auditor-feed] EXCHANGE and EXCHANGE_KEY in it take prece
 auditor who must not read that key or reaches the exchange elsewhere.
 
 Without [exchange] MASTER_PUBLIC_KEY and BASE_URL, rows are only copied. Reads [auditor-feed]
-EXCHANGE, EXCHANGE_KEY and KEY_FILE, and [auditordb-embedded]. If EXCHANGE is the address of a
-PostgreSQL database, its publication is followed: it makes the replication slot, copies all rows,
-and follows the changes. `batzen signer keygen FILE` makes a key. The exchange's configuration has
-[exchange-feed] LISTEN, KEY_FILE and AUDITORS. See docs/internals/feed.md.")]
+EXCHANGE, EXCHANGE_KEY and KEY_FILE. The copy is where [auditor-feed] DB says, or [auditor] DB: in
+[auditordb-embedded] DIR, or in the database [auditordb-postgres] CONFIG. If EXCHANGE is the address
+of a PostgreSQL database, its publication is followed: it makes the replication slot, copies all
+rows, and follows the changes. `batzen signer keygen FILE` makes a key. The exchange's configuration
+has [exchange-feed] LISTEN, KEY_FILE and AUDITORS. See docs/internals/feed.md.")]
 pub struct SyncArgs {
     #[command(flatten)]
     common: Common,
@@ -104,7 +105,9 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
     }
     let name = source.name();
     let store = own_copy(&ini)?;
-    services::directory(store.dir().expect("it is a directory"))?;
+    if let Some(dir) = store.dir() {
+        services::directory(dir)?;
+    }
     let is_named = ini.text("exchange", "MASTER_PUBLIC_KEY").is_some();
     let subject = if args.copy_only || !is_named {
         eprintln!("batzen: rows are copied and not checked");
