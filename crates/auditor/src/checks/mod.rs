@@ -15,7 +15,7 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 use batzen_storage::StoreConfig;
 use batzen_store::{Record, Store, StoreError, Table};
-use batzen_tables::auditor::copy::FeedFindings;
+use batzen_tables::auditor::copy::{FeedFindings, FeedPositionKey, FeedPositions};
 use batzen_tables::exchange::DepositKey;
 
 use crate::AuditorConfig;

@@ -582,6 +582,7 @@ fn an_auditor_confirms_from_its_own_copy(place: &str) {
     );
     let mut world = World::new(&section);
     must(&["auditor", "init", "-c", &world.config]);
+    world.publish();
     world.withdraw();
     world.must_wallet(&["deposit", "KUDOS:3.5", PAYTO]);
     world.must_wallet(&["run", "--timeout", "30"]);
@@ -603,8 +604,8 @@ fn an_auditor_confirms_from_its_own_copy(place: &str) {
     assert_eq!(all["confirmed"].as_array().unwrap().len(), epochs.epochs.len(), "{all:#}");
     assert!(all["leaves"].as_u64().unwrap() > 3, "{all:#}");
     assert_eq!(all["too_new"], serde_json::json!([]));
-    // What is published after the copy was made has to wait.
-    world.publish_later();
+    // What is published an hour after the copy was made has to wait.
+    world.publish_at("+18000000000");
     let newer: Index = read(&world.published().join("index.json"));
     assert!(newer.epochs.len() > epochs.epochs.len());
     let waiting = world.found_nothing(&["--from", &dir]);

@@ -23,8 +23,8 @@ use super::run::followed_copy;
   batzen auditor dbinit --config auditor.conf
   batzen auditor dbinit --config auditor.conf --restart
 
-It can be run again at any time. An embedded store needs no preparation. With [auditor-feed], all this is also about the
-copy of the exchange's rows, with the results of the checks.
+It can be run again at any time. An embedded store needs no preparation. With [auditor-feed], all
+this is also about the copy of the exchange's rows, with the results of the checks.
 With several options, it drops or restarts first, then creates the tables, then collects garbage.")]
 pub struct DbinitArgs {
     #[command(flatten)]
