@@ -90,8 +90,7 @@ pub fn open(options: &PgOptions) -> Result<PostgresStore> {
     let application = format!("batzen-{}", options.schema);
     let target = Target::parse(&options.url)?.application(&application).read_write();
     let mut connection = crate::Connection::open_session(&target)?;
-    let meta = schema::check(&mut connection, &options.schema, options.tables)
-        .map_err(|error| StoreError::Backend(error.to_string()))?;
+    let meta = schema::check(&mut connection, &options.schema, options.tables)?;
     drop(connection);
     let mut database = Database::new(target, options.clone(), &meta)?;
     // The session of a killed process ends a moment later.

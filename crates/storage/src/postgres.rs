@@ -10,8 +10,8 @@ use crate::{Service, Sharing};
 pub(crate) fn prepare(url: &str, service: &Service) -> Result<(), StoreError> {
     let target = Target::parse(url)?.application("batzen-dbinit").read_write().patient();
     let mut connection = Connection::open_session(&target)?;
-    let done = dbinit(&mut connection, service.schema, service.tables, &DbinitOptions::default(), &HISTORY);
-    let report = done.map_err(|error| StoreError::Backend(error.to_string()))?;
+    let report =
+        dbinit(&mut connection, service.schema, service.tables, &DbinitOptions::default(), &HISTORY)?;
     for action in report.actions {
         tracing::info!(schema = service.schema, "{action}");
     }

@@ -118,12 +118,7 @@ async fn sync(args: SyncArgs) -> anyhow::Result<ExitCode> {
     let is_stopping = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&is_stopping);
     let follow = move || {
-        let store = match store.open(&batzen_storage::AUDITOR_COPY, 1) {
-            Err(StoreError::InUse(dir)) => {
-                bail!("the store {} is in use: another process follows the exchange", dir.display())
-            }
-            other => other?,
-        };
+        let Some(store) = open(&store, args.once, &stopping)? else { return Ok(ExitCode::SUCCESS) };
         let ended = follow(&args, &name, (options, subject), &store, &stopping);
         store.close().context("the auditor's store")?;
         ended
@@ -185,6 +180,26 @@ fn followed(exchange: &Config) -> anyhow::Result<Vec<(&'static str, String)>> {
     };
     let key = key.map(|key| ("EXCHANGE_KEY", key));
     Ok(std::iter::once(("EXCHANGE", place)).chain(key).collect())
+}
+
+/// Opens the copy, and waits for a database that is away. `None` if it is to stop before.
+fn open(place: &StoreConfig, once: bool, is_stopping: &AtomicBool) -> anyhow::Result<Option<Store>> {
+    let mut has_told = false;
+    while !is_stopping.load(Ordering::Relaxed) {
+        match place.open(&batzen_storage::AUDITOR_COPY, 1) {
+            Err(StoreError::InUse(dir)) => {
+                bail!("the store {} is in use: another process follows the exchange", dir.display())
+            }
+            Err(error @ StoreError::Unavailable(_)) if !once => {
+                if !std::mem::replace(&mut has_told, true) {
+                    eprintln!("batzen: {error}; trying again");
+                }
+                std::thread::sleep(PAUSE);
+            }
+            opened => return Ok(Some(opened?)),
+        }
+    }
+    Ok(None)
 }
 
 /// Gives up following a database.
