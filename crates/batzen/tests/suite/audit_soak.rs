@@ -300,8 +300,8 @@ impl Soak {
         }
     }
 
-    /// Checks, while no process follows the exchange, what came before: as if that had been just now, and as if it had
-    /// been two hours ago, when nobody knows what the exchange has done since.
+    /// Checks, while no process follows the exchange, what came before. Two hours later by the auditor's clock, nobody
+    /// knows what the exchange did in them, so that is no reason for a finding either.
     fn look(&mut self) {
         for shift in ["0", "7200000000"] {
             let output = self.auditor.run(&["run", "-T", shift]);
