@@ -141,7 +141,7 @@ fn restart(config: &AuditorConfig, copy: Option<&StoreConfig>) -> anyhow::Result
     let is_kept = |table: &&&'static TableDef| auditor::KEPT.iter().any(|kept| kept.id == table.id);
     let own: Vec<&'static TableDef> = auditor::ALL.iter().filter(|table| !is_kept(table)).copied().collect();
     let service = config.service_store();
-    let copied = copy.filter(|place| place.dir().is_none_or(|dir| EmbeddedStore::exists(dir)));
+    let copied = copy.filter(|place| place.dir().is_none_or(EmbeddedStore::exists));
     let mut removed = 0;
     let parts = [(Some(&service), &AUDITOR, own.as_slice()), (copied, &AUDITOR_COPY, results::RECOMPUTED)];
     for (place, service, tables) in parts {
