@@ -2,7 +2,7 @@
 //! instead of the rows. Otherwise a reserve with a million withdrawals would be read again with each further one.
 //!
 //! The sums are those of the whole account, as the last increment or whole audit left it. Rows of the account that an
-//! increment reads all the same (those that change, and those that it needs itself) are in the sums, too: what is
+//! increment does read (those that change, and those that it needs itself) are in the sums, too: what is
 //! brought forward is the sums less these rows, before the change, and it is added to what they give after it.
 
 use std::collections::{HashMap, HashSet};
