@@ -466,8 +466,7 @@ async fn the_bank_is_compared() {
     debit.time = debit.time.saturating_add(LONG);
     let (key, executed) = (WtidKey { wtid: debit.wtid }, debit.time);
     let order = store.get::<Prepared>(&key).unwrap().unwrap().row;
-    assert!(order.finished.is_some());
-    for (finished, is_found) in [(order.finished, true), (Some(executed), false)] {
+    for (finished, is_found) in [(None, false), (Some(order.time), true), (Some(executed), false)] {
         let waited = copy.store();
         let mut changes = ChangeSet::new();
         changes.update::<Prepared>(&key, &order, &PreparedRow { finished, ..order.clone() });
