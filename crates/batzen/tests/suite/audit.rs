@@ -68,7 +68,8 @@ fn copy(from: &Path, to: &Path) {
 /// Takes a hundredth off a deposit.
 fn tamper(dir: &Path) {
     let store = StoreConfig::embedded(dir.to_owned()).open(&EXCHANGE, 1).unwrap();
-    let found = store.all::<Deposits>().unwrap().into_iter().next().unwrap();
+    let is_enough = |found: &batzen_store::Found<Deposits>| found.row.amount.units() > 1_000_000;
+    let found = store.all::<Deposits>().unwrap().into_iter().find(is_enough).unwrap();
     let amount = found.row.amount.checked_sub(Money::from_units(1_000_000).unwrap()).unwrap();
     let mut changes = ChangeSet::new();
     changes.update::<Deposits>(&found.key, &found.row, &DepositRow { amount, ..found.row.clone() });

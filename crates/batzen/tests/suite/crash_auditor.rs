@@ -167,6 +167,11 @@ async fn an_auditor_follows_through_kills_and_notices_a_restored_backup() {
     for _ in 0..CUSTOMERS {
         customers.spawn(Arc::clone(&load).customer(dice.child()));
     }
+    // By then the auditor has checked the first changes, also on a busy machine.
+    for _ in 0..3 {
+        watch_payments(&mut deployment, &load, &mut customers).await;
+    }
+    watch(&mut deployment, &mut customers, 2_000).await;
     let first_kill =
         batzen_protocol::Timestamp::from_system_time(std::time::SystemTime::now()).as_secs().unwrap() + 1;
     for cycle in 1..=cycles() {
