@@ -25,6 +25,8 @@ pub mod memory;
 mod record;
 mod store;
 mod table;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 mod value;
 
 pub use backend::{

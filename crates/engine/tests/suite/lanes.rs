@@ -5,7 +5,6 @@
 #![allow(missing_docs)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
@@ -14,10 +13,7 @@ use batzen_engine::{Batcher, Clock, LaneOptions, Lanes, Plan, Rules, SubmitError
 use batzen_protocol::Timestamp;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::memory::MemoryBackend;
-use batzen_store::{
-    Backend, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer, Result, Store,
-    StoreError, StoreStats, Table, TableDef, record,
-};
+use batzen_store::{Backend, ChangeSet, CommitOutcome, Result, Store, StoreError, Table, TableDef, record};
 
 record! {
     /// The key of an account.
@@ -135,54 +131,8 @@ struct Willful {
 }
 
 impl Backend for Willful {
-    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
-        self.inner.get_many(table, keys)
-    }
-    fn lookup_many(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        values: &[Vec<u8>],
-    ) -> Result<Vec<Vec<RawRecord>>> {
-        self.inner.lookup_many(table, index, values)
-    }
-    fn range(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-        descending: bool,
-    ) -> Result<Vec<RawRecord>> {
-        self.inner.range(table, index, from, to, limit, descending)
-    }
-    fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
-        self.inner.read_many(reads)
-    }
-    fn positions(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.inner.positions(table, index, from, to, visit)
-    }
-    fn scan(
-        &self,
-        table: &'static TableDef,
-        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.inner.scan(table, visit)
-    }
-    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
-        self.inner.freeze(tables)
-    }
-    fn count(&self, table: &'static TableDef) -> Result<u64> {
-        self.inner.count(table)
-    }
+    batzen_store::delegate_reads!(self, self.inner);
+
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         (self.on_commit)(&self.inner, changes).unwrap_or_else(|| self.inner.commit(changes))
     }
@@ -192,9 +142,6 @@ impl Backend for Willful {
     }
     fn lanes_wanted(&self) -> Option<usize> {
         self.parts
-    }
-    fn stats(&self) -> StoreStats {
-        self.inner.stats()
     }
     fn checkpoint(&self) -> Result<()> {
         Ok(())

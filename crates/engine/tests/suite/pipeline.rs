@@ -5,7 +5,6 @@
 
 #![allow(clippy::type_complexity, missing_docs)]
 
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,8 +12,8 @@ use batzen_engine::{Batcher, Evidence, Lane, LaneOptions, Plan, Rules, SubmitErr
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
-    Backend, ChangeSet, CommitOutcome, FrozenRows, IndexDef, IndexEntries, IndexKind, RawRecord, RawRow,
-    Result as StoreResult, Store, StoreError, StoreStats, Table, TableDef, record,
+    Backend, ChangeSet, CommitOutcome, IndexDef, IndexEntries, IndexKind, Result as StoreResult, Store,
+    StoreError, Table, TableDef, record,
 };
 use proptest::prelude::*;
 
@@ -261,51 +260,8 @@ struct Rival {
 }
 
 impl Backend for Rival {
-    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<RawRow>>> {
-        self.inner.get_many(table, keys)
-    }
-    fn lookup_many(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        values: &[Vec<u8>],
-    ) -> StoreResult<Vec<Vec<RawRecord>>> {
-        self.inner.lookup_many(table, index, values)
-    }
-    fn range(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-        descending: bool,
-    ) -> StoreResult<Vec<RawRecord>> {
-        self.inner.range(table, index, from, to, limit, descending)
-    }
-    fn positions(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> StoreResult<()> {
-        self.inner.positions(table, index, from, to, visit)
-    }
-    fn scan(
-        &self,
-        table: &'static TableDef,
-        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
-    ) -> StoreResult<()> {
-        self.inner.scan(table, visit)
-    }
-    fn freeze(&self, tables: &[&'static TableDef]) -> StoreResult<Box<dyn FrozenRows>> {
-        self.inner.freeze(tables)
-    }
-    fn count(&self, table: &'static TableDef) -> StoreResult<u64> {
-        self.inner.count(table)
-    }
+    batzen_store::delegate_reads!(self, self.inner);
+
     fn commit(&self, changes: &ChangeSet) -> StoreResult<CommitOutcome> {
         if self.full {
             return Err(StoreError::Full("test".into()));
@@ -327,9 +283,6 @@ impl Backend for Rival {
             assert_eq!(self.inner.commit(&rival)?, CommitOutcome::Committed);
         }
         self.inner.commit(changes)
-    }
-    fn stats(&self) -> StoreStats {
-        self.inner.stats()
     }
     fn checkpoint(&self) -> StoreResult<()> {
         self.inner.checkpoint()

@@ -1,14 +1,10 @@
 //! A store that may have committed although it says that it is away, as a database whose connection was lost.
 
-use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use batzen_feed::client::{self, Batch, Follower, Next};
 use batzen_store::memory::MemoryBackend;
-use batzen_store::{
-    Backend, ChangeSet, CommitFeed as _, CommitOutcome, FrozenRows, RawRecord, RawRow, Result, Store,
-    StoreError, StoreStats, TableDef,
-};
+use batzen_store::{Backend, ChangeSet, CommitFeed as _, CommitOutcome, Result, Store, StoreError};
 
 use crate::world::{STEP, Traffic, World, open_exchange, rows};
 
@@ -19,51 +15,8 @@ struct Unsure {
 }
 
 impl Backend for Unsure {
-    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
-        self.inner.get_many(table, keys)
-    }
-    fn lookup_many(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        values: &[Vec<u8>],
-    ) -> Result<Vec<Vec<RawRecord>>> {
-        self.inner.lookup_many(table, index, values)
-    }
-    fn range(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-        descending: bool,
-    ) -> Result<Vec<RawRecord>> {
-        self.inner.range(table, index, from, to, limit, descending)
-    }
-    fn positions(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.inner.positions(table, index, from, to, visit)
-    }
-    fn scan(
-        &self,
-        table: &'static TableDef,
-        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.inner.scan(table, visit)
-    }
-    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
-        self.inner.freeze(tables)
-    }
-    fn count(&self, table: &'static TableDef) -> Result<u64> {
-        self.inner.count(table)
-    }
+    batzen_store::delegate_reads!(self, self.inner);
+
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         let away = || Err(StoreError::Unavailable("the server is away".to_owned()));
         match self.commits.fetch_add(1, Ordering::Relaxed) % 4 {
@@ -74,9 +27,6 @@ impl Backend for Unsure {
             }
             _ => self.inner.commit(changes),
         }
-    }
-    fn stats(&self) -> StoreStats {
-        self.inner.stats()
     }
     fn checkpoint(&self) -> Result<()> {
         self.inner.checkpoint()

@@ -1,13 +1,10 @@
 //! A view of a shared store that a killed process can no longer write to.
 
-use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use batzen_store::memory::MemoryBackend;
-use batzen_store::{
-    Backend, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, StoreError, StoreStats, TableDef,
-};
+use batzen_store::{Backend, ChangeSet, CommitOutcome, RawRow, StoreError, TableDef};
 use tokio::sync::Notify;
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -37,6 +34,8 @@ fn dead() -> ! {
 }
 
 impl Backend for Fenced {
+    batzen_store::delegate_reads!(self, *self.inner, except get_many);
+
     fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
         // It must not see the next process's writes either: a rule would find unexpected rows.
         let alive = self.alive.lock().unwrap();
@@ -45,48 +44,6 @@ impl Backend for Fenced {
             dead();
         }
         self.inner.get_many(table, keys)
-    }
-    fn lookup_many(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        values: &[Vec<u8>],
-    ) -> Result<Vec<Vec<RawRecord>>> {
-        self.inner.lookup_many(table, index, values)
-    }
-    fn range(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-        descending: bool,
-    ) -> Result<Vec<RawRecord>> {
-        self.inner.range(table, index, from, to, limit, descending)
-    }
-    fn positions(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.inner.positions(table, index, from, to, visit)
-    }
-    fn scan(
-        &self,
-        table: &'static TableDef,
-        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.inner.scan(table, visit)
-    }
-    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
-        self.inner.freeze(tables)
-    }
-    fn count(&self, table: &'static TableDef) -> Result<u64> {
-        self.inner.count(table)
     }
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         let mut alive = self.alive.lock().unwrap();
@@ -105,9 +62,6 @@ impl Backend for Fenced {
         drop(alive);
         self.killed.notify_one();
         dead()
-    }
-    fn stats(&self) -> StoreStats {
-        self.inner.stats()
     }
     fn checkpoint(&self) -> Result<()> {
         Ok(())

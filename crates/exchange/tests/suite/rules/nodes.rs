@@ -3,7 +3,7 @@
 //! the nodes' memories may differ.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use batzen_crypto::Wtid;
@@ -16,10 +16,7 @@ use batzen_exchange::rules::{
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::memory::MemoryBackend;
-use batzen_store::{
-    Backend, ChangeSet, CommitOutcome, FrozenRows, RawRecord, RawRow, Read, ReadAnswer, Result, Store,
-    StoreError, StoreStats, TableDef,
-};
+use batzen_store::{Backend, ChangeSet, CommitOutcome, RawRecord, Result, Store, StoreError};
 use batzen_tables::exchange::{
     CounterKey, Counters, DenomKey, DenomSerial, RevocationRow, Revocations, WireFeeKey, WireFeeRow, WireFees,
 };
@@ -102,60 +99,11 @@ impl Shared {
 struct Gate(Arc<Shared>);
 
 impl Backend for Gate {
-    fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
-        self.0.inner.get_many(table, keys)
-    }
-    fn lookup_many(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        values: &[Vec<u8>],
-    ) -> Result<Vec<Vec<RawRecord>>> {
-        self.0.inner.lookup_many(table, index, values)
-    }
-    fn range(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-        descending: bool,
-    ) -> Result<Vec<RawRecord>> {
-        self.0.inner.range(table, index, from, to, limit, descending)
-    }
-    fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
-        self.0.inner.read_many(reads)
-    }
-    fn positions(
-        &self,
-        table: &'static TableDef,
-        index: u8,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.0.inner.positions(table, index, from, to, visit)
-    }
-    fn scan(
-        &self,
-        table: &'static TableDef,
-        visit: &mut dyn FnMut(RawRecord) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.0.inner.scan(table, visit)
-    }
-    fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>> {
-        self.0.inner.freeze(tables)
-    }
-    fn count(&self, table: &'static TableDef) -> Result<u64> {
-        self.0.inner.count(table)
-    }
+    batzen_store::delegate_reads!(self, *self.0.inner);
+
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         self.0.interleave();
         self.0.inner.commit(changes)
-    }
-    fn stats(&self) -> StoreStats {
-        self.0.inner.stats()
     }
     fn checkpoint(&self) -> Result<()> {
         Ok(())
