@@ -73,9 +73,9 @@ impl Totals {
         slots
     }
 
-    /// The number of this program's form of sums and rules. Sums of another form are not gone on from: the next audit
-    /// is a whole one.
-    pub const FORM: u32 = 1;
+    /// The number of this program's form of sums and rules, and of what is kept beside them. Sums of another form are not
+    /// gone on from: the next audit is a whole one.
+    pub const FORM: u32 = 2;
 
     /// All sums that belong to no denomination, in the order of this form; then three figures for each archive: its
     /// number, and what its parts differ by in rows and bytes.
