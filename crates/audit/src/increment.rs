@@ -22,7 +22,7 @@ use batzen_tables::exchange::{
 };
 
 use crate::books::{Books, RecoupName, Way};
-use crate::conclude::{Bring, Conclusion, ObjectSums, Overdue, Scope};
+use crate::conclude::{BroughtForward, Conclusion, ObjectSums, Overdue, Scope};
 use crate::finding::{Finding, RowName, Rule};
 use crate::forward::{Forward, ForwardSource};
 use crate::history::{Removals, forbidden_changes};
@@ -270,7 +270,7 @@ fn changes_a_coin(change: &RowChange) -> bool {
 }
 
 /// The sums that can be brought forward: of a reserve that is removed, all rows are read, as they say who still names it.
-fn usable(stored: &Forward, changes: &[RowChange]) -> Result<Forward> {
+fn without_removed(stored: &Forward, changes: &[RowChange]) -> Result<Forward> {
     let mut forward = stored.clone();
     for change in changes.iter().filter(|change| change.table.id == Reserves::DEF.id) {
         if change.new.is_none() {
@@ -303,7 +303,7 @@ impl Auditor<'_> {
             self.recoups_of_coins(&mut touched)?;
         }
         let stored = self.forward.read(&touched.scope.reserves, &touched.scope.transfers)?;
-        let forward = usable(&stored, changes)?;
+        let forward = without_removed(&stored, changes)?;
         let mut before = self.gather(&touched, &forward)?;
         // Sums of removed rows belong to no object, so they are not gathered.
         let mut changed = HashSet::new();
@@ -332,8 +332,8 @@ impl Auditor<'_> {
             // Signatures of rows that did not change cover it.
             fresh.extend(after.keys().cloned());
         }
-        let bring = Bring::Sums(forward);
-        let drawn_before = self.draw(&touched.scope, (before, bring), &HashSet::new(), totals, changes)?;
+        let sums = BroughtForward::Sums(forward);
+        let drawn_before = self.draw(&touched.scope, (before, sums), &HashSet::new(), totals, changes)?;
         let mut later = totals.clone();
         for change in changes.iter().filter(|change| change.table.id == CollectedSums::DEF.id) {
             later.collect(change)?;
@@ -477,7 +477,7 @@ impl Auditor<'_> {
     fn draw(
         &self,
         scope: &Scope,
-        (rows, forward): (Rows, Bring),
+        (rows, forward): (Rows, BroughtForward),
         fresh: &HashSet<Name>,
         totals: &Totals,
         changes: &[RowChange],
@@ -518,12 +518,14 @@ impl Auditor<'_> {
             sums: ObjectSums::default(),
             tally: totals.tally.clone(),
         };
+        let is_after = matches!(conclusion.forward, BroughtForward::Rest(_));
         conclusion.draw()?;
+        let short_rows = self.short_history_rows;
         Ok(Drawn {
             totals: Totals { tally: books.tally().clone(), sums: conclusion.sums },
             findings: std::mem::take(&mut conclusion.findings),
             rest: std::mem::take(&mut conclusion.forward),
-            forward: Forward::of(&books, Some(scope), self.short_history_rows),
+            forward: if is_after { Forward::of(&books, Some(scope), short_rows) } else { Forward::default() },
             rows,
             signatures,
         })
@@ -535,8 +537,8 @@ struct Drawn {
     totals: Totals,
     findings: Vec<Finding>,
     /// What was brought forward.
-    rest: Bring,
-    /// What is to be brought forward the next time.
+    rest: BroughtForward,
+    /// What is to be brought forward the next time, if the changes have been posted.
     forward: Forward,
     rows: u64,
     signatures: u64,

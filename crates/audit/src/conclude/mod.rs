@@ -56,7 +56,7 @@ pub(crate) struct Conclusion<'a> {
     /// The objects whose accounts are complete; `None`: all.
     pub scope: Option<&'a Scope>,
     /// What reserves and transfers bring forward, until it is added to the books.
-    pub forward: Bring,
+    pub forward: BroughtForward,
     pub findings: Vec<Finding>,
     pub overdue: Overdue,
     /// Sums that follow from complete accounts.
@@ -117,14 +117,14 @@ impl ObjectSums {
 
 /// What completes accounts of which not all rows are posted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Bring {
+pub(crate) enum BroughtForward {
     /// Their sums, posted rows included.
     Sums(Forward),
     /// The sums of the rows that are not posted.
     Rest(Forward),
 }
 
-impl Default for Bring {
+impl Default for BroughtForward {
     fn default() -> Self {
         Self::Rest(Forward::default())
     }
@@ -160,7 +160,7 @@ impl<'a> Conclusion<'a> {
             internal: options.internal,
             copied: options.copied,
             scope: None,
-            forward: Bring::default(),
+            forward: BroughtForward::default(),
             findings: Vec::new(),
             overdue: Overdue::default(),
             sums: ObjectSums::default(),
@@ -192,14 +192,14 @@ impl Conclusion<'_> {
     fn bring_forward(&mut self) {
         let books = self.books;
         self.forward = match std::mem::take(&mut self.forward) {
-            Bring::Sums(sums) => {
+            BroughtForward::Sums(sums) => {
                 let rest = sums.less(books);
                 rest.add_to(books);
-                Bring::Rest(rest)
+                BroughtForward::Rest(rest)
             }
-            Bring::Rest(rest) => {
+            BroughtForward::Rest(rest) => {
                 rest.add_to(books);
-                Bring::Rest(rest)
+                BroughtForward::Rest(rest)
             }
         };
     }
