@@ -124,6 +124,14 @@ fn state_of(store: &Store) -> Result<Option<AuditStateRow>, StoreError> {
     Ok(store.get::<AuditStates>(&AuditStateKey::ONLY)?.map(|found| found.row))
 }
 
+/// From here on, a check of all rows that ends midway is begun again: what it writes in several commits is not gone on from.
+fn forget_state(store: &Store, state: Option<&AuditStateRow>) -> Result<(), StoreError> {
+    let Some(row) = state else { return Ok(()) };
+    let mut set = ChangeSet::new();
+    set.delete::<AuditStates>(&AuditStateKey::ONLY, row);
+    committed(store.commit(&set)?)
+}
+
 impl Live {
     /// Goes on from the stored results, if they are about the copy as it is. Otherwise all rows must be checked:
     /// [`Live::check_all`].
@@ -186,8 +194,9 @@ impl Live {
         };
         let outcome = audit(store, subject, &options, progress)?;
         let terms = read_terms(&*store.freeze(batzen_audit::terms::TERMS)?, subject)?;
-        note_all_closings(store)?;
         let old = state_of(store)?;
+        forget_state(store, old.as_ref())?;
+        note_all_closings(store)?;
         let denoms = store.all::<AuditDenoms>()?;
         let denoms = denoms.into_iter().map(|found| (found.key.denom, row_tally(&found.row)));
         let mut live = Self {
@@ -197,7 +206,7 @@ impl Live {
             terms,
             // What the store has: only what differs is written.
             totals: Totals::from_figures(&Totals::default().figures(), denoms).expect("figures of this form"),
-            state: old.clone(),
+            state: None,
             has_new_findings: true,
         };
         let mut set = ChangeSet::new();
@@ -218,7 +227,7 @@ impl Live {
             rows: outcome.rows,
             signatures: outcome.signatures,
             whole: now,
-            compared: old.as_ref().map_or(Timestamp::ZERO, |row| row.compared),
+            compared: old.map_or(Timestamp::ZERO, |row| row.compared),
             ..live.state_row(position, now)
         };
         live.write_state(row, &mut set);

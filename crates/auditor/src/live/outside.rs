@@ -204,19 +204,23 @@ pub(super) fn note(
     Ok(())
 }
 
-/// Opens all pairs and forgets what bank and merchants have said, so that the next comparison is one of everything. If it
-/// ends midway, that is so, too: whatever the bank has opens its pair when it is read again.
+/// Opens all pairs and forgets what bank and merchants have said, so that the next comparison is one of everything. It is a
+/// part of a check of all rows: if it ends midway, that is begun again.
 pub(super) fn reset(store: &Store) -> Result<()> {
-    books::clear(store, &[AuditBankAccounts::DEF, AuditOutsides::DEF])?;
-    books::clear(store, &[AuditBankCredits::DEF, AuditBankDebits::DEF, AuditOpenConfirmations::DEF])?;
+    let kept = [AuditBankCredits::DEF, AuditBankDebits::DEF, AuditOpenConfirmations::DEF];
+    books::clear(store, &[&[AuditBankAccounts::DEF, AuditOutsides::DEF], kept.as_slice()].concat())?;
     for table in [ReservesIn::DEF, WireOut::DEF, Closings::DEF, Drains::DEF, Prepared::DEF] {
         let mut opened = Opened::default();
         let mut outcome = Ok(());
         store.backend().scan(table, &mut |record| match Side::of(table, &record.key, &record.row) {
             Ok(side) => {
                 match side {
-                    Some(Side::Credit { place, .. }) => drop(opened.credits.insert(place)),
-                    Some(Side::Transfer { wtid, .. }) => drop(opened.transfers.insert(wtid)),
+                    Some(Side::Credit { place, .. }) => {
+                        opened.credits.insert(place);
+                    }
+                    Some(Side::Transfer { wtid, .. }) => {
+                        opened.transfers.insert(wtid);
+                    }
                     None => {}
                 }
                 ControlFlow::Continue(())
@@ -249,10 +253,10 @@ pub(super) fn keep_bank(store: &Store, accounts: &[BankAccount]) -> Result<()> {
     for account in accounts {
         let id = AccountId::of_payto(&account.payto_uri);
         for page in account.credits.as_deref().unwrap_or_default().chunks(ROWS_AT_ONCE) {
-            keep_credits(store, id, page)?;
+            CREDITS.keep(store, id, page.iter().map(credit_row))?;
         }
         for page in account.debits.as_deref().unwrap_or_default().chunks(ROWS_AT_ONCE) {
-            keep_debits(store, id, page)?;
+            DEBITS.keep(store, id, page.iter().map(debit_row))?;
         }
     }
     Ok(())
@@ -273,68 +277,78 @@ fn put<T: Table>(
     }
 }
 
-/// Changes an account's row together with `set`.
-fn advance(
-    store: &Store,
-    account: AccountId,
-    mut set: ChangeSet,
-    change: impl FnOnce(&mut AuditBankAccountRow),
-) -> Result<()> {
-    let key = AuditBankAccountKey { account };
-    let old = store.get::<AuditBankAccounts>(&key)?;
-    let none = AuditBankAccountRow { last_credit: 0, last_debit: 0, bank_in: 0, bank_out: 0 };
-    let mut row = old.as_ref().map_or(none, |old| old.row.clone());
-    change(&mut row);
-    put::<AuditBankAccounts>((&key, &row), old, &mut set);
-    committed(store.commit(&set)?)
+/// Which of an account's two histories a row is in.
+struct History<T: Table<Key = AuditBankKey>> {
+    /// The last row and the sum of those that were kept, in the account's row.
+    end: fn(&mut AuditBankAccountRow) -> (&mut u64, &mut u128),
+    /// Opens the pair of a row.
+    open: fn(&mut Opened, &AuditBankKey, &T::Row),
+    /// A row's amount.
+    units: fn(&T::Row) -> u128,
 }
 
-fn keep_credits(store: &Store, account: AccountId, page: &[BankCredit]) -> Result<()> {
-    let old = store.get::<AuditBankAccounts>(&AuditBankAccountKey { account })?;
-    let last = old.map_or(0, |old| old.row.last_credit);
-    let fresh: Vec<&BankCredit> = page.iter().filter(|credit| credit.row > last).collect();
-    let Some(end) = fresh.iter().map(|credit| credit.row).max() else { return Ok(()) };
-    let keys: Vec<_> = fresh.iter().map(|credit| credit_key((account, credit.row))).collect();
-    let mut set = ChangeSet::new();
-    let mut opened = Opened::default();
-    let mut sum = 0_u128;
-    for ((key, credit), old) in keys.iter().zip(fresh).zip(store.get_many::<AuditBankCredits>(&keys)?) {
-        let row = AuditBankCreditRow {
-            time: credit.time,
-            units: credit.units,
-            reserve_pub: credit.reserve_pub,
-            sender: credit.sender.clone(),
-        };
-        put::<AuditBankCredits>((key, &row), old, &mut set);
-        opened.credits.insert((account, credit.row));
-        sum += credit.units;
+const CREDITS: History<AuditBankCredits> = History {
+    end: |account| (&mut account.last_credit, &mut account.bank_in),
+    open: |opened, key, _| {
+        opened.credits.insert((key.account, key.bank_row));
+    },
+    units: |row| row.units,
+};
+
+const DEBITS: History<AuditBankDebits> = History {
+    end: |account| (&mut account.last_debit, &mut account.bank_out),
+    open: |opened, _, row| {
+        opened.transfers.insert(row.wtid);
+    },
+    units: |row| row.units,
+};
+
+impl<T: Table<Key = AuditBankKey>> History<T>
+where
+    T::Row: PartialEq,
+{
+    /// Keeps rows, opens their pairs, and moves the account's position on, in one commit.
+    fn keep(
+        &self,
+        store: &Store,
+        account: AccountId,
+        rows: impl Iterator<Item = (u64, T::Row)>,
+    ) -> Result<()> {
+        let account_key = AuditBankAccountKey { account };
+        let old_account = store.get::<AuditBankAccounts>(&account_key)?;
+        let none = AuditBankAccountRow { last_credit: 0, last_debit: 0, bank_in: 0, bank_out: 0 };
+        let mut account_row = old_account.as_ref().map_or(none, |old| old.row.clone());
+        let (last, sum) = (self.end)(&mut account_row);
+        let known = *last;
+        let (keys, rows): (Vec<AuditBankKey>, Vec<T::Row>) = rows
+            .filter(|(bank_row, _)| *bank_row > known)
+            .map(|(bank_row, row)| (AuditBankKey { account, bank_row }, row))
+            .unzip();
+        let mut set = ChangeSet::new();
+        let mut opened = Opened::default();
+        for ((key, row), old) in keys.iter().zip(&rows).zip(store.get_many::<T>(&keys)?) {
+            put::<T>((key, row), old, &mut set);
+            (self.open)(&mut opened, key, row);
+            *last = key.bank_row.max(*last);
+            *sum += (self.units)(row);
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        opened.write(store, &mut set)?;
+        put::<AuditBankAccounts>((&account_key, &account_row), old_account, &mut set);
+        committed(store.commit(&set)?)
     }
-    opened.write(store, &mut set)?;
-    advance(store, account, set, |row| (row.last_credit, row.bank_in) = (end, row.bank_in + sum))
 }
 
-fn keep_debits(store: &Store, account: AccountId, page: &[BankDebit]) -> Result<()> {
-    let old = store.get::<AuditBankAccounts>(&AuditBankAccountKey { account })?;
-    let last = old.map_or(0, |old| old.row.last_debit);
-    let fresh: Vec<&BankDebit> = page.iter().filter(|debit| debit.row > last).collect();
-    let Some(end) = fresh.iter().map(|debit| debit.row).max() else { return Ok(()) };
-    let keys: Vec<_> = fresh.iter().map(|debit| credit_key((account, debit.row))).collect();
-    let mut set = ChangeSet::new();
-    let mut opened = Opened::default();
-    let mut sum = 0_u128;
-    for ((key, debit), old) in keys.iter().zip(fresh).zip(store.get_many::<AuditBankDebits>(&keys)?) {
-        let row = AuditBankDebitRow {
-            time: debit.time,
-            units: debit.units,
-            wtid: debit.wtid,
-            receiver: debit.receiver.clone(),
-        };
-        put::<AuditBankDebits>((key, &row), old, &mut set);
-        opened.transfers.insert(debit.wtid);
-        sum += debit.units;
-    }
-    opened.write(store, &mut set)?;
-    advance(store, account, set, |row| (row.last_debit, row.bank_out) = (end, row.bank_out + sum))
+fn credit_row(credit: &BankCredit) -> (u64, AuditBankCreditRow) {
+    let BankCredit { row, time, units, reserve_pub, sender } = credit.clone();
+    (row, AuditBankCreditRow { time, units, reserve_pub, sender })
+}
+
+fn debit_row(debit: &BankDebit) -> (u64, AuditBankDebitRow) {
+    let BankDebit { row, time, units, wtid, receiver } = debit.clone();
+    (row, AuditBankDebitRow { time, units, wtid, receiver })
 }
 
 /// Keeps confirmations that came after those before.

@@ -23,6 +23,10 @@ pub struct Copy {
 
 impl Copy {
     pub fn new() -> Self {
+        Self::on(Store::new(MemoryBackend::new()))
+    }
+
+    pub fn on(store: Store) -> Self {
         let subject = Subject {
             currency: "KUDOS".parse().unwrap(),
             master_pub: EddsaPublicKey::from_bytes([1; 32]),
@@ -30,7 +34,7 @@ impl Copy {
             round_unit: 0,
             auditor: None,
         };
-        Self { store: Store::new(MemoryBackend::new()), subject, next: 0 }
+        Self { store, subject, next: 0 }
     }
 
     pub fn live(&self) -> Live {

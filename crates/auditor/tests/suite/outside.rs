@@ -1,6 +1,7 @@
 //! The comparison with the bank, a step at a time, gives what a comparison of everything gives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use batzen_audit::{
     BankAccount, BankCredit, BankDebit, Check, Confirmation, Finding, Options, Outcome, Progress, RowChange,
@@ -10,6 +11,8 @@ use batzen_auditor::live::{Asked, Live};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
 use batzen_protocol::payto::{h_payto, h_wire};
 use batzen_protocol::{Duration, Timestamp};
+use batzen_store::memory::MemoryBackend;
+use batzen_store::{Backend, ChangeSet, CommitOutcome, Result, Store, StoreError};
 use batzen_tables::auditor::results::{AuditOpenConfirmations, AuditOpenCredits};
 use batzen_tables::exchange::{
     AccountId, AccountKey, CollectedKey, CollectedRow, CollectedSums, CollectedTerm, CursorRow, Cursors,
@@ -45,10 +48,59 @@ fn number(kind: u8, n: u64) -> [u8; 32] {
     bytes
 }
 
+/// A store whose process is killed by one of its commits, before or after that is durable. Then no commit succeeds.
+struct Mortal {
+    inner: MemoryBackend,
+    life: Arc<Life>,
+}
+
+#[derive(Default)]
+struct Life {
+    /// How many commits succeed before it ends; `None`: all.
+    commits_left: Mutex<Option<(u64, bool)>>,
+}
+
+impl Life {
+    fn is_over(&self) -> bool {
+        matches!(*self.commits_left.lock().unwrap(), Some((0, _)))
+    }
+}
+
+impl Backend for Mortal {
+    batzen_store::delegate_reads!(self, self.inner);
+
+    fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+        let killed = || Err(StoreError::Unavailable("killed".to_owned()));
+        let mut left = self.life.commits_left.lock().unwrap();
+        match &mut *left {
+            None => {}
+            Some((0, _)) => return killed(),
+            Some((commits, is_durable)) => {
+                *commits -= 1;
+                if *commits == 0 {
+                    if *is_durable {
+                        assert_eq!(self.inner.commit(changes)?, CommitOutcome::Committed);
+                    }
+                    return killed();
+                }
+            }
+        }
+        self.inner.commit(changes)
+    }
+    fn checkpoint(&self) -> Result<()> {
+        Ok(())
+    }
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// An exchange, its bank, and the auditor of both.
 struct Town {
     copy: Copy,
     live: Live,
+    life: Arc<Life>,
+    kills: u32,
     credits: Vec<BankCredit>,
     debits: Vec<BankDebit>,
     booked: BTreeMap<u64, (ReserveInKey, ReserveInRow)>,
@@ -61,7 +113,9 @@ struct Town {
 
 impl Town {
     fn new() -> Self {
-        let mut copy = Copy::new();
+        let life = Arc::new(Life::default());
+        let store = Mortal { inner: MemoryBackend::new(), life: Arc::clone(&life) };
+        let mut copy = Copy::on(Store::new(store));
         let mut live = copy.live();
         let target = |uri: &str| {
             let row = WireTargetRow { payto_uri: uri.to_owned() };
@@ -71,6 +125,8 @@ impl Town {
         Self {
             copy,
             live,
+            life,
+            kills: 0,
             credits: Vec::new(),
             debits: Vec::new(),
             booked: BTreeMap::new(),
@@ -286,6 +342,27 @@ impl Town {
         Options { now: NOW, internal: true, threads: 1, bank, confirmations: Vec::new(), copied: Some(NOW) }
     }
 
+    /// The auditor is killed in the middle of a comparison, or of a check of all rows, and starts again.
+    fn kill(&mut self, dice: &mut Dice) {
+        *self.life.commits_left.lock().unwrap() = Some((1 + dice.below(6), dice.below(2) == 0));
+        let Copy { store, subject, .. } = &self.copy;
+        if dice.below(2) == 0 {
+            let checked = Live::check_all(store, subject, 1, NOW, &Progress::default());
+            assert_eq!(checked.is_err(), self.life.is_over());
+        } else {
+            let rows = self.live.since().unwrap().bank;
+            let rows = rows.get(&AccountId::of_payto(ACCOUNT)).copied().unwrap_or_default();
+            let (options, asked) = (self.options(rows), Asked { bank: true, merchants: false });
+            let compared = self.live.compare(&options, asked, &Progress::default());
+            assert_eq!(compared.is_err(), self.life.is_over());
+        }
+        self.kills += u32::from(self.life.is_over());
+        *self.life.commits_left.lock().unwrap() = None;
+        let Copy { store, subject, .. } = &self.copy;
+        let check_all = || Live::check_all(store, subject, 1, NOW, &Progress::default()).unwrap();
+        self.live = Live::open(store, subject, 1).unwrap().unwrap_or_else(check_all);
+    }
+
     /// Compares a step at a time and everything.
     #[track_caller]
     fn compare(&mut self, what: &str) {
@@ -336,12 +413,12 @@ fn wire(outcome: &Outcome) -> BTreeSet<String> {
 
 #[test]
 fn a_comparison_in_steps_gives_what_one_of_everything_gives() {
-    let mut found = BTreeSet::new();
-    for seed in 0..60 {
+    let (mut found, mut kills) = (BTreeSet::new(), 0);
+    for seed in 0..200 {
         let mut dice = Dice(seed);
         let mut town = Town::new();
         for step in 0..80 {
-            match dice.below(14) {
+            match dice.below(16) {
                 0..=2 => town.receive(),
                 3..=5 => town.book(&mut dice),
                 6 => town.tamper_with_credit(&mut dice),
@@ -354,13 +431,16 @@ fn a_comparison_in_steps_gives_what_one_of_everything_gives() {
                     let Copy { store, subject, .. } = &town.copy;
                     town.live = Live::check_all(store, subject, 1, NOW, &Progress::default()).unwrap();
                 }
+                13 if seed % 3 == 0 => town.kill(&mut dice),
                 _ => town.compare(&format!("seed {seed}, step {step}")),
             }
         }
         town.compare(&format!("seed {seed}, at the end"));
+        kills += town.kills;
         found.extend(town.copy.findings().into_iter().map(|kept| kept.row.rule));
     }
     // What it is about has happened.
+    assert!(kills > 20, "{kills}");
     for rule in [
         "credit-unbooked",
         "credit-invented",
