@@ -132,11 +132,11 @@ impl From<Numbered> for Confirmation {
 /// Refuses a copy that has nothing yet, about which there is nothing to say.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] if nothing was received yet.
+/// [`StoreError::Backend`] if nothing was received yet.
 pub fn require_rows(store: &Store) -> Result<(), StoreError> {
     match store.get::<FeedPositions>(&FeedPositionKey { id: 0 })? {
         Some(_) => Ok(()),
-        None => Err(StoreError::Unavailable(
+        None => Err(StoreError::Backend(
             "the copy is empty: `batzen auditor sync` or `serve` follows the exchange".to_owned(),
         )),
     }

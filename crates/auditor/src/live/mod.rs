@@ -114,7 +114,7 @@ fn committed(outcome: CommitOutcome) -> Result<(), StoreError> {
     match outcome {
         CommitOutcome::Committed => Ok(()),
         CommitOutcome::Conflict(_) => {
-            Err(StoreError::Unavailable("another process writes to the auditor's store".to_owned()))
+            Err(StoreError::Backend("another process writes to the auditor's store".to_owned()))
         }
     }
 }
@@ -182,7 +182,7 @@ impl Live {
         progress: &Progress,
     ) -> Result<Self, AuditError> {
         let position = CopyPosition::of(store)?.ok_or_else(|| {
-            StoreError::Unavailable("the copy is not whole: a snapshot is being loaded".to_owned())
+            StoreError::Backend("the copy is not whole: a snapshot is being loaded".to_owned())
         })?;
         let options = Options {
             now,
