@@ -143,8 +143,8 @@ impl FeedError {
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
-            // A database may be away for a while.
-            Self::Connection(_) | Self::Store(StoreError::Unavailable(_)) => false,
+            // A database may be away for a while, and a full disk may get space.
+            Self::Connection(_) | Self::Store(StoreError::Unavailable(_) | StoreError::Full(_)) => false,
             Self::Refused { reason, .. } => !matches!(reason, Reason::Busy | Reason::Failed),
             Self::Store(_) | Self::Finding { .. } | Self::Contradiction(_) | Self::Change(_) => true,
         }

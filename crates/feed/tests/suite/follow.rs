@@ -6,12 +6,14 @@ use batzen_feed::chain::{Position, SignedHead, Signer};
 use batzen_feed::client::{self, FeedError, Next};
 use batzen_feed::message::Reason;
 use batzen_store::conformance::random::Random;
-use batzen_store::{ChangeSet, CommitFeed as _, Table};
+use batzen_store::embedded::sim::SimDisk;
+use batzen_store::{ChangeSet, CommitFeed as _, StoreError, Table};
 use batzen_tables::auditor::copy::{FeedFindings, FeedHeads};
 use batzen_tables::exchange::{AUDITED, CursorRow, Cursors, WorkerLeases};
 
 use crate::world::{
-    STEP, Traffic, UNAUDITED, World, account, follow_to, next_batch, open_auditor, open_exchange, rows,
+    STEP, Traffic, UNAUDITED, World, account, follow_to, next_batch, open_auditor, open_auditor_on,
+    open_exchange, rows,
 };
 
 #[test]
@@ -110,6 +112,45 @@ fn interruptions_lose_and_repeat_nothing() {
     assert_eq!(rows(&*exchange), rows(&**store.backend()));
     let position = client::position(&store).unwrap().unwrap();
     assert_eq!(position.snapshots, 0, "the journal was held for it");
+    world.stop(served);
+}
+
+/// On a full disk nothing is stored by halves, and it goes on when there is space, without a snapshot.
+#[test]
+fn a_full_disk_of_the_auditor_loses_and_repeats_nothing() {
+    let world = World::new();
+    let exchange = open_exchange(&world.path("exchange"));
+    let mut traffic = Traffic::new(6);
+    let served = world.serve(&exchange);
+    let disk = SimDisk::new(1);
+    let mut store = open_auditor_on(&disk);
+    let mut follower = world.follower(&served, &store);
+    let (mut refusals, mut sum) = (0, 0);
+    for round in 0..10 {
+        traffic.commits(&exchange, 100);
+        disk.set_capacity(Some(disk.used() + 512 * round));
+        match follow_to(&mut follower, exchange.end()) {
+            Ok(got) => sum += got.changes.len(),
+            Err(error) => {
+                assert!(matches!(error, FeedError::Store(StoreError::Full(_))), "{error}");
+                assert!(!error.is_final(), "it is tried again");
+                refusals += 1;
+            }
+        }
+        if round % 3 == 0 {
+            drop(follower);
+            drop(store);
+            disk.set_capacity(None);
+            store = open_auditor_on(&disk);
+            follower = world.follower(&served, &store);
+        }
+    }
+    assert!(refusals > 3, "{refusals}");
+    disk.set_capacity(None);
+    sum += follow_to(&mut follower, exchange.end()).unwrap().changes.len();
+    assert!(sum > 100);
+    assert_eq!(rows(&*exchange), rows(&**store.backend()));
+    assert_eq!(client::position(&store).unwrap().unwrap().snapshots, 0, "the journal was held for it");
     world.stop(served);
 }
 

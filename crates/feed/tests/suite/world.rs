@@ -14,6 +14,7 @@ use batzen_feed::server::FeedServer;
 use batzen_http::Drain;
 use batzen_protocol::Timestamp;
 use batzen_store::conformance::random::Random;
+use batzen_store::embedded::sim::SimDisk;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{ChangeSet, CommitOutcome, Store, Table, TableDef};
 use batzen_tables::exchange::{
@@ -45,6 +46,12 @@ pub fn open_exchange(dir: &Path) -> Arc<EmbeddedStore> {
 
 pub fn open_auditor(dir: &Path) -> Store {
     Store::new(EmbeddedStore::open(dir, auditor::copy::ALL, options(None)).unwrap())
+}
+
+/// An auditor's store on a disk that can be full.
+pub fn open_auditor_on(disk: &SimDisk) -> Store {
+    let options = Options { disk: Arc::new(disk.clone()), full_pause: Duration::ZERO, ..options(None) };
+    Store::new(EmbeddedStore::open("/auditor", auditor::copy::ALL, options).unwrap())
 }
 
 pub fn account(number: u64) -> AccountKey {
