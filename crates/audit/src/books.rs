@@ -4,7 +4,7 @@
 //! is the old row taken off and the new one added. That the sums agree is checked at the end, when every row has been
 //! posted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -257,6 +257,8 @@ pub(crate) struct ReserveBook {
     pub out: i128,
     /// The first incoming transfer: serial and sender.
     pub first: Option<(u64, PaytoHash)>,
+    /// Senders of other transfers, if they are not that one.
+    pub other_senders: BTreeSet<PaytoHash>,
     /// Open purses that use its quota.
     pub quota: i64,
     pub closings: Vec<Fact<(u32, ClosingRow)>>,

@@ -397,7 +397,7 @@ rules! {
         "A reserve paid out more than it received.",
         "Compare its credits with the bank's history.";
     ReserveOrigin = "reserve-origin", Reserves, RowInconsistencies, Finding, "", 0,
-        "A reserve's account of origin is not that of its first transfer.",
+        "A reserve's account of origin did not send its first transfer (in a copy that follows: none of its transfers).",
         "Find out who changed it: a closing would pay the wrong person.";
     ReserveNotClosed = "reserve-not-closed", Reserves, ReserveNotClosedInconsistencies, Finding, "", 0,
         "A reserve expired and still has money.",

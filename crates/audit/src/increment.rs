@@ -510,6 +510,8 @@ impl Auditor<'_> {
             fresh: fresh_rows,
             now: self.now,
             internal: true,
+            // Seen rows have serials of the copy, and changes those of the exchange.
+            in_order: false,
             copied: None,
             scope: Some(scope),
             forward,

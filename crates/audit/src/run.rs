@@ -37,6 +37,8 @@ pub struct Options {
     pub now: Timestamp,
     /// Whether balances that the exchange stores are checked, too.
     pub internal: bool,
+    /// Whether the rows' serials say in which order the exchange stored them. Those of a copy that follows an exchange do not.
+    pub in_order: bool,
     /// How many threads verify and post.
     pub threads: usize,
     /// What the bank has, of the accounts that are compared.

@@ -122,7 +122,9 @@ impl Books {
                 let limit = (*limit).min(CONFIRMATIONS_MAX);
                 Ok(Told::Confirmations(confirmations(store, master_pub, *after, limit)?))
             }
-            Ask::Report { .. } | Ask::Note { .. } => unreachable!("only the service is asked for reports"),
+            Ask::Report { .. } | Ask::Checking | Ask::Note { .. } => {
+                unreachable!("only the service is asked for reports")
+            }
             Ask::AddExchange { .. } | Ask::RemoveExchange { .. } | Ask::Revoke { .. } => {
                 self.run(command(ask, self.clock.now())?.expect("it changes rows")).map(Told::Done)
             }
@@ -198,7 +200,11 @@ impl Books {
 /// The command for what a program asks for; none if it only reads.
 pub(crate) fn command(ask: &Ask, now: Timestamp) -> Result<Option<Command>, BooksError> {
     Ok(Some(match ask {
-        Ask::Exchanges | Ask::Confirmations { .. } | Ask::Report { .. } | Ask::Note { .. } => {
+        Ask::Exchanges
+        | Ask::Confirmations { .. }
+        | Ask::Report { .. }
+        | Ask::Checking
+        | Ask::Note { .. } => {
             return Ok(None);
         }
         Ask::AddExchange { master_pub, url } => {

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::api::Service;
 use crate::books::{CONFIRMATIONS_MAX, Numbered};
@@ -34,6 +35,8 @@ const _: () = assert!(CONFIRMATIONS_MAX as u64 * (2 << 10) < TOLD_BYTES_MAX);
 const PROGRAMS_MAX: usize = 8;
 /// How long either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How much longer a program waits than the service, so that it gets a refusal.
+const GRACE: Duration = Duration::from_secs(5);
 /// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -80,15 +83,36 @@ pub(crate) enum Ask {
         after: u64,
         limit: usize,
     },
-    /// The report; with `compare`, bank and merchants are asked first.
     Report {
-        compare: bool,
+        wanted: Wanted,
     },
+    /// How far a check of all rows is.
+    Checking,
     Note {
         id: ShortHash,
         suppresses: bool,
         reason: String,
     },
+}
+
+impl Ask {
+    /// How long the answer may take; `None`: as long as it takes.
+    fn patience(&self) -> Option<Duration> {
+        let is_long = matches!(self, Self::Report { wanted: Wanted::Whole });
+        (!is_long).then_some(PATIENCE)
+    }
+}
+
+/// Which report a program wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wanted {
+    /// The last one.
+    Last,
+    /// A new one: bank and merchants are asked first.
+    Compared,
+    /// The same, after a check of all rows, which may take hours.
+    Whole,
 }
 
 /// What it gets.
@@ -98,6 +122,8 @@ pub(crate) enum Told {
     Exchanges(Vec<AuditedExchange>),
     Confirmations(Vec<Numbered>),
     Report(Box<Forms>),
+    /// Rows that a check of all rows has read; `None`: there is none going on.
+    Checking(Option<u64>),
 }
 
 /// A report in all forms.
@@ -130,6 +156,7 @@ enum Line {
     /// Serials, and rows as they are stored.
     Confirmations(Vec<(u64, Base32Data)>),
     Report(Box<Forms>),
+    Checking(Option<u64>),
     Refused(String),
 }
 
@@ -143,6 +170,7 @@ impl From<Result<Told, String>> for Line {
                 Self::Confirmations(found.into_iter().map(bytes).collect())
             }
             Ok(Told::Report(forms)) => Self::Report(forms),
+            Ok(Told::Checking(rows)) => Self::Checking(rows),
             Err(reason) => Self::Refused(reason),
         }
     }
@@ -163,6 +191,7 @@ impl Line {
                 found.into_iter().map(numbered).collect::<Result<_, _>>().map(Told::Confirmations)
             }
             Self::Report(forms) => Ok(Told::Report(forms)),
+            Self::Checking(rows) => Ok(Told::Checking(rows)),
             Self::Refused(reason) => Err(LinkError::Refused(reason)),
         }
     }
@@ -173,7 +202,7 @@ pub(crate) fn ask(socket: &Path, ask: &Ask) -> Result<Told, LinkError> {
     let failed = |source| LinkError::Io { path: socket.to_owned(), source };
     let exchange = || {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(ask.patience().map(|patience| patience + GRACE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = serde_json::to_string(ask).map_err(io::Error::other)?;
         line.push('\n');
@@ -203,15 +232,26 @@ fn ask_follower(socket: &Path, question: &Ask) -> Result<Option<Told>, LinkError
     }
 }
 
-/// Asks the service for its report on the exchange that it follows. `compare`: it asks bank and merchants first. `None` if
-/// it does not run, or follows none.
+/// Asks the service for a report on the exchange that it follows. `None` if it does not run, or follows none.
 ///
 /// # Errors
 /// [`LinkError`] if it refuses, or its answer cannot be read.
-pub fn ask_report(socket: &Path, compare: bool) -> Result<Option<Forms>, LinkError> {
-    match ask_follower(socket, &Ask::Report { compare })? {
+pub fn ask_report(socket: &Path, wanted: Wanted) -> Result<Option<Forms>, LinkError> {
+    match ask_follower(socket, &Ask::Report { wanted })? {
         None => Ok(None),
         Some(Told::Report(forms)) => Ok(Some(*forms)),
+        Some(_) => Err(LinkError::Nonsense),
+    }
+}
+
+/// Asks the service how many rows its check of all rows has read. `None` if there is none going on.
+///
+/// # Errors
+/// [`LinkError`] if it refuses, or its answer cannot be read.
+pub fn ask_checking(socket: &Path) -> Result<Option<u64>, LinkError> {
+    match ask_follower(socket, &Ask::Checking)? {
+        None => Ok(None),
+        Some(Told::Checking(rows)) => Ok(rows),
         Some(_) => Err(LinkError::Nonsense),
     }
 }
@@ -260,8 +300,7 @@ pub(crate) fn serve(service: &Arc<Service>, path: &Path) -> io::Result<()> {
             match accepted {
                 Ok((stream, _)) => {
                     tokio::spawn(async move {
-                        let answered = tokio::time::timeout(PATIENCE, answer(&service, stream)).await;
-                        if !matches!(answered, Ok(Ok(()))) {
+                        if answer(&service, stream).await.is_err() {
                             tracing::debug!("a program went away");
                         }
                         drop(turn);
@@ -285,12 +324,23 @@ pub(crate) fn serve(service: &Arc<Service>, path: &Path) -> io::Result<()> {
 async fn answer(service: &Arc<Service>, stream: tokio::net::UnixStream) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
-    tokio::io::BufReader::new(reader.take(ASK_BYTES_MAX)).read_line(&mut line).await?;
+    let mut asked = tokio::io::BufReader::new(reader.take(ASK_BYTES_MAX));
+    timeout(PATIENCE, asked.read_line(&mut line)).await??;
     let told = match serde_json::from_str::<Ask>(&line) {
-        Ok(ask) => service.tell(ask).await,
+        Ok(ask) => match ask.patience() {
+            Some(patience) => {
+                let told = timeout(patience, service.tell(ask)).await;
+                told.unwrap_or_else(|_| Err(service.why_busy()))
+            }
+            // It also ends when the program goes away.
+            None => tokio::select! {
+                told = service.tell(ask) => told,
+                _ = asked.read_u8() => return Ok(()),
+            },
+        },
         Err(error) => Err(error.to_string()),
     };
     let mut line = serde_json::to_string(&Line::from(told)).map_err(io::Error::other)?;
     line.push('\n');
-    writer.write_all(line.as_bytes()).await
+    timeout(PATIENCE, writer.write_all(line.as_bytes())).await?
 }

@@ -20,7 +20,17 @@ pub const KNOWN: &[(&str, &[&str])] = &[
     (SERVER, &["LISTEN", "KEY_FILE", "AUDITORS", "HOLD_MIB"]),
     (
         CLIENT,
-        &["EXCHANGE", "EXCHANGE_KEY", "KEY_FILE", "FOLLOW", "COMPARE_INTERVAL", "THREADS", "SLOT", "DB"],
+        &[
+            "EXCHANGE",
+            "EXCHANGE_KEY",
+            "KEY_FILE",
+            "FOLLOW",
+            "COMPARE_INTERVAL",
+            "CHECK_ALL_INTERVAL",
+            "THREADS",
+            "SLOT",
+            "DB",
+        ],
     ),
     ("auditordb-embedded", &["DIR", "INDEX_MEMORY_MIB"]),
 ];

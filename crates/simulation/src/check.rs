@@ -133,6 +133,7 @@ fn audit(store: &Store, now: Timestamp) -> Step {
     let options = batzen_audit::Options {
         now,
         internal: true,
+        in_order: true,
         threads: 1,
         bank: Vec::new(),
         confirmations: Vec::new(),

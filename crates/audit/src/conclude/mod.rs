@@ -51,6 +51,8 @@ pub(crate) struct Conclusion<'a> {
     pub now: Timestamp,
     /// Whether stored balances are checked, too.
     pub internal: bool,
+    /// Whether serials say in which order the exchange stored its rows.
+    pub in_order: bool,
     /// When the rows were copied, if the exchange went on since.
     pub copied: Option<Timestamp>,
     /// The objects whose accounts are complete; `None`: all.
@@ -158,6 +160,7 @@ impl<'a> Conclusion<'a> {
             fresh: HashMap::new(),
             now: options.now,
             internal: options.internal,
+            in_order: options.in_order,
             copied: options.copied,
             scope: None,
             forward: BroughtForward::default(),

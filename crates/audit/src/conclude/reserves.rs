@@ -41,7 +41,11 @@ impl Conclusion<'_> {
         if self.internal && stored != balance {
             self.findings.push(finding(Rule::ReserveBalance).figures(stored, balance));
         }
-        if reserve.row.origin != book.first.map(|(_, h_payto)| h_payto) {
+        let first = book.first.map(|(_, sender)| sender);
+        let is_origin = first == reserve.row.origin
+            || (!self.in_order
+                && reserve.row.origin.is_some_and(|origin| book.other_senders.contains(&origin)));
+        if !is_origin {
             self.findings.push(finding(Rule::ReserveOrigin).risking(reserve.row.balance.units()));
         }
         let active = book.account.as_ref().map_or(0, |account| i64::from(account.row.purses_active));

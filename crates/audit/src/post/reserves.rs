@@ -42,10 +42,18 @@ impl Poster<'_> {
             book.entries += row.way.one();
             book.into += amount;
             book.user = row.user();
-            let is_first = book.first.is_none_or(|(first, _)| serial <= first);
-            if is_first {
-                book.first = row.is_there().then_some((serial, credit.h_payto));
+            if !row.is_there() {
+                return;
             }
+            let later = match book.first {
+                Some((first, _)) if first < serial => Some(credit.h_payto),
+                before => {
+                    book.first = Some((serial, credit.h_payto));
+                    before.map(|(_, sender)| sender)
+                }
+            };
+            let first = book.first.map(|(_, sender)| sender);
+            book.other_senders.extend(later.filter(|later| Some(*later) != first));
         });
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{Answer, Service};
 use crate::checks::escaped;
-use crate::link::{FOLLOWS_NONE, Forms, Told};
+use crate::link::{FOLLOWS_NONE, Forms, Told, Wanted};
 use crate::live::{Job, LastReport, Running};
 use crate::rules::Outcome;
 
@@ -102,17 +102,33 @@ impl Service {
     }
 
     /// The report for a program.
-    pub(super) async fn report(&self, compare: bool) -> Result<Told, String> {
+    pub(super) async fn report(&self, wanted: Wanted) -> Result<Told, String> {
         let running = self.running.as_ref().ok_or(FOLLOWS_NONE)?;
-        let last_report = match running.last_report().filter(|_| !compare) {
+        let last_report = match running.last_report().filter(|_| wanted == Wanted::Last) {
             Some(last_report) => last_report,
             None => {
                 let (answer, told) = oneshot::channel();
-                running.send(Job::Compare(answer))?;
+                running.send(Job::Compare { is_whole: wanted == Wanted::Whole, answer })?;
                 told.await.map_err(|_| "the service is ending".to_owned())??
             }
         };
         Ok(Told::Report(Box::new(Forms::from(&last_report.report))))
+    }
+
+    /// Why a program had to wait for too long.
+    pub fn why_busy(&self) -> String {
+        match self.running.as_ref().and_then(Running::checking_all) {
+            None => "the auditor is busy: try again".to_owned(),
+            Some(rows) => {
+                format!("all rows of the copy are being checked ({rows} so far): try again later")
+            }
+        }
+    }
+
+    /// How many rows a check of all rows has read, if one is going on.
+    pub(super) fn checking(&self) -> Result<Told, String> {
+        let running = self.running.as_ref().ok_or(FOLLOWS_NONE)?;
+        Ok(Told::Checking(running.checking_all()))
     }
 
     /// Suppresses a finding, or reopens it.

@@ -316,7 +316,8 @@ impl Service {
     /// Does what a program asks for.
     pub async fn tell(&self, ask: Ask) -> Result<Told, String> {
         let ask = match ask {
-            Ask::Report { compare } => return self.report(compare).await,
+            Ask::Report { wanted } => return self.report(wanted).await,
+            Ask::Checking => return self.checking(),
             Ask::Note { id, suppresses, reason } => return self.note(id, suppresses, reason).await,
             ask => ask,
         };

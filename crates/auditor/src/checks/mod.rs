@@ -169,6 +169,7 @@ pub fn check<E: From<CheckError>>(
     let mut options = Options {
         now: request.now,
         internal: request.internal,
+        in_order: true,
         threads: threads.map_or(1, NonZeroUsize::get),
         bank: Vec::new(),
         confirmations: Vec::new(),

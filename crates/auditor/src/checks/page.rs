@@ -56,6 +56,9 @@ pub(super) fn html(report: &Report, live: Option<&str>) -> String {
         rows = outcome.rows,
         signatures = outcome.signatures,
     );
+    if let Some(checked_all) = timeline.as_ref().and_then(|timeline| timeline.checked_all) {
+        let _ = write!(out, "<p>All rows were last checked at once on {checked_all}.</p>");
+    }
     if faults.is_empty() {
         out.push_str("<p class=\"ok\" id=\"verdict\">No finding: the books are right.</p>");
     } else {

@@ -22,6 +22,8 @@ pub struct Timeline {
     pub hours: Vec<Hour>,
     /// Which frame of the exchange's journal is the first that was not checked.
     pub next: u64,
+    /// When all rows were last checked at once.
+    pub checked_all: Option<Timestamp>,
 }
 
 impl Timeline {
@@ -34,6 +36,7 @@ impl Timeline {
             findings: live::findings(store)?,
             hours: live::hours(store, now.saturating_sub(HOURS_SHOWN))?,
             next: CopyPosition::of(store)?.unwrap_or_default().next,
+            checked_all: live::checked_all(store)?,
         })
     }
 }
@@ -118,6 +121,13 @@ impl Report {
             "When bank and merchants were last asked, in seconds since 1970",
             context.ended.as_micros() / 1_000_000,
         );
+        if let Some(checked_all) = timeline.as_ref().and_then(|timeline| timeline.checked_all) {
+            page.gauge(
+                "batzen_audit_checked_all_timestamp_seconds",
+                "When all rows were last checked at once, in seconds since 1970",
+                checked_all.as_micros() / 1_000_000,
+            );
+        }
     }
 
     /// For programs.
@@ -128,6 +138,7 @@ impl Report {
         let currency = self.context.currency;
         let Some(timeline) = &self.timeline else { return value };
         value["next"] = json!(timeline.next);
+        value["checked_all"] = json!(timeline.checked_all);
         value["suppressed"] = self.outcome.suppressed.iter().map(|found| finding(found, currency)).collect();
         value["tracked"] = timeline
             .findings

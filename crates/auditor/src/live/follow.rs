@@ -44,8 +44,9 @@ impl FollowingError {
     pub fn is_final(&self) -> bool {
         match self {
             Self::Feed(error) => error.is_final(),
-            // A database may be away for a while.
-            Self::Audit(error) => !matches!(error, AuditError::Store(StoreError::Unavailable(_))),
+            // A database may be away for a while, and a full disk may get space.
+            Self::Audit(AuditError::Store(StoreError::Unavailable(_) | StoreError::Full(_))) => false,
+            Self::Audit(_) => true,
         }
     }
 }
@@ -189,15 +190,33 @@ impl Following {
         let Some(subject) = &self.subject else { return Ok(None) };
         if self.live.is_none() {
             self.live = Live::open(&self.store, subject, self.threads)?;
-            if self.live.is_none() && CopyPosition::of(&self.store)?.is_some() {
-                self.status.is_checking_all.store(true, Ordering::Relaxed);
-                let checked =
-                    Live::check_all(&self.store, subject, self.threads, (self.clock)(), &self.status.checks);
-                self.status.is_checking_all.store(false, Ordering::Relaxed);
-                self.live = Some(checked?);
+            if self.live.is_none() {
+                self.check_all()?;
             }
         }
         Ok(self.live.as_mut())
+    }
+
+    /// Checks all rows again, whether that is necessary or not. Returns whether it did: not in the middle of a snapshot,
+    /// and not if rows are only copied.
+    ///
+    /// # Errors
+    /// If the store fails, or somebody stopped it.
+    pub fn check_all(&mut self) -> Result<bool, FollowingError> {
+        let Some(subject) = &self.subject else { return Ok(false) };
+        if CopyPosition::of(&self.store)?.is_none() {
+            return Ok(false);
+        }
+        let status = &self.status;
+        status.checks.rows.store(0, Ordering::Relaxed);
+        status.checks.signatures.store(0, Ordering::Relaxed);
+        status.is_checking_all.store(true, Ordering::Relaxed);
+        let checked = Live::check_all(&self.store, subject, self.threads, (self.clock)(), &status.checks);
+        status.is_checking_all.store(false, Ordering::Relaxed);
+        // A check that was stopped may have left nothing to go on from.
+        self.live = None;
+        self.live = Some(checked?);
+        Ok(true)
     }
 
     /// Waits for the next changes, at most this long, and stores them together with the results of their checks. After an
@@ -315,6 +334,7 @@ impl Following {
         let options = Options {
             now,
             internal: true,
+            in_order: false,
             threads,
             bank: outside.bank,
             confirmations: outside.confirmations,

@@ -124,6 +124,14 @@ fn state_of(store: &Store) -> Result<Option<AuditStateRow>, StoreError> {
     Ok(store.get::<AuditStates>(&AuditStateKey::ONLY)?.map(|found| found.row))
 }
 
+/// When all rows of a copy were last checked at once; `None` before its first rows.
+///
+/// # Errors
+/// If the store cannot be read.
+pub(crate) fn checked_all(store: &Store) -> Result<Option<Timestamp>, StoreError> {
+    Ok(state_of(store)?.map(|row| row.whole))
+}
+
 /// From here on, a check of all rows that ends midway is begun again: what it writes in several commits is not gone on from.
 fn forget_state(store: &Store, state: Option<&AuditStateRow>) -> Result<(), StoreError> {
     let Some(row) = state else { return Ok(()) };
@@ -187,6 +195,7 @@ impl Live {
         let options = Options {
             now,
             internal: true,
+            in_order: false,
             threads,
             bank: Vec::new(),
             confirmations: Vec::new(),
@@ -487,6 +496,7 @@ impl Live {
         let options = Options {
             now,
             internal: true,
+            in_order: false,
             threads: self.threads,
             bank: Vec::new(),
             confirmations: Vec::new(),

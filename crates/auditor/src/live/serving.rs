@@ -36,6 +36,8 @@ const REST: Duration = Duration::from_secs(5);
 const BREATH: Duration = Duration::from_secs(2);
 /// The time between comparisons, unless the configuration says otherwise.
 const COMPARE_INTERVAL_DEFAULT: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(300);
+/// The least time between two checks of all rows that nobody asked for.
+const CHECK_ALL_BREATH: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(1);
 /// Jobs that may wait.
 const JOBS_MAX: usize = 8;
 
@@ -50,6 +52,8 @@ pub struct FollowConfig {
     pub checks: CheckConfig,
     /// How often bank and merchants are asked.
     pub compare_interval: Duration,
+    /// How often all rows are checked again; `None`: when somebody asks for it.
+    pub check_all_interval: Option<batzen_protocol::Duration>,
     /// How many threads verify; 0: one for each core.
     pub threads: usize,
 }
@@ -81,6 +85,9 @@ impl FollowConfig {
             store: copy_store(ini)?,
             checks: CheckConfig::from_ini(ini, None)?,
             compare_interval: Duration::from_micros(interval.as_micros()).max(BREATH),
+            check_all_interval: ini
+                .get::<batzen_protocol::Duration>("auditor-feed", "CHECK_ALL_INTERVAL")?
+                .map(|interval| interval.max(CHECK_ALL_BREATH)),
             threads: ini
                 .number_in("auditor-feed", "THREADS", 1..=1_024)?
                 .map_or(0, |threads| usize::try_from(threads).expect("it is small")),
@@ -194,8 +201,8 @@ pub enum SourceError {
 
 /// What a program asks the thread to do between two batches.
 pub(crate) enum Job {
-    /// Compare now.
-    Compare(oneshot::Sender<Result<Arc<LastReport>, String>>),
+    /// Compare now; `is_whole`: after a check of all rows.
+    Compare { is_whole: bool, answer: oneshot::Sender<Result<Arc<LastReport>, String>> },
     /// Suppress a finding, or reopen it.
     Note { id: ShortHash, suppresses: bool, reason: String, answer: oneshot::Sender<Result<(), String>> },
 }
@@ -429,7 +436,7 @@ impl Worker {
         let failure = get(&self.state.failure).unwrap_or_default();
         // Whoever asked may have gone.
         match job {
-            Job::Compare(answer) => drop(answer.send(Err(failure))),
+            Job::Compare { answer, .. } => drop(answer.send(Err(failure))),
             Job::Note { answer, .. } => drop(answer.send(Err(failure))),
         }
     }
@@ -443,10 +450,18 @@ impl Worker {
         };
         let subject = Some(self.config.checks.subject.clone());
         let following = Following::new(options, store.clone(), subject, threads);
-        let worked = following
-            .map_err(FollowingError::Feed)
-            .map_err(WorkError::Following)
-            .and_then(|mut following| self.work(&mut following, &store));
+        let worked = following.map_err(FollowingError::Feed).map_err(WorkError::Following).and_then(
+            |mut following| {
+                let (status, drain) = (following.status(), self.drain.clone());
+                let stopper = self.handle.spawn(async move {
+                    drain.draining().await;
+                    status.checks.stop.store(true, Ordering::Relaxed);
+                });
+                let worked = self.work(&mut following, &store);
+                stopper.abort();
+                worked
+            },
+        );
         store.close()?;
         worked
     }
@@ -476,6 +491,12 @@ impl Worker {
             let is_due = since.is_none_or(|since| since >= self.config.compare_interval);
             let has_new_findings = following.live()?.is_some_and(|live| live.has_new_findings())
                 && since.is_none_or(|since| since >= BREATH);
+            if self.is_check_due(following)? {
+                tracing::info!("checking all rows of the copy again");
+                following.check_all()?;
+                compared = None;
+                continue;
+            }
             // Before the first rows there is nothing to compare.
             let has_rows = following.live()?.is_some_and(|live| live.state().is_some());
             if has_rows && (is_due || has_new_findings) {
@@ -484,7 +505,10 @@ impl Worker {
             }
             while let Ok(job) = self.queue.try_recv() {
                 match job {
-                    Job::Compare(answer) => {
+                    Job::Compare { is_whole, answer } => {
+                        if is_whole {
+                            following.check_all()?;
+                        }
                         let last_report = self.compare(following, store)?;
                         compared = Some(Instant::now());
                         let last_report = last_report.ok_or_else(|| "the copy is not whole yet".to_owned());
@@ -504,6 +528,13 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Whether all rows are to be checked again, since the last time was long ago.
+    fn is_check_due(&self, following: &mut Following) -> Result<bool, FollowingError> {
+        let Some(interval) = self.config.check_all_interval else { return Ok(false) };
+        let whole = following.live()?.and_then(|live| live.state().map(|row| row.whole));
+        Ok(whole.is_some_and(|whole| whole.saturating_add(interval) <= (self.clock)()))
     }
 
     fn compare(

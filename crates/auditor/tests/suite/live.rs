@@ -205,6 +205,46 @@ fn results_are_gone_on_from_only_where_they_hold() {
     assert!(Live::check_all(&copy.store, &copy.subject, 1, NOW, &Progress::default()).is_err());
 }
 
+/// A copy stores the rows of a batch or a snapshot in an order of its own, so it does not know which transfer came first.
+#[test]
+fn the_account_of_origin_is_any_sender_in_a_copy_and_the_first_one_in_the_exchange_s_rows() {
+    let account = |byte| Some(ShortHash::from_bytes([byte; 32]));
+    for (origin, is_known) in [(account(2), true), (account(3), true), (account(4), false), (None, false)] {
+        let mut copy = Copy::new();
+        let mut live = copy.live();
+        let (key, row) = reserve(1_000);
+        let row = ReserveRow { origin, ..row };
+        let (first, credit) = credit();
+        let second = ReserveInKey { bank_row: 2, ..first.clone() };
+        let other = ReserveInRow { h_payto: account(3).unwrap(), ..credit.clone() };
+        copy.apply(
+            &mut live,
+            vec![
+                change::<ReservesIn>(&first, None, Some(&credit)),
+                change::<ReservesIn>(&second, None, Some(&other)),
+                change::<Reserves>(&key, None, Some(&row)),
+            ],
+        );
+        let is_found = copy.findings().iter().any(|kept| kept.row.rule == "reserve-origin");
+        assert_eq!(is_found, !is_known, "{origin:?}");
+        let whole = Live::check_all(&copy.store, &copy.subject, 1, NOW, &Progress::default()).unwrap();
+        assert_eq!((whole.totals(), copy.findings().len()), (live.totals(), usize::from(!is_known)));
+        // The exchange's own rows say which was first.
+        let options = Options {
+            now: NOW,
+            internal: true,
+            in_order: true,
+            threads: 1,
+            bank: Vec::new(),
+            confirmations: Vec::new(),
+            copied: None,
+        };
+        let strict = batzen_audit::audit(&copy.store, &copy.subject, &options, &Progress::default()).unwrap();
+        let is_found = strict.faults().any(|finding| finding.rule == Rule::ReserveOrigin);
+        assert_eq!(is_found, origin != account(2), "{origin:?}");
+    }
+}
+
 #[test]
 fn several_changes_of_a_row_count_once() {
     let copy = Copy::new();
@@ -273,6 +313,7 @@ fn what_came_due_after_the_copy_was_complete_is_not_overdue() {
         let options = Options {
             now,
             internal: true,
+            in_order: true,
             threads: 1,
             bank: Vec::new(),
             confirmations: Vec::new(),

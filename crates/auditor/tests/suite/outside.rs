@@ -339,7 +339,15 @@ impl Town {
 
     fn options(&self, since: [u64; 2]) -> Options {
         let bank = vec![self.bank(since)];
-        Options { now: NOW, internal: true, threads: 1, bank, confirmations: Vec::new(), copied: Some(NOW) }
+        Options {
+            now: NOW,
+            internal: true,
+            in_order: true,
+            threads: 1,
+            bank,
+            confirmations: Vec::new(),
+            copied: Some(NOW),
+        }
     }
 
     /// The auditor is killed in the middle of a comparison, or of a check of all rows, and starts again.

@@ -150,8 +150,11 @@ async fn the_service_follows_checks_and_shows() {
     let run = auditor.json(0, &["run"]);
     assert_eq!(run["sheet"], paid["sheet"]);
     assert_eq!(auditor.json(0, &["report"])["sheet"], paid["sheet"]);
-    let refused = auditor.run(&["run", "--whole"]);
-    assert!(stderr(&refused).contains("stop it for a check of all rows"), "{}", stderr(&refused));
+    // The times of reports are in whole seconds.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let whole = auditor.json(0, &["run", "--whole"]);
+    assert_eq!(whole["sheet"], paid["sheet"]);
+    assert_ne!(whole["checked_all"], paid["checked_all"]);
 
     // A row that changes is found, by its signature and because such rows never change.
     block_in_place(|| {
@@ -202,6 +205,21 @@ async fn the_service_follows_checks_and_shows() {
     assert_eq!(notes.iter().map(|note| note["suppresses"] == true).collect::<Vec<_>>(), [true, false]);
     let unknown = auditor.run(&["suppress", &"0".repeat(52), "--reason", "x"]);
     assert!(stderr(&unknown).contains("there is no finding"), "{}", stderr(&unknown));
+
+    // Without being asked, all rows are checked again whenever the interval has passed, also across a restart.
+    let text = std::fs::read_to_string(&auditor.config).unwrap();
+    let text = text.replacen("[auditor-feed]\n", "[auditor-feed]\nCHECK_ALL_INTERVAL = 1 s\n", 1);
+    std::fs::write(&auditor.config, text).unwrap();
+    let mut last = report["checked_all"].clone();
+    auditor.start(&world);
+    for _ in 0..2 {
+        let next = auditor.until(&world, "a check of all rows", |report| report["checked_all"] != last).await;
+        last = next["checked_all"].clone();
+    }
+    let metrics = world.client.get(auditor.url("metrics")).send().await.unwrap();
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    assert!(metrics.contains("batzen_audit_checked_all_timestamp_seconds"), "{metrics}");
+    auditor.stop();
     world.end();
 }
 

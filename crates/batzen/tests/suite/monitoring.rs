@@ -286,6 +286,7 @@ fn auditor_page() -> String {
     let options = batzen_audit::Options {
         now,
         internal: true,
+        in_order: true,
         threads: 1,
         bank: Vec::new(),
         confirmations: Vec::new(),

@@ -50,6 +50,7 @@ async fn check(world: &World, store: &Store) -> anyhow::Result<Outcome> {
     let options = Options {
         now: world.app().core.now(),
         internal: true,
+        in_order: true,
         threads,
         bank,
         confirmations: Vec::new(),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use batzen_auditor::checks::{self, CheckConfig, Report, Timeline};
 use batzen_auditor::live::{self, Live};
-use batzen_auditor::{AuditorConfig, Forms};
+use batzen_auditor::{AuditorConfig, Forms, Wanted};
 use batzen_cli_support::services::Common;
 use batzen_cli_support::store_args::require_existing;
 use batzen_config::Config;
@@ -69,7 +69,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     let config = CheckConfig::from_ini(&ini, None)?;
     let socket = AuditorConfig::from_config(&ini)?.socket();
-    let forms = match batzen_auditor::ask_report(&socket, false)? {
+    let forms = match batzen_auditor::ask_report(&socket, Wanted::Last)? {
         Some(forms) => forms,
         None => {
             let store = open_copy(&ini)?;

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use batzen_audit::report::protocol;
 use batzen_audit::{Check, Progress};
 use batzen_auditor::checks::{self, CheckConfig, Outside, Report, Request};
 use batzen_auditor::live::Since;
-use batzen_auditor::{AuditorConfig, Forms, live};
+use batzen_auditor::{AuditorConfig, Forms, Wanted, live};
 use batzen_cli_support::progress::{self, Counter};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::require_existing;
@@ -167,6 +168,32 @@ pub(super) fn followed_copy(ini: &Config) -> anyhow::Result<Option<StoreConfig>>
     ini.has_section("auditor-feed").then(|| own_copy(ini)).transpose()
 }
 
+/// Does something while a terminal shows how many rows are checked, as `rows` says.
+fn counting<T>(
+    is_shown: bool,
+    interval: Duration,
+    rows: impl Fn() -> Option<u64> + Send + 'static,
+    work: impl FnOnce() -> T,
+) -> T {
+    if !is_shown || !progress::is_interactive() {
+        return work();
+    }
+    let (done, watch) = std::sync::mpsc::channel::<()>();
+    let watcher = std::thread::spawn(move || {
+        let counter = Counter::new(true, "rows checked");
+        while watch.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            if let Some(rows) = rows() {
+                counter.set(rows);
+            }
+        }
+    });
+    let result = work();
+    drop(done);
+    // It only shows progress.
+    let _ = watcher.join();
+    result
+}
+
 /// Checks with a progress bar. `None` if sums do not fit.
 fn check(
     source: &SourceArgs,
@@ -181,23 +208,10 @@ fn check(
     let request = Request { store, is_own_copy, whole, internal, threads: source.threads, now };
     let progress = Arc::new(Progress::default());
     let shown = Arc::clone(&progress);
-    let is_shown = !quiet && progress::is_interactive();
-    let (done, watch) = std::sync::mpsc::channel::<()>();
-    let watcher = std::thread::spawn(move || {
-        let counter = Counter::new(is_shown, "rows checked");
-        while watch
-            .recv_timeout(Duration::from_millis(200))
-            .is_err_and(|error| error == std::sync::mpsc::RecvTimeoutError::Timeout)
-        {
-            counter.set(shown.rows.load(Ordering::Relaxed));
-        }
-    });
+    let rows = move || Some(shown.rows.load(Ordering::Relaxed));
     let ask = |since: &Since| outside(source, config, asked, since);
-    let result = catch_unwind(AssertUnwindSafe(|| checks::check(config, &request, ask, &progress)));
-    drop(done);
-    // It only shows progress.
-    let _ = watcher.join();
-    match result {
+    let work = || catch_unwind(AssertUnwindSafe(|| checks::check(config, &request, ask, &progress)));
+    match counting(!quiet, Duration::from_millis(200), rows, work) {
         Ok(result) => result.map(Some),
         Err(panic) if is_overflow(&*panic) => Ok(None),
         Err(panic) => resume_unwind(panic),
@@ -252,10 +266,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let (_, is_own_copy) = args.source.rows(&ini, &config.store)?;
     if is_own_copy {
         let socket = AuditorConfig::from_config(&ini)?.socket();
-        if let Some(forms) = batzen_auditor::ask_report(&socket, !args.whole)? {
-            if args.whole {
-                bail!("the auditor's service follows the exchange: stop it for a check of all rows");
-            }
+        let wanted = if args.whole { Wanted::Whole } else { Wanted::Compared };
+        let place = socket.clone();
+        // It only shows progress.
+        let rows = move || batzen_auditor::ask_checking(&place).ok().flatten();
+        let is_shown = args.whole && !args.output.json;
+        let asking = || batzen_auditor::ask_report(&socket, wanted);
+        if let Some(forms) = counting(is_shown, Duration::from_secs(1), rows, asking)? {
             return show(&args.output, &forms, &forms.text);
         }
     }

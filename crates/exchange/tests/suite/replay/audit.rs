@@ -37,7 +37,15 @@ pub fn subject(core: &Core) -> Subject {
 }
 
 fn options(now: Timestamp) -> Options {
-    Options { now, internal: true, threads: 1, bank: Vec::new(), confirmations: Vec::new(), copied: None }
+    Options {
+        now,
+        internal: true,
+        in_order: true,
+        threads: 1,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+        copied: None,
+    }
 }
 
 /// Audits rows.
@@ -388,6 +396,7 @@ async fn the_bank_is_compared() {
         let options = Options {
             now,
             internal: true,
+            in_order: true,
             threads: 1,
             bank: vec![bank],
             confirmations: Vec::new(),
@@ -472,8 +481,15 @@ async fn the_bank_is_compared() {
         changes.update::<Prepared>(&key, &order, &PreparedRow { finished, ..order.clone() });
         assert_eq!(waited.commit(&changes).unwrap(), CommitOutcome::Committed);
         let bank = vec![late.clone()];
-        let options =
-            Options { now, internal: true, threads: 1, bank, confirmations: Vec::new(), copied: None };
+        let options = Options {
+            now,
+            internal: true,
+            in_order: true,
+            threads: 1,
+            bank,
+            confirmations: Vec::new(),
+            copied: None,
+        };
         let outcome = audit(&waited, &subject, &options, &Progress::default()).unwrap();
         assert_eq!(outcome.faults().next().is_some(), is_found, "{finished:?}");
     }
@@ -486,7 +502,15 @@ async fn the_bank_is_compared() {
     let paid = debits[0].time;
     for (copied, is_found) in [(None, true), (Some(paid), false), (Some(Timestamp::NEVER), true)] {
         let bank = vec![later.clone()];
-        let options = Options { now, internal: true, threads: 1, bank, confirmations: Vec::new(), copied };
+        let options = Options {
+            now,
+            internal: true,
+            in_order: true,
+            threads: 1,
+            bank,
+            confirmations: Vec::new(),
+            copied,
+        };
         let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
         assert_eq!(outcome.faults().next().is_some(), is_found, "{copied:?}");
     }
@@ -498,8 +522,15 @@ async fn the_bank_is_compared() {
     let last = credits.pop().unwrap();
     for (read, is_found) in [(last.time, false), (Timestamp::NEVER, true)] {
         let bank = vec![BankAccount { read, ..early.clone() }];
-        let options =
-            Options { now, internal: true, threads: 1, bank, confirmations: Vec::new(), copied: None };
+        let options = Options {
+            now,
+            internal: true,
+            in_order: true,
+            threads: 1,
+            bank,
+            confirmations: Vec::new(),
+            copied: None,
+        };
         let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
         assert_eq!(outcome.faults().next().is_some(), is_found, "{read}");
     }

@@ -91,6 +91,7 @@ fn look(books: &Books, seen: &Store, changed: &Store) -> Found {
     let options = Options {
         now: books.now,
         internal: true,
+        in_order: true,
         threads: 1,
         bank: Vec::new(),
         confirmations: Vec::new(),
