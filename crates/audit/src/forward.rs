@@ -55,7 +55,7 @@ pub struct Forward {
 }
 
 /// Where sums are kept.
-pub trait ForwardSource {
+pub trait ForwardSource: Sync {
     /// Those of these reserves and transfers that are there.
     ///
     /// # Errors
@@ -124,6 +124,12 @@ impl TransferSums {
 }
 
 impl Forward {
+    /// Adds the sums of other objects.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.reserves.extend(other.reserves);
+        self.transfers.extend(other.transfers);
+    }
+
     /// Takes off what is in the books: what is left is brought forward.
     pub(crate) fn less(&self, books: &Books) -> Self {
         let reserves = self.reserves.iter().map(|(key, sums)| {

@@ -12,20 +12,20 @@ use std::sync::{Mutex, PoisonError};
 
 use batzen_crypto::{EddsaPublicKey, Wtid};
 use batzen_protocol::Timestamp;
-use batzen_store::{Column, RawRecord, RawRow, Record, Result, Store, StoreError, Table, TableDef};
+use batzen_store::{Column, RawRecord, RawRow, Record, Result, Store, Table, TableDef};
 use batzen_tables::exchange::{
-    AggregateRow, Aggregates, ArchiveRuns, ArchiveTransfers, CloseRequests, ClosingRow, Closings, CoinRow,
-    Coins, CollectedSums, DepositRow, Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions,
-    PurseDeposits, PurseKey, PurseMergeRow, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits,
-    RecoupRefreshRow, RecoupRefreshes, RecoupRow, Recoups, Refunds, ReserveAccounts, ReserveOpenDeposits,
-    ReserveOpens, ReserveRequestKey, Reserves, ReservesIn, Reveals, WireOut, Withdrawals, WtidKey,
+    Aggregates, ArchiveRuns, ArchiveTransfers, CloseRequests, Closings, CoinRow, Coins, CollectedSums,
+    DepositRow, Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseKey,
+    PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds,
+    ReserveAccounts, ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, WireOut, Withdrawals,
 };
 
-use crate::books::{Books, RecoupName, Way};
+use crate::books::{Books, Way};
 use crate::conclude::{BroughtForward, Conclusion, ObjectSums, Overdue, Scope};
 use crate::finding::{Finding, RowName, Rule};
 use crate::forward::{Forward, ForwardSource};
 use crate::history::{Removals, forbidden_changes};
+use crate::parts::{Object, Touched, belonging, decode_error, part, split};
 use crate::post::Poster;
 use crate::terms::{Subject, Terms};
 use crate::totals::Totals;
@@ -97,16 +97,56 @@ pub struct Auditor<'a> {
     /// The rows before the changes.
     pub seen: &'a Store,
     /// The reserves of those of these transfers that close one, and do not have the reserve's own key as identifier.
-    pub closings: &'a dyn Fn(&[Wtid]) -> Result<Vec<EddsaPublicKey>>,
+    pub closings: &'a (dyn Fn(&[Wtid]) -> Result<Vec<EddsaPublicKey>> + Sync),
     /// The sums of long histories, as increments and whole audits have left them.
     pub forward: &'a dyn ForwardSource,
     /// How many rows a history has at most that is read again: [`SHORT_HISTORY_ROWS`](crate::forward::SHORT_HISTORY_ROWS).
     pub short_history_rows: i64,
     /// The time.
     pub now: Timestamp,
-    /// How many threads verify and post.
+    /// How many threads read, verify and conclude.
     pub threads: usize,
 }
+
+/// What parts need to know of all changes.
+struct Whole<'a> {
+    /// The sums before.
+    before: &'a Totals,
+    /// The same with what removed rows have left.
+    later: Totals,
+    /// Each changed row as it is after the changes; `None`: it is removed.
+    now_there: Fresh<'a>,
+    /// Whether an archive begins.
+    starts_archive: bool,
+    /// Whether a coin changes its terms.
+    rewrites_coins: bool,
+}
+
+/// Changed rows by table and key, as they are after the changes; `None`: removed.
+pub(crate) type Fresh<'a> = HashMap<(u16, &'a [u8]), Option<&'a Version>>;
+
+/// The result of a part.
+struct Part {
+    /// What its objects add to the sums, before and after.
+    before: Totals,
+    after: Totals,
+    increment: Increment,
+}
+
+impl Increment {
+    fn add(&mut self, other: Self) {
+        let Self { found, resolved, forward, forward_before, rows, signatures } = other;
+        self.found.extend(found);
+        self.resolved.extend(resolved);
+        self.forward.add(forward);
+        self.forward_before.add(forward_before);
+        self.rows += rows;
+        self.signatures += signatures;
+    }
+}
+
+/// Fewer changes are audited as one part: threads cost more than they save.
+const PARALLEL_MIN: usize = 64;
 
 /// Names a row.
 type Name = (u16, Vec<u8>);
@@ -114,126 +154,11 @@ type Name = (u16, Vec<u8>);
 /// Rows by table and key.
 type Rows = HashMap<Name, (&'static TableDef, RawRecord)>;
 
-fn decode_error(table: &'static TableDef) -> impl Fn(batzen_store::DecodeError) -> StoreError {
-    move |source| StoreError::Decode { table: table.name, source }
-}
-
-/// 32 bytes of a key, from `at`.
-fn part(table: &'static TableDef, key: &[u8], at: usize) -> Result<EddsaPublicKey> {
-    let bytes = key.get(at..at + 32).unwrap_or_default();
-    EddsaPublicKey::decode(&mut &*bytes).map_err(decode_error(table))
-}
-
-fn recoup_number(table: &'static TableDef, key: &[u8], at: usize) -> Result<u32> {
-    u32::decode(&mut key.get(at..).unwrap_or_default()).map_err(decode_error(table))
-}
-
-/// What a row belongs to.
-#[derive(Default)]
-struct Touched {
-    scope: Scope,
-    /// The reserve or old coin of each recoup.
-    receivers: HashMap<RecoupName, EddsaPublicKey>,
-}
-
-impl Touched {
-    fn recoup(&mut self, name: RecoupName, receiver: EddsaPublicKey) {
-        self.scope.recoups.insert(name.clone());
-        self.receivers.insert(name, receiver);
-    }
-
-    fn row(&mut self, table: &'static TableDef, key: &[u8], row: &[u8]) -> Result<()> {
-        let failed = decode_error(table);
-        let scope = &mut self.scope;
-        match table.id {
-            id if [Coins::DEF.id, Refunds::DEF.id, Melts::DEF.id, Reveals::DEF.id].contains(&id) => {
-                scope.coins.insert(part(table, key, 0)?);
-            }
-            id if id == Deposits::DEF.id => {
-                scope.coins.insert(part(table, key, 0)?);
-                if let Some(wtid) = DepositRow::decode(row).map_err(failed)?.wtid {
-                    scope.transfers.insert(wtid);
-                }
-            }
-            id if id == Recoups::DEF.id => {
-                let (coin_pub, n) = (part(table, key, 0)?, recoup_number(table, key, 32)?);
-                scope.coins.insert(coin_pub);
-                let receiver = RecoupRow::decode(row).map_err(failed)?.reserve_pub;
-                self.recoup(RecoupName { coin_pub, n, is_refresh: false }, receiver);
-            }
-            id if id == RecoupRefreshes::DEF.id => {
-                let (coin_pub, n) = (part(table, key, 0)?, recoup_number(table, key, 32)?);
-                scope.coins.insert(coin_pub);
-                let receiver = RecoupRefreshRow::decode(row).map_err(failed)?.old_coin_pub;
-                self.recoup(RecoupName { coin_pub, n, is_refresh: true }, receiver);
-            }
-            id if id == RecoupCredits::DEF.id => {
-                let (receiver, coin_pub) = (part(table, key, 0)?, part(table, key, 32)?);
-                let n = recoup_number(table, key, 64)?;
-                scope.reserves.insert(receiver);
-                self.recoup(RecoupName { coin_pub, n, is_refresh: false }, receiver);
-            }
-            id if id == RecoupRefreshCredits::DEF.id => {
-                let (receiver, coin_pub) = (part(table, key, 0)?, part(table, key, 32)?);
-                let n = recoup_number(table, key, 64)?;
-                scope.coins.insert(receiver);
-                self.recoup(RecoupName { coin_pub, n, is_refresh: true }, receiver);
-            }
-            id if id == ReserveOpenDeposits::DEF.id => {
-                scope.coins.insert(part(table, key, 0)?);
-                let request = ReserveRequestKey::decode(key.get(32..).unwrap_or_default()).map_err(failed)?;
-                scope.opens.insert(request);
-            }
-            id if id == ReserveOpens::DEF.id => {
-                scope.reserves.insert(part(table, key, 0)?);
-                scope.opens.insert(ReserveRequestKey::decode(key).map_err(failed)?);
-            }
-            id if [
-                Reserves::DEF.id,
-                ReservesIn::DEF.id,
-                Withdrawals::DEF.id,
-                HistoryRequests::DEF.id,
-                ReserveAccounts::DEF.id,
-                CloseRequests::DEF.id,
-            ]
-            .contains(&id) =>
-            {
-                scope.reserves.insert(part(table, key, 0)?);
-            }
-            id if id == Closings::DEF.id => {
-                scope.reserves.insert(part(table, key, 0)?);
-                scope.transfers.insert(ClosingRow::decode(row).map_err(failed)?.wtid);
-            }
-            id if [Purses::DEF.id, PurseDeletions::DEF.id].contains(&id) => {
-                scope.purses.insert(part(table, key, 0)?);
-            }
-            id if id == PurseDeposits::DEF.id => {
-                scope.purses.insert(part(table, key, 0)?);
-                scope.coins.insert(part(table, key, 32)?);
-            }
-            id if id == PurseMerges::DEF.id => {
-                scope.purses.insert(part(table, key, 0)?);
-                scope.reserves.insert(PurseMergeRow::decode(row).map_err(failed)?.reserve_pub);
-            }
-            id if id == Aggregates::DEF.id => {
-                scope.transfers.insert(AggregateRow::decode(row).map_err(failed)?.wtid);
-            }
-            id if [WireOut::DEF.id, Prepared::DEF.id, Drains::DEF.id, ArchiveTransfers::DEF.id]
-                .contains(&id) =>
-            {
-                scope.transfers.insert(WtidKey::decode(key).map_err(failed)?.wtid);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
 /// Finds rows in which columns were changed that never change.
 ///
 /// # Errors
 /// If rows cannot be read.
-pub fn rewritten(changes: &[RowChange]) -> Result<Vec<Finding>> {
+pub fn rewritten<'a>(changes: impl IntoIterator<Item = &'a RowChange>) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     for change in changes {
         let (Some(old), Some(new)) = (&change.old, &change.new) else { continue };
@@ -270,7 +195,7 @@ fn changes_a_coin(change: &RowChange) -> bool {
 }
 
 /// The sums that can be brought forward: of a reserve that is removed, all rows are read, as they say who still names it.
-fn without_removed(stored: &Forward, changes: &[RowChange]) -> Result<Forward> {
+fn without_removed(stored: &Forward, changes: &[&RowChange]) -> Result<Forward> {
     let mut forward = stored.clone();
     for change in changes.iter().filter(|change| change.table.id == Reserves::DEF.id) {
         if change.new.is_none() {
@@ -289,6 +214,76 @@ impl Auditor<'_> {
     /// # Panics
     /// If sums exceed 128 bits.
     pub fn apply(&self, changes: &[RowChange], totals: &mut Totals) -> Result<Increment> {
+        let mut later = totals.clone();
+        for change in changes.iter().filter(|change| change.table.id == CollectedSums::DEF.id) {
+            later.collect(change)?;
+        }
+        let whole = Whole {
+            before: totals,
+            later,
+            now_there: changes
+                .iter()
+                .map(|change| ((change.table.id, change.key.as_slice()), change.new.as_ref()))
+                .collect(),
+            starts_archive: changes.iter().any(|change| change.table.id == ArchiveRuns::DEF.id),
+            rewrites_coins: changes.iter().any(changes_a_coin),
+        };
+        let parts = self.parts(changes, whole.rewrites_coins)?;
+        let threads = |part: &[&RowChange]| (self.threads * part.len() / changes.len().max(1)).max(1);
+        let results: Vec<Result<Part>> = match parts.as_slice() {
+            [part] => vec![self.apply_part(part, &whole, self.threads)],
+            parts => std::thread::scope(|scope| {
+                let work = |part: &'_ Vec<&RowChange>| self.apply_part(part, &whole, threads(part));
+                let workers: Vec<_> = parts.iter().map(|part| scope.spawn(move || work(part))).collect();
+                let ended = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+                ended.map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            }),
+        };
+        let mut increment = Increment::default();
+        let mut after = totals.clone();
+        for result in results {
+            let part = result?;
+            after.change(&part.before, &part.after);
+            increment.add(part.increment);
+        }
+        *totals = after;
+        Ok(increment)
+    }
+
+    /// Splits changes into parts that share no object, for as many threads as there are.
+    fn parts<'c>(&self, changes: &'c [RowChange], rewrites_coins: bool) -> Result<Vec<Vec<&'c RowChange>>> {
+        // Recoups of a coin whose terms change are found only when the coin is looked at.
+        if self.threads <= 1 || changes.len() < PARALLEL_MIN || rewrites_coins {
+            return Ok(vec![changes.iter().collect()]);
+        }
+        let mut objects = Vec::with_capacity(changes.len());
+        let mut purses = BTreeSet::new();
+        for change in changes {
+            let mut touched = Vec::new();
+            for version in [&change.old, &change.new].into_iter().flatten() {
+                touched.extend(belonging(change.table, &change.key, &version.row)?.objects);
+            }
+            purses.extend(touched.iter().filter_map(|object| match object {
+                Object::Purse(purse_pub) => Some(PurseKey { purse_pub: *purse_pub }),
+                _ => None,
+            }));
+            objects.push(touched);
+        }
+        let purses: Vec<PurseKey> = purses.into_iter().collect();
+        let merges = self.seen.get_many::<PurseMerges>(&purses)?.into_iter();
+        let related: Vec<[Object; 2]> = purses
+            .iter()
+            .zip(merges)
+            .filter_map(|(purse, merge)| {
+                Some([Object::Purse(purse.purse_pub), Object::Reserve(merge?.row.reserve_pub)])
+            })
+            .collect();
+        let parts = split(&objects, &related, self.threads);
+        Ok(parts.into_iter().map(|part| part.into_iter().map(|at| &changes[at]).collect()).collect())
+    }
+
+    /// Audits changes that share no object with the others.
+    fn apply_part(&self, changes: &[&RowChange], whole: &Whole<'_>, threads: usize) -> Result<Part> {
         let mut increment = Increment::default();
         let mut touched = Touched::default();
         for change in changes {
@@ -296,10 +291,9 @@ impl Auditor<'_> {
                 touched.row(change.table, &change.key, &version.row)?;
             }
         }
-        self.judge(changes, &mut increment.found)?;
+        self.judge(changes, whole, &mut increment.found)?;
         self.purse_owners(&mut touched)?;
-        let rewrites_coins = changes.iter().any(changes_a_coin);
-        if rewrites_coins {
+        if whole.rewrites_coins {
             self.recoups_of_coins(&mut touched)?;
         }
         let stored = self.forward.read(&touched.scope.reserves, &touched.scope.transfers)?;
@@ -328,18 +322,14 @@ impl Auditor<'_> {
                 }
             }
         }
-        if rewrites_coins {
+        if whole.rewrites_coins {
             // Signatures of rows that did not change cover it.
             fresh.extend(after.keys().cloned());
         }
         let sums = BroughtForward::Sums(forward);
-        let drawn_before = self.draw(&touched.scope, (before, sums), &HashSet::new(), totals, changes)?;
-        let mut later = totals.clone();
-        for change in changes.iter().filter(|change| change.table.id == CollectedSums::DEF.id) {
-            later.collect(change)?;
-        }
-        let drawn_after = self.draw(&touched.scope, (after, drawn_before.rest), &fresh, &later, changes)?;
-        totals.change(&drawn_before.totals, &drawn_after.totals);
+        let scope = &touched.scope;
+        let drawn_before = self.draw(scope, (before, sums), None, whole, threads)?;
+        let drawn_after = self.draw(scope, (after, drawn_before.rest), Some(&fresh), whole, threads)?;
         let (found_before, found_after) = (drawn_before.findings, drawn_after.findings);
         let is_still = |finding: &&Finding| !found_after.iter().any(|other| other.is_same(finding));
         increment.resolved = found_before.iter().filter(is_still).cloned().collect();
@@ -350,31 +340,26 @@ impl Auditor<'_> {
         increment.found.extend(found_after.iter().filter(|finding| !is_known(finding)).cloned());
         (increment.forward, increment.forward_before) = (drawn_after.forward, stored);
         (increment.rows, increment.signatures) = (drawn_after.rows, drawn_after.signatures);
-        Ok(increment)
+        Ok(Part { before: drawn_before.totals, after: drawn_after.totals, increment })
     }
 
     /// Whether these changes may happen at all, whatever they mean.
-    fn judge(&self, changes: &[RowChange], found: &mut Vec<Finding>) -> Result<()> {
-        let now_there: HashMap<(u16, &[u8]), bool> = changes
-            .iter()
-            .map(|change| ((change.table.id, change.key.as_slice()), change.new.is_some()))
-            .collect();
-        let is_there = |table: &'static TableDef, key: &[u8]| match now_there.get(&(table.id, key)) {
-            Some(is_there) => Ok(*is_there),
+    fn judge(&self, changes: &[&RowChange], whole: &Whole<'_>, found: &mut Vec<Finding>) -> Result<()> {
+        let is_there = |table: &'static TableDef, key: &[u8]| match whole.now_there.get(&(table.id, key)) {
+            Some(now) => Ok(now.is_some()),
             None => {
                 let found = self.seen.backend().get_many(table, &[key.to_vec()])?;
                 Ok(found.into_iter().flatten().next().is_some())
             }
         };
-        let starts_archive = changes.iter().any(|change| change.table.id == ArchiveRuns::DEF.id);
         let removals = Removals {
             seen: self.seen,
             is_there: &is_there,
-            has_archive: starts_archive || self.seen.count::<ArchiveRuns>()? > 0,
+            has_archive: whole.starts_archive || self.seen.count::<ArchiveRuns>()? > 0,
             terms: self.terms,
             now: self.now,
         };
-        found.extend(rewritten(changes)?);
+        found.extend(rewritten(changes.iter().copied())?);
         for change in changes {
             if let (Some(old), None) = (&change.old, &change.new)
                 && !removals.may_be_removed(change.table, (&change.key, &old.row))?
@@ -473,41 +458,36 @@ impl Auditor<'_> {
         Ok(rows.rows)
     }
 
-    /// Posts rows to new books and draws the conclusions about the touched objects.
+    /// Posts rows to new books and draws the conclusions about the touched objects. `fresh`: which rows are new or changed,
+    /// after the changes; `None`: before them.
     fn draw(
         &self,
         scope: &Scope,
         (rows, forward): (Rows, BroughtForward),
-        fresh: &HashSet<Name>,
-        totals: &Totals,
-        changes: &[RowChange],
+        fresh: Option<&HashSet<Name>>,
+        whole: &Whole<'_>,
+        threads: usize,
     ) -> Result<Drawn> {
         let books = Books::default();
         // Coins first: other rows need their terms.
         let mut groups: HashMap<(bool, u16, bool), (&'static TableDef, Vec<RawRecord>)> = HashMap::new();
         for (name, (table, record)) in rows {
-            let group = (table.id != Coins::DEF.id, table.id, fresh.contains(&name));
+            let is_fresh = fresh.is_some_and(|fresh| fresh.contains(&name));
+            let group = (table.id != Coins::DEF.id, table.id, is_fresh);
             groups.entry(group).or_insert_with(|| (table, Vec::new())).1.push(record);
         }
         let (coins, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(|((is_other, ..), _)| !is_other);
         let mut posted = Posted::default();
         for groups in [coins, others] {
-            posted.add(self.post(&books, groups)?);
+            posted.add(self.post(&books, groups, threads)?);
         }
         let Posted { findings, rows, signatures } = posted;
-        let mut fresh_rows = HashMap::new();
-        if !fresh.is_empty() {
-            for change in changes {
-                let row = change.new.as_ref().map(|version| version.row.clone());
-                fresh_rows.insert((change.table.id, change.key.clone()), row);
-            }
-        }
         let mut conclusion = Conclusion {
             subject: self.subject,
             terms: self.terms,
             books: &books,
             store: self.seen,
-            fresh: fresh_rows,
+            fresh: fresh.map(|_| &whole.now_there),
             now: self.now,
             internal: true,
             // Seen rows have serials of the copy, and changes those of the exchange.
@@ -518,16 +498,19 @@ impl Auditor<'_> {
             findings,
             overdue: Overdue::default(),
             sums: ObjectSums::default(),
-            tally: totals.tally.clone(),
+            tally: if fresh.is_some() { &whole.later } else { whole.before }.tally.clone(),
         };
-        let is_after = matches!(conclusion.forward, BroughtForward::Rest(_));
         conclusion.draw()?;
         let short_rows = self.short_history_rows;
         Ok(Drawn {
             totals: Totals { tally: books.tally().clone(), sums: conclusion.sums },
             findings: std::mem::take(&mut conclusion.findings),
             rest: std::mem::take(&mut conclusion.forward),
-            forward: if is_after { Forward::of(&books, Some(scope), short_rows) } else { Forward::default() },
+            forward: if fresh.is_some() {
+                Forward::of(&books, Some(scope), short_rows)
+            } else {
+                Forward::default()
+            },
             rows,
             signatures,
         })
@@ -569,8 +552,8 @@ impl Posted {
 const CHUNK: usize = 512;
 
 impl Auditor<'_> {
-    /// Posts rows on as many threads as there are, a chunk at a time.
-    fn post(&self, books: &Books, groups: Vec<Group>) -> Result<Posted> {
+    /// Posts rows on this many threads, a chunk at a time.
+    fn post(&self, books: &Books, groups: Vec<Group>, threads: usize) -> Result<Posted> {
         let mut chunks: Vec<(&'static TableDef, Vec<RawRecord>, Way)> = Vec::new();
         for ((.., is_fresh), (table, mut records)) in groups {
             records.sort_by_key(|record| record.serial);
@@ -581,7 +564,7 @@ impl Auditor<'_> {
             }
             chunks.push((table, records, way));
         }
-        let threads = self.threads.clamp(1, chunks.len().max(1));
+        let threads = threads.clamp(1, chunks.len().max(1));
         let queue = Mutex::new(chunks);
         let work = || {
             let mut poster = Poster::new(self.subject, self.terms, books);

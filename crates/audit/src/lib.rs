@@ -21,6 +21,7 @@
 //! | [`totals`] | the sums, as a store keeps them |
 //! | [`history`] | what was seen before against what is there now |
 //! | [`increment`] | audits changes |
+//! | `parts` | splits changes into parts that threads audit apart |
 //! | [`forward`] | the sums of long histories, which increments do not read again |
 //! | [`report`] | reports, ours and the protocol's |
 //! | [`run`] | reads all rows, on many threads |
@@ -34,6 +35,7 @@ pub mod finding;
 pub mod forward;
 pub mod history;
 pub mod increment;
+mod parts;
 mod post;
 pub mod report;
 pub mod run;

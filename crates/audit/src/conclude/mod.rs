@@ -16,7 +16,7 @@ mod purses;
 mod reserves;
 mod transfers;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use batzen_crypto::Wtid;
 use batzen_protocol::{Duration, Timestamp};
@@ -29,6 +29,7 @@ use batzen_tables::exchange::{
 use crate::books::{Books, RecoupName, Tally, Way};
 use crate::finding::{Finding, RowName, Rule};
 use crate::forward::Forward;
+use crate::increment::Fresh;
 use crate::run::Options;
 use crate::sheet::Sheet;
 use crate::terms::{Subject, Terms};
@@ -46,8 +47,8 @@ pub(crate) struct Conclusion<'a> {
     pub books: &'a Books,
     /// The rows, for the few questions that books do not answer.
     pub store: &'a Store,
-    /// Rows that `store` does not have yet, by table and key; `None`: it is removed.
-    pub fresh: HashMap<(u16, Vec<u8>), Option<Vec<u8>>>,
+    /// Changed rows that `store` does not have yet.
+    pub fresh: Option<&'a Fresh<'a>>,
     pub now: Timestamp,
     /// Whether stored balances are checked, too.
     pub internal: bool,
@@ -157,7 +158,7 @@ impl<'a> Conclusion<'a> {
             terms,
             books,
             store,
-            fresh: HashMap::new(),
+            fresh: None,
             now: options.now,
             internal: options.internal,
             in_order: options.in_order,
@@ -247,9 +248,10 @@ impl Conclusion<'_> {
 
     /// A row, as it is now.
     fn row<T: Table>(&self, key: &T::Key) -> Result<Option<T::Row>> {
-        match self.fresh.get(&(T::DEF.id, key.to_bytes())) {
-            Some(row) => {
-                let row = row.as_ref().map(|row| T::Row::decode(row)).transpose();
+        let bytes = key.to_bytes();
+        match self.fresh.and_then(|fresh| fresh.get(&(T::DEF.id, bytes.as_slice()))) {
+            Some(version) => {
+                let row = version.map(|version| T::Row::decode(&version.row)).transpose();
                 row.map_err(|source| StoreError::Decode { table: T::DEF.name, source })
             }
             None => Ok(self.store.get::<T>(key)?.map(|found| found.row)),

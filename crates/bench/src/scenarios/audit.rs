@@ -121,6 +121,8 @@ pub struct AuditResult {
     pub signatures_per_core_s: f64,
     /// Coins of the increment.
     pub increment_coins: u64,
+    /// How long the increment's checks took, in seconds.
+    pub increment_wall_s: f64,
     /// CPU time of the increment's checks, in seconds.
     pub increment_cpu_s: f64,
     /// CPU time of the commits of its rows to the auditor's copy, in seconds.
@@ -455,7 +457,8 @@ pub fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult, Bench
     drop(bar);
     let share = (everything.0 - withdrawals.0, everything.1 - withdrawals.1);
     let more = (reserves * args.changed).div_ceil(100).max(1);
-    let (increment_cpu_s, commit_cpu_s) = increments(&store, &cast, made..made + more)?;
+    let ((increment_wall_s, increment_cpu_s), commit_cpu_s) =
+        increments(&store, &cast, made..made + more, args.threads)?;
     store.close().map_err(store_error)?;
     Ok(AuditResult {
         machine: Machine::detect(),
@@ -468,21 +471,27 @@ pub fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult, Bench
         rows_per_core_s: outcome.rows as f64 / everything.1,
         signatures_per_core_s: outcome.signatures as f64 / everything.1,
         increment_coins: more * COINS_PER_RESERVE,
+        increment_wall_s,
         increment_cpu_s,
         commit_cpu_s,
         increment_share: (increment_cpu_s + commit_cpu_s) / everything.1,
     })
 }
 
-/// Audits further reserves as increments, and returns the CPU time of checks and commits.
-fn increments(store: &Store, cast: &Cast, numbers: Range<u64>) -> Result<(f64, f64), BenchError> {
+/// Audits further reserves as increments, and returns wall and CPU time of checks, and CPU time of commits.
+fn increments(
+    store: &Store,
+    cast: &Cast,
+    numbers: Range<u64>,
+    threads: u16,
+) -> Result<((f64, f64), f64), BenchError> {
     let subject = cast.subject();
     let frozen = store.freeze(AUDITED).map_err(store_error)?;
     let terms = batzen_audit::read_terms(&*frozen, &subject).map_err(store_error)?;
     let (mut set, fresh) = cast.withdrawals(numbers)?;
     set.append(cast.deposits(&fresh));
     let mut totals = Totals::default();
-    let (mut checks_s, mut commits_s) = (0.0, 0.0);
+    let (mut wall_s, mut checks_s, mut commits_s) = (0.0, 0.0, 0.0);
     for part in set.changes().chunks(INCREMENT) {
         let mut changes = ChangeSet::new();
         part.iter().for_each(|change| changes.push(change.clone()));
@@ -495,15 +504,16 @@ fn increments(store: &Store, cast: &Cast, numbers: Range<u64>) -> Result<(f64, f
             forward: &NothingForward,
             short_history_rows: SHORT_HISTORY_ROWS,
             now: DAY,
-            threads: 1,
+            threads: threads.into(),
         };
-        let (increment, (_, spent)) = timed(|| auditor.apply(&rows, &mut totals).map_err(store_error))?;
+        let (increment, (waited, spent)) = timed(|| auditor.apply(&rows, &mut totals).map_err(store_error))?;
+        wall_s += waited;
         checks_s += spent;
         assert!(increment.rows >= part.len() as u64, "every change is posted");
         let ((), (_, spent)) = timed(|| commit(store, &changes))?;
         commits_s += spent;
     }
-    Ok((checks_s, commits_s))
+    Ok(((wall_s, checks_s), commits_s))
 }
 
 fn row_change(change: &Change) -> RowChange {
@@ -534,8 +544,9 @@ fn table(result: &AuditResult) -> String {
     );
     let _ = writeln!(
         out,
-        "{} more coins as increments: {:.2} s of CPU for checks and {:.2} s for commits, {:.2} % of the whole audit",
+        "{} more coins as increments in {:.2} s: {:.2} s of CPU for checks and {:.2} s for commits, {:.2} % of the whole audit",
         numbers::count(result.increment_coins),
+        result.increment_wall_s,
         result.increment_cpu_s,
         result.commit_cpu_s,
         result.increment_share * 100.0

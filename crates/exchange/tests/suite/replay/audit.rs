@@ -185,7 +185,7 @@ async fn increments_give_what_a_whole_audit_gives() {
                     forward: &kept,
                     short_history_rows,
                     now,
-                    threads: 1 + chunk % 2,
+                    threads: chunk.min(3),
                 };
                 let increment = auditor.apply(&changes, &mut totals).unwrap();
                 kept.note(&increment);
