@@ -122,7 +122,7 @@ impl Books {
                 let limit = (*limit).min(CONFIRMATIONS_MAX);
                 Ok(Told::Confirmations(confirmations(store, master_pub, *after, limit)?))
             }
-            Ask::Report { .. } | Ask::Checking | Ask::Note { .. } => {
+            Ask::Report { .. } | Ask::Checking | Ask::Liabilities { .. } | Ask::Note { .. } => {
                 unreachable!("only the service is asked for reports")
             }
             Ask::AddExchange { .. } | Ask::RemoveExchange { .. } | Ask::Revoke { .. } => {
@@ -204,6 +204,7 @@ pub(crate) fn command(ask: &Ask, now: Timestamp) -> Result<Option<Command>, Book
         | Ask::Confirmations { .. }
         | Ask::Report { .. }
         | Ask::Checking
+        | Ask::Liabilities { .. }
         | Ask::Note { .. } => {
             return Ok(None);
         }

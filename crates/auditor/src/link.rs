@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash};
-use batzen_protocol::Base32Data;
 use batzen_protocol::api::auditor::AuditedExchange;
+use batzen_protocol::{Base32Data, Timestamp};
 use batzen_store::Record as _;
 use batzen_tables::auditor::DepositConfirmationRow;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,7 @@ use tokio::time::timeout;
 use crate::api::Service;
 use crate::books::{CONFIRMATIONS_MAX, Numbered};
 use crate::checks::Report;
+use crate::liabilities::{Examined, Request, Source};
 use crate::rules::Outcome;
 
 /// The longest line of a program, in bytes: a URL and a key.
@@ -88,6 +89,12 @@ pub(crate) enum Ask {
     },
     /// How far a check of all rows is.
     Checking,
+    /// What an exchange has published about its debts, against the copy.
+    Liabilities {
+        source: Source,
+        master_pub: EddsaPublicKey,
+        now: Timestamp,
+    },
     Note {
         id: ShortHash,
         suppresses: bool,
@@ -98,7 +105,7 @@ pub(crate) enum Ask {
 impl Ask {
     /// How long the answer may take; `None`: as long as it takes.
     fn patience(&self) -> Option<Duration> {
-        let is_long = matches!(self, Self::Report { wanted: Wanted::Whole });
+        let is_long = matches!(self, Self::Report { wanted: Wanted::Whole } | Self::Liabilities { .. });
         (!is_long).then_some(PATIENCE)
     }
 }
@@ -124,6 +131,7 @@ pub(crate) enum Told {
     Report(Box<Forms>),
     /// Rows that a check of all rows has read; `None`: there is none going on.
     Checking(Option<u64>),
+    Liabilities(Box<Examined>),
 }
 
 /// A report in all forms.
@@ -157,6 +165,7 @@ enum Line {
     Confirmations(Vec<(u64, Base32Data)>),
     Report(Box<Forms>),
     Checking(Option<u64>),
+    Liabilities(Box<Examined>),
     Refused(String),
 }
 
@@ -171,6 +180,7 @@ impl From<Result<Told, String>> for Line {
             }
             Ok(Told::Report(forms)) => Self::Report(forms),
             Ok(Told::Checking(rows)) => Self::Checking(rows),
+            Ok(Told::Liabilities(examined)) => Self::Liabilities(examined),
             Err(reason) => Self::Refused(reason),
         }
     }
@@ -192,6 +202,7 @@ impl Line {
             }
             Self::Report(forms) => Ok(Told::Report(forms)),
             Self::Checking(rows) => Ok(Told::Checking(rows)),
+            Self::Liabilities(examined) => Ok(Told::Liabilities(examined)),
             Self::Refused(reason) => Err(LinkError::Refused(reason)),
         }
     }
@@ -252,6 +263,20 @@ pub fn ask_checking(socket: &Path) -> Result<Option<u64>, LinkError> {
     match ask_follower(socket, &Ask::Checking)? {
         None => Ok(None),
         Some(Told::Checking(rows)) => Ok(rows),
+        Some(_) => Err(LinkError::Nonsense),
+    }
+}
+
+/// Asks the service to compare what an exchange has published about its debts with the copy, which it has open. `None` if
+/// it does not run, or follows none.
+///
+/// # Errors
+/// [`LinkError`] if it refuses, or its answer cannot be read.
+pub fn ask_liabilities(socket: &Path, request: &Request) -> Result<Option<Examined>, LinkError> {
+    let Request { source, master_pub, now, .. } = request.clone();
+    match ask_follower(socket, &Ask::Liabilities { source, master_pub, now })? {
+        None => Ok(None),
+        Some(Told::Liabilities(examined)) => Ok(Some(*examined)),
         Some(_) => Err(LinkError::Nonsense),
     }
 }

@@ -3,14 +3,15 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use batzen_crypto::ShortHash;
+use batzen_crypto::{EddsaPublicKey, ShortHash};
 use batzen_http::{Response, header};
-use batzen_protocol::ErrorCode;
+use batzen_protocol::{ErrorCode, Timestamp};
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::{Answer, Service};
 use crate::checks::escaped;
+use crate::liabilities::{self, Request, Source};
 use crate::link::{FOLLOWS_NONE, Forms, Told, Wanted};
 use crate::live::{Job, LastReport, Running};
 use crate::rules::Outcome;
@@ -129,6 +130,23 @@ impl Service {
     pub(super) fn checking(&self) -> Result<Told, String> {
         let running = self.running.as_ref().ok_or(FOLLOWS_NONE)?;
         Ok(Told::Checking(running.checking_all()))
+    }
+
+    /// Compares what an exchange has published about its debts with the copy.
+    pub(super) async fn liabilities_of(
+        &self,
+        source: Source,
+        master_pub: EddsaPublicKey,
+        now: Timestamp,
+    ) -> Result<Told, String> {
+        let running = self.running.clone().ok_or(FOLLOWS_NONE)?;
+        let (store, data_dir) = (running.place(), self.config.data_dir.clone());
+        let request = Request { source, store, is_own_copy: true, master_pub, data_dir, now };
+        let runtime = tokio::runtime::Handle::current();
+        let work = move || runtime.block_on(liabilities::examine(&request, &running));
+        let examined =
+            tokio::task::spawn_blocking(work).await.map_err(|_| "it failed: see the log".to_owned())?;
+        Ok(Told::Liabilities(Box::new(examined.map_err(|error| error.to_string())?)))
     }
 
     /// Suppresses a finding, or reopens it.

@@ -318,6 +318,9 @@ impl Service {
         let ask = match ask {
             Ask::Report { wanted } => return self.report(wanted).await,
             Ask::Checking => return self.checking(),
+            Ask::Liabilities { source, master_pub, now } => {
+                return self.liabilities_of(source, master_pub, now).await;
+            }
             Ask::Note { id, suppresses, reason } => return self.note(id, suppresses, reason).await,
             ask => ask,
         };

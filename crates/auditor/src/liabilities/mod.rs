@@ -14,7 +14,7 @@ use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, S
 use batzen_http_client::{Client, ClientOptions};
 use batzen_liabilities::evidence::{Broken, Fraud, Rewritten, is_due};
 use batzen_liabilities::{
-    Bucket, Confirmation, Evidence, Head, Index, Kind, Part, Statement, files, parse, to_json, tree,
+    Body, Bucket, Confirmation, Evidence, Head, Index, Kind, Part, Statement, files, parse, to_json, tree,
 };
 use batzen_protocol::signatures::SignedMessage;
 use batzen_protocol::{MoneySum, Timestamp};
@@ -22,6 +22,8 @@ use batzen_storage::StoreConfig;
 use batzen_store::{Store, StoreError};
 use batzen_tables::auditor::copy::{FeedPositionKey, FeedPositions};
 use serde::{Deserialize, Serialize};
+
+use crate::live::{self, Running};
 
 /// The subdirectory of the auditor's data for what this check keeps.
 const PART: &str = "liabilities";
@@ -66,7 +68,8 @@ pub enum LiabilitiesError {
 }
 
 /// Where the published files are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Source {
     /// At a server: the URL of the index.
     Url(String),
@@ -108,7 +111,7 @@ impl Source {
 }
 
 /// A rule that an exchange broke.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Broke {
     /// A document is missing, malformed, or does not lead to the root that the statement names.
@@ -132,7 +135,7 @@ pub enum Broke {
 }
 
 /// What was found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// The rule.
     pub rule: Broke,
@@ -141,12 +144,12 @@ pub struct Found {
     /// In plain words.
     pub text: String,
     /// By how much the exchange's debts are wrong, if that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount: Option<String>,
 }
 
 /// The result of a check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// How many epochs there are.
     pub epochs: u64,
@@ -448,6 +451,52 @@ impl Checker<'_> {
 /// # Errors
 /// If files or rows cannot be read.
 pub async fn check(request: &Request, key: Option<&EddsaPrivateKey>) -> Result<Outcome, LiabilitiesError> {
+    examine(request, &request.store).await?.confirm(request, key)
+}
+
+/// The result of a check of which nothing is confirmed yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Examined {
+    outcome: Outcome,
+    /// Proofs of fraud that others can check.
+    evidence: Vec<Evidence>,
+    /// The statements that may be confirmed.
+    to_confirm: Vec<Body>,
+}
+
+impl Examined {
+    /// Confirms the epochs that are right with the auditor's key, if there is one.
+    ///
+    /// # Errors
+    /// If files cannot be written.
+    pub fn confirm(
+        self,
+        request: &Request,
+        key: Option<&EddsaPrivateKey>,
+    ) -> Result<Outcome, LiabilitiesError> {
+        let Self { mut outcome, evidence, to_confirm } = self;
+        if let Some(key) = key {
+            for body in &to_confirm {
+                let auditor_sig: EddsaSignature = Confirmation::message(body, request.now).sign(key);
+                let document = Confirmation {
+                    master_pub: body.master_pub,
+                    epoch: body.epoch,
+                    h_statement: body.hash(),
+                    time: request.now,
+                    auditor_pub: key.public_key(),
+                    auditor_sig,
+                };
+                write(&confirmation(&request.data_dir, body.epoch), &to_json(&document))?;
+                outcome.confirmed.push(body.epoch);
+            }
+        }
+        outcome.evidence = evidence;
+        Ok(outcome)
+    }
+}
+
+/// Checks everything. `place` has the exchange's rows.
+pub(crate) async fn examine(request: &Request, place: &impl RowSource) -> Result<Examined, LiabilitiesError> {
     let options = ClientOptions { max_reply_bytes: DOCUMENT_BYTES_MAX, ..ClientOptions::default() };
     let client = Client::new(&options).map_err(|error| LiabilitiesError::Fetch {
         document: files::INDEX.to_owned(),
@@ -465,7 +514,7 @@ pub async fn check(request: &Request, key: Option<&EddsaPrivateKey>) -> Result<O
     };
     let statements = checker.statements(&index, &seen).await?;
     // The copy first: what is published and not in it was published later, or is no row.
-    let (rows, moment) = rows_of(request)?;
+    let (rows, moment) = place.read_rows(request)?;
     for fault in &rows.faults {
         checker.found(Broke::Row, None, fault.clone());
     }
@@ -481,25 +530,11 @@ pub async fn check(request: &Request, key: Option<&EddsaPrivateKey>) -> Result<O
         checker.terms(last, &rows);
         checker.compare(last, (&published, &rows), confirmed_before, &mut seen);
     }
-    let mut confirmed = Vec::new();
+    let mut to_confirm = Vec::new();
     if checker.findings.is_empty() {
         seen.heads = statements.iter().map(Statement::head).collect();
-        if let Some(key) = key {
-            for statement in judged.iter().filter(|found| found.statement.epoch > confirmed_before) {
-                let body = &statement.statement;
-                let auditor_sig: EddsaSignature = Confirmation::message(body, request.now).sign(key);
-                let document = Confirmation {
-                    master_pub: body.master_pub,
-                    epoch: body.epoch,
-                    h_statement: body.hash(),
-                    time: request.now,
-                    auditor_pub: key.public_key(),
-                    auditor_sig,
-                };
-                write(&confirmation(&request.data_dir, body.epoch), &to_json(&document))?;
-                confirmed.push(body.epoch);
-            }
-        }
+        let fresh = judged.iter().filter(|found| found.statement.epoch > confirmed_before);
+        to_confirm.extend(fresh.map(|found| found.statement.clone()));
     } else {
         // What was seen stays as it was first seen; only new epochs are added.
         let known = seen.heads.len();
@@ -507,32 +542,61 @@ pub async fn check(request: &Request, key: Option<&EddsaPrivateKey>) -> Result<O
     }
     write(&seen_path, &to_json(&seen))?;
     let last = judged.last().map(|last| &last.statement);
-    Ok(Outcome {
+    let outcome = Outcome {
         epochs: index.epochs.len() as u64,
         end: last.map(|last| last.end),
         outstanding: last.and_then(|last| last.outstanding().map(|sum| format!("{}:{sum}", last.currency))),
         leaves,
         findings: checker.findings,
         too_new: too_new.iter().map(|statement| statement.statement.epoch).collect(),
-        confirmed,
-        evidence: checker.evidence,
-    })
+        confirmed: Vec::new(),
+        evidence: Vec::new(),
+    };
+    Ok(Examined { outcome, evidence: checker.evidence, to_confirm })
 }
 
-/// The exchange's rows, and the time up to which they are complete.
-fn rows_of(request: &Request) -> Result<(rows::Rows, Timestamp), LiabilitiesError> {
-    let service = if request.is_own_copy { &batzen_storage::AUDITOR_COPY } else { &batzen_storage::EXCHANGE };
-    let store: Store = request.store.open(service, 1)?;
-    let moment = if request.is_own_copy {
-        crate::checks::require_rows(&store)?;
-        let row = store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?;
-        row.map_or(Timestamp::ZERO, |found| found.row.time)
-    } else {
-        request.now
-    };
-    let rows = rows::read(&store);
-    store.close()?;
-    Ok((rows?, moment))
+/// Where the exchange's rows are.
+pub(crate) trait RowSource {
+    /// The rows, and the time up to which they are complete. Blocks.
+    fn read_rows(&self, request: &Request) -> Result<(rows::Rows, Timestamp), LiabilitiesError>;
+}
+
+/// A place that no other process has open.
+impl RowSource for StoreConfig {
+    fn read_rows(&self, request: &Request) -> Result<(rows::Rows, Timestamp), LiabilitiesError> {
+        let service =
+            if request.is_own_copy { &batzen_storage::AUDITOR_COPY } else { &batzen_storage::EXCHANGE };
+        let store: Store = self.open(service, 1)?;
+        let found = if request.is_own_copy {
+            rows_of_copy(&store)
+        } else {
+            rows::read(&store).map(|rows| (rows, request.now)).map_err(LiabilitiesError::Rows)
+        };
+        store.close()?;
+        found
+    }
+}
+
+/// The copy of an auditor who follows the exchange, and goes on while it is read.
+impl RowSource for Running {
+    fn read_rows(&self, _: &Request) -> Result<(rows::Rows, Timestamp), LiabilitiesError> {
+        let closed = || StoreError::Backend("the copy is not open yet: try again".to_owned());
+        let (store, complete) = self.copy().ok_or_else(closed)?;
+        let (rows, stored) = rows_of_copy(&store)?;
+        Ok((rows, complete.max(stored)))
+    }
+}
+
+/// The rows of a copy, and the last stored time at which it was complete.
+fn rows_of_copy(store: &Store) -> Result<(rows::Rows, Timestamp), LiabilitiesError> {
+    crate::checks::require_rows(store)?;
+    let complete = live::complete(store)?;
+    let position = store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?;
+    if !position.is_some_and(|found| found.row.is_whole) {
+        let reason = "the copy is not whole: a snapshot is being loaded; try again later";
+        return Err(StoreError::Backend(reason.to_owned()).into());
+    }
+    Ok((rows::read(store)?, complete))
 }
 
 /// The last epoch of an unbroken series that this auditor has confirmed.

@@ -15,7 +15,7 @@ use batzen_tables::exchange::{
 
 /// A leaf that must be published.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Due {
+pub(crate) struct Due {
     /// Its amount, in units of 10⁻⁸.
     pub(super) units: u128,
     /// When the exchange made the row. Some rows have no date.
@@ -27,10 +27,10 @@ pub(super) struct Due {
 }
 
 /// All leaves by denomination and kind.
-pub(super) type Ledger = HashMap<(HashCode, Kind), HashMap<ShortHash, Due>>;
+pub(crate) type Ledger = HashMap<(HashCode, Kind), HashMap<ShortHash, Due>>;
 
 /// What the rows say.
-pub(super) struct Rows {
+pub(crate) struct Rows {
     pub(super) denoms: BTreeMap<HashCode, DenomRow>,
     pub(super) ledger: Ledger,
     /// Rows that name a coin or a denomination that is not there, or with an impossible amount.

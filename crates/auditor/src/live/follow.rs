@@ -1,6 +1,6 @@
 //! Follows an exchange, and checks what it ships: the rows, the results and the position are one commit.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -74,11 +74,24 @@ pub struct Status {
     pub checks: Progress,
     /// Whether all rows are being checked.
     pub is_checking_all: AtomicBool,
+    /// When the copy was complete for the last time, in microseconds since 1970.
+    complete: AtomicU64,
     /// Why it does not go on.
     failure: Mutex<Option<String>>,
 }
 
 impl Status {
+    /// When the copy was complete for the last time, as far as this process knows.
+    #[must_use]
+    pub fn complete(&self) -> Timestamp {
+        Timestamp::from_micros(self.complete.load(Ordering::Acquire))
+    }
+
+    /// The rows of the copy are stored that it had at this time.
+    fn set_complete(&self, complete: Timestamp) {
+        self.complete.fetch_max(complete.as_micros(), Ordering::Release);
+    }
+
     /// Why it does not go on, if so.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
@@ -151,6 +164,7 @@ impl Following {
             feed,
             checks: Progress::default(),
             is_checking_all: AtomicBool::new(false),
+            complete: AtomicU64::new(0),
             failure: Mutex::default(),
         });
         let asked_store = Instant::now();
@@ -289,6 +303,8 @@ impl Following {
         }
         if stored.is_err() {
             self.reach = None;
+        } else if let Some(reach) = &self.reach {
+            self.status.set_complete(reach.complete());
         }
         stored.map(|()| Followed::Batch { is_state })
     }
@@ -306,6 +322,7 @@ impl Following {
             && let Some(reach) = &mut self.reach
         {
             reach.has_all((self.clock)());
+            self.status.set_complete(reach.complete());
             if reach.is_due() {
                 let mut set = ChangeSet::new();
                 reach.write(&mut set);

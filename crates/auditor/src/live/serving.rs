@@ -243,13 +243,17 @@ impl LastReport {
 }
 
 /// What the service knows of the thread.
+#[derive(Clone)]
 pub(crate) struct Running {
     jobs: SyncSender<Job>,
     state: Arc<State>,
+    place: StoreConfig,
 }
 
 #[derive(Default)]
 struct State {
+    /// The copy, while it is open.
+    copy: Mutex<Option<Store>>,
     status: Mutex<Option<Arc<Status>>>,
     last_report: Mutex<Option<Arc<LastReport>>>,
     failure: Mutex<Option<String>>,
@@ -278,6 +282,7 @@ impl Running {
         drain: Drain,
     ) -> (Self, std::thread::JoinHandle<()>) {
         let (jobs, queue) = sync_channel(JOBS_MAX);
+        let place = config.store.clone();
         let state = Arc::new(State::default());
         let worker = Worker {
             config,
@@ -289,12 +294,23 @@ impl Running {
             handle: Handle::current(),
         };
         let thread = std::thread::Builder::new().name("follow".to_owned()).spawn(move || worker.run());
-        (Self { jobs, state }, thread.expect("a thread can be started"))
+        (Self { jobs, state, place }, thread.expect("a thread can be started"))
     }
 
     /// Asks the thread to do something. Refused if it is too busy.
     pub fn send(&self, job: Job) -> Result<(), String> {
         self.jobs.try_send(job).map_err(|_| "the auditor is busy: try again".to_owned())
+    }
+
+    /// Where the copy is.
+    pub fn place(&self) -> StoreConfig {
+        self.place.clone()
+    }
+
+    /// The copy while it is open, and since when it is complete. It goes on while it is read.
+    pub fn copy(&self) -> Option<(Store, Timestamp)> {
+        let complete = get(&self.state.status).map_or(Timestamp::ZERO, |status| status.complete());
+        Some((get(&self.state.copy)?, complete))
     }
 
     /// The last report.
@@ -450,6 +466,7 @@ impl Worker {
         };
         let subject = Some(self.config.checks.subject.clone());
         let following = Following::new(options, store.clone(), subject, threads);
+        set(&self.state.copy, Some(store.clone()));
         let worked = following.map_err(FollowingError::Feed).map_err(WorkError::Following).and_then(
             |mut following| {
                 let (status, drain) = (following.status(), self.drain.clone());
@@ -462,6 +479,7 @@ impl Worker {
                 worked
             },
         );
+        set(&self.state.copy, None);
         store.close()?;
         worked
     }

@@ -39,7 +39,8 @@ impl Auditor {
         let (exchange_pub, auditor_pub) = (keygen(&exchange_key), keygen(&auditor_key));
         let exchange_text = std::fs::read_to_string(&world.exchange_config).unwrap();
         let feed = format!(
-            "[exchange-feed]\nLISTEN = unix://{socket}\nKEY_FILE = {exchange_key}\nAUDITORS = {auditor_pub}\n"
+            "[exchange-feed]\nLISTEN = unix://{socket}\nKEY_FILE = {exchange_key}\nAUDITORS = {auditor_pub}\n\
+             [exchange-liabilities]\nEPOCH = 1 s\nSETTLING = 0 s\n"
         );
         std::fs::write(&world.exchange_config, exchange_text + &feed).unwrap();
         block_in_place(|| {
@@ -79,6 +80,23 @@ impl Auditor {
         let output = self.run(&[words, &["--json"]].concat());
         assert_eq!(output.status.code(), Some(code), "{words:?}: {}{}", stdout(&output), stderr(&output));
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Checks what the exchange publishes until this epoch is confirmed.
+    fn confirmed(&self, epoch: u64) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let output = self.run(&["liabilities", "--json"]);
+            // Before the first epoch there is nothing.
+            if output.status.success() {
+                let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
+                if outcome["confirmed"].as_array().unwrap().contains(&json!(epoch)) {
+                    return outcome;
+                }
+            }
+            assert!(Instant::now() < deadline, "{}{}", stdout(&output), stderr(&output));
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
     }
 
     fn start(&mut self, world: &World) {
@@ -156,6 +174,12 @@ async fn the_service_follows_checks_and_shows() {
     assert_eq!(whole["sheet"], paid["sheet"]);
     assert_ne!(whole["checked_all"], paid["checked_all"]);
 
+    let published = auditor.confirmed(1);
+    assert_eq!(published["findings"], json!([]), "{published:#}");
+    let confirmation = world.client.get(auditor.url("liabilities/1")).send().await.unwrap();
+    assert_eq!(confirmation.status, 200);
+    auditor.confirmed(published["epochs"].as_u64().unwrap() + 1);
+
     // A row that changes is found, by its signature and because such rows never change.
     block_in_place(|| {
         world.stop_exchange();
@@ -168,6 +192,8 @@ async fn the_service_follows_checks_and_shows() {
     for rule in ["deposit-signature", "row-rewritten", "coin-remaining"] {
         assert!(rules.contains(&rule), "{rule}: {rules:?}");
     }
+    let debts = auditor.json(3, &["liabilities"]);
+    assert!(debts["findings"].as_array().unwrap().iter().any(|found| found["rule"] == "amount"), "{debts:#}");
     let output = auditor.run(&["report"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(stdout(&output).contains("row-rewritten"), "{}", stdout(&output));

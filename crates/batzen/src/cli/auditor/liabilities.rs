@@ -61,7 +61,6 @@ pub fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
     let subject = CheckConfig::from_ini(&ini, args.exchange_key)?;
     let own = AuditorConfig::from_config(&ini)?;
     let (store, is_own_copy) = rows((args.data.as_ref(), args.database.as_ref()), &ini, &subject.store)?;
-    require_existing(&store)?;
     let source = match &args.from {
         None => Source::Url(format!("{}liabilities", subject.subject.base_url)),
         Some(url) if url.starts_with("http://") || url.starts_with("https://") => Source::Url(url.clone()),
@@ -74,10 +73,17 @@ pub fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
         store,
         is_own_copy,
         master_pub: subject.subject.master_pub,
-        data_dir: own.data_dir,
+        data_dir: own.data_dir.clone(),
         now: args.common.timetravel.now(),
     };
-    let outcome = services::block_on(async { Ok(liabilities::check(&request, key.as_ref()).await?) })?;
+    let examined = if is_own_copy { batzen_auditor::ask_liabilities(&own.socket(), &request)? } else { None };
+    let outcome = match examined {
+        Some(examined) => examined.confirm(&request, key.as_ref())?,
+        None => {
+            require_existing(&request.store)?;
+            services::block_on(async { Ok(liabilities::check(&request, key.as_ref()).await?) })?
+        }
+    };
     if let (Some(path), Some(evidence)) = (&args.evidence, outcome.evidence.first()) {
         let bytes = serde_json::to_vec_pretty(evidence)?;
         std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
