@@ -231,9 +231,14 @@ impl Core {
         let mut bytes = 0;
         while next < end && bytes < bytes_max as u64 {
             let Some(header) = self.frame_header(&segment, offset)? else {
-                // Segments are added before their first frame is written.
-                let Some(later) = self.segment_on_disk(segment.number + 1) else { return Ok(Feed::Gone) };
-                (segment, offset) = (later, SEGMENT_HEADER_BYTES);
+                // Segments are added before their first frame is written. An empty one may be gone, although the frame
+                // after it is there: it was too large for the empty one.
+                let later = match self.segment_on_disk(segment.number + 1) {
+                    Some(later) => Some((later, SEGMENT_HEADER_BYTES)),
+                    None => self.locate(next, end)?.and_then(on_disk),
+                };
+                let Some(later) = later else { return Ok(Feed::Gone) };
+                (segment, offset) = later;
                 continue;
             };
             if header.sequence != next {

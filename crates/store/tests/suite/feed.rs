@@ -367,3 +367,31 @@ fn other_backends_say_that_they_cannot() {
 }
 
 crate::repeat_without_index_memory!(a_reader_has_the_rows_of_its_position, what_is_held_stays);
+
+/// A frame that is too large for the rest of a segment and for the prepared one leaves an empty segment between. Nobody
+/// needs that, so it is removed while a reader stands before it.
+#[test]
+fn a_reader_goes_on_beyond_an_empty_segment_that_is_gone() {
+    let mut worlds_with_a_gap = 0;
+    for _ in 0..50 {
+        let mut world = World::new(0);
+        for step in [
+            Step::Hold,
+            Step::Maintain,
+            Step::Commit(9_939_535_228_832_509_773),
+            Step::Commit(5_125_472_039_486_218_908),
+            Step::Read(1),
+            Step::Maintain,
+            Step::Hold,
+            Step::Checkpoint,
+        ] {
+            world.run(&step);
+        }
+        let is_there =
+            |n: u32| world.disk.files().contains(&Path::new(DIR).join(format!("journal-{n:08}.seg")));
+        worlds_with_a_gap += usize::from(is_there(1) && !is_there(2) && is_there(3));
+        world.read_all();
+        assert_eq!(world.copy.snapshots, 0);
+    }
+    assert!(worlds_with_a_gap > 0, "the commits do not leave an empty segment any more");
+}
