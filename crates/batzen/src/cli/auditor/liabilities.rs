@@ -64,7 +64,8 @@ pub fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
     let source = match &args.from {
         None => Source::Url(format!("{}liabilities", subject.subject.base_url)),
         Some(url) if url.starts_with("http://") || url.starts_with("https://") => Source::Url(url.clone()),
-        Some(dir) => Source::Directory(dir.into()),
+        // The service may read it, which runs elsewhere.
+        Some(dir) => Source::Directory(std::path::absolute(dir)?),
     };
     let key =
         if args.no_confirm { None } else { Some(own.private_key().context("without a key: --no-confirm")?) };
