@@ -204,6 +204,13 @@ impl In<'_> {
         self.array().map(u64::from_be_bytes)
     }
 
+    /// Microseconds; a time is whole seconds, and is not rounded here, so that each message has one form.
+    fn time(&mut self) -> Result<Timestamp, Malformed> {
+        let micros = self.number()?;
+        let time = Timestamp::from_micros(micros);
+        if time.as_micros() == micros { Ok(time) } else { Err(Malformed) }
+    }
+
     fn flag(&mut self) -> Result<bool, Malformed> {
         match self.array()? {
             [0] => Ok(false),
@@ -214,7 +221,7 @@ impl In<'_> {
 
     fn head(&mut self) -> Result<SignedHead, Malformed> {
         let (store, next, head) = (self.array()?, self.number()?, ShortHash::from_bytes(self.array()?));
-        let time = Timestamp::from_micros(self.number()?);
+        let time = self.time()?;
         let signature = EddsaSignature::from_bytes(self.array()?);
         Ok(SignedHead { position: Position { store, next, head }, time, signature })
     }
@@ -403,6 +410,16 @@ mod tests {
             let (kind, body) = split(&answer.to_bytes());
             assert_eq!(Answer::from_bytes(kind, &body), Ok(answer));
         }
+    }
+
+    #[test]
+    fn times_are_whole_seconds() {
+        let bytes = Request::Ack(signed()).to_bytes();
+        let mut body = bytes[HEADER_BYTES..].to_vec();
+        assert_eq!(Request::from_bytes(2, &body), Ok(Request::Ack(signed())));
+        // After store, number and head.
+        body[56..64].copy_from_slice(&4_000_001_u64.to_be_bytes());
+        assert_eq!(Request::from_bytes(2, &body), Err(Malformed));
     }
 
     #[test]
