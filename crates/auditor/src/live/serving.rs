@@ -307,7 +307,7 @@ impl Running {
         self.place.clone()
     }
 
-    /// The copy while it is open, and since when it is complete. It goes on while it is read.
+    /// The copy while it is open, and the last time at which it was complete. It goes on while it is read.
     pub fn copy(&self) -> Option<(Store, Timestamp)> {
         let complete = get(&self.state.status).map_or(Timestamp::ZERO, |status| status.complete());
         Some((get(&self.state.copy)?, complete))
