@@ -144,8 +144,9 @@ impl Service {
         let request = Request { source, store, is_own_copy: true, master_pub, data_dir, now };
         let runtime = tokio::runtime::Handle::current();
         let work = move || runtime.block_on(liabilities::examine(&request, &running));
-        let examined =
-            tokio::task::spawn_blocking(work).await.map_err(|_| "it failed: see the log".to_owned())?;
+        let examined = tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|_| "the check failed: see the service's log".to_owned())?;
         Ok(Told::Liabilities(Box::new(examined.map_err(|error| error.to_string())?)))
     }
 

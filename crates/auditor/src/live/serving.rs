@@ -505,16 +505,15 @@ impl Worker {
                     std::thread::sleep(PAUSE);
                 }
             }
-            let since = compared.map(|compared| compared.elapsed());
-            let is_due = since.is_none_or(|since| since >= self.config.compare_interval);
-            let has_new_findings = following.live()?.is_some_and(|live| live.has_new_findings())
-                && since.is_none_or(|since| since >= BREATH);
             if self.is_check_due(following)? {
                 tracing::info!("checking all rows of the copy again");
                 following.check_all()?;
                 compared = None;
-                continue;
             }
+            let since = compared.map(|compared| compared.elapsed());
+            let is_due = since.is_none_or(|since| since >= self.config.compare_interval);
+            let has_new_findings = following.live()?.is_some_and(|live| live.has_new_findings())
+                && since.is_none_or(|since| since >= BREATH);
             // Before the first rows there is nothing to compare.
             let has_rows = following.live()?.is_some_and(|live| live.state().is_some());
             if has_rows && (is_due || has_new_findings) {

@@ -207,7 +207,7 @@ fn results_are_gone_on_from_only_where_they_hold() {
 
 /// A copy stores the rows of a batch or a snapshot in an order of its own, so it does not know which transfer came first.
 #[test]
-fn the_account_of_origin_is_any_sender_in_a_copy_and_the_first_one_in_the_exchange_s_rows() {
+fn any_sender_may_be_the_origin_in_a_copy_and_only_the_first_in_the_rows_of_an_exchange() {
     let account = |byte| Some(ShortHash::from_bytes([byte; 32]));
     for (origin, is_known) in [(account(2), true), (account(3), true), (account(4), false), (None, false)] {
         let mut copy = Copy::new();

@@ -432,13 +432,13 @@ pub fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult, Bench
     let coins = reserves * COINS_PER_RESERVE;
     let progress = Progress::new(context.shows_progress && !args.json);
     let bar = progress.bar("making coins", coins);
-    let mut hoard = Vec::new();
+    let mut undeposited = Vec::new();
     let mut made = 0;
     while made < reserves {
         let next = (made + BATCH / COINS_PER_RESERVE).min(reserves);
         let (withdrawn, fresh) = cast.withdrawals(made..next)?;
         commit(&store, &withdrawn)?;
-        hoard.extend(fresh);
+        undeposited.extend(fresh);
         made = next;
         bar.set(made * COINS_PER_RESERVE);
     }
@@ -447,11 +447,11 @@ pub fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult, Bench
     let (_, withdrawals) = timed(|| audit(&store, &subject, args.threads))?;
     drop(bar);
     let bar = progress.bar("depositing coins", coins);
-    for part in hoard.chunks(BATCH as usize) {
+    for part in undeposited.chunks(BATCH as usize) {
         commit(&store, &cast.deposits(part))?;
         bar.set(bar.position() + part.len() as u64);
     }
-    drop((bar, hoard));
+    drop((bar, undeposited));
     let bar = progress.waiting("auditing everything");
     let (outcome, everything) = timed(|| audit(&store, &subject, args.threads))?;
     drop(bar);

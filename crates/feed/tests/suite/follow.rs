@@ -115,7 +115,7 @@ fn interruptions_lose_and_repeat_nothing() {
     world.stop(served);
 }
 
-/// On a full disk nothing is stored by halves, and it goes on when there is space, without a snapshot.
+/// On a full disk no batch is stored in part, and the copy goes on when there is space, without a snapshot.
 #[test]
 fn a_full_disk_of_the_auditor_loses_and_repeats_nothing() {
     let world = World::new();

@@ -393,15 +393,7 @@ async fn the_bank_is_compared() {
     let report = |change: &dyn Fn(&mut Vec<BankCredit>, &mut Vec<BankDebit>)| {
         let mut bank = bank.clone();
         change(bank.credits.as_mut().unwrap(), bank.debits.as_mut().unwrap());
-        let options = Options {
-            now,
-            internal: true,
-            in_order: true,
-            threads: 1,
-            bank: vec![bank],
-            confirmations: Vec::new(),
-            copied: None,
-        };
+        let options = Options { bank: vec![bank], ..options(now) };
         let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
         let context =
             Context { currency: subject.currency, started: now, ended: now, internal: true, tiny: 0 };
@@ -481,15 +473,7 @@ async fn the_bank_is_compared() {
         changes.update::<Prepared>(&key, &order, &PreparedRow { finished, ..order.clone() });
         assert_eq!(waited.commit(&changes).unwrap(), CommitOutcome::Committed);
         let bank = vec![late.clone()];
-        let options = Options {
-            now,
-            internal: true,
-            in_order: true,
-            threads: 1,
-            bank,
-            confirmations: Vec::new(),
-            copied: None,
-        };
+        let options = Options { bank, ..options(now) };
         let outcome = audit(&waited, &subject, &options, &Progress::default()).unwrap();
         assert_eq!(outcome.faults().next().is_some(), is_found, "{finished:?}");
     }
@@ -502,15 +486,7 @@ async fn the_bank_is_compared() {
     let paid = debits[0].time;
     for (copied, is_found) in [(None, true), (Some(paid), false), (Some(Timestamp::NEVER), true)] {
         let bank = vec![later.clone()];
-        let options = Options {
-            now,
-            internal: true,
-            in_order: true,
-            threads: 1,
-            bank,
-            confirmations: Vec::new(),
-            copied,
-        };
+        let options = Options { bank, copied, ..options(now) };
         let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
         assert_eq!(outcome.faults().next().is_some(), is_found, "{copied:?}");
     }
@@ -522,15 +498,7 @@ async fn the_bank_is_compared() {
     let last = credits.pop().unwrap();
     for (read, is_found) in [(last.time, false), (Timestamp::NEVER, true)] {
         let bank = vec![BankAccount { read, ..early.clone() }];
-        let options = Options {
-            now,
-            internal: true,
-            in_order: true,
-            threads: 1,
-            bank,
-            confirmations: Vec::new(),
-            copied: None,
-        };
+        let options = Options { bank, ..options(now) };
         let outcome = audit(&store, &subject, &options, &Progress::default()).unwrap();
         assert_eq!(outcome.faults().next().is_some(), is_found, "{read}");
     }
