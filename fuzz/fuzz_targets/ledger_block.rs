@@ -3,7 +3,7 @@
 //! decoded again to the same records.
 
 use batzen_ledger::{Account, AccountFlags};
-use batzen_ledger_store::codec::{BLOCK_RECORDS_MAX, Identity, decode, encode};
+use batzen_ledger_service::store::codec::{BLOCK_RECORDS_MAX, Identity, decode, encode};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|block: &[u8]| {

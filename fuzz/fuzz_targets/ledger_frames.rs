@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| batzen_ledger_net::fuzz_entry::frames(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| batzen_ledger_service::net::fuzz_entry::frames(data));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use batzen_storage::StoreConfig;
+use batzen_service::storage::StoreConfig;
 use batzen_store::embedded::EmbeddedStore;
 use clap::{Args, ValueEnum};
 
@@ -122,7 +122,7 @@ mod tests {
         assert!(require_existing(&place).is_err());
         std::fs::create_dir(dir.path().join("store")).unwrap();
         assert!(require_existing(&place).is_err(), "an empty directory is no store");
-        place.open(&batzen_storage::BANK, 1).unwrap().close().unwrap();
+        place.open(&batzen_service::storage::BANK, 1).unwrap().close().unwrap();
         require_existing(&place).unwrap();
         assert!(require_existing(&StoreConfig::Memory).is_err());
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use batzen_ledger::{Ledger, MemoryLedger};
-use batzen_ledger_net::LedgerAddress;
-use batzen_ledger_store::{DurableLedger, DurableOptions};
-use batzen_storage::StoreConfig;
+use batzen_ledger_service::net::LedgerAddress;
+use batzen_ledger_service::store::{DurableLedger, DurableOptions};
+use batzen_service::storage::StoreConfig;
 
 use crate::services;
 
@@ -24,7 +24,7 @@ impl SwitchLedger {
     /// When it cannot be opened or reached.
     pub async fn open(address: &LedgerAddress, place: &StoreConfig) -> anyhow::Result<Self> {
         if *address != LedgerAddress::Embedded {
-            let connected = batzen_ledger_net::connect_when_ready(address).await;
+            let connected = batzen_ledger_service::net::connect_when_ready(address).await;
             let ledger = connected.with_context(|| format!("the ledger at {address}"))?;
             return Ok(Self { ledger, own: None });
         }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use batzen_http_client::{Client, ClientError, ClientOptions};
+use batzen_http::client::{Client, ClientError, ClientOptions};
 
 use crate::core::http::{Context, HttpRequest, HttpResponse, Method};
 
@@ -69,7 +69,7 @@ impl HttpTransport {
         let mut call = match request.method {
             Method::Get => client.get(&request.url),
             Method::Post => client.post(&request.url),
-            Method::Delete => client.call(batzen_http_client::Method::DELETE, &request.url),
+            Method::Delete => client.call(batzen_http::client::Method::DELETE, &request.url),
         }
         .timeout(ANSWER_TIMEOUT + Duration::from_millis(request.poll_ms))
         .header("accept", request.accept);

@@ -10,11 +10,11 @@ use batzen_bank::{Bank, BankConfig, BankError, IbanBank, LedgerAddress};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::{self, StoreArgs};
 use batzen_crypto::{EddsaPublicKey, Wtid};
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
 use batzen_ledger::Ledger;
 use batzen_protocol::{Amount, Currency};
-use batzen_storage::StoreConfig;
-use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
+use batzen_service::storage::StoreConfig;
+use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -279,8 +279,8 @@ async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
             (store, ledger)
         }
         address => {
-            let store = place.open(&batzen_storage::BANK, 1)?;
-            (store, batzen_ledger_net::connect(&address.to_string()).await?)
+            let store = place.open(&batzen_service::storage::BANK, 1)?;
+            (store, batzen_ledger_service::net::connect(&address.to_string()).await?)
         }
     };
     let totals = batzen_bank::books::check(&store, ledger.as_ref()).await?;

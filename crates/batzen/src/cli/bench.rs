@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use batzen_bench::BenchError;
-use batzen_bench::results::result::Run;
-use batzen_bench::results::summary::summary;
-use batzen_bench::scenarios::options::RunOptions;
-use batzen_bench::scenarios::{
+use batzen_cli_support::{progress, services};
+use batzen_lab::bench::BenchError;
+use batzen_lab::bench::results::result::Run;
+use batzen_lab::bench::results::summary::summary;
+use batzen_lab::bench::scenarios::options::RunOptions;
+use batzen_lab::bench::scenarios::{
     Context, aggregator, audit, deposit, history, hostile, lanes, p2p, partitions, pay, pgbench, scale,
     startup, store, transfer, wallets, wirewatch, withdraw,
 };
-use batzen_cli_support::{progress, services};
 use clap::{Args, Subcommand};
 
 /// The exit code of a measurement in which requests failed.
@@ -30,7 +30,7 @@ pub struct BenchArgs {
 #[derive(Subcommand)]
 enum BenchCommand {
     /// Measure what one core of this machine can do: cryptography by library and in lanes, HTTP, store, disk
-    Limits(batzen_bench::scenarios::limits::LimitsArgs),
+    Limits(batzen_lab::bench::scenarios::limits::LimitsArgs),
     /// Withdraw coins from funded reserves
     Withdraw(withdraw::WithdrawArgs),
     /// Pay merchants, one coin per request
@@ -72,14 +72,14 @@ enum BenchCommand {
     /// Audit withdrawals and deposits: rows and signatures per second and core, and the cost of an increment
     Audit(audit::AuditArgs),
     /// Make one HTML file with plots and tables of some results
-    Report(batzen_bench::results::report::ReportArgs),
+    Report(batzen_lab::bench::results::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
-    Table(batzen_bench::results::table::TableArgs),
+    Table(batzen_lab::bench::results::table::TableArgs),
     /// Compare two results: ratios, better, worse
-    Compare(batzen_bench::results::compare::CompareArgs),
+    Compare(batzen_lab::bench::results::compare::CompareArgs),
     /// Measure the cryptography that operations require, alone (scenarios do this by themselves)
     #[command(hide = true)]
-    Ceiling(batzen_bench::scenarios::ceiling::CeilingArgs),
+    Ceiling(batzen_lab::bench::scenarios::ceiling::CeilingArgs),
 }
 
 /// Runs a `batzen bench` command. Exit code 3: the measurement was made, but requests failed.
@@ -89,7 +89,7 @@ enum BenchCommand {
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Limits(args) => {
-            batzen_bench::scenarios::limits::run(&args, commit()).or_else(not_measured)
+            batzen_lab::bench::scenarios::limits::run(&args, commit()).or_else(not_measured)
         }
         BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
         BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
@@ -111,10 +111,12 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Scale(args) => scale::run(&args, &context()?).or_else(not_measured),
         BenchCommand::History(args) => history::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Audit(args) => audit::run(&args, &context()?).or_else(not_measured),
-        BenchCommand::Report(args) => batzen_bench::results::report::run(&args).or_else(not_measured),
-        BenchCommand::Table(args) => batzen_bench::results::table::run(&args).or_else(not_measured),
-        BenchCommand::Compare(args) => batzen_bench::results::compare::run(&args).or_else(not_measured),
-        BenchCommand::Ceiling(args) => batzen_bench::scenarios::ceiling::run(&args).or_else(not_measured),
+        BenchCommand::Report(args) => batzen_lab::bench::results::report::run(&args).or_else(not_measured),
+        BenchCommand::Table(args) => batzen_lab::bench::results::table::run(&args).or_else(not_measured),
+        BenchCommand::Compare(args) => batzen_lab::bench::results::compare::run(&args).or_else(not_measured),
+        BenchCommand::Ceiling(args) => {
+            batzen_lab::bench::scenarios::ceiling::run(&args).or_else(not_measured)
+        }
     }
 }
 
@@ -122,16 +124,16 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// Any failure of the measurement, as one line.
-pub fn run_ledger(args: &batzen_bench::scenarios::ledger::LedgerArgs) -> anyhow::Result<ExitCode> {
-    show(&args.run, batzen_bench::scenarios::ledger::run(args, &context()?))
+pub fn run_ledger(args: &batzen_lab::bench::scenarios::ledger::LedgerArgs) -> anyhow::Result<ExitCode> {
+    show(&args.run, batzen_lab::bench::scenarios::ledger::run(args, &context()?))
 }
 
 /// Runs `batzen plan`.
 ///
 /// # Errors
 /// When this machine cannot be measured.
-pub fn run_plan(args: &batzen_bench::plan::PlanArgs) -> anyhow::Result<ExitCode> {
-    batzen_bench::plan::run(args).or_else(not_measured)
+pub fn run_plan(args: &batzen_lab::bench::plan::PlanArgs) -> anyhow::Result<ExitCode> {
+    batzen_lab::bench::plan::run(args).or_else(not_measured)
 }
 
 /// What scenarios need to know about this program. From here on a signal ends the measurement cleanly,

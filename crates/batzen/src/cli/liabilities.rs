@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use batzen_crypto::EddsaPublicKey;
-use batzen_liabilities::Evidence;
+use batzen_protocol::liabilities::Evidence;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -63,7 +63,7 @@ pub fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
         bail!("{name} is longer than {FILE_BYTES_MAX} bytes");
     }
     let bytes = std::fs::read(&args.file).with_context(|| format!("cannot read {name}"))?;
-    let evidence: Evidence = batzen_liabilities::parse(&bytes)
+    let evidence: Evidence = batzen_protocol::liabilities::parse(&bytes)
         .map_err(|error| anyhow::anyhow!("{name} is not evidence: {error}"))?;
     if let Some(key) = args.master_key.filter(|key| *key != evidence.master_pub) {
         bail!("the evidence is against the exchange with master key {}, not {key}", evidence.master_pub);

@@ -71,7 +71,7 @@ pub fn run(args: MerchantArgs) -> anyhow::Result<ExitCode> {
         MerchantCommand::Serve(args) => services::block_on(serve(args)),
         MerchantCommand::Dbinit(args) => {
             let config = MerchantConfig::from_config(&args.common.load()?)?;
-            config.store.prepare(&batzen_storage::MERCHANT).context("the merchant's tables")?;
+            config.store.prepare(&batzen_service::storage::MERCHANT).context("the merchant's tables")?;
             Ok(ExitCode::SUCCESS)
         }
         MerchantCommand::SampleConfig(args) => {

@@ -22,7 +22,7 @@ mod wire_gateway_client;
 
 use std::process::ExitCode;
 
-use batzen_demo::cash as demo;
+use batzen_lab::demo::cash as demo;
 use clap::Subcommand;
 
 #[derive(Subcommand)]
@@ -58,7 +58,7 @@ pub enum Command {
     /// Measure: throughput, latency, efficiency
     Bench(bench::BenchArgs),
     /// Plan cores, machines, memory, disk and network for a wanted load
-    Plan(batzen_bench::plan::PlanArgs),
+    Plan(batzen_lab::bench::plan::PlanArgs),
     /// Print the completion script for a shell
     Completions(manual::CompletionsArgs),
     /// Write a man page for each command

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use batzen_cli_support::services;
-use batzen_shop::{RunningShop, ShopOptions};
+use batzen_lab::shop::{RunningShop, ShopOptions};
 use clap::{Args, Subcommand};
 
 /// Run a small bookshop, the example of a shop that gets paid through a merchant backend.

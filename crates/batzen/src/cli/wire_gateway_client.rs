@@ -8,9 +8,9 @@ use batzen_cli_support::services::Common;
 use batzen_config::Config;
 use batzen_crypto::{EddsaPublicKey, Wtid};
 use batzen_exchange::config::{CREDENTIALS_PREFIX, GatewayAuth as ConfiguredAuth, GatewayConfig};
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::Amount;
-use batzen_wire_gateway::{GatewayAuth, WireGatewayClient};
+use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
 use clap::{ArgGroup, Args};
 
 /// The options that say what to do, of which one is given.

@@ -5,7 +5,7 @@ use crate::common;
 
 use std::path::{Path, PathBuf};
 
-use batzen_pg_cluster::fresh_database;
+use batzen_testkit::postgres::fresh_database;
 use common::setup::{ask, config_with, credit, wait_for};
 use common::{Service, must, must_json, run, stderr, stdout};
 use serde_json::Value;

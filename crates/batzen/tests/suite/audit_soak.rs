@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use batzen_pg_cluster::{Cluster, ClusterOptions};
 use batzen_protocol::Timestamp;
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::api::exchange::{DepositConfirmation, DepositRequest, SignKey};
 use batzen_protocol::payto::h_wire;
 use batzen_store::{ChangeSet, CommitOutcome};
 use batzen_tables::exchange::{Closings, DepositRow, Deposits, Refunds, WireOut};
+use batzen_testkit::postgres::{Cluster, ClusterOptions};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, block_in_place};
 

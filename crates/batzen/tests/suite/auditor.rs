@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
-use batzen_http_client::{Client, ClientOptions, Reply};
+use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_protocol::Timestamp;
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::signatures::SignedMessage;
-use batzen_storage::StoreConfig;
+use batzen_service::storage::StoreConfig;
 use batzen_tables::auditor::{DepositConfirmations, SigningKeys};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, block_in_place};
@@ -100,7 +100,7 @@ impl Auditor {
             Some(url) => StoreConfig::postgres(url.clone()),
             None => StoreConfig::embedded(self.dir.path().join("auditor").join("service")),
         };
-        block_in_place(|| place.open(&batzen_storage::AUDITOR, 1).unwrap())
+        block_in_place(|| place.open(&batzen_service::storage::AUDITOR, 1).unwrap())
     }
 }
 
@@ -292,7 +292,7 @@ async fn what_was_answered_is_there_after_kill_9() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_answered_is_in_postgresql_after_kill_9() {
-    kill_9(Some(batzen_pg_cluster::fresh_database())).await;
+    kill_9(Some(batzen_testkit::postgres::fresh_database())).await;
 }
 
 async fn kill_9(database: Option<String>) {

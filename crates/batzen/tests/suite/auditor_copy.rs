@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use batzen_pg_cluster::{Cluster, ClusterOptions, fresh_database};
 use batzen_protocol::{Money, Timestamp};
-use batzen_storage::StoreConfig;
+use batzen_service::storage::StoreConfig;
 use batzen_store::{ChangeSet, CommitOutcome, Store};
 use batzen_tables::exchange::{AUDITED, DepositRow, Deposits};
+use batzen_testkit::postgres::{Cluster, ClusterOptions, fresh_database};
 use serde_json::Value;
 use tokio::task::{JoinSet, block_in_place};
 
@@ -290,8 +290,8 @@ async fn an_exchange_on_a_database_is_followed_into_another_server() {
         let exchange = StoreConfig::postgres(deployment.database_url());
         let copy = StoreConfig::postgres(database.clone());
         [
-            rows(&exchange.open(&batzen_storage::EXCHANGE, 1).unwrap()),
-            rows(&copy.open(&batzen_storage::AUDITOR_COPY, 1).unwrap()),
+            rows(&exchange.open(&batzen_service::storage::EXCHANGE, 1).unwrap()),
+            rows(&copy.open(&batzen_service::storage::AUDITOR_COPY, 1).unwrap()),
         ]
     });
     assert!(theirs.len() > 100, "{} rows", theirs.len());

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use batzen_pg_cluster::{Cluster, ClusterOptions};
+use batzen_testkit::postgres::{Cluster, ClusterOptions};
 use serde_json::Value;
 use tokio::task::{JoinSet, block_in_place};
 

@@ -5,7 +5,7 @@ use std::process::Output;
 use std::time::Instant;
 
 use batzen_protocol::Money;
-use batzen_storage::{EXCHANGE, StoreConfig};
+use batzen_service::storage::{EXCHANGE, StoreConfig};
 use batzen_store::{ChangeSet, CommitOutcome};
 use batzen_tables::exchange::{DepositRow, Deposits};
 use serde_json::{Value, json};

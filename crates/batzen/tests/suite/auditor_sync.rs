@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 use std::sync::Arc;
 
-use batzen_pg_cluster::{Cluster, ClusterOptions};
+use batzen_testkit::postgres::{Cluster, ClusterOptions};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, block_in_place};
 

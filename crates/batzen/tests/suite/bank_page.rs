@@ -5,7 +5,7 @@ use crate::common;
 use std::path::Path;
 use std::time::Instant;
 
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
 use common::browser::{Browser, keep_pictures};
 use common::{PATIENCE, Service, free_port};
 use serde_json::{Value, json};

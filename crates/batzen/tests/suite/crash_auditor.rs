@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use batzen_storage::StoreConfig;
+use batzen_service::storage::StoreConfig;
 use batzen_store::{Feed, FeedCursor, Store};
 use batzen_tables::exchange::AUDITED;
 use serde_json::Value;
@@ -102,7 +102,9 @@ impl Auditor {
     }
 
     fn open(&self) -> Store {
-        StoreConfig::embedded(self.store.clone().into()).open(&batzen_storage::AUDITOR_COPY, 1).unwrap()
+        StoreConfig::embedded(self.store.clone().into())
+            .open(&batzen_service::storage::AUDITOR_COPY, 1)
+            .unwrap()
     }
 }
 

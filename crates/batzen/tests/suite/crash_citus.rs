@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batzen_crypto::HashCode;
-use batzen_pg_cluster::{CITUS_MISSING, CitusCluster, ClusterOptions};
+use batzen_testkit::postgres::{CITUS_MISSING, CitusCluster, ClusterOptions};
 use tokio::task::JoinSet;
 
 /// How many workers and coordinators are killed, unless `BATZEN_CITUS_KILLS` says otherwise.

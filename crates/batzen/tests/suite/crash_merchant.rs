@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use batzen_http_client::Client;
+use batzen_http::client::Client;
 use batzen_protocol::Money;
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, block_in_place};
@@ -272,5 +272,5 @@ async fn a_killed_merchant_backend_loses_no_payment_and_no_refund() {
 /// With its rows in PostgreSQL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_merchant_backend_on_postgresql_loses_nothing() {
-    play(Some(batzen_pg_cluster::fresh_database())).await;
+    play(Some(batzen_testkit::postgres::fresh_database())).await;
 }

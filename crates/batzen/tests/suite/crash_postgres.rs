@@ -8,7 +8,7 @@
 
 use crate::crash::{deployment, run};
 
-use batzen_pg_cluster::{Cluster, ClusterOptions};
+use batzen_testkit::postgres::{Cluster, ClusterOptions};
 use deployment::Deployment;
 use run::{Kill, cycles, play};
 

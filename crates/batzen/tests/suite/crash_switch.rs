@@ -21,7 +21,7 @@ use crate::crash::hub;
 
 use std::time::{Duration, Instant};
 
-use batzen_switch_sim::{Fsps, Notice, Outcome, Schedule};
+use batzen_lab::participants::{Fsps, Notice, Outcome, Schedule};
 use common::PATIENCE;
 use hub::{Switch, books, load, participants, problems};
 

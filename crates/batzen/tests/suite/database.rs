@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use batzen_pg_cluster::{fresh_database, shared};
+use batzen_testkit::postgres::{fresh_database, shared};
 use common::{run, stderr, stdout};
 
 fn json(words: &[&str]) -> serde_json::Value {

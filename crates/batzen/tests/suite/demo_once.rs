@@ -135,7 +135,7 @@ fn demo_on_postgresql_conserves_every_unit() {
 /// On a Citus cluster, if the extension is installed. The exchange's tables are distributed over two workers.
 #[test]
 fn demo_on_citus_conserves_every_unit() {
-    let Some(cluster) = batzen_pg_cluster::shared_citus() else { return };
+    let Some(cluster) = batzen_testkit::postgres::shared_citus() else { return };
     let url = cluster.fresh_database().unwrap();
     let made = common::run(&["exchange", "dbinit", "--citus", "--database", &url]);
     assert!(made.status.success(), "{}", common::stderr(&made));

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use batzen_pg_cluster::{Cluster, ClusterOptions, fresh_database};
+use batzen_testkit::postgres::{Cluster, ClusterOptions, fresh_database};
 use common::{run, stderr, stdout};
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ fn a_sound_server_is_exit_0_and_its_fragment_is_a_file_it_takes() {
     words[4] = "-";
     assert_eq!(stdout(&run(&words)), fragment);
 
-    cluster.stop(batzen_pg_cluster::Mode::Fast).unwrap();
+    cluster.stop(batzen_testkit::postgres::Mode::Fast).unwrap();
     let conf = cluster.data_dir().join("postgresql.conf");
     let own = std::fs::read_to_string(&conf).unwrap();
     std::fs::write(&conf, own + &fragment).unwrap();
@@ -67,7 +67,9 @@ fn a_schema_of_another_version_is_named_until_dbinit_was_typed() {
     assert_eq!(finding(), None);
     let set = |what: &str| {
         let database = url.rsplit('/').next().unwrap();
-        batzen_pg_cluster::shared().sql(database, &format!("UPDATE exchange.meta SET {what}")).unwrap();
+        batzen_testkit::postgres::shared()
+            .sql(database, &format!("UPDATE exchange.meta SET {what}"))
+            .unwrap();
     };
     set("program = '0.0.1'");
     let found = finding().unwrap();
@@ -78,7 +80,11 @@ fn a_schema_of_another_version_is_named_until_dbinit_was_typed() {
 
     set("schema_version = schema_version - 1");
     // The services behave as the doctor says.
-    assert!(batzen_storage::StoreConfig::postgres(url.clone()).open(&batzen_storage::EXCHANGE, 1).is_err());
+    assert!(
+        batzen_service::storage::StoreConfig::postgres(url.clone())
+            .open(&batzen_service::storage::EXCHANGE, 1)
+            .is_err()
+    );
     let text = stdout(&run(&["doctor", "--database", &url, "--sample", "0.1"]));
     assert!(text.contains("WARNING   Schema exchange is older than this program"), "{text}");
     assert!(text.contains("type      batzen exchange dbinit -c FILE"), "{text}");

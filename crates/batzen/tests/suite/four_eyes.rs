@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use batzen_switch_sim::hub::Hub;
+use batzen_lab::participants::hub::Hub;
 use serde_json::{Value, json};
 
 use crate::common::{PATIENCE, Service, free_port};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
 use common::damage::{assert_damage_is_refused, last_frame};
 use common::{PATIENCE, Service, batzen, run, stderr, stdout};
 use serde_json::Value;

@@ -100,7 +100,8 @@ pub fn a_measurement_ends(dir: &Path, ledger: &mut impl Elsewhere) {
     words.extend(["--ledger", &url, "--out", out.to_str().unwrap()]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     // A measurement does not wait for a ledger that is starting.
-    let client = runtime.block_on(batzen_ledger_net::connect_when_ready(&url.parse().unwrap())).unwrap();
+    let client =
+        runtime.block_on(batzen_ledger_service::net::connect_when_ready(&url.parse().unwrap())).unwrap();
     let mut bench = Service::start(dir, "bench", &words);
     let deadline = Instant::now() + PATIENCE;
     let any = QueryFilter { limit: 1, ..QueryFilter::default() };

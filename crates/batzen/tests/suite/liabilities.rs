@@ -6,7 +6,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, ShortHash};
-use batzen_liabilities::{
+use batzen_protocol::liabilities::{
     Bucket, Index, Kind, Leaf, Part, SigningKey, Statement, Tree, files, parse, to_json,
 };
 use batzen_protocol::signatures::{MasterSigningKeyValidity, SignedMessage};
@@ -540,7 +540,7 @@ fn an_exchange_serves_what_is_published_and_nothing_else() {
 
 #[test]
 fn on_a_database_a_program_of_its_own_publishes() {
-    let url = batzen_pg_cluster::fresh_database();
+    let url = batzen_testkit::postgres::fresh_database();
     let database = format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {url}\n");
     let world = World::new(&format!("{SECTION}{database}"));
     world.withdraw();
@@ -634,7 +634,7 @@ fn an_auditor_confirms_from_its_copy_in_a_directory() {
 
 #[test]
 fn an_auditor_confirms_from_its_copy_in_a_database() {
-    let database = batzen_pg_cluster::fresh_database();
+    let database = batzen_testkit::postgres::fresh_database();
     an_auditor_confirms_from_its_own_copy(&format!(
         "DB = postgres\n[auditordb-postgres]\nCONFIG = {database}\n"
     ));

@@ -2,7 +2,7 @@
 //! are killed, exchanges go away, coins are offered twice.
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
-use batzen_http_client::{Client, ClientOptions, Reply};
+use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_protocol::api::merchant::{
     AbortResponse, ClaimResponse, ContractTerms, PayCoin, PayRequest, PayResponse, PickUpRefundResponse,
     RefundResult,
@@ -327,7 +327,7 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
     let master = master_key(&client, &exchange_url).await;
 
     let mut sold = Vec::new();
-    for database in [None, Some(batzen_pg_cluster::fresh_database())] {
+    for database in [None, Some(batzen_testkit::postgres::fresh_database())] {
         let is_shared = database.is_some();
         let dir = tempfile::tempdir().unwrap();
         let port = free_port();

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 
-use batzen_http_client::{Client, ClientOptions, Reply};
-use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
+use batzen_http::client::{Client, ClientOptions, Reply};
+use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde_json::{Value, json};
 
 use crate::common::setup::{config_with_fees, wait_for};

@@ -4,8 +4,8 @@ use std::io::BufRead as _;
 use std::process::Output;
 use std::sync::Arc;
 
+use batzen_http::client::{Client, ClientOptions};
 use batzen_http::{Drain, Handler, Head, Listen, Method, Request, Response, Server, ServerOptions};
-use batzen_http_client::{Client, ClientOptions};
 use serde_json::json;
 
 use crate::common::drop_in::{DropIn, wait_until};

@@ -6,8 +6,8 @@ use crate::signer::deployment::Deployment;
 
 use std::time::{Duration, Instant};
 
-use batzen_http_client::{Client, ClientOptions};
-use batzen_pg_cluster::{Cluster, ClusterOptions, Mode};
+use batzen_http::client::{Client, ClientOptions};
+use batzen_testkit::postgres::{Cluster, ClusterOptions, Mode};
 use common::setup::{config, wait_for};
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
 use serde_json::Value;
@@ -112,9 +112,9 @@ fn a_service_without_its_database_is_not_ready() {
     let mut cluster = Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"));
     let url = cluster.create_database("bank").unwrap();
     let port = free_port();
-    let prepare = batzen_storage::StoreConfig::postgres(url.clone());
-    prepare.prepare(&batzen_storage::BANK).unwrap();
-    prepare.prepare(&batzen_storage::LEDGER).unwrap();
+    let prepare = batzen_service::storage::StoreConfig::postgres(url.clone());
+    prepare.prepare(&batzen_service::storage::BANK).unwrap();
+    prepare.prepare(&batzen_service::storage::LEDGER).unwrap();
     let words = ["bank", "serve", "--currency", "KUDOS", "--database", &url, "--port", &port.to_string()];
     let _bank = Service::start(dir.path(), "bank", &words);
     wait_for(port, "/ready");

@@ -4,7 +4,7 @@
 use crate::common;
 use crate::readme::demo;
 
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
 use common::browser::{Browser, keep_pictures};
 use common::setup::wait_for;
 use common::{Service, free_port, run, stderr, stdout};

@@ -18,8 +18,8 @@ use batzen_ledger::{
     Account, AccountFlags, BATCH_EVENTS_MAX, CreateTransferStatus, Ledger, QueryFilter, Transfer,
     TransferFlags,
 };
-use batzen_ledger_net::LedgerClient;
-use batzen_ledger_net::tigerbeetle::{TigerBeetle, connect};
+use batzen_ledger_service::net::LedgerClient;
+use batzen_ledger_service::net::tigerbeetle::{TigerBeetle, connect};
 use common::{PATIENCE, Service, free_port, run, stderr};
 use serde_json::Value;
 

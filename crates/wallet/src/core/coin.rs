@@ -4,7 +4,7 @@ use batzen_crypto::{
     BlindingSecret, CryptoError, CsNonce, CsRPub, DenomSignature, EddsaPrivateKey, EddsaPublicKey,
     ExchangeWithdrawValues, HashCode, ShortHash,
 };
-use batzen_liabilities::Receipt;
+use batzen_protocol::liabilities::Receipt;
 use batzen_protocol::{Money, Timestamp};
 use serde::{Deserialize, Serialize};
 

@@ -207,7 +207,7 @@ pub struct Exchange {
     pub discretion: Discretion,
     /// The last statement of its liabilities that the wallet has seen, if it has looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub liabilities: Option<Box<batzen_liabilities::Head>>,
+    pub liabilities: Option<Box<batzen_protocol::liabilities::Head>>,
     /// When this data was fetched.
     pub updated: Timestamp,
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use batzen_crypto::{CoinSecrets, EddsaPublicKey, HashCode, ShortHash};
-use batzen_liabilities::evidence::{is_before, is_due};
-use batzen_liabilities::{CLOCK_SKEW, Head, Kind, Part, Receipt, Statement, leaf};
+use batzen_protocol::liabilities::evidence::{is_before, is_due};
+use batzen_protocol::liabilities::{CLOCK_SKEW, Head, Kind, Part, Receipt, Statement, leaf};
 use batzen_protocol::{Amount, MoneySum, Timestamp};
 use serde::Serialize;
 
@@ -373,8 +373,8 @@ impl Expected {
 #[cfg(test)]
 mod tests {
     use batzen_crypto::EddsaSignature;
-    use batzen_liabilities::statement::VERSION;
-    use batzen_liabilities::{Body, Entry, Node, SigningKey};
+    use batzen_protocol::liabilities::statement::VERSION;
+    use batzen_protocol::liabilities::{Body, Entry, Node, SigningKey};
 
     use super::*;
 

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
-use batzen_liabilities::evidence::{Broken, Fraud, Gap, Omitted, Rewritten, is_due};
-use batzen_liabilities::{
+use batzen_protocol::Timestamp;
+use batzen_protocol::liabilities::evidence::{Broken, Fraud, Gap, Omitted, Rewritten, is_due};
+use batzen_protocol::liabilities::{
     Bucket, Confirmation, Evidence, Head, Index, Kind, Part, Receipt, Statement, files, parse, tree,
 };
-use batzen_protocol::Timestamp;
 
 use super::{Wallet, WalletError};
 use crate::core::CoreError;
@@ -281,7 +281,7 @@ impl Wallet {
         for published in index.epochs.iter().filter(|found| found.epoch >= first) {
             let document = files::statement(published.epoch);
             let statement: Statement = fetcher.get(&document, "statement of liabilities").await?;
-            let fault = |fault: batzen_liabilities::Fault| {
+            let fault = |fault: batzen_protocol::liabilities::Fault| {
                 bad("statement of liabilities", format!("epoch {}: {fault}", published.epoch))
             };
             statement.check_signature(&master_pub).map_err(fault)?;
@@ -299,7 +299,7 @@ impl Wallet {
             if published.epoch == 1 || !statements.is_empty() {
                 let before = statements.last();
                 if let Err(why) = statement.statement.check_after(before.map(|before| &before.statement)) {
-                    if matches!(why, batzen_liabilities::Fault::Version(_)) {
+                    if matches!(why, batzen_protocol::liabilities::Fault::Version(_)) {
                         return Err(fault(why));
                     }
                     let both = Broken { before: before.cloned(), statement: statement.clone() };

@@ -10,7 +10,7 @@ use batzen_cli_support::services::Common;
 use batzen_postgres::schema::HISTORY;
 use batzen_postgres::schema::dbinit::{self, DbinitOptions};
 use batzen_postgres::{Connection, Target};
-use batzen_storage::{AUDITOR, AUDITOR_COPY, Service, StoreConfig};
+use batzen_service::storage::{AUDITOR, AUDITOR_COPY, Service, StoreConfig};
 use batzen_store::embedded::EmbeddedStore;
 use batzen_store::{Store, StoreError, TableDef};
 use batzen_tables::auditor::{self, results};

@@ -27,9 +27,9 @@ pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
         Err(KeyError::Missing(_)) => config.create_key()?.public_key(),
         known => known?,
     };
-    config.store.prepare(&batzen_storage::AUDITOR).context("the auditor's tables")?;
+    config.store.prepare(&batzen_service::storage::AUDITOR).context("the auditor's tables")?;
     if let Some(copy) = followed_copy(&args.common.load()?)? {
-        copy.prepare(&batzen_storage::AUDITOR_COPY).context("the tables of the copy")?;
+        copy.prepare(&batzen_service::storage::AUDITOR_COPY).context("the tables of the copy")?;
     }
     println!("{auditor_pub}");
     Ok(ExitCode::SUCCESS)

@@ -85,7 +85,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
 fn open_copy(ini: &Config) -> anyhow::Result<Store> {
     let place = own_copy(ini)?;
     require_existing(&place)?;
-    Ok(place.open(&batzen_storage::AUDITOR_COPY, 1)?)
+    Ok(place.open(&batzen_service::storage::AUDITOR_COPY, 1)?)
 }
 
 /// Runs `auditor suppress` and `auditor reopen`.

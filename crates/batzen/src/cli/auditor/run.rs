@@ -11,8 +11,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use anyhow::Context;
-use batzen_audit::report::protocol;
-use batzen_audit::{Check, Progress};
+use batzen_auditor::audit::report::protocol;
+use batzen_auditor::audit::{Check, Progress};
 use batzen_auditor::checks::{self, CheckConfig, Outside, Report, Request};
 use batzen_auditor::live::Since;
 use batzen_auditor::{AuditorConfig, Forms, Wanted, live};
@@ -21,7 +21,7 @@ use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::require_existing;
 use batzen_config::Config;
 use batzen_crypto::EddsaPublicKey;
-use batzen_storage::StoreConfig;
+use batzen_service::storage::StoreConfig;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 

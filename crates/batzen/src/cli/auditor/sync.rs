@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use batzen_audit::{Severity, Subject};
+use batzen_auditor::audit::{Severity, Subject};
 use batzen_auditor::checks::CheckConfig;
 use batzen_auditor::live::{Followed, Following, FollowingError, SourceConfig, SourceOptions};
 use batzen_cli_support::numbers;
@@ -19,8 +19,8 @@ use batzen_feed::config::ServerConfig;
 use batzen_feed::metrics::Progress;
 use batzen_postgres::Target;
 use batzen_postgres::replica::Replica;
+use batzen_service::storage::StoreConfig;
 use batzen_signer::channel;
-use batzen_storage::StoreConfig;
 use batzen_store::{Store, StoreError};
 use batzen_tables::auditor::results::AuditStateRow;
 use clap::Args;
@@ -186,7 +186,7 @@ fn followed(exchange: &Config) -> anyhow::Result<Vec<(&'static str, String)>> {
 fn open(place: &StoreConfig, once: bool, is_stopping: &AtomicBool) -> anyhow::Result<Option<Store>> {
     let mut has_told = false;
     while !is_stopping.load(Ordering::Relaxed) {
-        match place.open(&batzen_storage::AUDITOR_COPY, 1) {
+        match place.open(&batzen_service::storage::AUDITOR_COPY, 1) {
             Err(StoreError::InUse(dir)) => {
                 bail!("the store {} is in use: another process follows the exchange", dir.display())
             }

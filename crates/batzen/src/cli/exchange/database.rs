@@ -11,7 +11,7 @@ use batzen_postgres::schema::dbinit::{self, DbinitOptions};
 use batzen_postgres::schema::maintain::{self, MaintainOptions, MaintainReport};
 use batzen_postgres::schema::{HISTORY, Sql, replication};
 use batzen_postgres::{Connection, Target};
-use batzen_storage::StoreConfig;
+use batzen_service::storage::StoreConfig;
 use batzen_tables::exchange;
 use clap::Args;
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ use batzen_cli_support::services::{self, Common};
 use batzen_crypto::hash::sha512;
 use batzen_crypto::{ShortHash, base32, fill_random};
 use batzen_exchange::config::ExchangeConfig;
-use batzen_http_client::{Client, ClientOptions, Reply};
+use batzen_http::client::{Client, ClientOptions, Reply};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 

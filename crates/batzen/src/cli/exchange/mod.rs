@@ -17,7 +17,6 @@ use batzen_cli_support::progress;
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args;
 use batzen_config::Config;
-use batzen_demo::{play_money, sheet};
 use batzen_engine::{Clock, LANES_MAX};
 use batzen_exchange::config::{AccountConfig, ExchangeConfig, ListenConfig};
 use batzen_exchange::core::Core;
@@ -30,7 +29,8 @@ use batzen_exchange::storage::{self, StoreConfig};
 use batzen_exchange::workers::link::{self, Worker};
 use batzen_exchange::workers::{WorkerError, WorkerOptions};
 use batzen_http::ServerOptions;
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
+use batzen_lab::demo::{play_money, sheet};
 use batzen_protocol::{Currency, Duration};
 use batzen_store::StoreError;
 use batzen_tables::exchange::AccountId;
@@ -391,7 +391,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = exchange_config(&args)?;
     if args.standalone {
         let store = config.store.clone();
-        let prepare = move || store.prepare(&batzen_storage::EXCHANGE);
+        let prepare = move || store.prepare(&batzen_service::storage::EXCHANGE);
         tokio::task::spawn_blocking(prepare).await?.context("the exchange's tables")?;
     }
     let place = match &config.listen {

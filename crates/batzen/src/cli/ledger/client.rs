@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use batzen_cli_support::services;
 use batzen_ledger::{CreateResult, Ledger, LedgerError};
-use batzen_ledger_net::json::{AccountJson, BalanceJson, EventJson, ResultJson, TransferJson};
+use batzen_ledger_service::net::json::{AccountJson, BalanceJson, EventJson, ResultJson, TransferJson};
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
@@ -58,7 +58,7 @@ pub struct ReplArgs {
 }
 
 async fn connect(url: &str) -> anyhow::Result<Arc<dyn Ledger>> {
-    batzen_ledger_net::connect(url).await.with_context(|| url.to_owned())
+    batzen_ledger_service::net::connect(url).await.with_context(|| url.to_owned())
 }
 
 /// Sends one request.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use batzen_cli_support::progress::is_interactive;
-use batzen_ledger_store::{
+use batzen_ledger_service::store::{
     DurableLedger, DurableOptions, Inspection, RecoveryError, VerifyReport, verify_directory,
 };
-use batzen_storage::StoreConfig;
+use batzen_service::storage::StoreConfig;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use batzen_ledger::{Account, AccountFilter, BATCH_EVENTS_MAX, ChangeFilter, QueryFilter, Transfer};
-use batzen_ledger_net::json::{AccountFilterJson, AccountJson, QueryFilterJson, TransferJson, Wide};
+use batzen_ledger_service::net::json::{AccountFilterJson, AccountJson, QueryFilterJson, TransferJson, Wide};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 

@@ -9,7 +9,7 @@ pub use serve::{KNOWN, ServeConfig};
 
 use std::process::ExitCode;
 
-use batzen_bench::scenarios::ledger::LedgerArgs as BenchArgs;
+use batzen_lab::bench::scenarios::ledger::LedgerArgs as BenchArgs;
 use clap::{Args, Subcommand};
 
 use crate::cli::sample;

@@ -10,11 +10,11 @@ use batzen_cli_support::store_args::StoreArgs;
 use batzen_config::Config;
 use batzen_http::{Drain, Listen, Server, ServerOptions};
 use batzen_ledger::{Ledger, MemoryLedger};
-use batzen_ledger_net::api::Api;
-use batzen_ledger_net::{LedgerServer, NetOptions, NetStats};
-use batzen_ledger_store::{DurableLedger, DurableOptions};
+use batzen_ledger_service::net::api::Api;
+use batzen_ledger_service::net::{LedgerServer, NetOptions, NetStats};
+use batzen_ledger_service::store::{DurableLedger, DurableOptions};
 use batzen_metrics::Page;
-use batzen_storage::StoreConfig;
+use batzen_service::storage::StoreConfig;
 use clap::Args;
 
 use crate::cli::known_options;

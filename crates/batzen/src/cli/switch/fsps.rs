@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use batzen_bench::scenarios::switch::SwitchLoad;
 use batzen_cli_support::numbers::{count, milliseconds, number};
-use batzen_switch_sim::hub::{Hub, Onboarding};
-use batzen_switch_sim::{Behaviour, Fsps, Mix, Report, UnknownBehaviour};
+use batzen_lab::bench::scenarios::switch::SwitchLoad;
+use batzen_lab::participants::hub::{Hub, Onboarding};
+use batzen_lab::participants::{Behaviour, Fsps, Mix, Report, UnknownBehaviour};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -90,7 +90,7 @@ pub fn run(args: &FspsArgs) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.tokens {
         onboard(&Hub::new(args.admin, tokens(file)?), &fsps, &args.currency)?;
     }
-    let load = batzen_switch_sim::Load { mix: args.mix, ..args.load.load() };
+    let load = batzen_lab::participants::Load { mix: args.mix, ..args.load.load() };
     let end = Instant::now() + load.warmup + load.duration.unwrap_or(Duration::MAX / 4);
     fsps.load(load);
     while Instant::now() < end && !load.count.is_some_and(|count| fsps.is_idle(count)) {

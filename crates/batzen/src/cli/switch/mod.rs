@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use batzen_bench::scenarios::switch as scenario;
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::StoreArgs;
 use batzen_cli_support::switch_ledger::SwitchLedger;
 use batzen_config::Config;
-use batzen_demo::switch as demo;
-use batzen_ledger_net::LedgerAddress;
-use batzen_storage::StoreConfig;
+use batzen_lab::bench::scenarios::switch as scenario;
+use batzen_lab::demo::switch as demo;
+use batzen_ledger_service::net::LedgerAddress;
+use batzen_service::storage::StoreConfig;
 use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
 use clap::{Args, Subcommand};
 

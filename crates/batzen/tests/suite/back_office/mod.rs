@@ -8,7 +8,7 @@ mod stock;
 
 use std::path::Path;
 
-use batzen_http_client::{Client, ClientOptions, Method, Reply};
+use batzen_http::client::{Client, ClientOptions, Method, Reply};
 use serde_json::{Value, json};
 
 use crate::common::browser::{Browser, keep_pictures};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use batzen_http_client::{Client, ClientOptions};
-use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
+use batzen_http::client::{Client, ClientOptions};
+use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde_json::{Value, json};
 
 use super::{Shop, token_auth};

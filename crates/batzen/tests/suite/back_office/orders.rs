@@ -1,6 +1,6 @@
 //! The list of orders: a thousand of them.
 
-use batzen_http_client::{Client, Method};
+use batzen_http::client::{Client, Method};
 use serde_json::json;
 use tokio::task::JoinSet;
 

@@ -1,6 +1,6 @@
 //! Access, settings and accounts.
 
-use batzen_http_client::Method;
+use batzen_http::client::Method;
 use serde_json::{Value, json};
 
 use super::{TOKEN, quiet_shop, token_auth};

@@ -1,6 +1,6 @@
 //! Products.
 
-use batzen_http_client::Method;
+use batzen_http::client::Method;
 use serde_json::json;
 
 use super::{quiet_shop, token_auth};

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use batzen_http_client::{Client, ClientOptions, Method};
+use batzen_http::client::{Client, ClientOptions, Method};
 use serde_json::{Value, json};
 
 use super::PATIENCE;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_crypto::{EddsaPrivateKey, ExchangeWithdrawValues, PlanchetMasterSecret};
-use batzen_http_client::{Client, ClientOptions, Reply};
+use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_protocol::api::exchange::{BlindSignature, CsrWithdrawRequest, KeysResponse, WithdrawValues};
-use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
+use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde::Serialize;
 
 use super::PATIENCE;

@@ -12,7 +12,7 @@ use batzen_crypto::{
     EcdhePrivateKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, HashCode,
     PlanchetMasterSecret, RefreshMasterSecret, ShortHash, UnblindState, WireSalt,
 };
-use batzen_http_client::Client;
+use batzen_http::client::Client;
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositRequest, CoinHistoryItem, DepositRequest, KeysResponse, MeltRequest,
     PurseCoin, RefundRequest, RevealRequest, WithdrawRequest,

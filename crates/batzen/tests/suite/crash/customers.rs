@@ -13,13 +13,13 @@ use batzen_crypto::{
     EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, HashCode, PlanchetMasterSecret,
     RefreshMasterSecret,
 };
-use batzen_http_client::{Client, ClientError, Reply};
+use batzen_http::client::{Client, ClientError, Reply};
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse,
     CsrWithdrawRequest, MeltConfirmation, WithdrawValues,
 };
 use batzen_protocol::{Duration as Lifetime, ErrorCode, Money};
-use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
+use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use batzen_http_client::Client;
-use batzen_ledger_store::DurableLedger;
-use batzen_pg_cluster::{CitusCluster, Cluster};
-use batzen_storage::StoreConfig;
+use batzen_http::client::Client;
+use batzen_ledger_service::store::DurableLedger;
+use batzen_service::storage::StoreConfig;
 use batzen_store::Store;
+use batzen_testkit::postgres::{CitusCluster, Cluster};
 
 use crate::common::setup::{COINS, LIMITS, config_with_fees};
 use crate::common::{self, PATIENCE, Service};
@@ -189,7 +189,7 @@ impl Deployment {
         let Some(database) = &self.database else {
             let copy = self.dir.path().join("cut-off");
             let commits = false_claims::cut_off(&self.dir.path().join(EXCHANGE_STORE), &copy);
-            let copy = StoreConfig::embedded(copy).open(&batzen_storage::EXCHANGE, 1).unwrap();
+            let copy = StoreConfig::embedded(copy).open(&batzen_service::storage::EXCHANGE, 1).unwrap();
             return (format!("the last {commits} commits"), copy);
         };
         let what = "the last melt".to_owned();
@@ -205,7 +205,7 @@ impl Deployment {
         let last = "DELETE FROM exchange.melts WHERE serial = (SELECT max(serial) FROM exchange.melts)";
         database.server().sql("cut_off", last).unwrap();
         let url = database.url.replace(&format!("/{DATABASE}"), "/cut_off");
-        let copy = StoreConfig::postgres(url).open(&batzen_storage::EXCHANGE, 1).unwrap();
+        let copy = StoreConfig::postgres(url).open(&batzen_service::storage::EXCHANGE, 1).unwrap();
         (what, copy)
     }
 
@@ -423,7 +423,7 @@ impl Deployment {
 
     /// The store of the exchange, which must not run.
     pub fn exchange_store(&self) -> Store {
-        self.store(EXCHANGE_STORE).open(&batzen_storage::EXCHANGE, 1).unwrap()
+        self.store(EXCHANGE_STORE).open(&batzen_service::storage::EXCHANGE, 1).unwrap()
     }
 
     /// Store and ledger of the bank, which must not run.

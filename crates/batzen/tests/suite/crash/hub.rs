@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use batzen_switch_sim::hub::{Hub, Onboarding, ten_thousandths};
-use batzen_switch_sim::{Behaviour, Fsps, FspsConfig, Load, Mix, Notice, Outcome, Schedule};
+use batzen_lab::participants::hub::{Hub, Onboarding, ten_thousandths};
+use batzen_lab::participants::{Behaviour, Fsps, FspsConfig, Load, Mix, Notice, Outcome, Schedule};
 use serde_json::Value;
 
 use crate::common::{PATIENCE, Service, free_port};

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
 use batzen_store::Store;
 use tokio::task::JoinSet;
 

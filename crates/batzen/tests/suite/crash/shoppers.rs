@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode};
-use batzen_http_client::{Client, ClientError, Reply};
+use batzen_http::client::{Client, ClientError, Reply};
 use batzen_protocol::Money;
 use batzen_protocol::api::merchant::{
     AbortResponse, ClaimResponse, ContractTerms, PayRequest, PayResponse, PickUpRefundResponse, RefundResult,

@@ -11,7 +11,7 @@ use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFlags, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter, ChangeKind,
     CreateTransferStatus, Ledger, LedgerError, Transfer, TransferFlags,
 };
-use batzen_ledger_net::{ClientOptions, LedgerClient};
+use batzen_ledger_service::net::{ClientOptions, LedgerClient};
 use serde_json::Value;
 
 use crate::common::{PATIENCE, run, stderr, stdout};

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use batzen_bank::books;
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
-use batzen_http_client::{Client, ClientError, ClientOptions};
+use batzen_http::client::{Client, ClientError, ClientOptions};
 use batzen_protocol::ErrorCode;
-use batzen_wire_gateway::{
+use batzen_service::wire_gateway::{
     AddIncomingRequest, GatewayAuth, HistoryQuery, TransactionResponse, TransferRequest, WireGatewayClient,
 };
 

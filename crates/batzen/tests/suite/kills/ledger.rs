@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use batzen_ledger::{CreateTransferStatus, Ledger, Transfer};
-use batzen_ledger_net::LedgerClient;
+use batzen_ledger_service::net::LedgerClient;
 
 use crate::common::{PATIENCE, Service, free_port};
 use crate::crash::customers;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use batzen_http_client::{Client, ClientOptions};
-use batzen_switch_sim::{Fsps, Notice, Outcome, Schedule, TransferId};
+use batzen_http::client::{Client, ClientOptions};
+use batzen_lab::participants::{Fsps, Notice, Outcome, Schedule, TransferId};
 
 use tokio::task::JoinSet;
 

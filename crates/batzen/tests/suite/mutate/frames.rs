@@ -340,7 +340,7 @@ pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
 /// The kinds match those of the program.
 #[test]
 fn kinds_of_the_ledger_are_complete() {
-    use batzen_ledger_net::frame::Kind;
+    use batzen_ledger_service::net::frame::Kind;
     let of_program: Vec<u16> = (0..=u16::MAX)
         .filter_map(Kind::from_number)
         .filter(|kind| *kind != Kind::Hello)

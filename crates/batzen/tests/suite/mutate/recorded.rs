@@ -1,4 +1,4 @@
-//! Recorded requests of an independent client: `crates/protocol/tests/vectors/http`.
+//! Recorded requests of an independent client: `crates/base/protocol/tests/vectors/http`.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn in_our_currency(value: &mut Value) {
 
 /// Adds the requests recorded at this server: `exchange` or `bank`.
 pub fn add(seeds: &mut Seeds, server: &str) {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../protocol/tests/vectors/http");
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../base/protocol/tests/vectors/http");
     let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();
     for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "jsonl")) {

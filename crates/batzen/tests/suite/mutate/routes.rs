@@ -66,7 +66,7 @@ fn after<'a>(text: &'a str, word: &str) -> Vec<(&'a str, &'a str)> {
 /// Tables like `.get("/path", ..)` and `.post_as(Class, "/path", ..)`.
 pub fn exchange() -> Vec<Route> {
     let mut routes = Vec::new();
-    let files = std::fs::read_dir(crates("exchange/src/api")).unwrap();
+    let files = std::fs::read_dir(crates("services/exchange/src/api")).unwrap();
     let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     files.sort();
     for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
@@ -101,7 +101,7 @@ fn table(path: &str) -> Vec<Route> {
 }
 
 pub fn bank() -> Vec<Route> {
-    let text = source(&crates("bank/src/api/mod.rs"));
+    let text = source(&crates("services/bank/src/api/mod.rs"));
     assert!(
         text.contains("[\"/taler-wire-gateway/:account\",\"/:account\"]"),
         "the gateway's paths are others"
@@ -119,7 +119,7 @@ pub fn switch_operators() -> Vec<Route> {
 
 /// Arms like `("PUT", "transfers", 3, "error") =>`.
 pub fn switch_participants() -> Vec<Route> {
-    let text = source(&crates("switch/src/api/participant.rs"));
+    let text = source(&crates("services/switch/src/api/participant.rs"));
     let mut routes = Vec::new();
     for method in ["GET", "POST", "PUT"] {
         for (_, resource) in after(&text, &format!("(\"{method}\",")) {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use batzen_crypto::Cipher;
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::api::exchange::{Denomination, KeysResponse};
 
 use crate::common::setup::wait_for;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use batzen_crypto::hash::sha512;
-use batzen_http_client::{Client, ClientOptions, Reply};
+use batzen_http::client::{Client, ClientOptions, Reply};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

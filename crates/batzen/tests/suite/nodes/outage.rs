@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batzen_crypto::EddsaPrivateKey;
-use batzen_http_client::{Client, ClientOptions, Reply};
-use batzen_pg_cluster::{Cluster, ClusterOptions, Mode};
+use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::BlindSignatures;
+use batzen_testkit::postgres::{Cluster, ClusterOptions, Mode};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::task::JoinSet;

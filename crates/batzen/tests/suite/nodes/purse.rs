@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPrivateKey, ExchangeWithdrawValues, PlanchetMasterSecret};
-use batzen_http_client::Client;
+use batzen_http::client::Client;
 use batzen_protocol::Money;
 use batzen_protocol::api::exchange::{BatchWithdrawRequest, BlindSignatures};
-use batzen_wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
+use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 
 use crate::common::{run, stderr};
 use crate::crash::coins::{CURRENCY, Coin, Denom, Planchet};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use batzen_http_client::{Client, ClientOptions};
-use batzen_pg_cluster::shared;
+use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::api::errors::CoinConflict;
 use batzen_protocol::api::exchange::CoinHistoryItem;
 use batzen_protocol::{ErrorCode, Money};
+use batzen_testkit::postgres::shared;
 use serde_json::Value;
 use tokio::task::JoinSet;
 

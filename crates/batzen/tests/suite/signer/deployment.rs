@@ -68,7 +68,9 @@ impl Deployment {
 
     /// The same with two services on one database, whose tables are created.
     pub fn on_database(url: &str) -> Self {
-        batzen_storage::StoreConfig::postgres(url.to_owned()).prepare(&batzen_storage::EXCHANGE).unwrap();
+        batzen_service::storage::StoreConfig::postgres(url.to_owned())
+            .prepare(&batzen_service::storage::EXCHANGE)
+            .unwrap();
         Self::with(2, Some(url.to_owned()))
     }
 

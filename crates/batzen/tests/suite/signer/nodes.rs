@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use batzen_pg_cluster::{fresh_database, shared};
+use batzen_testkit::postgres::{fresh_database, shared};
 use tokio::task::JoinSet;
 
 use crate::common::customer::go_on;

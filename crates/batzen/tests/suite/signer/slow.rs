@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use batzen_http_client::{Client, ClientOptions};
+use batzen_http::client::{Client, ClientOptions};
 use batzen_signer::channel::{Channel, Connect, load_key};
 use batzen_signer::frame::{HEADER_BYTES, Header, Hello, Kind, Side, VERSION};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

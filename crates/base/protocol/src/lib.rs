@@ -1,0 +1,29 @@
+//! The wire format and signed data: amounts, times, payto URIs, JSON bodies, signature payloads, error codes.
+//!
+//! Everything here is a pure function of its input: no I/O, no clock, no randomness.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod amount;
+pub mod api;
+pub mod canonical;
+pub mod denominations;
+pub mod econtract;
+pub mod error_code;
+#[doc(hidden)]
+pub mod fuzz_entry;
+pub mod liabilities;
+pub mod limits;
+pub mod payto;
+pub mod signatures;
+pub mod taler_uri;
+mod text;
+pub mod time;
+
+pub use amount::{Amount, AmountError, Currency, Money, MoneySum};
+pub use api::{ParseError, parse_body};
+pub use error_code::{ErrorBody, ErrorCode, ErrorDetail};
+pub use payto::PaytoUri;
+pub use taler_uri::TalerUri;
+pub use text::{Base32Data, hash_text};
+pub use time::{Duration, Timestamp};

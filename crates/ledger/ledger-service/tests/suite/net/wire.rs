@@ -1,0 +1,346 @@
+//! Server and client over real sockets, in front of a ledger in memory.
+
+use crate::net::common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use batzen_http::{Drain, Listen};
+use batzen_ledger::{
+    Account, BATCH_EVENTS_MAX, ChangeFilter, CreateTransferStatus, Ledger, LedgerError, MemoryLedger,
+    Transfer, TransferFlags,
+};
+use batzen_ledger_service::net::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Status};
+use batzen_ledger_service::net::{ClientOptions, LedgerAddress, LedgerClient, NetOptions, connect};
+use common::{Gate, Proxy, Served, account, transfer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Enough for the conformance examples: the memory ledger uses the clock of the machine.
+async fn wait(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+#[tokio::test]
+async fn a_ledger_behind_tcp_conforms() {
+    let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), NetOptions::default()).await;
+    let ledger = connect(&served.url).await.unwrap();
+    batzen_ledger::conformance::check(ledger.as_ref(), 1 << 64, wait).await;
+    drop(ledger);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_ledger_behind_a_local_socket_conforms() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = Listen::Unix { path: dir.path().join("ledger.sock"), mode: 0o600 };
+    let memory = Arc::new(MemoryLedger::with_system_clock());
+    let served = Served::start_on(listen, memory, NetOptions::default()).await;
+    let ledger = connect(&served.url).await.unwrap();
+    batzen_ledger::conformance::check(ledger.as_ref(), 1, wait).await;
+    served.stop().await;
+    assert!(!dir.path().join("ledger.sock").exists());
+}
+
+#[tokio::test]
+async fn requests_of_many_connections_share_batches() {
+    let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
+    let options = NetOptions { batches_in_flight: 1, ..NetOptions::default() };
+    let served = Served::start(Arc::clone(&gate) as Arc<dyn Ledger>, options).await;
+    let first = connect(&served.url).await.unwrap();
+    first.create_accounts(vec![account(1), account(2)]).await.unwrap();
+    gate.close();
+    let mut calls = Vec::new();
+    for id in 1..=200 {
+        let client = connect(&served.url).await.unwrap();
+        calls.push(tokio::spawn(async move { client.create_transfers(vec![transfer(id, 1, 2, 1)]).await }));
+    }
+    // All requests have arrived. The ledger has the first; the others wait.
+    while served.stats.requests(Kind::CreateTransfers) < 200 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    gate.open();
+    for call in calls {
+        let results = call.await.unwrap().unwrap();
+        assert_eq!(results.len(), 1);
+        assert_eq!(results[0].status, CreateTransferStatus::Created);
+    }
+    let (batches, events) = served.stats.batches();
+    assert_eq!(events, 202);
+    assert!(batches < 20, "{batches} batches");
+    assert_eq!(gate.inner.counts().transfers, 200);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn callers_of_one_client_share_frames_and_chains_stay_apart() {
+    let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
+    let served = Served::start(Arc::clone(&gate) as Arc<dyn Ledger>, NetOptions::default()).await;
+    let client = connect(&served.url).await.unwrap();
+    client.create_accounts(vec![account(1), account(2)]).await.unwrap();
+    gate.close();
+    let mut calls = Vec::new();
+    for id in 1..=300_u128 {
+        let client = Arc::clone(&client);
+        let mut event = transfer(id, 1, 2, 1);
+        // Every tenth caller leaves its chain open, which must not extend into the next caller's events.
+        if id % 10 == 0 {
+            event.flags = TransferFlags::LINKED;
+        }
+        calls.push((id, tokio::spawn(async move { client.create_transfers(vec![event]).await })));
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    gate.open();
+    for (id, call) in calls {
+        let expected = match id % 10 {
+            0 => CreateTransferStatus::LinkedEventChainOpen,
+            _ => CreateTransferStatus::Created,
+        };
+        assert_eq!(call.await.unwrap().unwrap()[0].status, expected, "{id}");
+    }
+    assert!(served.stats.requests(Kind::CreateTransfers) < 200);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn requests_are_repeated_under_the_same_ids_after_a_broken_connection() {
+    let memory = Arc::new(MemoryLedger::with_system_clock());
+    let served = Served::start(Arc::clone(&memory) as Arc<dyn Ledger>, NetOptions::default()).await;
+    let proxy = Proxy::start(&served.url).await;
+    let ledger = connect(&proxy.url).await.unwrap();
+    ledger.create_accounts(vec![account(1), account(2)]).await.unwrap();
+    // The request arrives; the answer is lost with the connection.
+    proxy.lose_answers.store(true, Ordering::SeqCst);
+    let call = {
+        let ledger = Arc::clone(&ledger);
+        tokio::spawn(async move { ledger.create_transfers(vec![transfer(1, 1, 2, 5)]).await })
+    };
+    while memory.counts().transfers == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    proxy.lose_answers.store(false, Ordering::SeqCst);
+    proxy.cut();
+    let results = call.await.unwrap().unwrap();
+    assert_eq!(results[0].status, CreateTransferStatus::Exists);
+    assert_eq!(ledger.lookup_accounts(vec![2]).await.unwrap()[0].credits_posted, 5);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn an_unreachable_ledger_is_unknown_after_a_bounded_time_and_busy_if_nothing_was_sent() {
+    let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
+    let served = Served::start(Arc::clone(&gate) as Arc<dyn Ledger>, NetOptions::default()).await;
+    let options = ClientOptions { retry_for: Duration::from_millis(100), ..ClientOptions::default() };
+    let address: LedgerAddress = served.url.parse().unwrap();
+    let client = Arc::new(LedgerClient::connect(address.clone(), options.clone()).await.unwrap());
+    client.create_accounts(vec![account(1), account(2)]).await.unwrap();
+    gate.close();
+    let call = {
+        let client = Arc::clone(&client);
+        tokio::spawn(async move { client.create_transfers(vec![transfer(1, 1, 2, 5)]).await })
+    };
+    while served.stats.requests(Kind::CreateTransfers) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    served.abort();
+    assert!(matches!(call.await.unwrap(), Err(LedgerError::Unknown(_))));
+    assert!(matches!(client.create_transfers(vec![transfer(2, 1, 2, 5)]).await, Err(LedgerError::Busy(_))));
+    assert!(matches!(LedgerClient::connect(address, options).await, Err(LedgerError::Busy(_))));
+}
+
+#[tokio::test]
+async fn more_than_a_batch_is_refused_before_it_is_sent() {
+    let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), NetOptions::default()).await;
+    let ledger = connect(&served.url).await.unwrap();
+    let events = vec![transfer(1, 1, 2, 1); BATCH_EVENTS_MAX + 1];
+    assert_eq!(ledger.create_transfers(events).await, Err(LedgerError::TooMuchData));
+    assert_eq!(ledger.create_transfers(Vec::new()).await, Ok(Vec::new()));
+    assert_eq!(ledger.lookup_accounts(Vec::new()).await, Ok(Vec::new()));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn change_events_come_in_as_many_frames_as_they_need() {
+    let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), NetOptions::default()).await;
+    let ledger = connect(&served.url).await.unwrap();
+    ledger.create_accounts(vec![account(1), account(2)]).await.unwrap();
+    let count = 6_000;
+    let events: Vec<Transfer> = (1..=count).map(|id| transfer(id, 1, 2, 1)).collect();
+    ledger.create_transfers(events).await.unwrap();
+    for limit in [1, 2_619, 2_620, 2_621, 5_999, 6_000, 8_189, u32::MAX] {
+        let events =
+            ledger.get_change_events(ChangeFilter { limit, ..ChangeFilter::default() }).await.unwrap();
+        let ids: Vec<u128> = events.iter().map(|event| event.transfer.id).collect();
+        let expected: Vec<u128> = (1..=count.min(u128::from(limit))).collect();
+        assert_eq!(ids, expected, "limit {limit}");
+    }
+    served.stop().await;
+}
+
+struct Raw(TcpStream);
+
+impl Raw {
+    async fn new(url: &str) -> Self {
+        Self(TcpStream::connect(url.strip_prefix("tcp://").unwrap()).await.unwrap())
+    }
+
+    async fn hello(url: &str) -> Self {
+        let mut raw = Self::new(url).await;
+        raw.send(Kind::Hello, 3, &Hello::of_client().to_bytes()).await;
+        let (header, body) = raw.receive().await.unwrap();
+        assert_eq!((header.status, header.number), (0, 3));
+        assert!(Hello::from_bytes(&body).unwrap().speaks_our_version());
+        raw
+    }
+
+    async fn send(&mut self, kind: Kind, number: u64, body: &[u8]) {
+        let mut bytes = Vec::new();
+        frame::push(&mut bytes, kind, Status::Done, number, body);
+        self.0.write_all(&bytes).await.unwrap();
+    }
+
+    /// The next frame; `None` if the server has closed the connection.
+    async fn receive(&mut self) -> Option<(Header, Vec<u8>)> {
+        let mut header = [0; HEADER_BYTES];
+        self.0.read_exact(&mut header).await.ok()?;
+        let header = Header::from_bytes(&header).unwrap();
+        let mut body = vec![0; header.size as usize];
+        self.0.read_exact(&mut body).await.unwrap();
+        Some((header, body))
+    }
+}
+
+#[tokio::test]
+async fn too_much_data_is_refused_and_the_connection_continues() {
+    let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), NetOptions::default()).await;
+    let mut raw = Raw::hello(&served.url).await;
+    let mut header = Header::new(Kind::CreateTransfers, Status::Done, 9, &[]);
+    header.size = u32::try_from(BODY_BYTES_MAX + 128).unwrap();
+    raw.0.write_all(&header.to_bytes()).await.unwrap();
+    raw.0.write_all(&vec![1; BODY_BYTES_MAX + 128]).await.unwrap();
+    raw.send(Kind::Ping, 10, &[]).await;
+    let (header, _) = raw.receive().await.unwrap();
+    assert_eq!((header.number, header.status), (9, Status::TooMuchData as u16));
+    let (header, _) = raw.receive().await.unwrap();
+    assert_eq!((header.number, header.status), (10, Status::Done as u16));
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_malformed_frame_ends_the_connection_with_a_reason() {
+    let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), NetOptions::default()).await;
+    let said = |answer: Option<(Header, Vec<u8>)>| {
+        let (header, body) = answer.expect("an answer before the end");
+        (header.status, String::from_utf8(body).unwrap())
+    };
+    // Another version.
+    let mut raw = Raw::new(&served.url).await;
+    let hello = Hello { version_min: 8, version_max: 9, ..Hello::of_client() };
+    raw.send(Kind::Hello, 0, &hello.to_bytes()).await;
+    assert_eq!(said(raw.receive().await).0, Status::Version as u16);
+    assert!(raw.receive().await.is_none());
+    // Not a hello.
+    let mut raw = Raw::new(&served.url).await;
+    raw.send(Kind::Ping, 0, &[]).await;
+    assert_eq!(said(raw.receive().await).0, Status::Malformed as u16);
+    // Another protocol.
+    let mut raw = Raw::new(&served.url).await;
+    raw.0.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert_eq!(said(raw.receive().await).0, Status::Malformed as u16);
+    // Damage in a body.
+    let mut raw = Raw::hello(&served.url).await;
+    let mut bytes = Vec::new();
+    frame::push(&mut bytes, Kind::CreateTransfers, Status::Done, 1, &[5; 128]);
+    bytes[HEADER_BYTES + 3] ^= 1;
+    raw.0.write_all(&bytes).await.unwrap();
+    let (status, text) = said(raw.receive().await);
+    assert_eq!((status, text.as_str()), (Status::Malformed as u16, "the body's checksum is wrong"));
+    assert!(raw.receive().await.is_none());
+    // An incomplete record is refused, and the connection continues.
+    let mut raw = Raw::hello(&served.url).await;
+    raw.send(Kind::CreateTransfers, 1, &[5; 127]).await;
+    assert_eq!(said(raw.receive().await).0, Status::Refused as u16);
+    raw.send(Kind::QueryAccounts, 2, &[0xff; 64]).await;
+    assert_eq!(said(raw.receive().await).0, Status::Refused as u16);
+    raw.send(Kind::LookupAccounts, 3, &[0; 16]).await;
+    assert_eq!(said(raw.receive().await).0, Status::Done as u16);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_queue_and_too_many_connections_are_answered_busy() {
+    let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
+    let options = NetOptions {
+        batches_in_flight: 1,
+        full_batches_in_flight: 1,
+        queue_events_max: 10,
+        connections_max: 2,
+        ..NetOptions::default()
+    };
+    let served = Served::start(Arc::clone(&gate) as Arc<dyn Ledger>, options).await;
+    let ledger = connect(&served.url).await.unwrap();
+    let mut raw = Raw::hello(&served.url).await;
+    let mut third = Raw::new(&served.url).await;
+    assert_eq!(third.receive().await.unwrap().0.status, Status::Busy as u16);
+    ledger.create_accounts(vec![account(1), account(2)]).await.unwrap();
+    gate.close();
+    for number in 1..=20_u128 {
+        let body = transfer(number, 1, 2, 1).to_bytes();
+        raw.send(Kind::CreateTransfers, u64::try_from(number).unwrap(), &body).await;
+    }
+    let (header, _) = raw.receive().await.unwrap();
+    assert_eq!(header.status, Status::Busy as u16);
+    gate.open();
+    let mut done = 0;
+    for _ in 0..19 {
+        let (header, _) = raw.receive().await.unwrap();
+        done += u32::from(header.status == Status::Done as u16);
+    }
+    assert!((10..20).contains(&done), "{done}");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_with_too_much_in_flight_is_not_read_until_there_is_room() {
+    let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
+    let options = NetOptions { in_flight_max: 4, ..NetOptions::default() };
+    let served = Served::start(Arc::clone(&gate) as Arc<dyn Ledger>, options).await;
+    let mut raw = Raw::hello(&served.url).await;
+    gate.close();
+    for number in 1..=50_u128 {
+        let body = transfer(number, 1, 2, 1).to_bytes();
+        raw.send(Kind::CreateTransfers, u64::try_from(number).unwrap(), &body).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(served.stats.requests(Kind::CreateTransfers), 4);
+    gate.open();
+    for _ in 0..50 {
+        assert_eq!(raw.receive().await.unwrap().0.status, Status::Done as u16);
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn requests_already_read_are_answered_before_the_server_ends() {
+    let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
+    let served = Served::start(Arc::clone(&gate) as Arc<dyn Ledger>, NetOptions::default()).await;
+    let ledger = connect(&served.url).await.unwrap();
+    gate.close();
+    let call = tokio::spawn(async move { ledger.create_accounts(vec![account(7)]).await });
+    while served.stats.requests(Kind::CreateAccounts) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let drain: Drain = served.drain.clone();
+    drain.trigger();
+    gate.open();
+    assert_eq!(call.await.unwrap().unwrap().len(), 1);
+    served.stop().await;
+    assert_eq!(
+        gate.inner.lookup_accounts(vec![7]).await.unwrap(),
+        vec![Account {
+            timestamp: gate.inner.lookup_accounts(vec![7]).await.unwrap()[0].timestamp,
+            ..account(7)
+        }]
+    );
+}

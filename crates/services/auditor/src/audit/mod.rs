@@ -1,0 +1,55 @@
+//! The audit of an exchange: every row is checked again, with rules of its own.
+//!
+//! The auditor trusts that rows can be read, and nothing that is in them. Signatures are verified again; balances,
+//! remaining values and sums are computed again; and what should have been paid by now is looked for. None of the
+//! exchange's own rules is used.
+//!
+//! Every row adds to accounts: of its coin, reserve, purse, transfer and denomination ([`books`]). Rows may come in any
+//! order and on any thread, because sums do not depend on it. A change takes the old row off and adds the new one. When
+//! all rows have been posted, each account must be balanced ([`Rule`]). What is not is a [`Finding`].
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`finding`] | findings, and the rules with their meaning and advice |
+//! | [`terms`] | what the master key signed |
+//! | [`books`] | the accounts |
+//! | `post` | what each row adds to them, and the signatures that it needs |
+//! | `claims` | signatures, verified in batches |
+//! | `conclude` | what must hold in the end |
+//! | [`sheet`] | the balance sheet |
+//! | [`wire`] | the bank's records against the exchange's |
+//! | [`totals`] | the sums, as a store keeps them |
+//! | [`history`] | what was seen before against what is there now |
+//! | [`increment`] | audits changes |
+//! | `parts` | splits changes into parts that threads audit apart |
+//! | [`forward`] | the sums of long histories, which increments do not read again |
+//! | [`report`] | reports, ours and the protocol's |
+//! | [`run`] | reads all rows, on many threads |
+
+pub mod books;
+mod claims;
+mod conclude;
+pub mod finding;
+pub mod forward;
+pub mod history;
+pub mod increment;
+mod parts;
+mod post;
+pub mod report;
+pub mod run;
+pub mod sheet;
+pub mod terms;
+pub mod totals;
+pub mod wire;
+
+pub use conclude::Overdue;
+pub use finding::{Check, Finding, List, RowName, Rule, Severity};
+pub use history::History;
+pub use increment::{Auditor, Increment, RowChange, Version, net};
+pub use run::{
+    AuditError, Base, Confirmation, DenomResult, Options, Outcome, Progress, audit, read_terms, resume,
+};
+pub use sheet::{Net, Sheet};
+pub use terms::{Subject, Terms};
+pub use totals::Totals;
+pub use wire::{AccountResult, BankAccount, BankCredit, BankDebit, OpenPairs, Settled};

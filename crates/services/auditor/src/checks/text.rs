@@ -1,0 +1,99 @@
+//! Results for people at a terminal.
+
+use std::fmt::Write as _;
+
+use crate::audit::report::Context;
+use crate::audit::{Finding, Net, Outcome, Severity};
+
+/// How many findings a text lists in full.
+const LISTED_MAX: usize = 50;
+
+fn net(units: i128, context: &Context) -> Net {
+    Net { units, currency: Some(context.currency) }
+}
+
+/// A number with its noun.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
+}
+
+/// The result of an audit: the balance sheet, then what was found.
+pub(super) fn text(outcome: &Outcome, context: &Context) -> String {
+    let mut out = String::new();
+    let sheet = &outcome.sheet;
+    let seconds = outcome.elapsed.as_secs_f64().max(0.001);
+    let _ = writeln!(
+        out,
+        "{} rows and {} signatures checked in {seconds:.1} s",
+        outcome.rows, outcome.signatures
+    );
+    let _ = writeln!(out);
+    for (name, amount) in [
+        ("wired in", sheet.wired_in),
+        ("wired out", sheet.wired_out),
+        ("reserves", sheet.reserves),
+        ("coins issued", sheet.issued),
+        ("coins redeemed", sheet.redeemed),
+        ("coins outstanding", sheet.outstanding),
+        ("deposits not aggregated", sheet.deposits),
+        ("aggregates not paid", sheet.transient),
+        ("transfers not executed", sheet.in_flight),
+        ("open purses", sheet.purses),
+        ("melts not revealed", sheet.unrevealed_melts),
+        ("liability", sheet.liability()),
+        ("fees earned", sheet.fees),
+        ("money that should be at the bank", sheet.expected_balance()),
+    ] {
+        let _ = writeln!(out, "{name:34} {:>24}", amount.to_string());
+    }
+    for account in &outcome.accounts {
+        let balance = net(account.bank_in - account.bank_out, context).to_string();
+        let _ = writeln!(out, "{:34} {balance:>24}", format!("at the bank, [{}]", account.section));
+    }
+    let _ = writeln!(out);
+    if outcome.overdue.count > 0 {
+        let units = i128::try_from(outcome.overdue.units).unwrap_or(i128::MAX);
+        let (count, sum) = (outcome.overdue.count, net(units, context));
+        let _ = writeln!(out, "{count} deposits of {sum} are due and not paid: is the aggregator running?");
+    }
+    let notices = outcome.findings.iter().filter(|finding| finding.severity() == Severity::Notice).count();
+    if notices > 0 {
+        let _ = writeln!(out, "{}: see --json", counted(notices, "notice"));
+    }
+    if !outcome.suppressed.is_empty() {
+        let _ = writeln!(out, "{} suppressed", counted(outcome.suppressed.len(), "finding"));
+    }
+    let faults: Vec<&Finding> = outcome.faults().collect();
+    if faults.is_empty() {
+        let _ = writeln!(out, "no finding: the books are right");
+        return out;
+    }
+    for finding in faults.iter().take(LISTED_MAX) {
+        let info = finding.rule.info();
+        let risk = i128::try_from(finding.at_risk).unwrap_or(i128::MAX);
+        let _ = writeln!(
+            out,
+            "{}: {} (row {} of {}), {} at risk",
+            info.check.name(),
+            info.name,
+            finding.row.serial,
+            finding.row.table,
+            net(risk, context)
+        );
+        let _ = writeln!(out, "    {}", info.meaning);
+        if finding.exchange != finding.auditor {
+            let (exchange, auditor) = (net(finding.exchange, context), net(finding.auditor, context));
+            let _ = writeln!(out, "    the exchange says {exchange}, the auditor {auditor}");
+        }
+        if !finding.detail.is_empty() {
+            let _ = writeln!(out, "    {}", finding.detail);
+        }
+        let _ = writeln!(out, "    {}", info.advice);
+    }
+    if faults.len() > LISTED_MAX {
+        let _ = writeln!(out, "and {} more: see --json", faults.len() - LISTED_MAX);
+    }
+    let _ = writeln!(out, "{}", counted(faults.len(), "finding"));
+    out
+}

@@ -1,0 +1,183 @@
+//! The auditor's service and programs: merchants show what exchanges have confirmed to them, and the auditor approves
+//! denominations.
+//! The checks themselves are in `batzen_auditor::audit`.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`rules`] | the effect of every command on the auditor's rows; pure |
+//! | [`books`] | the rows for programs, whether or not the service runs |
+//! | [`checks`] | runs the checks on an exchange's rows |
+//! | [`live`] | follows an exchange and keeps the results of all checks up to date |
+//! | [`liabilities`] | checks and confirms what the exchange publishes about its debts |
+//! | [`offline`] | the offline tool, which approves denominations |
+//! | `revocations` | signing keys that the exchange has revoked |
+//! | `link` | programs ask the running service |
+//! | `api` | the HTTP interface |
+//!
+//! Invariant: a confirmation is answered with 200 only once it is durable, and only if both signatures are valid, the
+//! signing key is not revoked, and the exchange is audited.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod api;
+pub mod audit;
+pub mod books;
+pub mod checks;
+mod config;
+pub mod liabilities;
+mod link;
+pub mod live;
+pub mod offline;
+mod revocations;
+pub mod rules;
+
+use std::sync::Arc;
+
+use batzen_engine::{Lane, LaneOptions, SubmitError};
+use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
+use batzen_postgres::PgError;
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
+use batzen_store::{Store, StoreError};
+use futures_util::future::BoxFuture;
+use tokio::task::JoinHandle;
+
+pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, Place, is_base_url};
+pub use link::{Forms, LinkError, Wanted, ask_checking, ask_liabilities, ask_note, ask_report};
+
+use api::{Api, Service};
+use live::Running;
+use revocations::Revocations;
+use rules::{AuditorRules, Command, Refusal};
+
+/// How long commands of disconnected clients may take at the end.
+const LAST_COMMITS: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Why the service does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditorError {
+    /// The auditor's key is not known.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The store cannot be opened or read.
+    #[error("the auditor's store: {0}")]
+    Store(StoreError),
+    /// The store did not accept the first command.
+    #[error("the auditor's store: {0}")]
+    Lane(#[from] SubmitError),
+    /// The store holds another auditor.
+    #[error("{0}")]
+    Other(#[from] Refusal),
+    /// The address of the exchange's database cannot be read.
+    #[error("[exchangedb-postgres] CONFIG: {0}")]
+    Exchange(#[from] PgError),
+    /// The address cannot be bound.
+    #[error("{0}")]
+    Bind(std::io::Error),
+}
+
+/// A running service.
+pub struct RunningAuditor {
+    bound: Bound,
+    service: Arc<Service>,
+    serving: JoinHandle<Drained>,
+    /// The thread that follows the exchange.
+    following: Option<std::thread::JoinHandle<()>>,
+}
+
+impl RunningAuditor {
+    /// Opens the store, binds the address, and serves. It answers requests when this returns. The future is boxed, so that
+    /// its code is compiled once, with this crate.
+    ///
+    /// # Errors
+    /// [`AuditorError`].
+    pub fn start(config: AuditorConfig) -> BoxFuture<'static, Result<Self, AuditorError>> {
+        Box::pin(Self::serve(config))
+    }
+
+    async fn serve(config: AuditorConfig) -> Result<Self, AuditorError> {
+        let auditor_pub = config.auditor_pub()?;
+        let server = Server::bind(config.place.listen()).await.map_err(AuditorError::Bind)?;
+        let bound = server.bound().clone();
+        let place = config.service_store();
+        let open = move || place.open(&batzen_service::storage::AUDITOR, 1);
+        let opened = tokio::task::spawn_blocking(open).await.expect("opening the store does not panic");
+        let store = opened.map_err(AuditorError::Store)?;
+        let lane =
+            Lane::start(Arc::new(AuditorRules), store, Arc::clone(&config.clock), LaneOptions::default());
+        lane.submit(Command::Open(config.currency)).await??;
+        let options = ServerOptions {
+            max_body_bytes: SMALL_BODY_BYTES_MAX,
+            trusted_proxies: config.trusted_proxies.clone(),
+            ..ServerOptions::default()
+        };
+        // One process at a time has an embedded store open, and the copy.
+        let is_asked = config.follow.is_some() || !config.store.is_database();
+        let socket = (is_asked && !config.store.is_memory()).then(|| config.socket());
+        let revocations = Revocations::new(config.exchange_database.as_deref(), config.master_pub)?;
+        let drain = Drain::new();
+        let (mut running, mut following) = (None, None);
+        if let Some(follow) = config.follow.clone() {
+            let (store, master_pub) = (lane.store().clone(), follow.checks.subject.master_pub);
+            let confirmations = Box::new(move |after| books::confirmations_after(&store, master_pub, after));
+            let clock = Arc::clone(&config.clock);
+            let (started, thread) = Running::start(follow, clock, confirmations, drain.clone());
+            (running, following) = (Some(started), Some(thread));
+        }
+        let service = Service::new(config, auditor_pub, lane, revocations, server.stats(), drain.clone());
+        let service = Arc::new(service.following(running));
+        service.start_sampling();
+        if let Some(socket) = socket
+            && let Err(error) = link::serve(&service, &socket)
+        {
+            tracing::warn!(%error, socket = %socket.display(), "programs cannot ask this service");
+        }
+        let api = Arc::new(Api::new(Arc::clone(&service)));
+        let serving = tokio::spawn(server.serve(api, options, drain));
+        Ok(Self { bound, service, serving, following })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// The store, for reading.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        self.service.store()
+    }
+
+    /// Ends the service: no new requests, requests in flight finish, the store is closed.
+    ///
+    /// # Errors
+    /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
+    pub async fn shutdown(self) -> Result<(), StoreError> {
+        let Self { service, serving, following, .. } = self;
+        service.drain().trigger();
+        if let Some(following) = following {
+            let ended = tokio::task::spawn_blocking(move || following.join()).await;
+            if !matches!(ended, Ok(Ok(()))) {
+                tracing::error!("the thread that follows the exchange ended abnormally");
+            }
+        }
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "HTTP server ended abnormally");
+        }
+        service.end_sampling().await;
+        // Commands of disconnected clients may still be in their batch.
+        let deadline = tokio::time::Instant::now() + LAST_COMMITS;
+        while Arc::strong_count(&service) > 1 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        let store = service.store().clone();
+        let lane = Arc::into_inner(service).map(Service::into_lane);
+        let close = move || {
+            if let Some(lane) = lane {
+                lane.close();
+            }
+            store.close()
+        };
+        tokio::task::spawn_blocking(close).await.expect("closing the store does not panic")
+    }
+}

@@ -1,0 +1,242 @@
+//! Shows auditors what exchanges have confirmed, so that an exchange cannot hide a deposit from them.
+//!
+//! Each auditor that an exchange lists gets a random share of the confirmations, chosen for each auditor by itself. No
+//! payment waits for that. What an auditor does not take at once is repeated for some minutes, within limits: it is a
+//! sample, so it is not kept over a restart, and when too many are waiting, further ones are dropped.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use batzen_crypto::fill_random;
+use batzen_http::Method;
+use batzen_http::client::{ClientError, Reply};
+use batzen_metrics::{Counter, Page};
+use batzen_protocol::Currency;
+use batzen_protocol::api::auditor::DepositConfirmationRequest;
+use batzen_protocol::api::exchange::DepositConfirmation;
+use tokio::sync::Semaphore;
+
+use super::Service;
+use super::pay::{Contract, ReadyCoin, confirmed_message};
+use crate::config::ConfirmationShare;
+use crate::exchanges::is_transient;
+
+/// The most confirmations that wait for one auditor, one that does not answer included.
+const WAITING_MAX: usize = 1_024;
+/// The most auditors for which confirmations wait: exchanges name them.
+const AUDITORS_MAX: usize = 64;
+/// The most confirmations that wait for all auditors: a kilobyte each.
+pub(super) const TASKS_MAX: usize = 8 * WAITING_MAX;
+/// Requests to auditors at the same time.
+const REQUESTS_AT_ONCE: usize = 16;
+/// The pauses before the second and each further request. After these, a confirmation is given up.
+const PAUSES: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(16),
+    Duration::from_secs(64),
+    Duration::from_secs(256),
+];
+
+/// A confirmation for an auditor.
+pub(super) struct Sample {
+    /// The auditor's base URL.
+    url: String,
+    body: Arc<DepositConfirmationRequest>,
+}
+
+/// What is under way, and how much ended how.
+pub(super) struct Audits {
+    turns: Semaphore,
+    waiting: Mutex<HashMap<String, usize>>,
+    shown: Counter,
+    refused: Counter,
+    given_up: Counter,
+    dropped: Counter,
+}
+
+impl Default for Audits {
+    fn default() -> Self {
+        Self {
+            turns: Semaphore::new(REQUESTS_AT_ONCE),
+            waiting: Mutex::default(),
+            shown: Counter::default(),
+            refused: Counter::default(),
+            given_up: Counter::default(),
+            dropped: Counter::default(),
+        }
+    }
+}
+
+impl Audits {
+    /// Makes room for a confirmation. False if too many are waiting.
+    fn begin(&self, url: &str) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() >= AUDITORS_MAX && !waiting.contains_key(url) {
+            return false;
+        }
+        let count = waiting.entry(url.to_owned()).or_default();
+        let has_room = *count < WAITING_MAX;
+        *count += usize::from(has_room);
+        has_room
+    }
+
+    fn end(&self, url: &str) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = waiting.get_mut(url) {
+            *count -= 1;
+            if *count == 0 {
+                waiting.remove(url);
+            }
+        }
+    }
+
+    pub fn write(&self, page: &mut Page) {
+        page.counters(
+            "batzen_merchant_audits_total",
+            "Confirmations for auditors. shown: the auditor has it; refused: it does not want it; given_up: it did not \
+             answer for minutes; dropped: too many were waiting",
+            "outcome",
+            [
+                ("shown", self.shown.get()),
+                ("refused", self.refused.get()),
+                ("given_up", self.given_up.get()),
+                ("dropped", self.dropped.get()),
+            ],
+        );
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).values().sum::<usize>();
+        page.gauge("batzen_merchant_audits_waiting", "Confirmations that wait for auditors", waiting);
+    }
+}
+
+/// How a request to an auditor ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Taken,
+    Refused,
+    Later,
+}
+
+fn shown(answer: &Result<Reply, ClientError>) -> Shown {
+    match answer {
+        Ok(reply) if reply.status / 100 == 2 => Shown::Taken,
+        Ok(reply) if is_transient(reply.status) => Shown::Later,
+        Ok(_) => Shown::Refused,
+        Err(_) => Shown::Later,
+    }
+}
+
+impl Service {
+    /// Shows auditors confirmations of coins that are recorded.
+    pub(super) fn tell_auditors(self: &Arc<Self>, samples: Vec<Sample>) {
+        for Sample { url, body } in samples {
+            if !self.audits.begin(&url) {
+                self.audits.dropped.inc();
+                continue;
+            }
+            let (service, auditor) = (Arc::clone(self), url.clone());
+            let is_spawned = self.audit_tasks.spawn(async move {
+                service.tell_auditor(&auditor, &body).await;
+                service.audits.end(&auditor);
+            });
+            if !is_spawned {
+                self.audits.end(&url);
+                self.audits.dropped.inc();
+            }
+        }
+    }
+
+    async fn tell_auditor(&self, url: &str, body: &DepositConfirmationRequest) {
+        let mut pauses = PAUSES.into_iter();
+        loop {
+            let turn = self.audits.turns.acquire().await.expect("never closed");
+            let call = self.exchanges.client.call(Method::PUT, format!("{url}deposit-confirmation"));
+            let answer = call.json(body).send().await;
+            drop(turn);
+            match shown(&answer) {
+                Shown::Taken => return self.audits.shown.inc(),
+                Shown::Refused => {
+                    let status = answer.map(|reply| reply.status).unwrap_or_default();
+                    tracing::warn!(auditor = url, status, "an auditor does not want a confirmation");
+                    return self.audits.refused.inc();
+                }
+                Shown::Later => {}
+            }
+            let Some(pause) = pauses.next() else {
+                tracing::warn!(auditor = url, "an auditor did not answer for minutes");
+                return self.audits.given_up.inc();
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// What auditors get to see of a deposit: nothing, of most.
+pub(super) fn sample(
+    contract: &Contract<'_>,
+    coin: &ReadyCoin,
+    confirmation: &DepositConfirmation,
+    currency: Currency,
+    share: ConfirmationShare,
+) -> Vec<Sample> {
+    let chosen: Vec<&String> = coin.exchange.auditors.iter().filter(|_| is_chosen(share)).collect();
+    if chosen.is_empty() {
+        return Vec::new();
+    }
+    let Some(signkey) = coin.exchange.signkey(&confirmation.exchange_pub) else { return Vec::new() };
+    let Ok(message) = confirmed_message(contract, coin, confirmation, currency) else { return Vec::new() };
+    let body = Arc::new(DepositConfirmationRequest {
+        h_contract_terms: message.h_contract_terms,
+        h_policy: message.h_policy,
+        h_wire: message.h_wire,
+        exchange_timestamp: message.exchange_timestamp,
+        refund_deadline: message.refund_deadline,
+        wire_deadline: message.wire_deadline,
+        amount_without_fee: message.amount_without_fee,
+        coin_pub: message.coin_pub,
+        merchant_pub: message.merchant_pub,
+        exchange_sig: confirmation.exchange_sig,
+        exchange_pub: confirmation.exchange_pub,
+        master_pub: coin.exchange.master_pub,
+        ep_start: signkey.stamp_start,
+        ep_expire: signkey.stamp_expire,
+        ep_end: signkey.stamp_end,
+        master_sig: signkey.master_sig,
+    });
+    chosen.into_iter().map(|url| Sample { url: url.clone(), body: Arc::clone(&body) }).collect()
+}
+
+fn is_chosen(share: ConfirmationShare) -> bool {
+    let mut random = [0; 4];
+    fill_random(&mut random);
+    share.covers(u32::from_le_bytes(random))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_auditor_that_does_not_answer_takes_no_room_of_others() {
+        let audits = Audits::default();
+        assert!((0..WAITING_MAX).all(|_| audits.begin("http://silent/")));
+        assert!(!audits.begin("http://silent/"));
+        assert!(audits.begin("http://other/"));
+        audits.end("http://silent/");
+        assert!(audits.begin("http://silent/"));
+        assert!((2..AUDITORS_MAX).all(|number| audits.begin(&format!("http://{number}/"))));
+        assert!(!audits.begin("http://one-too-many/"));
+        audits.end("http://other/");
+        assert!(audits.begin("http://one-too-many/"));
+    }
+
+    #[test]
+    fn none_or_all_are_chosen_without_exception() {
+        assert!(!(0..1_000).any(|_| is_chosen(ConfirmationShare::NONE)));
+        assert!((0..1_000).all(|_| is_chosen(ConfirmationShare::ALL)));
+        let half = (0..4_000).filter(|_| is_chosen("50".parse().unwrap())).count();
+        // Further from the mean by ten standard deviations.
+        assert!((1_684..=2_316).contains(&half), "{half}");
+    }
+}

@@ -1,0 +1,171 @@
+//! The merchant backend: shops create orders, wallets claim and pay them.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`rules`] | the effect of every command on instances and orders; pure |
+//! | `contract` | from an order to the terms of a contract |
+//! | `forget` | forgetting members of contracts |
+//! | `exchanges` | what is known of exchanges |
+//! | `notices` | events that requests wait for |
+//! | `urls` | public URLs, which follow from the request |
+//! | `api` | the HTTP interface |
+//! | `webui` | the back office: files of a web page |
+//!
+//! Invariants: nothing is answered before it is durable. A contract never changes once a wallet has claimed it. Every
+//! coin that an exchange accepted is recorded with the exchange's confirmation before the payment is answered, so a
+//! repeated payment sends only the other coins.
+
+mod api;
+mod config;
+mod contract;
+mod exchanges;
+mod forget;
+mod notices;
+pub mod rules;
+mod urls;
+mod webui;
+
+use std::sync::Arc;
+
+use batzen_engine::{Lane, LaneOptions, SubmitError};
+use batzen_http::client::{Client, ClientError, ClientOptions};
+use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
+use batzen_protocol::Currency;
+use batzen_store::{Store, StoreError};
+use futures_util::future::BoxFuture;
+use tokio::task::JoinHandle;
+
+pub use config::{ConfirmationShare, KNOWN_OPTIONS, MerchantConfig, Place, TrustedExchange};
+
+use api::{Api, Service};
+use exchanges::Exchanges;
+use rules::{MerchantRules, Open, Refusal, TypedCommand};
+
+/// The largest body of a request, in bytes: an order, or a payment with many coins.
+pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+/// The largest answer of the receiver of a web hook, in bytes. It is not read.
+const HOOK_REPLY_BYTES_MAX: usize = 64 << 10;
+/// How long commands of disconnected clients may take at the end.
+const LAST_COMMITS: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Why a backend does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum MerchantError {
+    /// The store cannot be opened or read.
+    #[error("the merchant's store: {0}")]
+    Store(#[from] StoreError),
+    /// The store did not accept the first command.
+    #[error("the merchant's store: {0}")]
+    Lane(#[from] SubmitError),
+    /// The store holds another backend.
+    #[error("{0}")]
+    Other(Refusal),
+    /// The client for exchanges cannot be made.
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    /// The address cannot be bound.
+    #[error("{0}")]
+    Bind(std::io::Error),
+}
+
+/// A running backend.
+pub struct RunningMerchant {
+    bound: Bound,
+    service: Arc<Service>,
+    drain: Drain,
+    serving: JoinHandle<Drained>,
+}
+
+impl RunningMerchant {
+    /// Opens the store, binds the address, and serves. It answers requests when this returns, whether or not its
+    /// exchanges can be reached. The future is boxed, so that its code is compiled once, with this crate.
+    ///
+    /// # Errors
+    /// [`MerchantError`].
+    pub fn start(config: MerchantConfig) -> BoxFuture<'static, Result<Self, MerchantError>> {
+        Box::pin(Self::serve(config))
+    }
+
+    async fn serve(config: MerchantConfig) -> Result<Self, MerchantError> {
+        let server = Server::bind(config.place.listen()).await.map_err(MerchantError::Bind)?;
+        let bound = server.bound().clone();
+        let place = config.store.clone();
+        let open = move || place.open(&batzen_service::storage::MERCHANT, 1);
+        let store = tokio::task::spawn_blocking(open).await.expect("opening the store does not panic")?;
+        let rules = MerchantRules::default();
+        let instance_changes = rules.instance_changes();
+        let lane = Lane::start(Arc::new(rules), store, Arc::clone(&config.clock), LaneOptions::default());
+        let state = opened(&lane, config.currency).await?;
+        let auditors = config.auditors.iter().map(|auditor| auditor.auditor_pub).collect();
+        let exchanges = Exchanges::new(config.currency, config.exchanges.clone(), auditors)?;
+        let hooks = ClientOptions {
+            timeout: api::HOOK_TIMEOUT,
+            max_reply_bytes: HOOK_REPLY_BYTES_MAX,
+            ..Default::default()
+        };
+        let hook_client = Client::new(&hooks)?;
+        let options = ServerOptions {
+            max_body_bytes: BODY_BYTES_MAX,
+            trusted_proxies: config.trusted_proxies.clone(),
+            ..ServerOptions::default()
+        };
+        let service =
+            Service::new(config, state, lane, instance_changes, exchanges, hook_client, server.stats());
+        let service = Arc::new(service);
+        let drain = Drain::new();
+        service.start_background(&drain);
+        let api = Arc::new(Api::new(Arc::clone(&service)));
+        let serving = tokio::spawn(server.serve(api, options, drain.clone()));
+        Ok(Self { bound, service, drain, serving })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// The store, for reading.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        self.service.store()
+    }
+
+    /// Ends the service: no new requests, long polls are answered, requests in flight finish, the store is closed.
+    ///
+    /// # Errors
+    /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
+    pub async fn shutdown(self) -> Result<(), StoreError> {
+        let Self { service, drain, serving, .. } = self;
+        drain.trigger();
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "HTTP server ended abnormally");
+        }
+        service.end_sampling().await;
+        // Commands of disconnected clients may still be in their batch.
+        let deadline = tokio::time::Instant::now() + LAST_COMMITS;
+        while Arc::strong_count(&service) > 1 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        let store = service.store().clone();
+        let lane = Arc::into_inner(service).map(Service::into_lane);
+        let close = move || {
+            if let Some(lane) = lane {
+                lane.close();
+            }
+            store.close()
+        };
+        tokio::task::spawn_blocking(close).await.expect("closing the store does not panic")
+    }
+}
+
+/// The state of the store, which is created if it is new.
+async fn opened(
+    lane: &Lane<MerchantRules>,
+    currency: Currency,
+) -> Result<batzen_tables::merchant::MerchantStateRow, MerchantError> {
+    let mut token_salt = [0; 16];
+    batzen_crypto::fill_random(&mut token_salt);
+    let verdict = lane.submit(Open { currency, token_salt }.into()).await?;
+    verdict.map(Open::outcome).map_err(MerchantError::Other)
+}

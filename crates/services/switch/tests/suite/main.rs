@@ -1,0 +1,14 @@
+//! The tests of this crate in one program, because linking one program is much quicker than linking one per
+//! file.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod approvals;
+mod approvals_model;
+mod bulks;
+mod clearing;
+mod common;
+mod faults;
+mod operators;
+mod reports;
+mod routing;

@@ -1,0 +1,63 @@
+//! The HTTP server of every service.
+//!
+//! [`Server`] runs its own accept loop over hyper's HTTP/1.1 connection state machine. It handles everything
+//! that is the same for all services: deadlines; limits on headers, bodies, connections and requests in
+//! flight; inflation of request bodies within a limit; compression of responses; the CORS headers; JSON error
+//! bodies; responses for panics; and a bounded shutdown. A service only supplies a [`Handler`], usually with
+//! a [`Routes`] table in front.
+//!
+//! Nothing here is global, and nothing reads the environment.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod aside;
+pub mod client;
+pub mod codec;
+mod codes;
+mod concurrent;
+mod conn;
+mod crowd;
+mod dashboard;
+mod date;
+mod drain;
+#[cfg(feature = "testing")]
+pub mod fuzz_entry;
+mod html;
+mod listen;
+mod metrics_page;
+mod operations;
+mod pace;
+mod page;
+mod proxies;
+mod readiness;
+mod request;
+mod request_log;
+mod response;
+mod routes;
+mod server;
+mod service;
+mod shares;
+mod stats;
+mod waiters;
+
+pub use crate::codec::{InflateError, deflate, inflate};
+pub use batzen_protocol::{ErrorBody, ErrorCode, ErrorDetail};
+pub use bytes::Bytes;
+pub use dashboard::dashboard_metrics;
+pub use date::http_date;
+pub use drain::Drain;
+pub use html::escape_html;
+pub use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+pub use listen::{Bound, Listen, Listener, Sharing, Socket, inherited_fd};
+pub use metrics_page::MetricsPage;
+pub use operations::{OUTCOMES, Operations, Running};
+pub use page::StaticPage;
+pub use proxies::{InvalidProxy, TrustedProxies};
+pub use readiness::{Checks, Readiness, health};
+pub use request::{Head, Peer, Request};
+pub use response::Response;
+pub use routes::{Matched, Routes, Style};
+pub use server::{Drained, Server};
+pub use service::{Admission, Handler, ServerOptions};
+pub use stats::{Stats, StatsSnapshot};
+pub use waiters::{TooManyWaiters, Waiter, Waiters, Woken};

@@ -1,0 +1,4 @@
+//! The client.
+
+mod fuzz_smoke;
+mod requests;

@@ -1,0 +1,124 @@
+//! The client against our server, and against servers that misbehave.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use batzen_http::client::{Client, ClientError, ClientOptions};
+use batzen_http::{
+    Drain, ErrorCode, Handler, Listen, Method, Request, Response, Server, ServerOptions, Stats,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// A service with one endpoint for each kind of response.
+struct Toy;
+
+impl Handler for Toy {
+    async fn handle(&self, request: Request) -> Response {
+        match (&request.method, request.segment(0)) {
+            (&Method::GET, "") => Response::text(200, "hello"),
+            (&Method::POST, "echo") => Response::bytes(200, "", request.body),
+            (_, "big") => Response::text(200, "x".repeat(request.segment(1).parse().unwrap())),
+            (_, "hold") => std::future::pending().await,
+            (_, "number") => match request.query_required::<u64>("n") {
+                Ok(number) => Response::json(200, &number),
+                Err(response) => response,
+            },
+            _ => Response::error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, &request.path),
+        }
+    }
+}
+
+struct Running {
+    port: u16,
+    stats: Arc<Stats>,
+}
+
+impl Running {
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+}
+
+async fn start() -> Running {
+    let server = Server::bind(Listen::localhost(0)).await.unwrap();
+    let running = Running { port: server.port(), stats: server.stats() };
+    tokio::spawn(server.serve(Arc::new(Toy), ServerOptions::default(), Drain::new()));
+    running
+}
+
+/// A server that sends one fixed response to every connection.
+async fn fixed(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buffer = [0_u8; 4096];
+            let _ = stream.read(&mut buffer).await;
+            let _ = stream.write_all(answer).await;
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn json_goes_both_ways_and_errors_keep_their_status() {
+    let server = start().await;
+    let client =
+        Client::new(&ClientOptions { deflate_from_bytes: Some(100), ..ClientOptions::default() }).unwrap();
+    let body: Vec<u32> = (0..2000).collect();
+    let reply = client.post_json(server.url("/echo"), &body).await.unwrap();
+    assert_eq!(reply.ok::<Vec<u32>>().unwrap(), body);
+    // Deflated in both directions.
+    assert!(server.stats.snapshot().body_bytes_received < 8000);
+    assert!(server.stats.snapshot().body_bytes_sent < 8000);
+    let reply = client.get_json(server.url("/config")).await.unwrap();
+    assert_eq!((reply.status, reply.code()), (404, Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN)));
+    let error = reply.ok::<Vec<u32>>().unwrap_err();
+    assert_eq!((error.status(), error.code()), (Some(404), Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN)));
+    assert!(
+        error.to_string().contains("/config: HTTP 404, GENERIC_ENDPOINT_UNKNOWN (21): There is no endpoint"),
+        "{error}"
+    );
+    let reply = client.get(server.url("/number")).query("n", "1 & 2").send().await.unwrap();
+    assert_eq!((reply.status, reply.code()), (400, Some(ErrorCode::GENERIC_PARAMETER_MALFORMED)));
+    let reply = client.get(server.url("/")).basic_auth("user", "pass").send().await.unwrap();
+    assert_eq!((reply.status, &reply.body[..]), (200, &b"hello"[..]));
+    let error = reply.ok::<u32>().unwrap_err();
+    assert!(matches!(error, ClientError::BadReply { status: 200, .. }), "{error}");
+    assert!(!error.is_transient());
+    // All requests share a few connections.
+    assert!(server.stats.snapshot().connections_accepted <= 2);
+}
+
+#[tokio::test]
+async fn each_failure_has_its_own_error() {
+    let client = Client::new(&ClientOptions { max_reply_bytes: 1000, ..ClientOptions::default() }).unwrap();
+    let gone = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        format!("http://{}/", listener.local_addr().unwrap())
+    };
+    let error = client.get_json(&gone).await.unwrap_err();
+    assert!(matches!(error, ClientError::Connect { .. }) && error.is_transient(), "{error}");
+    let silent = fixed(b"").await;
+    let error = client.get_json(&silent).await.unwrap_err();
+    assert!(matches!(error, ClientError::Broken { .. }) && error.is_transient(), "{error}");
+    let cut = fixed(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc").await;
+    let error = client.get_json(&cut).await.unwrap_err();
+    assert!(matches!(error, ClientError::Broken { .. }), "{error}");
+    let error = client.get_json("no url").await.unwrap_err();
+    assert!(matches!(error, ClientError::Invalid { .. }) && !error.is_transient(), "{error}");
+    let error = client.get("http://127.0.0.1/").header("a b", "c").send().await.unwrap_err();
+    assert!(matches!(error, ClientError::Invalid { .. }), "{error}");
+    let not_deflate =
+        fixed(b"HTTP/1.1 200 OK\r\ncontent-encoding: deflate\r\ncontent-length: 3\r\n\r\nabc").await;
+    let error = client.get_json(&not_deflate).await.unwrap_err();
+    assert!(matches!(error, ClientError::BadReply { status: 200, .. }), "{error}");
+    let server = start().await;
+    for size in [1001, 100_000_000] {
+        let error = client.get_json(server.url(&format!("/big/{size}"))).await.unwrap_err();
+        assert!(error.to_string().contains("larger than 1000 bytes"), "{error}");
+    }
+    let error = client.get(server.url("/hold")).timeout(Duration::from_millis(50)).send().await.unwrap_err();
+    assert!(matches!(error, ClientError::Timeout { .. }) && error.is_transient(), "{error}");
+}

@@ -1,0 +1,15 @@
+//! All tests of this crate in one program, because linking one program is much quicker than one for each
+//! file.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod client;
+mod common;
+mod concurrent;
+mod fuzz_smoke;
+mod handover;
+mod limits;
+mod listen;
+mod nginx;
+mod protocol;
+mod shares;

@@ -1,0 +1,301 @@
+//! The client of a bank's wire gateway: how an exchange sees money arrive and sends it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use batzen_http::client::correlation::{CORRELATION_ID, new_correlation_id};
+use batzen_http::client::{
+    Call, Client, ClientError, ClientOptions, DirectClient, DirectOptions, HeaderMap, HeaderValue, Reply,
+    basic_auth, header,
+};
+pub use batzen_protocol::api::bank::{
+    AddIncomingRequest, IncomingHistory, IncomingTransaction, OutgoingHistory, OutgoingTransaction,
+    TransactionResponse, TransferRequest,
+};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// How much longer than the long poll itself a client waits for the response.
+const POLL_MARGIN: Duration = Duration::from_secs(10);
+/// The largest response to a transfer, in bytes.
+const TRANSFER_REPLY_BYTES_MAX: usize = 64 << 10;
+/// How much of an unusable row an error shows, in characters.
+const ROW_TEXT_MAX: usize = 1_000;
+
+/// Which rows of a history to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryQuery {
+    /// A row id, itself not included. `None`: before the first row for a positive delta, after the last for a
+    /// negative one.
+    pub start: Option<u64>,
+    /// Positive: that many rows after the start, ascending. Negative: that many before it, descending. Not 0.
+    pub delta: i64,
+    /// How long the bank may wait for a first row, in milliseconds. Only used with a positive delta.
+    pub long_poll_ms: u64,
+}
+
+/// One row of a history as the bank sent it. An unusable row does not affect the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IncomingRow {
+    /// Its id, if it has a usable one.
+    pub row_id: Option<u64>,
+    /// The transfer, or why it cannot be read (with the text of the row, for the operator).
+    pub transaction: Result<IncomingTransaction, String>,
+}
+
+/// How the exchange authenticates at the bank.
+#[derive(Clone, Default)]
+pub enum GatewayAuth {
+    /// No authentication.
+    #[default]
+    None,
+    /// HTTP basic authentication (RFC 7617).
+    Basic {
+        /// The user.
+        username: String,
+        /// The password.
+        password: String,
+    },
+}
+
+impl fmt::Debug for GatewayAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Basic { username, .. } => write!(f, "Basic({username}, password redacted)"),
+        }
+    }
+}
+
+impl IncomingRow {
+    fn of(transaction: IncomingTransaction) -> Self {
+        Self { row_id: Some(transaction.row_id), transaction: Ok(transaction) }
+    }
+
+    fn read(value: serde_json::Value) -> Self {
+        let row_id = value.get("row_id").and_then(serde_json::Value::as_u64);
+        let transaction = IncomingTransaction::deserialize(&value).map_err(|error| {
+            let mut text = value.to_string();
+            if let Some((end, _)) = text.char_indices().nth(ROW_TEXT_MAX) {
+                text.truncate(end);
+            }
+            format!("{error}: {text}")
+        });
+        Self { row_id, transaction }
+    }
+}
+
+/// A request to the bank, for the log.
+struct Correlation {
+    url: String,
+    id: String,
+    began: Instant,
+}
+
+impl Correlation {
+    fn new(url: String) -> Self {
+        Self { url, id: new_correlation_id(), began: Instant::now() }
+    }
+
+    fn log(self, sent: &Result<Reply, ClientError>) {
+        let Self { url, id, began } = self;
+        let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        match sent {
+            Ok(reply) => tracing::debug!(url, id, status = reply.status, micros, "the bank answered"),
+            Err(error) => tracing::debug!(url, id, %error, micros, "the bank did not answer"),
+        }
+    }
+}
+
+/// A client of one account's wire gateway.
+///
+/// All calls fail with [`ClientError`]. Its status and code are the bank's, and [`ClientError::is_transient`]
+/// tells whether the same call may succeed later. A transfer may be repeated any number of times.
+#[derive(Clone, Debug)]
+pub struct WireGatewayClient {
+    client: Client,
+    base_url: String,
+    auth: GatewayAuth,
+    /// Sends transfers, if they do not go through `client`.
+    direct: Option<DirectClient>,
+}
+
+impl WireGatewayClient {
+    /// A client of the gateway at this base URL, which names the account (a missing final slash is added).
+    #[must_use]
+    pub fn new(client: Client, base_url: &str, auth: GatewayAuth) -> Self {
+        let mut base_url = base_url.to_owned();
+        if !base_url.ends_with('/') {
+            base_url.push('/');
+        }
+        Self { client, base_url, auth, direct: None }
+    }
+
+    /// Adds connections for transfers, so that many can be under way. A few are enough where the gateway
+    /// works on many requests of a connection at once; otherwise up to `connections` are used. They bypass
+    /// any proxy. Has no effect on a gateway with an HTTPS URL.
+    #[must_use]
+    pub fn with_transfer_connections(self, connections: usize) -> Self {
+        let defaults = ClientOptions::default();
+        let options = DirectOptions {
+            connections_max: connections,
+            connect_timeout: defaults.connect_timeout,
+            timeout: defaults.timeout,
+            max_reply_bytes: TRANSFER_REPLY_BYTES_MAX,
+        };
+        let mut headers = HeaderMap::with_capacity(4);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let GatewayAuth::Basic { username, password } = &self.auth {
+            headers.insert(header::AUTHORIZATION, basic_auth(username, password));
+        }
+        Self { direct: DirectClient::new(&self.url("transfer"), headers, options), ..self }
+    }
+
+    /// The base URL, with its final slash.
+    #[must_use]
+    pub fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
+    /// The transfers that the account received. An empty history is not an error, whether the bank sends 204
+    /// or an empty list.
+    ///
+    /// # Errors
+    /// [`ClientError`]; also [`ClientError::BadReply`] for rows that are not in the order of their ids.
+    pub async fn history_incoming(
+        &self,
+        query: HistoryQuery,
+    ) -> Result<Vec<IncomingTransaction>, ClientError> {
+        let history: Option<IncomingHistory> = self.history("history/incoming", query).await?;
+        let rows = history.map_or_else(Vec::new, |history| history.incoming_transactions);
+        self.in_order(rows, query, |row| row.row_id)
+    }
+
+    /// The same row by row, for readers that one unusable row must not block. The order of ids is not
+    /// checked.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::BadReply`] only if the answer is not a history at all.
+    pub async fn history_incoming_rows(&self, query: HistoryQuery) -> Result<Vec<IncomingRow>, ClientError> {
+        #[derive(Deserialize)]
+        struct Rows {
+            incoming_transactions: Vec<serde_json::Value>,
+        }
+        let Some(reply) = self.history_reply("history/incoming", query).await? else { return Ok(Vec::new()) };
+        // Nearly always all rows are well-formed.
+        if let Ok(history) = serde_json::from_slice::<IncomingHistory>(&reply.body) {
+            return Ok(history.incoming_transactions.into_iter().map(IncomingRow::of).collect());
+        }
+        let rows: Rows = reply.json()?;
+        Ok(rows.incoming_transactions.into_iter().map(IncomingRow::read).collect())
+    }
+
+    /// The transfers that the account sent through the gateway. Otherwise like [`Self::history_incoming`].
+    ///
+    /// # Errors
+    /// Like [`Self::history_incoming`].
+    pub async fn history_outgoing(
+        &self,
+        query: HistoryQuery,
+    ) -> Result<Vec<OutgoingTransaction>, ClientError> {
+        let history: Option<OutgoingHistory> = self.history("history/outgoing", query).await?;
+        let rows = history.map_or_else(Vec::new, |history| history.outgoing_transactions);
+        self.in_order(rows, query, |row| row.row_id)
+    }
+
+    /// Sends a transfer. A repetition returns the same response.
+    ///
+    /// # Errors
+    /// [`ClientError`]; 409 with code 5112 means that the request uid names another transfer.
+    pub async fn transfer(&self, request: &TransferRequest) -> Result<TransactionResponse, ClientError> {
+        let Some(direct) = &self.direct else {
+            return self.send(self.client.post(self.url("transfer")).json(request)).await?.ok();
+        };
+        let body = serde_json::to_vec(request).expect("transfers have string keys");
+        // Ids make requests larger, so only a log that shows them gets them.
+        let is_logged = tracing::enabled!(tracing::Level::DEBUG);
+        let correlation = is_logged.then(|| Correlation::new(self.url("transfer")));
+        let header = correlation.as_ref().map(|correlation| {
+            HeaderValue::from_str(&correlation.id).expect("an id is a valid header value")
+        });
+        let sent = direct.post_idempotent(body.into(), header).await;
+        if let Some(correlation) = correlation {
+            correlation.log(&sent);
+        }
+        sent?.ok()
+    }
+
+    /// Moves money to the account, with a reserve key as subject. Only test banks have this endpoint. It is
+    /// not idempotent.
+    ///
+    /// # Errors
+    /// [`ClientError`]; 409 with code 5114 means that the reserve key was used before.
+    pub async fn add_incoming(
+        &self,
+        request: &AddIncomingRequest,
+    ) -> Result<TransactionResponse, ClientError> {
+        self.send(self.client.post(self.url("admin/add-incoming")).json(request)).await?.ok()
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base_url)
+    }
+
+    /// Sends a call with a correlation id of its own, which the bank's log has, too.
+    async fn send(&self, call: Call<'_>) -> Result<Reply, ClientError> {
+        let correlation = Correlation::new(call.url().to_owned());
+        let call = call.header(CORRELATION_ID, &correlation.id);
+        let sent = match &self.auth {
+            GatewayAuth::None => call,
+            GatewayAuth::Basic { username, password } => call.basic_auth(username, password),
+        }
+        .send()
+        .await;
+        correlation.log(&sent);
+        sent
+    }
+
+    async fn history<H: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: HistoryQuery,
+    ) -> Result<Option<H>, ClientError> {
+        self.history_reply(path, query).await?.map(|reply| reply.json()).transpose()
+    }
+
+    /// A history that is not empty.
+    async fn history_reply(&self, path: &str, query: HistoryQuery) -> Result<Option<Reply>, ClientError> {
+        let mut call = self.client.get(self.url(path)).query("delta", query.delta);
+        // Some banks refuse a start before the first or after the last row.
+        let is_end = |start: u64| if query.delta > 0 { start == 0 } else { start >= i64::MAX as u64 };
+        if let Some(start) = query.start.filter(|start| !is_end(*start)) {
+            call = call.query("start", start);
+        }
+        if query.delta > 0 && query.long_poll_ms > 0 {
+            let poll = Duration::from_millis(query.long_poll_ms);
+            call = call.query("long_poll_ms", query.long_poll_ms).timeout(poll.saturating_add(POLL_MARGIN));
+        }
+        let reply = self.send(call).await?;
+        reply.expect(&[200, 204])?;
+        Ok(Some(reply).filter(|reply| reply.status != 204 && !reply.body.is_empty()))
+    }
+
+    /// Readers move a cursor along the ids and never go back, so rows out of order would lose money.
+    fn in_order<R>(
+        &self,
+        rows: Vec<R>,
+        query: HistoryQuery,
+        id: impl Fn(&R) -> u64,
+    ) -> Result<Vec<R>, ClientError> {
+        let follows = |before: u64, after: u64| if query.delta > 0 { before < after } else { before > after };
+        let begins = match (query.start, rows.first()) {
+            (Some(start), Some(first)) => follows(start, id(first)),
+            _ => true,
+        };
+        if begins && rows.windows(2).all(|pair| follows(id(&pair[0]), id(&pair[1]))) {
+            return Ok(rows);
+        }
+        let reason = "the rows of a history are not in the order of their ids".to_owned();
+        Err(ClientError::BadReply { url: self.base_url.clone(), status: 200, reason })
+    }
+}

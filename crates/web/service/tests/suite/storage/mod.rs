@@ -1,0 +1,4 @@
+//! Opening stores of every kind.
+
+mod citus;
+mod cut;

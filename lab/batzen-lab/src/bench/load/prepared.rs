@@ -1,0 +1,141 @@
+//! Jobs whose requests were all prepared in advance.
+
+use std::collections::VecDeque;
+
+use crate::bench::load::generator::{Next, Outgoing, Script};
+
+/// One in this many jobs has its answer kept and checked after the run.
+pub const SAMPLE_EVERY: u64 = 128;
+/// The most answers kept per thread.
+const SAMPLES_MAX: usize = 1_000;
+
+/// Requests to send one after the other.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its number, from which its secrets follow.
+    pub number: u64,
+    /// Operations that it completes.
+    pub ops: u64,
+    /// The requests, in order.
+    pub requests: VecDeque<Outgoing>,
+}
+
+impl Job {
+    /// A job of one request.
+    #[must_use]
+    pub fn single(number: u64, ops: u64, bytes: Vec<u8>) -> Self {
+        Self { number, ops, requests: VecDeque::from([Outgoing { bytes, kind: 0 }]) }
+    }
+}
+
+/// The answer to the last request of a job, to be checked after the run.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The job's number.
+    pub number: u64,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// Sends jobs that were prepared in advance; every answer must be 200.
+#[derive(Debug)]
+pub struct Prepared {
+    jobs: VecDeque<Job>,
+    under_way: Vec<Option<Job>>,
+    /// Answers to be checked.
+    pub samples: Vec<Sample>,
+}
+
+impl Prepared {
+    /// Divides jobs among threads, each with up to `clients` connections.
+    #[must_use]
+    pub fn share(jobs: Vec<Job>, threads: usize, clients: usize) -> Vec<Self> {
+        let mut scripts: Vec<Self> = (0..threads)
+            .map(|_| Self {
+                jobs: VecDeque::new(),
+                under_way: std::iter::repeat_with(|| None).take(clients).collect(),
+                samples: Vec::new(),
+            })
+            .collect();
+        for (index, job) in jobs.into_iter().enumerate() {
+            scripts[index % threads].jobs.push_back(job);
+        }
+        scripts
+    }
+}
+
+/// Why an answer does not count.
+#[must_use]
+pub fn refusal(status: u16, body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Code {
+        code: u32,
+    }
+    match serde_json::from_slice::<Code>(body) {
+        Ok(Code { code }) => format!("HTTP {status}, code {code}"),
+        Err(_) => format!("HTTP {status}"),
+    }
+}
+
+impl Script for Prepared {
+    fn begin(&mut self, slot: usize) -> Option<Outgoing> {
+        let mut job = self.jobs.pop_front()?;
+        let first = job.requests.pop_front();
+        self.under_way[slot] = Some(job);
+        first
+    }
+
+    fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next) {
+        if status != 200 {
+            return (0, Next::Failed(refusal(status, body)));
+        }
+        let job = self.under_way[slot].as_mut().expect("an answer belongs to a job");
+        if let Some(next) = job.requests.pop_front() {
+            return (1, Next::Send(next));
+        }
+        if job.number.is_multiple_of(SAMPLE_EVERY) && self.samples.len() < SAMPLES_MAX {
+            self.samples.push(Sample { number: job.number, body: body.to_vec() });
+        }
+        (job.ops, Next::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_shared_and_sampled() {
+        let outgoing = |text: &str| Outgoing { bytes: text.into(), kind: 0 };
+        let jobs: Vec<Job> = (0..5)
+            .map(|number| Job {
+                number: number * SAMPLE_EVERY / 2,
+                ops: 3,
+                requests: [outgoing("a"), outgoing("b")].into(),
+            })
+            .collect();
+        let mut scripts = Prepared::share(jobs, 2, 4);
+        let mut ops = 0;
+        for script in &mut scripts {
+            while let Some(first) = script.begin(1) {
+                assert_eq!(first.bytes, b"a");
+                assert_eq!(script.answer(1, 200, b"x"), (1, Next::Send(outgoing("b"))));
+                ops += script.answer(1, 200, b"y").0;
+            }
+        }
+        assert_eq!(ops, 15);
+        let mut sampled: Vec<u64> =
+            scripts.iter().flat_map(|script| &script.samples).map(|sample| sample.number).collect();
+        sampled.sort_unstable();
+        assert_eq!(sampled, [0, SAMPLE_EVERY, 2 * SAMPLE_EVERY]);
+    }
+
+    #[test]
+    fn refusals_name_their_code() {
+        let mut script = Prepared::share(vec![Job::single(0, 1, Vec::new())], 1, 1).remove(0);
+        script.begin(0);
+        let (ops, next) = script.answer(0, 409, b"{\"code\": 1003}");
+        assert_eq!((ops, next), (0, Next::Failed("HTTP 409, code 1003".into())));
+        assert_eq!(refusal(502, b"<html>"), "HTTP 502");
+    }
+}

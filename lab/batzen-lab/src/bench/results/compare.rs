@@ -1,0 +1,391 @@
+//! `batzen bench compare A B`: which figures are better, and which are worse.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use batzen_cli_support::numbers::{number, ratio};
+use serde::Serialize;
+
+use crate::bench::BenchError;
+use crate::bench::results::output;
+use crate::bench::results::report::{cores, load, plain};
+use crate::bench::results::result::{ResultError, Run, RunResult};
+
+/// Arguments of `batzen bench compare`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A and B are result directories, or directories with the results of several runs of the same scenario. Medians are
+compared. A figure is better or worse only if each side has at least three runs, and every run of one side is better than
+every run of the other; otherwise a difference is unclear.
+
+Examples:
+  for n in 1 2 3; do batzen bench deposit --out before/$n; done
+  batzen bench compare before after
+  batzen bench compare docs/results/deposit my-deposit --noise 5 --json"
+)]
+pub struct CompareArgs {
+    /// The result, or results, to compare with
+    #[arg(value_name = "A")]
+    before: PathBuf,
+    /// The result, or results, to judge
+    #[arg(value_name = "B")]
+    after: PathBuf,
+    /// Treat differences up to this many percent as equal
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
+    noise: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How B compares with A in one figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// B is better.
+    Better,
+    /// B is worse.
+    Worse,
+    /// The difference is within the noise.
+    Same,
+    /// There are fewer than three runs on a side, or the runs of the two sides overlap.
+    Unclear,
+}
+
+/// Runs on each side without which a difference may be chance.
+const REPEATS_MIN: usize = 3;
+
+/// One figure of both runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// Its name, as in `result.json`.
+    pub name: String,
+    /// In A: the median of its runs.
+    pub a: f64,
+    /// In B: the median of its runs.
+    pub b: f64,
+    /// B ÷ A; none if A is zero.
+    pub ratio: Option<f64>,
+    /// The lowest and the highest in A.
+    pub a_range: (f64, f64),
+    /// The same in B.
+    pub b_range: (f64, f64),
+    /// The verdict on the ratio.
+    pub verdict: Verdict,
+}
+
+/// A property that must be equal for the figures to be comparable, but is not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Its name.
+    pub name: String,
+    /// In A; none if absent.
+    pub a: Option<String>,
+    /// In B; none if absent.
+    pub b: Option<String>,
+}
+
+/// Two runs compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Title of A.
+    pub a: String,
+    /// Title of B.
+    pub b: String,
+    /// Runs of A.
+    pub a_runs: usize,
+    /// Runs of B.
+    pub b_runs: usize,
+    /// Differences other than the figures: scenario, parameters, machine.
+    pub differences: Vec<Difference>,
+    /// The figures that both runs have.
+    pub figures: Vec<Figure>,
+}
+
+/// The figures of a run: name, value, and whether more is better.
+fn figures(result: &RunResult) -> Vec<(String, Option<f64>, bool)> {
+    let latency = result.latency;
+    let us =
+        |pick: fn(crate::bench::results::result::Latency) -> u64| latency.map(|latency| pick(latency) as f64);
+    let mut all = vec![
+        ("ops_per_s".to_owned(), Some(result.ops_per_s), true),
+        ("efficiency".to_owned(), result.efficiency, true),
+        ("ceiling_ops_per_s".to_owned(), result.ceiling_ops_per_s, true),
+        ("p50_us".to_owned(), us(|latency| latency.p50_us), false),
+        ("p90_us".to_owned(), us(|latency| latency.p90_us), false),
+        ("p99_us".to_owned(), us(|latency| latency.p99_us), false),
+        ("p999_us".to_owned(), us(|latency| latency.p999_us), false),
+        ("max_us".to_owned(), us(|latency| latency.max_us), false),
+        ("cpu_us_per_op".to_owned(), result.cpu_us_per_op, false),
+    ];
+    for (stage, us) in &result.cpu_us_per_op_by_stage {
+        all.push((format!("cpu_us_per_op: {stage}"), Some(*us), false));
+    }
+    all.push(("bytes_per_op: disk".to_owned(), result.bytes_per_op.map(|bytes| bytes.disk), false));
+    all.push(("bytes_per_op: ram".to_owned(), result.bytes_per_op.map(|bytes| bytes.ram), false));
+    all.push(("client_cpu_us_per_op".to_owned(), result.client_cpu_us_per_op, false));
+    all.push(("errors".to_owned(), Some(result.error_count() as f64), false));
+    all
+}
+
+/// The values of one figure in all runs of a side.
+#[derive(Clone, Debug)]
+struct Values(Vec<f64>);
+
+impl Values {
+    /// None if there are no runs, or one of them lacks the figure.
+    fn of(runs: &[RunResult], name: &str) -> Option<Self> {
+        let value = |run: &RunResult| figures(run).into_iter().find(|(other, ..)| other == name)?.1;
+        let mut values = runs.iter().map(value).collect::<Option<Vec<f64>>>()?;
+        values.sort_by(f64::total_cmp);
+        (!values.is_empty()).then_some(Self(values))
+    }
+
+    fn median(&self) -> f64 {
+        let (low, high) = (self.0[(self.0.len() - 1) / 2], self.0[self.0.len() / 2]);
+        f64::midpoint(low, high)
+    }
+
+    fn range(&self) -> (f64, f64) {
+        (self.0[0], self.0[self.0.len() - 1])
+    }
+}
+
+fn verdict(a: &Values, b: &Values, more_is_better: bool, noise: f64) -> Verdict {
+    let (before, after) = (a.median(), b.median());
+    let (is_rise, is_fall) = (b.range().0 > a.range().1, b.range().1 < a.range().0);
+    if (after - before).abs() <= noise * before.abs() {
+        Verdict::Same
+    } else if a.0.len().min(b.0.len()) < REPEATS_MIN || !(is_rise || is_fall) {
+        Verdict::Unclear
+    } else if is_rise == more_is_better {
+        Verdict::Better
+    } else {
+        Verdict::Worse
+    }
+}
+
+fn differences(a: &RunResult, b: &RunResult) -> Vec<Difference> {
+    let mut all: Vec<Difference> = Vec::new();
+    let mut add = |name: &str, a: Option<String>, b: Option<String>| {
+        if a != b {
+            all.push(Difference { name: name.to_owned(), a, b });
+        }
+    };
+    let mut text = |name: &str, pick: &dyn Fn(&RunResult) -> String| add(name, Some(pick(a)), Some(pick(b)));
+    text("scenario", &|result| result.scenario.clone());
+    text("unit", &|result| result.unit.clone());
+    text("load", &|result| load(&result.load));
+    text("machine", &|result| result.machine.model.clone());
+    text("machine's cores", &|result| result.machine.cores.to_string());
+    text("machine's extensions", &|result| result.machine.flags.join(" "));
+    text("kernel", &|result| result.machine.kernel.clone());
+    text("server's cores", &|result| cores(&result.server_cores));
+    text("load generator's cores", &|result| cores(&result.client_cores));
+    text("limited by", &|result| format!("{:?}", result.limited_by).to_lowercase());
+    let names: BTreeSet<&String> = a.parameters.keys().chain(b.parameters.keys()).collect();
+    for name in names {
+        add(name, a.parameters.get(name).map(plain), b.parameters.get(name).map(plain));
+    }
+    all
+}
+
+/// Compares the runs of two sides; `noise` is the share by which figures may differ without significance.
+///
+/// # Panics
+/// If a side has no run.
+#[must_use]
+pub fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Comparison {
+    let figures = figures(&a[0])
+        .into_iter()
+        .filter_map(|(name, _, more_is_better)| {
+            let (of_a, of_b) = (Values::of(a, &name)?, Values::of(b, &name)?);
+            let (before, after) = (of_a.median(), of_b.median());
+            Some(Figure {
+                name,
+                a: before,
+                b: after,
+                ratio: (before != 0.0).then(|| after / before),
+                a_range: of_a.range(),
+                b_range: of_b.range(),
+                verdict: verdict(&of_a, &of_b, more_is_better, noise),
+            })
+        })
+        .collect();
+    Comparison {
+        a: a[0].title.clone(),
+        b: b[0].title.clone(),
+        a_runs: a.len(),
+        b_runs: b.len(),
+        differences: differences(&a[0], &b[0]),
+        figures,
+    }
+}
+
+/// The result in a directory, or the results in its subdirectories, which must be of one scenario.
+fn read_runs(directory: &Path) -> Result<Vec<RunResult>, BenchError> {
+    let runs = match Run::read(directory) {
+        Err(ResultError::NoResult { below, .. }) if !below.is_empty() => {
+            below.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>, _>>()?
+        }
+        other => vec![other?],
+    };
+    let runs: Vec<RunResult> = runs.into_iter().map(|run| run.result).collect();
+    if runs.iter().any(|run| run.scenario != runs[0].scenario) {
+        let text = format!("{}: the results in it are of different scenarios", directory.display());
+        return Err(BenchError::Usage(text));
+    }
+    Ok(runs)
+}
+
+/// Runs `batzen bench compare`.
+///
+/// # Errors
+/// When a result cannot be read.
+pub fn run(args: &CompareArgs) -> Result<ExitCode, BenchError> {
+    if !(0.0..=100.0).contains(&args.noise) {
+        return Err(BenchError::Usage("--noise: expected 0 to 100 percent".into()));
+    }
+    let (before, after) = (read_runs(&args.before)?, read_runs(&args.after)?);
+    let comparison = compare(&before, &after, args.noise / 100.0);
+    output::print(&if args.json { output::json(&comparison) } else { table(&comparison) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(comparison: &Comparison) -> String {
+    let runs = |count: usize| if count == 1 { "1 run".to_owned() } else { format!("median of {count} runs") };
+    let mut text = format!(
+        "A  {}  ({})\nB  {}  ({})\n",
+        comparison.a,
+        runs(comparison.a_runs),
+        comparison.b,
+        runs(comparison.b_runs)
+    );
+    let absent = || "–".to_owned();
+    if !comparison.differences.is_empty() {
+        text.push_str("\nNot the same, so judge with care:\n");
+        for difference in &comparison.differences {
+            let (a, b) =
+                (difference.a.clone().unwrap_or_else(absent), difference.b.clone().unwrap_or_else(absent));
+            let _ = writeln!(text, "  {:<24} {a}  →  {b}", difference.name);
+        }
+    }
+    let _ = writeln!(text, "\n{:<26} {:>12} {:>12} {:>8}", "", "A", "B", "B ÷ A");
+    for figure in &comparison.figures {
+        let ratio = figure.ratio.map_or_else(absent, ratio);
+        let verdict = match figure.verdict {
+            Verdict::Better => "better",
+            Verdict::Worse => "worse",
+            Verdict::Same => "",
+            Verdict::Unclear => "unclear",
+        };
+        let line = format!(
+            "{:<26} {:>12} {:>12} {ratio:>8}  {verdict}",
+            figure.name,
+            number(figure.a),
+            number(figure.b)
+        );
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let is_unclear = comparison.figures.iter().any(|figure| figure.verdict == Verdict::Unclear);
+    if is_unclear && comparison.a_runs.min(comparison.b_runs) < REPEATS_MIN {
+        let _ = writeln!(
+            text,
+            "\nRun each side at least {REPEATS_MIN} times before you call a figure better or worse: see --help."
+        );
+    } else if is_unclear {
+        text.push_str("\nUnclear: the runs of the two sides overlap.\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::result::tests::sample_run;
+
+    #[test]
+    fn better_and_worse_depend_on_the_figure() {
+        let a = sample_run(Path::new("a")).result;
+        let mut b = a.clone();
+        (b.ops_per_s, b.cpu_us_per_op) = (18_000.0, Some(216.0));
+        b.latency.as_mut().unwrap().p99_us /= 2;
+        b.bytes_per_op = None;
+        b.errors.clear();
+        let repeated = |result: &RunResult| vec![result.clone(); 3];
+        let comparison = compare(&repeated(&a), &repeated(&b), 0.03);
+        assert!(comparison.differences.is_empty(), "{:?}", comparison.differences);
+        let figure = |name: &str| comparison.figures.iter().find(|figure| figure.name == name);
+        let judged = |name: &str| figure(name).map(|figure| (figure.ratio, figure.verdict));
+        assert_eq!(judged("ops_per_s"), Some((Some(2.0), Verdict::Better)));
+        assert_eq!(judged("cpu_us_per_op"), Some((Some(2.0), Verdict::Worse)));
+        assert_eq!(judged("p99_us").unwrap().1, Verdict::Better);
+        assert_eq!(judged("p50_us"), Some((Some(1.0), Verdict::Same)));
+        assert_eq!(judged("errors"), Some((Some(0.0), Verdict::Better)));
+        assert_eq!(judged("bytes_per_op: disk"), None, "only what both have");
+        let text = table(&comparison);
+        assert!(
+            text.contains("ops_per_s                         9,000       18,000     2.00  better\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("errors                                2            0     0.00  better\n")
+                || text.contains("errors"),
+            "{text}"
+        );
+        assert!(!text.contains("Not the same"));
+        assert!(text.starts_with("A  withdraw") && text.contains("(median of 3 runs)"), "{text}");
+        let judge =
+            |a: &[f64], b: &[f64], more| verdict(&Values(a.to_vec()), &Values(b.to_vec()), more, 0.03);
+        assert_eq!(judge(&[100.0; 3], &[103.0; 3], true), Verdict::Same);
+        assert_eq!(judge(&[0.0; 3], &[1.0; 3], false), Verdict::Worse);
+        assert_eq!(
+            judge(&[90.0, 100.0, 110.0], &[105.0, 120.0, 130.0], true),
+            Verdict::Unclear,
+            "they overlap"
+        );
+        assert_eq!(judge(&[90.0, 100.0, 110.0], &[115.0, 120.0, 130.0], true), Verdict::Better);
+        assert_eq!(judge(&[100.0], &[50.0], true), Verdict::Unclear, "one run may be chance");
+        // One run on a side says only that there is a difference.
+        let single = table(&compare(&[a], &[b], 0.03));
+        assert!(single.contains("2.00  unclear\n") && !single.contains("worse\n"), "{single}");
+        assert!(single.contains("at least 3 times"), "{single}");
+    }
+
+    #[test]
+    fn a_directory_may_hold_several_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["one", "two", "three"] {
+            sample_run(&dir.path().join(name)).write().unwrap();
+        }
+        assert_eq!(read_runs(dir.path()).unwrap().len(), 3);
+        assert_eq!(read_runs(&dir.path().join("one")).unwrap().len(), 1);
+        let mut other = sample_run(&dir.path().join("other"));
+        other.result.scenario = "refresh".to_owned();
+        other.write().unwrap();
+        assert!(read_runs(dir.path()).unwrap_err().to_string().contains("different scenarios"));
+    }
+
+    #[test]
+    fn differences_that_make_figures_incomparable_are_named() {
+        let a = sample_run(Path::new("a")).result;
+        let mut b = a.clone();
+        b.machine.model = "another".into();
+        b.server_cores = vec![0, 1];
+        b.parameters.insert("rsa_bits".into(), 1024.into());
+        b.parameters.insert("batch".into(), 8.into());
+        let comparison = compare(&[a], &[b], 0.03);
+        let names: Vec<&str> =
+            comparison.differences.iter().map(|difference| difference.name.as_str()).collect();
+        assert_eq!(names, ["machine", "server's cores", "batch", "rsa_bits"]);
+        let text = table(&comparison);
+        assert!(text.contains("Not the same, so judge with care:"), "{text}");
+        assert!(text.contains("  rsa_bits                 2048  →  1024\n"), "{text}");
+        assert!(text.contains("  batch                    –  →  8\n"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&output::json(&comparison)).unwrap();
+        assert_eq!(json["differences"][2]["a"], serde_json::Value::Null);
+        assert_eq!(json["figures"][0]["verdict"], "same");
+    }
+}

@@ -1,0 +1,510 @@
+//! The common format of results, written by scenarios and read by reports, comparisons and tables.
+//!
+//! A run is a directory:
+//!
+//! | file | content |
+//! |---|---|
+//! | `result.json` | [`RunResult`]: parameters, machine, and the figures of the whole run |
+//! | `series.csv` | [`Sample`]: one row a second |
+//! | `moments.csv` | one row for each hundredth of a second: answers, and the mean and the longest of their latencies |
+//! | `latency.hgrm` | [`PercentilePoint`]: latency by percentile, in the text form that HdrHistogram's tools read and plot |
+//! | `server-metrics-before.prom`, `server-metrics-after.prom` | what the server's `/metrics` said |
+//!
+//! Only `result.json` is required; a report also needs the series and latencies of the runs that have them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::results::machine::Machine;
+
+mod directories;
+mod files;
+
+pub(crate) use directories::{claim_directory, results_of};
+pub use files::percentile_points;
+use files::{latency_hgrm, parse_latency, parse_series, series_csv};
+
+/// Version of the format. It grows when a reader of the older format would misunderstand the newer one.
+pub const SCHEMA: u32 = 1;
+
+/// Name of the file with the [`RunResult`].
+pub const RESULT_FILE: &str = "result.json";
+/// Name of the file with the [`Sample`]s.
+pub const SERIES_FILE: &str = "series.csv";
+/// Name of the file with the [moments](crate::bench::load::moments).
+pub const MOMENTS_FILE: &str = "moments.csv";
+/// Name of the file with the [`PercentilePoint`]s.
+pub const LATENCY_FILE: &str = "latency.hgrm";
+/// Name of the file with the server's metrics before the load.
+pub const METRICS_BEFORE_FILE: &str = "server-metrics-before.prom";
+/// Name of the file with the server's metrics after the load.
+pub const METRICS_AFTER_FILE: &str = "server-metrics-after.prom";
+
+/// Scenarios that record no series.
+const WITHOUT_SERIES: [&str; 2] = ["store", "pgbench"];
+/// Runs of at least this length, in seconds, always have a series, whenever samples are taken.
+const SERIES_FROM_S: f64 = 2.0;
+
+/// Why results cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ResultError {
+    /// A file cannot be read or written.
+    #[error("{path}: {source}", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// The directory contains no result.
+    #[error(
+        "{path}: there is no result.json here, so it is no result of `batzen bench`{}",
+        directories::named(below),
+        path = path.display()
+    )]
+    NoResult {
+        /// The directory.
+        path: PathBuf,
+        /// Results below it.
+        below: Vec<PathBuf>,
+    },
+    /// A file that belongs to `result.json` is missing.
+    #[error(
+        "{path}: it is missing or empty, although result.json tells of what belongs in it (measure again, or leave the \
+         directory out)",
+        path = path.display()
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// `result.json` is not JSON of the expected form.
+    #[error(
+        "{path}: damaged, or not written by `batzen bench`: {source} (measure again, or leave the directory out)",
+        path = path.display()
+    )]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: serde_json::Error,
+    },
+    /// The result was written by another version of Batzen.
+    #[error(
+        "{path}: schema {found} is unknown; this program reads schema {known} (rerun the measurement, or use the \
+         version that made it)",
+        path = path.display()
+    )]
+    UnknownSchema {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u64,
+        /// The version that this program reads.
+        known: u64,
+    },
+    /// A line of a series or of a histogram is not of the expected form.
+    #[error("{path}:{line}: {what}", path = path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// What limited the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitedBy {
+    /// The server was busy all the time: the figures are its limit.
+    Server,
+    /// The load generator was busy all the time: the server can do more than the figures say.
+    Client,
+    /// Neither was busy all the time: an open loop below the peak, or a limit set by latency.
+    Neither,
+}
+
+/// How load was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "kind")]
+pub enum Load {
+    /// Every client sends its next request when it has the answer to the last one.
+    Closed {
+        /// Requests under way at a time.
+        clients: usize,
+    },
+    /// Requests start at a fixed rate, whatever the server does; latency counts from the planned start.
+    Open {
+        /// Requests under way at a time, at most.
+        clients: usize,
+        /// Planned operations per second.
+        target_ops_per_s: f64,
+    },
+}
+
+/// Latency of requests over the whole run, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Median.
+    pub p50_us: u64,
+    /// 90th percentile.
+    pub p90_us: u64,
+    /// 99th percentile.
+    pub p99_us: u64,
+    /// 99.9th percentile.
+    pub p999_us: u64,
+    /// The slowest.
+    pub max_us: u64,
+}
+
+impl Latency {
+    /// The figures of a histogram of microseconds.
+    #[must_use]
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        Self {
+            p50_us: histogram.value_at_quantile(0.5),
+            p90_us: histogram.value_at_quantile(0.9),
+            p99_us: histogram.value_at_quantile(0.99),
+            p999_us: histogram.value_at_quantile(0.999),
+            max_us: histogram.max(),
+        }
+    }
+}
+
+/// The space that one operation takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BytesPerOp {
+    /// Bytes written to the journal.
+    pub disk: f64,
+    /// Growth of the resident memory.
+    pub ram: f64,
+}
+
+/// How many items were handled together, as a histogram.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct BatchSizes {
+    /// Number of batches.
+    pub batches: u64,
+    /// Items per batch.
+    pub mean: f64,
+    /// Batches by size, in ascending order of size.
+    pub buckets: Vec<BatchBucket>,
+}
+
+/// Batches of similar size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchBucket {
+    /// The largest size in this bucket; `None`: all sizes above the bucket before.
+    pub up_to: Option<u64>,
+    /// Number of batches (of this bucket alone).
+    pub batches: u64,
+}
+
+/// A cryptographic step that no implementation of the protocol can leave out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CeilingPart {
+    /// The step, for example `ed25519 verify`.
+    pub name: String,
+    /// How often an operation needs it.
+    pub per_op: f64,
+    /// CPU time of one.
+    pub us: f64,
+}
+
+/// Figures of one kind of request within a run that mixes several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KindResult {
+    /// Operations of this kind.
+    pub ops: u64,
+    /// Operations of this kind per second.
+    pub ops_per_s: f64,
+    /// Their latency.
+    #[serde(flatten)]
+    pub latency: Latency,
+}
+
+/// The figures of a run.
+///
+/// Everything but warm-up counts. An operation is what the `unit` says: a coin for `withdraw` and `deposit`,
+/// however many travel in one request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The scenario's name: `withdraw`, `deposit`, …
+    pub scenario: String,
+    /// A title that distinguishes this run from others, for example `withdraw RSA-2048, 8 coins a request`.
+    pub title: String,
+    /// The command line that repeats the run.
+    pub command: String,
+    /// Everything that was chosen: numbers, strings and booleans by name.
+    pub parameters: BTreeMap<String, serde_json::Value>,
+    /// Where it ran.
+    pub machine: Machine,
+    /// Cores of the server; empty: not pinned.
+    pub server_cores: Vec<usize>,
+    /// Cores of the load generator; empty: not pinned.
+    pub client_cores: Vec<usize>,
+    /// Version of Batzen.
+    pub version: String,
+    /// Commit it was built from, or `unknown`.
+    pub commit: String,
+    /// Start of the measured part, RFC 3339 in UTC (see [`utc`]).
+    pub started: String,
+    /// Length of the measured part.
+    pub duration_s: f64,
+    /// How load was offered.
+    pub load: Load,
+    /// The unit of operations, in the plural: `coins`, `deposits`, `credits`.
+    pub unit: String,
+    /// Operations done.
+    pub ops: u64,
+    /// Operations per second.
+    pub ops_per_s: f64,
+    /// Requests done; fewer than operations if one request carries several.
+    pub requests: u64,
+    /// Requests that failed, by reason; empty in a valid run.
+    pub errors: BTreeMap<String, u64>,
+    /// Operations per second of the mandatory cryptography alone, in the same run on the server's cores.
+    pub ceiling_ops_per_s: Option<f64>,
+    /// `ops_per_s` ÷ `ceiling_ops_per_s`.
+    pub efficiency: Option<f64>,
+    /// The steps that the ceiling consists of.
+    #[serde(default)]
+    pub ceiling_parts: Vec<CeilingPart>,
+    /// What limited the run.
+    pub limited_by: LimitedBy,
+    /// Latency of requests, from the planned start in an open loop. None where there are no requests.
+    #[serde(flatten)]
+    pub latency: Option<Latency>,
+    /// The space that one operation takes.
+    pub bytes_per_op: Option<BytesPerOp>,
+    /// The server's CPU time per operation, µs.
+    pub cpu_us_per_op: Option<f64>,
+    /// The same by stage, that is by role of the thread: `http`, `cpu`, `lane`, `store`, `other`.
+    #[serde(default)]
+    pub cpu_us_per_op_by_stage: BTreeMap<String, f64>,
+    /// The load generator's CPU time per operation, µs.
+    #[serde(default)]
+    pub client_cpu_us_per_op: Option<f64>,
+    /// Batch sizes by kind of batch: `commit`, `verify`, `sign`, …
+    #[serde(default)]
+    pub batch_sizes: BTreeMap<String, BatchSizes>,
+    /// Figures by kind of request, where a run mixes several.
+    #[serde(default)]
+    pub kinds: BTreeMap<String, KindResult>,
+    /// Further figures that only this scenario has; each name ends in its unit.
+    #[serde(default)]
+    pub extra: BTreeMap<String, f64>,
+    /// Remarks for judging the figures, one sentence each: not pinned, limited by the client, a debug build.
+    #[serde(default)]
+    pub remarks: Vec<String>,
+}
+
+/// What happened in one interval of the run, usually a second. Values that were not measured are `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// End of the interval, seconds from the start.
+    pub t_s: f64,
+    /// Operations per second in it.
+    pub ops_per_s: f64,
+    /// Median latency, µs.
+    pub p50_us: Option<f64>,
+    /// 99th percentile of the latency, µs.
+    pub p99_us: Option<f64>,
+    /// Commands per commit, mean.
+    pub batch_size: Option<f64>,
+    /// Cores' worth of CPU time that the server used.
+    pub server_cores_busy: Option<f64>,
+    /// Cores' worth of CPU time that the load generator used.
+    pub client_cores_busy: Option<f64>,
+    /// Commands that waited at the end of the interval.
+    pub queue_depth: Option<f64>,
+    /// Share of the server's cores that a hypervisor gave to others.
+    pub server_stolen_share: Option<f64>,
+}
+
+/// A point of the latency distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PercentilePoint {
+    /// The latency, µs.
+    pub value_us: f64,
+    /// Share of the requests that were not slower, 0 to 1.
+    pub quantile: f64,
+    /// Number of the requests that were not slower.
+    pub count: u64,
+}
+
+/// A result directory, read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// The directory.
+    pub path: PathBuf,
+    /// The figures of the whole run.
+    pub result: RunResult,
+    /// What happened over time; empty if it was not recorded.
+    pub series: Vec<Sample>,
+    /// The latency distribution; empty if it was not recorded.
+    pub latency: Vec<PercentilePoint>,
+}
+
+impl Run {
+    /// Reads a result directory.
+    ///
+    /// # Errors
+    /// When `result.json` is missing, when a file is malformed, and when another version wrote it.
+    pub fn read(directory: &Path) -> Result<Self, ResultError> {
+        let path = directory.join(RESULT_FILE);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(source) if is_absent(&source) => {
+                // A missing directory is the more common mistake.
+                std::fs::metadata(directory)
+                    .map_err(|source| ResultError::Io { path: directory.to_owned(), source })?;
+                let below = directories::below(directory)?;
+                return Err(ResultError::NoResult { path: directory.to_owned(), below });
+            }
+            Err(source) => return Err(ResultError::Io { path, source }),
+        };
+        let result = parse_result(&path, &text)?;
+        let series = read_optional(&directory.join(SERIES_FILE))?
+            .map_or(Ok(Vec::new()), |text| parse_series(&directory.join(SERIES_FILE), &text))?;
+        let latency = read_optional(&directory.join(LATENCY_FILE))?
+            .map_or(Ok(Vec::new()), |text| parse_latency(&directory.join(LATENCY_FILE), &text))?;
+        Ok(Self { path: directory.to_owned(), result, series, latency })
+    }
+
+    /// Checks that all the data for plots is present. Runs too short for a series have none.
+    ///
+    /// # Errors
+    /// The file that is missing.
+    pub fn check_whole(&self) -> Result<(), ResultError> {
+        let missing = |name: &str| Err(ResultError::Missing { path: self.path.join(name) });
+        let result = &self.result;
+        if result.latency.is_some() && result.ops > 0 && self.latency.is_empty() {
+            return missing(LATENCY_FILE);
+        }
+        let has_series =
+            !WITHOUT_SERIES.contains(&result.scenario.as_str()) && result.duration_s >= SERIES_FROM_S;
+        if has_series && self.series.is_empty() {
+            return missing(SERIES_FILE);
+        }
+        Ok(())
+    }
+
+    /// Writes the directory, creating it if necessary.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self) -> Result<(), ResultError> {
+        let write = |name: &str, text: &str| {
+            let path = self.path.join(name);
+            std::fs::write(&path, text).map_err(|source| ResultError::Io { path, source })
+        };
+        std::fs::create_dir_all(&self.path)
+            .map_err(|source| ResultError::Io { path: self.path.clone(), source })?;
+        if !self.series.is_empty() {
+            write(SERIES_FILE, &series_csv(&self.series))?;
+        }
+        if !self.latency.is_empty() {
+            write(LATENCY_FILE, &latency_hgrm(&self.latency))?;
+        }
+        // Written last: if it exists, the result is complete.
+        write(RESULT_FILE, &self.result.to_json())
+    }
+}
+
+impl RunResult {
+    /// The content of `result.json`, which is what `--json` prints too.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut text =
+            serde_json::to_string_pretty(self).expect("a result has string keys and finite numbers");
+        text.push('\n');
+        text
+    }
+
+    /// Sets the ceiling, its parts and the efficiency that follows.
+    pub fn set_ceiling(&mut self, ceiling_ops_per_s: f64, parts: Vec<CeilingPart>) {
+        self.ceiling_ops_per_s = Some(ceiling_ops_per_s);
+        self.efficiency = (ceiling_ops_per_s > 0.0).then(|| self.ops_per_s / ceiling_ops_per_s);
+        self.ceiling_parts = parts;
+    }
+
+    /// Number of requests that failed.
+    #[must_use]
+    pub fn error_count(&self) -> u64 {
+        self.errors.values().sum()
+    }
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, ResultError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(source) if is_absent(&source) => Ok(None),
+        Err(source) => Err(ResultError::Io { path: path.to_owned(), source }),
+    }
+}
+
+fn parse_result(path: &Path, text: &str) -> Result<RunResult, ResultError> {
+    parse_json(path, text, u64::from(SCHEMA))
+}
+
+/// Reads one of our files that begins with its format version.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path, schema: u64) -> Result<T, ResultError> {
+    let io = |source| ResultError::Io { path: path.to_owned(), source };
+    parse_json(path, &std::fs::read_to_string(path).map_err(io)?, schema)
+}
+
+fn parse_json<T: serde::de::DeserializeOwned>(
+    path: &Path,
+    text: &str,
+    schema: u64,
+) -> Result<T, ResultError> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: u64,
+    }
+    let json = |source| ResultError::Json { path: path.to_owned(), source };
+    let head: Head = serde_json::from_str(text).map_err(json)?;
+    if head.schema != schema {
+        return Err(ResultError::UnknownSchema { path: path.to_owned(), found: head.schema, known: schema });
+    }
+    serde_json::from_str(text).map_err(json)
+}
+
+/// Seconds since 1970 as RFC 3339 in UTC.
+#[must_use]
+pub fn utc(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    // Howard Hinnant, "chrono-compatible low-level date algorithms": years begin in March, so that leap days
+    // come last.
+    let z = days + 719_468;
+    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// The present moment as RFC 3339 in UTC.
+#[must_use]
+pub fn utc_now() -> String {
+    utc(std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

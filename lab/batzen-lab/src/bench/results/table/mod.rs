@@ -1,0 +1,574 @@
+//! `batzen bench table`: results as Markdown, printed or inserted between marks in a document, so that no
+//! figure in it is typed by hand.
+//!
+//! A mark is a comment on its own line, `<!-- bench: NAME -->`; the text from there to `<!-- bench: end -->`
+//! is replaced.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, optional, ratio};
+
+use crate::bench::BenchError;
+use crate::bench::results::output;
+use crate::bench::results::report::{cores, load};
+use crate::bench::results::result::{self, Run};
+use crate::bench::scenarios::limits::{LIMITS_FILE, Limits};
+
+mod postgres;
+
+use postgres::{is_postgres, postgres};
+
+/// Arguments of `batzen bench table`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  batzen bench table docs/results/limits docs/results/deposit\n  batzen bench table before after --into notes.md"
+)]
+pub struct TableArgs {
+    /// Result directories, shown in this order, or directories that contain some; also those of `bench limits
+    /// --out`
+    #[arg(required = true, value_name = "DIR")]
+    directories: Vec<PathBuf>,
+    /// Renew the tables between `<!-- bench: NAME -->` and `<!-- bench: end -->` in this document
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
+}
+
+/// The results in some directories.
+pub(crate) struct Results {
+    pub runs: Vec<Run>,
+    pub limits: Option<Limits>,
+}
+
+impl Results {
+    pub fn read(directories: &[PathBuf]) -> Result<Self, BenchError> {
+        let (mut runs, mut limits) = (Vec::new(), None);
+        for directory in directories {
+            for directory in result::results_of(directory)? {
+                if directory.join(LIMITS_FILE).is_file() {
+                    limits = Some(Limits::read(&directory)?);
+                } else {
+                    runs.push(Run::read(&directory)?);
+                }
+            }
+        }
+        Ok(Self { runs, limits })
+    }
+}
+
+type Table = fn(&Results) -> String;
+
+/// All tables by name, in the order in which they are printed.
+const TABLES: [(&str, Table); 10] = [
+    ("machine", machine),
+    ("limits", limits),
+    ("ceilings", ceilings),
+    ("requests", requests),
+    ("workers", workers),
+    ("postgres", postgres),
+    ("switch", switch),
+    ("stages", stages),
+    ("reference", reference),
+    ("commands", commands),
+];
+
+/// Runs `batzen bench table`.
+///
+/// # Errors
+/// When a result or the document cannot be read, and when the document names an unknown table.
+pub fn run(args: &TableArgs) -> Result<ExitCode, BenchError> {
+    let results = Results::read(&args.directories)?;
+    if let Some(path) = &args.into {
+        let document = std::fs::read_to_string(path).map_err(BenchError::io(path))?;
+        let renewed = renew(&document, &results)
+            .map_err(|error| BenchError::Usage(format!("{}: {error}", path.display())))?;
+        output::replace_file(path, &renewed)?;
+    } else {
+        let mut text = String::new();
+        for (name, table) in TABLES {
+            let _ = writeln!(text, "### {name}\n\n{}", table(&results));
+        }
+        output::print(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The document with new tables.
+fn renew(document: &str, results: &Results) -> Result<String, String> {
+    let mut out = String::with_capacity(document.len() * 2);
+    let mut inside: Option<(usize, &str)> = None;
+    let mut has_tables = false;
+    for (index, line) in document.lines().enumerate() {
+        let mark = line.trim().strip_prefix("<!-- bench: ").and_then(|rest| rest.strip_suffix(" -->"));
+        match (mark, inside) {
+            (Some("end"), Some(_)) => inside = None,
+            (Some("end"), None) => return Err(format!("line {}: an end without a beginning", index + 1)),
+            (Some(name), None) => {
+                let Some((_, table)) = TABLES.iter().find(|(known, _)| *known == name) else {
+                    let known: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
+                    return Err(format!("line {}: no table {name:?}, only {}", index + 1, known.join(", ")));
+                };
+                (inside, has_tables) = (Some((index + 1, name)), true);
+                let _ = write!(out, "{line}\n\n{}\n", table(results));
+                continue;
+            }
+            (Some(name), Some(_)) => {
+                return Err(format!("line {}: {name:?} begins before the last table has ended", index + 1));
+            }
+            (None, Some(_)) => continue,
+            (None, None) => {}
+        }
+        out.push_str(line);
+        out.push('\n');
+    }
+    match inside {
+        None if !has_tables => Err(
+            "there is no table to renew: put <!-- bench: NAME --> and <!-- bench: end --> on lines of their own".into(),
+        ),
+        Some((line, name)) => Err(format!("line {line}: table {name:?} has no end")),
+        None => Ok(out),
+    }
+}
+
+/// A Markdown table; the first column is text, the others are figures.
+fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
+    if rows.is_empty() {
+        return "No results yet.\n".into();
+    }
+    let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(head.iter().map(|name| cell(name)).collect());
+    text.push_str(&line(
+        (0..head.len()).map(|index| if index == 0 { "---" } else { "---:" }.to_owned()).collect(),
+    ));
+    for row in rows {
+        text.push_str(&line(row.iter().map(|value| cell(value)).collect()));
+    }
+    text
+}
+
+/// Cores of the server.
+fn server_cores(run: &Run) -> f64 {
+    run.result.server_cores.len().max(1) as f64
+}
+
+fn machine(results: &Results) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    let machines = results.runs.iter().map(|run| &run.result.machine);
+    for machine in machines.chain(results.limits.iter().map(|limits| &limits.machine)) {
+        let line = format!(
+            "* {}, {} cores, {} GB, {}; extensions: {}.",
+            machine.model,
+            machine.cores,
+            gigabytes(machine.memory_bytes),
+            machine.kernel,
+            machine.flags.join(" ")
+        );
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    for run in &results.runs {
+        let result = &run.result;
+        let line = format!(
+            "* Batzen {}, commit {}; server on core {}, load generator on core {}.",
+            result.version,
+            result.commit,
+            cores(&result.server_cores),
+            cores(&result.client_cores)
+        );
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    // Older results lack this figure.
+    if let Some(limits) = results.limits.as_ref().filter(|limits| limits.commit != "unknown") {
+        lines.push(format!(
+            "* The limits of a core: Batzen {}, commit {}, on core {}.",
+            limits.version, limits.commit, limits.core
+        ));
+    }
+    let days = results.runs.iter().filter_map(|run| run.result.started.get(..10));
+    if let (Some(first), Some(last)) = (days.clone().min(), days.max()) {
+        lines.push(if first == last {
+            format!("* Measured on {first}.")
+        } else {
+            format!("* Measured {first} to {last}.")
+        });
+    }
+    if lines.is_empty() {
+        return "No results yet.\n".into();
+    }
+    lines.join("\n") + "\n"
+}
+
+fn limits(results: &Results) -> String {
+    let Some(limits) = &results.limits else { return "No results yet.\n".into() };
+    let rows: Vec<Vec<String>> = limits
+        .limits
+        .iter()
+        .map(|limit| {
+            vec![
+                limit.name.clone(),
+                number(limit.library.per_s),
+                optional(limit.lanes.as_ref().map(|speed| speed.per_s)),
+                optional(limit.ratio),
+            ]
+        })
+        .chain([vec![
+            format!("HTTP request, {} + {} bytes", limits.http.request_bytes, limits.http.response_bytes),
+            number(limits.http.per_s),
+            "–".into(),
+            "–".into(),
+        ]])
+        .collect();
+    let mut text = markdown(&["a second on one core", "library", "eight lanes", "ratio"], &rows);
+    let store = limits.store.iter().map(|store| {
+        vec![
+            format!("store: commit {} rows", count(store.rows_per_commit as u64)),
+            number(store.rows_per_s),
+            number(store.cpu_us_per_row),
+            milliseconds(store.commit_p50_us),
+            milliseconds(store.commit_p99_us),
+        ]
+    });
+    let sync = limits.sync.iter().map(|sync| {
+        vec![
+            format!("write {} kB and sync", sync.bytes / 1024),
+            "–".into(),
+            "–".into(),
+            milliseconds(sync.p50_us),
+            milliseconds(sync.p99_us),
+        ]
+    });
+    text.push('\n');
+    text.push_str(&markdown(
+        &["disk", "rows a second", "CPU µs a row", "p50 ms", "p99 ms"],
+        &store.chain(sync).collect::<Vec<_>>(),
+    ));
+    text
+}
+
+fn ceilings(results: &Results) -> String {
+    let rows: Vec<Vec<String>> = results
+        .limits
+        .iter()
+        .flat_map(|limits| &limits.derived)
+        .map(|derived| {
+            vec![
+                derived.operation.clone(),
+                number(derived.cryptography_library_per_s),
+                optional(derived.cryptography_lanes_per_s),
+                number(derived.whole_per_s),
+            ]
+        })
+        .collect();
+    let head =
+        ["a second on one core", "cryptography by library", "in eight lanes", "with HTTP, JSON and journal"];
+    markdown(&head, &rows)
+}
+
+/// Scenarios without requests.
+const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "store"];
+
+fn is_worker(run: &Run) -> bool {
+    WORKERS.contains(&run.result.scenario.as_str())
+}
+
+fn requests(results: &Results) -> String {
+    let rows: Vec<Vec<String>> = results
+        .runs
+        .iter()
+        .filter(|run| !is_worker(run) && !is_switch(run) && !is_postgres(run))
+        .map(|run| {
+            let result = &run.result;
+            let ms = |pick: fn(crate::bench::results::result::Latency) -> u64| {
+                optional(result.latency.map(|latency| pick(latency) as f64 / 1e3))
+            };
+            vec![
+                result.title.clone(),
+                load(&result.load),
+                format!("{} {}", number(result.ops_per_s), result.unit),
+                result.efficiency.map_or_else(|| "–".into(), ratio),
+                ms(|latency| latency.p50_us),
+                ms(|latency| latency.p99_us),
+                optional(result.cpu_us_per_op),
+                optional(result.bytes_per_op.map(|bytes| bytes.disk)),
+                optional(result.bytes_per_op.map(|bytes| bytes.ram)),
+                format!("{:?}", result.limited_by).to_lowercase(),
+            ]
+        })
+        .collect();
+    let head = [
+        "run",
+        "load",
+        "per second",
+        "efficiency",
+        "p50 ms",
+        "p99 ms",
+        "CPU µs per op",
+        "disk bytes per op",
+        "RAM bytes per op",
+        "limited by",
+    ];
+    markdown(&head, &rows)
+}
+
+fn workers(results: &Results) -> String {
+    let rows: Vec<Vec<String>> = results
+        .runs
+        .iter()
+        .filter(|run| is_worker(run) && !is_postgres(run))
+        .map(|run| {
+            let result = &run.result;
+            vec![
+                result.title.clone(),
+                format!("{} {}", number(result.ops_per_s), result.unit),
+                optional(result.cpu_us_per_op),
+                optional(result.cpu_us_per_op.filter(|us| *us > 0.0).map(|us| 1e6 / us)),
+                optional(result.bytes_per_op.map(|bytes| bytes.disk)),
+            ]
+        })
+        .collect();
+    markdown(&["worker", "per second", "CPU µs per op", "per second of CPU", "disk bytes per op"], &rows)
+}
+
+fn is_switch(run: &Run) -> bool {
+    run.result.scenario == "switch"
+}
+
+/// Complete transfers: rates, the legs' latencies, and what a transfer costs.
+fn switch(results: &Results) -> String {
+    let rows: Vec<Vec<String>> = results
+        .runs
+        .iter()
+        .filter(|run| is_switch(run))
+        .map(|run| {
+            let result = &run.result;
+            let leg = |name: &str| {
+                let Some(latency) = result.kinds.get(name).map(|kind| kind.latency) else {
+                    return "–".into();
+                };
+                let p95 = result.extra.get(&format!("{name}_p95_us")).copied().unwrap_or(0.0);
+                let quantiles_us = [latency.p50_us as f64, p95, latency.p99_us as f64, latency.max_us as f64];
+                quantiles_us.map(milliseconds).join(" / ")
+            };
+            vec![
+                result.title.clone(),
+                load(&result.load),
+                number(result.ops_per_s),
+                leg("prepare"),
+                leg("fulfil"),
+                leg("whole"),
+                optional(result.cpu_us_per_op),
+                optional(result.client_cpu_us_per_op),
+                optional(result.bytes_per_op.map(|bytes| bytes.disk)),
+                result.error_count().to_string(),
+            ]
+        })
+        .collect();
+    let head = [
+        "run",
+        "load",
+        "FT a second",
+        "prepare p50 / p95 / p99 / max ms",
+        "fulfil",
+        "whole",
+        "switch CPU µs per FT",
+        "simulators CPU µs per FT",
+        "bytes per FT",
+        "failures",
+    ];
+    markdown(&head, &rows)
+}
+
+fn stages(results: &Results) -> String {
+    let mut names: Vec<&str> = results
+        .runs
+        .iter()
+        .flat_map(|run| run.result.cpu_us_per_op_by_stage.keys().map(String::as_str))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let rows: Vec<Vec<String>> = results
+        .runs
+        .iter()
+        .filter(|run| !run.result.cpu_us_per_op_by_stage.is_empty())
+        .map(|run| {
+            let result = &run.result;
+            let mandatory: f64 = result.ceiling_parts.iter().map(|part| part.per_op * part.us).sum();
+            let mut row = vec![result.title.clone()];
+            row.extend(names.iter().map(|name| optional(result.cpu_us_per_op_by_stage.get(*name).copied())));
+            row.push(optional(result.cpu_us_per_op));
+            row.push(optional((mandatory > 0.0).then_some(mandatory)));
+            row
+        })
+        .collect();
+    let mut head = vec!["CPU µs per op"];
+    head.extend(&names);
+    head.extend(["all", "mandatory cryptography alone"]);
+    markdown(&head, &rows)
+}
+
+/// The reference implementation's server takes 5.8 ms of CPU time for one RSA-2048 coin to be withdrawn and
+/// deposited, according to its own benchmark, which handles one coin at a time.
+const REFERENCE_COINS_PER_S: f64 = 172.0;
+
+/// Coins withdrawn and deposited per second and core, with one or several coins per request.
+fn reference(results: &Results) -> String {
+    let rows: Vec<Vec<String>> = results
+        .runs
+        .iter()
+        .filter(|run| {
+            let cipher = run.result.parameters.get("cipher").and_then(serde_json::Value::as_str);
+            run.result.scenario == "cycle" && cipher == Some("RSA-2048")
+        })
+        .map(|run| {
+            let coins = run.result.ops_per_s / server_cores(run);
+            vec![
+                run.result.title.clone(),
+                number(coins),
+                optional(run.result.cpu_us_per_op),
+                number(REFERENCE_COINS_PER_S),
+                number(coins / REFERENCE_COINS_PER_S),
+            ]
+        })
+        .collect();
+    markdown(&["run", "coins a second and core", "CPU µs a coin", "reference implementation", "ratio"], &rows)
+}
+
+fn commands(results: &Results) -> String {
+    let limits = results.limits.iter().map(|_| "batzen bench limits");
+    let mut lines: Vec<&str> = Vec::new();
+    for line in limits.chain(results.runs.iter().map(|run| run.result.command.as_str())) {
+        // One command may produce several results.
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.iter().fold("```sh\n".to_owned(), |text, line| text + line + "\n") + "```\n"
+}
+
+/// Whether a document's tables match its results, for tests of the documentation.
+///
+/// # Errors
+/// As for `batzen bench table`.
+pub fn is_current(document: &Path, directories: &[PathBuf]) -> Result<bool, BenchError> {
+    let text = std::fs::read_to_string(document).map_err(BenchError::io(document))?;
+    let renewed = renew(&text, &Results::read(directories)?).map_err(BenchError::Usage)?;
+    Ok(renewed == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::result::tests::sample_run;
+
+    fn results() -> Results {
+        let mut withdraw = sample_run(Path::new("withdraw"));
+        withdraw.result.parameters.insert("cipher".into(), "RSA-2048".into());
+        withdraw.result.load = crate::bench::results::result::Load::Closed { clients: 64 };
+        let mut deposit = withdraw.clone();
+        deposit.result.scenario = "deposit".into();
+        deposit.result.title = "deposit | RSA-2048".into();
+        let mut cycle = withdraw.clone();
+        cycle.result.scenario = "cycle".into();
+        cycle.result.title = "cycle RSA-2048".into();
+        cycle.result.ops_per_s = 6_000.0;
+        let mut worker = sample_run(Path::new("aggregator"));
+        worker.result.scenario = "aggregator".into();
+        worker.result.title = "aggregator, 1,000 merchants".into();
+        worker.result.cpu_us_per_op = Some(2.5);
+        Results { runs: vec![withdraw, deposit, worker, cycle], limits: None }
+    }
+
+    #[test]
+    fn tables_hold_the_figures_of_the_runs() {
+        let results = results();
+        let requests = requests(&results);
+        assert!(
+            requests.contains(
+                "| withdraw RSA-2048 | closed, 64 clients | 9,000 coins | 0.75 | 5.00 | 9.90 | 108 | 512 | 96.5 | server |\n"
+            ),
+            "{requests}"
+        );
+        assert!(
+            requests.contains("| deposit \\| RSA-2048 |") && !requests.contains("aggregator"),
+            "{requests}"
+        );
+        let workers = workers(&results);
+        assert!(
+            workers.contains("| aggregator, 1,000 merchants | 9,000 coins | 2.50 | 400,000 | 512 |\n"),
+            "{workers}"
+        );
+        let stages = stages(&results);
+        assert!(stages.starts_with("| CPU µs per op | cpu | http | all | mandatory"), "{stages}");
+        assert!(stages.contains("| withdraw RSA-2048 | 92.0 | 16.0 | 108 | 83.3 |\n"), "{stages}");
+        let reference = reference(&results);
+        assert!(reference.contains("| cycle RSA-2048 | 6,000 | 108 | 172 | 34.9 |\n"), "{reference}");
+        assert!(!reference.contains("| withdraw"), "{reference}");
+        assert!(machine(&results).contains("* Zen 5, 2 cores"), "{}", machine(&results));
+        assert_eq!(limits(&results), "No results yet.\n");
+    }
+
+    #[test]
+    fn builds_and_commands_are_listed_once_in_order() {
+        let run = |commit: &str, command: &str| {
+            let mut run = sample_run(Path::new("run"));
+            (run.result.commit, run.result.command) = (commit.into(), command.into());
+            run
+        };
+        let runs = vec![run("b", "two"), run("a", "one"), run("b", "two"), run("a", "three")];
+        let results = Results { runs, limits: None };
+        let machine = machine(&results);
+        assert_eq!(machine.matches("commit a;").count(), 1, "{machine}");
+        assert_eq!(machine.matches("commit b;").count(), 1, "{machine}");
+        assert!(machine.find("commit b;") < machine.find("commit a;"), "{machine}");
+        assert_eq!(commands(&results), "```sh\ntwo\none\nthree\n```\n");
+    }
+
+    #[test]
+    fn only_what_is_between_the_marks_changes() {
+        let document = "# Title\n\n<!-- bench: commands -->\nold\n<!-- bench: end -->\nafter\n";
+        let renewed = renew(document, &results()).unwrap();
+        assert!(
+            renewed.starts_with(
+                "# Title\n\n<!-- bench: commands -->\n\n```sh\nbatzen bench withdraw --rsa 2048\n"
+            ),
+            "{renewed}"
+        );
+        assert!(
+            renewed.ends_with("```\n\n<!-- bench: end -->\nafter\n") && !renewed.contains("old"),
+            "{renewed}"
+        );
+        assert_eq!(renew(&renewed, &results()).unwrap(), renewed, "renewing twice changes nothing");
+        for (document, expected) in [
+            ("# Title\n", "there is no table to renew"),
+            ("", "there is no table to renew"),
+            ("<!-- bench: nothing -->\n", "line 1: no table \"nothing\", only machine, limits"),
+            ("<!-- bench: end -->\n", "line 1: an end without a beginning"),
+            ("a\n<!-- bench: limits -->\n", "line 2: table \"limits\" has no end"),
+            ("<!-- bench: limits -->\n<!-- bench: machine -->\n", "line 2: \"machine\" begins before"),
+        ] {
+            let error = renew(document, &results()).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_command_reads_directories_and_writes_the_document() {
+        let directory = tempfile::tempdir().unwrap();
+        let run_directory = directory.path().join("run");
+        sample_run(&run_directory).write().unwrap();
+        let document = directory.path().join("performance.md");
+        std::fs::write(&document, "<!-- bench: requests -->\n<!-- bench: end -->\n").unwrap();
+        let directories = vec![run_directory];
+        assert!(!is_current(&document, &directories).unwrap());
+        run(&TableArgs { directories: directories.clone(), into: Some(document.clone()) }).unwrap();
+        assert!(is_current(&document, &directories).unwrap());
+        assert!(std::fs::read_to_string(&document).unwrap().contains("| withdraw RSA-2048 |"));
+        let absent = TableArgs { directories: vec![directory.path().join("absent")], into: None };
+        assert!(run(&absent).is_err());
+    }
+}

@@ -1,0 +1,291 @@
+//! `batzen bench p2p`: people pay each other. The payer creates a purse with coins in it, and the receiver merges it
+//! into a reserve.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use batzen_crypto::hash::sha512;
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, ExpandedSigner, HashCode, ShortHash};
+use batzen_protocol::api::exchange::{
+    EncryptedContract, PurseCoin, PurseCreateRequest, PurseMergeConfirmation, PurseMergeRequest,
+};
+use batzen_protocol::signatures::{
+    ExchangeConfirmPurseMerged, SignedMessage, WalletAccountMerge, WalletPurseCreate, WalletPurseDeposit,
+    WalletPurseEcontract, WalletPurseMerge,
+};
+use batzen_protocol::{Amount, Duration, PaytoUri, Timestamp, hash_text};
+use clap::Args;
+use serde_json::json;
+
+use crate::bench::BenchError;
+use crate::bench::load::coins::{self, Coin, Mint, Reserves};
+use crate::bench::load::generator::{Kind, Outcome, Outgoing};
+use crate::bench::load::measure::{Description, Stage, Workload, measure};
+use crate::bench::load::prepared::{Job, Prepared};
+use crate::bench::load::random::Seed;
+use crate::bench::load::wire;
+use crate::bench::results::result::Run;
+use crate::bench::scenarios::Context;
+use crate::bench::scenarios::ceiling::{CipherArgs, CoinOperation, Share};
+use crate::bench::scenarios::options::{LoadOptions, RunOptions};
+use crate::bench::scenarios::world::{self, CoinKind, Denom};
+
+/// Value of a coin.
+const VALUE: u64 = 1;
+/// Reserves from which the set-up withdraws the coins.
+const RESERVES: usize = 64;
+/// Size of an encrypted contract, in bytes: that of a wallet's contract with a short summary.
+const CONTRACT_BYTES: usize = 256;
+/// How long a purse is open.
+const PURSE_OPEN: Duration = Duration::from_secs(86_400);
+/// A purse that is merged after it was created.
+const MERGED: u32 = 1;
+/// No age commitment.
+const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
+/// Kinds of requests.
+const CREATE: usize = 0;
+const MERGE: usize = 1;
+
+/// Arguments of `batzen bench p2p`.
+#[derive(Args, Clone, Debug)]
+pub struct P2pArgs {
+    #[command(flatten)]
+    cipher: CipherArgs,
+    /// Coins in a purse
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    coins: u32,
+    /// Number of people who receive money, in turn
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    receivers: u32,
+    #[command(flatten)]
+    load: LoadOptions,
+    /// Options of the measurement.
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// Runs the scenario.
+///
+/// # Errors
+/// As [`measure`].
+pub fn run(args: &P2pArgs, context: &Context) -> Result<Run, BenchError> {
+    let seed = Seed::new(args.load.seed).part("p2p");
+    let receivers = (0..u64::from(args.receivers))
+        .map(|index| ExpandedSigner::new(&EddsaPrivateKey::from_bytes(seed.bytes("receiver", index))))
+        .collect();
+    let mut workload =
+        P2p { args: args.clone(), seed, receivers, reserves: None, prepared: 0, created: BTreeMap::new() };
+    measure(&mut workload, &args.load, &args.run, context)
+}
+
+struct P2p {
+    args: P2pArgs,
+    seed: Seed,
+    receivers: Vec<ExpandedSigner>,
+    reserves: Option<Reserves>,
+    /// Purses prepared so far; no number is used twice.
+    prepared: u32,
+    /// When purses were prepared, by the number of the first.
+    created: BTreeMap<u64, Timestamp>,
+}
+
+/// A payment between two people; its secrets follow from its number.
+struct Purse<'a> {
+    key: EddsaPrivateKey,
+    merge_key: EddsaPrivateKey,
+    receiver: &'a ExpandedSigner,
+    amount: Amount,
+    h_contract_terms: HashCode,
+    created: Timestamp,
+}
+
+impl Purse<'_> {
+    fn expiration(&self) -> Timestamp {
+        self.created.saturating_add(PURSE_OPEN)
+    }
+
+    fn coin(&self, coin: &Coin, denom: &Denom, h_exchange_base_url: HashCode) -> PurseCoin {
+        let message = WalletPurseDeposit {
+            coin_amount: denom.amount,
+            h_denom_pub: denom.h_denom_pub,
+            h_age_commitment: NO_AGE,
+            purse_pub: self.key.public_key(),
+            h_exchange_base_url,
+        };
+        PurseCoin {
+            amount: denom.amount,
+            denom_pub_hash: denom.h_denom_pub,
+            ub_sig: coin.signature.clone(),
+            coin_pub: coin.coin_pub,
+            coin_sig: message.sign(&coin.coin_priv),
+            age_commitment: None,
+            attest: None,
+        }
+    }
+
+    /// The payer's request.
+    fn create(&self, deposits: Vec<PurseCoin>, contract: Vec<u8>, contract_pub: EddsaPublicKey) -> Vec<u8> {
+        let message = WalletPurseCreate {
+            purse_expiration: self.expiration(),
+            purse_amount: self.amount,
+            h_contract_terms: self.h_contract_terms,
+            merge_pub: self.merge_key.public_key(),
+            min_age: 0,
+        };
+        let sealed = WalletPurseEcontract { h_econtract: sha512(&contract), contract_pub };
+        let body = PurseCreateRequest {
+            amount: self.amount,
+            min_age: 0,
+            merge_pub: self.merge_key.public_key(),
+            purse_sig: message.sign(&self.key),
+            h_contract_terms: self.h_contract_terms,
+            purse_expiration: self.expiration(),
+            deposits,
+            econtract: Some(EncryptedContract {
+                econtract_sig: sealed.sign(&self.key),
+                econtract: contract.into(),
+                contract_pub,
+            }),
+        };
+        wire::post(&format!("/purses/{}/create", self.key.public_key()), &body)
+    }
+
+    /// The receiver's request.
+    fn merge(&self, base_url: &str) -> Result<Vec<u8>, BenchError> {
+        let payto = PaytoUri::reserve(base_url, &self.receiver.public_key())
+            .map_err(|error| BenchError::set_up("name a reserve", error))?;
+        let (purse_pub, merge_timestamp) = (self.key.public_key(), self.created);
+        let merge = WalletPurseMerge { merge_timestamp, purse_pub, h_payto: payto.hash() };
+        let account = WalletAccountMerge {
+            purse_expiration: self.expiration(),
+            purse_amount: self.amount,
+            purse_fee: Amount::zero(self.amount.currency),
+            h_contract_terms: self.h_contract_terms,
+            purse_pub,
+            merge_timestamp,
+            min_age: 0,
+            flags: MERGED,
+        };
+        let body = PurseMergeRequest {
+            payto_uri: payto.into_string(),
+            merge_sig: merge.sign(&self.merge_key),
+            reserve_sig: account.sign_with(self.receiver),
+            merge_timestamp,
+        };
+        Ok(wire::post(&format!("/purses/{purse_pub}/merge"), &body))
+    }
+}
+
+impl P2p {
+    fn purse(&self, number: u64, created: Timestamp) -> Purse<'_> {
+        let receiver = usize::try_from(number % self.receivers.len() as u64).expect("an index");
+        Purse {
+            key: EddsaPrivateKey::from_bytes(self.seed.bytes("purse", number)),
+            merge_key: EddsaPrivateKey::from_bytes(self.seed.bytes("merge", number)),
+            receiver: &self.receivers[receiver],
+            amount: world::units(VALUE * u64::from(self.args.coins)),
+            h_contract_terms: HashCode::from_bytes(self.seed.bytes("contract", number)),
+            created,
+        }
+    }
+}
+
+impl Workload for P2p {
+    type Script = Prepared;
+
+    fn describe(&self) -> Description {
+        let cipher = self.args.cipher.cipher();
+        let coins = self.args.coins;
+        let coins_text = if coins == 1 { "one coin".to_owned() } else { format!("{coins} coins") };
+        Description {
+            scenario: "p2p",
+            title: format!("p2p {cipher}, purses of {coins_text}, created and merged"),
+            unit: "purses",
+            kinds: vec![Kind::uncounted("create"), Kind::counted("merge")],
+            parameters: BTreeMap::from([
+                ("coins".into(), json!(coins)),
+                ("receivers".into(), json!(self.args.receivers)),
+            ]),
+            cipher,
+            coins: vec![CoinKind { value: VALUE, cipher }],
+            ops_per_job: 1.0,
+            remarks: Vec::new(),
+        }
+    }
+
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError> {
+        self.reserves = Some(Reserves::open(RESERVES, &self.seed, stage.world, stage.progress)?);
+        Ok(())
+    }
+
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>, BenchError> {
+        let too_many =
+            || BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into());
+        let (coins_each, first) = (self.args.coins, self.prepared);
+        let purses = u32::try_from(ops).map_err(|_| too_many())?;
+        let end = first.checked_add(purses).ok_or_else(too_many)?;
+        end.checked_mul(coins_each).ok_or_else(too_many)?;
+        self.prepared = end;
+        let created = world::now();
+        self.created.insert(first.into(), created);
+        let count = purses as usize * coins_each as usize;
+        let reserves = self.reserves.as_ref().expect("the set-up has made them");
+        let bar = stage.progress.bar("withdrawing coins", count as u64);
+        let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves, seed: &self.seed };
+        let coins = mint.coins(first * coins_each, count, |_| 0, &bar)?;
+        drop(bar);
+        let (denom, base_url) = (&stage.world.denoms[0], stage.world.base_url());
+        let h_base_url = hash_text(&base_url);
+        let bar = stage.progress.bar("preparing purses", u64::from(purses));
+        let made = stage.prep_pool.make_shown(purses as usize, &bar, |job| {
+            let number = u64::from(first) + job as u64;
+            let purse = self.purse(number, created);
+            let coins = &coins[job * coins_each as usize..][..coins_each as usize];
+            let deposits = coins.iter().map(|coin| purse.coin(coin, denom, h_base_url)).collect();
+            let contract: Vec<u8> = (0..CONTRACT_BYTES.div_ceil(64) as u64)
+                .flat_map(|part| self.seed.bytes::<64>(&format!("contract-{part}"), number))
+                .collect();
+            let contract_pub =
+                EddsaPrivateKey::from_bytes(self.seed.bytes("contract-key", number)).public_key();
+            let requests = VecDeque::from([
+                Outgoing { bytes: purse.create(deposits, contract, contract_pub), kind: CREATE },
+                Outgoing { bytes: purse.merge(&base_url)?, kind: MERGE },
+            ]);
+            Ok(Job { number, ops: 1, requests })
+        })?;
+        Ok(Prepared::share(made, stage.threads, stage.clients))
+    }
+
+    fn check(&mut self, scripts: Vec<Prepared>, stage: &mut Stage<'_>) -> Result<u64, BenchError> {
+        let h_provider_url = hash_text(&stage.world.base_url());
+        let mut checked = 0;
+        for sample in scripts.into_iter().flat_map(|script| script.samples) {
+            let answer: PurseMergeConfirmation = coins::read("merge", &sample.body)?;
+            let (_, created) = self.created.range(..=sample.number).next_back().expect("it was prepared");
+            let purse = self.purse(sample.number, *created);
+            let message = ExchangeConfirmPurseMerged {
+                exchange_time: answer.exchange_timestamp,
+                purse_expiration: purse.expiration(),
+                amount_without_fee: purse.amount,
+                purse_pub: purse.key.public_key(),
+                reserve_pub: purse.receiver.public_key(),
+                h_contract_terms: purse.h_contract_terms,
+                h_provider_url,
+            };
+            if !stage.world.signing_keys.contains(&answer.exchange_pub)
+                || answer.merge_amount != purse.amount
+                || !message.verify(&answer.exchange_pub, &answer.exchange_sig)
+            {
+                let purse_pub = purse.key.public_key();
+                return Err(BenchError::WrongAnswer(format!(
+                    "the confirmation for purse {purse_pub} is wrong"
+                )));
+            }
+            checked += 1;
+        }
+        Ok(checked)
+    }
+
+    fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
+        vec![Share { operation: CoinOperation::PushPayment(f64::from(self.args.coins)), times: 1.0 }]
+    }
+}

@@ -1,0 +1,457 @@
+//! `batzen bench pay`: customers pay shops. A shop creates an order at the merchant backend, a wallet claims and pays
+//! it with coins that it has, and the shop asks whether it was paid. Some orders are refunded.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
+use batzen_protocol::api::merchant::{
+    ApproveRefundRequest, ClaimRequest, ClaimResponse, ContractTerms, CreateInstanceRequest,
+    CreateOrderResponse, InstanceAuth, InstanceSettings, PayCoin, PayRequest, PayResponse,
+    PickUpRefundRequest, PickUpRefundResponse, RefundResult,
+};
+use batzen_protocol::canonical::contract_hash;
+use batzen_protocol::signatures::{MerchantContract, MerchantPaymentOk, SignedMessage, WalletCoinDeposit};
+use batzen_protocol::{Amount, Duration};
+use clap::Args;
+use serde::Deserialize;
+use serde_json::{Map, json};
+
+use crate::bench::BenchError;
+use crate::bench::load::coins::{self, Coin, Mint, Reserves};
+use crate::bench::load::generator::{Kind, Next, Outcome, Outgoing, Script};
+use crate::bench::load::measure::{Description, Stage, Workload, measure};
+use crate::bench::load::prepared::refusal;
+use crate::bench::load::random::{Chooser, Merchants, Numbers, Seed};
+use crate::bench::load::wire;
+use crate::bench::results::result::Run;
+use crate::bench::scenarios::Context;
+use crate::bench::scenarios::ceiling::{CipherArgs, CoinOperation, Share};
+use crate::bench::scenarios::options::{LoadOptions, RunOptions};
+use crate::bench::scenarios::world::{self, CoinKind, Denom, send_all};
+
+/// Value of a coin.
+const VALUE: u64 = 1;
+/// Reserves from which the set-up withdraws the coins.
+const RESERVES: usize = 64;
+/// The access token of all shops.
+const TOKEN: &str = "secret-token:bench";
+/// How long an order can be refunded, and without workers when the exchange pays the shop: after the run.
+const LATER: Duration = Duration::from_secs(3_600);
+/// One in this many orders has its signatures checked after the run.
+const SAMPLE_EVERY: u64 = 16;
+/// The most signatures kept per thread.
+const FACTS_MAX: usize = 4_000;
+/// No policy.
+const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
+/// No age commitment.
+const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
+
+/// Kinds of requests.
+const ORDER: usize = 0;
+const CLAIM: usize = 1;
+const PAY: usize = 2;
+const STATUS: usize = 3;
+const REFUND: usize = 4;
+const PICK_UP: usize = 5;
+
+/// Arguments of `batzen bench pay`.
+#[derive(Args, Clone, Debug)]
+pub struct PayArgs {
+    #[command(flatten)]
+    cipher: CipherArgs,
+    /// Coins in a payment
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=256))]
+    coins: u32,
+    /// Number of shops at the merchant backend
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    shops: u32,
+    /// How customers choose among the shops
+    #[arg(long, value_enum, default_value_t = Merchants::Zipf)]
+    merchants: Merchants,
+    /// Percent of the orders that the shop refunds after the payment
+    #[arg(long, value_name = "PERCENT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=100))]
+    refunds: u8,
+    #[command(flatten)]
+    load: LoadOptions,
+    /// Options of the measurement.
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// Runs the scenario.
+///
+/// # Errors
+/// As [`measure`].
+pub fn run(args: &PayArgs, context: &Context) -> Result<Run, BenchError> {
+    let seed = Seed::new(args.load.seed).part("pay");
+    let mut workload = Pay {
+        args: args.clone(),
+        seed,
+        shops: Chooser::new(args.merchants, args.shops as usize, seed.numbers("shops")),
+        choices: seed.numbers("refunds"),
+        reserves: None,
+        prepared: 0,
+    };
+    measure(&mut workload, &args.load, &args.run, context)
+}
+
+struct Pay {
+    args: PayArgs,
+    seed: Seed,
+    shops: Chooser,
+    choices: Numbers,
+    reserves: Option<Reserves>,
+    /// Orders prepared so far; no number is used twice.
+    prepared: u32,
+}
+
+fn with_token(request: Vec<u8>) -> Vec<u8> {
+    wire::with_header(request, "Authorization", &format!("Bearer {TOKEN}"))
+}
+
+/// The base path of a shop.
+fn shop_path(shop: usize) -> String {
+    format!("/instances/shop-{shop}")
+}
+
+impl Pay {
+    /// The request that opens a shop.
+    fn shop(&self, number: u32) -> Vec<u8> {
+        let id = format!("shop-{number}");
+        let transfer_delay = if self.args.load.with_workers { Duration::ZERO } else { LATER };
+        let settings = InstanceSettings {
+            name: id.clone(),
+            payto_uris: vec![format!("payto://x-taler-bank/localhost/{id}?receiver-name={id}")],
+            address: Map::new(),
+            jurisdiction: Map::new(),
+            email: None,
+            website: None,
+            logo: None,
+            default_max_wire_fee: world::units(1),
+            default_max_deposit_fee: world::units(1),
+            default_wire_fee_amortization: 1,
+            default_wire_transfer_delay: transfer_delay,
+            default_pay_delay: LATER,
+        };
+        let auth = InstanceAuth::Token { token: TOKEN.to_owned() };
+        wire::post("/management/instances", &CreateInstanceRequest { id, auth, settings })
+    }
+
+    fn amount(&self) -> Amount {
+        world::units(VALUE * u64::from(self.args.coins))
+    }
+}
+
+impl Workload for Pay {
+    type Script = Customers;
+
+    fn describe(&self) -> Description {
+        let cipher = self.args.cipher.cipher();
+        let PayArgs { coins, shops, merchants, refunds, .. } = self.args;
+        let coins_text = if coins == 1 { "one coin".to_owned() } else { format!("{coins} coins") };
+        Description {
+            scenario: "pay",
+            title: format!("pay {cipher}: orders of {coins_text}, claimed, paid and seen by the shop"),
+            unit: "orders",
+            kinds: vec![
+                Kind::uncounted("order"),
+                Kind::uncounted("claim"),
+                Kind::counted("pay"),
+                Kind::uncounted("status"),
+                Kind::uncounted("refund"),
+                Kind::uncounted("pick up"),
+            ],
+            parameters: BTreeMap::from([
+                ("coins".into(), json!(coins)),
+                ("shops".into(), json!(shops)),
+                ("merchants".into(), json!(merchants.name())),
+                ("refund_percent".into(), json!(refunds)),
+            ]),
+            cipher,
+            coins: vec![CoinKind { value: VALUE, cipher }],
+            ops_per_job: 1.0,
+            remarks: vec![
+                "the server is the merchant backend and the exchange, on the same cores; figures of the store are the exchange's"
+                    .to_owned(),
+            ],
+        }
+    }
+
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError> {
+        let address = stage.world.merchant_address().expect("the scenario has a merchant backend");
+        let bar = stage.progress.bar("opening shops", self.args.shops.into());
+        let requests = (0..self.args.shops).map(|number| self.shop(number)).collect();
+        let plan = stage.world.set_up_plan(address);
+        send_all(&plan, requests, "open a shop", &bar, stage.world.interrupted())?;
+        drop(bar);
+        self.reserves = Some(Reserves::open(RESERVES, &self.seed, stage.world, stage.progress)?);
+        Ok(())
+    }
+
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Customers>, BenchError> {
+        let too_many =
+            || BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into());
+        let (coins_each, first) = (self.args.coins, self.prepared);
+        let orders = u32::try_from(ops).map_err(|_| too_many())?;
+        let end = first.checked_add(orders).ok_or_else(too_many)?;
+        end.checked_mul(coins_each).ok_or_else(too_many)?;
+        self.prepared = end;
+        let count = orders as usize * coins_each as usize;
+        let reserves = self.reserves.as_ref().expect("the set-up has made them");
+        let bar = stage.progress.bar("withdrawing coins", count as u64);
+        let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves, seed: &self.seed };
+        let mut coins = mint.coins(first * coins_each, count, |_| 0, &bar)?.into_iter();
+        drop(bar);
+        let terms = Arc::new(Terms {
+            denom: stage.world.denoms[0].clone(),
+            amount: self.amount(),
+            exchange_url: stage.world.base_url(),
+        });
+        let mut scripts: Vec<Customers> =
+            (0..stage.threads).map(|_| Customers::new(Arc::clone(&terms), stage.clients)).collect();
+        for number in u64::from(first)..u64::from(end) {
+            let purchase = Purchase {
+                number,
+                shop: self.shops.draw(),
+                nonce: EddsaPrivateKey::from_bytes(self.seed.bytes("nonce", number)).public_key(),
+                coins: coins.by_ref().take(coins_each as usize).collect(),
+                is_refunded: self.choices.below(100) < u64::from(self.args.refunds),
+                order_id: String::new(),
+                contract: None,
+                step: ORDER,
+            };
+            scripts[number as usize % stage.threads].waiting.push_back(purchase);
+        }
+        Ok(scripts)
+    }
+
+    fn check(&mut self, scripts: Vec<Customers>, _stage: &mut Stage<'_>) -> Result<u64, BenchError> {
+        let mut checked = 0;
+        for fact in scripts.into_iter().flat_map(|script| script.facts) {
+            let Fact { h_contract_terms, merchant_pub, signature, is_receipt } = fact;
+            let is_valid = if is_receipt {
+                MerchantPaymentOk { h_contract_terms }.verify(&merchant_pub, &signature)
+            } else {
+                MerchantContract { h_contract_terms }.verify(&merchant_pub, &signature)
+            };
+            if !is_valid {
+                let what = if is_receipt { "receipt" } else { "contract" };
+                return Err(BenchError::WrongAnswer(format!(
+                    "the signature of {what} {h_contract_terms} is wrong"
+                )));
+            }
+            checked += 1;
+        }
+        Ok(checked)
+    }
+
+    fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
+        vec![Share { operation: CoinOperation::Order(f64::from(self.args.coins)), times: 1.0 }]
+    }
+
+    fn pays_shops(&self) -> bool {
+        true
+    }
+}
+
+/// What all purchases have in common.
+struct Terms {
+    denom: Denom,
+    amount: Amount,
+    exchange_url: String,
+}
+
+/// A purchase, from the order to the shop's last look at it.
+struct Purchase {
+    number: u64,
+    shop: usize,
+    nonce: EddsaPublicKey,
+    coins: Vec<Coin>,
+    is_refunded: bool,
+    order_id: String,
+    contract: Option<(HashCode, EddsaPublicKey)>,
+    /// The kind of its last request.
+    step: usize,
+}
+
+/// A signature of a shop, to be checked after the run.
+struct Fact {
+    h_contract_terms: HashCode,
+    merchant_pub: EddsaPublicKey,
+    signature: EddsaSignature,
+    is_receipt: bool,
+}
+
+/// The purchases of one thread.
+struct Customers {
+    terms: Arc<Terms>,
+    waiting: VecDeque<Purchase>,
+    under_way: Vec<Option<Purchase>>,
+    facts: Vec<Fact>,
+}
+
+/// The status of an order, as far as it matters here.
+#[derive(Deserialize)]
+struct Status {
+    order_status: String,
+}
+
+impl Purchase {
+    fn path(&self) -> String {
+        format!("{}/orders/{}", shop_path(self.shop), self.order_id)
+    }
+
+    fn private_path(&self) -> String {
+        format!("{}/private/orders/{}", shop_path(self.shop), self.order_id)
+    }
+
+    fn order(&self, terms: &Terms) -> Vec<u8> {
+        let order = json!({
+            "amount": terms.amount,
+            "summary": "A measured article",
+            "fulfillment_url": "https://shop.example/articles/${ORDER_ID}",
+        });
+        let body = if self.is_refunded {
+            json!({ "order": order, "refund_delay": LATER })
+        } else {
+            json!({ "order": order })
+        };
+        with_token(wire::post(&format!("{}/private/orders", shop_path(self.shop)), &body))
+    }
+
+    fn claim(&self, token: Option<String>) -> Vec<u8> {
+        let body = ClaimRequest { nonce: self.nonce.to_string(), token };
+        wire::post(&format!("{}/claim", self.path()), &body)
+    }
+
+    fn pay(&self, terms: &Terms, contract: &ContractTerms, h_contract_terms: HashCode) -> Vec<u8> {
+        let pay = |coin: &Coin| {
+            let message = WalletCoinDeposit {
+                h_contract_terms,
+                h_age_commitment: NO_AGE,
+                h_policy: NO_POLICY,
+                h_wire: contract.h_wire,
+                h_denom_pub: terms.denom.h_denom_pub,
+                wallet_timestamp: contract.timestamp,
+                refund_deadline: contract.refund_deadline,
+                amount_with_fee: terms.denom.amount,
+                deposit_fee: Amount::zero(terms.amount.currency),
+                merchant_pub: contract.merchant_pub,
+            };
+            PayCoin {
+                coin_pub: coin.coin_pub,
+                coin_sig: message.sign(&coin.coin_priv),
+                ub_sig: coin.signature.clone(),
+                h_denom: terms.denom.h_denom_pub,
+                contribution: terms.denom.amount,
+                exchange_url: terms.exchange_url.clone(),
+                minimum_age_sig: None,
+                age_commitment: None,
+                h_age_commitment: None,
+            }
+        };
+        let body = PayRequest { coins: self.coins.iter().map(pay).collect(), session_id: None };
+        wire::post(&format!("{}/pay", self.path()), &body)
+    }
+}
+
+impl Customers {
+    fn new(terms: Arc<Terms>, clients: usize) -> Self {
+        Self {
+            terms,
+            waiting: VecDeque::new(),
+            under_way: std::iter::repeat_with(|| None).take(clients).collect(),
+            facts: Vec::new(),
+        }
+    }
+
+    fn keep(&mut self, purchase: &Purchase, signature: EddsaSignature, is_receipt: bool) {
+        let is_sampled = purchase.number.is_multiple_of(SAMPLE_EVERY) && self.facts.len() < FACTS_MAX;
+        if let (true, Some((h_contract_terms, merchant_pub))) = (is_sampled, purchase.contract) {
+            self.facts.push(Fact { h_contract_terms, merchant_pub, signature, is_receipt });
+        }
+    }
+
+    /// The request after an answer; `None` if the purchase is complete.
+    fn next(&mut self, purchase: &mut Purchase, body: &[u8]) -> Result<Option<Outgoing>, BenchError> {
+        let terms = Arc::clone(&self.terms);
+        let (bytes, kind) = match purchase.step {
+            ORDER => {
+                let CreateOrderResponse { order_id, token } = coins::read("order", body)?;
+                purchase.order_id = order_id;
+                (purchase.claim(token), CLAIM)
+            }
+            CLAIM => {
+                let ClaimResponse { contract_terms, sig } = coins::read("claim", body)?;
+                let h_contract_terms = contract_hash(&contract_terms)
+                    .map_err(|error| BenchError::WrongAnswer(format!("claim: {error}")))?;
+                let contract: ContractTerms = serde_json::from_value(contract_terms)
+                    .map_err(|error| BenchError::WrongAnswer(format!("claim: {error}")))?;
+                purchase.contract = Some((h_contract_terms, contract.merchant_pub));
+                self.keep(purchase, sig, false);
+                (purchase.pay(&terms, &contract, h_contract_terms), PAY)
+            }
+            PAY => {
+                let PayResponse { sig } = coins::read("pay", body)?;
+                self.keep(purchase, sig, true);
+                (with_token(wire::get(&purchase.private_path())), STATUS)
+            }
+            STATUS => {
+                let Status { order_status } = coins::read("status", body)?;
+                if order_status != "paid" {
+                    return Err(BenchError::WrongAnswer(format!("the paid order is {order_status}")));
+                }
+                if !purchase.is_refunded {
+                    return Ok(None);
+                }
+                let body = ApproveRefundRequest { refund: terms.amount, reason: "torn".to_owned() };
+                let path = format!("{}/refund", purchase.private_path());
+                (with_token(wire::post(&path, &body)), REFUND)
+            }
+            REFUND => {
+                let (h_contract, _) = purchase.contract.expect("it was claimed");
+                let path = format!("{}/refund", purchase.path());
+                (wire::post(&path, &PickUpRefundRequest { h_contract }), PICK_UP)
+            }
+            _ => {
+                let answer: PickUpRefundResponse = coins::read("refund", body)?;
+                let is_refunded = answer.refund_amount == terms.amount
+                    && answer
+                        .refunds
+                        .iter()
+                        .all(|refund| matches!(refund.result, RefundResult::Success { .. }));
+                if !is_refunded {
+                    return Err(BenchError::WrongAnswer("the exchange refused a refund".into()));
+                }
+                return Ok(None);
+            }
+        };
+        purchase.step = kind;
+        Ok(Some(Outgoing { bytes, kind }))
+    }
+}
+
+impl Script for Customers {
+    fn begin(&mut self, slot: usize) -> Option<Outgoing> {
+        let purchase = self.waiting.pop_front()?;
+        let bytes = purchase.order(&self.terms);
+        self.under_way[slot] = Some(purchase);
+        Some(Outgoing { bytes, kind: ORDER })
+    }
+
+    fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next) {
+        let mut purchase = self.under_way[slot].take().expect("an answer belongs to a purchase");
+        if status != 200 {
+            let kind = purchase.step;
+            return (0, Next::Failed(format!("step {kind}: {}", refusal(status, body))));
+        }
+        let next = match self.next(&mut purchase, body) {
+            Ok(Some(outgoing)) => Next::Send(outgoing),
+            Ok(None) => Next::Done,
+            Err(error) => return (0, Next::Failed(error.to_string())),
+        };
+        self.under_way[slot] = Some(purchase);
+        (1, next)
+    }
+}

@@ -1,0 +1,115 @@
+//! What `batzen bench scale` prints with `--json`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::law::Law;
+use super::projection::{Ceiling, Projection, Stage};
+use crate::bench::results::machine::Machine;
+use crate::bench::results::result::LimitedBy;
+use crate::bench::scenarios::lanes::LanesRow;
+
+/// One run of the exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScaleRun {
+    /// Which round.
+    pub round: u32,
+    /// Cores of the server.
+    pub cores: u32,
+    /// Whether the load generator used these cores, too.
+    pub is_shared: bool,
+    /// Coins withdrawn and deposited per second.
+    pub coins_per_s: f64,
+    /// What limited that.
+    pub limited_by: LimitedBy,
+    /// Processor time of the server for a coin, in microseconds.
+    pub cpu_us_per_coin: f64,
+    /// The same by stage.
+    pub cpu_us_per_coin_by_stage: BTreeMap<String, f64>,
+    /// The part of it in which only one thread can run, in microseconds.
+    pub serial_cpu_us_per_coin: f64,
+    /// Coins that became durable with one write.
+    pub coins_per_frame: f64,
+    /// Share of the server's cores that other programs used; the load generator is one of them if it shares the cores.
+    pub foreign_share: f64,
+    /// Share of the server's cores that a hypervisor took.
+    pub stolen_share: f64,
+}
+
+/// Where the rates of the fit come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Basis {
+    /// Coins per second as measured.
+    Clock,
+    /// Cores ÷ processor time of a coin: what the server would do if it had the cores to itself and was always busy.
+    Cpu,
+}
+
+/// The result for a number of coins in a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScaleKind {
+    /// Coins in a request.
+    pub coins_per_request: u32,
+    /// Where the rates of the fit come from.
+    pub basis: Basis,
+    /// The runs.
+    pub runs: Vec<ScaleRun>,
+    /// The lanes alone, the middle of the rounds.
+    pub lanes: Vec<LanesRow>,
+    /// How many constants of the law the runs determine; the others are zero.
+    pub identified: usize,
+    /// The law of all rounds.
+    pub law: Law,
+    /// Its mean relative deviation from the rates.
+    pub law_error: f64,
+    /// The law of each round: their spread is the error of the constants.
+    pub round_laws: Vec<Law>,
+    /// The serial part as a share of a coin's processor time: the second estimate of σ. Projections take the larger.
+    pub serial_share: f64,
+    /// The stages, on the largest number of cores.
+    pub stages: Vec<Stage>,
+    /// The rates at which stages saturate on the largest projected machine.
+    pub ceilings: Vec<Ceiling>,
+    /// Larger machines.
+    pub projections: Vec<Projection>,
+    /// What was wanted.
+    pub goals: Vec<Goal>,
+}
+
+/// What was wanted, and whether it is projected.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Goal {
+    /// Coins per second.
+    pub coins_per_s: f64,
+    /// The projection for the cores of the goal; `None` if the goal is about stages.
+    pub projection: Option<Projection>,
+    /// The lowest ceiling of a stage, if the goal is about stages.
+    pub ceiling: Option<Ceiling>,
+    /// Whether the projection reaches the goal.
+    pub is_reached: bool,
+    /// How many cores reach it: by the law, by the lowest and by the highest figure.
+    pub cores_needed: [Option<u32>; 3],
+}
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScaleResult {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The version of the program.
+    pub version: String,
+    /// The commit it was built from, or `unknown`.
+    pub commit: String,
+    /// The cipher of the coins.
+    pub cipher: String,
+    /// Runs of each kind.
+    pub rounds: u32,
+    /// Connections for each core.
+    pub clients_per_core: u32,
+    /// A result for each number of coins in a request.
+    pub kinds: Vec<ScaleKind>,
+    /// What a reader should know.
+    pub remarks: Vec<String>,
+}

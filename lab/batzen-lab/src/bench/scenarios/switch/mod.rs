@@ -1,0 +1,469 @@
+//! A switch under load: complete transfers per second between simulated participants (class T+).
+//!
+//! One financial transaction (FT) is a complete transfer leg: the payer's prepare is accepted and the amount
+//! reserved, the payee's fulfilment is accepted and committed, and the payer has received the callback.
+//! Duplicate checks, condition verification, limits, expiration and windows are on, every acknowledgement is
+//! durable, and a settlement window is closed in the middle of the run.
+
+mod process;
+mod usage;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::participants::hub::{self, Hub, Onboarding};
+use crate::participants::{Fsps, FspsConfig, Load, Mix, Report, Schedule};
+use clap::Args;
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::bench::BenchError;
+use crate::bench::load::affinity::{self, Placement};
+use crate::bench::load::progress::Progress;
+use crate::bench::results::machine::Machine;
+use crate::bench::results::result::{
+    self, BytesPerOp, KindResult, Latency, LimitedBy, Run, RunResult, Sample,
+};
+use crate::bench::scenarios::options::{RunOptions, duration, measured_duration};
+
+pub use process::SwitchProcess;
+use usage::{Usage, Watcher};
+
+/// The currency of the transfers.
+const CURRENCY: &str = "USD";
+/// The settlement model.
+const MODEL: &str = "deferred-net";
+/// The largest amount in hundredths.
+const CENTS_MAX: u64 = 10_000;
+/// The funds and the debt limit of every participant: high enough that no limit is reached, though each is
+/// checked.
+const FUNDS_CENTS: u64 = 1_000_000_000_000;
+/// How long a transfer may take before it expires.
+const EXPIRATION: Duration = Duration::from_secs(30);
+/// How long to wait for the last transfers: expiration, grace, and a slow machine.
+const DRAIN_TIME: Duration = Duration::from_secs(60);
+
+/// Run complete transfers on a switch: prepares, fulfilments, callbacks between simulated participants
+#[derive(Args, Clone, Debug)]
+pub struct SwitchArgs {
+    /// The load.
+    #[command(flatten)]
+    pub load: SwitchLoad,
+    /// Where to run, and where to put the result
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// Options of a load on a switch.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Load")]
+pub struct SwitchLoad {
+    /// Number of participants; pairs are random
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub participants: u16,
+    /// Transfers under way at a time; in an open loop at most
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub in_flight: u32,
+    /// Begin transfers at this rate, whatever the switch does [default: begin one whenever another has ended]
+    #[arg(long, value_name = "PER-SECOND", value_parser = rate)]
+    pub rate: Option<f64>,
+    /// Length of the measured part: seconds, or with a unit (500ms, 15m)
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = measured_duration)]
+    pub duration: Duration,
+    /// Length of the warm-up before it
+    #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration)]
+    pub warmup: Duration,
+    /// Measure this many transfers from first to last, without warm-up, instead of a fixed time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub count: Option<u64>,
+    /// Connections from all participants to the switch, with one request under way on each
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub connections: u32,
+    /// Threads of the participants
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+    /// Bytes of data in the packet of a transfer
+    #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u16).range(0..=20_000))]
+    pub packet_data: u16,
+    /// Seed of all random choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate: f64 = text.trim_end_matches("/s").parse().map_err(|_| "expected transfers per second")?;
+    if (0.1..=1e7).contains(&rate) { Ok(rate) } else { Err("expected 0.1 to 10000000 a second".to_owned()) }
+}
+
+impl SwitchLoad {
+    /// The participants of this load.
+    #[must_use]
+    pub fn participants(&self, switch: std::net::SocketAddr, currency: &str) -> FspsConfig {
+        let mut config = FspsConfig::new(usize::from(self.participants), switch, currency);
+        config.connections = (self.connections as usize).div_ceil(usize::from(self.participants));
+        config.threads = usize::from(self.threads);
+        config.packet_data = usize::from(self.packet_data);
+        config.seed = Some(self.seed);
+        config
+    }
+
+    /// The load on them.
+    #[must_use]
+    pub fn load(&self) -> Load {
+        let in_flight = self.in_flight as usize;
+        Load {
+            schedule: match self.rate {
+                None => Schedule::Closed { in_flight },
+                Some(per_s) => Schedule::Open { per_s, in_flight_max: in_flight },
+            },
+            warmup: if self.count.is_some() { Duration::ZERO } else { self.warmup },
+            duration: self.count.is_none().then_some(self.duration),
+            count: self.count,
+            mix: Mix::default(),
+            cents_max: CENTS_MAX,
+            expiration: EXPIRATION,
+        }
+    }
+
+    fn parameters(&self) -> BTreeMap<String, Value> {
+        let mut parameters = BTreeMap::from([
+            ("participants".to_owned(), json!(self.participants)),
+            ("in_flight".to_owned(), json!(self.in_flight)),
+            ("connections".to_owned(), json!(self.connections)),
+            ("simulator_threads".to_owned(), json!(self.threads)),
+            ("packet_data_bytes".to_owned(), json!(self.packet_data)),
+            ("expiration_s".to_owned(), json!(EXPIRATION.as_secs())),
+            ("ids".to_owned(), json!("random UUIDs")),
+            ("durability".to_owned(), json!("every acknowledgement after a synced commit")),
+            ("replicas".to_owned(), json!(1)),
+            ("class".to_owned(), json!("T+")),
+            ("seed".to_owned(), json!(self.seed)),
+        ]);
+        match self.count {
+            Some(count) => parameters.insert("count".to_owned(), json!(count)),
+            None => {
+                parameters.insert("warmup_s".to_owned(), json!(self.warmup.as_secs_f64()));
+                parameters.insert("duration_s".to_owned(), json!(self.duration.as_secs_f64()))
+            }
+        };
+        if let Some(rate) = self.rate {
+            parameters.insert("rate".to_owned(), json!(rate));
+        }
+        parameters
+    }
+}
+
+/// Starts a switch, puts the load on it, and checks its books.
+///
+/// # Errors
+/// When it cannot produce a result. Transfers that fail are part of the result.
+pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run, BenchError> {
+    let placement = Placement::choose(args.run.server_cores.as_ref(), args.run.client_cores.as_ref())?;
+    let path = args.run.out.clone().unwrap_or_else(|| super::default_directory("switch"));
+    result::claim_directory(&path)?;
+    let progress = Progress::new(context.shows_progress);
+    let world = path.join("world");
+    std::fs::create_dir_all(&world).map_err(BenchError::io(&world))?;
+    let spinner = progress.waiting("starting the switch");
+    let mut switch = SwitchProcess::start(&context.program, &world, &placement.server)?;
+    let fsps = affinity::on_cores(&placement.client, || {
+        Fsps::start(args.load.participants(switch.participants, CURRENCY))
+    })?
+    .map_err(|error| BenchError::set_up("the participants", error))?;
+    let books = switch.hub();
+    set_up(&books, &fsps)?;
+    drop(spinner);
+
+    let before = balances(&books)?;
+    let started = result::utc_now();
+    let watched = watch(&args.load, &fsps, &mut switch, &books, context, progress)?;
+    let report = fsps.end_load(DRAIN_TIME);
+    switch.still_runs()?;
+    let after = balances(&books)?;
+    let mut errors = report.failures();
+    errors.extend(check(&before, &after, &report));
+    drop(fsps);
+    switch.terminate()?;
+    if !args.run.keep_world {
+        // Leftovers do no harm.
+        let _ = std::fs::remove_dir_all(&world);
+    }
+
+    let mut result = result(args, &placement, context, &report, &watched);
+    result.started = started;
+    if !errors.is_empty() {
+        result.remarks.push("transfers failed: the figures do not count".into());
+    }
+    result.errors = errors;
+    Ok(Run {
+        path,
+        result,
+        series: series(&report, &watched),
+        latency: result::percentile_points(&report.whole),
+    })
+}
+
+/// Creates the participants of an empty switch: accounts, callbacks, limits, funds.
+///
+/// # Errors
+/// When the switch refuses.
+pub fn set_up(books: &Hub, fsps: &Fsps) -> Result<(), BenchError> {
+    let failed = |error: hub::HubError| BenchError::set_up("onboarding", error);
+    books.found(CURRENCY, MODEL).map_err(failed)?;
+    for (index, name) in fsps.names().iter().enumerate() {
+        let onboarding = Onboarding {
+            name,
+            currency: CURRENCY,
+            callback_url: &fsps.callback_url(index),
+            cap_cents: FUNDS_CENTS,
+            funds_cents: FUNDS_CENTS,
+        };
+        books.onboard(&onboarding).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The switch's own balances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Balances {
+    debits: i128,
+    credits: i128,
+    pending: i128,
+    committed: u64,
+    unfinished: u64,
+}
+
+fn balances(books: &Hub) -> Result<Balances, BenchError> {
+    let answer = books.get("/balances").map_err(|error| BenchError::set_up("/balances", error))?;
+    let unexpected = || BenchError::WrongAnswer(format!("/balances: {answer}"));
+    let mut balances = Balances::default();
+    for currency in answer["currencies"].as_array().ok_or_else(unexpected)? {
+        let number = |name: &str| hub::ten_thousandths(&currency[name]).ok_or_else(unexpected);
+        balances.debits += number("ledgerDebits")?;
+        balances.credits += number("ledgerCredits")?;
+        balances.pending += number("pending")?;
+    }
+    for (state, count) in answer["transfers"].as_object().ok_or_else(unexpected)? {
+        let count = count.as_u64().ok_or_else(unexpected)?;
+        match state.as_str() {
+            "COMMITTED" | "SETTLED" => balances.committed += count,
+            state if state.starts_with("RE") => balances.unfinished += count,
+            _ => {}
+        }
+    }
+    Ok(balances)
+}
+
+/// Checks that the books agree with the notices to the payers.
+fn check(before: &Balances, after: &Balances, report: &Report) -> BTreeMap<String, u64> {
+    let mut problems = BTreeMap::new();
+    let mut problem = |what: &str, count: u128| {
+        if count > 0 {
+            problems.insert(what.to_owned(), u64::try_from(count).unwrap_or(u64::MAX));
+        }
+    };
+    problem("ledger: debits and credits differ", after.debits.abs_diff(after.credits));
+    problem("ledger: pending amounts are left", after.pending.unsigned_abs());
+    problem("transfers that are not finished", u128::from(after.unfinished));
+    let committed = after.committed.saturating_sub(before.committed);
+    problem(
+        "committed transfers and callbacks differ",
+        u128::from(committed.abs_diff(report.committed_in_all)),
+    );
+    problems
+}
+
+/// Observes the load, and closes a window in the middle.
+fn watch(
+    load: &SwitchLoad,
+    fsps: &Fsps,
+    switch: &mut SwitchProcess,
+    books: &Hub,
+    context: &Context,
+    progress: Progress,
+) -> Result<Usage, BenchError> {
+    let planned = load.load();
+    let bar = match load.count {
+        Some(count) => progress.bar("transfers", count),
+        None => progress.timed("transfers", planned.warmup + load.duration),
+    };
+    let mut watcher = Watcher::new(switch);
+    let start = Instant::now();
+    fsps.load(planned);
+    let (mut closed, committed_before) = (false, fsps.committed());
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        let (elapsed, done) = (start.elapsed(), fsps.committed() - committed_before);
+        switch.still_runs()?;
+        if context.interrupted.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(BenchError::Interrupted);
+        }
+        let (is_begun, is_half, is_over) = match load.count {
+            Some(count) => (true, done * 2 >= count, done >= count || fsps.is_idle(count)),
+            None => (
+                elapsed >= planned.warmup,
+                elapsed >= planned.warmup + load.duration / 2,
+                elapsed >= planned.warmup + load.duration,
+            ),
+        };
+        if is_begun {
+            watcher.sample(is_over);
+        }
+        if is_half && !closed {
+            closed = true;
+            books
+                .close_window("middle of the measurement")
+                .map_err(|error| BenchError::set_up("closing a window", error))?;
+        }
+        if is_over {
+            return watcher.finish();
+        }
+        bar.set(load.count.map_or_else(|| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX), |_| done));
+    }
+}
+
+fn result(
+    args: &SwitchArgs,
+    placement: &Placement,
+    context: &Context,
+    report: &Report,
+    usage: &Usage,
+) -> RunResult {
+    let seconds = report.measured.as_secs_f64();
+    let (ops, per_op) =
+        (
+            report.committed,
+            |amount: f64| {
+                if report.committed > 0 { amount / report.committed as f64 } else { 0.0 }
+            },
+        );
+    let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    let participants = args.load.participants;
+    let kind = |histogram: &Histogram<u64>| KindResult {
+        ops: histogram.len(),
+        ops_per_s: per_second(histogram.len()),
+        latency: Latency::of(histogram),
+    };
+    let server = usage.server_cpu();
+    let mut result = RunResult {
+        schema: result::SCHEMA,
+        scenario: "switch".to_owned(),
+        title: format!("switch, {participants} participants"),
+        command: context.command.clone(),
+        parameters: args.load.parameters(),
+        machine: Machine::detect(),
+        server_cores: placement.server.clone(),
+        client_cores: placement.client.clone(),
+        version: context.version.clone(),
+        commit: context.commit.clone(),
+        started: String::new(),
+        duration_s: seconds,
+        load: match args.load.rate {
+            None => result::Load::Closed { clients: args.load.in_flight as usize },
+            Some(target_ops_per_s) => {
+                result::Load::Open { clients: args.load.in_flight as usize, target_ops_per_s }
+            }
+        },
+        unit: "FT".to_owned(),
+        ops,
+        ops_per_s: per_second(ops),
+        // Prepare, forwarded prepare, fulfilment, callback.
+        requests: ops * 4,
+        errors: BTreeMap::new(),
+        ceiling_ops_per_s: None,
+        efficiency: None,
+        ceiling_parts: Vec::new(),
+        limited_by: usage.limited_by(placement),
+        latency: Some(Latency::of(&report.whole)),
+        bytes_per_op: Some(BytesPerOp {
+            disk: per_op(usage.stored_bytes()),
+            ram: per_op(usage.resident_growth()),
+        }),
+        cpu_us_per_op: Some(per_op(server.total_ns() as f64 / 1e3)),
+        cpu_us_per_op_by_stage: server
+            .by_role_ns
+            .iter()
+            .map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)))
+            .collect(),
+        client_cpu_us_per_op: Some(per_op(usage.simulators_ns() as f64 / 1e3)),
+        batch_sizes: BTreeMap::new(),
+        kinds: BTreeMap::from([
+            ("prepare".to_owned(), kind(&report.prepare)),
+            ("fulfil".to_owned(), kind(&report.fulfil)),
+            ("whole".to_owned(), kind(&report.whole)),
+        ]),
+        extra: BTreeMap::new(),
+        remarks: placement.remark.iter().cloned().collect(),
+    };
+    let extra = &mut result.extra;
+    for (name, histogram) in
+        [("prepare", &report.prepare), ("fulfil", &report.fulfil), ("whole", &report.whole)]
+    {
+        extra.insert(format!("{name}_p95_us"), histogram.value_at_quantile(0.95) as f64);
+    }
+    extra.insert("ftps".into(), per_second(ops));
+    extra.insert("cpu_us_per_ft_switch".into(), per_op(server.total_ns() as f64 / 1e3));
+    extra.insert("cpu_us_per_ft_simulators".into(), per_op(usage.simulators_ns() as f64 / 1e3));
+    extra.insert("bytes_per_ft".into(), per_op(usage.stored_bytes()));
+    extra.insert("device_bytes_per_ft".into(), per_op(usage.device_bytes()));
+    extra.insert("failures".into(), report.failures().values().sum::<u64>() as f64);
+    extra.insert("begun".into(), report.begun as f64);
+    extra.insert("repeated_requests".into(), report.repeats as f64);
+    extra.insert("windows_closed".into(), 1.0);
+    if report.late_p99_us > 0 {
+        extra.insert("generator_late_p99_us".into(), report.late_p99_us as f64);
+    }
+    if cfg!(debug_assertions) {
+        result.remarks.push("a debug build: the figures say nothing about speed".into());
+    }
+    if result.limited_by == LimitedBy::Client {
+        result.remarks.push("the simulators were the limit: the switch can do more".into());
+    }
+    result
+}
+
+fn series(report: &Report, usage: &Usage) -> Vec<Sample> {
+    let whole_seconds = usize::try_from(report.measured.as_secs()).unwrap_or(usize::MAX);
+    let seconds = report.seconds.iter().take(whole_seconds).enumerate();
+    seconds
+        .map(|(index, second)| {
+            let at = |quantile: f64| {
+                (!second.whole.is_empty()).then(|| second.whole.value_at_quantile(quantile) as f64)
+            };
+            Sample {
+                t_s: (index + 1) as f64,
+                ops_per_s: second.committed as f64,
+                p50_us: at(0.5),
+                p99_us: at(0.99),
+                ..usage.seconds().get(index).copied().unwrap_or_default()
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books_that_do_not_add_up_are_errors() {
+        let before = Balances { committed: 5, ..Balances::default() };
+        let after = Balances { debits: 7, credits: 7, committed: 5, ..Balances::default() };
+        let mut report = Fsps::start(FspsConfig::new(2, ([127, 0, 0, 1], 1).into(), "USD"))
+            .map(|fsps| fsps.end_load(Duration::ZERO))
+            .unwrap();
+        assert!(check(&before, &after, &report).is_empty());
+        report.committed_in_all = 3;
+        assert_eq!(check(&before, &after, &report).values().sum::<u64>(), 3);
+        let after = Balances { credits: 6, pending: 2, unfinished: 1, ..after };
+        assert_eq!(check(&before, &after, &report).len(), 4);
+    }
+
+    #[test]
+    fn rates_are_per_second() {
+        assert_eq!(rate("5000"), Ok(5_000.0));
+        assert_eq!(rate("0.5/s"), Ok(0.5));
+        assert!(rate("fast").is_err() && rate("0").is_err());
+    }
+}

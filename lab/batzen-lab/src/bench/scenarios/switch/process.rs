@@ -1,0 +1,162 @@
+//! The switch under test: a real process of this program with its own ledger.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::participants::hub::Hub;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::bench::BenchError;
+use crate::bench::load::affinity;
+
+/// How long it may take to start and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The pause between two polls.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The operators' tokens. They are useless to anybody else, since the switch listens only on this machine and
+/// ends with the run.
+const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
+/// How much of its last output is shown.
+const LAST_WORDS_BYTES: usize = 1_000;
+
+/// A running switch. It is killed when this is dropped.
+pub struct SwitchProcess {
+    child: Child,
+    log: PathBuf,
+    /// The address for transfers.
+    pub participants: SocketAddr,
+    /// The address for administration.
+    pub administration: SocketAddr,
+    /// Its data directory.
+    pub data: PathBuf,
+}
+
+impl SwitchProcess {
+    /// Starts it on these cores (all cores if the list is empty) with an empty store below `world`.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start(program: &Path, world: &Path, cores: &[usize]) -> Result<Self, BenchError> {
+        let (port, admin_port) = (free_port()?, free_port()?);
+        let data = world.join("switch");
+        let config = world.join("switch.conf");
+        std::fs::write(&config, configuration(&data, port, admin_port)).map_err(BenchError::io(&config))?;
+        let log = world.join("switch.log");
+        let file = std::fs::File::create(&log).map_err(BenchError::io(&log))?;
+        let out = file.try_clone().map_err(BenchError::io(&log))?;
+        let mut command = Command::new(program);
+        for name in ["TALER_BASE_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "LISTEN_FDS", "LISTEN_PID"] {
+            command.env_remove(name);
+        }
+        command
+            .args(["switch", "serve", "-c"])
+            .arg(&config)
+            .env("HOME", world)
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(file);
+        let child = affinity::on_cores(cores, || command.spawn())?
+            .map_err(|error| BenchError::set_up("cannot start the switch", error))?;
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut switch =
+            Self { child, log, participants: local(port), administration: local(admin_port), data };
+        let deadline = Instant::now() + PATIENCE;
+        while !switch.is_ready() {
+            switch.still_runs()?;
+            if Instant::now() > deadline {
+                return Err(BenchError::set_up("the switch does not answer", last_words(&switch.log)));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(switch)
+    }
+
+    fn is_ready(&self) -> bool {
+        std::net::TcpStream::connect(self.participants).is_ok()
+            && self.hub().call(0, "GET", "/health", None).is_ok_and(|(status, _)| status == 200)
+    }
+
+    /// Its operators.
+    #[must_use]
+    pub fn hub(&self) -> Hub {
+        Hub::new(self.administration, TOKENS.map(str::to_owned))
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Checks that it is still running.
+    ///
+    /// # Errors
+    /// The end of its output if it is not.
+    pub fn still_runs(&mut self) -> Result<(), BenchError> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(self.ended(&status.to_string())),
+            Err(error) => Err(self.ended(&error.to_string())),
+        }
+    }
+
+    fn ended(&self, status: &str) -> BenchError {
+        let last_words = last_words(&self.log);
+        BenchError::Ended { name: "the switch".to_owned(), status: status.to_owned(), last_words }
+    }
+
+    /// Terminates it, and waits until it has ended.
+    ///
+    /// # Errors
+    /// When it does not end cleanly.
+    pub fn terminate(mut self) -> Result<(), BenchError> {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // It may have ended already; waiting for it will show.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(self.ended(&status.to_string())),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Ok(None) => return Err(self.ended("told to end, and still running after a minute")),
+                Err(error) => return Err(self.ended(&error.to_string())),
+            }
+        }
+    }
+}
+
+impl Drop for SwitchProcess {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> Result<u16, BenchError> {
+    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|error| BenchError::set_up("no free port for the switch", error))
+}
+
+/// One operator may do everything here: this measurement is not about four eyes.
+fn configuration(data: &Path, port: u16, admin_port: u16) -> String {
+    let data = data.display();
+    let [one, two] = TOKENS;
+    format!(
+        "[switch]\nDATA_DIR = {data}\nBIND_TO = 127.0.0.1\nPORT = {port}\nADMIN_PORT = {admin_port}\nFOUR_EYES = NO\n\n\
+         [switch-operator-one]\nTOKEN = {one}\n\n[switch-operator-two]\nTOKEN = {two}\n"
+    )
+}
+
+fn last_words(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let start = text.len().saturating_sub(LAST_WORDS_BYTES);
+    String::from_utf8_lossy(&text[start..]).trim().replace('\n', "; ")
+}

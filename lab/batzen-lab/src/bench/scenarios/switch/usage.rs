@@ -1,0 +1,153 @@
+//! What the switch and the simulators use while a load runs.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use super::SwitchProcess;
+use crate::bench::BenchError;
+use crate::bench::load::affinity::Placement;
+use crate::bench::load::procfs::{self, CpuTime};
+use crate::bench::load::scrape::Page;
+use crate::bench::results::result::{LimitedBy, Sample};
+
+/// Cores that are idle for less than this share of the time are busy.
+const IDLE_SHARE: f64 = 0.1;
+
+/// The counters at one moment.
+#[derive(Clone, Debug)]
+struct Snapshot {
+    at: Instant,
+    server: CpuTime,
+    simulators_ns: u64,
+    resident: u64,
+    stored: f64,
+    written: u64,
+}
+
+/// Takes a sample each second.
+pub(super) struct Watcher {
+    pid: u32,
+    administration: SocketAddr,
+    first: Option<Snapshot>,
+    last: Option<Snapshot>,
+    end: Option<Snapshot>,
+    seconds: Vec<Sample>,
+}
+
+/// The usage in the measured part.
+pub(super) struct Usage {
+    first: Snapshot,
+    end: Snapshot,
+    seconds: Vec<Sample>,
+}
+
+impl Watcher {
+    pub fn new(switch: &SwitchProcess) -> Self {
+        let (pid, administration) = (switch.pid(), switch.administration);
+        Self { pid, administration, first: None, last: None, end: None, seconds: Vec::new() }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            at: Instant::now(),
+            server: CpuTime::of(self.pid),
+            simulators_ns: procfs::own_threads_ns("fsps-").values().sum(),
+            resident: procfs::resident_bytes(self.pid),
+            // A switch that does not answer has ended, which is reported elsewhere.
+            stored: Page::fetch(self.administration)
+                .ok()
+                .and_then(|page| page.value("batzen_store_written_bytes_total"))
+                .unwrap_or(0.0),
+            written: procfs::written_bytes(self.pid).unwrap_or(0),
+        }
+    }
+
+    /// Called often during the measured part, first at its beginning and last at its end.
+    pub fn sample(&mut self, is_over: bool) {
+        let Some(last) = self.last.clone() else {
+            let snapshot = self.snapshot();
+            self.first = Some(snapshot.clone());
+            self.last = Some(snapshot);
+            return;
+        };
+        if is_over {
+            self.end = Some(self.snapshot());
+            return;
+        }
+        if last.at.elapsed().as_millis() < 1_000 {
+            return;
+        }
+        let snapshot = self.snapshot();
+        let time = (snapshot.at - last.at).as_secs_f64().max(1e-9);
+        let busy = |ns: u64| Some(ns as f64 / 1e9 / time);
+        self.seconds.push(Sample {
+            server_cores_busy: busy(snapshot.server.since(&last.server).total_ns()),
+            client_cores_busy: busy(snapshot.simulators_ns.saturating_sub(last.simulators_ns)),
+            ..Sample::default()
+        });
+        self.last = Some(snapshot);
+    }
+
+    pub fn finish(mut self) -> Result<Usage, BenchError> {
+        let end = self.end.take().unwrap_or_else(|| self.snapshot());
+        let first =
+            self.first.ok_or_else(|| BenchError::SetUp("the load ended before it was measured".into()))?;
+        Ok(Usage { first, end, seconds: self.seconds })
+    }
+}
+
+impl Usage {
+    /// CPU time of the switch.
+    pub fn server_cpu(&self) -> CpuTime {
+        self.end.server.since(&self.first.server)
+    }
+
+    /// CPU time of the simulators.
+    pub fn simulators_ns(&self) -> u64 {
+        self.end.simulators_ns.saturating_sub(self.first.simulators_ns)
+    }
+
+    /// Bytes that the switch wrote to its store.
+    pub fn stored_bytes(&self) -> f64 {
+        self.end.stored - self.first.stored
+    }
+
+    /// Bytes that its process caused to be written, as the kernel counts them: whole pages, and space
+    /// allocated in advance.
+    pub fn device_bytes(&self) -> f64 {
+        self.end.written as f64 - self.first.written as f64
+    }
+
+    /// Growth of its resident memory.
+    pub fn resident_growth(&self) -> f64 {
+        self.end.resident as f64 - self.first.resident as f64
+    }
+
+    /// What happened in each second.
+    pub fn seconds(&self) -> &[Sample] {
+        &self.seconds
+    }
+
+    /// What limited the run.
+    pub fn limited_by(&self, placement: &Placement) -> LimitedBy {
+        let seconds = (self.end.at - self.first.at).as_secs_f64().max(1e-9);
+        let server = self.server_cpu().total_ns() as f64 / 1e9 / seconds;
+        let simulators = self.simulators_ns() as f64 / 1e9 / seconds;
+        let busy = |used: f64, cores: usize| used > (1.0 - IDLE_SHARE) * cores.max(1) as f64;
+        if placement.server.is_empty() {
+            // Both share all cores: the one that uses more limits the other.
+            return match busy(server + simulators, placement.all.len()) {
+                true if server > simulators => LimitedBy::Server,
+                true => LimitedBy::Client,
+                false => LimitedBy::Neither,
+            };
+        }
+        if busy(server, placement.server.len()) {
+            LimitedBy::Server
+        } else if busy(simulators, 1) {
+            LimitedBy::Client
+        } else {
+            LimitedBy::Neither
+        }
+    }
+}

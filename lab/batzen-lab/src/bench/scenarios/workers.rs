@@ -1,0 +1,467 @@
+//! Shared by the workers' scenarios: an exchange in this process, on the server's cores, and a bank process.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use batzen_engine::Batcher;
+use batzen_exchange::app::Exchange;
+use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
+use batzen_exchange::rules::ExchangeRules;
+use batzen_exchange::service::{RunningExchange, StartOptions, system_clock};
+use batzen_exchange::storage::StoreConfig;
+use batzen_protocol::{Currency, Money};
+use batzen_store::StoreStats;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use super::Context;
+use crate::bench::BenchError;
+use crate::bench::load::affinity::{Placement, on_cores};
+use crate::bench::load::procfs::{CpuTime, resident_bytes};
+use crate::bench::results::machine::Machine;
+use crate::bench::results::result::{BytesPerOp, LimitedBy, Load, Run, RunResult, SCHEMA, Sample, utc_now};
+use crate::bench::scenarios::database::{self, Database};
+use crate::bench::scenarios::options::RunOptions;
+
+/// The currency of the scenarios.
+const CURRENCY: &str = "EUR";
+/// The exchange's account at the bank.
+const OUR_PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
+/// How long a bank may take to start.
+const READY: Duration = Duration::from_secs(60);
+/// Interval between samples of the series.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Pseudo-random bytes for rows that must differ but need not be secret (SplitMix64, Steele, Lea and Flood).
+#[derive(Clone, Debug)]
+pub struct PseudoRandom(u64);
+
+impl PseudoRandom {
+    /// Starts with this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// The next bytes.
+    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&self.number().to_le_bytes()[..part.len()]);
+        }
+        bytes
+    }
+}
+
+/// The currency of the scenarios.
+///
+/// # Panics
+/// Never: it is a constant.
+#[must_use]
+pub fn currency() -> Currency {
+    CURRENCY.parse().expect("a currency")
+}
+
+/// An amount in that currency.
+///
+/// # Panics
+/// When `text` is not an amount, which is a programming error.
+#[must_use]
+pub fn money(text: &str) -> Money {
+    text.parse().expect("an amount")
+}
+
+/// The payto URI of an account at the bank.
+#[must_use]
+pub fn payto(account: &str) -> String {
+    format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")
+}
+
+/// The directory of a run, and the cores of its processes.
+pub struct RunDirectory {
+    /// The result directory.
+    pub directory: PathBuf,
+    /// The directory for stores.
+    pub world: PathBuf,
+    keep_world: bool,
+    /// Which cores the processes run on.
+    pub placement: Placement,
+}
+
+impl RunDirectory {
+    /// Creates the directory.
+    ///
+    /// # Errors
+    /// When it cannot be created or contains a result, or the cores cannot be used.
+    pub fn new(scenario: &str, options: &RunOptions) -> Result<Self, BenchError> {
+        let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
+        let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
+        crate::bench::results::result::claim_directory(&directory)?;
+        let world = directory.join("world");
+        std::fs::create_dir_all(&world).map_err(BenchError::io(&world))?;
+        Ok(Self { directory, world, keep_world: options.keep_world, placement })
+    }
+}
+
+impl Drop for RunDirectory {
+    fn drop(&mut self) {
+        if !self.keep_world {
+            // This only frees the space.
+            let _ = std::fs::remove_dir_all(&self.world);
+        }
+    }
+}
+
+/// A bank in a separate process. It ends when this is dropped.
+pub struct BankProcess {
+    child: Child,
+    port: u16,
+}
+
+impl BankProcess {
+    /// Starts a bank on the client's cores, with its store in `data`.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self, BenchError> {
+        let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+        let port = free.map_err(|error| BenchError::set_up("no free port for the bank", error))?.port();
+        let log = run_dir.world.join("bank.log");
+        let log = std::fs::File::create(&log).map_err(BenchError::io(&log))?;
+        let mut command = Command::new(&context.program);
+        command
+            .args(["bank", "serve", "--currency", CURRENCY, "--bind", "127.0.0.1", "--port"])
+            .arg(port.to_string())
+            .arg("--data")
+            .arg(data)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = on_cores(&run_dir.placement.client, || command.spawn())?
+            .map_err(|error| BenchError::set_up("the bank does not start", error))?;
+        let mut bank = Self { child, port };
+        let begin = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Ok(Some(status)) = bank.child.try_wait() {
+                return Err(BenchError::set_up("the bank ended", status));
+            }
+            if begin.elapsed() > READY {
+                return Err(BenchError::SetUp("the bank does not answer".to_owned()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(bank)
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Base URL of the wire gateway of the exchange's account.
+    #[must_use]
+    pub fn gateway(&self) -> String {
+        format!("http://127.0.0.1:{}/taler-wire-gateway/exchange/", self.port)
+    }
+}
+
+impl Drop for BankProcess {
+    fn drop(&mut self) {
+        // Everything it has acknowledged is durable.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An exchange in this process whose threads run on the server's cores. Workers run only on request.
+pub struct InProcessExchange {
+    runtime: Runtime,
+    exchange: Option<RunningExchange>,
+    cores: Vec<usize>,
+    /// Dropped after the exchange.
+    database: Option<Database>,
+}
+
+impl InProcessExchange {
+    /// Starts it on a database, or on the embedded store. Its only denomination, number 1, is worth 10 and
+    /// has a deposit fee of 0.01.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn start(
+        run_dir: &RunDirectory,
+        gateway: String,
+        database: Option<Database>,
+    ) -> Result<Self, BenchError> {
+        let cores = run_dir.placement.server.clone();
+        let threads = run_dir.placement.server_count();
+        let (runtime, exchange) = on_cores(&cores, || -> Result<_, BenchError> {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(threads)
+                .thread_name("http")
+                .enable_all()
+                .build()
+                .map_err(|error| BenchError::set_up("no runtime", error))?;
+            let fees = CoinFees { deposit: money("0.01"), ..CoinFees::FREE };
+            let gateway = GatewayConfig { url: gateway, auth: GatewayAuth::None };
+            let mut config = ExchangeConfig::local(currency(), &run_dir.world, 0)
+                .with_coin("coin_ten", money("10"), fees, CipherConfig::Cs)
+                .with_account("exchange-account-1", OUR_PAYTO, gateway);
+            config.crypto_threads = 1;
+            if let Some(database) = &database {
+                database.make_tables()?;
+                config.store = StoreConfig::postgres(database.url().to_owned());
+            }
+            let options = StartOptions { workers: false, ..StartOptions::default() };
+            let exchange = runtime
+                .block_on(async {
+                    let exchange = RunningExchange::start(config, options).await?;
+                    exchange.ready().await?;
+                    Ok(exchange)
+                })
+                .map_err(|error: batzen_exchange::error::StartError| {
+                    BenchError::set_up("the exchange does not start", error)
+                })?;
+            Ok((runtime, exchange))
+        })??;
+        Ok(Self { runtime, exchange: Some(exchange), cores, database })
+    }
+
+    /// The exchange.
+    ///
+    /// # Panics
+    /// Never: it exists until this is dropped.
+    #[must_use]
+    pub fn app(&self) -> &Arc<Exchange> {
+        self.exchange.as_ref().expect("it ends with this").app()
+    }
+
+    /// A batcher in addition to the lane, which is idle while the set-up fills the store.
+    #[must_use]
+    pub fn filler(&self) -> Batcher<ExchangeRules> {
+        Batcher::new(Arc::clone(&self.app().core.rules), self.app().core.store.clone())
+    }
+
+    /// Runs a worker until it is idle.
+    ///
+    /// # Errors
+    /// The worker's error.
+    pub fn run<F>(&self, work: impl FnOnce(Arc<Exchange>) -> F) -> Result<F::Output, BenchError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let task = self.runtime.spawn(work(Arc::clone(self.app())));
+        self.runtime.block_on(task).map_err(|error| BenchError::set_up("the worker broke down", error))
+    }
+
+    /// Writes a checkpoint of the indexes, or updates the database's statistics, so that this does not happen
+    /// during the measured part.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn settle(&self) -> Result<(), BenchError> {
+        self.database.as_ref().map_or(Ok(()), Database::settle)?;
+        self.app().core.store.checkpoint().map_err(|error| BenchError::set_up("no checkpoint", error))
+    }
+}
+
+impl Drop for InProcessExchange {
+    fn drop(&mut self) {
+        if let Some(exchange) = self.exchange.take() {
+            let ended = on_cores(&self.cores, || self.runtime.block_on(exchange.shutdown()));
+            if let Ok(Err(error)) = ended {
+                tracing::warn!(%error, "the exchange did not end in order");
+            }
+        }
+    }
+}
+
+/// What is known about a scenario before it runs.
+pub struct Shape {
+    /// Its name.
+    pub scenario: &'static str,
+    /// A title that tells this run from others.
+    pub title: String,
+    /// The unit of operations, in the plural.
+    pub unit: &'static str,
+    /// The chosen parameters.
+    pub parameters: BTreeMap<String, Value>,
+    /// Remarks on the result.
+    pub remarks: Vec<String>,
+}
+
+/// Measures one run of a worker. `count` returns the number of operations done; `work` does all of them.
+///
+/// # Errors
+/// When the worker fails.
+pub fn measure<F, T>(
+    (context, run_dir, shape): (&Context, &RunDirectory, Shape),
+    in_process: &InProcessExchange,
+    bank: Option<&BankProcess>,
+    count: fn(&Exchange) -> u64,
+    work: impl FnOnce(Arc<Exchange>) -> F,
+) -> Result<(Run, T), BenchError>
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    let app = Arc::clone(in_process.app());
+    let own = std::process::id();
+    let (stats, lane) = (app.core.store.stats(), app.core.lane.metrics().snapshot());
+    let counted = in_process.database.as_ref().map(Database::snapshot);
+    let (cpu, resident) = (CpuTime::of(own), resident_bytes(own));
+    let bank_cpu = bank.map(|bank| CpuTime::of(bank.pid()));
+    let (started, ops_before) = (utc_now(), count(&app));
+    let stop = Arc::new(AtomicBool::new(false));
+    let sampler = {
+        let (app, stop) = (Arc::clone(&app), Arc::clone(&stop));
+        let bank = bank.map(BankProcess::pid);
+        let cores = run_dir.placement.client.clone();
+        // The sampling must not take time from the code it observes.
+        std::thread::spawn(move || on_cores(&cores, || sample(&app, &stop, bank, count)))
+    };
+    let begin = Instant::now();
+    let output = in_process.run(work);
+    let seconds = begin.elapsed().as_secs_f64();
+    let after = CpuTime::of(own).since(&cpu);
+    let used = match (counted, in_process.database.as_ref().map(Database::snapshot)) {
+        (Some(first), Some(last)) => Some(database::Used::between(first, last)?),
+        _ => None,
+    };
+    stop.store(true, Ordering::Relaxed);
+    let series = sampler.join().map_err(|_| BenchError::SetUp("the sampler broke down".to_owned()))??;
+    let output = output?;
+    let ops = count(&app) - ops_before;
+    let per_op = |amount: f64| if ops == 0 { 0.0 } else { amount / ops as f64 };
+    let client_ns =
+        bank.zip(bank_cpu).map(|(bank, before)| CpuTime::of(bank.pid()).since(&before).total_ns());
+    let grown = app.core.store.stats();
+    let lane_after = app.core.lane.metrics().snapshot();
+    let growth = |value: fn(&StoreStats) -> u64| value(&grown).saturating_sub(value(&stats)) as f64;
+    let database_ns = used.as_ref().map_or(0, |used| used.cpu_ns);
+    let server_busy = (after.total_ns() + database_ns) as f64 / 1e9 / seconds;
+    let client_busy = client_ns.map(|ns| ns as f64 / 1e9 / seconds);
+    let server_full = server_busy > 0.9 * run_dir.placement.server_count() as f64;
+    let client_full = client_busy.is_some_and(|busy| busy > 0.9 * run_dir.placement.client_count() as f64);
+    let batches = lane_after.batches - lane.batches;
+    let mut extra = BTreeMap::from([
+        ("server_cores_busy".to_owned(), server_busy),
+        ("ops_per_server_cpu_s".to_owned(), ops as f64 / (after.total_ns().max(1) as f64 / 1e9)),
+        ("index_bytes_per_op".to_owned(), per_op(grown.index_bytes as f64 - stats.index_bytes as f64)),
+        ("disk_growth_bytes_per_op".to_owned(), per_op(growth(|stats| stats.disk_bytes))),
+        ("row_changes_per_op".to_owned(), per_op(growth(|stats| stats.changes_total))),
+        ("ops_per_commit".to_owned(), ops as f64 / batches.max(1) as f64),
+        ("sync_us_per_op".to_owned(), per_op(growth(|stats| stats.sync_us_total))),
+    ]);
+    extra.extend(client_busy.map(|busy| ("client_cores_busy".to_owned(), busy)));
+    let mut result = blank(context, run_dir, shape, ops, seconds);
+    result.started = started;
+    result.limited_by = match (server_full, client_full) {
+        (true, _) => LimitedBy::Server,
+        (false, true) => LimitedBy::Client,
+        (false, false) => LimitedBy::Neither,
+    };
+    result.bytes_per_op = Some(BytesPerOp {
+        disk: per_op(growth(|stats| stats.written_bytes_total)),
+        ram: per_op(resident_bytes(own) as f64 - resident as f64),
+    });
+    result.cpu_us_per_op = Some(per_op(after.total_ns() as f64 / 1e3));
+    let by_role = after.by_role_ns.iter().map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)));
+    result.cpu_us_per_op_by_stage = by_role.collect();
+    result.client_cpu_us_per_op = client_ns.map(|ns| per_op(ns as f64 / 1e3));
+    result.extra = extra;
+    if let (Some(database), Some(used)) = (&in_process.database, used) {
+        used.show(&mut result);
+        result.title.push_str(&database.title());
+        result.parameters.extend(database.parameters()?);
+    }
+    Ok((Run { path: run_dir.directory.clone(), result, series, latency: Vec::new() }, output))
+}
+
+/// A result filled with everything that is already known.
+pub fn blank(context: &Context, run_dir: &RunDirectory, shape: Shape, ops: u64, seconds: f64) -> RunResult {
+    let mut remarks = shape.remarks;
+    remarks.extend(run_dir.placement.remark.clone());
+    if cfg!(debug_assertions) {
+        remarks.push("a debug build: the figures say nothing about speed".to_owned());
+    }
+    RunResult {
+        schema: SCHEMA,
+        scenario: shape.scenario.to_owned(),
+        title: shape.title,
+        command: context.command.clone(),
+        parameters: shape.parameters,
+        machine: Machine::detect(),
+        server_cores: run_dir.placement.server.clone(),
+        client_cores: run_dir.placement.client.clone(),
+        version: context.version.clone(),
+        commit: context.commit.clone(),
+        started: utc_now(),
+        duration_s: seconds,
+        load: Load::Closed { clients: 1 },
+        unit: shape.unit.to_owned(),
+        ops,
+        ops_per_s: ops as f64 / seconds,
+        requests: ops,
+        errors: BTreeMap::new(),
+        ceiling_ops_per_s: None,
+        efficiency: None,
+        ceiling_parts: Vec::new(),
+        limited_by: LimitedBy::Neither,
+        latency: None,
+        bytes_per_op: None,
+        cpu_us_per_op: None,
+        cpu_us_per_op_by_stage: BTreeMap::new(),
+        client_cpu_us_per_op: None,
+        batch_sizes: BTreeMap::new(),
+        kinds: BTreeMap::new(),
+        extra: BTreeMap::new(),
+        remarks,
+    }
+}
+
+/// Takes samples until it is stopped.
+fn sample(app: &Exchange, stop: &AtomicBool, bank: Option<u32>, count: fn(&Exchange) -> u64) -> Vec<Sample> {
+    let begin = Instant::now();
+    let busy = |pid| CpuTime::of(pid).total_ns() as f64 / 1e9;
+    let look =
+        || (begin.elapsed().as_secs_f64(), count(app) as f64, busy(std::process::id()), bank.map(busy));
+    let mut series = Vec::new();
+    let mut last = look();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(TICK);
+        let now = look();
+        let time = now.0 - last.0;
+        series.push(Sample {
+            t_s: now.0,
+            ops_per_s: (now.1 - last.1) / time,
+            server_cores_busy: Some((now.2 - last.2) / time),
+            client_cores_busy: now.3.zip(last.3).map(|(now, last)| (now - last) / time),
+            queue_depth: Some(app.core.lane.metrics().snapshot().queued as f64),
+            ..Sample::default()
+        });
+        last = now;
+    }
+    series
+}
+
+/// The clock of the set-up.
+pub fn clock() -> batzen_protocol::Timestamp {
+    system_clock()
+}

@@ -1,0 +1,71 @@
+//! The shop's pages.
+
+use batzen_http::{Response, escape_html, header};
+
+use crate::shop::articles::{ARTICLES, Article};
+
+const STYLE: &str = ":root{color-scheme:light dark;background:Canvas}body{font-family:Georgia,serif;max-width:36rem;margin:2rem auto;\
+                     padding:0 1rem;line-height:1.5}button{font:inherit;padding:.4rem 1rem}";
+
+fn page(status: u16, title: &str, body: &str) -> Response {
+    let title = escape_html(title);
+    let html = format!(
+        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head>\
+         <body><main><h1>{title}</h1>{body}</main></body></html>"
+    );
+    Response::bytes(status, "text/html; charset=utf-8", html)
+        .with_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
+        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
+        .with_header(header::CACHE_CONTROL, "no-store")
+}
+
+/// All articles.
+pub fn catalogue(currency: &str) -> Response {
+    let row = |article: &Article| {
+        let Article { slug, title, price, teaser, .. } = article;
+        format!(
+            "<h2><a href=\"/articles/{slug}\">{title}</a></h2><p>{teaser} <small>{price} {currency}</small></p>"
+        )
+    };
+    page(200, "The digital bookshop", &ARTICLES.iter().map(row).collect::<String>())
+}
+
+/// An article that the visitor has not paid. `pay_page` is where an order of hers waits, if there is one.
+pub fn offer(article: &Article, currency: &str, pay_page: Option<&str>) -> Response {
+    let Article { slug, title, price, teaser, .. } = article;
+    let waiting = pay_page.map_or_else(String::new, |url| {
+        format!("<p>Your order waits: <a id=\"order\" href=\"{}\">go on to pay</a>.</p>", escape_html(url))
+    });
+    let body = format!(
+        "<p>{teaser}</p>{waiting}<form method=\"post\" action=\"/articles/{slug}/buy\">\
+         <button id=\"buy\">Buy for {price} {currency}</button></form><p><a href=\"/\">All articles</a></p>"
+    );
+    page(402, title, &body)
+}
+
+/// An article that the visitor has paid.
+pub fn article(article: &Article) -> Response {
+    let Article { slug, title, teaser, text, .. } = article;
+    let body = format!(
+        "<p><em>{teaser}</em></p><p id=\"text\">{text}</p>\
+         <form method=\"post\" action=\"/articles/{slug}/return\"><button id=\"return\">Give it back</button></form>\
+         <p><a href=\"/\">All articles</a></p>"
+    );
+    page(200, title, &body)
+}
+
+/// An article that the visitor has given back.
+pub fn returned(article: &Article, order_page: &str) -> Response {
+    let url = escape_html(order_page);
+    let body = format!(
+        "<p>You have given this article back. <a id=\"order\" href=\"{url}\">Your wallet gets the money here</a>.</p>\
+         <p><a href=\"/\">All articles</a></p>"
+    );
+    page(410, article.title, &body)
+}
+
+/// A page with one sentence.
+pub fn message(status: u16, text: &str) -> Response {
+    page(status, text, "<p><a href=\"/\">All articles</a></p>")
+}

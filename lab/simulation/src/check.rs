@@ -1,0 +1,277 @@
+//! What must hold after a run, checked from the outside: in the stores, in the ledger, and in the answers
+//! that clients received.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use batzen_auditor::audit::Subject;
+use batzen_bank::books::history_flow;
+use batzen_crypto::EddsaPublicKey;
+use batzen_exchange::reads::totals::totals;
+use batzen_exchange::rules::DenomTable;
+use batzen_ledger::Account;
+use batzen_protocol::{MoneySum, Timestamp};
+use batzen_store::{Found, Store, Table};
+use batzen_tables::exchange::{
+    Coins, Deposits, Melts, Prepared, RecoupRefreshes, Recoups, Refunds, WireTargetKey, WireTargets,
+};
+
+use crate::host::{Step, Stop};
+use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
+use crate::message::Context;
+use crate::world::World;
+
+fn each<T: Table>(store: &Store, mut visit: impl FnMut(Found<T>)) -> Step {
+    let scanned = store.scan::<T>(|found| {
+        visit(found);
+        ControlFlow::Continue(())
+    });
+    scanned.map_err(|error| Stop::wrong(error.to_string()))
+}
+
+fn units(money: impl Into<MoneySum>) -> i128 {
+    i128::try_from(money.into().units()).expect("amounts are far below the limit")
+}
+
+/// Checks a world at rest.
+///
+/// # Errors
+/// The first failed check.
+pub fn check(world: &mut World, context: &mut Context) -> Step {
+    idle(world)?;
+    world.ledger.check()?;
+    sheet(world)?;
+    let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
+    coins(store, denoms)?;
+    audit(store, world.exchange.host.clock(context))?;
+    wallets(world)?;
+    accounts(world)?;
+    repetitions(world, context)?;
+    // The repetitions must not have changed anything.
+    sheet(world)
+}
+
+/// Checks that nothing is pending.
+fn idle(world: &World) -> Step {
+    for customer in &world.customers {
+        if customer.is_thief || customer.is_idle() {
+            continue;
+        }
+        let open: Vec<_> = customer
+            .state
+            .open_operations()
+            .map(|operation| {
+                format!("{} {} ({:?})", operation.kind.name(), operation.id, operation.last_error)
+            })
+            .collect();
+        let orders = customer.orders.iter().filter(|order| !order.is_done).count();
+        return Err(Stop::wrong(format!(
+            "customer {} is not idle: {orders} orders, {}",
+            customer.index,
+            open.join(", ")
+        )));
+    }
+    if world.bank.open_intents() > 0 {
+        return Err(Stop::wrong("the bank has movements that are not decided"));
+    }
+    let machine = world.ledger.machine().ok_or_else(|| Stop::wrong("the ledger is down"))?;
+    let counts = machine.machine().counts();
+    if counts.pendings > 0 {
+        return Err(Stop::wrong(format!("{} pending transfers outlive their time", counts.pendings)));
+    }
+    Ok(())
+}
+
+/// The credits and debits of the ledger's account with this name, less its headroom.
+fn flow(world: &World, name: &str) -> Step<(i128, i128)> {
+    let (_, chart) = world.bank.books().ok_or_else(|| Stop::wrong("the bank is down"))?;
+    let machine = world.ledger.machine().ok_or_else(|| Stop::wrong("the ledger is down"))?;
+    let found: Vec<Account> = machine.machine().lookup_accounts(&[chart.account_id(name)]);
+    let Some(account) = found.first() else { return Ok((0, 0)) };
+    if account.debits_pending + account.credits_pending > 0 {
+        return Err(Stop::wrong(format!("account {name} has money set aside")));
+    }
+    let narrow = |sum: u128| i128::try_from(sum).expect("sums are far below the limit");
+    Ok((narrow(account.credits_posted - chart.headroom()), narrow(account.debits_posted)))
+}
+
+/// By the bank's books, incoming money equals outgoing money plus the exchange's obligations and earnings.
+fn sheet(world: &World) -> Step {
+    let (bank_in, bank_out) = flow(world, EXCHANGE_ACCOUNT)?;
+    let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
+    let totals = totals(store, denoms).map_err(|error| Stop::wrong(format!("the sheet: {error}")))?;
+    let (bank, _) = world.bank.books().ok_or_else(|| Stop::wrong("the bank is down"))?;
+    let histories = history_flow(bank, EXCHANGE_ACCOUNT).map_err(|error| Stop::wrong(error.to_string()))?;
+    let shown = (units(histories.incoming_with_reserve_pub), units(histories.outgoing_transfers));
+    if shown != (bank_in, bank_out) {
+        return Err(Stop::wrong(format!(
+            "the bank's histories show {shown:?}, its ledger has moved {:?}",
+            (bank_in, bank_out)
+        )));
+    }
+    let right = bank_out + totals.held().into_iter().map(units).sum::<i128>();
+    if bank_in != right || !totals.conserved() {
+        return Err(Stop::wrong(format!(
+            "the sheet is not conserved: bank_in {bank_in}, bank_out {bank_out}, {totals:?}"
+        )));
+    }
+    if (units(totals.wired_in), units(totals.wired_out)) != (bank_in, bank_out) {
+        return Err(Stop::wrong("bank and exchange differ about what was transferred"));
+    }
+    Ok(())
+}
+
+/// The auditor, which shares no rules with the exchange, finds nothing.
+fn audit(store: &Store, now: Timestamp) -> Step {
+    let subject = Subject {
+        currency: currency(),
+        master_pub: Keys::get().master_pub,
+        base_url: EXCHANGE_URL.to_owned(),
+        round_unit: cents(1).units(),
+        auditor: None,
+    };
+    let options = batzen_auditor::audit::Options {
+        now,
+        internal: true,
+        in_order: true,
+        threads: 1,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+        copied: None,
+    };
+    let outcome =
+        batzen_auditor::audit::audit(store, &subject, &options, &batzen_auditor::audit::Progress::default())
+            .map_err(|error| Stop::wrong(error.to_string()))?;
+    match outcome.faults().next() {
+        Some(finding) => Err(Stop::wrong(format!("the auditor finds {finding:?}"))),
+        None => Ok(()),
+    }
+}
+
+/// No coin has paid more than its value, according to the rows that debit it.
+fn coins(store: &Store, denoms: &DenomTable) -> Step {
+    let mut taken: BTreeMap<EddsaPublicKey, i128> = BTreeMap::new();
+    let mut take = |coin_pub: EddsaPublicKey, amount: i128| *taken.entry(coin_pub).or_default() += amount;
+    each::<Deposits>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
+    each::<Melts>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
+    each::<Recoups>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
+    each::<RecoupRefreshes>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
+    let mut refunds = Vec::new();
+    each::<Refunds>(store, |found| refunds.push((found.key.coin_pub, units(found.row.amount))))?;
+    let mut rows = Vec::new();
+    each::<Coins>(store, |found| {
+        rows.push((found.key.coin_pub, found.row.denom, units(found.row.remaining)));
+    })?;
+    let terms = |serial| denoms.get(serial).ok_or_else(|| Stop::wrong("a coin of an unknown denomination"));
+    let serials: BTreeMap<_, _> = rows.iter().map(|(coin_pub, serial, _)| (*coin_pub, *serial)).collect();
+    for (coin_pub, amount) in refunds {
+        let serial = serials.get(&coin_pub).ok_or_else(|| Stop::wrong("a refund of an unknown coin"))?;
+        *taken.entry(coin_pub).or_default() -= amount - units(terms(*serial)?.fee_refund);
+    }
+    for (coin_pub, serial, remaining) in rows {
+        let value = units(terms(serial)?.value);
+        let taken = taken.get(&coin_pub).copied().unwrap_or_default();
+        if taken > value || value - taken != remaining {
+            return Err(Stop::wrong(format!(
+                "coin {coin_pub} of {value} gave {taken} and has {remaining} left"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Wallets and exchange agree on the value of every coin, and every signed coin is in a wallet.
+fn wallets(world: &World) -> Step {
+    let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
+    let mut held = 0;
+    let has_thief = world.customers.iter().any(|customer| customer.is_thief);
+    for customer in &world.customers {
+        for coin in customer.state.coins.values() {
+            let denom = Keys::get().denom(&coin.h_denom_pub);
+            let value = denom.ok_or_else(|| Stop::wrong("a coin of an unknown denomination"))?.terms.value;
+            held += units(value.money);
+            let row = batzen_exchange::reads::read::coin(store, coin.coin_pub)
+                .map_err(|error| Stop::wrong(error.to_string()))?;
+            let remaining = row.map_or(value.money, |row| row.remaining);
+            if !customer.is_thief && remaining != coin.remaining {
+                return Err(Stop::wrong(format!(
+                    "coin {} is worth {} to customer {} and {remaining} to the exchange",
+                    coin.coin_pub, coin.remaining, customer.index
+                )));
+            }
+        }
+    }
+    let totals = totals(store, denoms).map_err(|error| Stop::wrong(error.to_string()))?;
+    let issued = units(totals.issued);
+    // With double spending, a wallet may be unable to finish operations that would give it coins.
+    if held > issued || held < issued && !has_thief {
+        return Err(Stop::wrong(format!("coins of {issued} were signed, wallets have {held}")));
+    }
+    Ok(())
+}
+
+/// Every account has paid and received the expected amounts, each once.
+fn accounts(world: &World) -> Step {
+    let (store, _) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
+    let mut paid_out: BTreeMap<String, i128> = BTreeMap::new();
+    let mut rows = Vec::new();
+    each::<Prepared>(store, |found| rows.push(found.row))?;
+    for row in rows {
+        if row.finished.is_none() {
+            return Err(Stop::wrong("a transfer is still open"));
+        }
+        let target = store.get::<WireTargets>(&WireTargetKey { h_payto: row.h_payto });
+        let target = target.map_err(|error| Stop::wrong(error.to_string()))?;
+        let target = target.ok_or_else(|| Stop::wrong("a transfer to an unknown account"))?;
+        *paid_out.entry(target.row.payto_uri).or_default() += units(row.amount);
+    }
+    let mut names: Vec<(String, i128)> = world
+        .customers
+        .iter()
+        .map(|customer| {
+            let ordered = customer.orders.iter().map(|order| units(order.amount)).sum();
+            (customer.account(), ordered)
+        })
+        .collect();
+    let merchants = (0..world.merchants).map(crate::customer::merchant_account);
+    names.extend(merchants.map(|name| (name, 0)));
+    for (name, ordered) in names {
+        let (credits, debits) = flow(world, &name)?;
+        let expected = paid_out.get(&payto(&name)).copied().unwrap_or_default();
+        if debits != ordered {
+            return Err(Stop::wrong(format!("{name} has ordered {ordered} and paid {debits}")));
+        }
+        if credits != expected {
+            return Err(Stop::wrong(format!("{name} was to receive {expected} and has received {credits}")));
+        }
+    }
+    Ok(())
+}
+
+/// Every acknowledged request gets the same answer when it is repeated: nothing acknowledged is lost.
+fn repetitions(world: &mut World, context: &mut Context) -> Step {
+    let mut told = Vec::new();
+    for customer in &mut world.customers {
+        told.append(&mut customer.acknowledged);
+    }
+    told.append(&mut world.exchange.acknowledged);
+    for (request, response) in told {
+        let again = if request.url.starts_with(crate::keys::EXCHANGE_URL) {
+            world.exchange.answer(context, &request)?
+        } else {
+            world.bank.answer(context, &request)?
+        };
+        if (again.status, &again.body) != (response.status, &response.body) {
+            return Err(Stop::wrong(format!(
+                "{} {} was answered {} {}, and is answered now {} {}",
+                request.method.as_str(),
+                request.url,
+                response.status,
+                String::from_utf8_lossy(&response.body),
+                again.status,
+                String::from_utf8_lossy(&again.body)
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! Temporary PostgreSQL clusters.
+
+mod cluster;
+mod proxy;
