@@ -8,7 +8,8 @@ ARGS ?=
 # `release` builds quickly; `dist` adds link-time optimisation, for what is installed and measured.
 PROFILE = release
 BIN = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/batzen
-# A test tool, never part of the program. The version is also in crates/batzen/tests/suite/common/browser.rs.
+LAB = $(BIN)-lab
+# A test tool, never part of the program. The version is also in testkit/src/browser.rs.
 AXE_VERSION = 4.14.1
 AXE = $(or $(CARGO_TARGET_DIR),target)/axe-core-$(AXE_VERSION)
 # Cycles of the long crash tests (`make soak`).
@@ -55,10 +56,10 @@ needs-test: needs
 		npm install --prefix $(AXE) --ignore-scripts --no-audit --no-fund --no-package-lock --loglevel=error axe-core@$(AXE_VERSION)
 
 demo: build ## play one round of digital cash on this machine and keep serving (ARGS="--once --json" for scripts)
-	@$(BIN) demo $(ARGS)
+	@$(LAB) demo $(ARGS)
 
-build: needs ## the release binary: target/release/batzen
-	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" $(CARGO) build --profile $(PROFILE) --locked --bin batzen 1>&2
+build: needs ## the release programs: target/release/batzen, and batzen-lab beside it
+	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" $(CARGO) build --profile $(PROFILE) --locked --bin batzen --bin batzen-lab 1>&2
 
 # Most tests wait: for servers, deadlines and PostgreSQL. So more of them run at a time than there are processors.
 test test-fast: export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
@@ -191,9 +192,9 @@ export BENCH_POSTGRES_RUNS
 # Makes the runs of a list, unless they fail; results go to directories of their names.
 define bench_runs
 	while read -r name run; do \
-		echo "== $$name: batzen $$run" >&2; \
+		echo "== $$name: batzen-lab $$run" >&2; \
 		rm -rf "$(RESULTS)/$$name"; \
-		$(BIN) $$run --out "$(RESULTS)/$$name" </dev/null; \
+		$(LAB) $$run --out "$(RESULTS)/$$name" </dev/null; \
 		rm -f "$(RESULTS)/$$name"/server-metrics-*.prom; \
 	done
 endef
@@ -214,15 +215,15 @@ install deb image sbom bench-all bench-postgres bench-tables: export CFLAGS = \
 	-ffile-prefix-map=$(CURDIR)=/batzen -ffile-prefix-map=$(CARGO_HOME_DIR)=/cargo
 
 bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
-	rm -rf $(RESULTS)/limits && $(BIN) bench limits --out $(RESULTS)/limits
-	mkdir -p $(RESULTS)/lanes && $(BIN) bench lanes --json > $(RESULTS)/lanes/lanes.json.new
+	rm -rf $(RESULTS)/limits && $(LAB) bench limits --out $(RESULTS)/limits
+	mkdir -p $(RESULTS)/lanes && $(LAB) bench lanes --json > $(RESULTS)/lanes/lanes.json.new
 	mv $(RESULTS)/lanes/lanes.json.new $(RESULTS)/lanes/lanes.json
 	$(bench_runs) <<<"$$BENCH_RUNS"
 	$(MAKE) bench-tables
 
 bench-postgres: build ## the measurements of docs/performance.md on PostgreSQL: 0 to 64 partitions, every worker, pgbench
 	rm -rf $(RESULTS)/postgres-partitions
-	$(BIN) bench partitions --rsa 2048 --batch 10 --clients 256 --duration $(BENCH_TIME) --out $(RESULTS)/postgres-partitions
+	$(LAB) bench partitions --rsa 2048 --batch 10 --clients 256 --duration $(BENCH_TIME) --out $(RESULTS)/postgres-partitions
 	rm -f $(RESULTS)/postgres-partitions/*/server-metrics-*.prom
 	$(bench_runs) <<<"$$BENCH_POSTGRES_RUNS"
 	$(MAKE) bench-tables
@@ -231,11 +232,11 @@ bench-postgres: build ## the measurements of docs/performance.md on PostgreSQL: 
 bench-tables: # renews tables and plots from the results that are there
 	names=$$(awk -v dir=$(RESULTS)/ '{ print dir $$1 }' <<<"$$BENCH_RUNS"$$'\n'"$$BENCH_POSTGRES_RUNS"); \
 		dirs=$$(ls -dU $$names $(RESULTS)/postgres-partitions/* 2>/dev/null || true); \
-		for page in $(PAGES); do $(BIN) bench table $(RESULTS)/limits $$dirs --into $$page; done; \
+		for page in $(PAGES); do $(LAB) bench table $(RESULTS)/limits $$dirs --into $$page; done; \
 		whole=$$(for dir in $$dirs; do \
 			if [ -f $$dir/series.csv ] || grep -qE '"scenario": "(store|pgbench)"' $$dir/result.json; then echo $$dir; fi; done); \
 		mkdir -p $(dir $(PLOTS)); \
-		$(BIN) bench report $$whole $(RESULTS)/limits -o $(PLOTS)
+		$(LAB) bench report $$whole $(RESULTS)/limits -o $(PLOTS)
 
 fmt: ## format the code
 	$(CARGO) fmt --all
@@ -259,8 +260,8 @@ schemas: ## validate the golden ISO 20022 messages against the published schemas
 doc: needs ## the API documentation: target/doc
 	$(CARGO) doc --workspace --no-deps --locked
 
-install: build ## install the binary, links by the names that operators know, and defaults below PREFIX (default /usr/local)
-	install -Dm755 $(BIN) $(DESTDIR)$(PREFIX)/bin/batzen
+install: build ## install both programs, links by the names that operators know, and defaults below PREFIX (default /usr/local)
+	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin $(BIN) $(LAB)
 	for name in $$(sed -n 's/^    ("\(taler-[a-z-]*\)".*/\1/p' crates/batzen/src/names.rs); do \
 		ln -sf batzen $(DESTDIR)$(PREFIX)/bin/$$name; done
 	install -d $(DESTDIR)$(PREFIX)/share/taler/config.d

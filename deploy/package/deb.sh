@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a Debian package from a binary: deploy/package/deb.sh BINARY OUT_DIR
 #
-# The package has the program (without debug information, which is in a separate package), man pages, completions, the systemd
+# The package has the program and the laboratory's, which is beside it (without debug information, which is in a separate package), man pages, completions, the systemd
 # units, a user for each service, and sample configurations. It starts no service: the operator edits the configurations and
 # enables the units of the services that this machine runs.
 set -euo pipefail
@@ -19,23 +19,26 @@ trap 'rm -rf "$work"' EXIT
 root=$work/batzen
 debug=$work/batzen-dbgsym
 
-install -Dm755 "$binary" "$root/usr/bin/batzen"
-build_id=$(readelf -n "$binary" | awk '/Build ID/ { print $3 }')
-symbols=usr/lib/debug/.build-id/${build_id:0:2}/${build_id:2}.debug
-mkdir -p "$debug/$(dirname "$symbols")"
-objcopy --only-keep-debug --compress-debug-sections "$binary" "$debug/$symbols"
-strip --strip-all "$root/usr/bin/batzen"
+mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" \
+	"$root/usr/share/fish/vendor_completions.d"
+for name in batzen batzen-lab; do
+	program=$(dirname "$binary")/$name
+	install -Dm755 "$program" "$root/usr/bin/$name"
+	build_id=$(readelf -n "$program" | awk '/Build ID/ { print $3 }')
+	symbols=usr/lib/debug/.build-id/${build_id:0:2}/${build_id:2}.debug
+	mkdir -p "$debug/$(dirname "$symbols")"
+	objcopy --only-keep-debug --compress-debug-sections "$program" "$debug/$symbols"
+	strip --strip-all "$root/usr/bin/$name"
+	"$program" man --out "$root/usr/share/man/man1"
+	"$program" completions bash >"$root/usr/share/bash-completion/completions/$name"
+	"$program" completions zsh >"$root/usr/share/zsh/vendor-completions/_$name"
+	"$program" completions fish >"$root/usr/share/fish/vendor_completions.d/$name.fish"
+done
+gzip -9n "$root"/usr/share/man/man1/*.1
 
 for name in $(sed -n 's/^    ("\(taler-[a-z-]*\)".*/\1/p' "$here/crates/batzen/src/names.rs"); do
 	ln -s batzen "$root/usr/bin/$name"
 done
-"$binary" man --out "$root/usr/share/man/man1"
-gzip -9n "$root"/usr/share/man/man1/*.1
-mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/zsh/vendor-completions" \
-	"$root/usr/share/fish/vendor_completions.d"
-"$binary" completions bash >"$root/usr/share/bash-completion/completions/batzen"
-"$binary" completions zsh >"$root/usr/share/zsh/vendor-completions/_batzen"
-"$binary" completions fish >"$root/usr/share/fish/vendor_completions.d/batzen.fish"
 mkdir -p "$root/etc/batzen" "$root/usr/share/taler"
 for service in auditor bank exchange ledger merchant signer switch; do
 	"$binary" "$service" sample-config --system >"$root/etc/batzen/$service.conf"

@@ -13,4 +13,7 @@ for name in first a-directory-with-a-longer-name; do
 	strip --strip-all "$work/$name/installed/bin/batzen"
 done
 sha256sum "$work"/*/installed/bin/batzen
-cmp "$work"/*/installed/bin/batzen && echo "the two programs are the same"
+for name in batzen batzen-lab; do
+	cmp "$work"/*/installed/bin/$name
+done
+echo "the programs are the same"

@@ -1,5 +1,17 @@
-//! The programs and worlds that tests and the laboratory run beside Batzen.
+//! The programs and worlds that tests and the laboratory run beside Batzen, or Batzen itself as real processes.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`process`] | the real programs: run to completion, or as services that can be killed |
+//! | [`setup`] | configuration of a bank and an exchange, and requests to them |
+//! | [`browser`] | a headless Chromium |
+//! | [`damage`] | stores with flipped bits |
+//! | [`postgres`] | temporary PostgreSQL clusters, and proxies that cut connections |
 
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on fails")]
 
+pub mod browser;
+pub mod damage;
 pub mod postgres;
+pub mod process;
+pub mod setup;

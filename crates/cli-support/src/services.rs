@@ -204,6 +204,17 @@ pub fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::R
     result
 }
 
+/// Raises the limit on file descriptors to what the system allows, since every connection needs one and the
+/// default is too low.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+    {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

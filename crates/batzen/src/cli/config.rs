@@ -157,7 +157,7 @@ fn check_services(ini: &Config) -> Vec<Checked> {
     let mut checked = Vec::new();
     let mut add = |service, is_configured: bool, read: &dyn Fn() -> anyhow::Result<()>| {
         if is_configured {
-            let error = read().err().map(|error| crate::format_error_chain(&error));
+            let error = read().err().map(|error| batzen_cli_support::program::format_error_chain(&error));
             checked.push(Checked { service, error });
         }
     };

@@ -2,18 +2,15 @@
 
 mod auditor;
 mod bank;
-mod bench;
 mod config;
 mod doctor;
-pub mod examples;
+mod examples;
 mod exchange;
 mod known_options;
 mod ledger;
 mod liabilities;
-mod manual;
 mod merchant;
 mod sample;
-mod shop;
 mod signer;
 mod store;
 mod switch;
@@ -22,13 +19,19 @@ mod wire_gateway_client;
 
 use std::process::ExitCode;
 
-use batzen_lab::demo::cash as demo;
-use clap::Subcommand;
+use std::ffi::OsString;
+
+use anyhow::Context as _;
+use batzen_cli_support::{manual, program};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Subcommand};
+
+pub use examples::EXAMPLES;
 
 #[derive(Subcommand)]
 pub enum Command {
     /// Play a round of digital cash on this machine, and prove that every balance is right
-    Demo(demo::DemoArgs),
+    Demo(DemoArgs),
     /// Run the bank
     Bank(bank::BankArgs),
     /// Run the exchange, its workers, and the offline key tool
@@ -39,13 +42,11 @@ pub enum Command {
     Merchant(merchant::MerchantArgs),
     /// Audit an exchange: follow it, check its books, receive what merchants show, approve denominations
     Auditor(auditor::AuditorArgs),
-    /// Run a small bookshop, the example of a shop that gets paid through a merchant backend
-    Shop(shop::ShopArgs),
     /// Hold and spend coins
     Wallet(wallet::WalletArgs),
     /// Run the interbank switch
     Switch(switch::SwitchArgs),
-    /// Run, query and measure a two-phase double-entry ledger
+    /// Run and query a two-phase double-entry ledger
     Ledger(ledger::LedgerArgs),
     /// Check proofs that an exchange hides what it owes
     Liabilities(liabilities::LiabilitiesArgs),
@@ -55,10 +56,6 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     /// Read and change options of the configuration
     Config(config::ConfigArgs),
-    /// Measure: throughput, latency, efficiency
-    Bench(bench::BenchArgs),
-    /// Plan cores, machines, memory, disk and network for a wanted load
-    Plan(batzen_lab::bench::plan::PlanArgs),
     /// Print the completion script for a shell
     Completions(manual::CompletionsArgs),
     /// Write a man page for each command
@@ -71,23 +68,70 @@ pub enum Command {
 /// Any failure, as one line.
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Demo(args) => demo::run(args),
+        Command::Demo(_) => demo(),
         Command::Bank(args) => bank::run(args),
         Command::Exchange(args) => exchange::run(args),
         Command::Signer(args) => signer::run(args),
         Command::Merchant(args) => merchant::run(args),
         Command::Auditor(args) => auditor::run(args),
-        Command::Shop(args) => shop::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Switch(args) => switch::run(args),
         Command::Ledger(args) => ledger::run(args),
         Command::Liabilities(args) => liabilities::run(&args),
         Command::Store(args) => store::run(args),
         Command::Doctor(args) => doctor::run(args),
-        Command::Plan(args) => bench::run_plan(&args),
         Command::Config(args) => config::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Completions(args) => Ok(manual::completions(&args)),
-        Command::Man(args) => manual::man(&args),
+        Command::Completions(args) => Ok(manual::completions(&args, crate::command())),
+        Command::Man(args) => manual::man(&args, crate::command()),
     }
+}
+
+/// The program of the laboratory, which is installed with the product.
+const LABORATORY: &str = "batzen-lab";
+
+/// Options of `batzen-lab demo`.
+#[derive(Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:\n  batzen demo --once\n  batzen demo --help    its options, which are those of batzen-lab demo"
+)]
+pub struct DemoArgs {
+    /// Options of batzen-lab demo
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+    _options: Vec<OsString>,
+}
+
+/// Becomes the laboratory's program, with the same arguments.
+fn demo() -> anyhow::Result<ExitCode> {
+    let error = program::exec(LABORATORY, std::env::args_os().skip(1));
+    Err(error).with_context(|| {
+        format!(
+            "start {LABORATORY}, which plays the demo: it belongs beside this program or on the search path"
+        )
+    })
+}
+
+/// The commands that only the laboratory has. The second word, if any, is below a command that this program has, too.
+const IN_THE_LABORATORY: [&[&str]; 7] = [
+    &["bench"],
+    &["plan"],
+    &["shop"],
+    &["ledger", "bench"],
+    &["switch", "demo"],
+    &["switch", "fsps"],
+    &["switch", "bench"],
+];
+
+/// The command of the laboratory for which somebody asked this program, if that is what is wrong with the arguments.
+pub fn in_the_laboratory(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let found = IN_THE_LABORATORY.iter().find(|words| {
+        words.last() == Some(&word.as_str()) && words.iter().all(|word| arguments.iter().any(|a| a == word))
+    });
+    found.map(|words| words.join(" "))
 }

@@ -39,13 +39,19 @@ fn rows() -> Vec<(String, String)> {
     rows
 }
 
-/// The directory below `crates/` that contains a package's manifest.
+/// The directory that contains a package's manifest, below `crates/` or the root: `store/engine`, `lab/simulation`.
 fn directory(package: &Value) -> String {
-    let manifest = Path::new(package["manifest_path"].as_str().unwrap());
-    manifest.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned()
+    let manifest = Path::new(package["manifest_path"].as_str().unwrap()).parent().unwrap();
+    let below = manifest.strip_prefix(root()).unwrap();
+    below.strip_prefix("crates").unwrap_or(below).to_str().unwrap().to_owned()
 }
 
-/// The crates of the workspace, each with the normal dependencies in its manifest.
+/// The name of a crate in the table's second column: the last part of its directory.
+fn short(directory: &str) -> String {
+    directory.rsplit('/').next().unwrap_or(directory).to_owned()
+}
+
+/// The crates of the workspace by directory, each with the normal dependencies in its manifest by name.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
     let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
@@ -66,7 +72,7 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
             if dependency["kind"].is_null() && name.starts_with("batzen-") {
                 let found = directories.get(&name);
                 let found = found.unwrap_or_else(|| panic!("{name} is not in the workspace"));
-                uses.insert(found.clone());
+                uses.insert(short(found));
             }
         }
         crates.insert(directory(package), uses);
@@ -80,10 +86,10 @@ fn each_crate_has_one_row() {
     let listed: Vec<String> = rows().into_iter().map(|(name, _)| name).collect();
     for name in crates.keys() {
         let count = listed.iter().filter(|other| *other == name).count();
-        assert_eq!(count, 1, "ARCHITECTURE.md: rows of crates/{name} in the code map's table");
+        assert_eq!(count, 1, "ARCHITECTURE.md: rows of {name} in the code map's table");
     }
     for name in &listed {
-        assert!(crates.contains_key(name), "ARCHITECTURE.md: crates/{name} is not in the workspace");
+        assert!(crates.contains_key(name), "ARCHITECTURE.md: {name} is not in the workspace");
     }
 }
 
@@ -91,7 +97,7 @@ fn each_crate_has_one_row() {
 fn each_row_lists_the_normal_dependencies() {
     let crates = dependencies();
     for (name, may_use) in rows() {
-        let uses = crates.get(&name).unwrap_or_else(|| panic!("crates/{name} is not in the workspace"));
+        let uses = crates.get(&name).unwrap_or_else(|| panic!("{name} is not in the workspace"));
         let uses: Vec<&str> = uses.iter().map(String::as_str).collect();
         let expected = if uses.is_empty() { "none".to_owned() } else { uses.join(", ") };
         assert_eq!(may_use, expected, "ARCHITECTURE.md: by its manifest `| {name} | {expected} |`");
@@ -103,11 +109,24 @@ fn crates_use_only_crates_in_rows_above() {
     let crates = dependencies();
     let mut above = BTreeSet::new();
     for (name, _) in rows() {
-        let uses = crates.get(&name).unwrap_or_else(|| panic!("crates/{name} is not in the workspace"));
+        let uses = crates.get(&name).unwrap_or_else(|| panic!("{name} is not in the workspace"));
         for used in uses {
             assert!(above.contains(used), "ARCHITECTURE.md: {name} uses {used}, which has no row above");
         }
-        above.insert(name);
+        assert!(above.insert(short(&name)), "two crates are called {}", short(&name));
+    }
+}
+
+#[test]
+fn no_product_crate_uses_the_laboratory() {
+    let crates = dependencies();
+    let is_product = |name: &str| !name.starts_with("lab/") && name != "testkit";
+    let others: BTreeSet<String> =
+        crates.keys().filter(|name| !is_product(name)).map(|name| short(name)).collect();
+    assert!(others.len() > 1, "{others:?}");
+    for (name, uses) in crates.iter().filter(|(name, _)| is_product(name)) {
+        let wrong: Vec<&String> = uses.intersection(&others).collect();
+        assert!(wrong.is_empty(), "{name} uses {wrong:?}");
     }
 }
 

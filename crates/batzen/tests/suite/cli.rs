@@ -11,9 +11,13 @@ use common::{run, stderr, stdout};
 /// snapshots.
 #[test]
 fn help_texts() {
+    let help = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help");
+    let file_name = |command: &str| match command {
+        "" => "batzen.txt".to_owned(),
+        words => format!("{}.txt", words.replace(' ', "-")),
+    };
     for command in [
         "",
-        "demo",
         "bank",
         "bank serve",
         "bank gateway",
@@ -48,37 +52,36 @@ fn help_texts() {
         "ledger",
         "ledger serve",
         "ledger client",
-        "ledger bench",
         "store verify",
         "store cut",
         "config",
-        "plan",
         "doctor",
         "doctor watch",
         "switch serve",
-        "switch demo",
-        "switch fsps",
-        "switch bench",
-        "bench hostile",
-        "bench limits",
-        "bench scale",
-        "bench report",
-        "bench compare",
-        "bench table",
     ] {
-        let mut words: Vec<&str> = command.split_whitespace().collect();
-        words.push("--help");
-        let output = common::batzen().args(&words).env("COLUMNS", "100").output().unwrap();
-        assert!(output.status.success(), "{command}");
-        let text = stdout(&output);
-        let name = if command.is_empty() { "batzen".to_owned() } else { command.replace(' ', "-") };
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help").join(format!("{name}.txt"));
-        if std::env::var_os("BATZEN_BLESS").is_some() {
-            std::fs::write(&file, &text).unwrap();
-        }
-        let expected = std::fs::read_to_string(&file).unwrap_or_default();
-        assert_eq!(text, expected, "the help of `{command}` has changed; BATZEN_BLESS=1 accepts it");
+        common::assert_help(common::batzen(), command, &help.join(file_name(command)));
     }
+}
+
+/// Commands that moved to the laboratory's program are named, and the demo is played by it.
+#[test]
+fn the_laboratory_is_named() {
+    for words in
+        [&["bench", "deposit"][..], &["plan"], &["switch", "demo", "--once"], &["ledger", "bench"], &["shop"]]
+    {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(stderr(&output).contains(&format!("batzen-lab {}", words[0])), "{}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    }
+    let help = stdout(&run(&["demo", "--help"]));
+    assert!(help.contains("Usage: batzen-lab demo"), "{help}");
+    let dir = tempfile::tempdir().unwrap();
+    let alone = dir.path().join("batzen");
+    std::fs::copy(common::batzen_path(), &alone).unwrap();
+    let output = common::isolated(&alone).arg("demo").env("PATH", dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("start batzen-lab"), "{}", stderr(&output));
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn is_service(line: &str) -> bool {
     let command = command(line);
     let words: Vec<&str> = command.split_whitespace().collect();
     match words.first() {
-        Some(&"batzen") => words.contains(&"serve") || is_demo(line),
+        Some(&("batzen" | "batzen-lab")) => words.contains(&"serve") || is_demo(line),
         Some(&"make") => is_demo(line),
         _ => false,
     }
@@ -154,11 +154,17 @@ impl Page {
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         // A copy: the build's directory may be closed to other users.
-        let program = bin.join("batzen.real");
-        if std::fs::hard_link(env!("CARGO_BIN_EXE_batzen"), &program).is_err() {
-            std::fs::copy(env!("CARGO_BIN_EXE_batzen"), &program).unwrap();
-        }
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let real = dir.path().join("real");
+        std::fs::create_dir(&real).unwrap();
+        let installed = [common::batzen_path(), common::lab().get_program().to_owned()].map(|built| {
+            let program = real.join(Path::new(&built).file_name().unwrap());
+            if std::fs::hard_link(&built, &program).is_err() {
+                std::fs::copy(&built, &program).unwrap();
+            }
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            program
+        });
+        let [program, lab] = &installed;
         // Samples show default ports in comments; here they must be set.
         let edits: String = ports.iter().map(|(named, free)| format!("s/\\b{named}\\b/{free}/g; ")).collect();
         let wrapper = format!(
@@ -182,6 +188,7 @@ impl Page {
         );
         for (name, text) in [
             ("batzen", wrapper.as_str()),
+            ("batzen-lab", &wrapper.replace(program.to_str().unwrap(), lab.to_str().unwrap())),
             // `make demo` would build the program first.
             ("make", "#!/bin/bash\n[ \"$1\" = demo ] || exit 9\neval \"exec batzen demo ${2#ARGS=}\"\n"),
         ] {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use batzen_http::client::{Client, ClientOptions};
 use common::damage::{assert_damage_is_refused, last_frame};
-use common::{PATIENCE, Service, batzen, run, stderr, stdout};
+use common::{PATIENCE, Service, batzen, run, run_lab, stderr, stdout};
 use serde_json::Value;
 
 /// Starts a ledger on free ports, and reads its addresses from its output.
@@ -162,7 +162,7 @@ fn a_measurement_has_the_fields_of_every_result() {
             arguments.extend(["--accounts", "1000"]);
         }
         arguments.extend(words);
-        let output = run(&arguments);
+        let output = run_lab(&arguments);
         assert!(output.status.success(), "{words:?}: {}\n{}", stderr(&output), stdout(&output));
         let result: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(result["scenario"], "ledger");
@@ -179,10 +179,10 @@ fn a_measurement_has_the_fields_of_every_result() {
         }
     }
     let (one, two) = (dir.path().join("many"), dir.path().join("pairs"));
-    let output = run(&["bench", "compare", one.to_str().unwrap(), two.to_str().unwrap()]);
+    let output = run_lab(&["bench", "compare", one.to_str().unwrap(), two.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
     let page = dir.path().join("page.html");
-    let output = run(&["bench", "report", one.to_str().unwrap(), "-o", page.to_str().unwrap()]);
+    let output = run_lab(&["bench", "report", one.to_str().unwrap(), "-o", page.to_str().unwrap()]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(std::fs::read_to_string(page).unwrap().contains("ledger, 20 clients"));
 }

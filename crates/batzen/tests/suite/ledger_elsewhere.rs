@@ -102,7 +102,7 @@ pub fn a_measurement_ends(dir: &Path, ledger: &mut impl Elsewhere) {
     // A measurement does not wait for a ledger that is starting.
     let client =
         runtime.block_on(batzen_ledger_service::net::connect_when_ready(&url.parse().unwrap())).unwrap();
-    let mut bench = Service::start(dir, "bench", &words);
+    let mut bench = Service::start_lab(dir, "bench", &words);
     let deadline = Instant::now() + PATIENCE;
     let any = QueryFilter { limit: 1, ..QueryFilter::default() };
     while runtime.block_on(client.query_transfers(any)).unwrap().is_empty() {

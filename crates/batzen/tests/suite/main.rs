@@ -5,7 +5,6 @@
 
 mod architecture;
 mod archive;
-mod audit;
 mod audit_soak;
 mod auditor;
 mod auditor_copy;
@@ -14,7 +13,6 @@ mod auditor_live;
 mod auditor_sync;
 mod back_office;
 mod bank_page;
-mod bench;
 mod cli;
 mod common;
 mod config;
@@ -28,7 +26,6 @@ mod crash_postgres;
 mod crash_switch;
 mod crash_workers;
 mod database;
-mod demo_once;
 mod docs;
 mod doctor;
 mod four_eyes;
@@ -47,14 +44,10 @@ mod nodes;
 mod packages;
 mod programs;
 mod readiness;
-mod readme;
 mod release;
 mod request_log;
 mod services;
-mod shop;
 mod signer;
-mod switch_bench;
-mod switch_demo;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 mod two_methods;

@@ -20,7 +20,7 @@ use batzen_ledger::{
 };
 use batzen_ledger_service::net::LedgerClient;
 use batzen_ledger_service::net::tigerbeetle::{TigerBeetle, connect};
-use common::{PATIENCE, Service, free_port, run, stderr};
+use common::{PATIENCE, Service, free_port, run, run_lab, stderr};
 use serde_json::Value;
 
 /// A server of its own for a test, with a cluster of one replica.
@@ -124,7 +124,7 @@ fn a_thousand_clients_of_tigerbeetle_share_a_session() {
     let words = ["ledger", "bench", "--transfers", "20000", "--batch", "1", "--clients", "1000"];
     let words = [&words[..], &["--ledger", &url, "--out", out.to_str().unwrap()]].concat();
     tokio::runtime::Runtime::new().unwrap().block_on(server.connect());
-    let mut bench = Service::start(server.dir(), "bench", &words);
+    let mut bench = Service::start_lab(server.dir(), "bench", &words);
     let (mut threads, mut kib) = (0, 0);
     let deadline = Instant::now() + PATIENCE;
     let ended = loop {
@@ -154,7 +154,7 @@ fn a_missing_tigerbeetle_is_named() {
         &["ledger", "client", "--ledger", &url, "lookup-accounts", "1"][..],
         &["ledger", "bench", "--ledger", &url, "--out", server.dir().join("result").to_str().unwrap()],
     ] {
-        let output = run(words);
+        let output = if words.contains(&"bench") { run_lab(words) } else { run(words) };
         let address = format!("TigerBeetle at 127.0.0.1:{}", server.port);
         assert!(!output.status.success() && stderr(&output).contains(&address), "{}", stderr(&output));
     }
@@ -208,7 +208,7 @@ fn the_demonstrations_add_up_on_tigerbeetle() {
     let day = server.dir().join("day");
     let words =
         ["switch", "demo", "--once", "--json", "--data", day.to_str().unwrap(), "--ledger", &server.url()];
-    let output = run(&words);
+    let output = run_lab(&words);
     assert!(output.status.success(), "{}{}", common::stdout(&output), stderr(&output));
     let results: Value = serde_json::from_str(&common::stdout(&output)).unwrap();
     let balance = &results["balance"];

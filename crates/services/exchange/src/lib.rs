@@ -14,6 +14,7 @@ pub mod kyc;
 pub mod metrics;
 pub mod notices;
 pub mod offline;
+pub mod play_money;
 pub mod reads;
 pub mod rules;
 pub mod service;

@@ -2,12 +2,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`cash`] | `batzen demo`: a round of digital cash between bank, exchange, wallets and a merchant |
-//! | [`switch`] | `batzen switch demo`: four participants clear and settle over a switch |
-//! | [`play_money`] | an exchange with play money, also for `batzen exchange serve --bank` |
-//! | [`sheet`] | balance sheets as text and JSON, also for `batzen exchange totals` |
+//! | [`cash`] | `batzen-lab demo`: a round of digital cash between bank, exchange, wallets and a merchant |
+//! | [`switch`] | `batzen-lab switch demo`: four participants clear and settle over a switch |
 
 pub mod cash;
-pub mod play_money;
-pub mod sheet;
 pub mod switch;

@@ -3,4 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod audit;
+mod bench;
+mod cli;
+mod demo_once;
+mod readme;
 mod report_browser;
+mod shop;
+mod switch_bench;
+mod switch_demo;

@@ -51,7 +51,7 @@ fn run(scenario: &str, title: &str, ops_per_s: f64) -> Run {
         schema: SCHEMA,
         scenario: scenario.into(),
         title: title.into(),
-        command: format!("batzen bench {scenario} --rsa 2048 --clients 64 --duration 20"),
+        command: format!("batzen-lab bench {scenario} --rsa 2048 --clients 64 --duration 20"),
         parameters: BTreeMap::from([("cipher".into(), "RSA-2048".into()), ("clients".into(), 64.into())]),
         machine: Machine {
             model: "A processor with a name".into(),

@@ -1,4 +1,4 @@
-//! `batzen ledger`: run a ledger, query one, maintain its files, measure it.
+//! `batzen ledger`: run a ledger, query one, maintain its files.
 
 mod client;
 mod files;
@@ -9,12 +9,12 @@ pub use serve::{KNOWN, ServeConfig};
 
 use std::process::ExitCode;
 
-use batzen_lab::bench::scenarios::ledger::LedgerArgs as BenchArgs;
+use batzen_cli_support::services;
 use clap::{Args, Subcommand};
 
 use crate::cli::sample;
 
-/// Run a ledger, query one, maintain its files, measure it.
+/// Run a ledger, query one, maintain its files.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
 pub struct LedgerArgs {
@@ -41,8 +41,6 @@ enum LedgerCommand {
     Backup(files::CopyArgs),
     /// Verify a backup, and copy it into a new directory
     Restore(files::CopyArgs),
-    /// Measure a ledger: transfers per second, latency, bytes and CPU time per transfer
-    Bench(BenchArgs),
 }
 
 /// Runs a `batzen ledger` command.
@@ -50,7 +48,7 @@ enum LedgerCommand {
 /// # Errors
 /// Any failure, as one line.
 pub fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
-    raise_descriptor_limit();
+    services::raise_descriptor_limit();
     match args.command {
         LedgerCommand::Serve(args) => serve::run(&args),
         LedgerCommand::SampleConfig(args) => {
@@ -63,17 +61,5 @@ pub fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
         LedgerCommand::Verify(args) => files::verify(&args),
         LedgerCommand::Backup(args) => files::copy(&args, "backup"),
         LedgerCommand::Restore(args) => files::copy(&args, "restore"),
-        LedgerCommand::Bench(args) => super::bench::run_ledger(&args),
-    }
-}
-
-/// Raises the limit on file descriptors to what the system allows, since every connection needs one and the
-/// default is too low.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
-    {
-        tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }

@@ -57,7 +57,7 @@ impl Clearing {
         let tokens = self.dir.path().join("tokens");
         let words = ["switch", "fsps", "--switch", &switch, "--admin", &admin, "--participants", "3"];
         let load = ["--tokens", tokens.to_str().unwrap(), "--rate", "20", "--duration", "10m"];
-        let fsps = Service::start(self.dir.path(), "fsps", &[&words[..], &load].concat());
+        let fsps = Service::start_lab(self.dir.path(), "fsps", &[&words[..], &load].concat());
         self.services.insert(0, fsps);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::common::setup::get;
-use crate::common::{PATIENCE, Service, free_port, run as run_program, stderr, stdout};
+use crate::common::{PATIENCE, Service, free_port, run_lab as run_program, stderr, stdout};
 use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{Plan, Watched, run};
 use crate::mutate::proxy::Proxy;
@@ -181,7 +181,7 @@ fn switch_survives_mutation() {
     // Other participants run during the attack, so their callbacks are accepted.
     let arguments = fsps(proxied, "pay", &[&more[..6], &["--duration", "86400", "--rate", "20"]].concat());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let playing = Service::start(dir.path(), "fsps", &arguments);
+    let playing = Service::start_lab(dir.path(), "fsps", &arguments);
     let deadline = Instant::now() + PATIENCE;
     while proxies[0].seeds().iter().filter(|seed| seed.method == "PUT").count() < 60 {
         assert!(Instant::now() < deadline, "the participants do not pay");

@@ -4,4 +4,5 @@ pub mod archive;
 pub mod garbage;
 pub mod kyc;
 pub mod read;
+pub mod sheet;
 pub mod totals;

@@ -298,7 +298,7 @@ impl Costs {
         if costs.missing.len() == costs.results.len() {
             let names: Vec<&str> = costs.results.keys().map(String::as_str).collect();
             let reason = format!(
-                "{}: expected results of `batzen bench` in directories with these names: {}",
+                "{}: expected results of `batzen-lab bench` in directories with these names: {}",
                 directory.display(),
                 names.join(", ")
             );

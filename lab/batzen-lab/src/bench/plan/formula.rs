@@ -18,7 +18,7 @@ const REQUEST_BYTES: f64 = 900.0;
 /// What a change takes, estimated in the same way: melt and reveal of three fresh coins.
 const CHANGE_BYTES: f64 = 6_400.0;
 /// The memory of the embedded store's indexes: the latest entries, and filters for the others. 3.64 bytes for a coin
-/// and its deposit, by `batzen bench history --coins 8000000`.
+/// and its deposit, by `batzen-lab bench history --coins 8000000`.
 const INDEX_HOT_BYTES: f64 = (1_u64 << 30) as f64;
 const INDEX_BYTES_PER_ROW: f64 = 1.82;
 /// Rows of a coin: its withdrawal, the coin, its deposit. A change has as many.

@@ -1,4 +1,4 @@
-//! `batzen plan`: what a wanted load needs: cores, machines, memory, disk, network.
+//! `batzen-lab plan`: what a wanted load needs: cores, machines, memory, disk, network.
 //!
 //! [`formula`] computes a plan from [`Costs`](costs::Costs), as a pure function. [`costs`] takes them from the results
 //! that are kept with the program (`docs/results`) or from others, and can adjust them to this machine.
@@ -31,7 +31,7 @@ pub enum StoreChoice {
     Citus,
 }
 
-/// Arguments of `batzen plan`.
+/// Arguments of `batzen-lab plan`.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
     /// Payments per second in the peak hour
@@ -74,7 +74,7 @@ pub struct PlanArgs {
     #[arg(long)]
     pub measure: bool,
     /// Take the costs from the results below this directory, where it has them (withdraw, batch-withdraw, deposit, …,
-    /// each as `batzen bench NAME --out DIR/NAME` writes it, and lanes/lanes.json), instead of the kept results
+    /// each as `batzen-lab bench NAME --out DIR/NAME` writes it, and lanes/lanes.json), instead of the kept results
     #[arg(long, value_name = "DIR", conflicts_with = "measure")]
     pub results: Option<PathBuf>,
     /// Print JSON

@@ -1,4 +1,4 @@
-//! `batzen bench compare A B`: which figures are better, and which are worse.
+//! `batzen-lab bench compare A B`: which figures are better, and which are worse.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::bench::results::output;
 use crate::bench::results::report::{cores, load, plain};
 use crate::bench::results::result::{ResultError, Run, RunResult};
 
-/// Arguments of `batzen bench compare`.
+/// Arguments of `batzen-lab bench compare`.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A and B are result directories, or directories with the results of several runs of the same scenario. Medians are
@@ -21,9 +21,9 @@ compared. A figure is better or worse only if each side has at least three runs,
 every run of the other; otherwise a difference is unclear.
 
 Examples:
-  for n in 1 2 3; do batzen bench deposit --out before/$n; done
-  batzen bench compare before after
-  batzen bench compare docs/results/deposit my-deposit --noise 5 --json"
+  for n in 1 2 3; do batzen-lab bench deposit --out before/$n; done
+  batzen-lab bench compare before after
+  batzen-lab bench compare docs/results/deposit my-deposit --noise 5 --json"
 )]
 pub struct CompareArgs {
     /// The result, or results, to compare with
@@ -240,7 +240,7 @@ fn read_runs(directory: &Path) -> Result<Vec<RunResult>, BenchError> {
     Ok(runs)
 }
 
-/// Runs `batzen bench compare`.
+/// Runs `batzen-lab bench compare`.
 ///
 /// # Errors
 /// When a result cannot be read.

@@ -5,9 +5,9 @@
 //! | [`result`] | the directory of a run: figures, series, latency by percentile |
 //! | [`machine`] | the machine of a run |
 //! | [`summary`] | a run in a few lines |
-//! | [`report`] | `batzen bench report`: runs as one HTML page with plots |
-//! | [`table`] | `batzen bench table`: Markdown tables of documents |
-//! | [`compare`] | `batzen bench compare`: one run beside another |
+//! | [`report`] | `batzen-lab bench report`: runs as one HTML page with plots |
+//! | [`table`] | `batzen-lab bench table`: Markdown tables of documents |
+//! | [`compare`] | `batzen-lab bench compare`: one run beside another |
 //! | [`svg`] | plots as SVG |
 //! | `output` | standard output and files written as a whole |
 //!

@@ -1,4 +1,4 @@
-//! `batzen bench audit`: how many withdrawals and deposits an auditor checks per second and core, and what an
+//! `batzen-lab bench audit`: how many withdrawals and deposits an auditor checks per second and core, and what an
 //! increment costs compared with a whole audit. All rows have real keys and signatures, and nothing is found in them.
 
 use std::fmt::Write as _;
@@ -56,7 +56,7 @@ const BASE_URL: &str = "http://localhost/";
 /// The day of all rows: 20 November 2026.
 const DAY: Timestamp = Timestamp::from_secs(1_795_132_800);
 
-/// Arguments of `batzen bench audit`.
+/// Arguments of `batzen-lab bench audit`.
 #[derive(Args, Clone, Debug)]
 pub struct AuditArgs {
     /// Coins that are withdrawn and deposited

@@ -76,7 +76,7 @@ impl Auditor {
         let port = free_port()?;
         let config = plan.dir.join("auditor.conf");
         let text = format!(
-            "# Written by `batzen bench`.
+            "# Written by `batzen-lab bench`.
 [taler]
 CURRENCY = {CURRENCY}
 CURRENCY_ROUND_UNIT = {CURRENCY}:0.01

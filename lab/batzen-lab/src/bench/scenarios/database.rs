@@ -95,7 +95,7 @@ impl StoreOptions {
             return refuse("--database is a PostgreSQL database: leave out --store embedded, or --database");
         }
         if self.lanes.is_some() && !self.is_postgres() {
-            return refuse("--lanes is for a database: see batzen bench lanes for the embedded store");
+            return refuse("--lanes is for a database: see batzen-lab bench lanes for the embedded store");
         }
         if self.store == Some(StoreKind::Embedded) && self.citus.is_some() {
             return refuse("--citus is a cluster of PostgreSQL: leave out --store embedded, or --citus");
@@ -531,7 +531,7 @@ mod tests {
             assert!(fitting.check().is_ok(), "{fitting:?}");
         }
         for (options, hint) in [
-            (StoreOptions { lanes: Some(3), ..none.clone() }, "batzen bench lanes"),
+            (StoreOptions { lanes: Some(3), ..none.clone() }, "batzen-lab bench lanes"),
             (StoreOptions { partitions: 8, ..none.clone() }, "--store postgres"),
             (StoreOptions { postgres_set: settings.clone(), ..none.clone() }, "--store postgres"),
             (StoreOptions { store: embedded, partitions: 8, ..none.clone() }, "--store postgres"),

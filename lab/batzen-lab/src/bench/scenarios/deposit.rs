@@ -1,4 +1,4 @@
-//! `batzen bench deposit` and `batch-deposit`: coins pay merchants.
+//! `batzen-lab bench deposit` and `batch-deposit`: coins pay merchants.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ const VALUE: u64 = 1;
 /// Reserves of the set-up.
 const RESERVES: usize = 64;
 
-/// Arguments of `batzen bench deposit`.
+/// Arguments of `batzen-lab bench deposit`.
 #[derive(Args, Clone, Debug)]
 pub struct DepositArgs {
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub struct DepositArgs {
     pub run: RunOptions,
 }
 
-/// Arguments of `batzen bench batch-deposit`.
+/// Arguments of `batzen-lab bench batch-deposit`.
 #[derive(Args, Clone, Debug)]
 pub struct BatchDepositArgs {
     /// Coins per request

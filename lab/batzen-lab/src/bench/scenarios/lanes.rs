@@ -1,4 +1,4 @@
-//! `batzen bench lanes`: what the core of an exchange can do with one and with several lanes. Payments are
+//! `batzen-lab bench lanes`: what the core of an exchange can do with one and with several lanes. Payments are
 //! prepared and count as verified; each lane loads, decides and commits its share on one embedded store, as
 //! under load. There is no HTTP, no cryptography, and no queue between.
 
@@ -31,7 +31,7 @@ pub(super) const MERCHANTS: u64 = 1_000;
 /// A run uses fewer random numbers than two to this power.
 const SEED_BITS: u32 = 40;
 
-/// Arguments of `batzen bench lanes`.
+/// Arguments of `batzen-lab bench lanes`.
 #[derive(Args, Clone, Debug)]
 pub struct LanesArgs {
     /// Numbers of lanes to compare

@@ -50,7 +50,7 @@ impl Merchant {
 
 fn configuration(dir: &Path, port: u16, exchange_url: &str, master_pub: &EddsaPublicKey) -> String {
     format!(
-        "# Written by `batzen bench`.
+        "# Written by `batzen-lab bench`.
 [taler]
 CURRENCY = {CURRENCY}
 

@@ -10,7 +10,7 @@
 //! | [`session`] | wallets as scripts: withdraw, pay, refresh |
 //! | [`database`] | PostgreSQL under the exchange |
 //! | [`ceiling`] | the throughput of the mandatory cryptography alone |
-//! | [`limits`] | `batzen bench limits`: what one core of this machine can do |
+//! | [`limits`] | `batzen-lab bench limits`: what one core of this machine can do |
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `batzen bench p2p`: people pay each other. The payer creates a purse with coins in it, and the receiver merges it
+//! `batzen-lab bench p2p`: people pay each other. The payer creates a purse with coins in it, and the receiver merges it
 //! into a reserve.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -45,7 +45,7 @@ const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 const CREATE: usize = 0;
 const MERGE: usize = 1;
 
-/// Arguments of `batzen bench p2p`.
+/// Arguments of `batzen-lab bench p2p`.
 #[derive(Args, Clone, Debug)]
 pub struct P2pArgs {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `batzen bench partitions`: the same payments on the embedded store and on PostgreSQL with a growing number
+//! `batzen-lab bench partitions`: the same payments on the embedded store and on PostgreSQL with a growing number
 //! of partitions, then pgbench on the same kind of server.
 
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::bench::BenchError;
 use crate::bench::results::result::Run;
 use crate::bench::scenarios::database::{StoreKind, StoreOptions};
 
-/// Arguments of `batzen bench partitions`.
+/// Arguments of `batzen-lab bench partitions`.
 #[derive(Args, Clone, Debug)]
 pub struct PartitionsArgs {
     /// Numbers of partitions

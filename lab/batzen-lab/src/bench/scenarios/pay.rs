@@ -1,4 +1,4 @@
-//! `batzen bench pay`: customers pay shops. A shop creates an order at the merchant backend, a wallet claims and pays
+//! `batzen-lab bench pay`: customers pay shops. A shop creates an order at the merchant backend, a wallet claims and pays
 //! it with coins that it has, and the shop asks whether it was paid. Some orders are refunded.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -55,7 +55,7 @@ const STATUS: usize = 3;
 const REFUND: usize = 4;
 const PICK_UP: usize = 5;
 
-/// Arguments of `batzen bench pay`.
+/// Arguments of `batzen-lab bench pay`.
 #[derive(Args, Clone, Debug)]
 pub struct PayArgs {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `batzen bench pgbench`: PostgreSQL's own benchmark on a server like that of the other scenarios, to
+//! `batzen-lab bench pgbench`: PostgreSQL's own benchmark on a server like that of the other scenarios, to
 //! measure the server itself.
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ impl Script {
     }
 }
 
-/// Arguments of `batzen bench pgbench`.
+/// Arguments of `batzen-lab bench pgbench`.
 #[derive(Args, Clone, Debug)]
 pub struct PgbenchArgs {
     /// The built-in script

@@ -1,4 +1,4 @@
-//! `batzen bench startup`: how long it takes until a whole set-up of separate programs serves its first wallet: tables,
+//! `batzen-lab bench startup`: how long it takes until a whole set-up of separate programs serves its first wallet: tables,
 //! bank, key helpers, workers, service, and the offline signatures.
 
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The kinds of key helpers.
 const HELPERS: [&str; 3] = ["rsa", "cs", "eddsa"];
 
-/// Arguments of `batzen bench startup`.
+/// Arguments of `batzen-lab bench startup`.
 #[derive(Args, Clone, Debug)]
 pub struct StartupArgs {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `batzen bench refresh`, `mixed` and `cycle`: wallets that go through several steps.
+//! `batzen-lab bench refresh`, `mixed` and `cycle`: wallets that go through several steps.
 //!
 //! * `refresh`: a coin of 8 is changed into fresh coins by melt and reveal.
 //! * `mixed`: the published experiment of GNU Taler. A wallet withdraws (d + 1) · 10 in coins of 1, 4 and 8,
@@ -37,7 +37,7 @@ const PAYMENTS_MAX: u64 = 20;
 /// Number of reserves to withdraw from.
 const RESERVES: usize = 256;
 
-/// Arguments of `batzen bench refresh`.
+/// Arguments of `batzen-lab bench refresh`.
 #[derive(Args, Clone, Debug)]
 pub struct RefreshArgs {
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub struct RefreshArgs {
     pub run: RunOptions,
 }
 
-/// Arguments of `batzen bench mixed`.
+/// Arguments of `batzen-lab bench mixed`.
 #[derive(Args, Clone, Debug)]
 pub struct MixedArgs {
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub struct MixedArgs {
     pub run: RunOptions,
 }
 
-/// Arguments of `batzen bench cycle`.
+/// Arguments of `batzen-lab bench cycle`.
 #[derive(Args, Clone, Debug)]
 pub struct CycleArgs {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `batzen bench withdraw`: coins from funded reserves.
+//! `batzen-lab bench withdraw`: coins from funded reserves.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,7 +26,7 @@ const VALUE: u64 = 1;
 const WITHDRAW: usize = 0;
 const CSR: usize = 1;
 
-/// Arguments of `batzen bench withdraw`.
+/// Arguments of `batzen-lab bench withdraw`.
 #[derive(Args, Clone, Debug)]
 pub struct WithdrawArgs {
     #[command(flatten)]

@@ -595,7 +595,7 @@ pub(super) fn sections(
 ) -> String {
     let (home, run) = (plan.dir.join("home"), runtime_dir.display());
     let mut text = format!(
-        "# Written by `batzen bench`.
+        "# Written by `batzen-lab bench`.
 [taler]
 CURRENCY = {CURRENCY}
 CURRENCY_ROUND_UNIT = {CURRENCY}:0.01

@@ -16,7 +16,7 @@ use batzen_tables::exchange::{AUDITED, DepositRow, Deposits};
 
 use super::report::StepSummary;
 use super::world::{EXCHANGE_ACCOUNT, World};
-use crate::demo::sheet::BalanceSheet;
+use batzen_exchange::reads::sheet::BalanceSheet;
 
 /// The exchange, as its auditor knows it.
 fn config(world: &World) -> CheckConfig {

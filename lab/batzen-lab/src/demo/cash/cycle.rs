@@ -28,8 +28,8 @@ use super::merchant::{Paid, Sale, deadline};
 use super::proof;
 use super::report::{Failed, Report, StepSummary};
 use super::world::{EXCHANGE_ACCOUNT, HOSTNAME, Options, PEOPLE as NAMES, World};
-use crate::demo::play_money;
-use crate::demo::sheet::BalanceSheet;
+use batzen_exchange::play_money;
+use batzen_exchange::reads::sheet::BalanceSheet;
 
 /// Time limit for anything that should be quick.
 pub(super) const PATIENCE: StdDuration = StdDuration::from_secs(120);

@@ -38,7 +38,7 @@ use batzen_cli_support::services;
 use batzen_cli_support::store_args::StoreKind;
 use clap::Args;
 
-use crate::demo::sheet::BalanceSheet;
+use batzen_exchange::reads::sheet::BalanceSheet;
 use books::Books;
 use load::Load;
 use report::{DataAtEnd, Report};

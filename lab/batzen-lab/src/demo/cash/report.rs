@@ -12,7 +12,7 @@ use serde_json::json;
 use super::identify::{self, THRESHOLD};
 use super::shops::SANDBOX_TOKEN;
 use super::world::{SIGNUP_BONUS, World};
-use crate::demo::sheet::BalanceSheet;
+use batzen_exchange::reads::sheet::BalanceSheet;
 
 /// The result of a successful step.
 pub struct StepSummary {

@@ -19,7 +19,7 @@ use super::books::Books;
 use super::cycle::{PATIENCE, Round};
 use super::report::StepSummary;
 use super::world::{CUSTOMER, HOSTNAME};
-use crate::demo::play_money;
+use batzen_exchange::play_money;
 
 /// The bookshop's instance, which is also the name of its bank account.
 const BOOKSHOP: &str = "bookshop";

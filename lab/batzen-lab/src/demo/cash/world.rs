@@ -27,8 +27,8 @@ use super::books::Books;
 use super::identify;
 use super::merchant::Merchant;
 use super::shops::{Shops, Surroundings};
-use crate::demo::play_money;
-use crate::demo::sheet::BalanceSheet;
+use batzen_exchange::play_money;
+use batzen_exchange::reads::sheet::BalanceSheet;
 
 /// The exchange's account at the bank.
 pub const EXCHANGE_ACCOUNT: &str = "exchange";

@@ -1,4 +1,4 @@
-//! `batzen switch demo`: a ledger, a switch and four simulated participants in one process, with real HTTP
+//! `batzen-lab switch demo`: a ledger, a switch and four simulated participants in one process, with real HTTP
 //! between them, and a proof that no money is lost.
 //!
 //! | module | contents |
@@ -38,9 +38,9 @@ const NAMES: [&str; 4] = ["alpha", "beta", "gamma", "delta"];
 /// Clear transfers between four simulated participants on this machine, and prove that no money is lost
 #[derive(Args)]
 #[command(after_help = "Examples:
-  batzen switch demo                     play, then serve until Ctrl-C
-  batzen switch demo --once --json       for scripts
-  batzen switch demo --data ./day        keep stores and reports (in a directory without an earlier demo)
+  batzen-lab switch demo                     play, then serve until Ctrl-C
+  batzen-lab switch demo --once --json       for scripts
+  batzen-lab switch demo --data ./day        keep stores and reports (in a directory without an earlier demo)
 
 Exit code 0 only if every step succeeded and the books balance.")]
 pub struct DemoArgs {
@@ -84,7 +84,7 @@ impl DataDir {
     }
 }
 
-/// Runs `batzen switch demo`.
+/// Runs `batzen-lab switch demo`.
 ///
 /// # Errors
 /// When ledger, switch or participants cannot start.

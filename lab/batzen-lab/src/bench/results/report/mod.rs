@@ -1,4 +1,4 @@
-//! `batzen bench report`: one HTML file with all results of some runs. It needs no network, and works in
+//! `batzen-lab bench report`: one HTML file with all results of some runs. It needs no network, and works in
 //! light and dark mode and at any width.
 
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use crate::bench::results::svg::{COLOURS, ColumnPlot, Line, LinePlot, Row, RowPl
 use crate::bench::results::table::Results;
 use crate::bench::scenarios::limits::Limits;
 
-/// Arguments of `batzen bench report`.
+/// Arguments of `batzen-lab bench report`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  batzen bench report docs/results/deposit docs/results/withdraw -o report.html\n  batzen bench report before after --title \"Before and after\""
+    after_help = "Examples:\n  batzen-lab bench report docs/results/deposit docs/results/withdraw -o report.html\n  batzen-lab bench report before after --title \"Before and after\""
 )]
 pub struct ReportArgs {
     /// Result directories, shown in this order, or directories that contain some; also that of
@@ -32,7 +32,7 @@ pub struct ReportArgs {
     title: String,
 }
 
-/// Runs `batzen bench report`.
+/// Runs `batzen-lab bench report`.
 ///
 /// # Errors
 /// When a result cannot be read or the report cannot be written.

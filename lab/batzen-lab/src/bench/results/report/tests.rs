@@ -72,7 +72,7 @@ fn the_figures_are_those_of_the_runs() {
         "<th scope=\"row\">ceiling: rsa sign</th><td>1.00 × 83.3 µs</td>",
         "The clocks were noisy.",
         "2 requests failed: 409",
-        "batzen bench withdraw --rsa 2048",
+        "batzen-lab bench withdraw --rsa 2048",
         "Zen 5, 2 cores (no extensions)",
     ] {
         assert!(html.contains(text), "{text}");

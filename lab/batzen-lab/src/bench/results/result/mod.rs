@@ -61,7 +61,7 @@ pub enum ResultError {
     },
     /// The directory contains no result.
     #[error(
-        "{path}: there is no result.json here, so it is no result of `batzen bench`{}",
+        "{path}: there is no result.json here, so it is no result of `batzen-lab bench`{}",
         directories::named(below),
         path = path.display()
     )]
@@ -83,7 +83,7 @@ pub enum ResultError {
     },
     /// `result.json` is not JSON of the expected form.
     #[error(
-        "{path}: damaged, or not written by `batzen bench`: {source} (measure again, or leave the directory out)",
+        "{path}: damaged, or not written by `batzen-lab bench`: {source} (measure again, or leave the directory out)",
         path = path.display()
     )]
     Json {

@@ -10,7 +10,7 @@ pub(crate) fn sample_run(path: &Path) -> Run {
         schema: SCHEMA,
         scenario: "withdraw".into(),
         title: "withdraw RSA-2048".into(),
-        command: "batzen bench withdraw --rsa 2048".into(),
+        command: "batzen-lab bench withdraw --rsa 2048".into(),
         parameters: BTreeMap::from([("rsa_bits".into(), 2048.into()), ("cipher".into(), "RSA".into())]),
         machine: Machine { model: "Zen 5".into(), cores: 2, ..Machine::default() },
         server_cores: vec![0],
@@ -135,7 +135,7 @@ fn missing_and_broken_files_are_named() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path();
     let error = |path: &Path| Run::read(path).expect_err("nothing to read").to_string();
-    assert!(error(path).ends_with("there is no result.json here, so it is no result of `batzen bench`"));
+    assert!(error(path).ends_with("there is no result.json here, so it is no result of `batzen-lab bench`"));
     assert!(error(&path.join("absent")).contains("No such file"));
 
     std::fs::write(path.join(RESULT_FILE), "{\n \"schema\": 1,").expect("written");

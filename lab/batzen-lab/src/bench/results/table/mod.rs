@@ -1,4 +1,4 @@
-//! `batzen bench table`: results as Markdown, printed or inserted between marks in a document, so that no
+//! `batzen-lab bench table`: results as Markdown, printed or inserted between marks in a document, so that no
 //! figure in it is typed by hand.
 //!
 //! A mark is a comment on its own line, `<!-- bench: NAME -->`; the text from there to `<!-- bench: end -->`
@@ -20,10 +20,10 @@ mod postgres;
 
 use postgres::{is_postgres, postgres};
 
-/// Arguments of `batzen bench table`.
+/// Arguments of `batzen-lab bench table`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  batzen bench table docs/results/limits docs/results/deposit\n  batzen bench table before after --into notes.md"
+    after_help = "Examples:\n  batzen-lab bench table docs/results/limits docs/results/deposit\n  batzen-lab bench table before after --into notes.md"
 )]
 pub struct TableArgs {
     /// Result directories, shown in this order, or directories that contain some; also those of `bench limits
@@ -73,7 +73,7 @@ const TABLES: [(&str, Table); 10] = [
     ("commands", commands),
 ];
 
-/// Runs `batzen bench table`.
+/// Runs `batzen-lab bench table`.
 ///
 /// # Errors
 /// When a result or the document cannot be read, and when the document names an unknown table.
@@ -439,7 +439,7 @@ fn reference(results: &Results) -> String {
 }
 
 fn commands(results: &Results) -> String {
-    let limits = results.limits.iter().map(|_| "batzen bench limits");
+    let limits = results.limits.iter().map(|_| "batzen-lab bench limits");
     let mut lines: Vec<&str> = Vec::new();
     for line in limits.chain(results.runs.iter().map(|run| run.result.command.as_str())) {
         // One command may produce several results.
@@ -453,7 +453,7 @@ fn commands(results: &Results) -> String {
 /// Whether a document's tables match its results, for tests of the documentation.
 ///
 /// # Errors
-/// As for `batzen bench table`.
+/// As for `batzen-lab bench table`.
 pub fn is_current(document: &Path, directories: &[PathBuf]) -> Result<bool, BenchError> {
     let text = std::fs::read_to_string(document).map_err(BenchError::io(document))?;
     let renewed = renew(&text, &Results::read(directories)?).map_err(BenchError::Usage)?;

@@ -572,10 +572,10 @@ impl CipherArgs {
     }
 }
 
-/// Arguments of `batzen bench ceiling`.
+/// Arguments of `batzen-lab bench ceiling`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  batzen bench ceiling --rsa 2048 withdraw=1\n  batzen bench ceiling --cs withdraw=4 deposit=3 refresh/2.5=1"
+    after_help = "Examples:\n  batzen-lab bench ceiling --rsa 2048 withdraw=1\n  batzen-lab bench ceiling --cs withdraw=4 deposit=3 refresh/2.5=1"
 )]
 pub struct CeilingArgs {
     #[command(flatten)]
@@ -594,7 +594,7 @@ pub struct CeilingArgs {
     shares: Vec<Share>,
 }
 
-/// Runs `batzen bench ceiling`.
+/// Runs `batzen-lab bench ceiling`.
 ///
 /// # Errors
 /// As [`measure`], and when the output cannot be written.

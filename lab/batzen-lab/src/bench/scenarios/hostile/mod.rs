@@ -1,4 +1,4 @@
-//! `batzen bench hostile`: attacks beside an honest load.
+//! `batzen-lab bench hostile`: attacks beside an honest load.
 //!
 //! An exchange serves payments at a steady rate, first alone, then beside one attack after another. The
 //! result shows what the honest client gets, and how much memory the exchange needs. Attacks come from
@@ -50,7 +50,7 @@ const SHARE_GOAL: f64 = 0.8;
 /// The memory that the exchange may use during an attack, in bytes.
 const MEMORY_GOAL: u64 = 1 << 30;
 
-/// Arguments of `batzen bench hostile`.
+/// Arguments of `batzen-lab bench hostile`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Attacks:
   slow-uploads       large bodies that start fast and then drip, one byte per second

@@ -57,11 +57,11 @@ pub enum Transport {
 /// Measure a ledger
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
-  batzen ledger bench                                     8,189 transfers per request, 4 clients
-  batzen ledger bench --batch 1 --clients 1000            one transfer per request
-  batzen ledger bench --pending 100                       pairs: every transfer is reserved, then posted
-  batzen ledger bench --accounts-by two                   two hot accounts
-  batzen ledger bench --ledger tigerbeetle://3000         another ledger (if support is built in)")]
+  batzen-lab ledger bench                                     8,189 transfers per request, 4 clients
+  batzen-lab ledger bench --batch 1 --clients 1000            one transfer per request
+  batzen-lab ledger bench --pending 100                       pairs: every transfer is reserved, then posted
+  batzen-lab ledger bench --accounts-by two                   two hot accounts
+  batzen-lab ledger bench --ledger tigerbeetle://3000         another ledger (if support is built in)")]
 pub struct LedgerArgs {
     /// Transfers per request
     #[arg(long, value_name = "N", default_value_t = 8189, value_parser = clap::value_parser!(u32).range(1..=8189))]

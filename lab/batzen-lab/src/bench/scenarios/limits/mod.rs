@@ -1,4 +1,4 @@
-//! `batzen bench limits`: what one core of this machine can do. Implementations are compared within the same
+//! `batzen-lab bench limits`: what one core of this machine can do. Implementations are compared within the same
 //! run.
 
 use std::fmt::Write as _;
@@ -30,10 +30,10 @@ pub const SCHEMA: u32 = 1;
 /// Name of the file in a result directory.
 pub const LIMITS_FILE: &str = "limits.json";
 
-/// Arguments of `batzen bench limits`.
+/// Arguments of `batzen-lab bench limits`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  batzen bench limits\n  batzen bench limits --json --directory /var/lib/batzen\n  BATZEN_NO_IFMA=1 batzen bench limits --quick      without eight lanes"
+    after_help = "Examples:\n  batzen-lab bench limits\n  batzen-lab bench limits --json --directory /var/lib/batzen\n  BATZEN_NO_IFMA=1 batzen-lab bench limits --quick      without eight lanes"
 )]
 pub struct LimitsArgs {
     /// The core to measure on [default: the first]
@@ -148,7 +148,7 @@ impl Limits {
 /// event.
 const ROWS_PER_OPERATION: f64 = 2.0;
 
-/// Runs `batzen bench limits` for a program built from `commit`.
+/// Runs `batzen-lab bench limits` for a program built from `commit`.
 ///
 /// # Errors
 /// When the core may not be used, the disk cannot be written, or the output directory already contains a

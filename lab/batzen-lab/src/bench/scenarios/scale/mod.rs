@@ -1,4 +1,4 @@
-//! `batzen bench scale`: what more cores would do. Coins are withdrawn and deposited at an exchange on one, two, … cores;
+//! `batzen-lab bench scale`: what more cores would do. Coins are withdrawn and deposited at an exchange on one, two, … cores;
 //! the universal scalability law is fitted to the rates and projected to larger machines, and the stages' serial parts
 //! bound it.
 //!
@@ -54,7 +54,7 @@ const RESERVES: u64 = 1_000;
 /// More lanes are not compared.
 const LANES_COMPARED_MAX: usize = 8;
 
-/// Arguments of `batzen bench scale`.
+/// Arguments of `batzen-lab bench scale`.
 #[derive(Args, Clone, Debug)]
 pub struct ScaleArgs {
     #[command(flatten)]

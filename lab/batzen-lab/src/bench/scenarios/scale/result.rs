@@ -1,4 +1,4 @@
-//! What `batzen bench scale` prints with `--json`.
+//! What `batzen-lab bench scale` prints with `--json`.
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,52 @@
+//! Examples of commands whose arguments are defined elsewhere, or that share them with others. All other
+//! commands have their examples beside their arguments.
+
+use batzen_cli_support::examples::Examples;
+
+/// The examples, by command.
+pub const EXAMPLES: &Examples = &[
+    (
+        &["plan"],
+        "batzen-lab plan --payments-per-second 100000 --coins 3 --years 3\n\
+         batzen-lab plan --payments-per-second 500 --store postgres --measure --json",
+    ),
+    (
+        &["bench", "lanes"],
+        "batzen-lab bench lanes\nbatzen-lab bench lanes --lanes 1,2 --coins 500000 --dir /var/lib --json",
+    ),
+    (
+        &["bench", "scale"],
+        "batzen-lab bench scale\nbatzen-lab bench scale --cores 1,2,4 --batch 10 --rounds 5 --dir /var/lib --json > scale.json",
+    ),
+    (&["bench", "audit"], "batzen-lab bench audit --coins 100000"),
+    (&["switch", "bench"], "batzen-lab switch bench --participants 8 --duration 10"),
+    (&["shop"], "batzen-lab shop serve --backend http://localhost:9966/ --token-file shop.token"),
+    (&["bench", "withdraw"], "batzen-lab bench withdraw --rsa 2048 --duration 10"),
+    (&["bench", "startup"], "batzen-lab bench startup --store postgres"),
+    (&["bench", "p2p"], "batzen-lab bench p2p --rsa 2048 --coins 3 --duration 10"),
+    (
+        &["bench", "pay"],
+        "batzen-lab bench pay --coins 3 --duration 10\nbatzen-lab bench pay --rate 20 --refunds 0",
+    ),
+    (
+        &["bench", "deposit"],
+        "batzen-lab bench deposit --duration 10\nbatzen-lab bench deposit --rate 70% --with-workers --out my-deposit",
+    ),
+    (&["bench", "batch-deposit"], "batzen-lab bench batch-deposit --batch 10 --duration 10"),
+    (&["bench", "refresh"], "batzen-lab bench refresh --fresh 3 --duration 10"),
+    (&["bench", "mixed"], "batzen-lab bench mixed --rate 70% --duration 30m"),
+    (&["bench", "cycle"], "batzen-lab bench cycle --clients 1 --duration 10"),
+    (&["bench", "wirewatch"], "batzen-lab bench wirewatch"),
+    (&["bench", "aggregator"], "batzen-lab bench aggregator"),
+    (&["bench", "transfer"], "batzen-lab bench transfer"),
+    (&["bench", "partitions"], "batzen-lab bench partitions --duration 10"),
+    (&["bench", "hostile"], "batzen-lab bench hostile"),
+    (&["bench", "pgbench"], "batzen-lab bench pgbench"),
+    (&["bench", "store"], "batzen-lab bench store"),
+    (&["bench", "history"], "batzen-lab bench history --coins 50000000 --dir /var/tmp"),
+    (&["bench"], "batzen-lab bench deposit --duration 10\nbatzen-lab bench compare before after"),
+    (&["switch"], "batzen-lab switch demo --once\nbatzen-lab switch bench --participants 8 --duration 10"),
+    (&["ledger"], "batzen-lab ledger bench --transfers 1000000"),
+    (&["completions"], "batzen-lab completions bash > ~/.local/share/bash-completion/completions/batzen-lab"),
+    (&["man"], "batzen-lab man --out ./man && man ./man/batzen-lab-bench.1"),
+];

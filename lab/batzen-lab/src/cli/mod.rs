@@ -1,0 +1,94 @@
+//! The commands: they parse arguments, call the laboratory's parts, and print results.
+
+mod bench;
+mod examples;
+mod participants;
+mod shop;
+
+use std::process::ExitCode;
+
+use batzen_cli_support::manual;
+use batzen_lab::bench::plan;
+use batzen_lab::bench::scenarios;
+use batzen_lab::demo;
+use clap::{Args, Subcommand};
+
+pub use examples::EXAMPLES;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Play a round of digital cash on this machine, and prove that every balance is right
+    Demo(demo::cash::DemoArgs),
+    /// Show, load and measure an interbank switch
+    Switch(SwitchArgs),
+    /// Measure a ledger
+    Ledger(LedgerArgs),
+    /// Run a small bookshop, the example of a shop that gets paid through a merchant backend
+    Shop(shop::ShopArgs),
+    /// Measure: throughput, latency, efficiency
+    Bench(bench::BenchArgs),
+    /// Plan cores, machines, memory, disk and network for a wanted load
+    Plan(plan::PlanArgs),
+    /// Print the completion script for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write a man page for each command
+    Man(manual::ManArgs),
+}
+
+/// Show, load and measure an interbank switch
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct SwitchArgs {
+    #[command(subcommand)]
+    command: SwitchCommand,
+}
+
+#[derive(Subcommand)]
+enum SwitchCommand {
+    /// Clear transfers between four simulated participants on this machine, and prove that no money is lost
+    Demo(demo::switch::DemoArgs),
+    /// Play participants of a running switch: send transfers, answer them, and report the results
+    Fsps(participants::FspsArgs),
+    /// Measure: complete transfers per second, latency of each leg, efficiency
+    Bench(scenarios::switch::SwitchArgs),
+}
+
+/// Measure a ledger
+#[derive(Args)]
+#[command(arg_required_else_help = true)]
+pub struct LedgerArgs {
+    #[command(subcommand)]
+    command: LedgerCommand,
+}
+
+#[derive(Subcommand)]
+enum LedgerCommand {
+    /// Measure a ledger: transfers per second, latency, bytes and CPU time per transfer
+    Bench(scenarios::ledger::LedgerArgs),
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// Any failure, as one line.
+pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Demo(args) => demo::cash::run(args),
+        Command::Switch(args) => match args.command {
+            SwitchCommand::Demo(args) => demo::switch::run(&args),
+            SwitchCommand::Fsps(args) => participants::run(&args),
+            SwitchCommand::Bench(args) => {
+                bench::show(&args.run, scenarios::switch::run(&args, &bench::context()?))
+            }
+        },
+        Command::Ledger(LedgerArgs { command: LedgerCommand::Bench(args) }) => {
+            batzen_cli_support::services::raise_descriptor_limit();
+            bench::show(&args.run, scenarios::ledger::run(&args, &bench::context()?))
+        }
+        Command::Shop(args) => shop::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Plan(args) => bench::plan(&args),
+        Command::Completions(args) => Ok(manual::completions(&args, crate::command())),
+        Command::Man(args) => manual::man(&args, crate::command()),
+    }
+}

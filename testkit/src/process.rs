@@ -1,0 +1,185 @@
+//! Running the real programs.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A time limit for anything that should take a second, since machines are sometimes busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The product's program, isolated from the caller's configuration: the one built beside the test, or the one that
+/// `BATZEN_PROGRAM` names.
+pub fn batzen() -> Command {
+    isolated(batzen_path())
+}
+
+/// The path of the product's program.
+pub fn batzen_path() -> OsString {
+    std::env::var_os("BATZEN_PROGRAM").unwrap_or_else(|| built("batzen"))
+}
+
+/// The laboratory's program, isolated in the same way.
+pub fn lab() -> Command {
+    isolated(built("batzen-lab"))
+}
+
+/// A program that was built beside the test, which is one directory further down.
+fn built(name: &str) -> OsString {
+    let test = std::env::current_exe().expect("a test has a path");
+    let path = test.ancestors().nth(2).expect("a test is in target/PROFILE/deps").join(name);
+    assert!(path.is_file(), "{} is missing: cargo build --bin {name}", path.display());
+    path.into_os_string()
+}
+
+/// A program, isolated from the caller's configuration.
+pub fn isolated(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for name in ["TALER_BASE_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "LISTEN_FDS", "LISTEN_PID"] {
+        command.env_remove(name);
+    }
+    command.env("HOME", "/nonexistent").env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+}
+
+/// Runs the program to completion.
+pub fn run(arguments: &[&str]) -> Output {
+    batzen().args(arguments).output().unwrap()
+}
+
+/// Runs the laboratory's program to completion.
+pub fn run_lab(arguments: &[&str]) -> Output {
+    lab().args(arguments).output().unwrap()
+}
+
+/// What a command prints that must succeed.
+#[track_caller]
+pub fn must(words: &[&str]) -> String {
+    let output = run(words);
+    assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+/// The same as JSON.
+#[track_caller]
+pub fn must_json(words: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&must(words)).expect("the command prints JSON")
+}
+
+/// Compares the help of a command with a file. Help texts are part of the interface, so every change must show up in a
+/// snapshot; `BATZEN_BLESS=1` rewrites it.
+#[track_caller]
+pub fn assert_help(mut program: Command, command: &str, file: &Path) {
+    let output =
+        program.args(command.split_whitespace()).arg("--help").env("COLUMNS", "100").output().unwrap();
+    assert!(output.status.success(), "{command}");
+    let text = stdout(&output);
+    if std::env::var_os("BATZEN_BLESS").is_some() {
+        std::fs::write(file, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(file).unwrap_or_default();
+    assert_eq!(text, expected, "the help of `{command}` has changed; BATZEN_BLESS=1 accepts it");
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A free port below the range that the system gives to clients. Otherwise, while a service is down, one of
+/// its own clients could be given the service's port.
+pub fn free_port() -> u16 {
+    loop {
+        let mut bytes = [0; 2];
+        batzen_crypto::fill_random(&mut bytes);
+        let port = 10_240 + u16::from_le_bytes(bytes) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A running service; killed when it is dropped.
+pub struct Service {
+    pub child: Child,
+}
+
+impl Service {
+    /// Starts it, with its output in a file in `dir`.
+    pub fn start(dir: &Path, name: &str, arguments: &[&str]) -> Self {
+        Self::start_with(dir, name, arguments, &[])
+    }
+
+    /// The same for a command of the laboratory.
+    pub fn start_lab(dir: &Path, name: &str, arguments: &[&str]) -> Self {
+        let mut command = lab();
+        command.args(arguments);
+        Self::start_command(dir, name, command)
+    }
+
+    /// The same with environment variables.
+    pub fn start_with(dir: &Path, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = batzen();
+        command.args(arguments).envs(variables.iter().copied());
+        Self::start_command(dir, name, command)
+    }
+
+    /// The same with a command.
+    pub fn start_command(dir: &Path, name: &str, mut command: Command) -> Self {
+        let log = File::options().create(true).append(true).open(dir.join(format!("{name}.log"))).unwrap();
+        let child = command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0).spawn().unwrap();
+        Self { child }
+    }
+
+    /// Fails the test if the service has ended by itself.
+    pub fn assert_runs(&mut self) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            panic!("the service has ended by itself: {status}");
+        }
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let status =
+            Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Sends SIGKILL, and waits until the process is gone.
+    pub fn kill_9(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends SIGTERM; returns the exit status and the time it took to end.
+    pub fn terminate(mut self) -> (ExitStatus, Duration) {
+        let begun = Instant::now();
+        self.signal(15);
+        let status = self.wait();
+        (status, begun.elapsed())
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the service does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
