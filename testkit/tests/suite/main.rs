@@ -3,4 +3,5 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod fuzz_smoke;
 mod postgres;

@@ -6,7 +6,6 @@
 mod clause_schnorr;
 mod coins;
 mod curve25519;
-mod fuzz_smoke;
 mod lanes;
 mod secrets;
 mod vectors;

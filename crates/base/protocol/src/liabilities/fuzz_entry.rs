@@ -9,12 +9,6 @@ use serde::de::DeserializeOwned;
 use crate::liabilities::tree::{BITS_MAX, Node};
 use crate::liabilities::{Bucket, Evidence, Index, Receipt, Statement, parse, to_json};
 
-/// A function that takes any bytes.
-pub type Entry = fn(&[u8]);
-
-/// All functions with the names of their targets and seeds.
-pub const ENTRIES: &[(&str, Entry)] = &[("liabilities", documents)];
-
 fn round_trip<T: DeserializeOwned + Serialize + PartialEq + Debug>(data: &[u8]) -> Option<T> {
     let document: T = parse(data).ok()?;
     assert_eq!(parse::<T>(&to_json(&document)).as_ref(), Ok(&document));
@@ -48,50 +42,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-
-    /// A generator of numbers that look random.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: usize) -> usize {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            usize::try_from(self.0 % bound.max(1) as u64).unwrap()
-        }
-    }
-
-    #[test]
-    fn changed_documents_are_read_or_refused() {
-        for (name, entry) in ENTRIES {
-            let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(name);
-            let files = std::fs::read_dir(corpus).unwrap();
-            let seeds: Vec<Vec<u8>> =
-                files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
-            assert!(seeds.len() > 3);
-            seeds.iter().for_each(|seed| entry(seed));
-            let mut random = Random(0x9e37_79b9_7f4a_7c15);
-            for _ in 0..2_000 {
-                let mut data = seeds[random.below(seeds.len())].clone();
-                for _ in 0..=random.below(3) {
-                    let at = random.below(data.len());
-                    match random.below(4) {
-                        0 => data[at] ^= 1 << random.below(8),
-                        1 => data[at] = b"0123456789\"{}[],:."[random.below(18)],
-                        2 => drop(data.drain(at..(at + random.below(80)).min(data.len()))),
-                        _ => {
-                            let part = data[at..(at + random.below(80)).min(data.len())].to_vec();
-                            data.splice(at..at, part);
-                        }
-                    }
-                    if data.is_empty() {
-                        break;
-                    }
-                }
-                entry(&data);
-            }
-        }
-    }
 
     #[test]
     fn every_kind_of_document_is_a_seed() {

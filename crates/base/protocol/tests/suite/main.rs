@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod fuzz_smoke;
 mod http_vectors;
 mod properties;
 mod vectors;

@@ -8,7 +8,6 @@ mod conformance;
 mod damage;
 mod faults;
 mod feed;
-mod fuzz_smoke;
 mod kill;
 mod migrate;
 mod model;

@@ -5,5 +5,4 @@ mod chaos;
 mod cluster;
 mod common;
 mod framing;
-mod fuzz_smoke;
 mod wire;
