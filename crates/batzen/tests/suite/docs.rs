@@ -362,3 +362,36 @@ fn every_shell_block_runs_or_says_why_not() {
     // The check would also pass if it found no blocks.
     assert!(ran >= 10 && unrun >= 10, "{ran} blocks ran, {unrun} did not");
 }
+
+/// Pages name files of code as `exchange/src/core.rs`: the directory of a crate, and the path in it.
+#[test]
+fn every_file_of_code_that_a_page_names_exists() {
+    let root = root();
+    let mut crates: BTreeMap<String, PathBuf> = BTreeMap::new();
+    let mut directories = vec![root.join("crates"), root.join("lab"), root.join("testkit")];
+    while let Some(directory) = directories.pop() {
+        if directory.join("Cargo.toml").exists() {
+            crates.insert(directory.file_name().unwrap().to_str().unwrap().to_owned(), directory);
+        } else {
+            let entries = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+            directories.extend(entries.filter(|path| path.is_dir()));
+        }
+    }
+    let mut checked = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for name in text.split('`').skip(1).step_by(2) {
+            let Some((first, rest)) = name.split_once('/') else { continue };
+            let is_code = ["src/", "tests/", "benches/", "examples/"].iter().any(|start| rest.starts_with(start));
+            if !is_code || rest.contains(['*', '…', ' ', ':', '<']) {
+                continue;
+            }
+            let Some(directory) = crates.get(first) else {
+                panic!("{}: `{name}`: there is no crate {first}", page.display());
+            };
+            assert!(directory.join(rest).exists(), "{}: `{name}` does not exist", page.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "{checked}");
+}
