@@ -6,6 +6,34 @@ use batzen_config::Config;
 /// Pairs of a section (with `*` at its end: all with this prefix) and its options.
 pub type Known = (&'static str, &'static [&'static str]);
 
+/// The options that a ledger server reads, by section.
+const LEDGER: &[Known] = &[
+    ("ledger", &["TCP", "UNIXPATH", "HTTP", "CONNECTIONS_MAX", "DATA_DIR", "DB"]),
+    ("ledgerdb-embedded", &["INDEX_MEMORY_MIB"]),
+    ("ledgerdb-postgres", &["CONFIG"]),
+];
+
+/// The options that a switch reads, by section.
+const SWITCH: &[Known] = &[
+    (
+        "switch",
+        &[
+            "PORT",
+            "ADMIN_PORT",
+            "BIND_TO",
+            "DATA_DIR",
+            "DB",
+            "LEDGER",
+            "FOUR_EYES",
+            "APPROVAL_PATIENCE",
+            "ALLOW_ON_US",
+        ],
+    ),
+    ("switchdb-embedded", &["INDEX_MEMORY_MIB"]),
+    ("switchdb-postgres", &["CONFIG"]),
+    ("switch-operator-*", &["TOKEN"]),
+];
+
 /// The options of all programs, since one file may configure several.
 pub fn all() -> Vec<Known> {
     [
@@ -15,8 +43,8 @@ pub fn all() -> Vec<Known> {
         batzen_bank::KNOWN_OPTIONS,
         batzen_merchant::KNOWN_OPTIONS,
         batzen_auditor::KNOWN_OPTIONS,
-        super::switch::KNOWN,
-        super::ledger::KNOWN,
+        SWITCH,
+        LEDGER,
     ]
     .concat()
 }

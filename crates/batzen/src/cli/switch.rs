@@ -13,32 +13,10 @@ use batzen_service::storage::StoreConfig;
 use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
 use clap::{Args, Subcommand};
 
-use crate::cli::known_options::{self, Known};
-use crate::cli::sample;
+use crate::cli::{known_options, sample};
 
 /// Configuration sections that name an operator.
 const OPERATOR_PREFIX: &str = "switch-operator-";
-
-/// The options that a switch reads, by section.
-pub const KNOWN: &[Known] = &[
-    (
-        "switch",
-        &[
-            "PORT",
-            "ADMIN_PORT",
-            "BIND_TO",
-            "DATA_DIR",
-            "DB",
-            "LEDGER",
-            "FOUR_EYES",
-            "APPROVAL_PATIENCE",
-            "ALLOW_ON_US",
-        ],
-    ),
-    ("switchdb-embedded", &["INDEX_MEMORY_MIB"]),
-    ("switchdb-postgres", &["CONFIG"]),
-    ("switch-operator-*", &["TOKEN"]),
-];
 
 /// Run the interbank switch.
 #[derive(Args)]

@@ -51,20 +51,31 @@ fn short(directory: &str) -> String {
     directory.rsplit('/').next().unwrap_or(directory).to_owned()
 }
 
-/// The crates of the workspace by directory, each with the normal dependencies in its manifest by name.
-fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+/// The packages of the workspace.
+fn packages() -> Vec<Value> {
     let arguments = ["metadata", "--no-deps", "--offline", "--format-version", "1"];
     let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
     assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let packages = metadata["packages"].as_array().unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// The directories of the workspace's crates.
+pub(crate) fn crate_directories() -> Vec<PathBuf> {
+    let manifest = |package: &Value| PathBuf::from(package["manifest_path"].as_str().unwrap());
+    packages().iter().map(|package| manifest(package).parent().unwrap().to_owned()).collect()
+}
+
+/// The crates of the workspace by directory, each with the normal dependencies in its manifest by name.
+fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
+    let packages = packages();
     let name_of = |value: &Value| value["name"].as_str().unwrap().to_owned();
     let mut directories = BTreeMap::new();
-    for package in packages {
+    for package in &packages {
         directories.insert(name_of(package), directory(package));
     }
     let mut crates = BTreeMap::new();
-    for package in packages {
+    for package in &packages {
         let mut uses = BTreeSet::new();
         for dependency in package["dependencies"].as_array().unwrap() {
             let name = name_of(dependency);

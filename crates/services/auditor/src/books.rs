@@ -13,20 +13,19 @@ use batzen_engine::{Batcher, Clock};
 use batzen_protocol::Timestamp;
 use batzen_protocol::api::auditor::AuditedExchange;
 use batzen_protocol::signatures::{MasterSigningKeyRevoked, SignedMessage};
-use batzen_store::{Change, ChangeSet, CommitOutcome, Store, StoreError, TableDef};
+use batzen_store::{Store, StoreError};
 use batzen_tables::auditor::{
-    AuditedExchangeKey, AuditedExchangeRow, AuditedExchanges, DepositConfirmationKey, DepositConfirmationRow,
-    DepositConfirmations, SigningKeyRevocationKey, SigningKeyRevocationRow, SigningKeys,
+    AuditedExchangeKey, AuditedExchangeRow, AuditedExchanges, DepositConfirmationKey, DepositConfirmations,
+    SigningKeyRevocationKey, SigningKeyRevocationRow, SigningKeys,
 };
 
 use crate::config::{AuditorConfig, is_base_url};
+use crate::confirmation::CONFIRMATIONS_MAX;
 use crate::link::{self, Ask, LinkError, Told};
+use crate::live::REMOVED_AT_ONCE;
 use crate::rules::{AuditorRules, Command, Outcome, Refusal};
 
-/// The most confirmations that are read at once.
-pub const CONFIRMATIONS_MAX: usize = 1_024;
-/// Rows that are removed in one commit.
-const REMOVED_AT_ONCE: usize = 1_024;
+pub use crate::confirmation::Numbered;
 
 /// Why the auditor's rows could not be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -46,15 +45,6 @@ pub enum BooksError {
     /// The running service has the store, and could not be asked, or refused.
     #[error(transparent)]
     Link(#[from] LinkError),
-}
-
-/// A confirmation that a merchant has shown, with its number in the order of arrival.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Numbered {
-    /// Its serial.
-    pub serial: u64,
-    /// The confirmation.
-    pub row: DepositConfirmationRow,
 }
 
 /// The auditor's rows.
@@ -274,35 +264,6 @@ pub(crate) fn confirmations_after(
         after = last.serial;
         all.extend(page.into_iter().map(Confirmation::from));
     }
-}
-
-/// Removes every row of these tables.
-///
-/// # Errors
-/// If the store fails; some rows may be removed then.
-pub fn clear(store: &Store, tables: &[&'static TableDef]) -> Result<u64, StoreError> {
-    let mut removed = 0;
-    for &table in tables {
-        let mut rows = Vec::new();
-        store.backend().scan(table, &mut |record| {
-            rows.push(record);
-            std::ops::ControlFlow::Continue(())
-        })?;
-        removed += rows.len() as u64;
-        let mut rows = rows.into_iter().peekable();
-        while rows.peek().is_some() {
-            let mut changes = ChangeSet::new();
-            for record in rows.by_ref().take(REMOVED_AT_ONCE) {
-                let (key, old_row, version) = (record.key, record.row, Some(record.version));
-                changes.push(Change::Delete { table, key, old_row, version });
-            }
-            if let CommitOutcome::Conflict(rows) = store.commit(&changes)? {
-                let (table, key) = rows.into_iter().next().expect("a conflict names the rows");
-                return Err(StoreError::Stale { table: table.name, key });
-            }
-        }
-    }
-    Ok(removed)
 }
 
 /// What was forgotten.

@@ -11,6 +11,7 @@
 //! | [`liabilities`] | checks and confirms what the exchange publishes about its debts |
 //! | [`offline`] | the offline tool, which approves denominations |
 //! | `revocations` | signing keys that the exchange has revoked |
+//! | `serving` | follows an exchange on a thread of the service |
 //! | `link` | programs ask the running service |
 //! | `api` | the HTTP interface |
 //!
@@ -24,12 +25,14 @@ pub mod audit;
 pub mod books;
 pub mod checks;
 mod config;
+mod confirmation;
 pub mod liabilities;
 mod link;
 pub mod live;
 pub mod offline;
 mod revocations;
 pub mod rules;
+mod serving;
 
 use std::sync::Arc;
 
@@ -43,11 +46,12 @@ use tokio::task::JoinHandle;
 
 pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, Place, is_base_url};
 pub use link::{Forms, LinkError, Wanted, ask_checking, ask_liabilities, ask_note, ask_report};
+pub use serving::FollowMetrics;
 
 use api::{Api, Service};
-use live::Running;
 use revocations::Revocations;
 use rules::{AuditorRules, Command, Refusal};
+use serving::Running;
 
 /// How long commands of disconnected clients may take at the end.
 const LAST_COMMITS: std::time::Duration = std::time::Duration::from_secs(5);

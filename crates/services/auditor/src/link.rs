@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash};
+use batzen_http::Drain;
 use batzen_protocol::api::auditor::AuditedExchange;
 use batzen_protocol::{Base32Data, Timestamp};
 use batzen_store::Record as _;
@@ -21,9 +22,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::api::Service;
-use crate::books::{CONFIRMATIONS_MAX, Numbered};
-use crate::checks::Report;
+use crate::confirmation::{CONFIRMATIONS_MAX, Numbered};
 use crate::liabilities::{Examined, Request, Source};
 use crate::rules::Outcome;
 
@@ -145,12 +144,6 @@ pub struct Forms {
     pub csv: String,
     /// For a terminal.
     pub text: String,
-}
-
-impl From<&Report> for Forms {
-    fn from(report: &Report) -> Self {
-        Self { json: report.json(), html: report.html(None), csv: report.csv(), text: report.text() }
-    }
 }
 
 /// The same as JSON.
@@ -294,11 +287,23 @@ pub fn ask_note(socket: &Path, id: ShortHash, suppresses: bool, reason: &str) ->
     }
 }
 
+/// The service, as programs see it.
+pub(crate) trait Answering: Send + Sync + 'static {
+    /// Ends the listening.
+    fn drain(&self) -> &Drain;
+
+    /// Answers a program.
+    fn tell(&self, ask: Ask) -> impl Future<Output = Result<Told, String>> + Send;
+
+    /// Why it did not answer in time.
+    fn why_busy(&self) -> String;
+}
+
 /// Listens for programs until the service ends.
 ///
 /// # Errors
 /// When the socket cannot be created.
-pub(crate) fn serve(service: &Arc<Service>, path: &Path) -> io::Result<()> {
+pub(crate) fn serve<S: Answering>(service: &Arc<S>, path: &Path) -> io::Result<()> {
     // Several services may share a database. The first one that has the directory is asked.
     if UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another service answers there"));
@@ -346,7 +351,7 @@ pub(crate) fn serve(service: &Arc<Service>, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-async fn answer(service: &Arc<Service>, stream: tokio::net::UnixStream) -> io::Result<()> {
+async fn answer<S: Answering>(service: &Arc<S>, stream: tokio::net::UnixStream) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     let mut asked = tokio::io::BufReader::new(reader.take(ASK_BYTES_MAX));

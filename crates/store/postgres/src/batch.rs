@@ -6,18 +6,21 @@ use std::sync::Arc;
 use batzen_store::{IndexEntries, IndexKind, Result, StoreError, TableDef};
 
 use crate::changes::Net;
-use crate::citus::texts::{Inserts, ROWS};
-use crate::citus::{self, Citus, Serials};
+use crate::citus::{self, Citus};
+use crate::client::{Array, Connection, Statement};
 use crate::codec::{push, split, width};
-use crate::connection::{Connection, Statement};
 use crate::database::{Database, bind_error};
 use crate::layout::{IndexForm, SqlType};
 use crate::read::key_arrays;
+use crate::schema::citus::EVERYWHERE;
+use crate::statements::citus::{Inserts, ROWS};
 use crate::statements::{Mask, Statements, index_type};
-use crate::values::Array;
 
 /// The version and serial of each row that must exist, by table and key.
 pub(crate) type Versions<'a> = HashMap<(u16, &'a [u8]), (i32, i64)>;
+
+/// The serial before the first of a commit, in each shard, by its place, and in tables that are on every node.
+pub(crate) type Serials = BTreeMap<Option<u16>, i64>;
 
 /// One statement of a batch.
 struct Step<'a> {
@@ -92,7 +95,7 @@ impl<'a> Batch<'a> {
                 let place = placed[0].0;
                 if let Some(nodes) = &nodes {
                     let shard = place.and_then(|place| nodes.placement.shards().get(usize::from(place)));
-                    batch.places.insert(place, shard.map_or(citus::EVERYWHERE, |shard| shard.vshard));
+                    batch.places.insert(place, shard.map_or(EVERYWHERE, |shard| shard.vshard));
                 }
                 let mut table = TableBatch::new(database, statements, place);
                 for (_, net) in placed {

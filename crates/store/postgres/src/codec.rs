@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use batzen_store::{ColumnDef, ColumnKind, DecodeError, put_bytes, take, take_bytes};
 
 use crate::PgError;
-use crate::values::{Array, Columns};
+use crate::client::{Array, Columns};
 
 /// The escape character for the byte that PostgreSQL's text cannot hold, and for itself.
 const MARK: char = '\u{1}';

@@ -20,10 +20,11 @@ use batzen_store::{ChangeSet, CommitOutcome, RawRow, Result, RowVersion, StoreEr
 use crate::batch::{Batch, Versions};
 use crate::changes::{INSERTS_MAX, Net, judge, net};
 use crate::citus::{self, Ended, recover};
-use crate::connection::Connection;
+use crate::client::Connection;
 use crate::database::{Database, no_connection};
 use crate::pool::Place;
 use crate::schema::meta::EPOCH_COUNT;
+use crate::writer::Writer;
 use crate::{PgError, ServerError};
 
 /// The maximum number of bytes in one commit.
@@ -38,18 +39,6 @@ pub(crate) const LOSSES_MAX: u32 = 6;
 
 /// How long after a node was lost a part that is still prepared there is one that it left.
 const PARTS_AFTER: Duration = Duration::from_millis(500);
-
-/// A connection that commits, and its row in `writers`.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    pub connection: Connection,
-    /// The condition on `pg_stat_activity` that only the connection's server process meets.
-    pub session: String,
-    pub id: i64,
-    pub epoch: i64,
-    /// The last batch that was sent.
-    pub batch: i64,
-}
 
 /// How one attempt ended.
 enum Attempt {

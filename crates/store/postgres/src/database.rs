@@ -12,18 +12,18 @@ use siphasher::sip::SipHasher24;
 use crate::citus::clock::Clock;
 use crate::citus::direct::{self, Direct};
 use crate::citus::placement::Shard;
-use crate::citus::{self, Citus, Dialect};
-use crate::commit::Writer;
-use crate::connection::{Connection, Statement};
+use crate::citus::{self, Citus};
+use crate::client::{Connection, PgError, ServerError, Statement, Target};
 use crate::counters::Counters;
-use crate::error::ServerError;
 use crate::layout::{Layout, quoted};
+use crate::options::{PgOptions, Sharing};
 use crate::pool::Pool;
+use crate::schema::citus::{CLOCK_SHIFT, CLOCKS, WRITERS};
 use crate::schema::meta::EPOCH_COUNT;
 use crate::schema::{Meta, lock_key};
 use crate::sizes::Known;
-use crate::statements::{SESSION, Statements};
-use crate::{PgError, PgOptions, Sharing, Target};
+use crate::statements::{Dialect, SESSION, Statements};
+use crate::writer::Writer;
 
 /// A connection is replaced after this many pipelines or this time: the server's memory for it grows with
 /// use, and plans that were made when tables were small should be made again.
@@ -79,7 +79,7 @@ pub(crate) struct Database {
     /// What this process has seen of the shards' clocks.
     pub clock: Arc<Clock>,
     /// What is needed if the tables are distributed.
-    pub citus: Option<Citus>,
+    pub citus: Option<Citus<Self>>,
     /// What is needed if this is the way to one shard of such tables.
     pub direct: Option<Direct>,
     /// The latest known sizes of the tables.
@@ -160,7 +160,7 @@ impl Database {
             return None;
         }
         let direct = Direct::new(&self.options.schema, shard)?;
-        let number = format!("{} << {}", Direct::number(&self.options.schema, shard)?, citus::CLOCK_SHIFT);
+        let number = format!("{} << {}", Direct::number(&self.options.schema, shard)?, CLOCK_SHIFT);
         let tables = self.tables.iter().map(|statements| {
             let layout = statements.layout.at_shard(&shard.tables)?;
             Some(Statements::numbered(layout, Dialect::Shard, &number))
@@ -171,7 +171,7 @@ impl Database {
             horizon: self.texts.horizon.clone(),
             transactions: self.texts.transactions.clone(),
             writer: self.texts.writer.clone(),
-            fence: format!("UPDATE {schema}.{} SET epoch = epoch + 1, seen = now()", direct::WRITERS),
+            fence: format!("UPDATE {schema}.{} SET epoch = epoch + 1, seen = now()", WRITERS),
             of_writer: format!("vshard = {} AND ", direct.vshard),
         };
         Some(Arc::new(Self {
@@ -199,8 +199,10 @@ impl Database {
     /// Reads again where the shards are, if the tables are distributed.
     pub fn refresh_placement(&self, connection: &mut Connection) -> std::result::Result<(), PgError> {
         let Some(citus) = &self.citus else { return Ok(()) };
-        citus.refresh(connection, &|place, shard| self.way_to(place, shard))?;
-        let text = format!("SELECT max(number) FROM {}.{}", quoted(&self.options.schema), citus::CLOCKS);
+        citus.refresh(connection, &|place, shard| self.way_to(place, shard), &|way: &Self| {
+            !way.direct().has_moved()
+        })?;
+        let text = format!("SELECT max(number) FROM {}.{}", quoted(&self.options.schema), CLOCKS);
         let rows = connection.query_text(&text)?;
         let number = rows.first().and_then(|row| row.first()?.as_ref()?.parse().ok());
         self.clock.saw(number.ok_or_else(|| PgError::protocol("shards without clocks: run dbinit --citus"))?);
@@ -223,6 +225,11 @@ impl Database {
 
     pub fn vshard_of(&self, shard_key: &[u8]) -> u16 {
         batzen_store::vshard(&self.sip_key, shard_key)
+    }
+
+    /// What is needed at a shard, to which this is the way.
+    pub fn direct(&self) -> &Direct {
+        self.direct.as_ref().expect("it is the way to a shard")
     }
 
     /// Whether the tables are distributed.
@@ -448,7 +455,7 @@ impl Database {
         connection.script(&format!(
             "INSERT INTO {}.{} (vshard, writer_id, epoch, batch, node, seen) VALUES ({vshard}, {id}, {epoch}, 0, '{node}', now())",
             quoted(&self.options.schema),
-            direct::WRITERS
+            WRITERS
         ))?;
         Ok(Some((id, epoch)))
     }

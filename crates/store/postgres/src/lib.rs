@@ -9,8 +9,7 @@
 //! | `codec` | a record's bytes as database columns, and back |
 //! | `changes` | pure: the net effect of a change set on each row, and why it does not fit |
 //! | [`hot`] | pure: the statements of the hot paths, to examine their plans |
-//! | `target` | the server's address and how to log in |
-//! | `socket`, `connection`, `values` | bytes, and the protocol: pipelines of prepared statements, synchronous |
+//! | `client` | the protocol: addresses, connections, pipelines of prepared statements, values; no tables |
 //! | `pool`, `database` | connections, replaced when old or lost; waiting for an unreachable server |
 //! | `read`, `scan` | plans in one round trip from one snapshot; whole tables |
 //! | `sizes` | rows and sizes of tables for metrics, read rarely |
@@ -25,29 +24,27 @@
 mod batch;
 mod changes;
 pub mod citus;
+mod client;
 mod codec;
 mod commit;
-mod connection;
 mod counters;
 mod database;
 mod error;
 pub mod hot;
 pub mod layout;
 mod listen;
+mod options;
 mod pool;
 mod read;
 pub mod replica;
 mod scan;
 pub mod schema;
 mod sizes;
-mod socket;
 mod statements;
 mod store;
-mod target;
-mod values;
+mod writer;
 
-pub use connection::Connection;
-pub use error::{PgError, ServerError};
+pub use client::{Connection, PgError, ServerError, Target};
 pub use layout::{IndexForm, IndexLayout, Layout, PARTITIONS_MAX, SqlColumn, SqlType};
-pub use store::{PgOptions, PostgresStore, Sharing, open};
-pub use target::Target;
+pub use options::{PgOptions, Sharing};
+pub use store::{PostgresStore, open};

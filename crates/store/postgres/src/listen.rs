@@ -15,12 +15,10 @@ use std::time::{Duration, Instant};
 use batzen_store::{Notice, Result, StoreError, Subscriber};
 use rustix::event::{PollFd, PollFlags};
 
-use crate::connection::{Connection, Statement};
+use crate::client::{Array, Connection, Statement, poll_until};
 use crate::database::Database;
 use crate::layout::{SqlType, quoted};
 use crate::schema::lock_key;
-use crate::socket::poll_until;
-use crate::values::Array;
 use crate::{PgError, Sharing};
 
 /// How many topics may wait to be sent; more are dropped.

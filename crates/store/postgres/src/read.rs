@@ -10,13 +10,11 @@ use batzen_store::{
 };
 
 use crate::PgError;
-use crate::citus::across::direct;
+use crate::client::{Array, Columns, Connection, Statement};
 use crate::codec::{pull, push, split};
-use crate::connection::{Connection, Statement};
 use crate::database::{Database, bind_error};
 use crate::layout::{IndexForm, SqlType};
 use crate::statements::Statements;
-use crate::values::{Array, Columns};
 
 /// How often a queue is read again if some of its rows are not decided yet, and how long to wait before each
 /// time.
@@ -437,7 +435,7 @@ impl Database {
 /// Answers reads of shards that are on one node under one snapshot, in one round trip. Each part has the way to its shard;
 /// the first has the connection.
 pub(crate) fn read_on_node(parts: &[(&Database, &[Read])]) -> Result<Vec<Vec<ReadAnswer>>> {
-    let ways = || parts.iter().map(|(way, _)| (*way, direct(way)));
+    let ways = || parts.iter().map(|(way, _)| (*way, way.direct()));
     let mut asked = Vec::with_capacity(parts.len());
     for (way, reads) in parts {
         asked.push(reads.iter().map(|read| Asked::new(way, read)).collect::<Result<Vec<_>>>()?);
@@ -459,7 +457,7 @@ pub(crate) fn read_on_node(parts: &[(&Database, &[Read])]) -> Result<Vec<Vec<Rea
         let start = Instant::now();
         let run = connection.run(&mut |number, mut columns| match sent.get(number) {
             Some((part, n, first)) => asked[*part][*n].take(parts[*part].0, *first, &mut columns),
-            None => direct(parts[number - sent.len()].0).is_here(columns.int8()?),
+            None => parts[number - sent.len()].0.direct().is_here(columns.int8()?),
         });
         if let Err(error) = &run {
             ways().for_each(|(_, direct)| direct.note(error));

@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use batzen_store::{RawRecord, TableDef};
 
+use crate::client::Columns;
+use crate::client::{Connection, Statement};
 use crate::codec::{pull, split, width};
-use crate::connection::{Connection, Statement};
 use crate::layout::quoted;
 use crate::schema::replication::publication;
 use crate::schema::shape::literal;
 use crate::schema::{Sql as _, layouts};
-use crate::values::Columns;
 use crate::{Layout, PgError, Target};
 
 /// How many rows of a snapshot are fetched at once.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use batzen_store::{FrozenRows, IndexKind, RawRecord, Result, StoreError, TableDef};
 
-use crate::connection::Connection;
+use crate::client::Connection;
 use crate::database::Database;
 use crate::layout::quoted;
 use crate::read::{bounds, pull_record};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::CoreError;
 use super::age::CoinAge;
 use super::encoding::text;
-use super::state::OpId;
+use super::id::OpId;
 
 /// The status of a coin, which determines its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

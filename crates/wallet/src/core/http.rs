@@ -116,6 +116,14 @@ impl HttpRequest {
         Self { method: Method::Delete, purse_sig: Some(purse_sig), ..Self::get(context, url) }
     }
 
+    /// A GET whose answer the server may delay by `poll_ms`, which goes into the query under `name`.
+    pub(crate) fn long_poll(context: Context, url: String, name: &str, poll_ms: u64) -> Self {
+        if poll_ms == 0 {
+            return Self::get(context, url);
+        }
+        Self::get(context, format!("{url}?{name}={poll_ms}")).polling(poll_ms)
+    }
+
     /// The same request with a long poll of `ms` milliseconds.
     #[must_use]
     pub fn polling(mut self, ms: u64) -> Self {

@@ -33,10 +33,8 @@ impl KycWanted {
     /// Asks whether the requirement is met. Once the user knows the page, the answer may wait for her.
     pub(crate) fn request(&self, base_url: &str, poll_ms: u64) -> HttpRequest {
         let url = format!("{base_url}kyc-check/{}/{}/individual", self.requirement_row, self.h_payto);
-        if poll_ms == 0 || self.url.is_none() {
-            return HttpRequest::get(Context::Withdraw, url);
-        }
-        HttpRequest::get(Context::Withdraw, format!("{url}?timeout_ms={poll_ms}")).polling(poll_ms)
+        let poll_ms = if self.url.is_none() { 0 } else { poll_ms };
+        HttpRequest::long_poll(Context::Withdraw, url, "timeout_ms", poll_ms)
     }
 
     /// Processes the answer to [`KycWanted::request`]. `None` if the requirement is met.

@@ -9,10 +9,9 @@ use batzen_protocol::Timestamp;
 use super::entropy::Entropy;
 use super::evidence::{self, Disputed};
 use super::http::{HttpRequest, HttpResponse};
-use super::purchase::{pay as purchase, refunds};
-use super::purse::{income, payment as purse_payment};
-use super::state::{Change, Draft, OpId, OpKind, WalletOperation, WalletState};
-use super::{CoreError, payment, recoup, refresh, refund, tip, withdraw};
+use super::operation::Step;
+use super::state::{Change, Draft, OpId, WalletOperation, WalletState};
+use super::{CoreError, recoup, refresh};
 
 /// The next step of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,18 +44,7 @@ pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next, CoreErr
     if operation.finished.is_some() {
         return Ok(Next::Done);
     }
-    let request = match &operation.kind {
-        OpKind::Withdrawal(record) => withdraw::next(state, operation, record, poll_ms)?,
-        OpKind::Payment(record) => payment::next(state, operation, record)?,
-        OpKind::Refresh(record) => refresh::next(state, operation, record)?,
-        OpKind::Recoup(record) => recoup::next(state, operation, record)?,
-        OpKind::Refund(record) => refund::next(state, operation, record)?,
-        OpKind::Purchase(record) => purchase::next(state, record)?,
-        OpKind::PickUp(record) => refunds::next(state, operation, record, poll_ms)?,
-        OpKind::Tip(record) => tip::next(state, operation, record)?,
-        OpKind::PursePayment(record) => purse_payment::next(state, operation, record, poll_ms)?,
-        OpKind::PurseIncome(record) => income::next(state, operation, record, poll_ms)?,
-    };
+    let request = operation.kind.operation().next(state, operation, poll_ms)?;
     Ok(Next::Request(Box::new(request)))
 }
 
@@ -109,18 +97,7 @@ fn take_in(
     };
     step.operation.last_error = None;
     let dispute = step.operation.dispute.take();
-    match operation.kind.clone() {
-        OpKind::Withdrawal(record) => withdraw::receive(&mut step, *record, response)?,
-        OpKind::Payment(record) => payment::receive(&mut step, *record, response)?,
-        OpKind::Refresh(record) => refresh::receive(&mut step, *record, response)?,
-        OpKind::Recoup(record) => recoup::receive(&mut step, *record, response)?,
-        OpKind::Refund(record) => refund::receive(&mut step, *record, response)?,
-        OpKind::Purchase(record) => purchase::receive(&mut step, *record, request, response)?,
-        OpKind::PickUp(record) => refunds::receive(&mut step, *record, response)?,
-        OpKind::Tip(record) => tip::receive(&mut step, *record, response)?,
-        OpKind::PursePayment(record) => purse_payment::receive(&mut step, *record, response)?,
-        OpKind::PurseIncome(record) => income::receive(&mut step, *record, response)?,
-    }
+    operation.kind.clone().into_operation().receive(&mut step, request, response)?;
     let Step { mut draft, mut operation, waiting, .. } = step;
     operation.last_error.clone_from(&waiting);
     draft.put_operation(operation);
@@ -163,31 +140,4 @@ pub fn record_error(state: &WalletState, id: OpId, text: &str) -> Result<Vec<Cha
     }
     let operation = WalletOperation { last_error: Some(text.to_owned()), ..operation.clone() };
     Ok(vec![Change::Operation(Box::new(operation))])
-}
-
-/// An answer while it is processed.
-pub(crate) struct Step<'a, 'e> {
-    pub(crate) draft: Draft<'a>,
-    pub(crate) operation: WalletOperation,
-    pub(crate) now: Timestamp,
-    pub(crate) entropy: &'e mut dyn Entropy,
-    pub(crate) waiting: Option<String>,
-    /// The user accepts that operations took place although the exchange had refused them.
-    pub(crate) accept_refused: bool,
-}
-
-impl Step<'_, '_> {
-    pub(crate) fn finish(&mut self, kind: OpKind) {
-        self.operation.kind = kind;
-        self.operation.finished = Some(self.now);
-    }
-
-    pub(crate) fn proceed(&mut self, kind: OpKind) {
-        self.operation.kind = kind;
-    }
-
-    pub(crate) fn wait(&mut self, kind: OpKind, reason: impl Into<String>) {
-        self.operation.kind = kind;
-        self.waiting = Some(reason.into());
-    }
 }

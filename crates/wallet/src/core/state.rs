@@ -11,12 +11,13 @@ use batzen_protocol::{Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::coin::{Coin, CoinStatus};
-use super::evidence::{Dispute, Evidence, EvidenceId};
+use super::discretion::{Discretion, REFRESH_DELAY_MAX};
+use super::evidence::{Dispute, Evidence};
 use super::exchange::{Denom, Exchange};
 use super::payment::Payment;
 use super::purchase::refunds::PickUp;
 use super::purchase::{Order, OrderKey, Purchase};
-use super::purse::{Direction, PurseIncome, PursePayment};
+use super::purse::{PurseIncome, PursePayment};
 use super::recoup::Recoup;
 use super::refresh::Refresh;
 use super::refund::Refund;
@@ -25,8 +26,7 @@ use super::tip::Tip;
 use super::withdraw::Withdrawal;
 use super::{CoreError, Entropy};
 
-/// Number of an operation, counted from 1.
-pub type OpId = u64;
+pub use super::id::{EvidenceId, OpId};
 
 /// A task that the wallet completes in several steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +48,38 @@ pub struct WalletOperation {
     pub dispute: Option<Dispute>,
     /// Its kind, with its record.
     pub kind: OpKind,
+}
+
+impl WalletOperation {
+    /// A new operation.
+    pub(crate) fn new(id: OpId, created: Timestamp, exchange: &str, record: impl Into<OpKind>) -> Self {
+        Self {
+            id,
+            created,
+            finished: None,
+            exchange: exchange.to_owned(),
+            last_error: None,
+            dispute: None,
+            kind: record.into(),
+        }
+    }
+
+    /// Whether it waits because the exchange's latest answer about it was false.
+    pub(crate) fn is_disputed(&self) -> bool {
+        self.finished.is_none() && self.dispute.is_some()
+    }
+
+    /// Lets it send its next request at once, whatever it waited for.
+    pub(crate) fn go_on(&mut self) {
+        self.last_error = None;
+        self.dispute = None;
+    }
+
+    /// Ends it by the user's decision.
+    pub(crate) fn end(&mut self, now: Timestamp) {
+        self.finished = Some(now);
+        self.go_on();
+    }
 }
 
 /// The kinds of operations with their records.
@@ -76,29 +108,17 @@ pub enum OpKind {
     PurseIncome(Box<PurseIncome>),
 }
 
-impl OpKind {
-    /// Its name in one word.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Withdrawal(_) => "withdrawal",
-            Self::Payment(_) | Self::Purchase(_) => "payment",
-            Self::Refresh(_) => "refresh",
-            Self::Recoup(_) => "recoup",
-            Self::Refund(_) => "refund",
-            Self::PickUp(_) => "pick-up",
-            Self::Tip(_) => "tip",
-            Self::PursePayment(record) => match record.direction {
-                Direction::Push => "send",
-                Direction::Pull => "pay-request",
-            },
-            Self::PurseIncome(record) => match record.direction {
-                Direction::Push => "receive",
-                Direction::Pull => "request",
-            },
-        }
-    }
+macro_rules! kinds {
+    ($($kind:ident),*) => {
+        $(impl From<$kind> for OpKind {
+            fn from(record: $kind) -> Self {
+                Self::$kind(Box::new(record))
+            }
+        })*
+    };
 }
+
+kinds!(Withdrawal, Payment, Refresh, Recoup, Refund, Purchase, PickUp, Tip, PursePayment, PurseIncome);
 
 /// A record that replaces the record of the same key, or is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -202,9 +222,47 @@ impl WalletState {
         self.exchange(exchange)?.denoms.get(h_denom_pub).ok_or(CoreError::UnknownDenomination(*h_denom_pub))
     }
 
+    /// The changes that record the user's acceptance of an exchange's current terms.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownExchange`].
+    pub fn accept_terms(&self, base_url: &str) -> Result<Vec<Change>, CoreError> {
+        let mut exchange = self.exchange(base_url)?.clone();
+        exchange.terms.accepted = Some(exchange.terms.version.clone());
+        Ok(vec![Change::Exchange(Box::new(exchange))])
+    }
+
+    /// The changes that record what the user wants done for privacy.
+    ///
+    /// # Errors
+    /// [`CoreError::UnknownExchange`], or [`CoreError::BadInput`] if the delay is too long.
+    pub fn set_discretion(&self, base_url: &str, discretion: Discretion) -> Result<Vec<Change>, CoreError> {
+        if discretion.refresh_delay > REFRESH_DELAY_MAX {
+            let reason = format!("it can be at most {REFRESH_DELAY_MAX}");
+            return Err(CoreError::BadInput { what: "refresh delay", reason });
+        }
+        let mut exchange = self.exchange(base_url)?.clone();
+        exchange.discretion = discretion;
+        Ok(vec![Change::Exchange(Box::new(exchange))])
+    }
+
     /// The operations that are not finished, oldest first.
     pub fn open_operations(&self) -> impl Iterator<Item = &WalletOperation> {
         self.operations.values().filter(|operation| operation.finished.is_none())
+    }
+
+    /// Whether a coin was issued by `exchange`.
+    pub(crate) fn is_coin_of(&self, coin_pub: &EddsaPublicKey, exchange: &Exchange) -> bool {
+        self.coin(coin_pub).is_ok_and(|coin| coin.exchange == exchange.base_url)
+    }
+
+    /// Until when a coin of `exchange` can be spent.
+    pub(crate) fn spendable_until(
+        &self,
+        exchange: &Exchange,
+        coin_pub: &EddsaPublicKey,
+    ) -> Result<Timestamp, CoreError> {
+        Ok(exchange.denom(&self.coin(coin_pub)?.h_denom_pub)?.stamp_expire_deposit)
     }
 
     /// The coins of `exchange` that can be spent.
@@ -271,6 +329,34 @@ impl<'a> Draft<'a> {
             self.exchanges.insert(base_url.to_owned(), self.base.exchange(base_url)?.clone());
         }
         self.exchanges.get_mut(base_url).ok_or_else(|| CoreError::UnknownExchange(base_url.to_owned()))
+    }
+
+    /// Adds a new operation. Returns its number.
+    pub(crate) fn begin(&mut self, now: Timestamp, exchange: &str, record: impl Into<OpKind>) -> OpId {
+        let id = self.next_id();
+        self.put_operation(WalletOperation::new(id, now, exchange, record));
+        id
+    }
+
+    /// Records that an exchange no longer issues a denomination.
+    pub(crate) fn stop_offering(&mut self, exchange: &str, h_denom_pub: &HashCode) -> Result<(), CoreError> {
+        if let Some(denom) = self.exchange_mut(exchange)?.denoms.get_mut(h_denom_pub) {
+            denom.offered = false;
+        }
+        Ok(())
+    }
+
+    /// Records that an exchange has revoked a denomination.
+    pub(crate) fn revoke(
+        &mut self,
+        exchange: &str,
+        h_denom_pub: &HashCode,
+        now: Timestamp,
+    ) -> Result<(), CoreError> {
+        if let Some(denom) = self.exchange_mut(exchange)?.denoms.get_mut(h_denom_pub) {
+            denom.revoke(now);
+        }
+        Ok(())
     }
 
     pub(crate) fn put_operation(&mut self, operation: WalletOperation) {

@@ -7,7 +7,7 @@ use super::{ManualWithdrawal, Wallet, WalletError};
 use crate::bank::{self, WithdrawOffer};
 use crate::core::discretion::Discretion;
 use crate::core::evidence;
-use crate::core::exchange::{CoinWish, Exchange, ExchangeUpdate, accept_terms, set_discretion};
+use crate::core::exchange::{CoinWish, Exchange, ExchangeUpdate};
 use crate::core::http::{HttpRequest, HttpResponse};
 use crate::core::payment::{self, DepositAmount, PaymentReceipt, PaymentRequest, PaymentStage};
 use crate::core::purchase::{pay, refunds};
@@ -115,7 +115,7 @@ impl Wallet {
     /// If the exchange is not known.
     pub fn accept_terms(&self, url: &str) -> Result<(), WalletError> {
         let base_url = normalise_base_url(url)?;
-        self.step(|state, _, _| Ok(((), accept_terms(state, &base_url)?)))
+        self.step(|state, _, _| Ok(((), state.accept_terms(&base_url)?)))
     }
 
     /// Records what the user wants done for privacy at an exchange.
@@ -124,7 +124,7 @@ impl Wallet {
     /// If the exchange is not known, or an option is out of its range.
     pub fn set_discretion(&self, url: &str, discretion: Discretion) -> Result<(), WalletError> {
         let base_url = normalise_base_url(url)?;
-        self.step(|state, _, _| Ok(((), set_discretion(state, &base_url, discretion)?)))
+        self.step(|state, _, _| Ok(((), state.set_discretion(&base_url, discretion)?)))
     }
 
     /// Refreshes all change that waits for its time, because its value is needed now. Returns whether there

@@ -1,7 +1,7 @@
 //! Purchases: the user's actions.
 
 use super::{Wallet, WalletError};
-use crate::core::purchase::contract::ContractTerms;
+use crate::core::purchase::ContractTerms;
 use crate::core::purchase::order::{PayUri, paid_before, purchase_of};
 use crate::core::purchase::refunds::{self, PickUpStage};
 use crate::core::purchase::{PurchaseReceipt, PurchaseStage, SignedContract, abort, pay, replay};

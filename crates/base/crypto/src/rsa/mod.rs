@@ -114,28 +114,8 @@ pub fn blind(
     Ok(without_leading_zeros(out))
 }
 
-/// Blinds many messages; the results are in the order of the arguments and equal those of [`blind`].
-///
-/// Computes eight at once if the processor can, in time that does not depend on the secrets. Messages with
-/// the same foreign key share one gcd; each is checked alone only if that finds a common factor.
-#[must_use]
-pub fn blind_batch(
-    items: &[(&RsaPublicKey, &HashCode, &BlindingSecret)],
-) -> Vec<Result<Vec<u8>, CryptoError>> {
-    blind_by(Choice::Fastest, items)
-}
-
-/// As [`blind_batch`], by a given implementation: for measurements and tests, with the same reservations as
-/// [`sign_batch_with`].
-#[must_use]
-pub fn blind_batch_with(
-    path: Path,
-    items: &[(&RsaPublicKey, &HashCode, &BlindingSecret)],
-) -> Vec<Result<Vec<u8>, CryptoError>> {
-    blind_by(Choice::Only(path), items)
-}
-
 pub(crate) use blinding::blind as blind_by;
+pub use blinding::{blind_batch, blind_batch_with};
 
 /// Unblinds a blind signature: (blind signature) · r^−1 mod n. The result is not verified.
 ///

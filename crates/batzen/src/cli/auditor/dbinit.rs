@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use batzen_auditor::AuditorConfig;
 use batzen_auditor::books::{self, Books};
+use batzen_auditor::live;
 use batzen_cli_support::services::Common;
 use batzen_postgres::schema::HISTORY;
 use batzen_postgres::schema::dbinit::{self, DbinitOptions};
@@ -147,7 +148,7 @@ fn restart(config: &AuditorConfig, copy: Option<&StoreConfig>) -> anyhow::Result
     for (place, service, tables) in parts {
         let Some(place) = place.filter(|_| !tables.is_empty()) else { continue };
         let store = open(place, service)?;
-        removed += books::clear(&store, tables)?;
+        removed += live::clear(&store, tables)?;
         store.close()?;
     }
     if removed > 0 {

@@ -5,7 +5,7 @@ mod files;
 mod grammar;
 mod serve;
 
-pub use serve::{KNOWN, ServeConfig};
+pub use serve::ServeConfig;
 
 use std::process::ExitCode;
 

@@ -19,13 +19,6 @@ use clap::Args;
 
 use crate::cli::known_options;
 
-/// The options that a ledger server reads, by section.
-pub const KNOWN: &[known_options::Known] = &[
-    ("ledger", &["TCP", "UNIXPATH", "HTTP", "CONNECTIONS_MAX", "DATA_DIR", "DB"]),
-    ("ledgerdb-embedded", &["INDEX_MEMORY_MIB"]),
-    ("ledgerdb-postgres", &["CONFIG"]),
-];
-
 /// Options of `ledger serve`.
 #[derive(Args)]
 #[command(after_help = "Examples:

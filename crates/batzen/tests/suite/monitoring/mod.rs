@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use batzen_auditor::live::FollowMetrics;
+use batzen_auditor::FollowMetrics;
 use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_metrics::Page;
 use batzen_postgres::schema::replication::{LagMetrics, SlotLag};

@@ -10,6 +10,7 @@
 //! | [`api`] | the HTTP interface: JSON, event stream, OpenAPI (`docs/ledger-api.md`) |
 //! | [`json`] | records as JSON |
 //! | `tigerbeetle` | a TigerBeetle cluster as a ledger (feature `tigerbeetle`) |
+//! | `connect` | connects to the ledger at an address |
 //! | [`address`] | addresses of ledgers on a command line: `tcp://`, `unix://`, `tigerbeetle://`, `embedded` |
 //!
 //! Nothing here is authenticated or encrypted: listen on a local socket, the loopback interface, or a private
@@ -19,6 +20,7 @@ pub mod address;
 pub mod api;
 pub mod body;
 pub mod client;
+mod connect;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzz_entry;
@@ -27,6 +29,7 @@ pub mod server;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
 
-pub use address::{LedgerAddress, connect, connect_when_ready};
+pub use address::LedgerAddress;
 pub use client::{ClientOptions, LedgerClient};
+pub use connect::{connect, connect_when_ready};
 pub use server::{LedgerServer, NetOptions, NetStats};

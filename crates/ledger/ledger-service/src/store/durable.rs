@@ -25,8 +25,9 @@ use crate::store::machine::{
     LookupAccounts, QueryAccounts, TypedRequest, ledger_error,
 };
 use crate::store::metrics::{Kind, LedgerMetrics};
-use crate::store::recovery::{self, RecoveryError, VerifyReport};
+use crate::store::recovery::{self, VerifyReport};
 use crate::store::snapshot::{SnapshotOptions, SnapshotThread};
+use crate::store::walk::RecoveryError;
 
 /// Limits of a durable ledger.
 #[derive(Clone, Copy, Debug)]

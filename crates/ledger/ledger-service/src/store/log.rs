@@ -11,17 +11,9 @@ use batzen_ledger::machine::{Digest, History, IdStatus, LogRecord};
 use batzen_store::{ChangeSet, Store, StoreError, Stored};
 use batzen_tables::ledger::{LedgerLog, LedgerLogKey, LedgerLogRow, LedgerRows, LedgerRowsKey};
 
+use crate::store::block::Block;
 use crate::store::codec::{self, BLOCK_RECORDS_MAX, Identity};
 use crate::store::snapshot::{GROUP_RECORDS, Head, Ids, ROW_WEIGHT_BYTES, rows_of_group};
-
-/// A row of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Block {
-    /// The number of its first record.
-    pub first: u64,
-    /// The timestamp of the last movement in this row or an earlier one.
-    pub last_movement: u64,
-}
 
 /// What a snapshot lets readers do without.
 #[derive(Clone)]

@@ -12,8 +12,9 @@ use batzen_ledger::{
 use batzen_store::{CommitOutcome, Store, StoreError};
 
 use crate::store::log::{Batch, Log, LogReader};
-use crate::store::recovery::{self, Opened, RecoveryError};
+use crate::store::recovery::{self, Opened};
 use crate::store::snapshot::{SnapshotOptions, Snapshots};
+use crate::store::walk::RecoveryError;
 
 /// A request to the machine.
 #[derive(Clone, Debug)]

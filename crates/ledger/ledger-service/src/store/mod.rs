@@ -13,9 +13,11 @@
 //! | [`machine`] | the machine with its log, for a lane or a simulation to drive |
 //! | [`log`] | which row of the store holds which records |
 //! | [`codec`] | how records become bytes |
+//! | `walk` | reads the log from where its index ends |
 //! | [`recovery`] | opening and verifying |
 //! | [`snapshot`] | the state as of a record, and the ids of old transfers |
 
+mod block;
 pub mod codec;
 mod durable;
 mod joint;
@@ -24,6 +26,7 @@ pub mod machine;
 mod metrics;
 pub mod recovery;
 pub mod snapshot;
+mod walk;
 
 pub use durable::{DurableLedger, DurableOptions, Inspection, system_clock};
 pub use joint::Joint;
@@ -33,5 +36,6 @@ pub use machine::{
     QueryAccounts, Request, Response, TypedRequest,
 };
 pub use metrics::LedgerMetrics;
-pub use recovery::{RecoveryError, VerifyReport, verify, verify_directory};
+pub use recovery::{VerifyReport, verify, verify_directory};
 pub use snapshot::SnapshotOptions;
+pub use walk::RecoveryError;

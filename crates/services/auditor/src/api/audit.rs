@@ -13,8 +13,8 @@ use super::{Answer, Service};
 use crate::checks::escaped;
 use crate::liabilities::{self, Request, Source};
 use crate::link::{FOLLOWS_NONE, Forms, Told, Wanted};
-use crate::live::{Job, LastReport, Running};
 use crate::rules::Outcome;
+use crate::serving::{Job, LastReport, Running};
 
 /// Keeps the stream's state on an open page up to date. Everything else changes with a comparison, after minutes.
 const SCRIPT: &str = "<script>setInterval(async()=>{try{const r=await fetch('audit.json');const j=await r.json();\
@@ -114,16 +114,6 @@ impl Service {
             }
         };
         Ok(Told::Report(Box::new(Forms::from(&last_report.report))))
-    }
-
-    /// Why a program had to wait for too long.
-    pub fn why_busy(&self) -> String {
-        match self.running.as_ref().and_then(Running::checking_all) {
-            None => "the auditor is busy: try again".to_owned(),
-            Some(rows) => {
-                format!("all rows of the copy are being checked ({rows} so far): try again later")
-            }
-        }
     }
 
     /// How many rows a check of all rows has read, if one is going on.

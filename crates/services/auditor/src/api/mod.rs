@@ -20,10 +20,11 @@ use batzen_store::{Store, StoreError};
 use self::confirmations::{Check, Statements};
 use crate::books;
 use crate::config::AuditorConfig;
-use crate::link::{Ask, Told};
-use crate::live::Running;
+use crate::confirmation::CONFIRMATIONS_MAX;
+use crate::link::{Answering, Ask, Told};
 use crate::revocations::Revocations;
 use crate::rules::{AuditorRules, Command, Outcome, Refusal};
+use crate::serving::Running;
 
 /// Single jobs of the CPU pool that may wait.
 const POOL_JOBS_MAX: usize = 64;
@@ -312,9 +313,14 @@ impl Service {
         let store = self.store.clone();
         tokio::task::spawn_blocking(move || read(&store)).await.expect("reading does not panic")
     }
+}
 
-    /// Does what a program asks for.
-    pub async fn tell(&self, ask: Ask) -> Result<Told, String> {
+impl Answering for Service {
+    fn drain(&self) -> &Drain {
+        &self.drain
+    }
+
+    async fn tell(&self, ask: Ask) -> Result<Told, String> {
         let ask = match ask {
             Ask::Report { wanted } => return self.report(wanted).await,
             Ask::Checking => return self.checking(),
@@ -333,13 +339,22 @@ impl Service {
         }
         let told = match ask {
             Ask::Confirmations { master_pub, after, limit } => {
-                let limit = limit.min(books::CONFIRMATIONS_MAX);
+                let limit = limit.min(CONFIRMATIONS_MAX);
                 let read = move |store: &Store| books::confirmations(store, &master_pub, after, limit);
                 self.read(read).await.map(Told::Confirmations)
             }
             _ => self.read(books::exchanges).await.map(Told::Exchanges),
         };
         told.map_err(|error| error.to_string())
+    }
+
+    fn why_busy(&self) -> String {
+        match self.running.as_ref().and_then(Running::checking_all) {
+            None => "the auditor is busy: try again".to_owned(),
+            Some(rows) => {
+                format!("all rows of the copy are being checked ({rows} so far): try again later")
+            }
+        }
     }
 }
 

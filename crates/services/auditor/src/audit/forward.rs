@@ -12,7 +12,7 @@ use batzen_store::Result;
 use batzen_tables::exchange::ReservePub;
 
 use crate::audit::books::{Books, Receiver, ReserveBook, TransferBook};
-use crate::audit::conclude::Scope;
+use crate::audit::scope::Scope;
 
 /// How many rows a history may have without being long.
 pub const SHORT_HISTORY_ROWS: i64 = 256;

@@ -6,7 +6,6 @@
 //! the touched objects cost, and its result is that of a whole audit: a test compares them. One kind of finding is
 //! only that of a whole audit: what else a forged coin paid for, if that is new, too (the coin itself is found).
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -21,36 +20,17 @@ use batzen_tables::exchange::{
 };
 
 use crate::audit::books::{Books, Way};
-use crate::audit::conclude::{BroughtForward, Conclusion, ObjectSums, Overdue, Scope};
+use crate::audit::changes::{Fresh, Name, RowChange, Version};
+use crate::audit::conclude::{BroughtForward, Conclusion, Overdue};
 use crate::audit::finding::{Finding, RowName, Rule};
 use crate::audit::forward::{Forward, ForwardSource};
 use crate::audit::history::{Removals, forbidden_changes};
 use crate::audit::parts::{Object, Touched, belonging, decode_error, part, split};
 use crate::audit::post::Poster;
+use crate::audit::scope::Scope;
+use crate::audit::sheet::ObjectSums;
 use crate::audit::terms::{Subject, Terms};
 use crate::audit::totals::Totals;
-
-/// A row at one time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
-    /// Its bytes.
-    pub row: Vec<u8>,
-    /// Its number in commit order.
-    pub serial: u64,
-}
-
-/// A change of a row.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowChange {
-    /// Its table.
-    pub table: &'static TableDef,
-    /// Its key.
-    pub key: Vec<u8>,
-    /// The row before, if it was there.
-    pub old: Option<Version>,
-    /// The row after, if it is there.
-    pub new: Option<Version>,
-}
 
 /// The result of an increment.
 #[derive(Debug, Default)]
@@ -67,25 +47,6 @@ pub struct Increment {
     pub rows: u64,
     /// Signatures verified.
     pub signatures: u64,
-}
-
-/// One change for each row that several changes, in their order, are about. Rows that end as they were have none.
-#[must_use]
-pub fn net(changes: Vec<RowChange>) -> Vec<RowChange> {
-    let mut places: HashMap<Name, usize> = HashMap::with_capacity(changes.len());
-    let mut net: Vec<RowChange> = Vec::with_capacity(changes.len());
-    for change in changes {
-        match places.entry((change.table.id, change.key.clone())) {
-            Entry::Occupied(place) => net[*place.get()].new = change.new,
-            Entry::Vacant(place) => {
-                place.insert(net.len());
-                net.push(change);
-            }
-        }
-    }
-    let row = |version: &Option<Version>| version.as_ref().map(|version| version.row.clone());
-    net.retain(|change| row(&change.old) != row(&change.new));
-    net
 }
 
 /// What the auditor has: the rows that were audited, in tables like the exchange's.
@@ -122,9 +83,6 @@ struct Whole<'a> {
     rewrites_coins: bool,
 }
 
-/// Changed rows by table and key, as they are after the changes; `None`: removed.
-pub(crate) type Fresh<'a> = HashMap<(u16, &'a [u8]), Option<&'a Version>>;
-
 /// The result of a part.
 struct Part {
     /// What its objects add to the sums, before and after.
@@ -147,9 +105,6 @@ impl Increment {
 
 /// Fewer changes are audited as one part: threads cost more than they save.
 const PARALLEL_MIN: usize = 64;
-
-/// Names a row.
-type Name = (u16, Vec<u8>);
 
 /// Rows by table and key.
 type Rows = HashMap<Name, (&'static TableDef, RawRecord)>;

@@ -20,13 +20,14 @@
 //! | [`wire`] | the bank's records against the exchange's |
 //! | [`totals`] | the sums, as a store keeps them |
 //! | [`history`] | what was seen before against what is there now |
-//! | [`increment`] | audits changes |
+//! | `changes`, [`increment`] | audits changes |
 //! | `parts` | splits changes into parts that threads audit apart |
 //! | [`forward`] | the sums of long histories, which increments do not read again |
 //! | [`report`] | reports, ours and the protocol's |
 //! | [`run`] | reads all rows, on many threads |
 
 pub mod books;
+mod changes;
 mod claims;
 mod conclude;
 pub mod finding;
@@ -37,19 +38,19 @@ mod parts;
 mod post;
 pub mod report;
 pub mod run;
+mod scope;
 pub mod sheet;
 pub mod terms;
 pub mod totals;
 pub mod wire;
 
-pub use conclude::Overdue;
+pub use changes::{RowChange, Version, net};
+pub use conclude::{Confirmation, Overdue};
 pub use finding::{Check, Finding, List, RowName, Rule, Severity};
 pub use history::History;
-pub use increment::{Auditor, Increment, RowChange, Version, net};
-pub use run::{
-    AuditError, Base, Confirmation, DenomResult, Options, Outcome, Progress, audit, read_terms, resume,
-};
+pub use increment::{Auditor, Increment};
+pub use run::{AuditError, Base, DenomResult, Options, Outcome, Progress, audit, resume};
 pub use sheet::{Net, Sheet};
-pub use terms::{Subject, Terms};
+pub use terms::{Subject, Terms, read_terms};
 pub use totals::Totals;
 pub use wire::{AccountResult, BankAccount, BankCredit, BankDebit, OpenPairs, Settled};

@@ -16,7 +16,7 @@ use batzen_tables::exchange::{
 };
 
 use crate::audit::books::RecoupName;
-use crate::audit::conclude::Scope;
+use crate::audit::scope::Scope;
 
 /// What rows belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

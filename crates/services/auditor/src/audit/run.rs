@@ -8,25 +8,23 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use batzen_crypto::HashCode;
 use batzen_protocol::Timestamp;
-use batzen_store::{Column, Found, FrozenRows, RawRecord, RawRow, Store, StoreError, Table, TableDef};
+use batzen_store::{Column, FrozenRows, RawRecord, RawRow, Store, StoreError, Table, TableDef};
 use batzen_tables::exchange::{
-    AUDITED, Aggregates, ArchiveCounts, ArchiveRuns, ArchiveTransfers, AuditorDenoms, CloseRequests,
-    Closings, Coins, CollectedSums, DenomSerial, Denominations, DepositKey, Deposits, Drains, Extensions,
-    GlobalFees, HistoryRequests, Melts, Prepared, PurseDeletions, PurseDeposits, PurseMerges, Purses,
-    RecoupCredits, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveAccounts,
-    ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, Revocations, SigningKeys, WireAccounts,
-    WireFees, WireOut, WireTargets, Withdrawals,
+    AUDITED, Aggregates, ArchiveCounts, ArchiveRuns, ArchiveTransfers, CloseRequests, Closings, Coins,
+    CollectedSums, DenomSerial, Deposits, Drains, HistoryRequests, Melts, Prepared, PurseDeletions,
+    PurseDeposits, PurseMerges, Purses, RecoupCredits, RecoupRefreshCredits, RecoupRefreshes, Recoups,
+    Refunds, ReserveAccounts, ReserveOpenDeposits, ReserveOpens, Reserves, ReservesIn, Reveals, WireOut,
+    Withdrawals,
 };
 
 use crate::audit::books::{Books, DenomTally, Way};
-use crate::audit::conclude::{Conclusion, Overdue};
+use crate::audit::conclude::{Conclusion, Confirmation, Overdue};
 use crate::audit::finding::{Finding, Severity};
 use crate::audit::forward::{Forward, SHORT_HISTORY_ROWS};
 use crate::audit::post::Poster;
 use crate::audit::sheet::Sheet;
-use crate::audit::terms::{Denom, Subject, Terms};
+use crate::audit::terms::{Denom, Subject, Terms, read_terms};
 use crate::audit::totals::Totals;
 use crate::audit::wire::{AccountResult, BankAccount, OpenPairs, Settled};
 
@@ -49,21 +47,22 @@ pub struct Options {
     pub copied: Option<Timestamp>,
 }
 
-/// A deposit that the exchange has confirmed to a merchant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Confirmation {
-    /// Its number at the auditor.
-    pub serial: u64,
-    /// The deposit.
-    pub deposit: DepositKey,
-    /// The merchant's account with its salt.
-    pub h_wire: HashCode,
-    /// The time until which the merchant may refund it.
-    pub refund_deadline: Timestamp,
-    /// When the exchange accepted it.
-    pub time: Timestamp,
-    /// What the exchange owes for it, in units of 10⁻⁸.
-    pub units: u128,
+impl Options {
+    /// Conclusions about all rows that were posted.
+    fn conclusion<'a>(
+        &self,
+        subject: &'a Subject,
+        terms: &'a Terms,
+        books: &'a Books,
+        store: &'a Store,
+    ) -> Conclusion<'a> {
+        Conclusion {
+            internal: self.internal,
+            in_order: self.in_order,
+            copied: self.copied,
+            ..Conclusion::new(subject, terms, books, store, self.now)
+        }
+    }
 }
 
 /// Rows that a thread handles at once: enough to fill the lanes of the signature checks.
@@ -198,41 +197,6 @@ const POSTED: &[&TableDef] = &[
     ArchiveTransfers::DEF,
 ];
 
-/// Calls `visit` for each row of a snapshot's table.
-fn each<T: Table>(frozen: &dyn FrozenRows, mut visit: impl FnMut(Found<T>)) -> Result<(), StoreError> {
-    let mut outcome = Ok(());
-    frozen.scan(T::DEF, &mut |record| match Found::<T>::decode(record) {
-        Ok(found) => {
-            visit(found);
-            ControlFlow::Continue(())
-        }
-        Err(error) => {
-            outcome = Err(error);
-            ControlFlow::Break(())
-        }
-    })?;
-    outcome
-}
-
-/// Reads the small tables.
-///
-/// # Errors
-/// If they cannot be read.
-pub fn read_terms(frozen: &dyn FrozenRows, subject: &Subject) -> Result<Terms, StoreError> {
-    let mut terms = Terms::default();
-    each::<Denominations>(frozen, |found| terms.add_denomination(subject, found))?;
-    each::<Revocations>(frozen, |found| terms.add_revocation(subject, &found))?;
-    each::<SigningKeys>(frozen, |found| terms.add_signing_key(subject, &found))?;
-    each::<WireAccounts>(frozen, |found| terms.add_wire_account(subject, &found))?;
-    each::<WireFees>(frozen, |found| terms.add_wire_fee(subject, found))?;
-    each::<GlobalFees>(frozen, |found| terms.add_global_fee(subject, found))?;
-    each::<WireTargets>(frozen, |found| terms.add_wire_target(found))?;
-    each::<AuditorDenoms>(frozen, |found| terms.add_auditor_denom(subject, &found))?;
-    each::<Extensions>(frozen, |found| terms.add_extensions(subject, &found))?;
-    each::<Drains>(frozen, |found| terms.add_drain(subject, &found))?;
-    Ok(terms)
-}
-
 /// A part of a table.
 struct Chunk {
     table: &'static TableDef,
@@ -272,7 +236,7 @@ pub fn audit(
         Posting { frozen: &*frozen, subject, terms: &terms, books: &books, progress, way: Way::Add };
     posting.post(&[Coins::DEF], options.threads, &mut findings)?;
     posting.post(POSTED, options.threads, &mut findings)?;
-    let mut conclusion = Conclusion::new(subject, &terms, &books, store, options);
+    let mut conclusion = options.conclusion(subject, &terms, &books, store);
     conclusion.findings = findings;
     conclusion.draw()?;
     let base = Base {
@@ -310,7 +274,7 @@ pub fn resume(
         // What is wrong with them was found before.
         posting.post(TRANSFERS, options.threads, &mut Vec::new())?;
     }
-    let conclusion = Conclusion::new(subject, terms, &books, store, options);
+    let conclusion = options.conclusion(subject, terms, &books, store);
     conclude(conclusion, base, (options, open), progress, started)
 }
 

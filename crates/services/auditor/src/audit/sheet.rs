@@ -8,8 +8,7 @@ use batzen_protocol::Currency;
 use batzen_tables::exchange::CollectedTerm;
 use serde::{Serialize, Serializer};
 
-use crate::audit::books::Tally;
-use crate::audit::conclude::{Conclusion, ObjectSums};
+use crate::audit::books::{Tally, Way};
 use crate::audit::terms::Subject;
 
 /// An amount that may be negative, in units of 10⁻⁸.
@@ -97,6 +96,56 @@ impl Sheet {
     }
 }
 
+/// Sums over objects, in units of 10⁻⁸, where a row alone does not say what it adds.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ObjectSums {
+    /// Melts without reveal, less their fees.
+    pub unrevealed: i128,
+    /// Melt fees.
+    pub melt_fees: i128,
+    /// What refreshes did not use.
+    pub surplus: i128,
+    /// What open purses hold.
+    pub purses: i128,
+    /// How many purses are open.
+    pub purses_open: i128,
+    /// What paid purses left.
+    pub purse_income: i128,
+    /// Contributions to paid purses whose deposits are archived.
+    pub purses_moved: i128,
+    /// Aggregates that wait.
+    pub transient: i128,
+    /// Deposit fees of aggregated deposits.
+    pub deposit_fees: i128,
+    /// Wire fees.
+    pub wire_fees: i128,
+    /// What transfers were rounded down by.
+    pub wire_rounding: i128,
+    /// Decided transfers without an order, by kind.
+    pub unordered: [i128; 3],
+}
+
+impl ObjectSums {
+    /// Adds other sums, or takes them off.
+    pub fn combine(&mut self, other: &Self, way: Way) {
+        let one = i128::from(way.one());
+        self.unrevealed += one * other.unrevealed;
+        self.melt_fees += one * other.melt_fees;
+        self.surplus += one * other.surplus;
+        self.purses += one * other.purses;
+        self.purses_open += one * other.purses_open;
+        self.purse_income += one * other.purse_income;
+        self.purses_moved += one * other.purses_moved;
+        self.transient += one * other.transient;
+        self.deposit_fees += one * other.deposit_fees;
+        self.wire_fees += one * other.wire_fees;
+        self.wire_rounding += one * other.wire_rounding;
+        for (sum, other) in self.unordered.iter_mut().zip(other.unordered) {
+            *sum += one * other;
+        }
+    }
+}
+
 /// The balance sheet of these sums.
 pub(crate) fn sheet(subject: &Subject, tally: &Tally, objects: &ObjectSums) -> Sheet {
     let (sums, collected) = (&tally.sums, |term: CollectedTerm| tally.sums.collected[term as usize]);
@@ -145,12 +194,5 @@ pub(crate) fn sheet(subject: &Subject, tally: &Tally, objects: &ObjectSums) -> S
         unrevealed_melts: net(objects.unrevealed),
         fees: net(income - sums.drained),
         drained: net(sums.drained),
-    }
-}
-
-impl Conclusion<'_> {
-    /// The balance sheet. All other conclusions must have been drawn.
-    pub(crate) fn sheet(&self) -> Sheet {
-        sheet(self.subject, &self.tally, &self.sums)
     }
 }

@@ -22,8 +22,8 @@ use batzen_tables::exchange::{
     PaytoHash, Revocations, SigningKeys, WireAccounts, WireFeeRow, WireFees, WireTargets,
 };
 
+use crate::audit::changes::{RowChange, Version};
 use crate::audit::finding::{Finding, RowName, Rule};
-use crate::audit::increment::{RowChange, Version};
 
 /// The exchange that is audited, and what its configuration says.
 #[derive(Debug, Clone)]
@@ -139,7 +139,7 @@ impl Terms {
                 }
                 _ => {
                     let frozen = seen.freeze(TERMS)?;
-                    *self = crate::audit::run::read_terms(&Changed { frozen, changes }, subject)?;
+                    *self = read_terms(&Changed { frozen, changes }, subject)?;
                     return Ok(());
                 }
             }
@@ -393,4 +393,39 @@ impl Terms {
             self.findings.push(finding.risking(row.amount.units()));
         }
     }
+}
+
+/// Calls `visit` for each row of a snapshot's table.
+fn each<T: Table>(frozen: &dyn FrozenRows, mut visit: impl FnMut(Found<T>)) -> Result<()> {
+    let mut outcome = Ok(());
+    frozen.scan(T::DEF, &mut |record| match Found::<T>::decode(record) {
+        Ok(found) => {
+            visit(found);
+            ControlFlow::Continue(())
+        }
+        Err(error) => {
+            outcome = Err(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    outcome
+}
+
+/// Reads the small tables.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn read_terms(frozen: &dyn FrozenRows, subject: &Subject) -> Result<Terms> {
+    let mut terms = Terms::default();
+    each::<Denominations>(frozen, |found| terms.add_denomination(subject, found))?;
+    each::<Revocations>(frozen, |found| terms.add_revocation(subject, &found))?;
+    each::<SigningKeys>(frozen, |found| terms.add_signing_key(subject, &found))?;
+    each::<WireAccounts>(frozen, |found| terms.add_wire_account(subject, &found))?;
+    each::<WireFees>(frozen, |found| terms.add_wire_fee(subject, found))?;
+    each::<GlobalFees>(frozen, |found| terms.add_global_fee(subject, found))?;
+    each::<WireTargets>(frozen, |found| terms.add_wire_target(found))?;
+    each::<AuditorDenoms>(frozen, |found| terms.add_auditor_denom(subject, &found))?;
+    each::<Extensions>(frozen, |found| terms.add_extensions(subject, &found))?;
+    each::<Drains>(frozen, |found| terms.add_drain(subject, &found))?;
+    Ok(terms)
 }

@@ -4,9 +4,8 @@ use batzen_store::{Record, Result, StoreError};
 use batzen_tables::exchange::{CollectedKey, CollectedRow, DenomSerial};
 
 use crate::audit::books::{DenomTally, Tally, Way};
-use crate::audit::conclude::ObjectSums;
-use crate::audit::increment::RowChange;
-use crate::audit::sheet::Sheet;
+use crate::audit::changes::RowChange;
+use crate::audit::sheet::{ObjectSums, Sheet};
 use crate::audit::terms::Subject;
 
 /// The sums of all rows that were audited so far.

@@ -10,17 +10,18 @@ mod trend;
 use std::num::NonZeroUsize;
 
 use crate::audit::report::Context;
-use crate::audit::{AuditError, BankAccount, Confirmation, Finding, Options, Progress, RowName, Rule};
+use crate::audit::{AuditError, BankAccount, Confirmation, Options, Progress};
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
 use batzen_service::storage::StoreConfig;
-use batzen_store::{Record, Store, StoreError, Table};
-use batzen_tables::auditor::copy::{FeedFindings, FeedPositionKey, FeedPositions};
-use batzen_tables::exchange::DepositKey;
+use batzen_store::{Store, StoreError};
 
 use crate::AuditorConfig;
-use crate::books::{Books, BooksError, CONFIRMATIONS_MAX, Numbered};
-use crate::live::{self, Asked, Live, Since};
+use crate::books::{Books, BooksError};
+use crate::confirmation::CONFIRMATIONS_MAX;
+use crate::live::{self, Live, Since};
+
+pub use crate::live::{Outside, require_rows};
 
 pub use bank::BankError;
 pub use config::{Account, CheckConfig};
@@ -79,17 +80,6 @@ pub async fn read_bank(
     Ok(bank::read(config, since, ignores_missing).await?)
 }
 
-/// What is known from others than the exchange.
-#[derive(Debug, Default)]
-pub struct Outside {
-    /// What the bank has.
-    pub bank: Vec<BankAccount>,
-    /// What merchants have shown.
-    pub confirmations: Vec<Confirmation>,
-    /// Which of them were asked.
-    pub asked: Asked,
-}
-
 /// Reads what merchants have shown after the confirmation with a number (0: all), from the auditor's store or its
 /// running service.
 ///
@@ -110,45 +100,6 @@ pub fn read_confirmations(
     }
     books.close()?;
     Ok(all)
-}
-
-impl From<Numbered> for Confirmation {
-    fn from(Numbered { serial, row }: Numbered) -> Self {
-        Self {
-            serial,
-            deposit: DepositKey {
-                coin_pub: row.coin_pub,
-                merchant_pub: row.merchant_pub,
-                h_contract_terms: row.h_contract_terms,
-            },
-            h_wire: row.h_wire,
-            refund_deadline: row.refund_deadline,
-            time: row.exchange_timestamp,
-            units: row.amount_without_fee.units(),
-        }
-    }
-}
-
-/// Refuses a copy that has nothing yet, about which there is nothing to say.
-///
-/// # Errors
-/// [`StoreError::Backend`] if nothing was received yet.
-pub fn require_rows(store: &Store) -> Result<(), StoreError> {
-    match store.get::<FeedPositions>(&FeedPositionKey { id: 0 })? {
-        Some(_) => Ok(()),
-        None => Err(StoreError::Backend(
-            "the copy is empty: `batzen auditor sync` or `serve` follows the exchange".to_owned(),
-        )),
-    }
-}
-
-/// What was found while the exchange was followed: that it has changed what it had shipped.
-pub(crate) fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
-    let found = store.all::<FeedFindings>()?.into_iter().map(|found| {
-        let name = RowName::new(FeedFindings::DEF, found.serial, &found.key.to_bytes());
-        Finding::new(Rule::HistoryForked, name).about(found.row.head.as_bytes()).because(found.row.text)
-    });
-    Ok(found.collect())
 }
 
 /// Checks everything. Blocks. `ask` reads what bank and merchants say, after what they said before.

@@ -7,8 +7,8 @@ use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Result, Store};
 use serde_json::{Value, json};
 
-use crate::live::CopyPosition;
-use crate::live::{self, Hour, TrackedFinding};
+use crate::link::Forms;
+use crate::live::{self, CopyPosition, Hour, TrackedFinding};
 
 /// How far back figures over time go.
 const HOURS_SHOWN: Duration = Duration::from_days(31);
@@ -52,6 +52,12 @@ pub struct Report {
     pub exchange_url: String,
     /// What came before, if the exchange is followed.
     pub timeline: Option<Timeline>,
+}
+
+impl From<&Report> for Forms {
+    fn from(report: &Report) -> Self {
+        Self { json: report.json(), html: report.html(None), csv: report.csv(), text: report.text() }
+    }
 }
 
 impl Report {

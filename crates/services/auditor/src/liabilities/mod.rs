@@ -23,7 +23,9 @@ use batzen_store::{Store, StoreError};
 use batzen_tables::auditor::copy::{FeedPositionKey, FeedPositions};
 use serde::{Deserialize, Serialize};
 
-use crate::live::{self, Running};
+use crate::live;
+
+pub(crate) use rows::Rows;
 
 /// The subdirectory of the auditor's data for what this check keeps.
 const PART: &str = "liabilities";
@@ -558,12 +560,12 @@ pub(crate) async fn examine(request: &Request, place: &impl RowSource) -> Result
 /// Where the exchange's rows are.
 pub(crate) trait RowSource {
     /// The rows, and the time up to which they are complete. Blocks.
-    fn read_rows(&self, request: &Request) -> Result<(rows::Rows, Timestamp), LiabilitiesError>;
+    fn read_rows(&self, request: &Request) -> Result<(Rows, Timestamp), LiabilitiesError>;
 }
 
 /// A place that no other process has open.
 impl RowSource for StoreConfig {
-    fn read_rows(&self, request: &Request) -> Result<(rows::Rows, Timestamp), LiabilitiesError> {
+    fn read_rows(&self, request: &Request) -> Result<(Rows, Timestamp), LiabilitiesError> {
         let service = if request.is_own_copy {
             &batzen_service::storage::AUDITOR_COPY
         } else {
@@ -580,19 +582,9 @@ impl RowSource for StoreConfig {
     }
 }
 
-/// The copy of an auditor who follows the exchange, and goes on while it is read.
-impl RowSource for Running {
-    fn read_rows(&self, _: &Request) -> Result<(rows::Rows, Timestamp), LiabilitiesError> {
-        let closed = || StoreError::Backend("the copy is not open yet: try again".to_owned());
-        let (store, complete) = self.copy().ok_or_else(closed)?;
-        let (rows, stored) = rows_of_copy(&store)?;
-        Ok((rows, complete.max(stored)))
-    }
-}
-
 /// The rows of a copy, and the last stored time at which it was complete.
-fn rows_of_copy(store: &Store) -> Result<(rows::Rows, Timestamp), LiabilitiesError> {
-    crate::checks::require_rows(store)?;
+pub(crate) fn rows_of_copy(store: &Store) -> Result<(Rows, Timestamp), LiabilitiesError> {
+    live::require_rows(store)?;
     let complete = live::complete(store)?;
     let position = store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?;
     if !position.is_some_and(|found| found.row.is_whole) {

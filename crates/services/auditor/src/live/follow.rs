@@ -15,8 +15,7 @@ use batzen_store::{ChangeSet, Store, StoreError};
 use super::findings::{self, Changes};
 use super::reach::Reach;
 use super::replica::{self, ReplicaFollower, ReplicaOptions};
-use super::{CopyPosition, Live};
-use crate::checks::Outside;
+use super::{CopyPosition, Live, Outside};
 
 /// How often a database is asked whether it is still this process's, while there is nothing to store.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | `config` | how an exchange is followed |
 //! | `findings` | findings with their stories |
 //! | `forward` | the sums of long histories |
 //! | `outside` | what bank and merchants say, a step at a time |
@@ -9,8 +10,8 @@
 //! | `follow` | follows an exchange, and checks what it ships |
 //! | `reach` | how new the copy is |
 //! | `replica` | follows an exchange's database |
-//! | `serving` | does so on a thread of the service |
 
+mod config;
 mod findings;
 mod follow;
 mod forward;
@@ -18,35 +19,35 @@ mod hours;
 mod outside;
 mod reach;
 mod replica;
-mod serving;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::audit::forward::{Forward, SHORT_HISTORY_ROWS};
 use crate::audit::{
-    AuditError, Auditor, Base, Finding, Options, Outcome, Progress, RowChange, Rule, Severity, Subject,
-    Terms, Totals, audit, net, read_terms, resume,
+    AuditError, Auditor, Base, Finding, Options, Outcome, Progress, RowChange, RowName, Rule, Severity,
+    Subject, Terms, Totals, audit, net, read_terms, resume,
 };
 use batzen_protocol::Timestamp;
-use batzen_store::{ChangeSet, CommitOutcome, Record, Store, StoreError};
-use batzen_store::{List, Table};
-use batzen_tables::auditor::copy::{FeedPositionKey, FeedPositions};
+use batzen_store::{Change, ChangeSet, CommitOutcome, List, Record, Store, StoreError, Table, TableDef};
+use batzen_tables::auditor::copy::{FeedFindings, FeedPositionKey, FeedPositions};
 use batzen_tables::auditor::results::{
     AuditClosingKey, AuditClosingRow, AuditClosings, AuditDenomKey, AuditDenomRow, AuditDenoms,
     AuditStateKey, AuditStateRow, AuditStates,
 };
 use batzen_tables::exchange::{ClosingKey, ClosingRow, Closings, DenomSerial};
 
+pub(crate) use config::BREATH;
+pub use config::{FollowConfig, FollowConfigError, SourceConfig, SourceError, copy_store};
 use findings::Changes;
 pub use findings::{NoteError, REASON_BYTES_MAX, TrackedFinding, all as findings, note};
 pub use follow::{Followed, Following, FollowingError, SourceOptions, Status};
 pub use hours::{Hour, hours};
-pub use outside::Since;
+pub use outside::{Outside, Since};
 pub(crate) use reach::complete;
 pub use replica::ReplicaOptions;
-pub use serving::{FollowConfig, FollowConfigError, FollowMetrics, SourceConfig, SourceError, copy_store};
-pub(crate) use serving::{Job, LastReport, Running};
 
+/// Rows that are removed in one commit.
+pub(crate) const REMOVED_AT_ONCE: usize = 1_024;
 /// What a check of all rows leaves is written in commits of so many rows.
 const ROWS_AT_ONCE: usize = 4_096;
 
@@ -117,6 +118,57 @@ fn committed(outcome: CommitOutcome) -> Result<(), StoreError> {
             Err(StoreError::Backend("another process writes to the auditor's store".to_owned()))
         }
     }
+}
+
+/// Refuses a copy that has nothing yet, about which there is nothing to say.
+///
+/// # Errors
+/// [`StoreError::Backend`] if nothing was received yet.
+pub fn require_rows(store: &Store) -> Result<(), StoreError> {
+    match store.get::<FeedPositions>(&FeedPositionKey { id: 0 })? {
+        Some(_) => Ok(()),
+        None => Err(StoreError::Backend(
+            "the copy is empty: `batzen auditor sync` or `serve` follows the exchange".to_owned(),
+        )),
+    }
+}
+
+/// What was found while the exchange was followed: that it has changed what it had shipped.
+fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
+    let found = store.all::<FeedFindings>()?.into_iter().map(|found| {
+        let name = RowName::new(FeedFindings::DEF, found.serial, &found.key.to_bytes());
+        Finding::new(Rule::HistoryForked, name).about(found.row.head.as_bytes()).because(found.row.text)
+    });
+    Ok(found.collect())
+}
+
+/// Removes every row of these tables.
+///
+/// # Errors
+/// If the store fails; some rows may be removed then.
+pub fn clear(store: &Store, tables: &[&'static TableDef]) -> Result<u64, StoreError> {
+    let mut removed = 0;
+    for &table in tables {
+        let mut rows = Vec::new();
+        store.backend().scan(table, &mut |record| {
+            rows.push(record);
+            std::ops::ControlFlow::Continue(())
+        })?;
+        removed += rows.len() as u64;
+        let mut rows = rows.into_iter().peekable();
+        while rows.peek().is_some() {
+            let mut changes = ChangeSet::new();
+            for record in rows.by_ref().take(REMOVED_AT_ONCE) {
+                let (key, old_row, version) = (record.key, record.row, Some(record.version));
+                changes.push(Change::Delete { table, key, old_row, version });
+            }
+            if let CommitOutcome::Conflict(rows) = store.commit(&changes)? {
+                let (table, key) = rows.into_iter().next().expect("a conflict names the rows");
+                return Err(StoreError::Stale { table: table.name, key });
+            }
+        }
+    }
+    Ok(removed)
 }
 
 /// The state of a store, if this program can go on from it.
@@ -435,7 +487,7 @@ impl Live {
         }
         let place = (&self.subject, &self.terms);
         let mut outcome = resume(&self.store, place, base, (&options, open.as_ref()), progress)?;
-        outcome.findings.extend(crate::checks::forks(&self.store)?);
+        outcome.findings.extend(forks(&self.store)?);
         let known: HashSet<_> = outcome.base.findings.iter().map(findings::key_of).collect();
         let mut noted = Changes::default();
         let mut unasked = Vec::new();

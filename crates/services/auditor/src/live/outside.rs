@@ -25,8 +25,18 @@ use batzen_tables::exchange::{
     ReservesIn, WireOut, WireOutRow, WtidKey,
 };
 
-use super::{ROWS_AT_ONCE, committed};
-use crate::books;
+use super::{Asked, ROWS_AT_ONCE, clear, committed};
+
+/// What is known from others than the exchange.
+#[derive(Debug, Default)]
+pub struct Outside {
+    /// What the bank has.
+    pub bank: Vec<BankAccount>,
+    /// What merchants have shown.
+    pub confirmations: Vec<Confirmation>,
+    /// Which of them were asked.
+    pub asked: Asked,
+}
 
 /// What has been read of bank and merchants before.
 #[derive(Debug, Clone, Default)]
@@ -208,7 +218,7 @@ pub(super) fn note(
 /// part of a check of all rows: if it ends midway, that is begun again.
 pub(super) fn reset(store: &Store) -> Result<()> {
     let kept = [AuditBankCredits::DEF, AuditBankDebits::DEF, AuditOpenConfirmations::DEF];
-    books::clear(store, &[&[AuditBankAccounts::DEF, AuditOutsides::DEF], kept.as_slice()].concat())?;
+    clear(store, &[&[AuditBankAccounts::DEF, AuditOutsides::DEF], kept.as_slice()].concat())?;
     for table in [ReservesIn::DEF, WireOut::DEF, Closings::DEF, Drains::DEF, Prepared::DEF] {
         let mut opened = Opened::default();
         let mut outcome = Ok(());

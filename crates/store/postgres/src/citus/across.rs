@@ -9,7 +9,7 @@
 //! batch number is that of the commit if it took effect. A writer begins nothing else before all parts have ended. If
 //! that fails, the writer is given up, and [`recover`] ends the parts.
 //!
-//! [`recover`]: super::recover::recover
+//! [`recover`]: crate::schema::prepared::recover
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +23,12 @@ use crate::batch::{Batch, Versions};
 use crate::changes::{Net, net};
 use crate::citus::direct::Direct;
 use crate::citus::route::Changes;
-use crate::citus::{INSERTS_MAX, Nodes, recover};
-use crate::commit::{COMMIT_BYTES_MAX, LOSSES_MAX, RACES_MAX, Writer, bytes};
+use crate::citus::{INSERTS_MAX, Nodes};
+use crate::commit::{COMMIT_BYTES_MAX, LOSSES_MAX, RACES_MAX, bytes};
 use crate::database::{Database, no_connection};
 use crate::pool::Place;
+use crate::schema::prepared::name;
+use crate::writer::Writer;
 
 /// SQLSTATE of `COMMIT PREPARED` and `ROLLBACK PREPARED` when there is nothing of this name.
 const NOTHING_PREPARED: &str = "42704";
@@ -78,7 +80,7 @@ impl Database {
     /// Commits changes of several shards, by the places of these. `None`: they must go through the coordinator.
     pub fn commit_across(
         &self,
-        nodes: &Nodes,
+        nodes: &Nodes<Database>,
         set: &ChangeSet,
         divided: &BTreeMap<u16, Changes>,
     ) -> Result<Option<CommitOutcome>> {
@@ -160,7 +162,7 @@ impl Database {
                 Ok(None) => return Err(self.is_lost()),
                 Err(error) => Attempt::Failed(error),
             };
-            if nodes.iter().flat_map(|node| &node.ways).any(|way| direct(way).has_moved()) {
+            if nodes.iter().flat_map(|node| &node.ways).any(|way| way.direct().has_moved()) {
                 return Ok(Attempt::Moved);
             }
             let Attempt::Failed(error) = attempt else { return Ok(attempt) };
@@ -208,9 +210,9 @@ impl Database {
         let number =
             turns.iter().flat_map(|turn| &turn.numbers).copied().max().expect("a clock for each shard");
         let home = turns.len() - 1;
-        let name = recover::name(
+        let name = name(
             &self.options.schema,
-            direct(turns[home].node.ways[0]).vshard,
+            turns[home].node.ways[0].direct().vshard,
             turns[home].writer.id,
             turns[home].writer.batch,
         );
@@ -247,9 +249,9 @@ impl Database {
         turn.writer.batch += 1;
         let writer = [turn.writer.batch, turn.writer.id, turn.writer.epoch];
         let connection = &mut turn.writer.connection;
-        let others: Vec<&Direct> = turn.node.ways[1..].iter().map(|way| direct(way)).collect();
+        let others: Vec<&Direct> = turn.node.ways[1..].iter().map(|way| way.direct()).collect();
         let statements = connection.statements;
-        let begun = direct(turn.node.ways[0]).begin(connection, writer, &others, &self.clock);
+        let begun = turn.node.ways[0].direct().begin(connection, writer, &others, &self.clock);
         self.count(connection, statements);
         turn.numbers = begun?;
         Ok(())
@@ -261,7 +263,7 @@ impl Database {
         let statements = connection.statements;
         for (way, has) in turn.node.ways.iter().zip(&turn.numbers) {
             if *has < number {
-                direct(way).queue_number(connection, number);
+                way.direct().queue_number(connection, number);
             }
         }
         turn.node.batches.iter().for_each(|batch| batch.queue(connection));
@@ -300,7 +302,7 @@ impl Database {
 
     /// Undoes all parts after a node's error. `name`: some may be prepared.
     fn give_up(&self, turns: Vec<Turn<'_, '_>>, at: usize, error: PgError, name: Option<&str>) -> Attempt {
-        turns[at].node.ways.iter().for_each(|way| direct(way).note(&error));
+        turns[at].node.ways.iter().for_each(|way| way.direct().note(&error));
         let undo = name.map(|name| format!("ROLLBACK PREPARED {name}"));
         for (number, mut turn) in turns.into_iter().enumerate() {
             // What cannot be undone now is undone by recovery.
@@ -379,7 +381,7 @@ impl Database {
 
 impl Part<'_> {
     fn direct(&self) -> &Direct {
-        direct(self.way)
+        self.way.direct()
     }
 }
 
@@ -405,8 +407,4 @@ impl Turn<'_, '_> {
 
 fn is_too_large(set: &ChangeSet) -> bool {
     set.len() > INSERTS_MAX || bytes(set) as u64 > COMMIT_BYTES_MAX
-}
-
-pub(crate) fn direct(way: &Database) -> &Direct {
-    way.direct.as_ref().expect("it is the way to a shard")
 }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::CLOCK_SHIFT;
+use crate::schema::citus::CLOCK_SHIFT;
 
 /// The highest number that this process has seen.
 #[derive(Debug, Default)]

@@ -1,22 +1,19 @@
-//! A batch as one transaction over the nodes.
+//! A batch as one transaction over the nodes, or straight at one shard.
 //!
-//! Three round trips: `BEGIN`, which also moves the clocks of the shards; the statements; and `COMMIT`, once
+//! Over the nodes, three round trips: `BEGIN`, which also moves the clocks of the shards; the statements; and `COMMIT`, once
 //! each statement has met as many rows as it had to. If the batch touches one node, Citus commits there alone,
 //! otherwise in two phases.
 
-use std::collections::BTreeMap;
-
 use crate::PgError;
-use crate::batch::Batch;
+use crate::batch::{Batch, Serials};
 use crate::citus::clock::Clock;
-use crate::citus::{self, CLOCK_SHIFT, Citus};
-use crate::connection::Connection;
+use crate::citus::direct::{self, Direct};
+use crate::citus::{self, Citus};
+use crate::client::Connection;
+use crate::schema::citus::CLOCK_SHIFT;
 
 /// How many statements come before those that return the clocks' numbers.
 const BEFORE_CLOCKS: usize = 3;
-
-/// The serial before the first of a commit, in each shard, by its place, and in tables that are on every node.
-pub(crate) type Serials = BTreeMap<Option<u16>, i64>;
 
 /// How an attempt ended.
 pub(crate) enum Ended {
@@ -33,7 +30,7 @@ pub(crate) enum Ended {
     Unknown(PgError),
 }
 
-impl Citus {
+impl<W> Citus<W> {
     /// Commits a batch. `writer` is the batch's number, the writer's id and its epoch.
     pub fn commit(
         &self,
@@ -135,12 +132,41 @@ impl Citus {
     }
 }
 
+impl Direct {
+    /// Commits a batch in one round trip. `writer` is the batch's number, the writer's id and its epoch.
+    pub fn commit(
+        &self,
+        connection: &mut Connection,
+        writer: [i64; 3],
+        batch: &Batch<'_>,
+        clock: &Clock,
+    ) -> Ended {
+        self.queue(connection, writer, &[], clock);
+        batch.queue(connection);
+        connection.queue(&self.commit, |_| {});
+        let Err(error) = direct::run(connection, 0, clock) else { return Ended::Committed };
+        self.note(&error);
+        // The server skipped COMMIT.
+        if !connection.is_broken()
+            && let Err(error) = connection.script("ROLLBACK")
+        {
+            return Ended::Failed(error);
+        }
+        match error.code() {
+            // 23505: a row exists that must not exist.
+            Some("BZ001" | "23505") => Ended::Misfit,
+            Some("BZ002") => Ended::NoWriter,
+            _ => Ended::Failed(error),
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
     use crate::Target;
-    use crate::connection::Statement;
+    use crate::client::Statement;
 
     /// The reason for `BEGIN`. If this fails, Citus has changed, and a commit may become one round trip.
     #[test]

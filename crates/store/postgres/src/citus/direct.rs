@@ -9,15 +9,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::PgError;
-use crate::batch::Batch;
 use crate::citus::clock::Clock;
+use crate::citus::fence_key;
 use crate::citus::placement::Shard;
-use crate::citus::{CLOCKS, Ended, fence_key};
-use crate::connection::{Connection, Statement};
+use crate::client::{Connection, Statement};
 use crate::layout::quoted;
-
-/// The table of the writers that commit straight at a shard, which is distributed with all others.
-pub(crate) const WRITERS: &str = "shard_writers";
+use crate::schema::citus::{CLOCKS, WRITERS};
 
 /// The settings that such a session needs besides those of a session of plain PostgreSQL.
 pub(crate) const SESSION: &str = "SET citus.enable_manual_changes_to_shards = on";
@@ -51,7 +48,7 @@ pub(crate) struct Direct {
     /// As `enter`, for another shard than the writer's.
     enter_another: Statement,
     set: Statement,
-    commit: Statement,
+    pub(super) commit: Statement,
     fence: i64,
     moved: AtomicBool,
 }
@@ -135,33 +132,6 @@ impl Direct {
         Err(PgError::protocol("the shard is on another node"))
     }
 
-    /// Commits a batch in one round trip. `writer` is the batch's number, the writer's id and its epoch.
-    pub fn commit(
-        &self,
-        connection: &mut Connection,
-        writer: [i64; 3],
-        batch: &Batch<'_>,
-        clock: &Clock,
-    ) -> Ended {
-        self.queue(connection, writer, &[], clock);
-        batch.queue(connection);
-        connection.queue(&self.commit, |_| {});
-        let Err(error) = run(connection, 0, clock) else { return Ended::Committed };
-        self.note(&error);
-        // The server skipped COMMIT.
-        if !connection.is_broken()
-            && let Err(error) = connection.script("ROLLBACK")
-        {
-            return Ended::Failed(error);
-        }
-        match error.code() {
-            // 23505: a row exists that must not exist.
-            Some("BZ001" | "23505") => Ended::Misfit,
-            Some("BZ002") => Ended::NoWriter,
-            _ => Ended::Failed(error),
-        }
-    }
-
     /// Begins a commit on this node, for this shard, which has the writer, and others. Returns the numbers of their
     /// clocks, which belong to the commit from now on.
     pub fn begin(
@@ -176,7 +146,13 @@ impl Direct {
     }
 
     /// Queues what precedes the rows of this shard, which has the writer, and of others on the same node.
-    fn queue(&self, connection: &mut Connection, writer: [i64; 3], others: &[&Self], clock: &Clock) {
+    pub(super) fn queue(
+        &self,
+        connection: &mut Connection,
+        writer: [i64; 3],
+        others: &[&Self],
+        clock: &Clock,
+    ) {
         connection.queue(&self.begin, |_| {});
         connection.queue(&self.hold, |_| {});
         connection.queue(&self.enter, |params| {
@@ -195,7 +171,7 @@ impl Direct {
 }
 
 /// Runs the pipeline and returns the numbers of the clocks of one shard and so many others.
-fn run(connection: &mut Connection, others: usize, clock: &Clock) -> Result<Vec<i64>, PgError> {
+pub(super) fn run(connection: &mut Connection, others: usize, clock: &Clock) -> Result<Vec<i64>, PgError> {
     let clocks: Vec<usize> = (0..=others).map(|other| CLOCK + other * STATEMENTS_OF_ANOTHER).collect();
     let mut numbers = Vec::with_capacity(clocks.len());
     connection.run(&mut |statement, mut columns| {

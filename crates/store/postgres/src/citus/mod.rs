@@ -4,7 +4,6 @@
 //! | module | contents |
 //! |---|---|
 //! | [`placement`] | which shard holds a virtual shard, and which node holds that shard |
-//! | `texts` | pure: the statements of a table |
 //! | `clock` | what a process has seen of the shards' clocks |
 //! | `commit` | a batch as one transaction, through the coordinator |
 //! | `direct` | straight to the node of a shard |
@@ -24,47 +23,21 @@ pub(crate) mod moment;
 pub mod placement;
 pub(crate) mod recover;
 mod route;
-pub(crate) mod texts;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use batzen_store::VSHARD_COUNT;
-
-use crate::connection::{Connection, Statement};
-use crate::database::Database;
+use crate::PgError;
+use crate::client::{Connection, Statement};
 use crate::layout::quoted;
+use crate::schema::citus::{CLOCKS, PLACE_BITS, ROW_BITS};
 use crate::schema::lock_key;
 use crate::schema::shape::literal;
-use crate::{PgError, ServerError};
 use placement::{Placement, Shard};
 
-pub(crate) use commit::{Ended, Serials};
+pub(crate) use commit::Ended;
 
-/// Which server the statements are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    /// PostgreSQL.
-    Plain,
-    /// The coordinator of a Citus cluster.
-    Citus,
-    /// A node of a Citus cluster, for the tables of one shard.
-    Shard,
-}
-
-/// The table of the clocks: the number of the last commit in each shard, in the row of the shard's first virtual shard, and
-/// of the last commit in tables that are on every node, in the row [`EVERYWHERE`].
-pub(crate) const CLOCKS: &str = "shard_clocks";
-
-/// The row, and the place, of what is on every node.
-pub(crate) const EVERYWHERE: u16 = VSHARD_COUNT;
+/// The place of what is on every node.
 const PLACE_EVERYWHERE: u16 = (1 << PLACE_BITS) - 1;
-
-/// A serial is the number of a commit, the row's place among the commit's new rows, and the place of its shard. A commit
-/// moves the clocks of its shards and keeps them locked until it ends. So the rows of a shard appear in the order of their
-/// serials, whichever way they came.
-const ROW_BITS: u32 = 14;
-const PLACE_BITS: u32 = 8;
-pub(crate) const CLOCK_SHIFT: u32 = ROW_BITS + PLACE_BITS;
 
 /// How many rows a commit may insert, so that their places fit.
 pub(crate) const INSERTS_MAX: usize = 1 << ROW_BITS;
@@ -97,8 +70,8 @@ pub(crate) const SESSION: &str = "SET jit = off; SET plan_cache_mode = auto; SET
 
 /// What a store on Citus needs besides the statements of its tables.
 #[derive(Debug)]
-pub(crate) struct Citus {
-    nodes: RwLock<Arc<Nodes>>,
+pub(crate) struct Citus<W> {
+    nodes: RwLock<Arc<Nodes<W>>>,
     schema: String,
     begin: Statement,
     hold: Statement,
@@ -113,25 +86,25 @@ pub(crate) struct Citus {
 }
 
 /// Where the shards are, and the way to each of them that does not go through the coordinator.
-#[derive(Debug, Default)]
-pub(crate) struct Nodes {
+#[derive(Debug)]
+pub(crate) struct Nodes<W> {
     pub placement: Placement,
     /// In the order of the shards. `None`: there is no such way.
-    pub ways: Vec<Option<Arc<Database>>>,
+    pub ways: Vec<Option<Arc<W>>>,
 }
 
-impl Nodes {
+impl<W> Nodes<W> {
     /// The way to the shard in this place.
-    pub fn way(&self, place: u16) -> Option<&Arc<Database>> {
+    pub fn way(&self, place: u16) -> Option<&Arc<W>> {
         self.ways.get(usize::from(place))?.as_ref()
     }
 }
 
-impl Citus {
+impl<W> Citus<W> {
     pub fn new(schema: &str) -> Self {
         let name = quoted(schema);
         Self {
-            nodes: RwLock::default(),
+            nodes: RwLock::new(Arc::new(Nodes { placement: Placement::default(), ways: Vec::new() })),
             schema: schema.to_owned(),
             begin: Statement::new("BEGIN".into()),
             hold: Statement::new("SELECT pg_advisory_xact_lock_shared($1::bigint)".into()),
@@ -153,16 +126,17 @@ impl Citus {
     }
 
     /// What is known of the nodes.
-    pub fn nodes(&self) -> Arc<Nodes> {
+    pub fn nodes(&self) -> Arc<Nodes<W>> {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads the placement again: a shard may have been moved or split. Each commit makes sure that it fits.
-    /// `way` makes the way to a shard.
+    /// `way` makes the way to a shard; one for which `is_good` holds is kept.
     pub fn refresh(
         &self,
         connection: &mut Connection,
-        way: &dyn Fn(u16, &Shard) -> Option<Arc<Database>>,
+        way: &dyn Fn(u16, &Shard) -> Option<Arc<W>>,
+        is_good: &dyn Fn(&W) -> bool,
     ) -> Result<(), PgError> {
         let clocks = format!("{}.{CLOCKS}", quoted(&self.schema));
         let placement = Placement::read(connection, &self.schema, &clocks)?;
@@ -175,24 +149,11 @@ impl Citus {
             if nodes.placement.shards().get(usize::from(place)) != Some(shard) {
                 return None;
             }
-            let is_good = way.direct.as_ref().is_some_and(|direct| !direct.has_moved());
-            is_good.then(|| Arc::clone(way))
+            is_good(way).then(|| Arc::clone(way))
         };
         let shards = (0..).zip(placement.shards());
         let ways = shards.map(|(place, shard)| known(place, shard).or_else(|| way(place, shard))).collect();
         *nodes = Arc::new(Nodes { placement, ways });
         Ok(())
     }
-}
-
-/// Whether an error of the coordinator says that it lost a node, or that a node is down. Most of these have the
-/// code of internal errors.
-pub(crate) fn is_node_away(error: &ServerError) -> bool {
-    const SAID: [&str; 4] = [
-        "failure on connection marked as essential",
-        "connection to the remote node",
-        "could not establish any connections to the node",
-        "failed to execute task",
-    ];
-    error.code == "XX000" && SAID.iter().any(|said| error.message.contains(said))
 }

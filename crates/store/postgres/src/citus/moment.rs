@@ -6,9 +6,10 @@
 
 use batzen_store::VSHARD_COUNT;
 
-use crate::citus::{CLOCKS, Citus};
-use crate::connection::Connection;
+use crate::citus::Citus;
+use crate::client::Connection;
 use crate::layout::quoted;
+use crate::schema::citus::CLOCKS;
 use crate::schema::shape::literal;
 use crate::{PgError, Target};
 
@@ -31,7 +32,7 @@ fn gids(connection: &mut Connection) -> Result<Vec<String>, PgError> {
     Ok(gids)
 }
 
-impl Citus {
+impl<W> Citus<W> {
     /// Takes the snapshots of all nodes at a moment at which no commit is under way. Runs in a transaction at
     /// isolation level repeatable read, which keeps them. `fence` is another session, which holds the fence
     /// meanwhile.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use batzen_store::VSHARD_COUNT;
 
 use crate::PgError;
-use crate::connection::Connection;
+use crate::client::Connection;
 use crate::schema::shape::literal;
 
 /// A shard of Citus: a range of hashes of `vshard`, in all co-located tables.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use batzen_store::{Change, ChangeSet, CommitOutcome, Read, ReadAnswer, Result, TableDef, VSHARD_COUNT};
 
-use crate::citus::across::direct;
 use crate::citus::{Citus, Nodes};
 use crate::database::Database;
 use crate::read::read_on_node;
@@ -95,7 +94,12 @@ impl Database {
     }
 
     /// Commits a set whose rows are all in one shard.
-    fn commit_at_shard(&self, nodes: &Nodes, place: u16, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
+    fn commit_at_shard(
+        &self,
+        nodes: &Nodes<Database>,
+        place: u16,
+        set: &ChangeSet,
+    ) -> Result<Option<CommitOutcome>> {
         let Some(way) = nodes.way(place) else { return Ok(None) };
         match way.commit(set) {
             Err(_) if has_moved(way) => {
@@ -121,7 +125,7 @@ impl Database {
             }
         };
         let mut on_nodes: BTreeMap<i32, Vec<(&Database, &[Read])>> = BTreeMap::new();
-        let groups: Vec<i32> = ways.iter().map(|way| direct(way).group).collect();
+        let groups: Vec<i32> = ways.iter().map(|way| way.direct().group).collect();
         for ((part, way), group) in parts.values().zip(&ways).zip(&groups) {
             on_nodes.entry(*group).or_default().push((way, &part.reads));
         }
@@ -154,7 +158,7 @@ impl Database {
     }
 
     /// The parts of reads by shard; `None` if a read has no shard.
-    fn parts(&self, nodes: &Nodes, reads: &[Read]) -> Result<Option<BTreeMap<u16, Part>>> {
+    fn parts(&self, nodes: &Nodes<Database>, reads: &[Read]) -> Result<Option<BTreeMap<u16, Part>>> {
         let mut parts: BTreeMap<u16, Part> = BTreeMap::new();
         let mut everywhere = Part::default();
         for (number, read) in reads.iter().enumerate() {
@@ -234,7 +238,7 @@ fn divide(set: &ChangeSet, places: &[Option<u16>]) -> Option<Divided> {
 }
 
 fn has_moved(way: &Database) -> bool {
-    direct(way).has_moved()
+    way.direct().has_moved()
 }
 
 fn empty_answer(read: &Read) -> ReadAnswer {

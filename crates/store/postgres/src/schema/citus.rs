@@ -1,12 +1,29 @@
 //! Citus: hot tables are distributed by their virtual shard and co-located; the rest are copied to every
 //! node.
 
+use batzen_store::VSHARD_COUNT;
+
 use super::error::SchemaError;
 use super::shape::literal;
 use super::sql::Sql;
-use crate::citus::direct::WRITERS;
-use crate::citus::{CLOCK_SHIFT, CLOCKS, EVERYWHERE};
 use crate::layout::{Layout, quoted};
+
+/// The table of the clocks: the number of the last commit in each shard, in the row of the shard's first virtual shard, and
+/// of the last commit in tables that are on every node, in the row [`EVERYWHERE`].
+pub(crate) const CLOCKS: &str = "shard_clocks";
+
+/// The table of the writers that commit straight at a shard, which is distributed with all others.
+pub(crate) const WRITERS: &str = "shard_writers";
+
+/// The row, and the place, of what is on every node.
+pub(crate) const EVERYWHERE: u16 = VSHARD_COUNT;
+
+/// A serial is the number of a commit, the row's place among the commit's new rows, and the place of its shard. A commit
+/// moves the clocks of its shards and keeps them locked until it ends. So the rows of a shard appear in the order of their
+/// serials, whichever way they came.
+pub(crate) const ROW_BITS: u32 = 14;
+pub(crate) const PLACE_BITS: u32 = 8;
+pub(crate) const CLOCK_SHIFT: u32 = ROW_BITS + PLACE_BITS;
 
 /// How a table is placed in a Citus cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use batzen_store::TableDef;
 
 use super::catalog::{self, Present};
+use super::citus::WRITERS;
 use super::error::SchemaError;
 use super::maintain::{self, MaintainOptions, MaintainReport};
 use super::meta::{self, Meta};
 use super::plan::{self, Action, History, Plan};
+use super::prepared::{self, recover};
 use super::shape::{TableShape, literal};
 use super::sql::Sql;
 use super::{views, wanted};
-use crate::citus::Dialect;
-use crate::citus::direct::WRITERS;
-use crate::citus::recover::{self, recover};
 use crate::layout::{Layout, PARTITIONS_MAX, quoted};
+use crate::statements::Dialect;
 
 /// The application name of sessions that change schemas.
 pub const APPLICATION: &str = "batzen-dbinit";
@@ -105,7 +105,7 @@ impl Work<'_> {
         let mut before = self.state()?;
         if before.meta.as_ref().is_some_and(|meta| meta.citus) {
             // What a killed service has prepared would block what follows.
-            recover::recover_all(self.sql, self.schema)?;
+            prepared::recover_all(self.sql, self.schema)?;
         }
         if before.meta.is_none() {
             self.encoding()?;
@@ -139,7 +139,7 @@ impl Work<'_> {
         }
         // The steps may have freed names.
         let layouts = self.layouts(tables, before.meta.as_ref())?;
-        let shapes = shapes(&layouts);
+        let shapes = wanted::shapes(&layouts);
         let present = catalog::read(self.sql, self.schema)?;
         let additions =
             plan::additions(self.schema, &shapes, &present).map_err(|lines| self.differs(lines))?;
@@ -280,7 +280,7 @@ impl Work<'_> {
         // If there are steps, the differences after them cannot be predicted. Without steps, the comparison
         // is exact.
         let additions = if steps.actions.is_empty() {
-            let shapes = shapes(&self.layouts(tables, state.meta.as_ref())?);
+            let shapes = wanted::shapes(&self.layouts(tables, state.meta.as_ref())?);
             let additions =
                 plan::additions(self.schema, &shapes, &state.present).map_err(|lines| self.differs(lines))?;
             !additions.actions.is_empty() || !additions.indexes.is_empty()
@@ -505,11 +505,6 @@ impl Planned {
     fn is_empty(&self) -> bool {
         self.steps.actions.is_empty() && self.steps.reindex.is_empty() && !self.changes
     }
-}
-
-/// All tables of a schema: its own and the service's.
-pub(crate) fn shapes(layouts: &[Layout]) -> Vec<TableShape> {
-    meta::own_tables().into_iter().chain(wanted::tables(layouts)).collect()
 }
 
 /// A session on a schema.

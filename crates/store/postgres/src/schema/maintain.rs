@@ -9,17 +9,17 @@ use std::time::Duration;
 use batzen_store::TableDef;
 
 use super::catalog;
-use super::dbinit::shapes;
+use super::citus::WRITERS;
 use super::error::SchemaError;
 use super::meta;
 use super::meta::lock_key;
+use super::prepared;
 use super::shape::{Cut, TableShape, literal};
 use super::sql::Sql;
+use super::wanted::shapes;
 use crate::PgError;
-use crate::citus::Dialect;
-use crate::citus::direct::WRITERS;
-use crate::citus::recover;
 use crate::layout::quoted;
+use crate::statements::Dialect;
 
 /// A part of a commit that is prepared for so long was left.
 const LEFT_PREPARED: Duration = Duration::from_secs(3_600);
@@ -111,7 +111,7 @@ fn run(
     if there.is_some_and(|row| row.is_true(0)) {
         let old = "seen < now() - interval '1 day'";
         // A prepared part of a commit needs the row of its writer, which is as old. Younger ones are under way.
-        if is_citus && recover::has_prepared(sql, schema, LEFT_PREPARED)? {
+        if is_citus && prepared::has_prepared(sql, schema, LEFT_PREPARED)? {
             return Ok(report);
         }
         let count = sql.row(&format!("SELECT count(*) FROM {place} WHERE {old}"))?;

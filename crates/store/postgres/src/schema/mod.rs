@@ -13,6 +13,7 @@
 //! | [`maintain`] | periodic maintenance: days of queues, statistics, writers |
 //! | `upkeep` | a thread for maintenance and replication lag |
 //! | [`replication`] | a publication for auditors, and its lag |
+//! | `prepared` | parts of commits over several nodes that nobody has ended |
 //! | [`citus`] | distribution over several nodes |
 
 pub mod catalog;
@@ -22,6 +23,7 @@ mod error;
 pub mod maintain;
 pub mod meta;
 pub mod plan;
+pub(crate) mod prepared;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod readiness;

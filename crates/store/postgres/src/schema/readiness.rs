@@ -311,7 +311,7 @@ fn each_statement_of_a_payment_is_one_task_of_citus() {
     let mut seen = 0;
     for def in exchange::ALL.iter().filter(|def| def.is_sharded()) {
         let layout = Layout::new(def, "exchange", 0).unwrap();
-        let statements = Statements::of(layout, crate::citus::Dialect::Citus);
+        let statements = Statements::of(layout, crate::statements::Dialect::Citus);
         let layout = &statements.layout;
         let mut hot =
             vec![statements.get.sql.clone(), statements.keep.sql.clone(), statements.delete.sql.clone()];

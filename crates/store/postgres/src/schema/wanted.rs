@@ -1,5 +1,6 @@
 //! Derives the tables of a database from layouts. Pure functions.
 
+use super::meta::own_tables;
 use super::shape::{ColumnShape, Cut, IndexShape, Life, Partition, TableShape};
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlColumn};
 
@@ -90,4 +91,9 @@ fn queue(layout: &Layout) -> Option<TableShape> {
     columns.push(column(layout.serial, "bigint", false));
     // Entries are found by key; each belongs to one row of the table.
     Some(TableShape { name, columns, key: Vec::new(), indexes, cut: Cut::Days, life: Life::Passing })
+}
+
+/// All tables of a schema: its own and the service's.
+pub(crate) fn shapes(layouts: &[Layout]) -> Vec<TableShape> {
+    own_tables().into_iter().chain(tables(layouts)).collect()
 }

@@ -24,7 +24,9 @@ mod format;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuzz_entry;
 mod group;
+mod head;
 mod index;
+mod input;
 mod lookup;
 mod maintain;
 mod migrate;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-use super::checkpoint::{self, Head, Position, SegmentHead};
+use super::checkpoint;
 use super::claims::Claims;
 use super::disk::{Disk, io_error, read_file, replace_file, write_all_at};
 use super::feed::Keeping;
@@ -15,6 +15,7 @@ use super::format::{
     segment_number,
 };
 use super::group::Group;
+use super::head::{Head, Position, SegmentHead};
 use super::index::{Location, Ops, Secondary, SecondaryOp, TableIndex};
 use super::maintain::{Maintenance, NextSegment, Wake, create_segment, segment_bytes};
 use super::migrate;

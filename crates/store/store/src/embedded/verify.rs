@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::checkpoint::{CheckpointError, Head, Outline};
+use super::checkpoint::Outline;
 use super::disk::{Disk, io_error, read_file};
 use super::format::{
     CHECKPOINT_NAME, FrameKind, MANIFEST_NAME, Manifest, SEGMENT_HEADER_BYTES, segment_number,
 };
+use super::head::Head;
+use super::input::CheckpointError;
 use super::recover::{
     End, check_numbers, damaged_tail, find_frame, open_segment, read_segment, scan_frames, scan_records,
 };

@@ -8,17 +8,20 @@ mod record;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
-use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Money, PaytoUri, Timestamp};
+use batzen_protocol::{Amount, Duration, ErrorCode, Money, PaytoUri, Timestamp};
 
 use super::coin::{Coin, CoinStatus};
 use super::exchange::Exchange;
 use super::http::{Context, HttpRequest, HttpResponse};
-use super::machine::Step;
+use super::operation::{Operation, Step};
 use super::proof::coin as coin_proof;
-use super::proof::denomination::{self, Problem, Use};
-use super::select::{Candidate, PaymentPlan, Target, select_all, select_coins};
+use super::proof::denomination;
+use super::proof::known::{Answer, Known};
+use super::row::{Transaction, Wait, describe_fees, units};
+use super::select::{PaymentPlan, Target, select_all};
+use super::spend::{candidates, cheapest, choose, drop_coin, drop_denomination, take_back, unusable};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
-use super::{Change, CoreError, Entropy, refresh};
+use super::{Change, CoreError, Entropy};
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, DepositConfirmation, DepositRequest,
 };
@@ -27,21 +30,6 @@ pub use record::*;
 
 /// Most coins in one payment: the limit of a batch deposit.
 pub const MAX_COINS: usize = 256;
-
-/// The coins of `exchange` that can pay now.
-pub(super) fn candidates(
-    state: &WalletState,
-    exchange: &Exchange,
-    now: Timestamp,
-) -> Result<Vec<Candidate>, CoreError> {
-    state
-        .fresh_coins(&exchange.base_url, now)
-        .map(|coin| {
-            let fee_deposit = exchange.denom(&coin.h_denom_pub)?.fee_deposit;
-            Ok(Candidate { coin_pub: coin.coin_pub, remaining: coin.remaining, fee_deposit })
-        })
-        .collect()
-}
 
 /// Selects the cheapest coins of one exchange for a payment, without recording anything.
 ///
@@ -63,33 +51,6 @@ pub fn preview(
         avoids_change: exchange.discretion.assortment,
     };
     choose(state, exchange.currency, &have, target, now)
-}
-
-/// Selects the cheapest of these coins, which may be of several exchanges.
-pub(super) fn choose(
-    state: &WalletState,
-    currency: Currency,
-    have: &[Candidate],
-    target: Target,
-    now: Timestamp,
-) -> Result<PaymentPlan, CoreError> {
-    let change_cost = |coin_pub: &EddsaPublicKey, change: Money| {
-        let coin = state.coin(coin_pub);
-        let priced = coin.and_then(|coin| Ok((coin, state.exchange(&coin.exchange)?)));
-        priced.map_or(change, |(coin, exchange)| refresh::cost_of_change(exchange, coin, change, now))
-    };
-    if let Some(plan) = select_coins(have, target, &change_cost)? {
-        return Ok(plan);
-    }
-    let available = Money::checked_sum(have.iter().map(|coin| coin.remaining))?;
-    let all = select_all(have, usize::MAX)?;
-    if all.total.checked_sub(all.fees)? >= target.amount {
-        return Err(CoreError::TooManyCoins { max: target.max_coins });
-    }
-    Err(CoreError::InsufficientFunds {
-        needed: target.amount.of(currency),
-        available: available.of(currency),
-    })
 }
 
 /// Records a payment and debits its coins. Nothing is sent before the changes are durable.
@@ -114,7 +75,9 @@ pub fn start(
     }
     let (base_url, plan) = match &request.exchange {
         Some(base_url) => (base_url.clone(), preview(state, base_url, request.amount, request.max_fee, now)?),
-        None => cheapest(state, request, now)?,
+        None => cheapest(state, request.amount, |base_url| {
+            preview(state, base_url, request.amount, request.max_fee, now)
+        })?,
     };
     let payment = Payment {
         merchant_priv: None,
@@ -247,34 +210,6 @@ fn check_payto(payto: &str) -> Result<(), CoreError> {
         .map_err(|error| CoreError::BadInput { what: "payto URI", reason: error.to_string() })
 }
 
-fn cheapest(
-    state: &WalletState,
-    request: &PaymentRequest,
-    now: Timestamp,
-) -> Result<(String, PaymentPlan), CoreError> {
-    let mut best: Option<(u128, String, PaymentPlan)> = None;
-    let mut failure = None;
-    for exchange in state.exchanges.values().filter(|exchange| exchange.currency == request.amount.currency) {
-        match preview(state, &exchange.base_url, request.amount, request.max_fee, now) {
-            Ok(plan) => {
-                let cost = plan.total.units() + plan.change_cost.units();
-                if best.as_ref().is_none_or(|(other, ..)| cost < *other) {
-                    best = Some((cost, exchange.base_url.clone(), plan));
-                }
-            }
-            Err(error) => failure = Some(error),
-        }
-    }
-    match (best, failure) {
-        (Some((_, base_url, plan)), _) => Ok((base_url, plan)),
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(CoreError::InsufficientFunds {
-            needed: request.amount,
-            available: Amount::zero(request.amount.currency),
-        }),
-    }
-}
-
 fn record(
     state: &WalletState,
     base_url: &str,
@@ -285,16 +220,7 @@ fn record(
 ) -> Result<(OpId, Vec<Change>), CoreError> {
     let mut draft = Draft::new(state);
     payment.take(draft.allocate(plan, entropy)?);
-    let id = draft.next_id();
-    draft.put_operation(WalletOperation {
-        id,
-        created: now,
-        finished: None,
-        exchange: base_url.to_owned(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::Payment(Box::new(payment)),
-    });
+    let id = draft.begin(now, base_url, payment);
     Ok((id, draft.into_changes()))
 }
 
@@ -326,148 +252,212 @@ pub(crate) fn sign_deposit(
     Ok(message.sign(&coin.coin_priv))
 }
 
-pub(crate) fn next(
-    state: &WalletState,
-    operation: &WalletOperation,
-    payment: &Payment,
-) -> Result<HttpRequest, CoreError> {
-    let exchange = state.exchange(&operation.exchange)?;
-    let mut coins = Vec::new();
-    for position in asked(payment) {
-        let part = &payment.coins[position];
-        let coin = state.coin(&part.coin_pub)?;
-        coins.push(BatchDepositCoin {
-            coin_pub: coin.coin_pub,
-            contribution: exchange.amount(part.amount),
-            denom_pub_hash: coin.h_denom_pub,
-            ub_sig: coin.denom_sig.clone(),
-            h_age_commitment: coin.h_age()?,
-            coin_sig: sign_deposit(exchange, payment, part, coin)?,
-        });
+impl Operation for Payment {
+    fn name(&self) -> &'static str {
+        "payment"
     }
-    let refund_deadline = (payment.refund_deadline != Timestamp::ZERO).then_some(payment.refund_deadline);
-    match (coins.pop(), coins.is_empty()) {
-        (Some(coin), true) => {
-            let body = DepositRequest {
-                merchant_payto_uri: payment.payto.clone(),
-                wire_salt: payment.wire_salt,
-                contribution: coin.contribution,
-                denom_pub_hash: coin.denom_pub_hash,
-                ub_sig: coin.ub_sig,
-                merchant_pub: payment.merchant_pub,
-                h_contract_terms: payment.h_contract_terms,
-                h_age_commitment: coin.h_age_commitment,
-                coin_sig: coin.coin_sig,
-                timestamp: payment.timestamp,
-                refund_deadline,
-                wire_transfer_deadline: payment.wire_deadline,
-                policy: None,
-            };
-            let url = format!("{}coins/{}/deposit", operation.exchange, coin.coin_pub);
-            Ok(HttpRequest::post(Context::Deposit, url, &body))
-        }
-        (Some(last), false) => {
-            coins.push(last);
-            let body = BatchDepositRequest {
-                merchant_payto_uri: payment.payto.clone(),
-                wire_salt: payment.wire_salt,
-                merchant_pub: payment.merchant_pub,
-                h_contract_terms: payment.h_contract_terms,
-                timestamp: payment.timestamp,
-                refund_deadline,
-                wire_transfer_deadline: payment.wire_deadline,
-                policy: None,
-                coins,
-            };
-            Ok(HttpRequest::post(Context::Deposit, format!("{}batch-deposit", operation.exchange), &body))
-        }
-        (None, _) => {
-            Err(CoreError::Inconsistent(format!("payment {} has no coins left to send", operation.id)))
-        }
-    }
-}
 
-pub(crate) fn receive(
-    step: &mut Step<'_, '_>,
-    mut payment: Payment,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    let asked = asked(&payment);
-    match (response.status, response.code()) {
-        (200, _) => confirmed(step, payment, &asked, response),
-        (404, ErrorCode::GENERIC_ENDPOINT_UNKNOWN) if payment.batch && asked.len() > 1 => {
-            payment.batch = false;
-            step.proceed(OpKind::Payment(Box::new(payment)));
-            Ok(())
+    fn next(
+        &self,
+        state: &WalletState,
+        operation: &WalletOperation,
+        _poll_ms: u64,
+    ) -> Result<HttpRequest, CoreError> {
+        let exchange = state.exchange(&operation.exchange)?;
+        let mut coins = Vec::new();
+        for position in asked(self) {
+            let part = &self.coins[position];
+            let coin = state.coin(&part.coin_pub)?;
+            coins.push(BatchDepositCoin {
+                coin_pub: coin.coin_pub,
+                contribution: exchange.amount(part.amount),
+                denom_pub_hash: coin.h_denom_pub,
+                ub_sig: coin.denom_sig.clone(),
+                h_age_commitment: coin.h_age()?,
+                coin_sig: sign_deposit(exchange, self, part, coin)?,
+            });
         }
-        (
-            409,
-            ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY
-            | ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
-            | ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_AGE_HASH,
-        ) => {
-            let conflict = |reason: &str| CoreError::FalseProof {
-                what: "the exchange's proof about a coin",
-                reason: reason.to_owned(),
-            };
-            let coin_pub = coin_proof::named(response)
-                .ok_or_else(|| conflict("it does not say which coin it is about"))?;
-            let part = asked.iter().map(|position| &payment.coins[*position]);
-            let part = part.into_iter().find(|part| part.coin_pub == coin_pub);
-            let part = part.ok_or_else(|| conflict("it is about a coin that is not in the request"))?;
-            let about = coin_proof::Asked::Deposit {
-                contract: (payment.merchant_pub, payment.h_contract_terms),
-                amount: part.amount,
-            };
-            let accept = step.accept_refused;
-            let proof = coin_proof::verify(&step.draft, &coin_pub, about, accept, response, step.now)?;
-            replace(step, payment, &asked, |step, coin| {
-                if coin == coin_pub {
-                    coin_proof::accept(step, &coin, &proof)?;
-                    return Ok(true);
-                }
-                Ok(false)
-            })
-        }
-        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
-        | (
-            410,
-            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
-            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
-        ) => {
-            let exchange = step.draft.exchange(&step.operation.exchange)?;
-            let mut hashes = Vec::with_capacity(asked.len());
-            for &position in &asked {
-                hashes.push(step.draft.coin(&payment.coins[position].coin_pub)?.h_denom_pub);
+        let refund_deadline = (self.refund_deadline != Timestamp::ZERO).then_some(self.refund_deadline);
+        match (coins.pop(), coins.is_empty()) {
+            (Some(coin), true) => {
+                let body = DepositRequest {
+                    merchant_payto_uri: self.payto.clone(),
+                    wire_salt: self.wire_salt,
+                    contribution: coin.contribution,
+                    denom_pub_hash: coin.denom_pub_hash,
+                    ub_sig: coin.ub_sig,
+                    merchant_pub: self.merchant_pub,
+                    h_contract_terms: self.h_contract_terms,
+                    h_age_commitment: coin.h_age_commitment,
+                    coin_sig: coin.coin_sig,
+                    timestamp: self.timestamp,
+                    refund_deadline,
+                    wire_transfer_deadline: self.wire_deadline,
+                    policy: None,
+                };
+                let url = format!("{}coins/{}/deposit", operation.exchange, coin.coin_pub);
+                Ok(HttpRequest::post(Context::Deposit, url, &body))
             }
-            let operations = ["DEPOSIT"];
-            let (h_denom_pub, problem) =
-                denomination::verify(exchange, &hashes, &operations, Use::Spend, response, step.now)?;
-            if problem == Problem::Revoked
-                && let Some(denom) =
-                    step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
-            {
-                denom.revoke(step.now);
+            (Some(last), false) => {
+                coins.push(last);
+                let body = BatchDepositRequest {
+                    merchant_payto_uri: self.payto.clone(),
+                    wire_salt: self.wire_salt,
+                    merchant_pub: self.merchant_pub,
+                    h_contract_terms: self.h_contract_terms,
+                    timestamp: self.timestamp,
+                    refund_deadline,
+                    wire_transfer_deadline: self.wire_deadline,
+                    policy: None,
+                    coins,
+                };
+                Ok(HttpRequest::post(Context::Deposit, format!("{}batch-deposit", operation.exchange), &body))
             }
-            let status = if problem == Problem::Revoked { CoinStatus::Used } else { CoinStatus::Lost };
-            replace(step, payment, &asked, |step, coin| {
-                let coin = step.draft.coin_mut(&coin)?;
-                if coin.h_denom_pub == h_denom_pub {
-                    coin.status = status;
-                    return Ok(true);
-                }
-                Ok(false)
-            })
+            (None, _) => {
+                Err(CoreError::Inconsistent(format!("payment {} has no coins left to send", operation.id)))
+            }
         }
-        // The exchange claims, without proof, that it booked nothing of this request. The coins are
-        // refreshed, even after a deposit into the owner's account: if the exchange booked them after all,
-        // the refresh reveals it.
-        (400..=499, code) if code != ErrorCode::NONE => {
-            let refusal = response.refusal("paying").to_string();
-            record_refused(&mut payment, &asked);
-            fail(step, payment, refusal, CoinStatus::Used)
+    }
+
+    fn receive(
+        self: Box<Self>,
+        step: &mut Step<'_, '_>,
+        _request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<(), CoreError> {
+        let mut payment = *self;
+        let asked = asked(&payment);
+        match (response.status, response.code()) {
+            (200, _) => confirmed(step, payment, &asked, response),
+            (404, ErrorCode::GENERIC_ENDPOINT_UNKNOWN) if payment.batch && asked.len() > 1 => {
+                payment.batch = false;
+                step.proceed(payment);
+                Ok(())
+            }
+            _ if coin_proof::is_conflict(response) => {
+                let parts = asked.iter().map(|position| &payment.coins[*position]);
+                let parts = parts.map(|part| (part.coin_pub, part.amount));
+                let contract = (payment.merchant_pub, payment.h_contract_terms);
+                let about = |amount| coin_proof::Asked::Deposit { contract, amount };
+                let (coin_pub, proof) = coin_proof::verify_one_of(step, parts, about, response)?;
+                replace(step, payment, &asked, drop_coin(coin_pub, proof))
+            }
+            _ if denomination::is_claim(response) => {
+                let coins = asked.iter().map(|position| &payment.coins[*position].coin_pub);
+                let (h_denom_pub, status) = unusable(step, coins, "DEPOSIT", response)?;
+                replace(step, payment, &asked, drop_denomination(h_denom_pub, status))
+            }
+            // The exchange claims, without proof, that it booked nothing of this request. The coins are
+            // refreshed, even after a deposit into the owner's account: if the exchange booked them after all,
+            // the refresh reveals it.
+            (400..=499, code) if code != ErrorCode::NONE => {
+                let refusal = response.refusal("paying").to_string();
+                record_refused(&mut payment, &asked);
+                fail(step, payment, refusal, CoinStatus::Used)
+            }
+            _ => Err(response.refusal("paying")),
         }
-        _ => Err(response.refusal("paying")),
+    }
+
+    fn holds(&self, coin_pub: &EddsaPublicKey) -> bool {
+        self.coins.iter().any(|coin| coin.coin_pub == *coin_pub)
+    }
+
+    fn is_outgoing(&self) -> bool {
+        true
+    }
+
+    fn held(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Money, CoreError> {
+        Ok(self.totals()?.0)
+    }
+
+    fn effect(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        operation: &WalletOperation,
+    ) -> Result<i128, CoreError> {
+        Ok(if operation.is_disputed() { 0 } else { -units(self.totals()?.0) })
+    }
+
+    fn coin_changes(
+        &self,
+        _state: &WalletState,
+        change: &mut dyn FnMut(&EddsaPublicKey, i128),
+    ) -> Result<(), CoreError> {
+        for PaymentCoin { coin_pub, amount, .. } in &self.coins {
+            change(coin_pub, -units(*amount));
+        }
+        Ok(())
+    }
+
+    fn describe(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        _operation: &WalletOperation,
+        row: &mut Transaction,
+    ) -> Result<(), CoreError> {
+        let (total, fees) = self.totals()?;
+        if self.is_own_account() {
+            row.kind = "deposit";
+        }
+        row.amount = exchange.amount(self.amount);
+        row.fees = exchange.amount(fees);
+        row.coins = self.coins.len();
+        row.payto = Some(self.payto.clone());
+        row.h_contract_terms = Some(self.h_contract_terms.to_string());
+        row.description = format!(
+            "{}: {} plus {}",
+            self.summary,
+            exchange.amount(total.checked_sub(fees)?),
+            describe_fees(&[("deposit", exchange.amount(fees))])
+        );
+        if let Some(fee) = exchange.wire_fee(&self.payto, self.wire_deadline).filter(|fee| !fee.is_zero()) {
+            row.description.push_str(&format!("; the exchange keeps a wire fee of {fee} from the transfer"));
+        }
+        row.fail_if(self.stage == PaymentStage::Failed);
+        row.explain(self.reason.as_deref());
+        Ok(())
+    }
+
+    fn wait(
+        &self,
+        state: &WalletState,
+        exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Wait, CoreError> {
+        let mut expiry = None;
+        for part in &self.coins {
+            let until = state.spendable_until(exchange, &part.coin_pub)?;
+            expiry = Some(expiry.map_or(until, |earliest: Timestamp| earliest.min(until)));
+        }
+        let until = expiry.map(|until| (until, "coins expire"));
+        Ok(Wait { reason: "waits for the exchange's confirmation", until })
+    }
+
+    fn add_known(
+        &self,
+        _draft: &Draft<'_>,
+        operation: &WalletOperation,
+        coin_pub: &EddsaPublicKey,
+        known: &mut Known,
+    ) -> Result<(), CoreError> {
+        let contract = (self.merchant_pub, self.h_contract_terms);
+        for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub) {
+            let confirmed = part.exchange_sig.is_some();
+            let state = if confirmed { Answer::Confirmed } else { Answer::None };
+            known.deposits.push((contract, part.amount, state));
+        }
+        for part in self.refused.iter().filter(|part| part.coin_pub == *coin_pub) {
+            known.deposits.push((contract, part.amount, Answer::Refused(operation.id)));
+        }
+        Ok(())
     }
 }
 
@@ -517,9 +507,9 @@ fn confirmed(
     payment.exchange_timestamp.get_or_insert(timestamp);
     if payment.coins.iter().all(|coin| coin.exchange_sig.is_some()) {
         payment.stage = PaymentStage::Done;
-        step.finish(OpKind::Payment(Box::new(payment)));
+        step.finish(payment);
     } else {
-        step.proceed(OpKind::Payment(Box::new(payment)));
+        step.proceed(payment);
     }
     Ok(())
 }
@@ -539,35 +529,15 @@ fn replace(
     step: &mut Step<'_, '_>,
     mut payment: Payment,
     asked: &[usize],
-    mut drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
+    drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
 ) -> Result<(), CoreError> {
     record_refused(&mut payment, asked);
     let (kept, open): (Vec<_>, Vec<_>) =
         std::mem::take(&mut payment.coins).into_iter().partition(|coin| coin.exchange_sig.is_some());
     payment.coins = kept;
-    let mut have = Vec::new();
-    let base_url = step.operation.exchange.clone();
-    for part in &open {
-        step.draft.credit_coin(&part.coin_pub, part.amount)?;
-        if !drop_coin(step, part.coin_pub)? {
-            // A repeated payment tells the receiver nothing new.
-            let coin = step.draft.coin(&part.coin_pub)?;
-            have.push(Candidate {
-                coin_pub: coin.coin_pub,
-                remaining: coin.remaining,
-                fee_deposit: part.fee_deposit,
-            });
-        }
-    }
-    let exchange = step.draft.exchange(&base_url)?.clone();
-    let others = candidates(step.draft.base(), &exchange, step.now)?;
-    for other in others {
-        let coin = step.draft.coin(&other.coin_pub)?;
-        let usable = coin.status == CoinStatus::Fresh && !exchange.denom(&coin.h_denom_pub)?.revoked;
-        if usable && !have.iter().any(|candidate| candidate.coin_pub == other.coin_pub) {
-            have.push(other);
-        }
-    }
+    let parts = open.iter().map(|part| (part.coin_pub, part.amount, part.fee_deposit));
+    let (have, _) = take_back(step, parts, 0, drop_coin)?;
+    let exchange = step.draft.exchange(&step.operation.exchange)?;
     let (total, fees) = payment.totals()?;
     let paid = total.checked_sub(fees)?.checked_add(fees.min(payment.max_fee))?;
     let target = Target {
@@ -579,7 +549,7 @@ fn replace(
     match choose(step.draft.base(), exchange.currency, &have, target, step.now) {
         Ok(plan) => {
             payment.take(step.draft.allocate(&plan, step.entropy)?);
-            step.proceed(OpKind::Payment(Box::new(payment)));
+            step.proceed(payment);
             Ok(())
         }
         Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
@@ -610,7 +580,7 @@ fn fail(
     payment.coins.retain(|coin| coin.exchange_sig.is_some());
     payment.stage = PaymentStage::Failed;
     payment.reason = Some(reason);
-    step.finish(OpKind::Payment(Box::new(payment)));
+    step.finish(payment);
     Ok(())
 }
 
@@ -637,9 +607,7 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
     payment.coins.retain(|coin| coin.exchange_sig.is_some());
     payment.stage = PaymentStage::Failed;
     payment.reason = Some("cancelled by you while it was disputed".to_owned());
-    operation.finished = Some(now);
-    operation.dispute = None;
-    operation.last_error = None;
+    operation.end(now);
     draft.put_operation(operation);
     Ok(draft.into_changes())
 }

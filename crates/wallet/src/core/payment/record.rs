@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::super::CoreError;
 use super::super::encoding::text;
+use super::super::id::OpId;
 use super::super::select::Contribution;
-use super::super::state::OpId;
 
 /// A payment as a merchant's contract describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,20 +19,14 @@ use serde::Deserialize;
 use super::super::coin::{Coin, CoinSource, CoinStatus};
 use super::super::exchange::{Denom, Exchange};
 use super::super::http::HttpResponse;
-use super::super::machine::Step;
-use super::super::purchase::pay::deposited_after_all;
+use super::super::operation::Step;
 use super::super::purse::{PartState, PayStage};
-use super::super::recoup::RecoupStage;
-use super::super::refresh::RefreshStage;
-use super::super::refund::RefundState;
 use super::super::state::{Draft, OpId, OpKind};
 use super::super::{CoreError, withdraw};
 use super::ProofCheck;
+use super::known::{Answer, Contract, Known};
 
 const PROOF: ProofCheck = ProofCheck { what: "the exchange's proof about a coin" };
-
-/// Identifies a contract in deposits: merchant and hash.
-type Contract = (EddsaPublicKey, HashCode);
 
 /// The request that the exchange refused.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +71,32 @@ pub(crate) struct CoinProof {
     purchases: BTreeSet<OpId>,
 }
 
+/// Whether an answer says that a coin was spent elsewhere, or under other terms.
+pub(crate) fn is_conflict(response: &HttpResponse) -> bool {
+    let code = response.code();
+    response.status == 409
+        && (code == ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY
+            || code == ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
+            || code == ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_AGE_HASH)
+}
+
+/// Verifies the proof that one of the coins of a request was spent elsewhere. `parts` has the coins with their
+/// contributions; `about` says what the request asked of one with this contribution.
+pub(crate) fn verify_one_of(
+    step: &Step<'_, '_>,
+    mut parts: impl Iterator<Item = (EddsaPublicKey, Money)>,
+    about: impl FnOnce(Money) -> Asked,
+    response: &HttpResponse,
+) -> Result<(EddsaPublicKey, CoinProof), CoreError> {
+    let coin_pub =
+        named(response).ok_or_else(|| PROOF.false_proof("it does not say which coin it is about"))?;
+    let part = parts.find(|(other, _)| *other == coin_pub);
+    let (_, amount) =
+        part.ok_or_else(|| PROOF.false_proof("it is about a coin that is not in the request"))?;
+    let proof = verify(&step.draft, &coin_pub, about(amount), step.accept_refused, response, step.now)?;
+    Ok((coin_pub, proof))
+}
+
 /// The coin that a conflict answer is about.
 pub(crate) fn named(response: &HttpResponse) -> Option<EddsaPublicKey> {
     #[derive(Deserialize)]
@@ -112,122 +132,15 @@ pub(crate) fn verify(
         "it says that the coin was used under other terms than those it was issued with",
     )?;
     PROOF.check_count(conflict.history.len())?;
-    let known = Known::of(draft, coin)?;
+    let mut known = Known::default();
+    for operation in draft.operations() {
+        operation.kind.operation().add_known(draft, operation, coin_pub, &mut known)?;
+    }
     let mut ledger = Ledger::new(exchange, denom, coin, asked, known, now);
     for item in &conflict.history {
         ledger.enter(item)?;
     }
     ledger.close(accept_refused)
-}
-
-/// The exchange's answers to this wallet's operations with a coin.
-#[derive(Default)]
-struct Known {
-    /// Deposits: contribution and outcome.
-    deposits: Vec<(Contract, Money, OperationState)>,
-    /// Failed purchases: contribution and operation. Nobody but the merchant has said that they failed.
-    purchases: Vec<(Contract, Money, OpId)>,
-    /// Melts by commitment.
-    melts: BTreeMap<HashCode, OperationState>,
-    /// Payments into purses: contribution and outcome.
-    purses: BTreeMap<EddsaPublicKey, Vec<(OpId, Money, OperationState)>>,
-    /// Confirmed refunds.
-    refunds: BTreeSet<(Contract, u64)>,
-    /// Confirmed recoups of the coin.
-    recoups: usize,
-    /// Confirmed recoups into the coin, by the coin that was recouped.
-    returned: BTreeMap<EddsaPublicKey, Money>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OperationState {
-    /// Not answered yet.
-    Unanswered,
-    /// Confirmed by the exchange.
-    Confirmed,
-    /// Refused by the exchange.
-    Refused(OpId),
-}
-
-impl Known {
-    fn of(draft: &Draft<'_>, coin: &Coin) -> Result<Self, CoreError> {
-        let coin_pub = coin.coin_pub;
-        let mut known = Self::default();
-        for operation in draft.operations() {
-            match &operation.kind {
-                OpKind::Withdrawal(_) | OpKind::PurseIncome(_) | OpKind::PickUp(_) | OpKind::Tip(_) => {}
-                OpKind::PursePayment(payment) => {
-                    let listed = known.purses.entry(payment.purse_pub).or_default();
-                    for part in payment.coins.iter().filter(|part| part.coin_pub == coin_pub) {
-                        let state = match (part.state, payment.stage) {
-                            (PartState::Returned, _) => OperationState::Refused(operation.id),
-                            (PartState::Spent, PayStage::Open | PayStage::Done) => OperationState::Confirmed,
-                            (PartState::Spent | PartState::Doubtful, _) => OperationState::Unanswered,
-                        };
-                        listed.push((operation.id, part.amount, state));
-                    }
-                    for part in payment.refused.iter().filter(|part| part.coin_pub == coin_pub) {
-                        listed.push((operation.id, part.amount, OperationState::Refused(operation.id)));
-                    }
-                }
-                OpKind::Purchase(purchase) => {
-                    let contract = (purchase.terms().merchant_pub, purchase.terms().h_contract_terms);
-                    for part in purchase.coins.iter().filter(|part| part.coin_pub == coin_pub && part.is_back)
-                    {
-                        known.purchases.push((contract, part.amount, operation.id));
-                    }
-                }
-                OpKind::Payment(payment) => {
-                    let contract = (payment.merchant_pub, payment.h_contract_terms);
-                    for part in payment.coins.iter().filter(|part| part.coin_pub == coin_pub) {
-                        let confirmed = part.exchange_sig.is_some();
-                        let state =
-                            if confirmed { OperationState::Confirmed } else { OperationState::Unanswered };
-                        known.deposits.push((contract, part.amount, state));
-                    }
-                    for part in payment.refused.iter().filter(|part| part.coin_pub == coin_pub) {
-                        known.deposits.push((contract, part.amount, OperationState::Refused(operation.id)));
-                    }
-                }
-                OpKind::Refresh(refresh) if refresh.old_coin_pub == coin_pub => {
-                    if let Some(rc) = refresh.rc {
-                        let state = match refresh.stage {
-                            RefreshStage::Failed => OperationState::Refused(operation.id),
-                            RefreshStage::Prepare | RefreshStage::Melt => OperationState::Unanswered,
-                            RefreshStage::Reveal | RefreshStage::Done | RefreshStage::Lost => {
-                                OperationState::Confirmed
-                            }
-                        };
-                        known.melts.insert(rc, state);
-                    }
-                }
-                OpKind::Refresh(_) => {}
-                OpKind::Recoup(recoup) => {
-                    if recoup.stage != RecoupStage::Done {
-                        continue;
-                    }
-                    if recoup.coin_pub == coin_pub {
-                        known.recoups += 1;
-                    }
-                    let source = draft.coin(&recoup.coin_pub)?.source;
-                    if matches!(source, CoinSource::Refresh { old_coin_pub, .. } if old_coin_pub == coin_pub)
-                    {
-                        let sum = known.returned.entry(recoup.coin_pub).or_default();
-                        *sum = sum.checked_add(recoup.amount)?;
-                    }
-                }
-                OpKind::Refund(refund) => {
-                    let contract = (refund.merchant_pub, refund.h_contract_terms);
-                    for item in &refund.items {
-                        if item.coin_pub == coin_pub && item.progress == RefundState::Done {
-                            known.refunds.insert((contract, item.rtransaction_id));
-                        }
-                    }
-                }
-            }
-        }
-        Ok(known)
-    }
 }
 
 /// Verifies a history, item by item.
@@ -352,16 +265,16 @@ impl<'a> Ledger<'a> {
         let mut refused = None;
         for (_, amount, state) in self.known.deposits.iter().filter(|(known, ..)| *known == contract) {
             match state {
-                _ if *amount == money && !matches!(state, OperationState::Refused(_)) => {
+                _ if *amount == money && !matches!(state, Answer::Refused(_)) => {
                     refused = None;
                     break;
                 }
-                OperationState::Confirmed => {
+                Answer::Confirmed => {
                     return Err(PROOF
                         .false_proof("it lists another amount for a deposit than the exchange confirmed"));
                 }
-                OperationState::Refused(id) if *amount == money => refused = Some(*id),
-                OperationState::Unanswered | OperationState::Refused(_) => {}
+                Answer::Refused(id) if *amount == money => refused = Some(*id),
+                Answer::None | Answer::Refused(_) => {}
             }
         }
         self.refused.extend(refused);
@@ -386,7 +299,7 @@ impl<'a> Ledger<'a> {
             PROOF.check(item.rc != rc, "it counts the very melt that it refuses")?;
         }
         PROOF.check(self.melts.insert(item.rc), "it lists a melt twice")?;
-        if let Some(OperationState::Refused(id)) = self.known.melts.get(&item.rc) {
+        if let Some(Answer::Refused(id)) = self.known.melts.get(&item.rc) {
             self.refused.insert(*id);
         }
         self.debit(money)
@@ -464,18 +377,18 @@ impl<'a> Ledger<'a> {
         for (purse_pub, (money, is_refunded)) in &self.purses {
             for (id, amount, state) in self.known.purses.get(purse_pub).into_iter().flatten() {
                 PROOF.check(
-                    amount == money || *state != OperationState::Confirmed,
+                    amount == money || *state != Answer::Confirmed,
                     "it lists another amount for a payment into a purse than the exchange confirmed",
                 )?;
                 if amount != money {
                     continue;
                 }
                 match state {
-                    OperationState::Refused(id) if !is_refunded => {
+                    Answer::Refused(id) if !is_refunded => {
                         self.refused.insert(*id);
                     }
-                    OperationState::Refused(_) => {}
-                    OperationState::Confirmed | OperationState::Unanswered => own.push((*id, *is_refunded)),
+                    Answer::Refused(_) => {}
+                    Answer::Confirmed | Answer::None => own.push((*id, *is_refunded)),
                 }
             }
         }
@@ -646,7 +559,7 @@ pub(crate) fn accept(
     for id in proof.purchases.iter().filter(|id| **id != step.operation.id) {
         let mut operation = step.draft.operation(*id)?.clone();
         if let OpKind::Purchase(purchase) = &mut operation.kind {
-            deposited_after_all(purchase, coin_pub);
+            purchase.deposited_after_all(coin_pub);
         }
         step.draft.put_operation(operation);
     }

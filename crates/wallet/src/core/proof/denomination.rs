@@ -35,6 +35,19 @@ pub(crate) enum Use {
     Spend,
 }
 
+/// Whether an answer says that a denomination cannot be used.
+pub(crate) fn is_claim(response: &HttpResponse) -> bool {
+    matches!(
+        (response.status, response.code()),
+        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
+            | (
+                410,
+                ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
+                    | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED
+            )
+    )
+}
+
 /// Verifies the answers 404/1005 and 410/1009, 1010, 1555, 1580 to a request for one of `operations` with the
 /// denominations `asked`. The answer must be about one of them.
 ///

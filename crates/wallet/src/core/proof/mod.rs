@@ -7,6 +7,7 @@
 
 pub(crate) mod coin;
 pub(crate) mod denomination;
+pub(crate) mod known;
 pub(crate) mod reserve;
 
 use batzen_crypto::EddsaPublicKey;

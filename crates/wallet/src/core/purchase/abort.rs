@@ -9,11 +9,11 @@ use batzen_protocol::Money;
 use batzen_protocol::api::merchant::{AbortCoin, AbortRequest, AbortResponse, RefundResult};
 
 use super::super::http::{Context, HttpRequest, HttpResponse};
-use super::super::machine::Step;
+use super::super::operation::Step;
 use super::super::refund::{RefundItem, RefundState};
 use super::super::state::{OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError};
-use super::pay::{fail, give_back};
+use super::failure::{fail, give_back};
 use super::refunds::{self, Confirmed};
 use super::{COIN_MS, Purchase, PurchaseCoin, PurchaseStage, bad};
 
@@ -45,8 +45,7 @@ pub fn start(state: &WalletState, id: OpId) -> Result<Vec<Change>, CoreError> {
     record.stage = PurchaseStage::Abort;
     record.reason.get_or_insert_with(|| "given up by you".to_owned());
     operation.finished = None;
-    operation.last_error = None;
-    operation.dispute = None;
+    operation.go_on();
     Ok(vec![Change::Operation(Box::new(operation))])
 }
 
@@ -57,7 +56,7 @@ pub(super) fn begin(step: &mut Step<'_, '_>, mut record: Purchase, reason: Strin
     }
     record.stage = PurchaseStage::Abort;
     record.reason = Some(reason);
-    step.proceed(OpKind::Purchase(Box::new(record)));
+    step.proceed(record);
     Ok(())
 }
 
@@ -89,7 +88,7 @@ pub(super) fn receive(
         (412, PAID) => {
             record.stage = PurchaseStage::Pay;
             record.reason = None;
-            step.proceed(OpKind::Purchase(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
         (400..=499, code) if code != 0 => {
@@ -130,10 +129,10 @@ fn answered(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespon
         step.draft.put_operation(operation);
     }
     if record.unsettled().next().is_some() {
-        step.wait(OpKind::Purchase(Box::new(record)), "the exchange has not answered the shop yet");
+        step.wait(record, "the exchange has not answered the shop yet");
     } else {
         record.stage = PurchaseStage::Failed;
-        step.finish(OpKind::Purchase(Box::new(record)));
+        step.finish(record);
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! The merchant's contract: reads it, and checks that it is what the wallet asked for.
 
-use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_crypto::EddsaSignature;
 use batzen_protocol::signatures::{MerchantContract, SignedMessage};
 use batzen_protocol::{Amount, Duration, Timestamp, canonical};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::CoreError;
 use super::super::exchange::Exchange;
-use super::{Order, SignedContract, bad, printable};
+use super::{ContractTerms, Order, SignedContract, bad, printable};
 
 /// Largest contract, in bytes of JSON text. Contracts may contain images.
 pub const MAX_CONTRACT_SIZE: usize = 1024 * 1024;
@@ -21,63 +21,6 @@ const MAX_DEPTH: usize = 32;
 const AUTO_REFUND: &str = "auto_refund";
 
 const WHAT: &str = "the shop's contract";
-
-/// An exchange that a merchant accepts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AcceptedExchange {
-    /// Its base URL, as the merchant knows it.
-    pub url: String,
-    /// Its master key, which identifies it.
-    pub master_pub: EddsaPublicKey,
-}
-
-/// The terms of a contract that matter to the wallet, with the whole contract.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContractTerms {
-    /// The order's number.
-    pub order_id: String,
-    /// Base URL of the merchant.
-    pub merchant_base_url: String,
-    /// The merchant's key.
-    pub merchant_pub: EddsaPublicKey,
-    /// The shop's name.
-    pub merchant_name: String,
-    /// What it is about, in one line.
-    pub summary: String,
-    /// The price.
-    pub amount: Amount,
-    /// Largest sum of fees that the merchant bears.
-    pub max_fee: Amount,
-    /// Largest wire fee that the merchant bears.
-    pub max_wire_fee: Amount,
-    /// The payer bears this part of the wire fee above that: one of so many.
-    pub wire_fee_amortization: u64,
-    /// How the exchange pays the merchant.
-    pub wire_method: String,
-    /// Salted hash of the merchant's account.
-    pub h_wire: HashCode,
-    /// When the contract was made.
-    pub timestamp: Timestamp,
-    /// End of the refund period.
-    pub refund_deadline: Timestamp,
-    /// When the offer expires.
-    pub pay_deadline: Timestamp,
-    /// When the exchange must pay the merchant.
-    pub wire_transfer_deadline: Timestamp,
-    /// Whose coins the merchant accepts.
-    pub exchanges: Vec<AcceptedExchange>,
-    /// Minimum age of the payer; 0 if there is none.
-    pub min_age: u32,
-    /// Where the merchant delivers, if it is a web page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fulfillment_url: Option<String>,
-    /// The public key with which the order was claimed.
-    pub nonce: EddsaPublicKey,
-    /// The contract's hash, which everybody signs.
-    pub h_contract_terms: HashCode,
-    /// The contract as the merchant signed it.
-    pub contract: Value,
-}
 
 fn malformed(reason: impl Into<String>) -> CoreError {
     bad(WHAT, reason)

@@ -10,12 +10,11 @@ use batzen_protocol::{Money, Timestamp};
 
 use super::super::coin::CoinStatus;
 use super::super::exchange::Exchange;
-use super::super::payment::{candidates, choose};
 use super::super::select::{Candidate, PaymentPlan, Target};
+use super::super::spend::{candidates, choose};
 use super::super::state::Draft;
 use super::super::{CoreError, WalletState};
-use super::contract::ContractTerms;
-use super::{MAX_COINS, PurchaseCoin, bad};
+use super::{ContractTerms, MAX_COINS, PurchaseCoin, bad};
 
 /// The payer's share of the wire fees, rounded down to the smallest unit.
 ///

@@ -7,6 +7,7 @@
 
 pub mod abort;
 pub mod contract;
+mod failure;
 pub mod fees;
 pub mod order;
 pub mod pay;

@@ -9,8 +9,8 @@ use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::state::{OpId, OpKind};
 use super::super::url::{normalise_base_url, versions_compatible};
 use super::super::{Change, CoreError, Entropy, WalletState};
-use super::contract::{self, ContractTerms, MAX_CONTRACT_SIZE};
-use super::{Order, OrderKey, PROTOCOL_VERSION, PurchaseStage, bad};
+use super::contract::{self, MAX_CONTRACT_SIZE};
+use super::{ContractTerms, Order, OrderKey, PROTOCOL_VERSION, PurchaseStage, bad};
 
 /// Longest order number, in bytes.
 const MAX_ORDER_ID_SIZE: usize = 255;

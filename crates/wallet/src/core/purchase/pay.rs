@@ -5,6 +5,8 @@
 //! the others stay as they are, because the merchant may have deposited them already. When a purchase fails,
 //! its coins are refreshed; if the merchant has deposited one after all, the exchange proves that then.
 
+use std::collections::BTreeSet;
+
 use batzen_crypto::{AgePublicKey, AgeSignature, DenomSignature};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_protocol::signatures::{MerchantPaymentOk, SignedMessage, WalletCoinDeposit};
@@ -12,11 +14,15 @@ use batzen_protocol::{Amount, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
-use super::super::machine::Step;
+use super::super::operation::{Operation, Step};
 use super::super::proof::coin as coin_proof;
+use super::super::proof::known::Known;
+use super::super::row::{Transaction, Wait, about, units};
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy};
+use super::failure::{fail, give_all_back};
 use super::order::purchase_of;
 use super::{COIN_MS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees};
 use super::{abort, refunds};
@@ -80,16 +86,7 @@ pub fn start(
         exchange.ok_or_else(|| CoreError::Inconsistent("a purchase has no exchange".to_owned()))?;
     let mut draft = Draft::new(state);
     record.take(draft.allocate(&plan.coins, entropy)?);
-    let id = draft.next_id();
-    draft.put_operation(WalletOperation {
-        id,
-        created: now,
-        finished: None,
-        exchange,
-        last_error: None,
-        dispute: None,
-        kind: OpKind::Purchase(Box::new(record)),
-    });
+    let id = draft.begin(now, &exchange, record);
     let mut changes = draft.into_changes();
     // The purchase has the contract now.
     if let Some(order) = state.orders.get(&key) {
@@ -140,48 +137,165 @@ fn permission(
     })
 }
 
-pub(crate) fn next(state: &WalletState, record: &Purchase) -> Result<HttpRequest, CoreError> {
-    if record.stage == PurchaseStage::Abort {
-        return abort::next(state, record);
+impl Operation for Purchase {
+    fn name(&self) -> &'static str {
+        "payment"
     }
-    #[derive(Serialize)]
-    struct Pay<'a> {
-        coins: Vec<CoinPermission>,
-        session_id: &'a str,
-    }
-    let coins = record.spent().map(|part| permission(state, record, part));
-    let body = Pay { coins: coins.collect::<Result<_, _>>()?, session_id: &record.session_id };
-    let terms = record.terms();
-    let url = format!("{}orders/{}/pay", terms.merchant_base_url, terms.order_id);
-    let wait_ms = COIN_MS * body.coins.len() as u64;
-    Ok(HttpRequest::post(Context::Merchant, url, &body).polling(wait_ms))
-}
 
-pub(crate) fn receive(
-    step: &mut Step<'_, '_>,
-    record: Purchase,
-    request: &HttpRequest,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    // The user may have given it up while the request was under way. A receipt counts in any case.
-    let is_pay = request.url.ends_with("/pay");
-    if record.stage == PurchaseStage::Abort && !is_pay {
-        return abort::receive(step, record, response);
-    }
-    if !is_pay || (record.stage == PurchaseStage::Abort && response.status != 200) {
-        step.proceed(OpKind::Purchase(Box::new(record)));
-        return Ok(());
-    }
-    match (response.status, response.code().to_u32()) {
-        (200, _) => confirmed(step, record, response),
-        (409, INSUFFICIENT_FUNDS) => replace(step, record, response),
-        (409, ALREADY_PAID) => {
-            let reason = "the order was paid with other coins, perhaps by a copy of this wallet";
-            fail(step, record, reason.to_owned())
+    fn next(
+        &self,
+        state: &WalletState,
+        _operation: &WalletOperation,
+        _poll_ms: u64,
+    ) -> Result<HttpRequest, CoreError> {
+        if self.stage == PurchaseStage::Abort {
+            return abort::next(state, self);
         }
-        // Final, if it is the backend that says so, and not something in front of it.
-        (400 | 410, code) if code != 0 => abort::begin(step, record, response.refusal(WHAT).to_string()),
-        _ => Err(response.refusal(WHAT)),
+        #[derive(Serialize)]
+        struct Pay<'a> {
+            coins: Vec<CoinPermission>,
+            session_id: &'a str,
+        }
+        let coins = self.spent().map(|part| permission(state, self, part));
+        let body = Pay { coins: coins.collect::<Result<_, _>>()?, session_id: &self.session_id };
+        let terms = self.terms();
+        let url = format!("{}orders/{}/pay", terms.merchant_base_url, terms.order_id);
+        let wait_ms = COIN_MS * body.coins.len() as u64;
+        Ok(HttpRequest::post(Context::Merchant, url, &body).polling(wait_ms))
+    }
+
+    fn receive(
+        self: Box<Self>,
+        step: &mut Step<'_, '_>,
+        request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<(), CoreError> {
+        let record = *self;
+        // The user may have given it up while the request was under way. A receipt counts in any case.
+        let is_pay = request.url.ends_with("/pay");
+        if record.stage == PurchaseStage::Abort && !is_pay {
+            return abort::receive(step, record, response);
+        }
+        if !is_pay || (record.stage == PurchaseStage::Abort && response.status != 200) {
+            step.proceed(record);
+            return Ok(());
+        }
+        match (response.status, response.code().to_u32()) {
+            (200, _) => confirmed(step, record, response),
+            (409, INSUFFICIENT_FUNDS) => replace(step, record, response),
+            (409, ALREADY_PAID) => {
+                let reason = "the order was paid with other coins, perhaps by a copy of this wallet";
+                fail(step, record, reason.to_owned())
+            }
+            // Final, if it is the backend that says so, and not something in front of it.
+            (400 | 410, code) if code != 0 => abort::begin(step, record, response.refusal(WHAT).to_string()),
+            _ => Err(response.refusal(WHAT)),
+        }
+    }
+
+    fn holds(&self, coin_pub: &EddsaPublicKey) -> bool {
+        self.unsettled().any(|part| part.coin_pub == *coin_pub)
+    }
+
+    fn is_outgoing(&self) -> bool {
+        true
+    }
+
+    fn spans_exchanges(&self) -> bool {
+        true
+    }
+
+    fn held(
+        &self,
+        state: &WalletState,
+        exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Money, CoreError> {
+        let parts = self.unsettled().filter(|part| state.is_coin_of(&part.coin_pub, exchange));
+        Ok(Money::checked_sum(parts.map(|part| part.amount))?)
+    }
+
+    fn effect(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        operation: &WalletOperation,
+    ) -> Result<i128, CoreError> {
+        if operation.is_disputed() {
+            // What the merchant has given back has a row of its own.
+            let refunded = self.spent().filter(|part| part.is_refunded).map(|part| part.amount);
+            return Ok(-units(Money::checked_sum(refunded)?));
+        }
+        Ok(-units(self.totals()?.0))
+    }
+
+    fn coin_changes(
+        &self,
+        _state: &WalletState,
+        change: &mut dyn FnMut(&EddsaPublicKey, i128),
+    ) -> Result<(), CoreError> {
+        for part in &self.coins {
+            let taken = if part.is_back { Money::ZERO } else { part.amount };
+            change(&part.coin_pub, -units(taken));
+        }
+        Ok(())
+    }
+
+    fn describe(
+        &self,
+        state: &WalletState,
+        exchange: &Exchange,
+        operation: &WalletOperation,
+        row: &mut Transaction,
+    ) -> Result<(), CoreError> {
+        let terms = self.terms();
+        let fees = exchange.amount(fees_of(self)?);
+        row.amount = terms.amount;
+        row.fees = fees;
+        row.coins = self.spent().count();
+        row.merchant = Some(terms.merchant_name.clone());
+        row.h_contract_terms = Some(terms.h_contract_terms.to_string());
+        row.description = format!("{}{}: {}", terms.merchant_name, about(&terms.summary), terms.amount);
+        if !fees.is_zero() {
+            row.description.push_str(&format!(" plus {fees} of fees"));
+        }
+        let refunded = refunds::of_purchase(state, operation.id).map(|(_, refund)| Ok(refund.totals()?.0));
+        let refunded = Money::checked_sum(refunded.collect::<Result<Vec<_>, CoreError>>()?)?;
+        if !refunded.is_zero() {
+            let refunded = exchange.amount(refunded);
+            row.refunded = Some(refunded);
+            row.description.push_str(&format!("; {refunded} refunded"));
+        }
+        row.fail_if(self.stage == PurchaseStage::Failed);
+        row.explain(self.reason.as_deref());
+        Ok(())
+    }
+
+    fn wait(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Wait, CoreError> {
+        if self.stage == PurchaseStage::Abort {
+            return Ok(Wait { reason: "waits for the shop to give the money back", until: None });
+        }
+        let until = Some((self.terms().pay_deadline, "offer expires"));
+        Ok(Wait { reason: "waits for the shop's receipt", until })
+    }
+
+    fn add_known(
+        &self,
+        _draft: &Draft<'_>,
+        operation: &WalletOperation,
+        coin_pub: &EddsaPublicKey,
+        known: &mut Known,
+    ) -> Result<(), CoreError> {
+        let contract = (self.terms().merchant_pub, self.terms().h_contract_terms);
+        for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub && part.is_back) {
+            known.purchases.push((contract, part.amount, operation.id));
+        }
+        Ok(())
     }
 }
 
@@ -202,7 +316,7 @@ fn confirmed(
     record.receipt = Some(receipt);
     record.stage = PurchaseStage::Done;
     refunds::start_automatic(step, record.terms())?;
-    step.finish(OpKind::Purchase(Box::new(record)));
+    step.finish(record);
     Ok(())
 }
 
@@ -238,7 +352,7 @@ fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespons
         Ok(plan) => {
             record.wire_fee_share = plan.wire_fee_share;
             record.take(step.draft.allocate(&plan.coins, step.entropy)?);
-            step.proceed(OpKind::Purchase(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
         Err(
@@ -248,26 +362,6 @@ fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespons
         ) => abort::begin(step, record, error.to_string()),
         Err(error) => Err(error),
     }
-}
-
-/// Credits a coin again. The merchant has seen it, so it stays used and is refreshed.
-pub(super) fn give_back(draft: &mut Draft<'_>, part: &mut PurchaseCoin) -> Result<(), CoreError> {
-    refunds::credit(draft, &part.coin_pub, part.amount)?;
-    part.is_back = true;
-    Ok(())
-}
-
-fn give_all_back(draft: &mut Draft<'_>, record: &mut Purchase) -> Result<(), CoreError> {
-    let unsettled = |part: &&mut PurchaseCoin| !part.is_back && !part.is_refunded;
-    record.coins.iter_mut().filter(unsettled).try_for_each(|part| give_back(draft, part))
-}
-
-pub(super) fn fail(step: &mut Step<'_, '_>, mut record: Purchase, reason: String) -> Result<(), CoreError> {
-    give_all_back(&mut step.draft, &mut record)?;
-    record.stage = PurchaseStage::Failed;
-    record.reason = Some(reason);
-    step.finish(OpKind::Purchase(Box::new(record)));
-    Ok(())
 }
 
 /// The changes that give up an open purchase. Its coins are refreshed. What the merchant has deposited by then
@@ -287,28 +381,23 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
     give_all_back(&mut draft, record)?;
     record.stage = PurchaseStage::Failed;
     record.reason = Some("cancelled by you".to_owned());
-    operation.finished = Some(now);
-    operation.dispute = None;
-    operation.last_error = None;
+    operation.end(now);
     draft.put_operation(operation);
     Ok(draft.into_changes())
-}
-
-/// Records that the merchant has deposited a coin of a failed purchase, as the exchange has proved.
-pub(crate) fn deposited_after_all(record: &mut Purchase, coin_pub: &EddsaPublicKey) {
-    const NOTE: &str = "; the shop had deposited coins of it before, as the exchange has proven";
-    for part in record.coins.iter_mut().filter(|part| part.coin_pub == *coin_pub) {
-        part.is_back = false;
-    }
-    let reason = record.reason.get_or_insert_default();
-    if !reason.ends_with(NOTE) {
-        reason.push_str(NOTE);
-    }
 }
 
 /// What the payer pays above the price.
 pub(crate) fn fees_of(record: &Purchase) -> Result<Money, CoreError> {
     Ok(fees::saturating_sub(record.totals()?.0, record.terms().amount.money))
+}
+
+/// Base URLs of the exchanges whose coins pay.
+fn exchanges_of(state: &WalletState, record: &Purchase) -> Result<Vec<String>, CoreError> {
+    let mut urls = BTreeSet::new();
+    for part in record.spent() {
+        urls.insert(state.coin(&part.coin_pub)?.exchange.clone());
+    }
+    Ok(urls.into_iter().collect())
 }
 
 /// The receipt of a paid purchase.
@@ -327,7 +416,7 @@ pub fn receipt(state: &WalletState, id: OpId) -> Result<PurchaseReceipt, CoreErr
     let exchange = state.exchange(&operation.exchange)?;
     Ok(PurchaseReceipt {
         operation: id,
-        exchanges: record.exchanges(state)?,
+        exchanges: exchanges_of(state, record)?,
         total: exchange.amount(record.totals()?.0),
         fees: exchange.amount(fees_of(record)?),
         fulfillment_url: record.terms().fulfillment_url.clone(),

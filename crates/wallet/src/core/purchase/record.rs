@@ -1,7 +1,5 @@
 //! The stored records of orders and purchases.
 
-use std::collections::BTreeSet;
-
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Amount, Money, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -9,9 +7,8 @@ use serde_json::Value;
 
 use super::super::CoreError;
 use super::super::encoding::text;
+use super::super::id::OpId;
 use super::super::select::Contribution;
-use super::super::state::{OpId, WalletState};
-use super::contract::ContractTerms;
 
 /// Identifies an order: the merchant's base URL and the order's number there.
 pub type OrderKey = (String, String);
@@ -41,6 +38,63 @@ impl Order {
     pub fn key(&self) -> OrderKey {
         (self.merchant_base_url.clone(), self.order_id.clone())
     }
+}
+
+/// An exchange that a merchant accepts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceptedExchange {
+    /// Its base URL, as the merchant knows it.
+    pub url: String,
+    /// Its master key, which identifies it.
+    pub master_pub: EddsaPublicKey,
+}
+
+/// The terms of a contract that matter to the wallet, with the whole contract.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContractTerms {
+    /// The order's number.
+    pub order_id: String,
+    /// Base URL of the merchant.
+    pub merchant_base_url: String,
+    /// The merchant's key.
+    pub merchant_pub: EddsaPublicKey,
+    /// The shop's name.
+    pub merchant_name: String,
+    /// What it is about, in one line.
+    pub summary: String,
+    /// The price.
+    pub amount: Amount,
+    /// Largest sum of fees that the merchant bears.
+    pub max_fee: Amount,
+    /// Largest wire fee that the merchant bears.
+    pub max_wire_fee: Amount,
+    /// The payer bears this part of the wire fee above that: one of so many.
+    pub wire_fee_amortization: u64,
+    /// How the exchange pays the merchant.
+    pub wire_method: String,
+    /// Salted hash of the merchant's account.
+    pub h_wire: HashCode,
+    /// When the contract was made.
+    pub timestamp: Timestamp,
+    /// End of the refund period.
+    pub refund_deadline: Timestamp,
+    /// When the offer expires.
+    pub pay_deadline: Timestamp,
+    /// When the exchange must pay the merchant.
+    pub wire_transfer_deadline: Timestamp,
+    /// Whose coins the merchant accepts.
+    pub exchanges: Vec<AcceptedExchange>,
+    /// Minimum age of the payer; 0 if there is none.
+    pub min_age: u32,
+    /// Where the merchant delivers, if it is a web page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fulfillment_url: Option<String>,
+    /// The public key with which the order was claimed.
+    pub nonce: EddsaPublicKey,
+    /// The contract's hash, which everybody signs.
+    pub h_contract_terms: HashCode,
+    /// The contract as the merchant signed it.
+    pub contract: Value,
 }
 
 /// A contract with the merchant's signature.
@@ -152,16 +206,16 @@ impl Purchase {
         Ok((total, fees))
     }
 
-    /// Base URLs of the exchanges whose coins pay.
-    ///
-    /// # Errors
-    /// Cannot happen in this wallet's records.
-    pub fn exchanges(&self, state: &WalletState) -> Result<Vec<String>, CoreError> {
-        let mut urls = BTreeSet::new();
-        for part in self.spent() {
-            urls.insert(state.coin(&part.coin_pub)?.exchange.clone());
+    /// Records that the merchant has deposited a coin of the failed purchase, as the exchange has proved.
+    pub(crate) fn deposited_after_all(&mut self, coin_pub: &EddsaPublicKey) {
+        const NOTE: &str = "; the shop had deposited coins of it before, as the exchange has proven";
+        for part in self.coins.iter_mut().filter(|part| part.coin_pub == *coin_pub) {
+            part.is_back = false;
         }
-        Ok(urls.into_iter().collect())
+        let reason = self.reason.get_or_insert_default();
+        if !reason.ends_with(NOTE) {
+            reason.push_str(NOTE);
+        }
     }
 
     /// The proof of the merchant's obligations, without secrets.

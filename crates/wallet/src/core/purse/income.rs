@@ -18,14 +18,15 @@ use serde::Deserialize;
 use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::kyc::KycWanted;
-use super::super::machine::Step;
-use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
+use super::super::operation::{Operation, Step};
+use super::super::row::{Transaction, Wait, about, units};
+use super::super::state::{OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy, withdraw};
 use super::lookup::PeerPayment;
 use super::{
     CREATE_WITH_FEE, Direction, IncomeStage, MERGE_FULL_PURSE, NewPurse, PurseIncome, PurseProof, PurseTerms,
     Seen, WaitFor, bad, check_expired, delete_request, forgotten, is_full, read_status, status_request,
-    upload, verify_confirmation,
+    upload, uri, verify_confirmation,
 };
 
 /// Says that nobody has paid a request yet.
@@ -152,18 +153,9 @@ fn put(
     created: Timestamp,
     finished: Option<Timestamp>,
 ) -> (OpId, Vec<Change>) {
-    let mut draft = Draft::new(state);
-    let id = draft.next_id();
-    draft.put_operation(WalletOperation {
-        id,
-        created,
-        finished,
-        exchange: base_url.to_owned(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::PurseIncome(Box::new(record)),
-    });
-    (id, draft.into_changes())
+    let operation = WalletOperation::new(state.next_id(), created, base_url, record);
+    let operation = WalletOperation { finished, ..operation };
+    (operation.id, vec![Change::Operation(Box::new(operation))])
 }
 
 fn reserve_payto(exchange: &Exchange, reserve_pub: &EddsaPublicKey) -> Result<PaytoUri, CoreError> {
@@ -195,96 +187,169 @@ fn merge_sigs(
     Ok((merge.sign(&record.merge_priv), account.sign(&record.reserve_priv)))
 }
 
-pub(crate) fn next(
-    state: &WalletState,
-    operation: &WalletOperation,
-    record: &PurseIncome,
-    poll_ms: u64,
-) -> Result<HttpRequest, CoreError> {
-    let base = &operation.exchange;
-    let exchange = state.exchange(base)?;
-    let (purse_pub, reserve_pub) = (&record.purse_pub, record.reserve_priv.public_key());
-    let purse_priv = || {
-        let missing = || CoreError::Inconsistent(format!("request {} has no purse key", operation.id));
-        record.purse_priv.as_ref().ok_or_else(missing)
-    };
-    if let Some(kyc) = &record.kyc {
-        return Ok(kyc.request(base, poll_ms));
-    }
-    match record.stage {
-        IncomeStage::Merge => {
-            let (merge_sig, reserve_sig) = merge_sigs(exchange, record, MERGE_FULL_PURSE)?;
-            let body = PurseMergeRequest {
-                payto_uri: reserve_payto(exchange, &reserve_pub)?.into_string(),
-                merge_sig,
-                reserve_sig,
-                merge_timestamp: record.merge_timestamp,
-            };
-            Ok(HttpRequest::post(Context::Withdraw, format!("{base}purses/{purse_pub}/merge"), &body))
-        }
-        IncomeStage::Create => {
-            let purse_priv = purse_priv()?;
-            let econtract = record.econtract.as_ref().ok_or_else(|| {
-                CoreError::Inconsistent(format!("request {} has no contract", operation.id))
-            })?;
-            let (merge_sig, reserve_sig) = merge_sigs(exchange, record, CREATE_WITH_FEE)?;
-            let merge_pub = record.merge_priv.public_key();
-            let body = ReservePurseRequest {
-                purse_value: exchange.amount(record.terms.amount),
-                min_age: record.terms.min_age,
-                purse_fee: Some(exchange.amount(Money::ZERO)),
-                merge_pub,
-                merge_sig,
-                reserve_sig,
-                purse_pub: *purse_pub,
-                purse_sig: record.terms.create_message(exchange, merge_pub).sign(purse_priv),
-                h_contract_terms: record.terms.h_contract_terms,
-                merge_timestamp: record.merge_timestamp,
-                purse_expiration: record.terms.expiration,
-                econtract: Some(upload(purse_priv, &record.contract_priv, econtract)),
-            };
-            Ok(HttpRequest::post(Context::Withdraw, format!("{base}reserves/{reserve_pub}/purse"), &body))
-        }
-        IncomeStage::Await => {
-            Ok(status_request(Context::Withdraw, base, purse_pub, WaitFor::Deposit, poll_ms))
-        }
-        IncomeStage::Delete => Ok(delete_request(Context::Withdraw, base, purse_priv()?)),
-        IncomeStage::Decided => Ok(status_request(Context::Withdraw, base, purse_pub, WaitFor::Deposit, 0)),
-        IncomeStage::Check { time } => {
-            let message = WalletReserveStatus { request_timestamp: time };
-            let reserve_sig = message.sign(&record.reserve_priv);
-            let body = ReserveRequest { request_timestamp: time, reserve_sig };
-            Ok(HttpRequest::post(Context::Withdraw, format!("{base}reserves/{reserve_pub}/status"), &body))
-        }
-        IncomeStage::Done | IncomeStage::Failed => {
-            Err(CoreError::Inconsistent(format!("income {} ended without date", operation.id)))
+impl Operation for PurseIncome {
+    fn name(&self) -> &'static str {
+        match self.direction {
+            Direction::Push => "receive",
+            Direction::Pull => "request",
         }
     }
-}
 
-pub(crate) fn receive(
-    step: &mut Step<'_, '_>,
-    mut record: PurseIncome,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    if let Some(kyc) = &record.kyc {
-        record.kyc = kyc.receive(response)?;
-        match &record.kyc {
-            Some(kyc) => {
-                let reason = kyc.words("the money waits");
-                step.wait(OpKind::PurseIncome(Box::new(record)), reason);
-            }
-            None => step.proceed(OpKind::PurseIncome(Box::new(record))),
+    fn next(
+        &self,
+        state: &WalletState,
+        operation: &WalletOperation,
+        poll_ms: u64,
+    ) -> Result<HttpRequest, CoreError> {
+        let base = &operation.exchange;
+        let exchange = state.exchange(base)?;
+        let (purse_pub, reserve_pub) = (&self.purse_pub, self.reserve_priv.public_key());
+        let purse_priv = || {
+            let missing = || CoreError::Inconsistent(format!("request {} has no purse key", operation.id));
+            self.purse_priv.as_ref().ok_or_else(missing)
+        };
+        if let Some(kyc) = &self.kyc {
+            return Ok(kyc.request(base, poll_ms));
         }
-        return Ok(());
+        match self.stage {
+            IncomeStage::Merge => {
+                let (merge_sig, reserve_sig) = merge_sigs(exchange, self, MERGE_FULL_PURSE)?;
+                let body = PurseMergeRequest {
+                    payto_uri: reserve_payto(exchange, &reserve_pub)?.into_string(),
+                    merge_sig,
+                    reserve_sig,
+                    merge_timestamp: self.merge_timestamp,
+                };
+                Ok(HttpRequest::post(Context::Withdraw, format!("{base}purses/{purse_pub}/merge"), &body))
+            }
+            IncomeStage::Create => {
+                let purse_priv = purse_priv()?;
+                let econtract = self.econtract.as_ref().ok_or_else(|| {
+                    CoreError::Inconsistent(format!("request {} has no contract", operation.id))
+                })?;
+                let (merge_sig, reserve_sig) = merge_sigs(exchange, self, CREATE_WITH_FEE)?;
+                let merge_pub = self.merge_priv.public_key();
+                let body = ReservePurseRequest {
+                    purse_value: exchange.amount(self.terms.amount),
+                    min_age: self.terms.min_age,
+                    purse_fee: Some(exchange.amount(Money::ZERO)),
+                    merge_pub,
+                    merge_sig,
+                    reserve_sig,
+                    purse_pub: *purse_pub,
+                    purse_sig: self.terms.create_message(exchange, merge_pub).sign(purse_priv),
+                    h_contract_terms: self.terms.h_contract_terms,
+                    merge_timestamp: self.merge_timestamp,
+                    purse_expiration: self.terms.expiration,
+                    econtract: Some(upload(purse_priv, &self.contract_priv, econtract)),
+                };
+                Ok(HttpRequest::post(Context::Withdraw, format!("{base}reserves/{reserve_pub}/purse"), &body))
+            }
+            IncomeStage::Await => {
+                Ok(status_request(Context::Withdraw, base, purse_pub, WaitFor::Deposit, poll_ms))
+            }
+            IncomeStage::Delete => Ok(delete_request(Context::Withdraw, base, purse_priv()?)),
+            IncomeStage::Decided => {
+                Ok(status_request(Context::Withdraw, base, purse_pub, WaitFor::Deposit, 0))
+            }
+            IncomeStage::Check { time } => {
+                let message = WalletReserveStatus { request_timestamp: time };
+                let reserve_sig = message.sign(&self.reserve_priv);
+                let body = ReserveRequest { request_timestamp: time, reserve_sig };
+                Ok(HttpRequest::post(
+                    Context::Withdraw,
+                    format!("{base}reserves/{reserve_pub}/status"),
+                    &body,
+                ))
+            }
+            IncomeStage::Done | IncomeStage::Failed => {
+                Err(CoreError::Inconsistent(format!("income {} ended without date", operation.id)))
+            }
+        }
     }
-    match record.stage {
-        IncomeStage::Merge => after_merge(step, record, response),
-        IncomeStage::Create => after_create(step, record, response),
-        IncomeStage::Await | IncomeStage::Decided => after_status(step, record, response),
-        IncomeStage::Delete => after_delete(step, record, response),
-        IncomeStage::Check { time } => after_history(step, record, time, response),
-        IncomeStage::Done | IncomeStage::Failed => Ok(()),
+
+    fn receive(
+        self: Box<Self>,
+        step: &mut Step<'_, '_>,
+        _request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<(), CoreError> {
+        let mut record = *self;
+        if let Some(kyc) = &record.kyc {
+            record.kyc = kyc.receive(response)?;
+            match &record.kyc {
+                Some(kyc) => {
+                    let reason = kyc.words("the money waits");
+                    step.wait(record, reason);
+                }
+                None => step.proceed(record),
+            }
+            return Ok(());
+        }
+        match record.stage {
+            IncomeStage::Merge => after_merge(step, record, response),
+            IncomeStage::Create => after_create(step, record, response),
+            IncomeStage::Await | IncomeStage::Decided => after_status(step, record, response),
+            IncomeStage::Delete => after_delete(step, record, response),
+            IncomeStage::Check { time } => after_history(step, record, time, response),
+            IncomeStage::Done | IncomeStage::Failed => Ok(()),
+        }
+    }
+
+    fn held(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Money, CoreError> {
+        Ok(self.expected())
+    }
+
+    fn effect(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<i128, CoreError> {
+        Ok(units(self.expected()))
+    }
+
+    fn describe(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        operation: &WalletOperation,
+        row: &mut Transaction,
+    ) -> Result<(), CoreError> {
+        row.amount = exchange.amount(self.terms.amount);
+        row.h_contract_terms = Some(self.terms.h_contract_terms.to_string());
+        row.reserve_pub = Some(self.reserve_priv.public_key().to_string());
+        let what = match (self.direction, self.stage) {
+            (Direction::Push, _) => "Received",
+            (Direction::Pull, IncomeStage::Done) => "Request paid to you",
+            (Direction::Pull, _) => "Requested",
+        };
+        row.description = format!("{what}{}: {}", about(&self.terms.summary), row.amount);
+        if self.stage == IncomeStage::Await {
+            row.uri = Some(uri(self.direction, &operation.exchange, &self.contract_priv));
+        }
+        row.fail_if(self.stage == IncomeStage::Failed);
+        row.explain(self.reason.as_deref());
+        Ok(())
+    }
+
+    fn wait(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Wait, CoreError> {
+        let reason = match self.stage {
+            _ if self.kyc.is_some() => "waits for the identity check",
+            IncomeStage::Await => "waits for somebody to pay it",
+            _ => "waits for the exchange's confirmation",
+        };
+        Ok(Wait { reason, until: Some((self.terms.expiration, "it expires")) })
     }
 }
 
@@ -293,14 +358,14 @@ fn credited(step: &mut Step<'_, '_>, mut record: PurseIncome) -> Result<(), Core
     withdraw::start_from_purse(step, &record.reserve_priv, record.terms.amount)?;
     record.stage = IncomeStage::Done;
     record.reason = None;
-    step.finish(OpKind::PurseIncome(Box::new(record)));
+    step.finish(record);
     Ok(())
 }
 
 fn fail(step: &mut Step<'_, '_>, mut record: PurseIncome, reason: impl Into<String>) {
     record.stage = IncomeStage::Failed;
     record.reason = Some(reason.into());
-    step.finish(OpKind::PurseIncome(Box::new(record)));
+    step.finish(record);
 }
 
 fn after_merge(
@@ -336,7 +401,7 @@ fn after_merge(
         }
         (451, _) => {
             record.kyc = Some(KycWanted::read(response, WHAT)?);
-            step.proceed(OpKind::PurseIncome(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
         (409, _) => match other_merge(step, &record, response)? {
@@ -374,7 +439,7 @@ fn after_merge(
 fn check(step: &mut Step<'_, '_>, mut record: PurseIncome, reason: impl Into<String>) {
     record.reason = Some(reason.into());
     record.stage = IncomeStage::Check { time: step.now };
-    step.proceed(OpKind::PurseIncome(Box::new(record)));
+    step.proceed(record);
 }
 
 /// Verifies the proof that the purse was merged into another reserve. Returns that reserve.
@@ -425,12 +490,12 @@ fn after_create(
             let proof = verify_confirmation(exchange, &record.terms, record.purse_pub, &answer, step.now)?;
             record.confirmation = Some(proof);
             record.stage = IncomeStage::Await;
-            step.wait(OpKind::PurseIncome(Box::new(record)), WAITING);
+            step.wait(record, WAITING);
             Ok(())
         }
         (451, _) => {
             record.kyc = Some(KycWanted::read(response, WHAT)?);
-            step.proceed(OpKind::PurseIncome(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
         (400, ErrorCode::EXCHANGE_RESERVES_PURSE_FEE_TOO_LOW) => {
@@ -464,10 +529,10 @@ fn after_status(
                     reason: "it says that nothing was decided about the purse".to_owned(),
                 });
             }
-            step.wait(OpKind::PurseIncome(Box::new(record)), WAITING);
+            step.wait(record, WAITING);
         }
         Seen::Expired if !check_expired(&record.terms, step.now)? => {
-            step.wait(OpKind::PurseIncome(Box::new(record)), WAITING);
+            step.wait(record, WAITING);
         }
         Seen::Expired => check(step, record, "nobody paid it before it expired"),
         Seen::Deleted if is_decided => {
@@ -478,7 +543,7 @@ fn after_status(
         Seen::Deleted => {
             record.reason = Some("it was withdrawn, perhaps by a copy of this wallet".to_owned());
             record.stage = IncomeStage::Delete;
-            step.proceed(OpKind::PurseIncome(Box::new(record)));
+            step.proceed(record);
         }
         Seen::Unknown => return Err(forgotten()),
     }
@@ -494,7 +559,7 @@ fn after_delete(
         (200..=204, _) => {}
         (409, ErrorCode::EXCHANGE_PURSE_DELETE_ALREADY_DECIDED) => {
             record.stage = IncomeStage::Decided;
-            step.proceed(OpKind::PurseIncome(Box::new(record)));
+            step.proceed(record);
             return Ok(());
         }
         (404, ErrorCode::EXCHANGE_GENERIC_PURSE_UNKNOWN) if record.confirmation.is_none() => {}
@@ -534,7 +599,7 @@ fn after_history(
         // The wallet has not run since then: the request is older than the exchange allows.
         (400, ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW) if step.now >= time.saturating_add(STALE) => {
             record.stage = IncomeStage::Check { time: step.now };
-            step.proceed(OpKind::PurseIncome(Box::new(record)));
+            step.proceed(record);
         }
         _ => return Err(response.refusal(WHAT)),
     }
@@ -561,7 +626,6 @@ pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>, CoreError> {
         record.kyc = None;
         record.reason = Some("cancelled by you".to_owned());
     }
-    operation.last_error = None;
-    operation.dispute = None;
+    operation.go_on();
     Ok(vec![Change::Operation(Box::new(operation))])
 }

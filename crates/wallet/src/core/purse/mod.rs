@@ -181,10 +181,7 @@ fn status_request(
         WaitFor::Deposit => "deposit",
     };
     let url = format!("{base_url}purses/{purse_pub}/{target}");
-    if poll_ms == 0 {
-        return HttpRequest::get(context, url);
-    }
-    HttpRequest::get(context, format!("{url}?timeout_ms={poll_ms}")).polling(poll_ms)
+    HttpRequest::long_poll(context, url, "timeout_ms", poll_ms)
 }
 
 fn delete_request(context: Context, base_url: &str, purse_priv: &EddsaPrivateKey) -> HttpRequest {

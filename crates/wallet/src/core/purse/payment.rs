@@ -5,7 +5,7 @@
 //! purse was decided before, its coins are doubtful: they are refreshed, and the exchange has to prove it if
 //! the receiver has the money after all.
 
-use batzen_crypto::{EddsaPublicKey, HashCode};
+use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::api::exchange::{
     PurseCoin, PurseConfirmation, PurseCreateRequest, PurseDepositConfirmation, PurseDepositRequest,
 };
@@ -17,17 +17,19 @@ use batzen_protocol::{Amount, ErrorCode, Money, Timestamp, hash_text};
 use super::super::coin::CoinStatus;
 use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
-use super::super::machine::Step;
-use super::super::payment::{candidates, choose};
+use super::super::operation::{Operation, Step};
 use super::super::proof::coin as coin_proof;
-use super::super::proof::denomination::{self, Problem, Use};
-use super::super::select::{Candidate, PaymentPlan, Target};
+use super::super::proof::denomination;
+use super::super::proof::known::{Answer, Known};
+use super::super::row::{Transaction, Wait, about, units};
+use super::super::select::{PaymentPlan, Target};
+use super::super::spend::{self, candidates, choose, drop_coin, drop_denomination, take_back, unusable};
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy, refresh};
 use super::lookup::PeerPayment;
 use super::{
-    Direction, NewPurse, PartState, PayStage, PursePayment, PurseTerms, Seen, WaitFor, bad, check_expired,
-    delete_request, forgotten, read_status, status_request, upload, verify_confirmation,
+    Direction, NewPurse, PartState, PayStage, PursePart, PursePayment, PurseTerms, Seen, WaitFor, bad,
+    check_expired, delete_request, forgotten, read_status, status_request, upload, uri, verify_confirmation,
 };
 
 /// Says that nobody has accepted sent money yet.
@@ -75,27 +77,8 @@ pub fn cheapest(
     min_age: u32,
     now: Timestamp,
 ) -> Result<String, CoreError> {
-    let mut best: Option<(u128, String)> = None;
-    let mut failure = None;
-    for exchange in state.exchanges.values().filter(|exchange| exchange.currency == amount.currency) {
-        match preview(state, &exchange.base_url, amount, min_age, now) {
-            Ok(plan) => {
-                let cost = plan.total.units() + plan.change_cost.units();
-                if best.as_ref().is_none_or(|(other, _)| cost < *other) {
-                    best = Some((cost, exchange.base_url.clone()));
-                }
-            }
-            Err(error) => failure = Some(error),
-        }
-    }
-    match (best, failure) {
-        (Some((_, base_url)), _) => Ok(base_url),
-        (None, Some(error)) => Err(error),
-        (None, None) => {
-            let available = Amount::zero(amount.currency);
-            Err(CoreError::InsufficientFunds { needed: amount, available })
-        }
-    }
+    let preview = |base_url: &str| preview(state, base_url, amount, min_age, now);
+    Ok(spend::cheapest(state, amount, preview)?.0)
 }
 
 /// Records money to be sent, and debits its coins. Nothing is sent before the changes are durable.
@@ -176,30 +159,11 @@ pub fn decline(
     asked: &PeerPayment,
     now: Timestamp,
 ) -> Result<(OpId, Vec<Change>), CoreError> {
-    let mut draft = Draft::new(state);
     let mut record = of_request(asked, PayStage::Failed);
     record.reason = Some("declined by you".to_owned());
-    let id = draft.next_id();
-    draft.put_operation(operation(id, &asked.exchange, record, now, Some(now)));
-    Ok((id, draft.into_changes()))
-}
-
-fn operation(
-    id: OpId,
-    base_url: &str,
-    record: PursePayment,
-    created: Timestamp,
-    finished: Option<Timestamp>,
-) -> WalletOperation {
-    WalletOperation {
-        id,
-        created,
-        finished,
-        exchange: base_url.to_owned(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::PursePayment(Box::new(record)),
-    }
+    let mut operation = WalletOperation::new(state.next_id(), now, &asked.exchange, record);
+    operation.end(now);
+    Ok((operation.id, vec![Change::Operation(Box::new(operation))]))
 }
 
 fn put(
@@ -212,8 +176,7 @@ fn put(
 ) -> Result<(OpId, Vec<Change>), CoreError> {
     let mut draft = Draft::new(state);
     record.take(draft.allocate(plan, entropy)?);
-    let id = draft.next_id();
-    draft.put_operation(operation(id, base_url, record, now, None));
+    let id = draft.begin(now, base_url, record);
     Ok((id, draft.into_changes()))
 }
 
@@ -255,69 +218,184 @@ fn missing(id: OpId, what: &str) -> CoreError {
     CoreError::Inconsistent(format!("payment {id} has no {what}"))
 }
 
-pub(crate) fn next(
-    state: &WalletState,
-    operation: &WalletOperation,
-    record: &PursePayment,
-    poll_ms: u64,
-) -> Result<HttpRequest, CoreError> {
-    let base = &operation.exchange;
-    let exchange = state.exchange(base)?;
-    let purse_pub = &record.purse_pub;
-    let purse_priv = || record.purse_priv.as_ref().ok_or_else(|| missing(operation.id, "purse key"));
-    match record.stage {
-        PayStage::Send if record.direction == Direction::Push => {
-            let purse_priv = purse_priv()?;
-            let merge_priv = record.merge_priv.as_ref().ok_or_else(|| missing(operation.id, "merge key"))?;
-            let econtract = record.econtract.as_ref().ok_or_else(|| missing(operation.id, "contract"))?;
-            let merge_pub = merge_priv.public_key();
-            let body = PurseCreateRequest {
-                amount: exchange.amount(record.terms.amount),
-                min_age: record.terms.min_age,
-                merge_pub,
-                purse_sig: record.terms.create_message(exchange, merge_pub).sign(purse_priv),
-                h_contract_terms: record.terms.h_contract_terms,
-                purse_expiration: record.terms.expiration,
-                deposits: deposits(state, exchange, record)?,
-                econtract: Some(upload(purse_priv, &record.contract_priv, econtract)),
-            };
-            Ok(HttpRequest::post(Context::Deposit, format!("{base}purses/{purse_pub}/create"), &body))
-        }
-        PayStage::Send => {
-            let body = PurseDepositRequest { deposits: deposits(state, exchange, record)? };
-            Ok(HttpRequest::post(Context::Deposit, format!("{base}purses/{purse_pub}/deposit"), &body))
-        }
-        PayStage::Open => Ok(status_request(Context::Deposit, base, purse_pub, WaitFor::Merge, poll_ms)),
-        PayStage::Delete => Ok(delete_request(Context::Deposit, base, purse_priv()?)),
-        PayStage::Decided => Ok(status_request(Context::Deposit, base, purse_pub, WaitFor::Merge, 0)),
-        PayStage::Done | PayStage::Returned | PayStage::Failed => {
-            Err(CoreError::Inconsistent(format!("payment {} ended without date", operation.id)))
+impl Operation for PursePayment {
+    fn name(&self) -> &'static str {
+        match self.direction {
+            Direction::Push => "send",
+            Direction::Pull => "pay-request",
         }
     }
-}
 
-pub(crate) fn receive(
-    step: &mut Step<'_, '_>,
-    record: PursePayment,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    match record.stage {
-        PayStage::Send => after_deposit(step, record, response),
-        PayStage::Open => after_status(step, record, response),
-        PayStage::Delete => after_delete(step, record, response),
-        PayStage::Decided => after_decision(step, record, response),
-        PayStage::Done | PayStage::Returned | PayStage::Failed => Ok(()),
+    fn next(
+        &self,
+        state: &WalletState,
+        operation: &WalletOperation,
+        poll_ms: u64,
+    ) -> Result<HttpRequest, CoreError> {
+        let base = &operation.exchange;
+        let exchange = state.exchange(base)?;
+        let purse_pub = &self.purse_pub;
+        let purse_priv = || self.purse_priv.as_ref().ok_or_else(|| missing(operation.id, "purse key"));
+        match self.stage {
+            PayStage::Send if self.direction == Direction::Push => {
+                let purse_priv = purse_priv()?;
+                let merge_priv =
+                    self.merge_priv.as_ref().ok_or_else(|| missing(operation.id, "merge key"))?;
+                let econtract = self.econtract.as_ref().ok_or_else(|| missing(operation.id, "contract"))?;
+                let merge_pub = merge_priv.public_key();
+                let body = PurseCreateRequest {
+                    amount: exchange.amount(self.terms.amount),
+                    min_age: self.terms.min_age,
+                    merge_pub,
+                    purse_sig: self.terms.create_message(exchange, merge_pub).sign(purse_priv),
+                    h_contract_terms: self.terms.h_contract_terms,
+                    purse_expiration: self.terms.expiration,
+                    deposits: deposits(state, exchange, self)?,
+                    econtract: Some(upload(purse_priv, &self.contract_priv, econtract)),
+                };
+                Ok(HttpRequest::post(Context::Deposit, format!("{base}purses/{purse_pub}/create"), &body))
+            }
+            PayStage::Send => {
+                let body = PurseDepositRequest { deposits: deposits(state, exchange, self)? };
+                Ok(HttpRequest::post(Context::Deposit, format!("{base}purses/{purse_pub}/deposit"), &body))
+            }
+            PayStage::Open => Ok(status_request(Context::Deposit, base, purse_pub, WaitFor::Merge, poll_ms)),
+            PayStage::Delete => Ok(delete_request(Context::Deposit, base, purse_priv()?)),
+            PayStage::Decided => Ok(status_request(Context::Deposit, base, purse_pub, WaitFor::Merge, 0)),
+            PayStage::Done | PayStage::Returned | PayStage::Failed => {
+                Err(CoreError::Inconsistent(format!("payment {} ended without date", operation.id)))
+            }
+        }
+    }
+
+    fn receive(
+        self: Box<Self>,
+        step: &mut Step<'_, '_>,
+        _request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<(), CoreError> {
+        let record = *self;
+        match record.stage {
+            PayStage::Send => after_deposit(step, record, response),
+            PayStage::Open => after_status(step, record, response),
+            PayStage::Delete => after_delete(step, record, response),
+            PayStage::Decided => after_decision(step, record, response),
+            PayStage::Done | PayStage::Returned | PayStage::Failed => Ok(()),
+        }
+    }
+
+    fn holds(&self, coin_pub: &EddsaPublicKey) -> bool {
+        // What is left on a coin of an open purse is change. It does not wait for the receiver.
+        self.stage != PayStage::Open && self.coins.iter().any(|part| part.coin_pub == *coin_pub)
+    }
+
+    fn is_outgoing(&self) -> bool {
+        true
+    }
+
+    fn held(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Money, CoreError> {
+        Ok(self.totals()?.0)
+    }
+
+    fn effect(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        operation: &WalletOperation,
+    ) -> Result<i128, CoreError> {
+        Ok(if operation.is_disputed() { 0 } else { -units(self.totals()?.0) })
+    }
+
+    fn coin_changes(
+        &self,
+        _state: &WalletState,
+        change: &mut dyn FnMut(&EddsaPublicKey, i128),
+    ) -> Result<(), CoreError> {
+        for PursePart { coin_pub, amount, state, .. } in &self.coins {
+            let taken = if *state == PartState::Spent { *amount } else { Money::ZERO };
+            change(coin_pub, -units(taken));
+        }
+        Ok(())
+    }
+
+    fn describe(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        operation: &WalletOperation,
+        row: &mut Transaction,
+    ) -> Result<(), CoreError> {
+        let (_, fees) = self.totals()?;
+        row.amount = exchange.amount(self.terms.amount);
+        row.fees = exchange.amount(fees);
+        row.coins = self.coins.len();
+        row.h_contract_terms = Some(self.terms.h_contract_terms.to_string());
+        let what = match self.direction {
+            Direction::Push => "Sent",
+            Direction::Pull => "Request paid",
+        };
+        row.description = format!("{what}{}: {}", about(&self.terms.summary), row.amount);
+        if !fees.is_zero() {
+            row.description.push_str(&format!(" plus {} deposit fee", row.fees));
+        }
+        if self.stage == PayStage::Open {
+            row.uri = Some(uri(self.direction, &operation.exchange, &self.contract_priv));
+        }
+        row.fail_if(matches!(self.stage, PayStage::Failed | PayStage::Returned));
+        row.explain(self.reason.as_deref());
+        Ok(())
+    }
+
+    fn wait(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Wait, CoreError> {
+        let reason = match self.stage {
+            PayStage::Open => "waits for the receiver to accept it",
+            PayStage::Delete | PayStage::Decided => "waits for the exchange to give the money back",
+            _ => "waits for the exchange's confirmation",
+        };
+        Ok(Wait { reason, until: Some((self.terms.expiration, "it expires")) })
+    }
+
+    fn add_known(
+        &self,
+        _draft: &Draft<'_>,
+        operation: &WalletOperation,
+        coin_pub: &EddsaPublicKey,
+        known: &mut Known,
+    ) -> Result<(), CoreError> {
+        let listed = known.purses.entry(self.purse_pub).or_default();
+        for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub) {
+            let answer = match (part.state, self.stage) {
+                (PartState::Returned, _) => Answer::Refused(operation.id),
+                (PartState::Spent, PayStage::Open | PayStage::Done) => Answer::Confirmed,
+                (PartState::Spent | PartState::Doubtful, _) => Answer::None,
+            };
+            listed.push((operation.id, part.amount, answer));
+        }
+        for part in self.refused.iter().filter(|part| part.coin_pub == *coin_pub) {
+            listed.push((operation.id, part.amount, Answer::Refused(operation.id)));
+        }
+        Ok(())
     }
 }
 
 fn end(step: &mut Step<'_, '_>, mut record: PursePayment, stage: PayStage) {
     record.stage = stage;
-    step.finish(OpKind::PursePayment(Box::new(record)));
+    step.finish(record);
 }
 
 fn proceed(step: &mut Step<'_, '_>, mut record: PursePayment, stage: PayStage) {
     record.stage = stage;
-    step.proceed(OpKind::PursePayment(Box::new(record)));
+    step.proceed(record);
 }
 
 fn after_deposit(
@@ -327,46 +405,17 @@ fn after_deposit(
 ) -> Result<(), CoreError> {
     match (response.status, response.code()) {
         (200, _) => confirmed(step, record, response),
-        (
-            409,
-            ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY
-            | ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
-            | ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_AGE_HASH,
-        ) => {
-            let conflict = |reason: &str| CoreError::FalseProof {
-                what: "the exchange's proof about a coin",
-                reason: reason.to_owned(),
-            };
-            let coin_pub = coin_proof::named(response)
-                .ok_or_else(|| conflict("it does not say which coin it is about"))?;
-            let part = record.coins.iter().find(|part| part.coin_pub == coin_pub);
-            let part = part.ok_or_else(|| conflict("it is about a coin that is not in the request"))?;
-            let about = coin_proof::Asked::Purse { purse_pub: record.purse_pub, amount: part.amount };
-            let accept = step.accept_refused;
-            let proof = coin_proof::verify(&step.draft, &coin_pub, about, accept, response, step.now)?;
-            replace(step, record, |step, coin| {
-                if coin == coin_pub {
-                    coin_proof::accept(step, &coin, &proof)?;
-                    return Ok(true);
-                }
-                Ok(false)
-            })
+        _ if coin_proof::is_conflict(response) => {
+            let parts = record.coins.iter().map(|part| (part.coin_pub, part.amount));
+            let purse_pub = record.purse_pub;
+            let about = |amount| coin_proof::Asked::Purse { purse_pub, amount };
+            let (coin_pub, proof) = coin_proof::verify_one_of(step, parts, about, response)?;
+            replace(step, record, drop_coin(coin_pub, proof))
         }
-        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
-        | (
-            410,
-            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
-            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
-        ) => {
-            let (h_denom_pub, status) = unusable(step, &record, response)?;
-            replace(step, record, |step, coin| {
-                let coin = step.draft.coin_mut(&coin)?;
-                if coin.h_denom_pub == h_denom_pub {
-                    coin.status = status;
-                    return Ok(true);
-                }
-                Ok(false)
-            })
+        _ if denomination::is_claim(response) => {
+            let coins = record.coins.iter().map(|part| &part.coin_pub);
+            let (h_denom_pub, status) = unusable(step, coins, "PURSE CREATE", response)?;
+            replace(step, record, drop_denomination(h_denom_pub, status))
         }
         // An earlier attempt may have been paid in, and then the receiver has the money.
         (410, ErrorCode::EXCHANGE_GENERIC_PURSE_EXPIRED) => {
@@ -401,29 +450,6 @@ fn after_deposit(
     }
 }
 
-/// Verifies the statement that a denomination of a coin cannot be used. Returns the denomination, and the
-/// status of its coins.
-fn unusable(
-    step: &mut Step<'_, '_>,
-    record: &PursePayment,
-    response: &HttpResponse,
-) -> Result<(HashCode, CoinStatus), CoreError> {
-    let exchange = step.draft.exchange(&step.operation.exchange)?;
-    let mut hashes = Vec::with_capacity(record.coins.len());
-    for part in &record.coins {
-        hashes.push(step.draft.coin(&part.coin_pub)?.h_denom_pub);
-    }
-    let (h_denom_pub, problem) =
-        denomination::verify(exchange, &hashes, &["PURSE CREATE"], Use::Spend, response, step.now)?;
-    if problem != Problem::Revoked {
-        return Ok((h_denom_pub, CoinStatus::Lost));
-    }
-    if let Some(denom) = step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub) {
-        denom.revoke(step.now);
-    }
-    Ok((h_denom_pub, CoinStatus::Used))
-}
-
 fn confirmed(
     step: &mut Step<'_, '_>,
     mut record: PursePayment,
@@ -454,7 +480,7 @@ fn confirmed(
     match record.direction {
         Direction::Push => {
             record.stage = PayStage::Open;
-            step.wait(OpKind::PursePayment(Box::new(record)), WAITING);
+            step.wait(record, WAITING);
         }
         // The purse was merged when it was created, so now that it is full, the receiver has the money.
         Direction::Pull => end(step, record, PayStage::Done),
@@ -474,11 +500,11 @@ fn after_status(
             if status.is_merged() {
                 end(step, record, PayStage::Done);
             } else {
-                step.wait(OpKind::PursePayment(Box::new(record)), WAITING);
+                step.wait(record, WAITING);
             }
         }
         Seen::Expired if !check_expired(&record.terms, step.now)? => {
-            step.wait(OpKind::PursePayment(Box::new(record)), WAITING);
+            step.wait(record, WAITING);
         }
         Seen::Expired => {
             record.reason = Some("nobody accepted it before it expired; the money is back".to_owned());
@@ -581,29 +607,13 @@ fn record_refused(record: &mut PursePayment) {
 fn replace(
     step: &mut Step<'_, '_>,
     mut record: PursePayment,
-    mut drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
+    drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
 ) -> Result<(), CoreError> {
     record_refused(&mut record);
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
-    let min_age = record.terms.min_age;
-    let mut have: Vec<Candidate> = Vec::new();
-    for part in std::mem::take(&mut record.coins) {
-        step.draft.credit_coin(&part.coin_pub, part.amount)?;
-        if !drop_coin(step, part.coin_pub)? {
-            let remaining = step.draft.coin(&part.coin_pub)?.remaining;
-            have.push(Candidate { coin_pub: part.coin_pub, remaining, fee_deposit: part.fee_deposit });
-        }
-    }
-    let again: Vec<EddsaPublicKey> = have.iter().map(|candidate| candidate.coin_pub).collect();
-    for other in candidates(step.draft.base(), &exchange, step.now)? {
-        let coin = step.draft.coin(&other.coin_pub)?;
-        let is_usable = coin.status == CoinStatus::Fresh
-            && coin.can_attest(min_age)
-            && !step.draft.exchange(&step.operation.exchange)?.denom(&coin.h_denom_pub)?.revoked;
-        if is_usable && !again.contains(&other.coin_pub) {
-            have.push(other);
-        }
-    }
+    let parts = std::mem::take(&mut record.coins).into_iter();
+    let parts = parts.map(|part| (part.coin_pub, part.amount, part.fee_deposit));
+    let (have, back) = take_back(step, parts, record.terms.min_age, drop_coin)?;
     let target = Target {
         amount: record.terms.amount,
         max_fee: Money::ZERO,
@@ -613,7 +623,7 @@ fn replace(
     match choose(step.draft.base(), exchange.currency, &have, target, step.now) {
         Ok(plan) => {
             record.take(step.draft.allocate(&plan, step.entropy)?);
-            step.proceed(OpKind::PursePayment(Box::new(record)));
+            step.proceed(record);
         }
         Err(error @ (CoreError::InsufficientFunds { .. } | CoreError::TooManyCoins { .. })) => {
             record.reason = Some(error.to_string());
@@ -622,8 +632,8 @@ fn replace(
         Err(error) => return Err(error),
     }
     // Coins that were taken back and not selected again can pay for something else.
-    for coin_pub in again {
-        let coin = step.draft.coin_mut(&coin_pub)?;
+    for candidate in &have[..back] {
+        let coin = step.draft.coin_mut(&candidate.coin_pub)?;
         let value = exchange.denom(&coin.h_denom_pub)?.value;
         if coin.status == CoinStatus::Used && coin.remaining == value {
             coin.status = CoinStatus::Fresh;
@@ -651,7 +661,6 @@ pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>, CoreError> {
         record.stage = PayStage::Delete;
         record.reason = Some("cancelled by you; the money is back".to_owned());
     }
-    operation.last_error = None;
-    operation.dispute = None;
+    operation.go_on();
     Ok(vec![Change::Operation(Box::new(operation))])
 }

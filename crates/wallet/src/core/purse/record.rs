@@ -183,13 +183,6 @@ impl PursePayment {
         let fees = Money::checked_sum(spent().map(|part| part.fee_deposit))?;
         Ok((total, fees))
     }
-
-    /// Whether the coin may not be used for anything else now.
-    #[must_use]
-    pub fn holds(&self, coin_pub: &EddsaPublicKey) -> bool {
-        // What is left on a coin of an open purse is change. It does not wait for the receiver.
-        self.stage != PayStage::Open && self.coins.iter().any(|part| part.coin_pub == *coin_pub)
-    }
 }
 
 /// Stage of an income through a purse.

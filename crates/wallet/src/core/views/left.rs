@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use super::super::CoreError;
 use super::super::state::{Draft, WalletState};
-use super::{Place, exchange_balance, place_of};
+use super::exchange_balance;
+use super::part::{Part, part_of};
 
 /// Money that cannot be deposited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,11 +33,11 @@ pub fn left(state: &WalletState, base_url: &str, now: Timestamp) -> Result<Vec<L
     let (mut spendable, mut too_small, mut expired) = (Money::ZERO, Money::ZERO, Money::ZERO);
     for coin in state.coins.values().filter(|coin| coin.exchange == exchange.base_url) {
         let denom = exchange.denom(&coin.h_denom_pub)?;
-        let sum = match place_of(&draft, coin, denom, now) {
-            Place::Available if coin.remaining > denom.fee_deposit => &mut spendable,
-            Place::Available => &mut too_small,
-            Place::Lost => &mut expired,
-            Place::Incoming | Place::Dust => continue,
+        let sum = match part_of(&draft, coin, denom, now) {
+            Part::Available if coin.remaining > denom.fee_deposit => &mut spendable,
+            Part::Available => &mut too_small,
+            Part::Lost => &mut expired,
+            Part::Incoming | Part::Dust => continue,
         };
         *sum = sum.checked_add(coin.remaining)?;
     }

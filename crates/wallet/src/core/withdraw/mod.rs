@@ -18,8 +18,9 @@ use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
 use super::exchange::{CipherChoice, CoinWish, Denom, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::kyc::KycWanted;
-use super::machine::Step;
+use super::operation::{Operation, Step};
 use super::proof::denomination::{self, Use};
+use super::row::{Transaction, Wait, describe_fees, units};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet};
 use batzen_protocol::api::bank::WithdrawalSelection;
@@ -77,7 +78,6 @@ fn put(
     now: Timestamp,
     entropy: &mut dyn super::Entropy,
 ) -> OpId {
-    let id = draft.next_id();
     let record = Withdrawal {
         reserve_pub: reserve_priv.public_key(),
         reserve_priv,
@@ -101,16 +101,7 @@ fn put(
         kyc: None,
         reason: None,
     };
-    draft.put_operation(WalletOperation {
-        id,
-        created: now,
-        finished: None,
-        exchange: base_url.to_owned(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::Withdrawal(Box::new(record)),
-    });
-    id
+    draft.begin(now, base_url, record)
 }
 
 /// Records the withdrawal of money that a recoup paid into a reserve, unless an open withdrawal from that
@@ -280,139 +271,240 @@ fn body_for(
     planchet::withdraw_request(&record.reserve_priv, exchange.currency, denom, &made)
 }
 
-pub(crate) fn next(
-    state: &WalletState,
-    operation: &WalletOperation,
-    record: &Withdrawal,
-    poll_ms: u64,
-) -> Result<HttpRequest, CoreError> {
-    let bank = || match &record.origin {
-        Origin::Bank(bank) => Ok(bank),
-        _ => Err(CoreError::Inconsistent(format!("operation {} has no bank", operation.id))),
-    };
-    let base = &operation.exchange;
-    let reserve = record.reserve_pub;
-    Ok(match record.stage {
-        WithdrawStage::Select => {
-            let bank = bank()?;
-            let body =
-                WithdrawalSelection { reserve_pub: reserve, selected_exchange: bank.exchange_payto.clone() };
-            HttpRequest::post(Context::Bank, operation_url(bank), &body)
-        }
-        WithdrawStage::Confirm => {
-            let bank = bank()?;
-            let Some(login) = &bank.confirm else {
-                return Err(CoreError::Inconsistent(format!("operation {} cannot confirm", operation.id)));
-            };
-            let url = format!(
-                "{}accounts/{}/withdrawals/{}/confirm",
-                login.access_url, login.user, bank.operation_id
-            );
-            let mut request = HttpRequest::post(Context::Bank, url, &serde_json::json!({}));
-            request.basic_auth = Some((login.user.clone(), login.password.clone()));
-            request
-        }
-        WithdrawStage::AwaitTransfer => {
-            let url = operation_url(bank()?);
-            if poll_ms == 0 {
-                HttpRequest::get(Context::Bank, url)
-            } else {
-                HttpRequest::get(Context::Bank, format!("{url}?long_poll_ms={poll_ms}")).polling(poll_ms)
-            }
-        }
-        WithdrawStage::AwaitReserve => {
-            let url = format!("{base}reserves/{reserve}");
-            if poll_ms == 0 {
-                HttpRequest::get(Context::Withdraw, url)
-            } else {
-                HttpRequest::get(Context::Withdraw, format!("{url}?timeout_ms={poll_ms}")).polling(poll_ms)
-            }
-        }
-        WithdrawStage::Withdraw => {
-            if let Some(kyc) = &record.kyc {
-                return Ok(kyc.request(base, poll_ms));
-            }
-            let exchange = state.exchange(base)?;
-            match work(exchange, record)? {
-                Work::Csr(position) => {
-                    let planchet = &record.planchets[position];
-                    let nonce = planchet::withdraw_nonce(&record.seed, planchet.index);
-                    let body = CsrWithdrawRequest { nonce, denom_pub_hash: planchet.h_denom_pub };
-                    HttpRequest::post(Context::Withdraw, format!("{base}csr-withdraw"), &body)
-                }
-                Work::Issue(positions) => {
-                    let mut planchets = Vec::with_capacity(positions.len());
-                    for position in positions {
-                        planchets.push(body_for(exchange, record, &record.planchets[position])?);
-                    }
-                    match (planchets.pop(), planchets.is_empty()) {
-                        (Some(single), true) => HttpRequest::post(
-                            Context::Withdraw,
-                            format!("{base}reserves/{reserve}/withdraw"),
-                            &single,
-                        ),
-                        (last, _) => {
-                            planchets.extend(last);
-                            let body = BatchWithdrawRequest { planchets };
-                            HttpRequest::post(
-                                Context::Withdraw,
-                                format!("{base}reserves/{reserve}/batch-withdraw"),
-                                &body,
-                            )
-                        }
-                    }
-                }
-                // The stage changes in the same step in which the last coin arrives.
-                Work::Nothing => {
-                    return Err(CoreError::Inconsistent(format!(
-                        "operation {} has nothing to withdraw",
-                        operation.id
-                    )));
-                }
-            }
-        }
-        WithdrawStage::Done | WithdrawStage::Aborted => {
-            return Err(CoreError::Inconsistent(format!("operation {} ended without date", operation.id)));
-        }
-    })
-}
-
 fn operation_url(bank: &BankOperation) -> String {
     format!("{}withdrawal-operation/{}", bank.integration_url, bank.operation_id)
 }
 
-pub(crate) fn receive(
-    step: &mut Step<'_, '_>,
-    mut record: Withdrawal,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    match record.stage {
-        WithdrawStage::Select => after_select(step, record, response),
-        WithdrawStage::Confirm => {
-            match (response.status, response.code()) {
-                // Older banks refuse a second confirmation with "reserve key already used".
-                (200..=204, _) | (409, ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) => {}
-                (409, ErrorCode::BANK_CONFIRM_ABORT_CONFLICT) => {
-                    return abort(step, record, "the withdrawal was cancelled at the bank");
-                }
-                // The account does not hold the amount, so nobody else can confirm this operation either.
-                (409, ErrorCode::BANK_UNALLOWED_DEBIT) => {
-                    return abort(step, record, "the bank account does not hold enough money");
-                }
-                _ => return Err(response.refusal("confirming the withdrawal at the bank")),
+impl Operation for Withdrawal {
+    fn name(&self) -> &'static str {
+        "withdrawal"
+    }
+
+    fn next(
+        &self,
+        state: &WalletState,
+        operation: &WalletOperation,
+        poll_ms: u64,
+    ) -> Result<HttpRequest, CoreError> {
+        let bank = || match &self.origin {
+            Origin::Bank(bank) => Ok(bank),
+            _ => Err(CoreError::Inconsistent(format!("operation {} has no bank", operation.id))),
+        };
+        let base = &operation.exchange;
+        let reserve = self.reserve_pub;
+        Ok(match self.stage {
+            WithdrawStage::Select => {
+                let bank = bank()?;
+                let body = WithdrawalSelection {
+                    reserve_pub: reserve,
+                    selected_exchange: bank.exchange_payto.clone(),
+                };
+                HttpRequest::post(Context::Bank, operation_url(bank), &body)
             }
-            if let Origin::Bank(bank) = &mut record.origin {
-                bank.confirm = None;
+            WithdrawStage::Confirm => {
+                let bank = bank()?;
+                let Some(login) = &bank.confirm else {
+                    return Err(CoreError::Inconsistent(format!(
+                        "operation {} cannot confirm",
+                        operation.id
+                    )));
+                };
+                let url = format!(
+                    "{}accounts/{}/withdrawals/{}/confirm",
+                    login.access_url, login.user, bank.operation_id
+                );
+                let mut request = HttpRequest::post(Context::Bank, url, &serde_json::json!({}));
+                request.basic_auth = Some((login.user.clone(), login.password.clone()));
+                request
             }
-            record.stage = WithdrawStage::AwaitTransfer;
-            step.proceed(OpKind::Withdrawal(Box::new(record)));
-            Ok(())
+            WithdrawStage::AwaitTransfer => {
+                HttpRequest::long_poll(Context::Bank, operation_url(bank()?), "long_poll_ms", poll_ms)
+            }
+            WithdrawStage::AwaitReserve => {
+                let url = format!("{base}reserves/{reserve}");
+                HttpRequest::long_poll(Context::Withdraw, url, "timeout_ms", poll_ms)
+            }
+            WithdrawStage::Withdraw => {
+                if let Some(kyc) = &self.kyc {
+                    return Ok(kyc.request(base, poll_ms));
+                }
+                let exchange = state.exchange(base)?;
+                match work(exchange, self)? {
+                    Work::Csr(position) => {
+                        let planchet = &self.planchets[position];
+                        let nonce = planchet::withdraw_nonce(&self.seed, planchet.index);
+                        let body = CsrWithdrawRequest { nonce, denom_pub_hash: planchet.h_denom_pub };
+                        HttpRequest::post(Context::Withdraw, format!("{base}csr-withdraw"), &body)
+                    }
+                    Work::Issue(positions) => {
+                        let mut planchets = Vec::with_capacity(positions.len());
+                        for position in positions {
+                            planchets.push(body_for(exchange, self, &self.planchets[position])?);
+                        }
+                        match (planchets.pop(), planchets.is_empty()) {
+                            (Some(single), true) => HttpRequest::post(
+                                Context::Withdraw,
+                                format!("{base}reserves/{reserve}/withdraw"),
+                                &single,
+                            ),
+                            (last, _) => {
+                                planchets.extend(last);
+                                let body = BatchWithdrawRequest { planchets };
+                                HttpRequest::post(
+                                    Context::Withdraw,
+                                    format!("{base}reserves/{reserve}/batch-withdraw"),
+                                    &body,
+                                )
+                            }
+                        }
+                    }
+                    // The stage changes in the same step in which the last coin arrives.
+                    Work::Nothing => {
+                        return Err(CoreError::Inconsistent(format!(
+                            "operation {} has nothing to withdraw",
+                            operation.id
+                        )));
+                    }
+                }
+            }
+            WithdrawStage::Done | WithdrawStage::Aborted => {
+                return Err(CoreError::Inconsistent(format!(
+                    "operation {} ended without date",
+                    operation.id
+                )));
+            }
+        })
+    }
+
+    fn receive(
+        self: Box<Self>,
+        step: &mut Step<'_, '_>,
+        _request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<(), CoreError> {
+        let mut record = *self;
+        match record.stage {
+            WithdrawStage::Select => after_select(step, record, response),
+            WithdrawStage::Confirm => {
+                match (response.status, response.code()) {
+                    // Older banks refuse a second confirmation with "reserve key already used".
+                    (200..=204, _) | (409, ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) => {}
+                    (409, ErrorCode::BANK_CONFIRM_ABORT_CONFLICT) => {
+                        return abort(step, record, "the withdrawal was cancelled at the bank");
+                    }
+                    // The account does not hold the amount, so nobody else can confirm this operation either.
+                    (409, ErrorCode::BANK_UNALLOWED_DEBIT) => {
+                        return abort(step, record, "the bank account does not hold enough money");
+                    }
+                    _ => return Err(response.refusal("confirming the withdrawal at the bank")),
+                }
+                if let Origin::Bank(bank) = &mut record.origin {
+                    bank.confirm = None;
+                }
+                record.stage = WithdrawStage::AwaitTransfer;
+                step.proceed(record);
+                Ok(())
+            }
+            WithdrawStage::AwaitTransfer => after_bank_status(step, record, response),
+            WithdrawStage::AwaitReserve => reserve::after_balance(step, record, response),
+            WithdrawStage::Withdraw if record.kyc.is_some() => after_kyc(step, record, response),
+            WithdrawStage::Withdraw => after_withdraw(step, record, response),
+            WithdrawStage::Done | WithdrawStage::Aborted => Ok(()),
         }
-        WithdrawStage::AwaitTransfer => after_bank_status(step, record, response),
-        WithdrawStage::AwaitReserve => reserve::after_balance(step, record, response),
-        WithdrawStage::Withdraw if record.kyc.is_some() => after_kyc(step, record, response),
-        WithdrawStage::Withdraw => after_withdraw(step, record, response),
-        WithdrawStage::Done | WithdrawStage::Aborted => Ok(()),
+    }
+
+    fn held(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Money, CoreError> {
+        let (open, _) = self.totals(exchange, &[PlanchetState::Open])?;
+        let expected = self.amount.checked_add(self.recouped)?;
+        Ok(if self.planchets.is_empty() { expected } else { open.checked_add(self.unplanned)? })
+    }
+
+    fn effect(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        operation: &WalletOperation,
+    ) -> Result<i128, CoreError> {
+        let is_open = operation.finished.is_none();
+        // The income counts what came through purses, so the withdrawal only counts what it costs.
+        if is_open && self.planchets.is_empty() {
+            return Ok(units(self.amount.checked_add(self.recouped)?) - units(self.from_purses));
+        }
+        let states = [PlanchetState::Done, PlanchetState::Open];
+        let states = if is_open { &states[..] } else { &states[..1] };
+        let later = if is_open { self.unplanned } else { Money::ZERO };
+        Ok(units(self.totals(exchange, states)?.0.checked_add(later)?) - units(self.from_purses))
+    }
+
+    fn describe(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        operation: &WalletOperation,
+        row: &mut Transaction,
+    ) -> Result<(), CoreError> {
+        let (value, fees) = self.totals(exchange, &[PlanchetState::Open, PlanchetState::Done])?;
+        row.amount = exchange.amount(self.amount);
+        row.fees = exchange.amount(fees);
+        row.coins = self.planchets.iter().filter(|planchet| planchet.state == PlanchetState::Done).count();
+        row.reserve_pub = Some(self.reserve_pub.to_string());
+        let from = match &self.origin {
+            Origin::Bank(_) => "from your bank account",
+            Origin::Manual { payto } => {
+                row.payto = Some(payto.clone());
+                "by bank transfer"
+            }
+            Origin::Recoup => "of money paid back for revoked coins",
+            Origin::Purse => "of received money",
+        };
+        row.description = format!("Withdrawal {from}");
+        if row.coins > 0 || !self.planchets.is_empty() {
+            row.description.push_str(&format!(
+                ": {} into coins, {}",
+                exchange.amount(value),
+                describe_fees(&[("withdrawal", exchange.amount(fees))])
+            ));
+        }
+        if !self.leftover.is_zero() {
+            let then = match self.origin {
+                Origin::Purse => "stay in the reserve until more money comes",
+                _ => "return to the sender when the reserve closes",
+            };
+            let leftover = exchange.amount(self.leftover);
+            row.description.push_str(&format!("; {leftover} fit into no coin and {then}"));
+        }
+        let is_done = operation.finished.is_some();
+        row.fail_if(self.stage == WithdrawStage::Aborted || (is_done && row.coins == 0));
+        if !self.unproved.is_zero() {
+            row.message = Some(format!(
+                "the exchange confirmed that revoked coins were paid back, but {} of it are not in the reserve; it gives no proof",
+                exchange.amount(self.unproved)
+            ));
+        }
+        row.explain(self.reason.as_deref());
+        Ok(())
+    }
+
+    fn wait(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        operation: &WalletOperation,
+    ) -> Result<Wait, CoreError> {
+        let reason = match self.stage {
+            _ if self.kyc.is_some() => "waits for the identity check",
+            WithdrawStage::Select => "has to give the bank its reserve key",
+            WithdrawStage::Confirm => "has to be confirmed at the bank",
+            WithdrawStage::AwaitTransfer | WithdrawStage::AwaitReserve => "waits for the bank transfer",
+            _ => "fetches coins from the exchange",
+        };
+        let expiry = operation.created.saturating_add(exchange.reserve_closing_delay);
+        Ok(Wait { reason, until: Some((expiry, "reserve expires")) })
     }
 }
 
@@ -422,7 +514,7 @@ fn abort(step: &mut Step<'_, '_>, mut record: Withdrawal, reason: &str) -> Resul
     if let Origin::Bank(bank) = &mut record.origin {
         bank.confirm = None;
     }
-    step.finish(OpKind::Withdrawal(Box::new(record)));
+    step.finish(record);
     Ok(())
 }
 
@@ -448,13 +540,13 @@ fn after_select(
             } else {
                 WithdrawStage::AwaitTransfer
             };
-            step.proceed(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
         // Our key is unique, so "already used" means that the requested transfer was made (older banks).
         (409, ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT) => {
             record.stage = WithdrawStage::AwaitReserve;
-            step.proceed(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
         (409, ErrorCode::BANK_WITHDRAWAL_OPERATION_RESERVE_SELECTION_CONFLICT) => {
@@ -480,7 +572,7 @@ fn after_bank_status(
             }
             if status.transfer_done {
                 record.stage = WithdrawStage::AwaitReserve;
-                step.proceed(OpKind::Withdrawal(Box::new(record)));
+                step.proceed(record);
                 return Ok(());
             }
             let Origin::Bank(bank) = &mut record.origin else {
@@ -493,7 +585,7 @@ fn after_bank_status(
                 Some(url) => format!("confirm the withdrawal at your bank: {url}"),
                 None => "confirm the withdrawal at your bank".to_owned(),
             };
-            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            step.wait(record, reason);
             Ok(())
         }
         // The bank has the key and the money may be on its way, so the withdrawal is not given up.
@@ -513,9 +605,9 @@ fn after_kyc(
     match &record.kyc {
         Some(kyc) => {
             let reason = kyc.words("your money stays in the reserve");
-            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            step.wait(record, reason);
         }
-        None => step.proceed(OpKind::Withdrawal(Box::new(record))),
+        None => step.proceed(record),
     }
     Ok(())
 }
@@ -539,14 +631,14 @@ fn after_withdraw(
                 let planchet = &mut record.planchets[position];
                 let nonce = planchet::withdraw_nonce(&record.seed, planchet.index);
                 planchet.cs = Some(CsSession::new(nonce, &answer.ewv)?);
-                step.proceed(OpKind::Withdrawal(Box::new(record)));
+                step.proceed(record);
                 Ok(())
             }
             _ => take_coins(step, record, &exchange, &asked, response),
         },
         (451, _) => {
             record.kyc = Some(KycWanted::read(response, "withdrawing coins")?);
-            step.proceed(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
         // The endpoint is missing, or some coins of the batch were issued before and the exchange cannot say
@@ -556,36 +648,27 @@ fn after_withdraw(
             if record.batch && asked.len() > 1 =>
         {
             record.batch = false;
-            step.proceed(OpKind::Withdrawal(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
         // Another process withdrew from the reserve, or the plan used an older balance: plan again.
         (409, ErrorCode::EXCHANGE_WITHDRAW_INSUFFICIENT_FUNDS) => {
             reserve::after_shortage(step, record, &asked, response)
         }
-        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
-        | (
-            410,
-            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
-            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
-        ) => {
+        _ if denomination::is_claim(response) => {
             let hashes: Vec<HashCode> =
                 asked.iter().map(|position| record.planchets[*position].h_denom_pub).collect();
             let operations = ["WITHDRAW", "csr-withdraw"];
             let (h_denom_pub, _) =
                 denomination::verify(&exchange, &hashes, &operations, Use::Issue, response, step.now)?;
-            if let Some(denom) =
-                step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
-            {
-                denom.offered = false;
-            }
+            step.draft.stop_offering(&step.operation.exchange, &h_denom_pub)?;
             for planchet in &mut record.planchets {
                 if planchet.state == PlanchetState::Open && planchet.h_denom_pub == h_denom_pub {
                     planchet.state = PlanchetState::Dropped;
                 }
             }
             if record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open) {
-                step.proceed(OpKind::Withdrawal(Box::new(record)));
+                step.proceed(record);
             } else {
                 plan_again(step, record);
             }
@@ -597,11 +680,11 @@ fn after_withdraw(
 
 fn plan_again(step: &mut Step<'_, '_>, mut record: Withdrawal) {
     if record.planchets.iter().any(|planchet| planchet.state == PlanchetState::Open) {
-        step.proceed(OpKind::Withdrawal(Box::new(record)));
+        step.proceed(record);
         return;
     }
     record.stage = WithdrawStage::AwaitReserve;
-    step.proceed(OpKind::Withdrawal(Box::new(record)));
+    step.proceed(record);
 }
 
 fn take_coins(
@@ -653,7 +736,7 @@ fn take_coins(
     if dropped && !open {
         // Some planned coins were not issued: read the reserve's balance again.
         record.stage = WithdrawStage::AwaitReserve;
-        step.proceed(OpKind::Withdrawal(Box::new(record)));
+        step.proceed(record);
     } else {
         reserve::settle(step, record);
     }
@@ -684,8 +767,6 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super
     record.stage = if got_coins { WithdrawStage::Done } else { WithdrawStage::Aborted };
     record.reason =
         Some("cancelled by you; if money was sent, it returns when the reserve closes".to_owned());
-    operation.finished = Some(now);
-    operation.last_error = None;
-    operation.dispute = None;
+    operation.end(now);
     Ok(vec![super::Change::Operation(Box::new(operation))])
 }

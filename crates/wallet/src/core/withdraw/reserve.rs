@@ -14,7 +14,7 @@ use super::super::CoreError;
 use super::super::age::CoinAge;
 use super::super::exchange::Exchange;
 use super::super::http::HttpResponse;
-use super::super::machine::Step;
+use super::super::operation::Step;
 use super::super::proof::reserve as reserve_proof;
 use super::super::state::OpKind;
 use super::{MAX_COINS, Origin, PlanchetRecord, PlanchetState, WithdrawStage, Withdrawal};
@@ -36,7 +36,7 @@ pub(super) fn after_balance(
                     "waiting for the transfer to reach the exchange"
                 }
             };
-            step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+            step.wait(record, reason);
             return Ok(());
         }
         (200, _) => {}
@@ -72,7 +72,7 @@ fn plan(
     let offers = exchange.offers_of(record.cipher, age_mask, step.now);
     if offers.is_empty() && !sum.is_zero() && !in_work {
         record.stage = WithdrawStage::AwaitReserve;
-        step.wait(OpKind::Withdrawal(Box::new(record)), "the exchange offers no coins now");
+        step.wait(record, "the exchange offers no coins now");
         return Ok(());
     }
     let plan = exchange.discretion.split(&offers, sum, MAX_COINS)?;
@@ -101,12 +101,12 @@ pub(super) fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
     let has = |state| record.planchets.iter().any(|planchet| planchet.state == state);
     if has(PlanchetState::Open) {
         record.stage = WithdrawStage::Withdraw;
-        step.proceed(OpKind::Withdrawal(Box::new(record)));
+        step.proceed(record);
         return;
     }
     if !record.unplanned.is_zero() {
         record.stage = WithdrawStage::AwaitReserve;
-        step.proceed(OpKind::Withdrawal(Box::new(record)));
+        step.proceed(record);
         return;
     }
     if !record.awaited.is_zero() {
@@ -116,7 +116,7 @@ pub(super) fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
             amount(step, record.awaited),
             step.operation.id
         );
-        step.wait(OpKind::Withdrawal(Box::new(record)), reason);
+        step.wait(record, reason);
         return;
     }
     if !has(PlanchetState::Done) {
@@ -128,7 +128,7 @@ pub(super) fn settle(step: &mut Step<'_, '_>, mut record: Withdrawal) {
         ));
     }
     record.stage = WithdrawStage::Done;
-    step.finish(OpKind::Withdrawal(Box::new(record)));
+    step.finish(record);
 }
 
 /// Processes the proof that the reserve holds less than the coins `asked` cost, and plans again with its

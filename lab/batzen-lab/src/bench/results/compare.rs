@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use crate::bench::BenchError;
 use crate::bench::results::output;
-use crate::bench::results::report::{cores, load, plain};
+use crate::bench::results::report::plain;
 use crate::bench::results::result::{ResultError, Run, RunResult};
+use crate::bench::results::words::{cores, load};
 
 /// Arguments of `batzen-lab bench compare`.
 #[derive(Debug, clap::Args)]

@@ -21,3 +21,4 @@ pub mod result;
 pub mod summary;
 pub mod svg;
 pub mod table;
+mod words;

@@ -12,13 +12,14 @@ use batzen_tables::ledger::{
 };
 
 use super::head::Head;
-use super::load::{accounts_of, damaged};
+use super::load::accounts_of;
 use super::pages::{
-    Mark, PAGE_ACCOUNTS, PendingEntry, decode_accounts, decode_marks, decode_pendings, rows_of_group,
+    Mark, PAGE_ACCOUNTS, PendingEntry, damaged, decode_accounts, decode_marks, decode_pendings, rows_of_group,
 };
 use super::runs::{IdEntry, Run, decode_page};
-use crate::store::log::{Block, Log};
-use crate::store::recovery::RecoveryError;
+use crate::store::block::Block;
+use crate::store::log::Log;
+use crate::store::walk::RecoveryError;
 
 /// Compares a frozen snapshot, while its log is replayed.
 pub(crate) struct Check<'a> {

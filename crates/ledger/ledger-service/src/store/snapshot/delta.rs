@@ -8,7 +8,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::pages::{Mark, PAGE_ACCOUNTS};
 use super::runs::IdEntry;
-use crate::store::log::Block;
+use crate::store::block::Block;
 
 /// The record number of each unresolved pending transfer.
 pub(crate) type Unresolved = HashMap<u128, u64>;

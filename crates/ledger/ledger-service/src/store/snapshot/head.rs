@@ -4,7 +4,7 @@ use batzen_ledger::machine::{Counts, Digest, Summary};
 use batzen_store::{ChangeSet, CommitOutcome, Store, StoreError, Table};
 use batzen_tables::ledger::{LedgerSnapshotKey, LedgerSnapshotRow, LedgerSnapshots};
 
-use super::load::damaged;
+use super::pages::damaged;
 use crate::store::codec::{CodecError, Input, put_u64};
 
 /// A run of ids that belongs to the snapshot.

@@ -1,14 +1,11 @@
 //! Loading a snapshot when a ledger opens.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use batzen_ledger::machine::{HeldAccount, Machine, Pending};
-use batzen_store::{
-    Change, ChangeSet, CommitOutcome, DecodeError, RawRecord, Store, StoreError, Table, TableDef,
-};
+use batzen_store::{Change, ChangeSet, CommitOutcome, RawRecord, Store, StoreError, Table, TableDef};
 use batzen_tables::ledger::{
     DERIVED, LedgerAccounts, LedgerAccountsKey, LedgerLog, LedgerMarks, LedgerMarksKey, LedgerPendings,
     LedgerSnapshots,
@@ -17,25 +14,16 @@ use batzen_tables::ledger::{
 use super::SnapshotOptions;
 use super::delta::{Delta, Unresolved};
 use super::head::Head;
-use super::pages::{Mark, PAGE_ACCOUNTS, PendingEntry, decode_accounts, decode_marks};
+use super::pages::{Mark, PAGE_ACCOUNTS, PendingEntry, damaged, damaged_page, decode_accounts, decode_marks};
 use super::runs::{Ids, Run};
 use super::taking::pending_rows;
 use super::work::{Left, Snapshots};
 use crate::store::codec::Identity;
 use crate::store::log::Log;
-use crate::store::recovery::{RecoveryError, walk};
+use crate::store::walk::{RecoveryError, walk};
 
 /// Rows that are read at once.
 const ROWS_AT_ONCE: usize = 64;
-
-/// The error for a row that cannot be right.
-pub(super) fn damaged(table: &'static str, at: u64, why: &impl Display) -> StoreError {
-    StoreError::Decode { table, source: DecodeError::invalid("row", format!("{at}: {why}")) }
-}
-
-pub(super) fn damaged_page(page: u32, why: &impl Display) -> StoreError {
-    damaged(LedgerAccounts::DEF.name, page.into(), why)
-}
 
 /// A ledger as of its snapshot, or as of the one that was being taken.
 pub(crate) struct Loaded {

@@ -1,10 +1,14 @@
 //! The encoding of snapshots. As in the log, numbers have variable length, and zero bytes are avoided.
 
+use std::fmt::Display;
+
 use batzen_ledger::machine::{Balances, HeldAccount, Pending};
 use batzen_ledger::{Account, AccountFlags, TransferFlags};
+use batzen_store::{DecodeError, StoreError, Table};
+use batzen_tables::ledger::LedgerAccounts;
 
+use crate::store::block::Block;
 use crate::store::codec::{CodecError, Input, put, put_u64};
-use crate::store::log::Block;
 
 /// Accounts in a page.
 pub(super) const PAGE_ACCOUNTS: u32 = 64;
@@ -227,6 +231,15 @@ pub(crate) fn rows_of_group(group: u64, bytes: &[u8]) -> Result<Vec<Block>, Code
         rows.push(Block { first, last_movement });
     }
     Ok(rows)
+}
+
+/// The error for a row that cannot be right.
+pub(super) fn damaged(table: &'static str, at: u64, why: &impl Display) -> StoreError {
+    StoreError::Decode { table, source: DecodeError::invalid("row", format!("{at}: {why}")) }
+}
+
+pub(super) fn damaged_page(page: u32, why: &impl Display) -> StoreError {
+    damaged(LedgerAccounts::DEF.name, page.into(), why)
 }
 
 #[cfg(test)]

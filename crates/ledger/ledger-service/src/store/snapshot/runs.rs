@@ -82,7 +82,7 @@ pub(crate) struct Run {
 }
 
 fn damaged(run: u64, what: impl std::fmt::Display) -> StoreError {
-    super::load::damaged(LedgerIdPages::DEF.name, run, &what)
+    super::pages::damaged(LedgerIdPages::DEF.name, run, &what)
 }
 
 impl Run {

@@ -11,10 +11,9 @@ use batzen_tables::ledger::{
 
 use super::delta::Delta;
 use super::head::{Head, PendingRows};
-use super::load::{damaged, damaged_page};
 use super::pages::{
-    GROUP_RECORDS, Mark, PendingEntry, ROW_MARKS, ROW_PENDINGS, decode_accounts, decode_pendings,
-    encode_accounts, encode_marks, encode_pendings, encode_rows, rows_of_group,
+    GROUP_RECORDS, Mark, PendingEntry, ROW_MARKS, ROW_PENDINGS, damaged, damaged_page, decode_accounts,
+    decode_pendings, encode_accounts, encode_marks, encode_pendings, encode_rows, rows_of_group,
 };
 use super::put::{Put, write_some};
 use super::runs::{IdEntry, Run, RunWriter};

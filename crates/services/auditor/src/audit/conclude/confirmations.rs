@@ -1,12 +1,30 @@
 //! Deposits that merchants proved must be on the books (auditor chapter 4).
 
+use batzen_crypto::HashCode;
+use batzen_protocol::Timestamp;
 use batzen_protocol::payto::h_wire;
 use batzen_store::{Record, Result, Table};
-use batzen_tables::exchange::Deposits;
+use batzen_tables::exchange::{DepositKey, Deposits};
 
 use super::Conclusion;
 use crate::audit::finding::{Finding, RowName, Rule};
-use crate::audit::run::Confirmation;
+
+/// A deposit that the exchange has confirmed to a merchant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confirmation {
+    /// Its number at the auditor.
+    pub serial: u64,
+    /// The deposit.
+    pub deposit: DepositKey,
+    /// The merchant's account with its salt.
+    pub h_wire: HashCode,
+    /// The time until which the merchant may refund it.
+    pub refund_deadline: Timestamp,
+    /// When the exchange accepted it.
+    pub time: Timestamp,
+    /// What the exchange owes for it, in units of 10⁻⁸.
+    pub units: u128,
+}
 
 /// How many are looked up at once.
 const PAGE: usize = 1_024;

@@ -16,25 +16,20 @@ mod purses;
 mod reserves;
 mod transfers;
 
-use std::collections::HashSet;
-
-use batzen_crypto::Wtid;
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Record, Result, Store, StoreError, Table};
-use batzen_tables::exchange::{
-    ArchiveRunKey, ArchiveRuns, CoinPub, Coins, CollectedTerm, PursePub, ReservePub, ReserveRequestKey,
-    WireOut,
-};
+use batzen_tables::exchange::{ArchiveRunKey, ArchiveRuns, Coins, CollectedTerm, WireOut};
 
-use crate::audit::books::{Books, RecoupName, Tally, Way};
+use crate::audit::books::{Books, Tally};
+use crate::audit::changes::Fresh;
 use crate::audit::finding::{Finding, RowName, Rule};
 use crate::audit::forward::Forward;
-use crate::audit::increment::Fresh;
-use crate::audit::run::Options;
-use crate::audit::sheet::Sheet;
+use crate::audit::scope::Scope;
+use crate::audit::sheet::{ObjectSums, Sheet, sheet};
 use crate::audit::terms::{Subject, Terms};
 
 pub(crate) use coins::units;
+pub use confirmations::Confirmation;
 pub use overdue::Overdue;
 
 /// How much the times of two records of one event may differ (auditor chapter 7.4).
@@ -68,56 +63,6 @@ pub(crate) struct Conclusion<'a> {
     pub tally: Tally,
 }
 
-/// Sums over objects, in units of 10⁻⁸, where a row alone does not say what it adds.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ObjectSums {
-    /// Melts without reveal, less their fees.
-    pub unrevealed: i128,
-    /// Melt fees.
-    pub melt_fees: i128,
-    /// What refreshes did not use.
-    pub surplus: i128,
-    /// What open purses hold.
-    pub purses: i128,
-    /// How many purses are open.
-    pub purses_open: i128,
-    /// What paid purses left.
-    pub purse_income: i128,
-    /// Contributions to paid purses whose deposits are archived.
-    pub purses_moved: i128,
-    /// Aggregates that wait.
-    pub transient: i128,
-    /// Deposit fees of aggregated deposits.
-    pub deposit_fees: i128,
-    /// Wire fees.
-    pub wire_fees: i128,
-    /// What transfers were rounded down by.
-    pub wire_rounding: i128,
-    /// Decided transfers without an order, by kind.
-    pub unordered: [i128; 3],
-}
-
-impl ObjectSums {
-    /// Adds other sums, or takes them off.
-    pub fn combine(&mut self, other: &Self, way: Way) {
-        let one = i128::from(way.one());
-        self.unrevealed += one * other.unrevealed;
-        self.melt_fees += one * other.melt_fees;
-        self.surplus += one * other.surplus;
-        self.purses += one * other.purses;
-        self.purses_open += one * other.purses_open;
-        self.purse_income += one * other.purse_income;
-        self.purses_moved += one * other.purses_moved;
-        self.transient += one * other.transient;
-        self.deposit_fees += one * other.deposit_fees;
-        self.wire_fees += one * other.wire_fees;
-        self.wire_rounding += one * other.wire_rounding;
-        for (sum, other) in self.unordered.iter_mut().zip(other.unordered) {
-            *sum += one * other;
-        }
-    }
-}
-
 /// What completes accounts of which not all rows are posted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BroughtForward {
@@ -133,17 +78,6 @@ impl Default for BroughtForward {
     }
 }
 
-/// Objects whose rows are all in the books, or brought forward.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Scope {
-    pub coins: HashSet<CoinPub>,
-    pub reserves: HashSet<ReservePub>,
-    pub transfers: HashSet<Wtid>,
-    pub purses: HashSet<PursePub>,
-    pub opens: HashSet<ReserveRequestKey>,
-    pub recoups: HashSet<RecoupName>,
-}
-
 impl<'a> Conclusion<'a> {
     /// Conclusions about all rows that were posted.
     pub fn new(
@@ -151,7 +85,7 @@ impl<'a> Conclusion<'a> {
         terms: &'a Terms,
         books: &'a Books,
         store: &'a Store,
-        options: &Options,
+        now: Timestamp,
     ) -> Self {
         Self {
             subject,
@@ -159,10 +93,10 @@ impl<'a> Conclusion<'a> {
             books,
             store,
             fresh: None,
-            now: options.now,
-            internal: options.internal,
-            in_order: options.in_order,
-            copied: options.copied,
+            now,
+            internal: false,
+            in_order: false,
+            copied: None,
             scope: None,
             forward: BroughtForward::default(),
             findings: Vec::new(),
@@ -256,6 +190,11 @@ impl Conclusion<'_> {
             }
             None => Ok(self.store.get::<T>(key)?.map(|found| found.row)),
         }
+    }
+
+    /// The balance sheet. All other conclusions must have been drawn.
+    pub(crate) fn sheet(&self) -> Sheet {
+        sheet(self.subject, &self.tally, &self.sums)
     }
 
     /// Checks that the balance sheet is balanced.

@@ -9,10 +9,10 @@ use super::file::{
     STREAM_PER_BLOCK, VERSION, pair_at, pairs_block_bytes, run_name,
 };
 use super::filter::{Filter, Probe};
-use crate::embedded::checkpoint::{CheckpointError, In, Loaded};
 use crate::embedded::disk::{Disk, DiskFile, io_error, read_full_at};
 use crate::embedded::format::Identity;
 use crate::embedded::index::{Op, Ops};
+use crate::embedded::input::{CheckpointError, In, Loaded};
 use crate::embedded::ordered::{Position, PositionOp};
 use crate::{Result, StoreError};
 

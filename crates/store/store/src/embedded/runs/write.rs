@@ -11,9 +11,9 @@ use super::file::{
 use super::filter::Filter;
 use super::{Run, RunName};
 use crate::Result;
-use crate::embedded::checkpoint::FLUSH_BYTES;
 use crate::embedded::disk::{Disk, DiskFile, io_error, write_all_at};
 use crate::embedded::format::Identity;
+use crate::embedded::input::FLUSH_BYTES;
 use crate::embedded::ordered::{Position, PositionOp};
 
 /// Called between pieces.

@@ -9,11 +9,10 @@ use serde::Deserialize;
 use super::super::super::CoreError;
 use super::super::super::coin::CoinStatus;
 use super::super::super::http::HttpResponse;
-use super::super::super::machine::Step;
+use super::super::super::operation::Step;
 use super::super::super::refund::{Refund, RefundItem, RefundState};
 use super::super::super::state::{Draft, OpId, OpKind, WalletOperation};
-use super::super::Purchase;
-use super::super::contract::ContractTerms;
+use super::super::{ContractTerms, Purchase};
 use super::{TAKE, purchase_of};
 
 /// Most entries in one answer of a shop.
@@ -226,19 +225,13 @@ pub(in super::super) fn new_refund(
     approved: Option<Timestamp>,
     now: Timestamp,
 ) -> Result<WalletOperation, CoreError> {
-    Ok(WalletOperation {
-        id: draft.next_id(),
-        created: now,
-        finished: None,
-        exchange: draft.operation(purchase)?.exchange.clone(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::Refund(Box::new(Refund {
-            payment: purchase,
-            h_contract_terms: record.terms().h_contract_terms,
-            merchant_pub: record.terms().merchant_pub,
-            approved,
-            items: Vec::new(),
-        })),
-    })
+    let refund = Refund {
+        payment: purchase,
+        h_contract_terms: record.terms().h_contract_terms,
+        merchant_pub: record.terms().merchant_pub,
+        approved,
+        items: Vec::new(),
+    };
+    let exchange = &draft.operation(purchase)?.exchange;
+    Ok(WalletOperation::new(draft.next_id(), now, exchange, refund))
 }

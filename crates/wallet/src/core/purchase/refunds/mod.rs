@@ -6,53 +6,27 @@
 //! recorded once, so a repeated or lost answer changes nothing.
 
 mod entries;
+mod record;
 
 use batzen_protocol::api::merchant::{OrderPaid, PickUpRefundRequest};
 use batzen_protocol::{Money, TalerUri, Timestamp};
-use serde::{Deserialize, Serialize};
 
+use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
-use super::super::machine::Step;
+use super::super::operation::{Operation, Step};
 use super::super::refund::{Refund, RefundState};
+use super::super::row::{Transaction, Wait, about};
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::url::normalise_base_url;
 use super::super::{Change, CoreError};
-use super::contract::ContractTerms;
-use super::{OrderKey, Purchase, bad};
+use super::{ContractTerms, OrderKey, Purchase, bad};
+
+pub use record::*;
 
 pub(super) use entries::{Confirmed, credit, is_final, new_refund};
 
 const ASK: &str = "asking the shop about refunds";
 const TAKE: &str = "taking refunds of the shop";
-
-/// Stage of a pick-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PickUpStage {
-    /// Asks what the shop has approved.
-    Ask,
-    /// Asks for the refunds.
-    Take,
-    /// Finished.
-    Done,
-    /// Refused, or given up by the user.
-    Failed,
-}
-
-/// Picks up what a shop refunds of a purchase.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PickUp {
-    /// The purchase.
-    pub purchase: OpId,
-    /// The end of the period in which the shop has promised to refund by itself. `None`: the user asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
-    /// Its stage.
-    pub stage: PickUpStage,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
 
 /// The order of a `taler://refund` URI.
 ///
@@ -109,17 +83,9 @@ fn put(
     now: Timestamp,
 ) -> Result<OpId, CoreError> {
     // A purchase that is being processed is put into the draft later, under a smaller number.
-    let id = draft.next_id();
-    draft.put_operation(WalletOperation {
-        id,
-        created: now,
-        finished: None,
-        exchange: draft.operation(purchase)?.exchange.clone(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::PickUp(Box::new(PickUp { purchase, until, stage: PickUpStage::Ask, reason: None })),
-    });
-    Ok(id)
+    let exchange = draft.operation(purchase)?.exchange.clone();
+    let record = PickUp { purchase, until, stage: PickUpStage::Ask, reason: None };
+    Ok(draft.begin(now, &exchange, record))
 }
 
 /// Begins to ask the shop of a purchase that was just paid, if its contract promises refunds by itself.
@@ -165,26 +131,6 @@ fn url(terms: &ContractTerms) -> String {
     format!("{}orders/{}", terms.merchant_base_url, terms.order_id)
 }
 
-pub(crate) fn next(
-    state: &WalletState,
-    operation: &WalletOperation,
-    record: &PickUp,
-    poll_ms: u64,
-) -> Result<HttpRequest, CoreError> {
-    let draft = Draft::new(state);
-    let terms = purchase_of(&draft, record.purchase)?.terms();
-    if record.stage == PickUpStage::Take {
-        return take_request(state, record.purchase);
-    }
-    let mut url = format!("{}?h_contract={}", url(terms), terms.h_contract_terms);
-    if record.until.is_none() || poll_ms == 0 {
-        return Ok(HttpRequest::get(Context::Merchant, url));
-    }
-    let known = state.exchange(&operation.exchange)?.amount(known(&draft, record.purchase)?);
-    url.push_str(&format!("&refund={known}&timeout_ms={poll_ms}"));
-    Ok(HttpRequest::get(Context::Merchant, url).polling(poll_ms))
-}
-
 /// Asks for the refunds themselves.
 pub(crate) fn take_request(state: &WalletState, purchase: OpId) -> Result<HttpRequest, CoreError> {
     let draft = Draft::new(state);
@@ -193,30 +139,112 @@ pub(crate) fn take_request(state: &WalletState, purchase: OpId) -> Result<HttpRe
     Ok(HttpRequest::post(Context::Merchant, format!("{}/refund", url(terms)), &body))
 }
 
-pub(crate) fn receive(
-    step: &mut Step<'_, '_>,
-    record: PickUp,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    let what = if record.stage == PickUpStage::Take { TAKE } else { ASK };
-    match (response.status, response.code().to_u32()) {
-        (200, _) if record.stage == PickUpStage::Take => {
-            entries::enter(step, record.purchase, response)?;
-            let until = record.until.filter(|until| *until > step.now);
-            // An answer that lists less than the shop has announced must not be asked for without a pause.
-            go_on(step, record, until);
-            Ok(())
+impl Operation for PickUp {
+    fn name(&self) -> &'static str {
+        "pick-up"
+    }
+
+    fn next(
+        &self,
+        state: &WalletState,
+        operation: &WalletOperation,
+        poll_ms: u64,
+    ) -> Result<HttpRequest, CoreError> {
+        let draft = Draft::new(state);
+        let terms = purchase_of(&draft, self.purchase)?.terms();
+        if self.stage == PickUpStage::Take {
+            return take_request(state, self.purchase);
         }
-        (200, _) => asked(step, record, response),
-        (402, _) => {
-            fail(step, record, "the shop says that the order is not paid".to_owned());
-            Ok(())
+        let mut url = format!("{}?h_contract={}", url(terms), terms.h_contract_terms);
+        if self.until.is_none() || poll_ms == 0 {
+            return Ok(HttpRequest::get(Context::Merchant, url));
         }
-        (400..=499, code) if code != 0 => {
-            fail(step, record, response.refusal(what).to_string());
-            Ok(())
+        let known = state.exchange(&operation.exchange)?.amount(known(&draft, self.purchase)?);
+        url.push_str(&format!("&refund={known}&timeout_ms={poll_ms}"));
+        Ok(HttpRequest::get(Context::Merchant, url).polling(poll_ms))
+    }
+
+    fn receive(
+        self: Box<Self>,
+        step: &mut Step<'_, '_>,
+        _request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<(), CoreError> {
+        let record = *self;
+        let what = if record.stage == PickUpStage::Take { TAKE } else { ASK };
+        match (response.status, response.code().to_u32()) {
+            (200, _) if record.stage == PickUpStage::Take => {
+                entries::enter(step, record.purchase, response)?;
+                let until = record.until.filter(|until| *until > step.now);
+                // An answer that lists less than the shop has announced must not be asked for without a pause.
+                go_on(step, record, until);
+                Ok(())
+            }
+            (200, _) => asked(step, record, response),
+            (402, _) => {
+                fail(step, record, "the shop says that the order is not paid".to_owned());
+                Ok(())
+            }
+            (400..=499, code) if code != 0 => {
+                fail(step, record, response.refusal(what).to_string());
+                Ok(())
+            }
+            _ => Err(response.refusal(what)),
         }
-        _ => Err(response.refusal(what)),
+    }
+
+    fn held(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Money, CoreError> {
+        Ok(Money::ZERO)
+    }
+
+    fn effect(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<i128, CoreError> {
+        Ok(0)
+    }
+
+    fn is_hidden(&self) -> bool {
+        // The refunds that it found have rows of their own.
+        true
+    }
+
+    fn describe(
+        &self,
+        state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+        row: &mut Transaction,
+    ) -> Result<(), CoreError> {
+        row.description = match &state.operation(self.purchase)?.kind {
+            OpKind::Purchase(purchase) => {
+                let terms = purchase.terms();
+                row.merchant = Some(terms.merchant_name.clone());
+                row.h_contract_terms = Some(terms.h_contract_terms.to_string());
+                format!("Refunds of {}{}", terms.merchant_name, about(&terms.summary))
+            }
+            _ => String::new(),
+        };
+        row.fail_if(self.stage == PickUpStage::Failed);
+        row.explain(self.reason.as_deref());
+        Ok(())
+    }
+
+    fn wait(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Wait, CoreError> {
+        let until = self.until.map(|until| (until, "the shop's promise ends"));
+        Ok(Wait { reason: "asks the shop for refunds", until })
     }
 }
 
@@ -227,7 +255,7 @@ fn asked(step: &mut Step<'_, '_>, mut record: PickUp, response: &HttpResponse) -
     // What the shop counts as taken says nothing: its answer may have been lost.
     if answer.refunded && approved > known(&step.draft, record.purchase)? {
         record.stage = PickUpStage::Take;
-        step.proceed(OpKind::PickUp(Box::new(record)));
+        step.proceed(record);
         return Ok(());
     }
     let until = record.until.filter(|until| *until > step.now);
@@ -239,17 +267,17 @@ fn asked(step: &mut Step<'_, '_>, mut record: PickUp, response: &HttpResponse) -
 fn go_on(step: &mut Step<'_, '_>, mut record: PickUp, until: Option<Timestamp>) {
     if until.is_some() {
         record.stage = PickUpStage::Ask;
-        step.wait(OpKind::PickUp(Box::new(record)), "waits for a refund that the shop may make by itself");
+        step.wait(record, "waits for a refund that the shop may make by itself");
     } else {
         record.stage = PickUpStage::Done;
-        step.finish(OpKind::PickUp(Box::new(record)));
+        step.finish(record);
     }
 }
 
 fn fail(step: &mut Step<'_, '_>, mut record: PickUp, reason: String) {
     record.stage = PickUpStage::Failed;
     record.reason = Some(reason);
-    step.finish(OpKind::PickUp(Box::new(record)));
+    step.finish(record);
 }
 
 /// Processes the shop's answer about a refund that has open entries.
@@ -272,7 +300,7 @@ pub(crate) fn receive_again(
         (400..=499, code) if code != 0 => {
             let mut record = record;
             give_up(&mut record, &response.refusal(TAKE).to_string());
-            step.finish(OpKind::Refund(Box::new(record)));
+            step.finish(record);
             Ok(())
         }
         _ => Err(response.refusal(TAKE)),
@@ -303,9 +331,7 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
         OpKind::Refund(record) if record.approved.is_some() => give_up(record, REASON),
         _ => return Err(bad("operation", "it is no refund of a purchase")),
     }
-    operation.finished = Some(now);
-    operation.dispute = None;
-    operation.last_error = None;
+    operation.end(now);
     Ok(vec![Change::Operation(Box::new(operation))])
 }
 

@@ -9,9 +9,10 @@ use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, option
 
 use crate::bench::BenchError;
 use crate::bench::results::output;
-use crate::bench::results::result::{BatchBucket, Load, PercentilePoint, Run, Sample};
+use crate::bench::results::result::{BatchBucket, PercentilePoint, Run, Sample};
 use crate::bench::results::svg::{COLOURS, ColumnPlot, Line, LinePlot, Row, RowPlot, escape, ticks};
 use crate::bench::results::table::Results;
+use crate::bench::results::words::{cores, load};
 use crate::bench::scenarios::limits::Limits;
 
 /// Arguments of `batzen-lab bench report`.
@@ -181,14 +182,6 @@ pub(crate) fn legend(out: &mut String, entries: &[(String, usize)]) {
 
 fn cell(out: &mut String, text: Option<String>) {
     let _ = write!(out, "<td>{}</td>", text.map_or_else(|| "–".to_owned(), |text| escape(&text)));
-}
-
-/// A short description of how load was offered.
-pub(crate) fn load(load: &Load) -> String {
-    match load {
-        Load::Closed { clients } => format!("closed, {clients} clients"),
-        Load::Open { target_ops_per_s, .. } => format!("open, {}/s", number(*target_ops_per_s)),
-    }
 }
 
 fn summary(out: &mut String, groups: &[Group<'_>]) {
@@ -467,14 +460,6 @@ fn kinds(out: &mut String, group: &Group<'_>) {
 /// A parameter's value as text.
 pub(crate) fn plain(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// Cores by their numbers.
-pub(crate) fn cores(cores: &[usize]) -> String {
-    if cores.is_empty() {
-        return "not pinned".into();
-    }
-    cores.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn parameters(out: &mut String, group: &Group<'_>) {

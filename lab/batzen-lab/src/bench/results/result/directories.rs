@@ -2,16 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{RESULT_FILE, ResultError};
+use super::{LIMITS_FILE, RESULT_FILE, ResultError};
 use crate::bench::BenchError;
-use crate::bench::scenarios::limits::LIMITS_FILE;
 
 /// How many levels below a directory are searched for results: `bench partitions` creates a directory of
 /// results among other results.
 const LEVELS: u32 = 2;
-/// The most results that an error lists.
-const NAMED: usize = 3;
-
 /// Creates the directory of a result. It never overwrites an existing result, since the user may have meant
 /// another directory.
 ///
@@ -74,16 +70,6 @@ fn descend(directory: &Path, levels: u32, found: &mut Vec<PathBuf>) -> Result<()
 
 fn is_result(directory: &Path) -> bool {
     [RESULT_FILE, LIMITS_FILE].iter().any(|name| directory.join(name).is_file())
-}
-
-/// The part of an error that lists the results below a directory.
-pub(super) fn named(below: &[PathBuf]) -> String {
-    if below.is_empty() {
-        return String::new();
-    }
-    let names: Vec<String> = below.iter().take(NAMED).map(|path| path.display().to_string()).collect();
-    let more = if below.len() > NAMED { ", …" } else { "" };
-    format!("; results below it: {}{more}", names.join(", "))
 }
 
 #[cfg(test)]

@@ -21,9 +21,11 @@ use serde::{Deserialize, Serialize};
 use crate::bench::results::machine::Machine;
 
 mod directories;
+mod error;
 mod files;
 
 pub(crate) use directories::{claim_directory, results_of};
+pub use error::ResultError;
 pub use files::percentile_points;
 use files::{latency_hgrm, parse_latency, parse_series, series_csv};
 
@@ -32,6 +34,8 @@ pub const SCHEMA: u32 = 1;
 
 /// Name of the file with the [`RunResult`].
 pub const RESULT_FILE: &str = "result.json";
+/// Name of the file with the limits of a machine.
+pub const LIMITS_FILE: &str = "limits.json";
 /// Name of the file with the [`Sample`]s.
 pub const SERIES_FILE: &str = "series.csv";
 /// Name of the file with the [moments](crate::bench::load::moments).
@@ -47,76 +51,6 @@ pub const METRICS_AFTER_FILE: &str = "server-metrics-after.prom";
 const WITHOUT_SERIES: [&str; 2] = ["store", "pgbench"];
 /// Runs of at least this length, in seconds, always have a series, whenever samples are taken.
 const SERIES_FROM_S: f64 = 2.0;
-
-/// Why results cannot be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum ResultError {
-    /// A file cannot be read or written.
-    #[error("{path}: {source}", path = path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's reason.
-        source: std::io::Error,
-    },
-    /// The directory contains no result.
-    #[error(
-        "{path}: there is no result.json here, so it is no result of `batzen-lab bench`{}",
-        directories::named(below),
-        path = path.display()
-    )]
-    NoResult {
-        /// The directory.
-        path: PathBuf,
-        /// Results below it.
-        below: Vec<PathBuf>,
-    },
-    /// A file that belongs to `result.json` is missing.
-    #[error(
-        "{path}: it is missing or empty, although result.json tells of what belongs in it (measure again, or leave the \
-         directory out)",
-        path = path.display()
-    )]
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
-    /// `result.json` is not JSON of the expected form.
-    #[error(
-        "{path}: damaged, or not written by `batzen-lab bench`: {source} (measure again, or leave the directory out)",
-        path = path.display()
-    )]
-    Json {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        source: serde_json::Error,
-    },
-    /// The result was written by another version of Batzen.
-    #[error(
-        "{path}: schema {found} is unknown; this program reads schema {known} (rerun the measurement, or use the \
-         version that made it)",
-        path = path.display()
-    )]
-    UnknownSchema {
-        /// The file.
-        path: PathBuf,
-        /// The version in the file.
-        found: u64,
-        /// The version that this program reads.
-        known: u64,
-    },
-    /// A line of a series or of a histogram is not of the expected form.
-    #[error("{path}:{line}: {what}", path = path.display())]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong.
-        what: String,
-    },
-}
 
 /// What limited the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,9 +12,9 @@ use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, option
 
 use crate::bench::BenchError;
 use crate::bench::results::output;
-use crate::bench::results::report::{cores, load};
-use crate::bench::results::result::{self, Run};
-use crate::bench::scenarios::limits::{LIMITS_FILE, Limits};
+use crate::bench::results::result::{self, LIMITS_FILE, Run};
+use crate::bench::results::words::{cores, load};
+use crate::bench::scenarios::limits::Limits;
 
 mod postgres;
 

@@ -16,7 +16,7 @@ use crate::bench::load::affinity::{self, Cores};
 use crate::bench::load::meter::{self, Effort, Rival};
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
-use crate::bench::results::result::{self, ResultError};
+use crate::bench::results::result::{self, LIMITS_FILE, ResultError};
 use crate::bench::scenarios::ceiling::{Cipher, Material, Share, Step, steps_of};
 
 mod disk;
@@ -27,9 +27,6 @@ pub use http::HttpLimit;
 
 /// Version of the format of [`Limits`].
 pub const SCHEMA: u32 = 1;
-/// Name of the file in a result directory.
-pub const LIMITS_FILE: &str = "limits.json";
-
 /// Arguments of `batzen-lab bench limits`.
 #[derive(Debug, clap::Args)]
 #[command(

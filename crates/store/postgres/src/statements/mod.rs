@@ -8,16 +8,28 @@
 //! Reads also pass the range of shards of all their rows ([`within`]), with which the server prunes
 //! partitions before it starts. Otherwise it would visit every partition for every row of the nested loop.
 
+pub(crate) mod citus;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use batzen_store::IndexKind;
 
-use crate::citus::Dialect;
-use crate::citus::texts::{self, Inserts};
+use crate::client::Statement;
 use crate::codec::width;
-use crate::connection::Statement;
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlColumn, SqlType, quoted};
+use citus::Inserts;
+
+/// Which server the statements are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// PostgreSQL.
+    Plain,
+    /// The coordinator of a Citus cluster.
+    Citus,
+    /// A node of a Citus cluster, for the tables of one shard.
+    Shard,
+}
 
 /// The settings of every session. Plans are made once for all parameters, so they must stay good as tables
 /// grow: index lookups row by row, and never a sequential scan because the table was small when the plan was
@@ -96,7 +108,7 @@ impl Statements {
             within(&layout, key_types().len()),
         );
         let get =
-            if is_citus { texts::by_key(&layout, &row_part, &key_types(), &key_names(), true) } else { get };
+            if is_citus { citus::by_key(&layout, &row_part, &key_types(), &key_names(), true) } else { get };
 
         // vshard, key, row, ord, index columns.
         let own: Vec<&IndexLayout> = (layout.indexes.iter())
@@ -120,14 +132,14 @@ impl Statements {
         }
         let citus_inserts = is_citus.then(|| {
             let width = key.len() + 1 + row.len();
-            texts::inserts(&t, &targets, &types, &|parameter| {
+            citus::inserts(&t, &targets, &types, &|parameter| {
                 let serial = format!("$1::bigint + {}", parameter(width));
                 let mut values: Vec<String> = (0..width).map(parameter).collect();
                 values.extend([serial.clone(), "0".to_owned()]);
                 values.extend(
                     own.iter()
                         .enumerate()
-                        .map(|(n, index)| texts::index_value(index, &parameter(width + 1 + n), &serial)),
+                        .map(|(n, index)| citus::index_value(index, &parameter(width + 1 + n), &serial)),
                 );
                 values
             })
@@ -161,7 +173,7 @@ impl Statements {
 
         let (delete, keep) = if is_citus {
             let source = format!("{} AS u({named})", unnest(1, &types));
-            (texts::delete(&layout, &source, &same), texts::keep(&layout, &source, &same))
+            (citus::delete(&layout, &source, &same), citus::keep(&layout, &source, &same))
         } else {
             (delete, keep)
         };
@@ -192,7 +204,7 @@ impl Statements {
             values.push(number);
             citus_queue_inserts = is_citus.then(|| {
                 let keys = 1 + indexes.len()..1 + indexes.len() + key_names().len();
-                texts::inserts(&queue, &targets, &types, &|parameter| {
+                citus::inserts(&queue, &targets, &types, &|parameter| {
                     let serial = format!(
                         "coalesce({}, $1::bigint + {})",
                         parameter(keys.end + 1),
@@ -203,7 +215,7 @@ impl Statements {
                         indexes
                             .iter()
                             .enumerate()
-                            .map(|(n, index)| texts::index_value(index, &parameter(1 + n), &serial)),
+                            .map(|(n, index)| citus::index_value(index, &parameter(1 + n), &serial)),
                     );
                     values.extend(keys.clone().map(parameter));
                     values.push(serial);
@@ -219,7 +231,7 @@ impl Statements {
             )));
             let first = quoted(indexes[0].column.as_deref().expect("it stands in the queue"));
             queue_delete = Some(Statement::new(if is_citus {
-                texts::queue_delete(&layout, &queue, &first)
+                citus::queue_delete(&layout, &queue, &first)
             } else {
                 format!(
                     "WITH done AS (DELETE FROM {queue} t USING {} AS u(due, place, vshard) WHERE t.due = u.due AND t.{first} = u.place \
@@ -239,7 +251,7 @@ impl Statements {
                     let named = &key_names()[skip..=columns];
                     if is_citus {
                         let types = &key_types()[skip..=columns];
-                        let sql = texts::by_key(&layout, &all, types, named, with_shard);
+                        let sql = citus::by_key(&layout, &all, types, named, with_shard);
                         return Some((index.def.id, Statement::new(sql)));
                     }
                     let within = if with_shard { within(&layout, columns + 1) } else { String::new() };
@@ -396,7 +408,7 @@ fn update(statements: &Statements, mask: &Mask) -> String {
             "{column} = {}",
             match statements.dialect {
                 Dialect::Plain | Dialect::Shard => index_value(index, &alias, &serial),
-                Dialect::Citus => texts::index_value(index, &format!("u.{alias}"), &serial),
+                Dialect::Citus => citus::index_value(index, &format!("u.{alias}"), &serial),
             }
         ));
         types.push(index_type(index));
@@ -407,7 +419,7 @@ fn update(statements: &Statements, mask: &Mask) -> String {
     if statements.dialect == Dialect::Citus {
         let source = format!("{} AS u({})", unnest(1, &types), named.join(", "));
         let same = format!("{same} AND t.version = u.ver AND t.{} = u.ser", quoted(layout.serial));
-        return texts::update(layout, &set, &source, &same);
+        return citus::update(layout, &set, &source, &same);
     }
     format!(
         "WITH done AS (UPDATE {} t SET {} FROM {} AS u({}) WHERE {same} AND t.version = u.ver AND t.{} = u.ser RETURNING 1) \
@@ -438,7 +450,7 @@ fn range(
         format!("WHERE q.{column} >= $1::bytea{end} ORDER BY q.{column}{order} LIMIT {limit}::bigint",);
     match (index.form, layout.queue_table()) {
         (IndexForm::Queue, Some(queue)) if dialect == Dialect::Citus => {
-            texts::queue_range(layout, &queue, &column, &record(layout, "t"), &tail, order)
+            citus::queue_range(layout, &queue, &column, &record(layout, "t"), &tail, order)
         }
         (IndexForm::Queue, Some(queue)) => {
             // The limit is in the subquery, so that rows are fetched only for entries within it.

@@ -6,21 +6,24 @@
 //! can be picked up, because the protocol has no first message for Clause-Schnorr here. If their denomination is
 //! revoked, the reserve to which a recoup pays belongs to the shop, so they are lost.
 
+mod record;
+
 use batzen_crypto::PlanchetMasterSecret;
 use batzen_protocol::api::merchant::{PickUpTipRequest, PickUpTipResponse, TipPlanchet, TipStatus};
 use batzen_protocol::{Amount, Money, TalerUri, Timestamp};
-use serde::{Deserialize, Serialize};
 
 use super::coin::{Coin, CoinSource, CoinStatus};
-use super::encoding::text;
 use super::exchange::{CipherChoice, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
-use super::machine::Step;
+use super::operation::{Operation, Step};
 use super::purchase::printable;
+use super::row::{Transaction, Wait, describe_fees, units};
 use super::select::{IssuePlan, split_into_coins};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::url::normalise_base_url;
-use super::{Change, CoreError, Entropy, planchet};
+use super::{Change, CoreError, Entropy};
+
+pub use record::*;
 
 /// Most coins of one tip.
 pub const MAX_COINS: usize = 64;
@@ -120,61 +123,6 @@ pub struct TipOffer {
     pub next_url: Option<String>,
 }
 
-/// Stage of a tip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TipStage {
-    /// To be picked up: not sent yet, or sent without an answer.
-    PickUp,
-    /// The coins are in the wallet.
-    Done,
-    /// Refused, or given up by the user.
-    Failed,
-}
-
-/// A tip.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tip {
-    /// Base URL of the merchant.
-    pub merchant_base_url: String,
-    /// Identifies the tip there.
-    pub tip_id: String,
-    /// What is taken of it: the coins and their withdraw fees.
-    #[serde(with = "text")]
-    pub amount: Money,
-    /// Sum of the withdraw fees in it.
-    #[serde(with = "text")]
-    pub fees: Money,
-    /// It must be picked up before this time.
-    pub expiration: Timestamp,
-    /// The seed of all secrets.
-    pub seed: PlanchetMasterSecret,
-    /// Denominations of the coins. Their places are the numbers from which the secrets derive.
-    pub denoms: Vec<batzen_crypto::HashCode>,
-    /// Its stage.
-    pub stage: TipStage,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
-
-impl Tip {
-    /// The value of the coins.
-    ///
-    /// # Errors
-    /// Cannot happen in this wallet's records.
-    pub fn value(&self) -> Result<Money, CoreError> {
-        Ok(self.amount.checked_sub(self.fees)?)
-    }
-
-    fn planchets(&self, exchange: &Exchange) -> Result<Vec<planchet::Planchet>, CoreError> {
-        let make = |(index, h_denom_pub)| {
-            planchet::withdraw_planchet(&self.seed, index, exchange.denom(h_denom_pub)?, None, None)
-        };
-        (0u32..).zip(&self.denoms).map(make).collect()
-    }
-}
-
 /// The coins that a tip yields.
 ///
 /// # Errors
@@ -217,66 +165,112 @@ pub fn start(
     exchange.require_terms()?;
     let plan = preview(exchange, offer.amount, now)?;
     let mut draft = Draft::new(state);
-    let id = draft.next_id();
-    draft.put_operation(WalletOperation {
-        id,
-        created: now,
-        finished: None,
-        exchange: exchange.base_url.clone(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::Tip(Box::new(Tip {
-            merchant_base_url: offer.uri.merchant_base_url.clone(),
-            tip_id: offer.uri.tip_id.clone(),
-            amount: plan.value.checked_add(plan.fees)?,
-            fees: plan.fees,
-            expiration: offer.expiration,
-            seed: PlanchetMasterSecret::from_bytes(entropy.array()),
-            denoms: plan.denoms,
-            stage: TipStage::PickUp,
-            reason: None,
-        })),
-    });
+    let record = Tip {
+        merchant_base_url: offer.uri.merchant_base_url.clone(),
+        tip_id: offer.uri.tip_id.clone(),
+        amount: plan.value.checked_add(plan.fees)?,
+        fees: plan.fees,
+        expiration: offer.expiration,
+        seed: PlanchetMasterSecret::from_bytes(entropy.array()),
+        denoms: plan.denoms,
+        stage: TipStage::PickUp,
+        reason: None,
+    };
+    let id = draft.begin(now, &exchange.base_url, record);
     Ok((id, draft.into_changes()))
 }
 
-pub(crate) fn next(
-    state: &WalletState,
-    operation: &WalletOperation,
-    record: &Tip,
-) -> Result<HttpRequest, CoreError> {
-    let planchets = record.planchets(state.exchange(&operation.exchange)?)?;
-    let planchets = planchets.into_iter().zip(&record.denoms).map(|(planchet, h_denom_pub)| TipPlanchet {
-        denom_pub_hash: *h_denom_pub,
-        coin_ev: planchet.blinded,
-    });
-    let body = PickUpTipRequest { planchets: planchets.collect() };
-    let url = format!("{}tips/{}/pickup", record.merchant_base_url, record.tip_id);
-    Ok(HttpRequest::post(Context::Merchant, url, &body))
-}
+impl Operation for Tip {
+    fn name(&self) -> &'static str {
+        "tip"
+    }
 
-pub(crate) fn receive(
-    step: &mut Step<'_, '_>,
-    record: Tip,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    /// Some backends say so when the exchange has failed.
-    const FAILED_DEPENDENCY: u16 = 424;
-    match (response.status, response.code().to_u32()) {
-        (200, _) => take_coins(step, record, response),
-        (FAILED_DEPENDENCY, _) => Err(response.refusal(TAKE)),
-        (400..=499, code) if code != 0 => {
-            end(step, record, TipStage::Failed, Some(response.refusal(TAKE).to_string()));
-            Ok(())
+    fn next(
+        &self,
+        state: &WalletState,
+        operation: &WalletOperation,
+        _poll_ms: u64,
+    ) -> Result<HttpRequest, CoreError> {
+        let planchets = self.planchets(state.exchange(&operation.exchange)?)?;
+        let planchets = planchets.into_iter().zip(&self.denoms).map(|(planchet, h_denom_pub)| TipPlanchet {
+            denom_pub_hash: *h_denom_pub,
+            coin_ev: planchet.blinded,
+        });
+        let body = PickUpTipRequest { planchets: planchets.collect() };
+        let url = format!("{}tips/{}/pickup", self.merchant_base_url, self.tip_id);
+        Ok(HttpRequest::post(Context::Merchant, url, &body))
+    }
+
+    fn receive(
+        self: Box<Self>,
+        step: &mut Step<'_, '_>,
+        _request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<(), CoreError> {
+        let record = *self;
+        /// Some backends say so when the exchange has failed.
+        const FAILED_DEPENDENCY: u16 = 424;
+        match (response.status, response.code().to_u32()) {
+            (200, _) => take_coins(step, record, response),
+            (FAILED_DEPENDENCY, _) => Err(response.refusal(TAKE)),
+            (400..=499, code) if code != 0 => {
+                end(step, record, TipStage::Failed, Some(response.refusal(TAKE).to_string()));
+                Ok(())
+            }
+            _ => Err(response.refusal(TAKE)),
         }
-        _ => Err(response.refusal(TAKE)),
+    }
+
+    fn held(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Money, CoreError> {
+        self.value()
+    }
+
+    fn effect(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<i128, CoreError> {
+        if self.stage == TipStage::Failed { Ok(0) } else { Ok(units(self.value()?)) }
+    }
+
+    fn describe(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        _operation: &WalletOperation,
+        row: &mut Transaction,
+    ) -> Result<(), CoreError> {
+        row.amount = exchange.amount(self.amount);
+        row.fees = exchange.amount(self.fees);
+        row.coins = self.denoms.len();
+        row.merchant = Some(self.merchant_base_url.clone());
+        let fees = describe_fees(&[("withdrawal", row.fees)]);
+        row.description = format!("Tip of {}: {}, {fees}", self.merchant_base_url, row.amount);
+        row.fail_if(self.stage == TipStage::Failed);
+        row.explain(self.reason.as_deref());
+        Ok(())
+    }
+
+    fn wait(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Wait, CoreError> {
+        Ok(Wait { reason: "waits for the shop's tip", until: Some((self.expiration, "it expires")) })
     }
 }
 
 fn end(step: &mut Step<'_, '_>, mut record: Tip, stage: TipStage, reason: Option<String>) {
     record.stage = stage;
     record.reason = reason;
-    step.finish(OpKind::Tip(Box::new(record)));
+    step.finish(record);
 }
 
 fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> Result<(), CoreError> {
@@ -325,8 +319,6 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
     }
     record.stage = TipStage::Failed;
     record.reason = Some("cancelled by you".to_owned());
-    operation.finished = Some(now);
-    operation.dispute = None;
-    operation.last_error = None;
+    operation.end(now);
     Ok(vec![Change::Operation(Box::new(operation))])
 }

@@ -6,7 +6,7 @@ use bytes::{BufMut, BytesMut};
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::{DataRowBody, DataRowRanges};
 
-use crate::PgError;
+use super::error::PgError;
 
 /// Writes the parameters of a statement.
 pub(crate) struct Params<'a> {

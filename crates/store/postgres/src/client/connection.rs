@@ -23,11 +23,10 @@ use postgres_protocol::message::backend::{ErrorFields, Header, Message};
 use postgres_protocol::message::frontend;
 use rustls::pki_types::ServerName;
 
-use crate::error::ServerError;
-use crate::socket::Socket;
-use crate::target::{Place, Tls};
-use crate::values::{Columns, Params};
-use crate::{PgError, Target};
+use super::error::{PgError, ServerError};
+use super::socket::Socket;
+use super::target::{Place, Target, Tls};
+use super::values::{Columns, Params};
 
 /// All answers to this program's statements are smaller.
 const MESSAGE_BYTES_MAX: i32 = 1 << 30;

@@ -4,219 +4,39 @@
 //! the other two. Everything follows from one stored secret, so a killed refresh continues with the same
 //! requests.
 
-use batzen_crypto::ecdh::{ecdh_eddsa_pub, ecdh_eddsa_pubs};
-use batzen_crypto::refresh::{
-    Candidate, FreshCoin, FreshDenom, KAPPA, MAX_FRESH_COINS, RefreshCommitment, derive_candidates,
-    transfer_priv_from_master_secret,
-};
-use batzen_crypto::{
-    AgeCommitment, CoinSecrets, EcdhePrivateKey, EcdhePublicKey, EddsaPublicKey, EddsaSignature,
-    ExchangeWithdrawValues, HashCode, RefreshMasterSecret, TransferSecret,
-};
-use batzen_protocol::signatures::{
-    ExchangeConfirmMelt, SignedMessage, WalletCoinLink, WalletCoinMelt, Zeros,
-};
-use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
-use serde::{Deserialize, Serialize};
+mod record;
+mod session;
 
-use super::age::CoinAge;
-use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
-use super::encoding::text;
-use super::exchange::{CipherChoice, Exchange};
-use super::http::{Context, HttpRequest, HttpResponse};
-use super::machine::Step;
-use super::proof::coin as coin_proof;
-use super::proof::denomination::{self, Problem, Use};
-use super::select::IssuePlan;
-use super::state::{Change, Draft, OpKind, WalletOperation, WalletState};
-use super::{CoreError, Entropy, planchet};
+use batzen_crypto::refresh::{KAPPA, MAX_FRESH_COINS};
+use batzen_crypto::{CoinSecrets, EddsaPublicKey, HashCode, RefreshMasterSecret};
 use batzen_protocol::api::exchange::{
     BlindSignatures, CsrMeltCoin, CsrMeltRequest, CsrMeltResponse, MeltConfirmation, MeltRequest,
     RevealRequest,
 };
+use batzen_protocol::signatures::{
+    ExchangeConfirmMelt, SignedMessage, WalletCoinLink, WalletCoinMelt, Zeros,
+};
+use batzen_protocol::{ErrorCode, Money, Timestamp};
+
+use super::age::CoinAge;
+use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
+use super::exchange::{CipherChoice, Exchange};
+use super::http::{Context, HttpRequest, HttpResponse};
+use super::operation::{Operation, Step, is_busy};
+use super::proof::coin as coin_proof;
+use super::proof::denomination::{self, Problem, Use};
+use super::proof::known::{Answer, Known};
+use super::row::{Transaction, Wait, describe_fees, units};
+use super::select::IssuePlan;
+use super::state::{Change, Draft, WalletOperation, WalletState};
+use super::{CoreError, Entropy, planchet};
+
+pub use record::*;
+pub use session::Session;
 
 /// Most fresh coins of one refresh. More would make its three candidate sets needlessly large.
 const MAX_COINS: usize = 64;
 const _: () = assert!(MAX_COINS <= MAX_FRESH_COINS);
-
-/// Why a coin is refreshed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RefreshReason {
-    /// The coin is used: change of a payment, or a refund.
-    Change,
-    /// The coin's denomination expires soon.
-    Expiry,
-}
-
-/// Stage of a refresh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RefreshStage {
-    /// Fetch the exchange's first messages for Clause-Schnorr coins.
-    Prepare,
-    /// Commit to the fresh coins and debit the old one.
-    Melt,
-    /// Open two candidates and fetch the coins of the third.
-    Reveal,
-    /// The fresh coins are in the wallet.
-    Done,
-    /// Refused before anything was debited.
-    Failed,
-    /// Debited, but the fresh coins can no longer be fetched.
-    Lost,
-}
-
-/// A fresh coin to be issued.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FreshRecord {
-    /// Its denomination.
-    pub h_denom_pub: HashCode,
-    /// The exchange's first message, for Clause-Schnorr.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cs: Option<CsSession>,
-}
-
-/// A refresh.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refresh {
-    /// Reason.
-    pub reason: RefreshReason,
-    /// The old coin, which is melted.
-    pub old_coin_pub: EddsaPublicKey,
-    /// Secret from which (with the old coin's key) all transfer keys and nonces derive.
-    pub secret: RefreshMasterSecret,
-    /// Amount taken from the old coin, melt fee included.
-    #[serde(with = "text")]
-    pub amount: Money,
-    /// The melt fee in it.
-    #[serde(with = "text")]
-    pub fee_melt: Money,
-    /// Sum of the withdraw fees in it.
-    #[serde(with = "text")]
-    pub fees_withdraw: Money,
-    /// Coins to be issued.
-    pub fresh: Vec<FreshRecord>,
-    /// The commitment, fixed before the melt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rc: Option<HashCode>,
-    /// The candidate that the exchange picked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub noreveal_index: Option<u32>,
-    /// The signing key of the exchange, and its confirmation of the melt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confirmation: Option<(EddsaPublicKey, EddsaSignature)>,
-    /// Its stage.
-    pub stage: RefreshStage,
-    /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
-}
-
-impl Refresh {
-    /// Total value of the fresh coins.
-    ///
-    /// # Errors
-    /// Cannot happen in this wallet's records.
-    pub fn value(&self) -> Result<Money, CoreError> {
-        Ok(self.amount.checked_sub(self.fee_melt)?.checked_sub(self.fees_withdraw)?)
-    }
-}
-
-/// A refresh session: the candidates and their commitment. Pure; load generators use it without a wallet.
-#[derive(Debug)]
-pub struct Session<'a> {
-    /// Private and public key of the melted coin.
-    pub old_coin: (&'a batzen_crypto::EddsaPrivateKey, EddsaPublicKey),
-    /// The refresh secret.
-    pub secret: &'a RefreshMasterSecret,
-    /// Fresh denominations, with the exchange's first messages for Clause-Schnorr.
-    pub fresh: Vec<(&'a super::exchange::Denom, ExchangeWithdrawValues)>,
-    /// The age commitment of the melted coin, if it has one.
-    pub old_age: Option<AgeCommitment>,
-}
-
-impl Session<'_> {
-    fn has_cs(&self) -> bool {
-        self.fresh.iter().any(|(_, values)| !matches!(values, ExchangeWithdrawValues::Rsa))
-    }
-
-    /// The secret in the request: present only with Clause-Schnorr coins.
-    #[must_use]
-    pub fn rms(&self) -> Option<&RefreshMasterSecret> {
-        self.has_cs().then_some(self.secret)
-    }
-
-    /// Transfer key of a candidate.
-    #[must_use]
-    pub fn transfer_priv(&self, candidate: u32) -> EcdhePrivateKey {
-        transfer_priv_from_master_secret(self.secret, self.old_coin.0, candidate)
-    }
-
-    /// The secret that a candidate's transfer key shares with the melted coin.
-    fn transfer_secret(&self, candidate: u32) -> Result<TransferSecret, CoreError> {
-        Ok(ecdh_eddsa_pub(&self.transfer_priv(candidate), &self.old_coin.1)?)
-    }
-
-    /// The coins of a candidate.
-    ///
-    /// # Errors
-    /// If a key or an R value would mark coins.
-    pub fn candidate(&self, candidate: u32) -> Result<Vec<FreshCoin>, CoreError> {
-        let [coins] = self.candidates([candidate])?;
-        Ok(coins)
-    }
-
-    /// The coins of several candidates, computed side by side.
-    fn candidates<const N: usize>(&self, candidates: [u32; N]) -> Result<[Vec<FreshCoin>; N], CoreError> {
-        let fresh: Vec<FreshDenom<'_>> = self
-            .fresh
-            .iter()
-            .map(|(denom, values)| FreshDenom { denom: &denom.key, values: *values })
-            .collect();
-        let privs = candidates.map(|candidate| self.transfer_priv(candidate));
-        let secrets =
-            ecdh_eddsa_pubs(&privs.each_ref().map(|transfer_priv| (transfer_priv, &self.old_coin.1)));
-        let secrets = secrets.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let derivable: Vec<_> = secrets
-            .iter()
-            .map(|secret| Candidate {
-                secret,
-                fresh: &fresh,
-                rms: self.rms(),
-                old_age: self.old_age.as_ref(),
-            })
-            .collect();
-        let mut lists: [Vec<FreshCoin>; N] = [const { Vec::new() }; N];
-        for (list, coins) in lists.iter_mut().zip(derive_candidates(&derivable)) {
-            *list = coins?;
-        }
-        Ok(lists)
-    }
-
-    /// The commitment to all candidates.
-    ///
-    /// # Errors
-    /// As [`Session::candidate`].
-    pub fn commitment(&self, amount_with_fee: &Amount) -> Result<HashCode, CoreError> {
-        let planchets = self
-            .candidates([0, 1, 2])?
-            .map(|coins| coins.into_iter().map(|coin| coin.planchet).collect::<Vec<_>>());
-        let [first, second, third] = &planchets;
-        let transfer_pubs: [EcdhePublicKey; KAPPA] =
-            [0, 1, 2].map(|candidate| self.transfer_priv(candidate).public_key());
-        let h_denom_pubs: Vec<HashCode> = self.fresh.iter().map(|(denom, _)| denom.h_denom_pub).collect();
-        let commitment = RefreshCommitment {
-            rms: self.rms(),
-            transfer_pubs: &transfer_pubs,
-            h_denom_pubs: &h_denom_pubs,
-            old_coin_pub: &self.old_coin.1,
-            amount_with_fee: &amount_with_fee.to_nbo(),
-            planchets: [first, second, third],
-        };
-        Ok(commitment.hash()?)
-    }
-}
 
 fn session<'a>(exchange: &'a Exchange, old: &'a Coin, record: &'a Refresh) -> Result<Session<'a>, CoreError> {
     let mut fresh = Vec::with_capacity(record.fresh.len());
@@ -350,22 +170,6 @@ pub fn hasten(state: &WalletState, base_url: &str, now: Timestamp) -> Vec<Change
     here.map(|coin| Change::Coin(Box::new(Coin { refresh_at: Some(now), ..coin.clone() }))).collect()
 }
 
-/// Whether an open operation uses the coin.
-pub(crate) fn is_busy(draft: &Draft<'_>, coin_pub: &EddsaPublicKey) -> bool {
-    draft.operations().filter(|operation| operation.finished.is_none()).any(|operation| {
-        match &operation.kind {
-            OpKind::Withdrawal(_) => false,
-            OpKind::Payment(payment) => payment.coins.iter().any(|coin| coin.coin_pub == *coin_pub),
-            OpKind::Purchase(purchase) => purchase.unsettled().any(|part| part.coin_pub == *coin_pub),
-            OpKind::PursePayment(payment) => payment.holds(coin_pub),
-            OpKind::PurseIncome(_) | OpKind::PickUp(_) | OpKind::Tip(_) => false,
-            OpKind::Refresh(refresh) => refresh.old_coin_pub == *coin_pub,
-            OpKind::Recoup(recoup) => recoup.coin_pub == *coin_pub,
-            OpKind::Refund(refund) => refund.items.iter().any(|item| item.coin_pub == *coin_pub),
-        }
-    })
-}
-
 fn begin(
     draft: &mut Draft<'_>,
     coin_pub: &EddsaPublicKey,
@@ -399,15 +203,7 @@ fn begin(
     if missing_cs(&exchange, &record)?.is_empty() {
         commit(&exchange, &coin, &mut record)?;
     }
-    draft.put_operation(WalletOperation {
-        id: draft.next_id(),
-        created: now,
-        finished: None,
-        exchange: exchange.base_url.clone(),
-        last_error: None,
-        dispute: None,
-        kind: OpKind::Refresh(Box::new(record)),
-    });
+    draft.begin(now, &exchange.base_url, record);
     Ok(())
 }
 
@@ -433,102 +229,210 @@ fn rc_of(operation: &WalletOperation, record: &Refresh) -> Result<HashCode, Core
     record.rc.ok_or_else(|| CoreError::Inconsistent(format!("refresh {} has no commitment", operation.id)))
 }
 
-pub(crate) fn next(
-    state: &WalletState,
-    operation: &WalletOperation,
-    record: &Refresh,
-) -> Result<HttpRequest, CoreError> {
-    let base = &operation.exchange;
-    let exchange = state.exchange(base)?;
-    let old = state.coin(&record.old_coin_pub)?;
-    match record.stage {
-        RefreshStage::Prepare => {
-            let nks = missing_cs(exchange, record)?
-                .into_iter()
-                .map(|coin_offset| CsrMeltCoin {
-                    coin_offset,
-                    denom_pub_hash: record.fresh[coin_offset as usize].h_denom_pub,
-                })
-                .collect();
-            let body = CsrMeltRequest { rms: record.secret.clone(), nks };
-            Ok(HttpRequest::post(Context::Refresh, format!("{base}csr-melt"), &body))
-        }
-        RefreshStage::Melt => {
-            let rc = rc_of(operation, record)?;
-            let message = WalletCoinMelt {
-                refresh_commitment: rc,
-                h_denom_pub: old.h_denom_pub,
-                h_age_commitment: old.signed_h_age()?,
-                amount_with_fee: exchange.amount(record.amount),
-                melt_fee: exchange.amount(record.fee_melt),
-            };
-            let body = MeltRequest {
-                denom_sig: old.denom_sig.clone(),
-                denom_pub_hash: old.h_denom_pub,
-                age_commitment_hash: old.h_age()?,
-                confirm_sig: message.sign(&old.coin_priv),
-                value_with_fee: exchange.amount(record.amount),
-                rc,
-                rms: session(exchange, old, record)?.rms().cloned(),
-                coin_pub: None,
-            };
-            Ok(HttpRequest::post(Context::Refresh, format!("{base}coins/{}/melt", old.coin_pub), &body))
-        }
-        RefreshStage::Reveal => {
-            let rc = rc_of(operation, record)?;
-            let chosen = chosen(operation, record)?;
-            let session = session(exchange, old, record)?;
-            let transfer_pub = session.transfer_priv(chosen).public_key();
-            let coins = session.candidate(chosen)?;
-            let link_sigs = coins
-                .iter()
-                .zip(&record.fresh)
-                .map(|(coin, item)| {
-                    WalletCoinLink {
-                        h_denom_pub: item.h_denom_pub,
-                        transfer_pub,
-                        h_age_commitment: Zeros,
-                        h_coin_envelope: coin.planchet.hash(&item.h_denom_pub),
-                    }
-                    .sign(&old.coin_priv)
-                })
-                .collect();
-            let body = RevealRequest {
-                transfer_pub,
-                transfer_privs: (0..KAPPA as u32)
-                    .filter(|candidate| *candidate != chosen)
-                    .map(|candidate| session.transfer_priv(candidate))
-                    .collect(),
-                link_sigs,
-                coin_evs: coins.into_iter().map(|coin| coin.planchet).collect(),
-                new_denoms_h: record.fresh.iter().map(|item| item.h_denom_pub).collect(),
-                old_age_commitment: old.age.as_ref().map(|age| age.keys.clone()),
-                rms: session.rms().cloned(),
-            };
-            Ok(HttpRequest::post(Context::Refresh, format!("{base}refreshes/{rc}/reveal"), &body))
-        }
-        RefreshStage::Done | RefreshStage::Failed | RefreshStage::Lost => {
-            Err(CoreError::Inconsistent(format!("refresh {} ended without date", operation.id)))
-        }
-    }
-}
-
 fn chosen(operation: &WalletOperation, record: &Refresh) -> Result<u32, CoreError> {
     record
         .noreveal_index
         .ok_or_else(|| CoreError::Inconsistent(format!("refresh {} is not melted", operation.id)))
 }
 
-pub(crate) fn receive(
-    step: &mut Step<'_, '_>,
-    record: Refresh,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
-    match record.stage {
-        RefreshStage::Prepare => after_csr(step, record, response),
-        RefreshStage::Melt => after_melt(step, record, response),
-        RefreshStage::Reveal => after_reveal(step, record, response),
-        RefreshStage::Done | RefreshStage::Failed | RefreshStage::Lost => Ok(()),
+impl Operation for Refresh {
+    fn name(&self) -> &'static str {
+        "refresh"
+    }
+
+    fn next(
+        &self,
+        state: &WalletState,
+        operation: &WalletOperation,
+        _poll_ms: u64,
+    ) -> Result<HttpRequest, CoreError> {
+        let base = &operation.exchange;
+        let exchange = state.exchange(base)?;
+        let old = state.coin(&self.old_coin_pub)?;
+        match self.stage {
+            RefreshStage::Prepare => {
+                let nks = missing_cs(exchange, self)?
+                    .into_iter()
+                    .map(|coin_offset| CsrMeltCoin {
+                        coin_offset,
+                        denom_pub_hash: self.fresh[coin_offset as usize].h_denom_pub,
+                    })
+                    .collect();
+                let body = CsrMeltRequest { rms: self.secret.clone(), nks };
+                Ok(HttpRequest::post(Context::Refresh, format!("{base}csr-melt"), &body))
+            }
+            RefreshStage::Melt => {
+                let rc = rc_of(operation, self)?;
+                let message = WalletCoinMelt {
+                    refresh_commitment: rc,
+                    h_denom_pub: old.h_denom_pub,
+                    h_age_commitment: old.signed_h_age()?,
+                    amount_with_fee: exchange.amount(self.amount),
+                    melt_fee: exchange.amount(self.fee_melt),
+                };
+                let body = MeltRequest {
+                    denom_sig: old.denom_sig.clone(),
+                    denom_pub_hash: old.h_denom_pub,
+                    age_commitment_hash: old.h_age()?,
+                    confirm_sig: message.sign(&old.coin_priv),
+                    value_with_fee: exchange.amount(self.amount),
+                    rc,
+                    rms: session(exchange, old, self)?.rms().cloned(),
+                    coin_pub: None,
+                };
+                Ok(HttpRequest::post(Context::Refresh, format!("{base}coins/{}/melt", old.coin_pub), &body))
+            }
+            RefreshStage::Reveal => {
+                let rc = rc_of(operation, self)?;
+                let chosen = chosen(operation, self)?;
+                let session = session(exchange, old, self)?;
+                let transfer_pub = session.transfer_priv(chosen).public_key();
+                let coins = session.candidate(chosen)?;
+                let link_sigs = coins
+                    .iter()
+                    .zip(&self.fresh)
+                    .map(|(coin, item)| {
+                        WalletCoinLink {
+                            h_denom_pub: item.h_denom_pub,
+                            transfer_pub,
+                            h_age_commitment: Zeros,
+                            h_coin_envelope: coin.planchet.hash(&item.h_denom_pub),
+                        }
+                        .sign(&old.coin_priv)
+                    })
+                    .collect();
+                let body = RevealRequest {
+                    transfer_pub,
+                    transfer_privs: (0..KAPPA as u32)
+                        .filter(|candidate| *candidate != chosen)
+                        .map(|candidate| session.transfer_priv(candidate))
+                        .collect(),
+                    link_sigs,
+                    coin_evs: coins.into_iter().map(|coin| coin.planchet).collect(),
+                    new_denoms_h: self.fresh.iter().map(|item| item.h_denom_pub).collect(),
+                    old_age_commitment: old.age.as_ref().map(|age| age.keys.clone()),
+                    rms: session.rms().cloned(),
+                };
+                Ok(HttpRequest::post(Context::Refresh, format!("{base}refreshes/{rc}/reveal"), &body))
+            }
+            RefreshStage::Done | RefreshStage::Failed | RefreshStage::Lost => {
+                Err(CoreError::Inconsistent(format!("refresh {} ended without date", operation.id)))
+            }
+        }
+    }
+
+    fn receive(
+        self: Box<Self>,
+        step: &mut Step<'_, '_>,
+        _request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<(), CoreError> {
+        let record = *self;
+        match record.stage {
+            RefreshStage::Prepare => after_csr(step, record, response),
+            RefreshStage::Melt => after_melt(step, record, response),
+            RefreshStage::Reveal => after_reveal(step, record, response),
+            RefreshStage::Done | RefreshStage::Failed | RefreshStage::Lost => Ok(()),
+        }
+    }
+
+    fn holds(&self, coin_pub: &EddsaPublicKey) -> bool {
+        self.old_coin_pub == *coin_pub
+    }
+
+    fn held(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        operation: &WalletOperation,
+    ) -> Result<Money, CoreError> {
+        // Nothing of it counts as spent before the exchange has confirmed it.
+        if operation.dispute.is_some() { Ok(self.amount) } else { self.value() }
+    }
+
+    fn effect(
+        &self,
+        _state: &WalletState,
+        _exchange: &Exchange,
+        operation: &WalletOperation,
+    ) -> Result<i128, CoreError> {
+        Ok(match self.stage {
+            _ if operation.is_disputed() => 0,
+            RefreshStage::Failed => 0,
+            RefreshStage::Lost => -units(self.amount),
+            _ => -units(self.fee_melt.checked_add(self.fees_withdraw)?),
+        })
+    }
+
+    fn coin_changes(
+        &self,
+        _state: &WalletState,
+        change: &mut dyn FnMut(&EddsaPublicKey, i128),
+    ) -> Result<(), CoreError> {
+        let taken = if self.stage == RefreshStage::Failed { Money::ZERO } else { self.amount };
+        change(&self.old_coin_pub, -units(taken));
+        Ok(())
+    }
+
+    fn is_hidden(&self) -> bool {
+        self.stage != RefreshStage::Lost
+    }
+
+    fn describe(
+        &self,
+        _state: &WalletState,
+        exchange: &Exchange,
+        _operation: &WalletOperation,
+        row: &mut Transaction,
+    ) -> Result<(), CoreError> {
+        row.amount = exchange.amount(self.amount);
+        row.fees = exchange.amount(self.fee_melt.checked_add(self.fees_withdraw)?);
+        row.coins = self.fresh.len();
+        let why = match self.reason {
+            RefreshReason::Change => "Change into fresh coins",
+            RefreshReason::Expiry => "Coins that expire into fresh ones",
+        };
+        row.description = format!(
+            "{why}: {}",
+            describe_fees(&[
+                ("refresh", exchange.amount(self.fee_melt)),
+                ("withdrawal", exchange.amount(self.fees_withdraw))
+            ])
+        );
+        row.fail_if(matches!(self.stage, RefreshStage::Failed | RefreshStage::Lost));
+        if self.stage == RefreshStage::Failed {
+            row.fees = exchange.amount(Money::ZERO);
+        }
+        row.explain(self.failure.as_deref());
+        Ok(())
+    }
+
+    fn wait(
+        &self,
+        state: &WalletState,
+        exchange: &Exchange,
+        _operation: &WalletOperation,
+    ) -> Result<Wait, CoreError> {
+        let until = state.spendable_until(exchange, &self.old_coin_pub)?;
+        Ok(Wait { reason: "waits for the exchange to make change", until: Some((until, "coin expires")) })
+    }
+
+    fn add_known(
+        &self,
+        _draft: &Draft<'_>,
+        operation: &WalletOperation,
+        coin_pub: &EddsaPublicKey,
+        known: &mut Known,
+    ) -> Result<(), CoreError> {
+        if let Some(rc) = self.rc.filter(|_| self.old_coin_pub == *coin_pub) {
+            let answer = match self.stage {
+                RefreshStage::Failed => Answer::Refused(operation.id),
+                RefreshStage::Prepare | RefreshStage::Melt => Answer::None,
+                RefreshStage::Reveal | RefreshStage::Done | RefreshStage::Lost => Answer::Confirmed,
+            };
+            known.melts.insert(rc, answer);
+        }
+        Ok(())
     }
 }
 
@@ -551,26 +455,17 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
             }
             let old = step.draft.coin(&record.old_coin_pub)?.clone();
             commit(&exchange, &old, &mut record)?;
-            step.proceed(OpKind::Refresh(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
-        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
-        | (
-            410,
-            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
-            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
-        ) => {
+        _ if denomination::is_claim(response) => {
             // Nothing is committed yet: reverse the debit, and let the planner begin again with other
             // denominations.
             let hashes: Vec<HashCode> = record.fresh.iter().map(|item| item.h_denom_pub).collect();
             let operations = ["csr-melt"];
             let (h_denom_pub, _) =
                 denomination::verify(&exchange, &hashes, &operations, Use::Issue, response, step.now)?;
-            if let Some(denom) =
-                step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
-            {
-                denom.offered = false;
-            }
+            step.draft.stop_offering(&step.operation.exchange, &h_denom_pub)?;
             fail(step, record, "a denomination is no longer offered; beginning again", None)
         }
         _ => Err(response.refusal("preparing change")),
@@ -590,7 +485,7 @@ fn fail(
     }
     record.stage = RefreshStage::Failed;
     record.failure = Some(reason.into());
-    step.finish(OpKind::Refresh(Box::new(record)));
+    step.finish(record);
     Ok(())
 }
 
@@ -616,15 +511,10 @@ fn after_melt(
             record.noreveal_index = Some(answer.noreveal_index);
             record.confirmation = Some((answer.exchange_pub, answer.exchange_sig));
             record.stage = RefreshStage::Reveal;
-            step.proceed(OpKind::Refresh(Box::new(record)));
+            step.proceed(record);
             Ok(())
         }
-        (404, ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN)
-        | (
-            410,
-            ErrorCode::EXCHANGE_GENERIC_DENOMINATION_EXPIRED
-            | ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED,
-        ) => {
+        _ if denomination::is_claim(response) => {
             let h_denom_pub = step.draft.coin(&record.old_coin_pub)?.h_denom_pub;
             let exchange = step.draft.exchange(&step.operation.exchange)?;
             let asked = [h_denom_pub];
@@ -633,11 +523,7 @@ fn after_melt(
             if problem != Problem::Revoked {
                 return fail(step, record, "the coin has expired", Some(CoinStatus::Lost));
             }
-            if let Some(denom) =
-                step.draft.exchange_mut(&step.operation.exchange)?.denoms.get_mut(&h_denom_pub)
-            {
-                denom.revoke(step.now);
-            }
+            step.draft.revoke(&step.operation.exchange, &h_denom_pub, step.now)?;
             fail(step, record, "the coin's denomination was revoked; it will be paid back", None)
         }
         (400, ErrorCode::EXCHANGE_MELT_COIN_EXPIRED_NO_ZOMBIE) => {
@@ -646,12 +532,7 @@ fn after_melt(
             denomination::check_unspendable(exchange.denom(&h_denom_pub)?, step.now)?;
             fail(step, record, "the coin has expired", Some(CoinStatus::Lost))
         }
-        (
-            409,
-            ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_DENOMINATION_KEY
-            | ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS
-            | ErrorCode::EXCHANGE_GENERIC_COIN_CONFLICTING_AGE_HASH,
-        ) => {
+        _ if coin_proof::is_conflict(response) => {
             let old_coin_pub = record.old_coin_pub;
             let about =
                 coin_proof::Asked::Melt { rc: rc_of(&step.operation, &record)?, amount: record.amount };
@@ -698,7 +579,7 @@ fn after_reveal(
             };
             record.failure =
                 Some(format!("a denomination of the change {why} before the change could be fetched"));
-            step.finish(OpKind::Refresh(Box::new(record)));
+            step.finish(record);
             return Ok(());
         }
         // The exchange has confirmed the melt, and the reveal request follows from the stored state alone.
@@ -750,6 +631,6 @@ fn after_reveal(
         });
     }
     record.stage = RefreshStage::Done;
-    step.finish(OpKind::Refresh(Box::new(record)));
+    step.finish(record);
     Ok(())
 }

@@ -1,14 +1,18 @@
 //! Rows and sizes of the tables, for the metrics. They are read rarely, because a schema with many partitions
 //! occupies the server for much of a second, and in the background if there is an older answer.
 
+mod known;
+
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batzen_store::{Result, StoreError, TableDef};
 
 use crate::database::Database;
 use crate::layout::quoted;
+
+pub(crate) use known::{Known, Sizes};
 
 /// Tables below this size are counted exactly instead of estimated.
 const COUNTED_BYTES: i64 = 1 << 20;
@@ -19,30 +23,6 @@ const GOOD_FACTOR: u32 = 100;
 const GOOD_MAX: Duration = Duration::from_secs(300);
 /// How long to wait after a failure.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// Row counts and sizes of the tables.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Sizes {
-    /// Rows of each table by its number.
-    pub rows: HashMap<u16, u64>,
-    /// All tables with their indexes, in bytes.
-    pub bytes: u64,
-}
-
-/// The last answer.
-#[derive(Debug, Default)]
-pub(crate) struct Known {
-    state: Mutex<SizesState>,
-}
-
-#[derive(Debug, Default)]
-struct SizesState {
-    sizes: Option<Arc<Sizes>>,
-    good_until: Option<Instant>,
-    is_asking: bool,
-    /// Whether the server did not answer the last time, so that nobody waits for it.
-    has_failed: bool,
-}
 
 /// The latest sizes. If they are old, they are read again in the background; only the first caller waits. So
 /// the metrics page stays fast while the server is down.
@@ -87,12 +67,6 @@ fn ask(database: &Database) -> Result<Arc<Sizes>> {
         Err(_) => state.good_until = Some(Instant::now() + AGAIN),
     }
     sizes
-}
-
-impl Known {
-    fn state(&self) -> std::sync::MutexGuard<'_, SizesState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Database {

@@ -6,9 +6,9 @@
 
 use batzen_store::IndexKind;
 
-use crate::connection::Statement;
+use super::{equal, unnest};
+use crate::client::Statement;
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlType, quoted};
-use crate::statements::{equal, unnest};
 
 /// How many rows one statement may insert, the largest first.
 pub(crate) const ROWS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];

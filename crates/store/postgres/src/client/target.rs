@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres::config::{Config, Host, SslMode, TargetSessionAttrs};
 
-use crate::PgError;
+use super::error::PgError;
 
 /// The directory of the server's Unix socket on Debian and most other systems.
 const SOCKET_DIRECTORY: &str = "/var/run/postgresql";

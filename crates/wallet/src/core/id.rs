@@ -1,0 +1,7 @@
+//! Numbers of records.
+
+/// Number of an operation, counted from 1.
+pub type OpId = u64;
+
+/// Number of an evidence record, counted from 1.
+pub type EvidenceId = u64;
