@@ -14,14 +14,11 @@ mod aside;
 pub mod client;
 pub mod codec;
 mod codes;
-mod concurrent;
 mod conn;
 mod crowd;
 mod dashboard;
 mod date;
 mod drain;
-#[cfg(feature = "testing")]
-pub mod fuzz_entry;
 mod html;
 mod listen;
 mod metrics_page;

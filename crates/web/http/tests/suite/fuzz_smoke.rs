@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use batzen_http::fuzz_entry::serve_concurrent;
+use batzen_http::codec::fuzz_entry::frame;
 
 /// Pseudo-random numbers, the same in every run (splitmix64).
 struct Dice(u64);
@@ -19,34 +19,31 @@ impl Dice {
 }
 
 #[test]
-fn the_server_does_what_a_reader_of_all_bytes_would() {
+fn mutated_messages_are_framed_within_their_bytes() {
     let iterations: u64 =
         std::env::var("BATZEN_FUZZ_ITERATIONS").ok().map_or(10_000, |text| text.parse().unwrap());
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/concurrent");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus/http_messages");
     let mut paths: Vec<_> = std::fs::read_dir(corpus).unwrap().map(|file| file.unwrap().path()).collect();
     paths.sort();
     let seeds: Vec<Vec<u8>> = paths.iter().map(|path| std::fs::read(path).unwrap()).collect();
     assert!(seeds.len() >= 3);
-    seeds.iter().for_each(|seed| serve_concurrent(seed));
+    seeds.iter().for_each(|seed| frame(seed));
     let mut dice = Dice(7);
     for _ in 0..iterations {
         let mut data = seeds[dice.below(seeds.len())].clone();
-        // Other portions, and another number of requests.
-        data[0] = u8::try_from(dice.below(128)).unwrap();
-        data[1] = u8::try_from(dice.below(8)).unwrap();
         for _ in 0..dice.below(4) {
             let at = dice.below(data.len());
             match dice.below(5) {
                 0 => data[at] ^= 1 << dice.below(8),
                 1 => data[at] = u8::try_from(dice.below(256)).unwrap(),
-                2 => data.truncate(at.max(2)),
-                3 => data.extend_from_slice(&seeds[dice.below(seeds.len())][2..]),
+                2 => data.truncate(at.max(1)),
+                3 => data.extend_from_slice(&seeds[dice.below(seeds.len())]),
                 _ => {
                     let part = data[at..].to_vec();
                     data.splice(at..at, part);
                 }
             }
         }
-        serve_concurrent(&data);
+        frame(&data);
     }
 }

@@ -5,7 +5,6 @@
 
 mod client;
 mod common;
-mod concurrent;
 mod fuzz_smoke;
 mod handover;
 mod limits;

@@ -1,4 +1,3 @@
 //! The client.
 
-mod fuzz_smoke;
 mod requests;
