@@ -25,6 +25,7 @@ mod metrics_page;
 mod operations;
 mod pace;
 mod page;
+pub mod plot;
 mod proxies;
 mod readiness;
 mod request;

@@ -24,7 +24,6 @@ use crate::live::{self, Asked, Live, Since};
 
 pub use bank::BankError;
 pub use config::{Account, CheckConfig};
-pub(crate) use page::escaped;
 pub use report::{Report, Timeline, text_of};
 
 /// What to check.
