@@ -11,10 +11,10 @@ type Target = (&'static str, fn(&[u8]), u64);
 
 /// The targets, except those of the protocol, which `batzen_protocol::fuzz_entry::ENTRIES` lists.
 const TARGETS: &[Target] = &[
-    ("concurrent", concurrent, 10_000),
     ("config", config, 15_000),
     ("eddsa_paths", batzen_crypto::fuzz_entry::eddsa_paths, 400),
     ("feed_messages", batzen_feed::fuzz_entry::messages, 15_000),
+    ("http_messages", batzen_http::codec::fuzz_entry::frame, 10_000),
     ("ledger_frames", batzen_ledger_service::net::fuzz_entry::frames, 20_000),
     ("liabilities", batzen_protocol::liabilities::fuzz_entry::documents, 2_000),
     ("signer_frames", batzen_signer::fuzz_entry::frames, 15_000),
@@ -23,13 +23,6 @@ const TARGETS: &[Target] = &[
 
 /// Mutations of each target of the protocol.
 const PROTOCOL_MUTATIONS: u64 = 15_000;
-
-fn concurrent(data: &[u8]) {
-    if data.len() >= 2 {
-        batzen_http::fuzz_entry::serve_concurrent(data);
-        batzen_http::client::fuzz_entry::receive_concurrent(data);
-    }
-}
 
 fn config(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {

@@ -263,8 +263,8 @@ fn page(auditor: &Auditor, world: &World, findings: usize) {
         browser.until("document.querySelector('#findings details[open] code') !== null");
         browser.run("document.querySelector('#denominations-over-time summary').click()");
         browser.until("document.querySelectorAll('#denominations-over-time[open] svg').length >= 1");
-        browser.until("document.querySelectorAll('#trend polyline').length >= 3");
-        browser.until("document.querySelectorAll('#coverage polyline').length >= 3");
+        browser.until("document.querySelectorAll('#trend .line').length >= 3");
+        browser.until("document.querySelectorAll('#coverage .line').length >= 3");
         browser.until("document.querySelectorAll('#denominations tr').length >= 2");
         browser.audit(&pictures, "audit");
         assert_eq!(browser.console(), Vec::<String>::new());

@@ -201,8 +201,6 @@ impl Bank {
             max_body_bytes: MAX_BODY_BYTES,
             close_each: config.close_each_connection,
             trusted_proxies: config.trusted_proxies.clone(),
-            // Exchanges send hundreds of concurrent transfers.
-            concurrent: true,
             ..ServerOptions::default()
         };
         let settings =

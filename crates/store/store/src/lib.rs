@@ -20,6 +20,7 @@ mod domain;
 pub mod embedded;
 mod error;
 mod feed;
+mod filter;
 mod layout;
 pub mod memory;
 mod record;
@@ -39,6 +40,7 @@ pub use feed::{
     CommitFeed, Feed, FeedChange, FeedCursor, FeedFrame, HOLD_NAME_BYTES_MAX, HOLD_NOTE_BYTES_MAX, HOLDS_MAX,
     Hold,
 };
+pub use filter::Filter;
 pub use layout::{LAYOUT_MAX, Layout, UpgradeFn};
 pub use record::{ColumnDef, Record};
 pub use store::{Answers, AskedGroup, AskedRow, Found, Reads, Store, Stored, prefix_successor};

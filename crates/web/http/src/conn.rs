@@ -72,7 +72,6 @@ pub(crate) struct ConnState {
     phase_begin_ms: AtomicU64,
     written_bytes: AtomicU64,
     linger: AtomicBool,
-    upgraded: AtomicBool,
     deadlines: Deadlines,
     /// How fast the client reads, while the socket accepts no more bytes. This can be in any phase, since
     /// earlier responses may be unread while the next request is served.
@@ -98,7 +97,6 @@ impl ConnState {
             phase_begin_ms: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             linger: AtomicBool::new(false),
-            upgraded: AtomicBool::new(false),
             deadlines,
             reading: Mutex::new(None),
             is_blocked: AtomicBool::new(false),
@@ -208,15 +206,6 @@ impl ConnState {
 
     pub(crate) fn wants_linger(&self) -> bool {
         self.linger.load(Ordering::Relaxed)
-    }
-
-    /// Records that the connection changes to concurrent requests after this response.
-    pub(crate) fn upgrade(&self) {
-        self.upgraded.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_upgraded(&self) -> bool {
-        self.upgraded.load(Ordering::Relaxed)
     }
 
     /// Records that the socket accepts no more bytes for now.

@@ -11,6 +11,8 @@ pub fn escape_html(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
+            // Characters that XML does not allow.
+            c if c.is_control() && !matches!(c, '\n' | '\r' | '\t') => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }
@@ -23,6 +25,6 @@ mod tests {
 
     #[test]
     fn markup_becomes_text() {
-        assert_eq!(escape_html("a<b>&\"'é"), "a&lt;b&gt;&amp;&quot;&#39;é");
+        assert_eq!(escape_html("a<b>&\"'é\u{7}"), "a&lt;b&gt;&amp;&quot;&#39;é\u{fffd}");
     }
 }

@@ -123,11 +123,6 @@ impl Response {
         self
     }
 
-    /// The header fields, in order.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
-        self.headers.iter().map(|(name, value)| (name, value))
-    }
-
     /// The text of a header field.
     #[must_use]
     pub fn header(&self, name: &HeaderName) -> Option<&str> {

@@ -3,7 +3,6 @@
 use crate::{
     aside::Aside,
     codes::FrameError,
-    concurrent,
     conn::{ConnState, Eviction, Phase, Watched, raw_error},
     drain::Drain,
     listen::{Bound, Listen, Listener, Sharing, Socket},
@@ -399,13 +398,6 @@ where
     }
     let parts = connection.into_parts();
     let (mut stream, mut refusal) = parts.io.into_inner().into_parts();
-    if state.is_upgraded() && refusal.is_none() {
-        match concurrent::serve(&mut stream, &parts.read_buf, &link, &frame).await {
-            concurrent::Ended::Orderly => state.ask_linger(),
-            concurrent::Ended::Refused(code) => refusal = Some(code),
-            concurrent::Ended::Lost => return,
-        }
-    }
     if refusal.is_some() {
         add(&stats.malformed, 1);
     }

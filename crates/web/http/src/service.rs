@@ -1,10 +1,8 @@
 //! From the header of a request to its response: limits, body, handler, compression.
 
-use crate::codec::concurrent::RequestMessage;
 use crate::codec::{InflateError, deflate, inflate_with};
 use crate::{
     codes::FrameError,
-    concurrent,
     conn::{ConnState, Deadlines, Phase},
     crowd::{Connections, Polls},
     drain::{Drain, Early},
@@ -54,16 +52,6 @@ pub trait Handler: Send + Sync + 'static {
     fn logs_given_correlation_id(&self, head: &Head) -> bool {
         let _ = head;
         true
-    }
-
-    /// Checks the request with which a client changes to concurrent requests ([`ServerOptions::concurrent`]).
-    /// It must require the same authentication as the requests that follow, which are authenticated, too.
-    ///
-    /// # Errors
-    /// The response to send instead of the agreement.
-    fn admit_concurrent(&self, head: &Head) -> impl Future<Output = Result<(), Response>> + Send {
-        let _ = head;
-        std::future::ready(Ok(()))
     }
 }
 
@@ -140,9 +128,6 @@ pub struct ServerOptions {
     pub close_each: bool,
     /// Whether to compress responses.
     pub compress: bool,
-    /// Whether a client may change a connection to concurrent requests (many `POST`s under way at once). For
-    /// services with small responses: up to 128 responses per connection may be in memory.
-    pub concurrent: bool,
     /// Rewrites the errors that the frame itself answers, for an interface with its own error format.
     pub error_form: fn(Response) -> Response,
 }
@@ -171,7 +156,6 @@ impl Default for ServerOptions {
             idle_grace: Duration::ZERO,
             close_each: false,
             compress: true,
-            concurrent: false,
             error_form: std::convert::identity,
         }
     }
@@ -235,18 +219,6 @@ struct Charged {
 impl AsRef<[u8]> for Charged {
     fn as_ref(&self) -> &[u8] {
         &self.body
-    }
-}
-
-/// A response for a connection with concurrent requests.
-pub(crate) struct WholeResponse {
-    pub response: Response,
-    pub hold: Option<AnswerHold>,
-}
-
-impl From<Response> for WholeResponse {
-    fn from(response: Response) -> Self {
-        Self { response, hold: None }
     }
 }
 
@@ -349,16 +321,6 @@ impl<H: Handler> Frame<H> {
         } else if !has_host {
             let detail = "the request needs exactly one Host header";
             self.refuse(conn, &body, self.frame_error(FrameError::Malformed, detail))
-        } else if head.path == "*" && self.can_upgrade() && concurrent::is_upgrade_request(&head) {
-            match self.admit_concurrent(&client, &head).await {
-                Ok(()) => {
-                    unanswered.armed = false;
-                    self.stats.count_response(101);
-                    conn.upgrade();
-                    return Ok(concurrent::switching_protocols());
-                }
-                Err(response) => self.refuse(conn, &body, response),
-            }
         } else {
             self.answer(conn, &client, uri, head, body).instrument(entry.span()).await?
         };
@@ -403,55 +365,6 @@ impl<H: Handler> Frame<H> {
             Err(response) => return Ok(response),
         };
         Ok(self.handled(client, uri, head, body, hold).await)
-    }
-
-    /// Whether a connection may change to concurrent requests: only one that stays open.
-    fn can_upgrade(&self) -> bool {
-        self.options.concurrent && !self.options.close_each && !self.drain.is_draining()
-    }
-
-    /// Whether this client may change to concurrent requests.
-    async fn admit_concurrent(&self, client: &Arc<Client>, head: &Head) -> Result<(), Response> {
-        let Some(_slot) = client.take(Resource::Requests, 1) else {
-            return Err(self.too_busy(Resource::Requests));
-        };
-        let asked = AssertUnwindSafe(self.handler.admit_concurrent(head)).catch_unwind().await;
-        asked.unwrap_or_else(|panic| Err(self.panicked(&head.method, &head.path, &*panic)))
-    }
-
-    /// Serves one of the [`concurrent`] requests of a connection. The response is not compressed and has no
-    /// headers for browsers.
-    pub(crate) async fn serve_concurrent(&self, link: &Link, request: RequestMessage) -> WholeResponse {
-        let _in_flight = self.stats.begin_request();
-        let mut unanswered = Unanswered { stats: &self.stats, armed: true };
-        let RequestMessage { method, uri, headers, body } = request;
-        let (address, client) = self.client(link, &headers);
-        let head = Head::new(method, &uri, headers, link.peer, address);
-        let entry = Entry::new(&head, || self.handler.logs_given_correlation_id(&head));
-        add(&self.stats.here().body_bytes_received, body.len() as u64);
-        let mut hold = client.hold(Resource::Bodies);
-        let response = match self.handler.admit(&head) {
-            Err(response) => response,
-            Ok(admission)
-                if body.len()
-                    > admission.max_body_bytes.unwrap_or(usize::MAX).min(self.options.max_body_bytes) =>
-            {
-                self.frame_error(FrameError::UploadExceedsLimit, "")
-            }
-            Ok(_) if head.headers.contains_key(header::CONTENT_ENCODING) => self
-                .frame_error(FrameError::EncodingUnsupported, "concurrent requests have no content encoding"),
-            Ok(_) if !hold.grow(body.len(), 0) => self.too_busy(Resource::Bodies),
-            Ok(_) => self.handled(&client, &uri, head, body, hold).instrument(entry.span()).await,
-        };
-        let (response, hold) = match self.charge(link, &client, response.body.len()) {
-            Ok(hold) => (response, hold),
-            Err(refusal) => (refusal, None),
-        };
-        unanswered.armed = false;
-        entry.finish(response.status);
-        self.stats.count_response(response.status);
-        add(&self.stats.here().body_bytes_sent, response.body.len() as u64);
-        WholeResponse { response, hold }
     }
 
     /// Runs the handler. `uri` is that of the head.

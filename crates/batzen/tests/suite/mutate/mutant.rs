@@ -281,7 +281,7 @@ impl Draft {
             9 => chunked(&format!("{length:x};{}\r\n", "e".repeat(9000))),
             10 => "Transfer-Encoding: gzip, chunked\r\n\r\n".to_owned(),
             11 => format!("Expect: {}\r\n\r\n", dice.pick(&["100-continue", "200-ok"])),
-            12 => "Connection: upgrade\r\nUpgrade: batzen-concurrent\r\n\r\n".to_owned(),
+            12 => "Connection: upgrade\r\nUpgrade: h2c\r\n\r\n".to_owned(),
             13 => format!("X: {}\r\n\r\n", "h".repeat(100_000)),
             14 => "no colon here\r\n\r\n".to_owned(),
             _ => "\r\n".to_owned(),
@@ -292,7 +292,10 @@ impl Draft {
             0 => mutant.bytes = (0..dice.below(4000)).map(|_| dice.next().to_le_bytes()[0]).collect(),
             1 => mutant.bytes.truncate(dice.below(60)),
             // With two answers, the second without a body, the client could not tell them apart.
-            2 if !mutant.is_head => mutant.bytes.splice(..0, *b"OPTIONS * HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: batzen-concurrent\r\nHost: a\r\n\r\n").for_each(drop),
+            2 if !mutant.is_head => mutant
+                .bytes
+                .splice(..0, *b"OPTIONS * HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\nHost: a\r\n\r\n")
+                .for_each(drop),
             _ => {}
         }
         // Requests for a long poll, which may take a minute, are abandoned without an answer.

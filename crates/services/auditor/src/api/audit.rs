@@ -4,13 +4,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPublicKey, ShortHash};
-use batzen_http::{Response, header};
+use batzen_http::{Response, escape_html, header};
 use batzen_protocol::{ErrorCode, Timestamp};
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::{Answer, Service};
-use crate::checks::escaped;
 use crate::liabilities::{self, Request, Source};
 use crate::link::{FOLLOWS_NONE, Forms, Told, Wanted};
 use crate::rules::Outcome;
@@ -65,12 +64,12 @@ impl Service {
 
     pub(super) fn audit_page(&self) -> Answer {
         let (running, last_report) = self.last_report()?;
-        let mut live = format!("<p id=\"stream\">{}</p>", escaped(&stream_text(running)));
+        let mut live = format!("<p id=\"stream\">{}</p>", escape_html(&stream_text(running)));
         if let Some(reason) = &last_report.without_bank {
             let _ = write!(
                 live,
                 "<p class=\"bad\" id=\"bank\">Not compared with the bank: {}</p>",
-                escaped(reason)
+                escape_html(reason)
             );
         }
         live.push_str(SCRIPT);

@@ -25,7 +25,6 @@ pub use crate::live::{Outside, require_rows};
 
 pub use bank::BankError;
 pub use config::{Account, CheckConfig};
-pub(crate) use page::escaped;
 pub use report::{Report, Timeline, text_of};
 
 /// What to check.

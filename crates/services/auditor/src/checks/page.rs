@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::audit::report::Context;
 use crate::audit::{Finding, Net, Outcome, Severity};
+use batzen_http::escape_html;
 use batzen_protocol::Timestamp;
 
 use super::report::Report;
@@ -21,19 +22,16 @@ fn day(time: Timestamp) -> String {
     text.split_once('T').map_or(text.clone(), |(day, _)| day.to_owned())
 }
 
-/// Text without meaning to a browser.
-pub(crate) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 const STYLE: &str = "\
 body{font:16px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b}\
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2rem}\
 table{border-collapse:collapse;width:100%}td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;text-align:left}\
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}\
 .ok{background:#e4f4e6;padding:1rem;border-radius:.5rem}.bad{background:#fbe5e3;padding:1rem;border-radius:.5rem}\
-.wide{overflow-x:auto}svg{width:100%;height:auto;max-height:20rem}.issued{stroke:#2b6cb0}.redeemed{stroke:#b7791f}.outstanding{stroke:#2f855a}\
-.bank{stroke:#2f855a}.owed{stroke:#c53030}.expected{stroke:#888;stroke-dasharray:6 4}polyline{fill:none;stroke-width:2}text{font-size:12px;fill:#555}\
+.wide{overflow-x:auto}:root{--c0:#2b6cb0;--c1:#b7791f;--c2:#2f855a;--c3:#c53030;--c4:#888}svg{width:100%;height:auto;max-height:20rem}\
+.line{fill:none;stroke-width:2;stroke-linecap:round}.dashed{stroke-dasharray:6 4}.axis,.grid{fill:none;stroke:#ddd}.axis{stroke:#555}\
+svg text{font-size:12px;fill:#555}.ex{text-anchor:middle}.ey{text-anchor:end}\
+.c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c12{color:var(--c4)}\
 .key{margin-right:1.2rem;font-weight:600}.few{display:grid;grid-template-columns:repeat(auto-fill,minmax(18rem,1fr));gap:1rem}\
 tr.sum td{font-weight:600;border-top:2px solid #555}code{font-size:.85em;word-break:break-all}\
 details{margin:.3rem 0}summary{cursor:pointer}\
@@ -50,7 +48,7 @@ pub(super) fn html(report: &Report, live: Option<&str>) -> String {
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Audit of {url}</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head><body>\
          <h1>Audit of {url}</h1><p>{started} to {ended}: {rows} rows and {signatures} signatures checked.</p>",
-        url = escaped(exchange_url),
+        url = escape_html(exchange_url),
         started = context.started,
         ended = context.ended,
         rows = outcome.rows,
@@ -118,7 +116,7 @@ fn sheet(out: &mut String, outcome: &Outcome, context: &Context) {
             "",
             "At the bank",
             &balance,
-            &format!("by the bank's history of [{}]", escaped(&account.section)),
+            &format!("by the bank's history of [{}]", escape_html(&account.section)),
         );
     }
     out.push_str("</table></div>");
@@ -182,19 +180,19 @@ fn details(out: &mut String, finding: &Finding, context: &Context, timeline: &st
         out,
         "<details><summary>{}: {} ({risk} at risk)</summary><p>Row {} of <code>{}</code>: <code>{}</code></p>",
         info.check.name(),
-        escaped(info.meaning),
+        escape_html(info.meaning),
         finding.row.serial,
         finding.row.table,
-        escaped(&finding.row.key),
+        escape_html(&finding.row.key),
     );
     if finding.exchange != finding.auditor {
         let (exchange, auditor) = (net(finding.exchange, context), net(finding.auditor, context));
         let _ = write!(out, "<p>The exchange says {exchange}, the auditor {auditor}.</p>");
     }
     if !finding.detail.is_empty() {
-        let _ = write!(out, "<p>{}</p>", escaped(&finding.detail));
+        let _ = write!(out, "<p>{}</p>", escape_html(&finding.detail));
     }
-    let _ = write!(out, "<p>{}</p>{timeline}</details>", escaped(info.advice));
+    let _ = write!(out, "<p>{}</p>{timeline}</details>", escape_html(info.advice));
 }
 
 /// Findings of a followed exchange: those that are open, suppressed, and resolved.
@@ -225,7 +223,7 @@ fn part(out: &mut String, (title, id): (&str, &str), mut kept: Vec<&TrackedFindi
         let _ = write!(timeline, ". Number <code>{}</code></p>", kept.id);
         for note in &kept.notes {
             let what = if note.suppresses { "Suppressed" } else { "Reopened" };
-            let _ = write!(timeline, "<p>{what} {}: {}</p>", note.time, escaped(&note.reason));
+            let _ = write!(timeline, "<p>{what} {}: {}</p>", note.time, escape_html(&note.reason));
         }
         details(out, &kept.finding, context, &timeline);
     }
@@ -275,7 +273,7 @@ mod tests {
 
     #[test]
     fn texts_of_others_are_neither_markup_nor_formulas() {
-        assert_eq!(escaped("<b a=\"1\">&"), "&lt;b a=&quot;1&quot;&gt;&amp;");
+        assert_eq!(escape_html("<b a=\"1\">&"), "&lt;b a=&quot;1&quot;&gt;&amp;");
         assert_eq!(field("=1+1"), "'=1+1");
         assert_eq!(field("a,\"b\""), "\"a,\"\"b\"\"\"");
         assert_eq!(field("plain"), "plain");

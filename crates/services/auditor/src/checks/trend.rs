@@ -1,80 +1,54 @@
-//! Figures over time as drawings (SVG), without a script.
+//! Figures over time as plots, without a script.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::audit::report::Context;
 use crate::audit::{DenomResult, Net, Outcome};
+use batzen_http::plot::{COLOURS, Line, LinePlot};
 use batzen_protocol::Timestamp;
 use batzen_tables::exchange::DenomSerial;
 
 use crate::live::Hour;
 
-const WIDTH: f64 = 900.0;
-const HEIGHT: f64 = 240.0;
-/// Room for words below and above the lines.
-const MARGIN: f64 = 22.0;
+/// The colours of the page.
+const ISSUED: usize = 0;
+const REDEEMED: usize = 1;
+const OUTSTANDING: usize = 2;
+const BANK: usize = 2;
+const OWED: usize = 3;
+/// Dashed.
+const EXPECTED: usize = COLOURS + 4;
 
-/// A line of a drawing: its class, its name, its points.
-struct Line {
-    class: &'static str,
+/// A line of a drawing: its colour on the page, its name, its points.
+struct Figure {
+    colour: usize,
     name: &'static str,
     points: Vec<(Timestamp, i128)>,
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a place in a drawing")]
-fn drawing(out: &mut String, what: &str, lines: &[Line], context: &Context) {
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let (Some(from), Some(to)) =
-        (points().map(|(time, _)| *time).min(), points().map(|(time, _)| *time).max())
-    else {
-        return;
-    };
-    let most = points().map(|(_, units)| *units).max().unwrap_or_default().max(1);
-    let least = points().map(|(_, units)| *units).min().unwrap_or_default().min(0);
-    let span = (to.as_micros() - from.as_micros()).max(1) as f64;
-    let place = |(time, units): &(Timestamp, i128)| {
-        let x = (time.as_micros() - from.as_micros()) as f64 / span * WIDTH;
-        let y = HEIGHT - (units - least) as f64 / (most - least) as f64 * HEIGHT;
-        format!("{x:.1},{:.1}", y + MARGIN)
-    };
+fn drawing(out: &mut String, what: &str, figures: &[Figure], context: &Context) {
+    let times = || figures.iter().flat_map(|figure| figure.points.iter().map(|(time, _)| *time));
+    let (Some(from), Some(to)) = (times().min(), times().max()) else { return };
     let net = |units| Net { units, currency: Some(context.currency) };
-    let total = HEIGHT + 2.0 * MARGIN;
-    let _ = write!(
-        out,
-        "<svg viewBox=\"0 0 {WIDTH} {total}\" role=\"img\" aria-label=\"{what}\"><text x=\"0\" y=\"14\">{}</text>",
-        net(most)
-    );
-    for line in lines {
-        let mut places: Vec<String> = line.points.iter().map(place).collect();
-        if let [only] = places.as_slice() {
-            // One point is no line.
-            let (_, y) = only.split_once(',').unwrap_or_default();
-            places.push(format!("{WIDTH},{y}"));
-        }
-        let _ = write!(
-            out,
-            "<polyline class=\"{}\" points=\"{}\"><title>{}</title></polyline>",
-            line.class,
-            places.join(" "),
-            line.name
-        );
-    }
-    let _ = write!(
-        out,
-        "<text x=\"0\" y=\"{y}\">{from}</text><text x=\"{WIDTH}\" y=\"{y}\" text-anchor=\"end\">{to}</text></svg><p>",
-        y = total - 4.0
-    );
-    for line in lines {
-        let last = line.points.last().map_or(0, |(_, units)| *units);
-        let _ = write!(
-            out,
-            "<span class=\"key\"><svg viewBox=\"0 0 20 8\" style=\"width:20px;height:8px\" aria-hidden=\"true\"><polyline class=\"{}\" \
-             points=\"0,4 20,4\"/></svg> {} {}</span>",
-            line.class,
-            line.name,
-            net(last)
-        );
+    let line = |figure: &Figure| Line {
+        name: figure.name.to_owned(),
+        colour: figure.colour,
+        points: figure.points.iter().map(|(time, units)| (time.as_micros() as f64, *units as f64)).collect(),
+    };
+    let plot = LinePlot {
+        title: what.to_owned(),
+        x_label: format!("{from} to {to}"),
+        x_ticks: Vec::new(),
+        lines: figures.iter().map(line).collect(),
+    };
+    #[allow(clippy::cast_possible_truncation, reason = "a sum of money was there before")]
+    out.extend(plot.svg(|units| net(units as i128).to_string()));
+    out.push_str("<p>");
+    for Figure { colour, name, points } in figures {
+        let last = points.last().map_or(0, |(_, units)| *units);
+        let _ = write!(out, "<span class=\"key c{colour}\">{name} {}</span>", net(last));
     }
     out.push_str("</p>");
 }
@@ -85,16 +59,16 @@ pub(super) fn total(out: &mut String, hours: &[Hour], context: &Context) {
     if all.is_empty() {
         return;
     }
-    let line = |class, name, figure: &dyn Fn(&Hour) -> Option<i128>| Line {
-        class,
+    let line = |colour, name, figure: &dyn Fn(&Hour) -> Option<i128>| Figure {
+        colour,
         name,
         points: all.iter().filter_map(|hour| figure(hour).map(|units| (hour.hour, units))).collect(),
     };
     out.push_str("<h2>Money at the bank and what is owed</h2><div id=\"coverage\">");
     let mut lines = vec![
-        line("bank", "At the bank", &|hour| hour.bank),
-        line("expected", "Should be there", &|hour| Some(hour.expected)),
-        line("owed", "Owed", &|hour| Some(hour.liability)),
+        line(BANK, "At the bank", &|hour| hour.bank),
+        line(EXPECTED, "Should be there", &|hour| Some(hour.expected)),
+        line(OWED, "Owed", &|hour| Some(hour.liability)),
     ];
     // Without the bank there is one line less.
     lines.retain(|line| !line.points.is_empty());
@@ -104,9 +78,9 @@ pub(super) fn total(out: &mut String, hours: &[Hour], context: &Context) {
         out,
         "Coins over time",
         &[
-            line("issued", "Issued", &|hour| Some(hour.issued)),
-            line("redeemed", "Redeemed", &|hour| Some(hour.redeemed)),
-            line("outstanding", "Outstanding", &|hour| Some(hour.issued - hour.redeemed)),
+            line(ISSUED, "Issued", &|hour| Some(hour.issued)),
+            line(REDEEMED, "Redeemed", &|hour| Some(hour.redeemed)),
+            line(OUTSTANDING, "Outstanding", &|hour| Some(hour.issued - hour.redeemed)),
         ],
         context,
     );
@@ -133,8 +107,8 @@ pub(super) fn denominations(out: &mut String, hours: &[Hour], outcome: &Outcome,
     shown.sort_by_key(|(denom, _)| (std::cmp::Reverse(denom.denom.row.value), denom.denom.row.start));
     out.push_str("<details id=\"denominations-over-time\"><summary>Denominations over time</summary><div class=\"few\">");
     for (denom, hours) in shown {
-        let line = |class, name, figure: fn(&Hour) -> i128| Line {
-            class,
+        let line = |colour, name, figure: fn(&Hour) -> i128| Figure {
+            colour,
             name,
             points: hours.iter().map(|hour| (hour.hour, figure(hour))).collect(),
         };
@@ -144,9 +118,9 @@ pub(super) fn denominations(out: &mut String, hours: &[Hour], outcome: &Outcome,
             out,
             &format!("Coins of {value} over time"),
             &[
-                line("issued", "Issued", |hour| hour.issued),
-                line("redeemed", "Redeemed", |hour| hour.redeemed),
-                line("outstanding", "Outstanding", |hour| hour.issued - hour.redeemed),
+                line(ISSUED, "Issued", |hour| hour.issued),
+                line(REDEEMED, "Redeemed", |hour| hour.redeemed),
+                line(OUTSTANDING, "Outstanding", |hour| hour.issued - hour.redeemed),
             ],
             context,
         );

@@ -293,12 +293,6 @@ impl Handler for Api {
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         self.routes.resolve(head).map(|matched| Admission::limited(matched.endpoint.body_bytes_max()))
     }
-
-    /// Only the owner of an account may send many concurrent requests.
-    async fn admit_concurrent(&self, head: &Head) -> Result<(), Response> {
-        let account = head.basic_auth().map_or_else(String::new, |(name, _)| name);
-        self.service.authorize(head, &account).await
-    }
 }
 
 impl Service {

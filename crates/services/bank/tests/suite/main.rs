@@ -5,7 +5,6 @@
 
 mod access;
 mod common;
-mod concurrent;
 mod crash;
 mod faults;
 mod gateway;

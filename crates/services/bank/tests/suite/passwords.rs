@@ -7,6 +7,7 @@ use std::sync::Arc;
 use batzen_bank::{Bank, BankConfig};
 use batzen_crypto::{ShortHash, kdf};
 use batzen_ledger::MemoryLedger;
+use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{ChangeSet, CommitOutcome, Store};
 use batzen_tables::bank::{AccountKey, AccountRow, BankAccounts, BankStateKey, BankStates};
@@ -207,5 +208,29 @@ async fn bodies_and_texts_have_limits() {
     assert_eq!(f.post("taler-bank-access/accounts/joe/withdrawals", amount).await.status, 413);
     let much = json!({"username": "bob", "password": "x", "more": "x".repeat(4_096)});
     assert_eq!(f.post(REGISTER, much).await.status, 413);
+    f.end().await;
+}
+
+/// The client keeps its connection, so a password that was right once must not count for later requests.
+#[tokio::test]
+async fn each_transfer_of_a_connection_needs_the_password() {
+    let f = Fixture::start(strict()).await;
+    for name in ["exchange", "shop"] {
+        assert_eq!(f.post(REGISTER, login(name, "secret")).await.status, 204);
+    }
+    let url = format!("{}taler-wire-gateway/exchange/", f.base);
+    let transfer_as = async |username: &str, password: &str| {
+        let auth = GatewayAuth::Basic { username: username.into(), password: password.into() };
+        let gateway = WireGatewayClient::new(f.client.clone(), &url, auth);
+        gateway.transfer(&transfer(1, "1", "shop")).await.map(|_| ()).map_err(|error| error.status())
+    };
+    assert_eq!(transfer_as("exchange", "secret").await, Ok(()));
+    assert_eq!(transfer_as("exchange", "wrong").await, Err(Some(403)));
+    assert_eq!(transfer_as("nobody", "secret").await, Err(Some(403)));
+    assert_eq!(
+        f.gateway("exchange").transfer(&transfer(1, "1", "shop")).await.unwrap_err().status(),
+        Some(401)
+    );
+    assert_eq!(transfer_as("exchange", "secret").await, Ok(()));
     f.end().await;
 }

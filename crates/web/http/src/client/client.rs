@@ -313,6 +313,7 @@ impl Client {
             headers: HeaderMap::new(),
             body: Bytes::new(),
             timeout: None,
+            max_reply_bytes: self.max_reply_bytes,
             invalid: None,
         }
     }
@@ -359,6 +360,7 @@ pub struct Call<'a> {
     headers: HeaderMap,
     body: Bytes,
     timeout: Option<Duration>,
+    max_reply_bytes: usize,
     invalid: Option<String>,
 }
 
@@ -445,6 +447,13 @@ impl Call<'_> {
         self
     }
 
+    /// Sets the largest body of the response, in bytes, instead of the client's limit.
+    #[must_use]
+    pub const fn max_reply_bytes(mut self, bytes: usize) -> Self {
+        self.max_reply_bytes = bytes;
+        self
+    }
+
     /// Sends the request and reads the whole response.
     ///
     /// # Errors
@@ -461,7 +470,7 @@ impl Call<'_> {
     }
 
     async fn exchange(self) -> Result<Reply, ClientError> {
-        let Self { client, method, url, mut headers, mut body, timeout: _, invalid } = self;
+        let Self { client, method, url, mut headers, mut body, timeout: _, max_reply_bytes, invalid } = self;
         let uri = match invalid.map_or_else(|| parse_url(&url), Err) {
             Ok(uri) => uri,
             Err(reason) => return Err(ClientError::Invalid { url, reason }),
@@ -498,8 +507,8 @@ impl Call<'_> {
             let frame =
                 frame.map_err(|error| ClientError::Broken { url: url.clone(), reason: chain(&error) })?;
             let Ok(chunk) = frame.into_data() else { continue };
-            if body.len().saturating_add(chunk.len()) > client.max_reply_bytes {
-                return Err(bad(format!("the body is larger than {} bytes", client.max_reply_bytes)));
+            if body.len().saturating_add(chunk.len()) > max_reply_bytes {
+                return Err(bad(format!("the body is larger than {max_reply_bytes} bytes")));
             }
             body.extend_from_slice(&chunk);
         }
@@ -508,9 +517,8 @@ impl Call<'_> {
             .get(header::CONTENT_ENCODING)
             .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"deflate"));
         if deflated && !body.is_empty() {
-            body = inflate(&body, client.max_reply_bytes)
-                .map_err(|error: InflateError| bad(error.to_string()))?
-                .into();
+            body =
+                inflate(&body, max_reply_bytes).map_err(|error: InflateError| bad(error.to_string()))?.into();
         }
         Ok(Reply { url, status, headers, body })
     }

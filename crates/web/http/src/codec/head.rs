@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-pub use httparse::{EMPTY_HEADER as EMPTY_FIELD, Header as Field};
+use httparse::{EMPTY_HEADER, Header};
 
-/// The maximum number of header fields that a caller needs room for, unless it accepts fewer.
-pub const FIELDS_MAX: usize = 64;
+/// The maximum number of header fields.
+const FIELDS_MAX: usize = 64;
 
 /// Why bytes are not an acceptable message. The connection that they came from can no longer be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,95 +24,15 @@ pub enum FramingError {
     NoLength,
 }
 
-/// What a head says about the length of its message, and about the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Framing {
-    /// The length of the head.
-    pub head_bytes: usize,
+/// A message's length, and whether its connection ends with it.
+#[derive(Clone, Copy, Debug)]
+struct Framing {
+    head_bytes: usize,
     /// `Content-Length`, if there is one.
-    pub content_length: Option<usize>,
-    /// Whether there is a `Transfer-Encoding`.
-    pub has_transfer_encoding: bool,
+    content_length: Option<usize>,
+    has_transfer_encoding: bool,
     /// Whether the sender closes the connection after this message.
-    pub closes: bool,
-    /// Whether there is a `Connection`, `Upgrade` or `Expect` field.
-    pub has_connection_fields: bool,
-}
-
-/// The head of a request.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestHead<'f, 'b> {
-    /// The method.
-    pub method: &'b str,
-    /// The request target.
-    pub target: &'b str,
-    /// Whether it is HTTP/1.1, not 1.0.
-    pub is_http_11: bool,
-    /// The header fields.
-    pub fields: &'f [Field<'b>],
-    /// Where the head ends, and what follows it.
-    pub framing: Framing,
-}
-
-/// The head of a response.
-#[derive(Clone, Copy, Debug)]
-pub struct ResponseHead<'f, 'b> {
-    /// The status.
-    pub status: u16,
-    /// The header fields.
-    pub fields: &'f [Field<'b>],
-    /// Where the head ends, and what follows it.
-    pub framing: Framing,
-}
-
-impl ResponseHead<'_, '_> {
-    /// Whether a field has exactly this value, ignoring case.
-    #[must_use]
-    pub fn has_field(&self, name: &str, value: &str) -> bool {
-        let is_it = |field: &Field<'_>| {
-            field.name.eq_ignore_ascii_case(name)
-                && field.value.trim_ascii().eq_ignore_ascii_case(value.as_bytes())
-        };
-        self.fields.iter().any(is_it)
-    }
-}
-
-/// Reads the head of a request; `fields` is room for its header fields. `None` if it is incomplete.
-///
-/// # Errors
-/// [`FramingError::Malformed`] or [`FramingError::HeadTooLarge`].
-pub fn parse_request_head<'f, 'b>(
-    input: &'b [u8],
-    fields: &'f mut [Field<'b>],
-    head_bytes_max: usize,
-) -> Result<Option<RequestHead<'f, 'b>>, FramingError> {
-    let mut parsed = httparse::Request::new(fields);
-    let Some(head_bytes) = complete(input, parsed.parse(input), head_bytes_max)? else { return Ok(None) };
-    let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
-        return Err(FramingError::Malformed);
-    };
-    let fields: &'f [Field<'b>] = parsed.headers;
-    let framing = Framing::new(head_bytes, version, fields)?;
-    Ok(Some(RequestHead { method, target, is_http_11: version == 1, fields, framing }))
-}
-
-/// Reads the head of a response; `fields` is room for its header fields. `None` if it is incomplete.
-///
-/// # Errors
-/// [`FramingError::Malformed`] or [`FramingError::HeadTooLarge`].
-pub fn parse_response_head<'f, 'b>(
-    input: &'b [u8],
-    fields: &'f mut [Field<'b>],
-    head_bytes_max: usize,
-) -> Result<Option<ResponseHead<'f, 'b>>, FramingError> {
-    let mut parsed = httparse::Response::new(fields);
-    let Some(head_bytes) = complete(input, parsed.parse(input), head_bytes_max)? else { return Ok(None) };
-    let (Some(status), Some(version)) = (parsed.code, parsed.version) else {
-        return Err(FramingError::Malformed);
-    };
-    let fields: &'f [Field<'b>] = parsed.headers;
-    let framing = Framing::new(head_bytes, version, fields)?;
-    Ok(Some(ResponseHead { status, fields, framing }))
+    closes: bool,
 }
 
 /// The length of a head; `None` if it is incomplete.
@@ -130,14 +50,9 @@ fn complete(
 }
 
 impl Framing {
-    fn new(head_bytes: usize, version: u8, fields: &[Field<'_>]) -> Result<Self, FramingError> {
-        let mut framing = Self {
-            head_bytes,
-            content_length: None,
-            has_transfer_encoding: false,
-            closes: version == 0,
-            has_connection_fields: false,
-        };
+    fn new(head_bytes: usize, version: u8, fields: &[Header<'_>]) -> Result<Self, FramingError> {
+        let mut framing =
+            Self { head_bytes, content_length: None, has_transfer_encoding: false, closes: version == 0 };
         for field in fields {
             let is = |name: &str| field.name.eq_ignore_ascii_case(name);
             if is("content-length") {
@@ -149,21 +64,15 @@ impl Framing {
             } else if is("transfer-encoding") {
                 framing.has_transfer_encoding = true;
             } else if is("connection") {
-                framing.has_connection_fields = true;
                 let mut options = field.value.split(|byte| *byte == b',');
                 framing.closes |= options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
-            } else if is("upgrade") || is("expect") {
-                framing.has_connection_fields = true;
             }
         }
         Ok(framing)
     }
 
     /// The length of the body. Without `Content-Length`, there is no body.
-    ///
-    /// # Errors
-    /// [`FramingError::NoLength`] for a message with a transfer coding.
-    pub fn body_bytes(&self) -> Result<usize, FramingError> {
+    fn body_bytes(&self) -> Result<usize, FramingError> {
         if self.has_transfer_encoding {
             return Err(FramingError::NoLength);
         }
@@ -234,9 +143,15 @@ pub fn frame_request<'b>(
     input: &'b [u8],
     limits: &MessageLimits,
 ) -> Result<Option<Request<'b>>, FramingError> {
-    let mut fields = [EMPTY_FIELD; FIELDS_MAX];
-    let Some(head) = parse_request_head(input, &mut fields, limits.head_bytes_max)? else { return Ok(None) };
-    let RequestHead { method, target, framing, .. } = head;
+    let mut fields = [EMPTY_HEADER; FIELDS_MAX];
+    let mut parsed = httparse::Request::new(&mut fields);
+    let Some(head_bytes) = complete(input, parsed.parse(input), limits.head_bytes_max)? else {
+        return Ok(None);
+    };
+    let (Some(method), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
+        return Err(FramingError::Malformed);
+    };
+    let framing = Framing::new(head_bytes, version, parsed.headers)?;
     let body = framing.body(input, framing.body_bytes()?, limits.body_bytes_max)?;
     Ok(body.map(|body| Request { method, target, body, closes: framing.closes }))
 }
@@ -249,9 +164,15 @@ pub fn frame_response(input: &[u8], limits: &MessageLimits) -> Result<Option<Res
     let mut start = 0;
     loop {
         let rest = &input[start..];
-        let mut fields = [EMPTY_FIELD; FIELDS_MAX];
-        let head = parse_response_head(rest, &mut fields, limits.head_bytes_max)?;
-        let Some(ResponseHead { status, framing, .. }) = head else { return Ok(None) };
+        let mut fields = [EMPTY_HEADER; FIELDS_MAX];
+        let mut parsed = httparse::Response::new(&mut fields);
+        let Some(head_bytes) = complete(rest, parsed.parse(rest), limits.head_bytes_max)? else {
+            return Ok(None);
+        };
+        let (Some(status), Some(version)) = (parsed.code, parsed.version) else {
+            return Err(FramingError::Malformed);
+        };
+        let framing = Framing::new(head_bytes, version, parsed.headers)?;
         if (100..200).contains(&status) {
             start += framing.head_bytes;
             continue;
@@ -331,17 +252,5 @@ mod tests {
         assert_eq!(frame_request(&[b'x'; 201], &LIMITS), Err(FramingError::HeadTooLarge));
         let chunked = b"PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert_eq!(frame_request(chunked, &LIMITS), Err(FramingError::NoLength));
-    }
-
-    #[test]
-    fn field_values_are_compared_without_case() {
-        let mut fields = [EMPTY_FIELD; 4];
-        let text = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade:  H2C \r\n\r\n";
-        let head = parse_response_head(text, &mut fields, 100).unwrap().unwrap();
-        assert!(
-            head.has_field("upgrade", "h2c")
-                && !head.has_field("upgrade", "h2")
-                && head.framing.has_connection_fields
-        );
     }
 }

@@ -5,7 +5,6 @@
 
 mod client;
 mod common;
-mod concurrent;
 mod handover;
 mod limits;
 mod listen;

@@ -104,6 +104,17 @@ async fn connections_are_kept_and_pipelines_answered_in_order() {
 }
 
 /// A client that sends requests after a body that is not read must learn that they get no response.
+/// Earlier exchanges ask for a protocol of their own and send ordinary requests if they do not get it.
+#[tokio::test]
+async fn an_upgrade_is_not_agreed_to() {
+    let server = start(ServerOptions::default()).await;
+    for protocol in ["batzen-concurrent", "h2c"] {
+        let fields = format!("connection: upgrade\r\nupgrade: {protocol}\r\n");
+        let answer = server.ask("OPTIONS", "*", &fields).await;
+        assert_eq!(status(&answer), 204, "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn a_response_without_reading_the_body_announces_the_close() {
     let server = start(ServerOptions::default()).await;

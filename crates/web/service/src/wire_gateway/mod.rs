@@ -1,24 +1,25 @@
 //! The client of a bank's wire gateway: how an exchange sees money arrive and sends it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batzen_http::client::correlation::{CORRELATION_ID, new_correlation_id};
-use batzen_http::client::{
-    Call, Client, ClientError, ClientOptions, DirectClient, DirectOptions, HeaderMap, HeaderValue, Reply,
-    basic_auth, header,
-};
+use batzen_http::client::{Call, Client, ClientError, Reply};
 pub use batzen_protocol::api::bank::{
     AddIncomingRequest, IncomingHistory, IncomingTransaction, OutgoingHistory, OutgoingTransaction,
     TransactionResponse, TransferRequest,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 /// How much longer than the long poll itself a client waits for the response.
 const POLL_MARGIN: Duration = Duration::from_secs(10);
 /// The largest response to a transfer, in bytes.
 const TRANSFER_REPLY_BYTES_MAX: usize = 64 << 10;
+/// How many transfers may be under way unless the owner says otherwise.
+const TRANSFERS_MAX: usize = 256;
 /// How much of an unusable row an error shows, in characters.
 const ROW_TEXT_MAX: usize = 1_000;
 
@@ -116,8 +117,8 @@ pub struct WireGatewayClient {
     client: Client,
     base_url: String,
     auth: GatewayAuth,
-    /// Sends transfers, if they do not go through `client`.
-    direct: Option<DirectClient>,
+    /// Limits the connections that transfers use at the same time.
+    transfers: Arc<Semaphore>,
 }
 
 impl WireGatewayClient {
@@ -128,27 +129,13 @@ impl WireGatewayClient {
         if !base_url.ends_with('/') {
             base_url.push('/');
         }
-        Self { client, base_url, auth, direct: None }
+        Self { client, base_url, auth, transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)) }
     }
 
-    /// Adds connections for transfers, so that many can be under way. A few are enough where the gateway
-    /// works on many requests of a connection at once; otherwise up to `connections` are used. They bypass
-    /// any proxy. Has no effect on a gateway with an HTTPS URL.
+    /// Sets how many transfers may be under way, each on a connection of its own. Further ones wait.
     #[must_use]
     pub fn with_transfer_connections(self, connections: usize) -> Self {
-        let defaults = ClientOptions::default();
-        let options = DirectOptions {
-            connections_max: connections,
-            connect_timeout: defaults.connect_timeout,
-            timeout: defaults.timeout,
-            max_reply_bytes: TRANSFER_REPLY_BYTES_MAX,
-        };
-        let mut headers = HeaderMap::with_capacity(4);
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let GatewayAuth::Basic { username, password } = &self.auth {
-            headers.insert(header::AUTHORIZATION, basic_auth(username, password));
-        }
-        Self { direct: DirectClient::new(&self.url("transfer"), headers, options), ..self }
+        Self { transfers: Arc::new(Semaphore::new(connections)), ..self }
     }
 
     /// The base URL, with its final slash.
@@ -207,22 +194,13 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// [`ClientError`]; 409 with code 5112 means that the request uid names another transfer.
+    ///
+    /// # Panics
+    /// Never: the semaphore is not closed.
     pub async fn transfer(&self, request: &TransferRequest) -> Result<TransactionResponse, ClientError> {
-        let Some(direct) = &self.direct else {
-            return self.send(self.client.post(self.url("transfer")).json(request)).await?.ok();
-        };
-        let body = serde_json::to_vec(request).expect("transfers have string keys");
-        // Ids make requests larger, so only a log that shows them gets them.
-        let is_logged = tracing::enabled!(tracing::Level::DEBUG);
-        let correlation = is_logged.then(|| Correlation::new(self.url("transfer")));
-        let header = correlation.as_ref().map(|correlation| {
-            HeaderValue::from_str(&correlation.id).expect("an id is a valid header value")
-        });
-        let sent = direct.post_idempotent(body.into(), header).await;
-        if let Some(correlation) = correlation {
-            correlation.log(&sent);
-        }
-        sent?.ok()
+        let _permit = self.transfers.acquire().await.expect("it is never closed");
+        let call = self.client.post(self.url("transfer")).max_reply_bytes(TRANSFER_REPLY_BYTES_MAX);
+        self.send(call.json(request)).await?.ok()
     }
 
     /// Moves money to the account, with a reserve key as subject. Only test banks have this endpoint. It is

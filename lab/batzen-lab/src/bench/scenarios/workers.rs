@@ -17,6 +17,7 @@ use batzen_exchange::service::{RunningExchange, StartOptions, system_clock};
 use batzen_exchange::storage::StoreConfig;
 use batzen_protocol::{Currency, Money};
 use batzen_store::StoreStats;
+use clap::Args;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -26,7 +27,7 @@ use crate::bench::load::affinity::{Placement, on_cores};
 use crate::bench::load::procfs::{CpuTime, resident_bytes};
 use crate::bench::results::machine::Machine;
 use crate::bench::results::result::{BytesPerOp, LimitedBy, Load, Run, RunResult, SCHEMA, Sample, utc_now};
-use crate::bench::scenarios::database::{self, Database};
+use crate::bench::scenarios::database::{self, Database, StoreOptions};
 use crate::bench::scenarios::options::RunOptions;
 
 /// The currency of the scenarios.
@@ -306,92 +307,149 @@ pub struct Shape {
     pub remarks: Vec<String>,
 }
 
-/// Measures one run of a worker. `count` returns the number of operations done; `work` does all of them.
-///
-/// # Errors
-/// When the worker fails.
-pub fn measure<F, T>(
-    (context, run_dir, shape): (&Context, &RunDirectory, Shape),
-    in_process: &InProcessExchange,
-    bank: Option<&BankProcess>,
-    count: fn(&Exchange) -> u64,
-    work: impl FnOnce(Arc<Exchange>) -> F,
-) -> Result<(Run, T), BenchError>
-where
-    F: Future<Output = T> + Send + 'static,
-    T: Send + 'static,
-{
-    let app = Arc::clone(in_process.app());
-    let own = std::process::id();
-    let (stats, lane) = (app.core.store.stats(), app.core.lane.metrics().snapshot());
-    let counted = in_process.database.as_ref().map(Database::snapshot);
-    let (cpu, resident) = (CpuTime::of(own), resident_bytes(own));
-    let bank_cpu = bank.map(|bank| CpuTime::of(bank.pid()));
-    let (started, ops_before) = (utc_now(), count(&app));
-    let stop = Arc::new(AtomicBool::new(false));
-    let sampler = {
-        let (app, stop) = (Arc::clone(&app), Arc::clone(&stop));
-        let bank = bank.map(BankProcess::pid);
-        let cores = run_dir.placement.client.clone();
-        // The sampling must not take time from the code it observes.
-        std::thread::spawn(move || on_cores(&cores, || sample(&app, &stop, bank, count)))
-    };
-    let begin = Instant::now();
-    let output = in_process.run(work);
-    let seconds = begin.elapsed().as_secs_f64();
-    let after = CpuTime::of(own).since(&cpu);
-    let used = match (counted, in_process.database.as_ref().map(Database::snapshot)) {
-        (Some(first), Some(last)) => Some(database::Used::between(first, last)?),
-        _ => None,
-    };
-    stop.store(true, Ordering::Relaxed);
-    let series = sampler.join().map_err(|_| BenchError::SetUp("the sampler broke down".to_owned()))??;
-    let output = output?;
-    let ops = count(&app) - ops_before;
-    let per_op = |amount: f64| if ops == 0 { 0.0 } else { amount / ops as f64 };
-    let client_ns =
-        bank.zip(bank_cpu).map(|(bank, before)| CpuTime::of(bank.pid()).since(&before).total_ns());
-    let grown = app.core.store.stats();
-    let lane_after = app.core.lane.metrics().snapshot();
-    let growth = |value: fn(&StoreStats) -> u64| value(&grown).saturating_sub(value(&stats)) as f64;
-    let database_ns = used.as_ref().map_or(0, |used| used.cpu_ns);
-    let server_busy = (after.total_ns() + database_ns) as f64 / 1e9 / seconds;
-    let client_busy = client_ns.map(|ns| ns as f64 / 1e9 / seconds);
-    let server_full = server_busy > 0.9 * run_dir.placement.server_count() as f64;
-    let client_full = client_busy.is_some_and(|busy| busy > 0.9 * run_dir.placement.client_count() as f64);
-    let batches = lane_after.batches - lane.batches;
-    let mut extra = BTreeMap::from([
-        ("server_cores_busy".to_owned(), server_busy),
-        ("ops_per_server_cpu_s".to_owned(), ops as f64 / (after.total_ns().max(1) as f64 / 1e9)),
-        ("index_bytes_per_op".to_owned(), per_op(grown.index_bytes as f64 - stats.index_bytes as f64)),
-        ("disk_growth_bytes_per_op".to_owned(), per_op(growth(|stats| stats.disk_bytes))),
-        ("row_changes_per_op".to_owned(), per_op(growth(|stats| stats.changes_total))),
-        ("ops_per_commit".to_owned(), ops as f64 / batches.max(1) as f64),
-        ("sync_us_per_op".to_owned(), per_op(growth(|stats| stats.sync_us_total))),
-    ]);
-    extra.extend(client_busy.map(|busy| ("client_cores_busy".to_owned(), busy)));
-    let mut result = blank(context, run_dir, shape, ops, seconds);
-    result.started = started;
-    result.limited_by = match (server_full, client_full) {
-        (true, _) => LimitedBy::Server,
-        (false, true) => LimitedBy::Client,
-        (false, false) => LimitedBy::Neither,
-    };
-    result.bytes_per_op = Some(BytesPerOp {
-        disk: per_op(growth(|stats| stats.written_bytes_total)),
-        ram: per_op(resident_bytes(own) as f64 - resident as f64),
-    });
-    result.cpu_us_per_op = Some(per_op(after.total_ns() as f64 / 1e3));
-    let by_role = after.by_role_ns.iter().map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)));
-    result.cpu_us_per_op_by_stage = by_role.collect();
-    result.client_cpu_us_per_op = client_ns.map(|ns| per_op(ns as f64 / 1e3));
-    result.extra = extra;
-    if let (Some(database), Some(used)) = (&in_process.database, used) {
-        used.show(&mut result);
-        result.title.push_str(&database.title());
-        result.parameters.extend(database.parameters()?);
+/// Options of the workers' scenarios.
+#[derive(Args, Clone, Debug)]
+pub struct WorkerOptions {
+    /// Seed of all generated data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where the exchange keeps its rows.
+    #[command(flatten)]
+    pub store: StoreOptions,
+    /// Where to run, and where to put the result
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// The processes of a worker's scenario.
+pub struct WorkerRun<'a> {
+    /// The exchange whose worker is measured.
+    pub in_process: InProcessExchange,
+    bank: Option<BankProcess>,
+    run_dir: RunDirectory,
+    context: &'a Context,
+}
+
+impl<'a> WorkerRun<'a> {
+    /// Starts an exchange, and before it a bank whose store `fill_bank` prepares, unless the worker needs none.
+    ///
+    /// # Errors
+    /// When one of them does not start.
+    pub fn start(
+        scenario: &str,
+        options: &WorkerOptions,
+        context: &'a Context,
+        fill_bank: Option<&dyn Fn(&Path) -> Result<(), BenchError>>,
+    ) -> Result<Self, BenchError> {
+        options.store.check()?;
+        let run_dir = RunDirectory::new(scenario, &options.run)?;
+        let database = Database::start(&options.store, &run_dir.placement)?;
+        let start_bank = |fill_bank: &dyn Fn(&Path) -> Result<(), BenchError>| {
+            let data = run_dir.world.join("bank");
+            fill_bank(&data)?;
+            BankProcess::start(context, &run_dir, &data)
+        };
+        let bank = fill_bank.map(start_bank).transpose()?;
+        let gateway = bank.as_ref().map_or_else(|| "http://127.0.0.1:9/".to_owned(), BankProcess::gateway);
+        let in_process = InProcessExchange::start(&run_dir, gateway, database)?;
+        Ok(Self { in_process, bank, run_dir, context })
     }
-    Ok((Run { path: run_dir.directory.clone(), result, series, latency: Vec::new() }, output))
+
+    /// Measures the worker. `count` returns the number of operations done; `work` does all `expected` of them.
+    ///
+    /// # Errors
+    /// When the worker fails, or another number of operations was `done` (the word for it).
+    pub fn measure<F, T, E>(
+        &self,
+        shape: Shape,
+        (expected, done): (u64, &str),
+        count: fn(&Exchange) -> u64,
+        work: impl FnOnce(Arc<Exchange>) -> F,
+    ) -> Result<(Run, T), BenchError>
+    where
+        F: Future<Output = Result<T, E>> + Send + 'static,
+        T: Send + 'static,
+        E: std::fmt::Display + Send + 'static,
+    {
+        let Self { in_process, run_dir, context, .. } = self;
+        let (bank, scenario, unit) = (self.bank.as_ref(), shape.scenario, shape.unit);
+        let app = Arc::clone(in_process.app());
+        let own = std::process::id();
+        let (stats, lane) = (app.core.store.stats(), app.core.lane.metrics().snapshot());
+        let counted = in_process.database.as_ref().map(Database::snapshot);
+        let (cpu, resident) = (CpuTime::of(own), resident_bytes(own));
+        let bank_cpu = bank.map(|bank| CpuTime::of(bank.pid()));
+        let (started, ops_before) = (utc_now(), count(&app));
+        let stop = Arc::new(AtomicBool::new(false));
+        let sampler = {
+            let (app, stop) = (Arc::clone(&app), Arc::clone(&stop));
+            let bank = bank.map(BankProcess::pid);
+            let cores = run_dir.placement.client.clone();
+            // The sampling must not take time from the code it observes.
+            std::thread::spawn(move || on_cores(&cores, || sample(&app, &stop, bank, count)))
+        };
+        let begin = Instant::now();
+        let output = in_process.run(work);
+        let seconds = begin.elapsed().as_secs_f64();
+        let after = CpuTime::of(own).since(&cpu);
+        let used = match (counted, in_process.database.as_ref().map(Database::snapshot)) {
+            (Some(first), Some(last)) => Some(database::Used::between(first, last)?),
+            _ => None,
+        };
+        stop.store(true, Ordering::Relaxed);
+        let series = sampler.join().map_err(|_| BenchError::SetUp("the sampler broke down".to_owned()))??;
+        let output = output?.map_err(|error| BenchError::set_up(scenario, error))?;
+        let ops = count(&app) - ops_before;
+        if ops != expected {
+            return Err(BenchError::WrongAnswer(format!("{ops} of {expected} {unit} were {done}")));
+        }
+        let per_op = |amount: f64| if ops == 0 { 0.0 } else { amount / ops as f64 };
+        let client_ns =
+            bank.zip(bank_cpu).map(|(bank, before)| CpuTime::of(bank.pid()).since(&before).total_ns());
+        let grown = app.core.store.stats();
+        let lane_after = app.core.lane.metrics().snapshot();
+        let growth = |value: fn(&StoreStats) -> u64| value(&grown).saturating_sub(value(&stats)) as f64;
+        let database_ns = used.as_ref().map_or(0, |used| used.cpu_ns);
+        let server_busy = (after.total_ns() + database_ns) as f64 / 1e9 / seconds;
+        let client_busy = client_ns.map(|ns| ns as f64 / 1e9 / seconds);
+        let server_full = server_busy > 0.9 * run_dir.placement.server_count() as f64;
+        let client_full =
+            client_busy.is_some_and(|busy| busy > 0.9 * run_dir.placement.client_count() as f64);
+        let batches = lane_after.batches - lane.batches;
+        let mut extra = BTreeMap::from([
+            ("server_cores_busy".to_owned(), server_busy),
+            ("ops_per_server_cpu_s".to_owned(), ops as f64 / (after.total_ns().max(1) as f64 / 1e9)),
+            ("index_bytes_per_op".to_owned(), per_op(grown.index_bytes as f64 - stats.index_bytes as f64)),
+            ("disk_growth_bytes_per_op".to_owned(), per_op(growth(|stats| stats.disk_bytes))),
+            ("row_changes_per_op".to_owned(), per_op(growth(|stats| stats.changes_total))),
+            ("ops_per_commit".to_owned(), ops as f64 / batches.max(1) as f64),
+            ("sync_us_per_op".to_owned(), per_op(growth(|stats| stats.sync_us_total))),
+        ]);
+        extra.extend(client_busy.map(|busy| ("client_cores_busy".to_owned(), busy)));
+        let mut result = blank(context, run_dir, shape, ops, seconds);
+        result.started = started;
+        result.limited_by = match (server_full, client_full) {
+            (true, _) => LimitedBy::Server,
+            (false, true) => LimitedBy::Client,
+            (false, false) => LimitedBy::Neither,
+        };
+        result.bytes_per_op = Some(BytesPerOp {
+            disk: per_op(growth(|stats| stats.written_bytes_total)),
+            ram: per_op(resident_bytes(own) as f64 - resident as f64),
+        });
+        result.cpu_us_per_op = Some(per_op(after.total_ns() as f64 / 1e3));
+        let by_role =
+            after.by_role_ns.iter().map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)));
+        result.cpu_us_per_op_by_stage = by_role.collect();
+        result.client_cpu_us_per_op = client_ns.map(|ns| per_op(ns as f64 / 1e3));
+        result.extra = extra;
+        if let (Some(database), Some(used)) = (&in_process.database, used) {
+            used.show(&mut result);
+            result.title.push_str(&database.title());
+            result.parameters.extend(database.parameters()?);
+        }
+        Ok((Run { path: run_dir.directory.clone(), result, series, latency: Vec::new() }, output))
+    }
 }
 
 /// A result filled with everything that is already known.

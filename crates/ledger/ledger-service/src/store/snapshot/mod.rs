@@ -18,7 +18,6 @@
 
 mod check;
 mod delta;
-mod filter;
 mod head;
 mod load;
 mod merge;

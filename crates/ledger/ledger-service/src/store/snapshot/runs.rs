@@ -10,12 +10,11 @@
 use std::sync::Arc;
 
 use batzen_ledger::machine::{IdHasher, IdStatus, RECORDS_MAX};
-use batzen_store::{Store, StoreError, Table};
+use batzen_store::{Filter, Store, StoreError, Table};
 use batzen_tables::ledger::{
     LedgerIdFilterKey, LedgerIdFilterRow, LedgerIdFilters, LedgerIdPageKey, LedgerIdPageRow, LedgerIdPages,
 };
 
-use super::filter::Filter;
 use super::head::RunHead;
 use super::put::Put;
 use super::{ENTRY_BYTES, SnapshotOptions};
@@ -70,7 +69,7 @@ impl IdEntry {
 struct Section {
     first_page: u32,
     fences: Vec<u64>,
-    filter: Filter,
+    filter: Filter<2>,
 }
 
 /// A run. Its rows are deleted only when nobody has it any more.
@@ -162,7 +161,9 @@ impl Run {
 
     pub fn memory_bytes(&self) -> u64 {
         let sections = self.sections.iter();
-        sections.map(|section| 80 + section.fences.capacity() as u64 * 8 + section.filter.bytes()).sum()
+        sections
+            .map(|section| 80 + section.fences.capacity() as u64 * 8 + section.filter.bytes() as u64)
+            .sum()
     }
 
     /// Rows and filters on the disk.
@@ -183,7 +184,7 @@ impl Section {
     fn of(row: &LedgerIdFilterRow) -> Option<Self> {
         let (fences, rest) = row.fences.as_chunks::<8>();
         let fences: Vec<u64> = fences.iter().map(|fence| u64::from_be_bytes(*fence)).collect();
-        let filter = Filter::from_parts(&row.descriptor, &row.fingerprints)?;
+        let filter = Filter::from_parts(row.descriptor, &row.fingerprints)?;
         let is_section = rest.is_empty() && fences.is_sorted();
         is_section.then_some(Self { first_page: row.first_page, fences, filter })
     }
@@ -193,8 +194,8 @@ impl Section {
         LedgerIdFilterRow {
             first_page: self.first_page,
             fences: self.fences.iter().flat_map(|fence| fence.to_be_bytes()).collect(),
-            descriptor,
-            fingerprints,
+            descriptor: *descriptor,
+            fingerprints: fingerprints.to_vec(),
         }
     }
 

@@ -46,7 +46,7 @@ use crate::rules::leases::Slots;
 use answers::{Answered, Asking, Health, Recording, Retry, record};
 use schedule::{NextPass, Pass};
 
-/// Connections to a bank that answers the requests of a connection one after the other.
+/// Connections to a bank, which answers the requests of a connection one after the other.
 const CONNECTIONS_MAX: usize = 256;
 /// How many answers one command records, so that payments behind it in the lane do not wait long.
 const RECORD_MAX: usize = 512;

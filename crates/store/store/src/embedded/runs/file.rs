@@ -12,8 +12,8 @@
 //! that the disk wrote to another place is noticed. The descriptions have a checksum of their own, which the
 //! checkpoint that names the run repeats.
 
-use super::filter::{DESCRIPTOR_BYTES, Filter, Probe};
 use crate::embedded::format::Identity;
+use crate::filter::{DESCRIPTOR_BYTES, Filter, Probe};
 
 pub(super) const MAGIC: &[u8; 8] = b"BATZRUN1";
 pub(super) const VERSION: u32 = 1;
@@ -79,7 +79,7 @@ pub(super) struct Part {
     /// Of pairs: the first fingerprint of each block.
     pub fences: Vec<u64>,
     /// Of pairs: the first fingerprint of each section, and its filter.
-    pub sections: Vec<(u64, Filter)>,
+    pub sections: Vec<(u64, Filter<1>)>,
 }
 
 impl Part {
@@ -136,7 +136,7 @@ impl Part {
     }
 
     /// Where to look whether it may have a fingerprint.
-    pub fn probe(&self, fingerprint: u64) -> Probe<'_> {
+    pub fn probe(&self, fingerprint: u64) -> Probe<'_, 1> {
         let sections = &self.sections;
         if sections.first().is_none_or(|(first, _)| *first > fingerprint) {
             return Probe::NEVER;
@@ -157,7 +157,8 @@ impl Part {
 
     /// The memory that it takes.
     pub fn memory_bytes(&self) -> usize {
-        let sections: usize = self.sections.iter().map(|(_, filter)| size_of::<u64>() + filter.bytes()).sum();
+        let sections: usize =
+            self.sections.iter().map(|section| size_of_val(section) + section.1.bytes()).sum();
         size_of::<Self>() + self.fences.capacity() * size_of::<u64>() + sections
     }
 }
@@ -220,7 +221,7 @@ pub(super) fn encode_part(key: PartKey, part: &Part) -> Vec<u8> {
 }
 
 /// A filter with its size.
-pub(super) fn encode_filter(filter: &Filter, out: &mut Vec<u8>) {
+pub(super) fn encode_filter(filter: &Filter<1>, out: &mut Vec<u8>) {
     let (descriptor, prints) = filter.parts();
     const _: () = assert!(DESCRIPTOR_BYTES == 20);
     out.extend_from_slice(descriptor);

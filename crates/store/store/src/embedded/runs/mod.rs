@@ -14,7 +14,6 @@
 //! cache; there is no cache of blocks. See docs/decisions/0020-index-runs.md.
 
 mod file;
-mod filter;
 mod flush;
 mod known;
 mod lookup;

@@ -8,12 +8,12 @@ use super::file::{
     BLOCK_BYTES, CRC_BYTES, Checksums, Kind, MAGIC, Pair, Part, PartKey, REMOVED, SECTION_BLOCKS,
     STREAM_PER_BLOCK, VERSION, pair_at, pairs_block_bytes, run_name,
 };
-use super::filter::{Filter, Probe};
 use crate::embedded::disk::{Disk, DiskFile, io_error, read_full_at};
 use crate::embedded::format::Identity;
 use crate::embedded::index::{Op, Ops};
 use crate::embedded::input::{CheckpointError, In, Loaded};
 use crate::embedded::ordered::{Position, PositionOp};
+use crate::filter::{Filter, Probe};
 use crate::{Result, StoreError};
 
 /// How many blocks are read at once by readers of all entries.

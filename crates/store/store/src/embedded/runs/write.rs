@@ -8,13 +8,13 @@ use super::file::{
     BLOCK_BYTES, CRC_BYTES, Checksums, Kind, PAIRS_PER_BLOCK, Pair, Part, PartKey, REMOVED, SECTION_BLOCKS,
     STREAM_PER_BLOCK, encode_filter, encode_head, encode_part, pairs_block_bytes, run_name,
 };
-use super::filter::Filter;
 use super::{Run, RunName};
 use crate::Result;
 use crate::embedded::disk::{Disk, DiskFile, io_error, write_all_at};
 use crate::embedded::format::Identity;
 use crate::embedded::input::FLUSH_BYTES;
 use crate::embedded::ordered::{Position, PositionOp};
+use crate::filter::Filter;
 
 /// Called between pieces.
 pub(crate) type Rest<'a> = &'a mut dyn FnMut();

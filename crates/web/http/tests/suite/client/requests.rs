@@ -122,3 +122,32 @@ async fn each_failure_has_its_own_error() {
     let error = client.get(server.url("/hold")).timeout(Duration::from_millis(50)).send().await.unwrap_err();
     assert!(matches!(error, ClientError::Timeout { .. }) && error.is_transient(), "{error}");
 }
+
+#[tokio::test]
+async fn a_kept_connection_that_the_server_closed_is_replaced() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        let mut served = Vec::new();
+        for count in [2, 1] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut buffer = [0_u8; 4096];
+            for _ in 0..count {
+                assert!(stream.read(&mut buffer).await.unwrap() > 0);
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+            }
+            served.push(count);
+        }
+        served
+    });
+    let client = Client::new(&ClientOptions::default()).unwrap();
+    for number in 0..3 {
+        let reply = client.get_json(&url).await.unwrap();
+        assert_eq!((reply.status, &reply.body[..]), (200, &b"ok"[..]));
+        if number == 1 {
+            // Waits until the end of the connection has arrived.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    assert_eq!(serving.await.unwrap(), [2, 1]);
+}

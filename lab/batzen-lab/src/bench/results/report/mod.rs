@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, optional, ratio, short};
+use batzen_http::escape_html;
+use batzen_http::plot::{COLOURS, Line, LinePlot, ticks};
 
 use crate::bench::BenchError;
 use crate::bench::results::output;
 use crate::bench::results::result::{BatchBucket, PercentilePoint, Run, Sample};
-use crate::bench::results::svg::{COLOURS, ColumnPlot, Line, LinePlot, Row, RowPlot, escape, ticks};
+use crate::bench::results::svg::{ColumnPlot, Row, RowPlot};
 use crate::bench::results::table::Results;
 use crate::bench::results::words::{cores, load};
 use crate::bench::scenarios::limits::Limits;
@@ -126,7 +128,7 @@ pub(crate) fn begin(out: &mut String, title: &str) {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n",
-        title = escape(title),
+        title = escape_html(title),
         STYLE = include_str!("style.css"),
     );
 }
@@ -160,9 +162,9 @@ fn head(out: &mut String, runs: &[Run]) {
         [first, .., last] => format!(", {first} to {last}"),
     };
     let plural = if runs.len() == 1 { "run" } else { "runs" };
-    let _ = writeln!(out, "<p class=\"sub\">{} {plural}{}.", runs.len(), escape(&days));
+    let _ = writeln!(out, "<p class=\"sub\">{} {plural}{}.", runs.len(), escape_html(&days));
     for place in &places {
-        let _ = writeln!(out, "<br>{}", escape(place));
+        let _ = writeln!(out, "<br>{}", escape_html(place));
     }
     out.push_str("</p>\n");
     if places.len() > 1 {
@@ -175,13 +177,13 @@ fn head(out: &mut String, runs: &[Run]) {
 pub(crate) fn legend(out: &mut String, entries: &[(String, usize)]) {
     out.push_str("<ul class=\"legend\">");
     for (name, colour) in entries {
-        let _ = write!(out, "<li><i class=\"c{}\"></i>{}</li>", colour % COLOURS, escape(name));
+        let _ = write!(out, "<li><i class=\"c{}\"></i>{}</li>", colour % COLOURS, escape_html(name));
     }
     out.push_str("</ul>\n");
 }
 
 fn cell(out: &mut String, text: Option<String>) {
-    let _ = write!(out, "<td>{}</td>", text.map_or_else(|| "–".to_owned(), |text| escape(&text)));
+    let _ = write!(out, "<td>{}</td>", text.map_or_else(|| "–".to_owned(), |text| escape_html(&text)));
 }
 
 fn summary(out: &mut String, groups: &[Group<'_>]) {
@@ -192,7 +194,7 @@ fn summary(out: &mut String, groups: &[Group<'_>]) {
     );
     for shown in groups.iter().flat_map(|group| &group.runs) {
         let result = &shown.run.result;
-        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape(&shown.name));
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&shown.name));
         cell(out, Some(load(&result.load)));
         cell(out, Some(format!("{} {}", number(result.ops_per_s), result.unit)));
         cell(out, result.efficiency.map(ratio));
@@ -213,7 +215,7 @@ fn summary(out: &mut String, groups: &[Group<'_>]) {
 
 fn figure(out: &mut String, caption: &str, svg: Option<String>) {
     if let Some(svg) = svg {
-        let _ = writeln!(out, "<figure><figcaption>{}</figcaption>{svg}</figure>", escape(caption));
+        let _ = writeln!(out, "<figure><figcaption>{}</figcaption>{svg}</figure>", escape_html(caption));
     }
 }
 
@@ -276,19 +278,20 @@ fn cpu(out: &mut String, groups: &[Group<'_>]) {
 }
 
 fn scenario(out: &mut String, group: &Group<'_>) {
-    let _ = writeln!(out, "<section>\n<h2>{}</h2>", escape(group.scenario));
+    let _ = writeln!(out, "<section>\n<h2>{}</h2>", escape_html(group.scenario));
     legend(out, &group.runs.iter().map(|shown| (shown.name.clone(), shown.colour)).collect::<Vec<_>>());
     for shown in &group.runs {
         for remark in &shown.run.result.remarks {
-            let _ = writeln!(out, "<p class=\"note\">{}: {}</p>", escape(&shown.name), escape(remark));
+            let _ =
+                writeln!(out, "<p class=\"note\">{}: {}</p>", escape_html(&shown.name), escape_html(remark));
         }
         for (reason, failed) in &shown.run.result.errors {
             let _ = writeln!(
                 out,
                 "<p class=\"note\">{}: {} requests failed: {}</p>",
-                escape(&shown.name),
+                escape_html(&shown.name),
                 count(*failed),
-                escape(reason)
+                escape_html(reason)
             );
         }
     }
@@ -344,7 +347,7 @@ fn over_time(group: &Group<'_>, what: &str, value: impl Fn(&Sample) -> Option<f6
         x_ticks: time_ticks(longest_s),
         lines,
     }
-    .svg()
+    .svg(short)
 }
 
 /// The position of a percentile on the axis: 0 for 0 %, 1 for 90 %, 2 for 99 %, and so on.
@@ -379,7 +382,7 @@ fn latency(group: &Group<'_>) -> Option<String> {
         x_ticks,
         lines,
     }
-    .svg()
+    .svg(short)
 }
 
 /// Shares of the batches between boundaries that all runs use.
@@ -443,7 +446,7 @@ fn kinds(out: &mut String, group: &Group<'_>) {
     );
     for shown in &group.runs {
         for (kind, figures) in &shown.run.result.kinds {
-            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape(&shown.name));
+            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&shown.name));
             let latency = figures.latency;
             cell(out, Some(kind.clone()));
             cell(out, Some(count(figures.ops)));
@@ -506,11 +509,11 @@ fn parameters(out: &mut String, group: &Group<'_>) {
     rows.push(("command".into(), results().map(|result| Some(result.command.clone())).collect()));
     out.push_str("<details open><summary>Parameters</summary>\n<div class=\"scroll\"><table class=\"parameters\">\n<thead><tr><th></th>");
     for shown in &group.runs {
-        let _ = write!(out, "<th>{}</th>", escape(&shown.name));
+        let _ = write!(out, "<th>{}</th>", escape_html(&shown.name));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     for (name, values) in rows {
-        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape(&name));
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&name));
         for value in values {
             cell(out, value);
         }
@@ -527,17 +530,17 @@ fn ceilings(out: &mut String, limits: &Limits) {
          a library one after the other and in eight lanes, measured in the same run on core {}, Batzen {}, commit {}; then what \
          follows for an operation of the exchange.</p>\n<div class=\"plots wide\">",
         limits.core,
-        escape(&limits.version),
-        escape(&limits.commit)
+        escape_html(&limits.version),
+        escape_html(&limits.commit)
     );
     let mut table = |head: [&str; 4], rows: Vec<[String; 4]>| {
         out.push_str("<div class=\"scroll\"><table>\n<thead><tr>");
         for name in head {
-            let _ = write!(out, "<th>{}</th>", escape(name));
+            let _ = write!(out, "<th>{}</th>", escape_html(name));
         }
         out.push_str("</tr></thead>\n<tbody>\n");
         for [name, figures @ ..] in rows {
-            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape(&name));
+            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&name));
             for figure in figures {
                 cell(out, Some(figure));
             }

@@ -2,11 +2,14 @@
 
 use std::fmt::Write as _;
 
+use batzen_cli_support::numbers::short;
+use batzen_http::escape_html;
+use batzen_http::plot::{Line, LinePlot};
+
 use super::projection::Projection;
 use super::result::{Basis, ScaleKind, ScaleResult};
 use super::{PROJECTED_CORES, point, text};
 use crate::bench::results::report::{END, begin, legend};
-use crate::bench::results::svg::{Line, LinePlot, escape};
 
 /// Names of the lines and their colours, without the measured points.
 const LAW: (&str, usize) = ("projected", 0);
@@ -22,8 +25,8 @@ pub fn page(result: &ScaleResult) -> String {
     let _ = writeln!(
         out,
         "<p>Coins withdrawn and deposited, {}; measured on {}, {} cores.</p>",
-        escape(&result.cipher),
-        escape(&result.machine.model),
+        escape_html(&result.cipher),
+        escape_html(&result.machine.model),
         result.machine.cores
     );
     for kind in &result.kinds {
@@ -35,7 +38,7 @@ pub fn page(result: &ScaleResult) -> String {
         let entries =
             [LAW, LOW, HIGH, (measured, MEASURED.1)].map(|(name, colour)| (name.to_owned(), colour));
         legend(&mut out, &entries);
-        out.extend(plot(kind).svg());
+        out.extend(plot(kind).svg(short));
     }
     out.push_str(END);
     out
