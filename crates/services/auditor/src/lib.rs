@@ -47,7 +47,7 @@ pub use link::{Forms, LinkError, Wanted, ask_checking, ask_liabilities, ask_note
 use api::{Api, Service};
 use live::Running;
 use revocations::Revocations;
-use rules::{AuditorRules, Command, Refusal};
+use rules::{AuditorRules, Open, Refusal};
 
 /// How long commands of disconnected clients may take at the end.
 const LAST_COMMITS: std::time::Duration = std::time::Duration::from_secs(5);
@@ -104,7 +104,7 @@ impl RunningAuditor {
         let store = opened.map_err(AuditorError::Store)?;
         let lane =
             Lane::start(Arc::new(AuditorRules), store, Arc::clone(&config.clock), LaneOptions::default());
-        lane.submit(Command::Open(config.currency)).await??;
+        lane.submit(Open { currency: config.currency }.into()).await??;
         let options = ServerOptions {
             max_body_bytes: SMALL_BODY_BYTES_MAX,
             trusted_proxies: config.trusted_proxies.clone(),

@@ -14,7 +14,7 @@ use crate::checks::escaped;
 use crate::liabilities::{self, Request, Source};
 use crate::link::{FOLLOWS_NONE, Forms, Told, Wanted};
 use crate::live::{Job, LastReport, Running};
-use crate::rules::Outcome;
+use crate::rules;
 
 /// Keeps the stream's state on an open page up to date. Everything else changes with a comparison, after minutes.
 const SCRIPT: &str = "<script>setInterval(async()=>{try{const r=await fetch('audit.json');const j=await r.json();\
@@ -156,6 +156,6 @@ impl Service {
         let (answer, told) = oneshot::channel();
         running.send(Job::Note { id, suppresses, reason, answer })?;
         told.await.map_err(|_| "the service is ending".to_owned())??;
-        Ok(Told::Done(Outcome::Done))
+        Ok(Told::Done(rules::Answer::Done))
     }
 }

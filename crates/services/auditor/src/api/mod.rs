@@ -23,7 +23,7 @@ use crate::config::AuditorConfig;
 use crate::link::{Ask, Told};
 use crate::live::Running;
 use crate::revocations::Revocations;
-use crate::rules::{AuditorRules, Command, Outcome, Refusal};
+use crate::rules::{self, AuditorRules, Command, Refusal};
 
 /// Single jobs of the CPU pool that may wait.
 const POOL_JOBS_MAX: usize = 64;
@@ -292,8 +292,8 @@ impl Service {
     }
 
     /// Executes a command.
-    async fn execute(&self, command: Command) -> Result<Result<Outcome, Refusal>, Response> {
-        match self.lane.submit(command).await {
+    async fn execute(&self, command: impl Into<Command>) -> Result<Result<rules::Answer, Refusal>, Response> {
+        match self.lane.submit(command.into()).await {
             Ok(verdict) => Ok(verdict),
             Err(SubmitError::Store(error)) => Err(store_failed(&error)),
             Err(SubmitError::Overloaded) => Err(try_later("busy")),
