@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use batzen_bank::chart::{Chart, verdict};
 use batzen_bank::rules::{
-    self, BankRules, Command, CreateWithdrawal, Finish, Finished, Intent, Outcome, Pay, Policy, Refusal,
-    Register, SelectWithdrawal, Transfer,
+    self, Answer, BankRules, Booking, Command, CreateWithdrawal, Finish, Finished, Intent, Pay, Policy,
+    Refusal, Register, SelectWithdrawal, Transfer,
 };
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::Batcher;
@@ -209,7 +209,7 @@ impl Bank {
         let open =
             Command::Open(rules::Open { currency: currency(), password_salt: [1; 16], identity: [2; 16] });
         let verdicts = batcher.run(&[open], &move || now)?;
-        assert!(matches!(verdicts.first(), Some(Ok(Outcome::Opened(_)))), "the bank knows itself");
+        assert!(matches!(verdicts.first(), Some(Ok(Answer::Opened(_)))), "the bank knows itself");
         let state = store.get::<BankStates>(&BankStateKey::ONLY)?.expect("it was opened").row;
         let chart = Chart::new(&state, currency());
         Ok(Running { store: store.clone(), batcher, chart })
@@ -383,8 +383,8 @@ impl Bank {
         };
         for ((message, verdict), command) in waiting.into_iter().zip(verdicts).zip(commands) {
             match (message, verdict) {
-                (None, Ok(Outcome::Finished(finished))) => self.finished(context, finished),
-                (Some(message), Ok(Outcome::Intended(intent))) => {
+                (None, Ok(Answer::Finished(finished))) => self.finished(context, finished),
+                (Some(message), Ok(Answer::Intended(intent))) => {
                     self.settle(context, *intent, Some(message));
                 }
                 (Some(message), Err(Refusal::InFlight { key, .. })) => {
@@ -395,12 +395,12 @@ impl Bank {
                         reply(context, &message, HttpResponse { status: 503, ..HttpResponse::default() });
                     }
                 }
-                (Some(message), Ok(Outcome::WithdrawalCreated)) => {
+                (Some(message), Ok(Answer::WithdrawalCreated)) => {
                     let Command::CreateWithdrawal(CreateWithdrawal { wopid, .. }) = command else { continue };
                     reply(context, &message, answer_of(&wopid.to_vec()));
                 }
                 (Some(message), verdict) => {
-                    if let (Ok(Outcome::Booked { .. }), Command::Pay(_)) = (&verdict, &command) {
+                    if let (Ok(Answer::Booked(_)), Command::Pay(_)) = (&verdict, &command) {
                         context.marks.meet("pay.repeated");
                     }
                     reply(context, &message, response(verdict));
@@ -548,10 +548,12 @@ fn account_of(payto: &str) -> Option<String> {
     path.rsplit('/').next().map(str::to_owned)
 }
 
-fn response(verdict: Result<Outcome, Refusal>) -> HttpResponse {
+fn response(verdict: Result<Answer, Refusal>) -> HttpResponse {
     match verdict {
-        Ok(Outcome::Booked { row_id, time }) => answer_of(&TransactionResponse { row_id, timestamp: time }),
-        Ok(Outcome::Intended(_)) => HttpResponse { status: 202, ..HttpResponse::default() },
+        Ok(Answer::Booked(Booking { row_id, time })) => {
+            answer_of(&TransactionResponse { row_id, timestamp: time })
+        }
+        Ok(Answer::Intended(_)) => HttpResponse { status: 202, ..HttpResponse::default() },
         Ok(_) => answer_of(&serde_json::json!({})),
         Err(refusal) => {
             let code = refusal.code();

@@ -23,7 +23,9 @@ use crate::config::{AuditorConfig, is_base_url};
 use crate::confirmation::CONFIRMATIONS_MAX;
 use crate::link::{self, Ask, LinkError, Told};
 use crate::live::REMOVED_AT_ONCE;
-use crate::rules::{AuditorRules, Command, Outcome, Refusal};
+use crate::rules::{
+    AddExchange, Answer, AuditorRules, Command, Forget, Open, Refusal, RemoveExchange, Revoke,
+};
 
 pub use crate::confirmation::Numbered;
 
@@ -72,7 +74,7 @@ impl Books {
             opened => opened?,
         };
         let books = Self::over(store, clock);
-        books.run(Command::Open(config.currency))?;
+        books.run(Open { currency: config.currency })?;
         Ok(books)
     }
 
@@ -82,9 +84,9 @@ impl Books {
         Self { place: Place::Open { store, batcher }, clock }
     }
 
-    fn run(&self, command: Command) -> Result<Outcome, BooksError> {
+    fn run(&self, command: impl Into<Command>) -> Result<Answer, BooksError> {
         let Place::Open { batcher, .. } = &self.place else { unreachable!("the service is asked instead") };
-        let verdicts = batcher.run(&[command], &*self.clock)?;
+        let verdicts = batcher.run(&[command.into()], &*self.clock)?;
         Ok(verdicts.into_iter().next().expect("one verdict a command")?)
     }
 
@@ -203,10 +205,10 @@ pub(crate) fn command(ask: &Ask, now: Timestamp) -> Result<Option<Command>, Book
                 return Err(BooksError::Url(url.clone()));
             }
             let row = AuditedExchangeRow { url: url.clone(), added: now };
-            Command::AddExchange { key: AuditedExchangeKey { master_pub: *master_pub }, row }
+            AddExchange { key: AuditedExchangeKey { master_pub: *master_pub }, row }.into()
         }
         Ask::RemoveExchange { master_pub } => {
-            Command::RemoveExchange { key: AuditedExchangeKey { master_pub: *master_pub } }
+            RemoveExchange { key: AuditedExchangeKey { master_pub: *master_pub } }.into()
         }
         Ask::Revoke { master_pub, exchange_pub, master_sig } => {
             let message = MasterSigningKeyRevoked { signkey_pub: *exchange_pub };
@@ -214,10 +216,11 @@ pub(crate) fn command(ask: &Ask, now: Timestamp) -> Result<Option<Command>, Book
                 return Err(BooksError::Unsigned);
             }
             let (master_pub, exchange_pub) = (*master_pub, *exchange_pub);
-            Command::Revoke {
+            Revoke {
                 key: SigningKeyRevocationKey { master_pub, exchange_pub },
                 row: SigningKeyRevocationRow { master_sig: *master_sig, seen: now },
             }
+            .into()
         }
     }))
 }
@@ -299,11 +302,11 @@ pub fn collect_garbage(books: &Books, now: Timestamp) -> Result<Forgotten, Books
     })?;
     let forgotten = Forgotten { signing_keys: ended.len() as u64, confirmations: confirmations.len() as u64 };
     for confirmations in confirmations.chunks(REMOVED_AT_ONCE) {
-        books.run(Command::Forget { confirmations: confirmations.to_vec(), keys: Vec::new() })?;
+        books.run(Forget { confirmations: confirmations.to_vec(), keys: Vec::new() })?;
     }
     let keys: Vec<_> = ended.into_iter().map(|found| found.key).collect();
     for keys in keys.chunks(REMOVED_AT_ONCE) {
-        books.run(Command::Forget { confirmations: Vec::new(), keys: keys.to_vec() })?;
+        books.run(Forget { confirmations: Vec::new(), keys: keys.to_vec() })?;
     }
     Ok(forgotten)
 }

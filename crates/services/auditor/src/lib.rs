@@ -50,7 +50,7 @@ pub use serving::FollowMetrics;
 
 use api::{Api, Service};
 use revocations::Revocations;
-use rules::{AuditorRules, Command, Refusal};
+use rules::{AuditorRules, Open, Refusal};
 use serving::Running;
 
 /// How long commands of disconnected clients may take at the end.
@@ -108,7 +108,7 @@ impl RunningAuditor {
         let store = opened.map_err(AuditorError::Store)?;
         let lane =
             Lane::start(Arc::new(AuditorRules), store, Arc::clone(&config.clock), LaneOptions::default());
-        lane.submit(Command::Open(config.currency)).await??;
+        lane.submit(Open { currency: config.currency }.into()).await??;
         let options = ServerOptions {
             max_body_bytes: SMALL_BODY_BYTES_MAX,
             trusted_proxies: config.trusted_proxies.clone(),

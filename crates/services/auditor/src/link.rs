@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::confirmation::{CONFIRMATIONS_MAX, Numbered};
 use crate::liabilities::{Examined, Request, Source};
-use crate::rules::Outcome;
+use crate::rules::Answer;
 
 /// The longest line of a program, in bytes: a URL and a key.
 const ASK_BYTES_MAX: u64 = 8 << 10;
@@ -124,7 +124,7 @@ pub enum Wanted {
 /// What it gets.
 #[derive(Clone, Debug)]
 pub(crate) enum Told {
-    Done(Outcome),
+    Done(Answer),
     Exchanges(Vec<AuditedExchange>),
     Confirmations(Vec<Numbered>),
     Report(Box<Forms>),
@@ -165,7 +165,7 @@ enum Line {
 impl From<Result<Told, String>> for Line {
     fn from(told: Result<Told, String>) -> Self {
         match told {
-            Ok(Told::Done(outcome)) => Self::Done { repeated: outcome == Outcome::Repeated },
+            Ok(Told::Done(answer)) => Self::Done { repeated: answer == Answer::Repeated },
             Ok(Told::Exchanges(exchanges)) => Self::Exchanges(exchanges),
             Ok(Told::Confirmations(found)) => {
                 let bytes = |found: Numbered| (found.serial, Base32Data(found.row.to_bytes()));
@@ -182,9 +182,7 @@ impl From<Result<Told, String>> for Line {
 impl Line {
     fn told(self) -> Result<Told, LinkError> {
         match self {
-            Self::Done { repeated } => {
-                Ok(Told::Done(if repeated { Outcome::Repeated } else { Outcome::Done }))
-            }
+            Self::Done { repeated } => Ok(Told::Done(if repeated { Answer::Repeated } else { Answer::Done })),
             Self::Exchanges(exchanges) => Ok(Told::Exchanges(exchanges)),
             Self::Confirmations(found) => {
                 let numbered = |(serial, bytes): (u64, Base32Data)| {

@@ -9,7 +9,7 @@ use batzen_tables::bank::TransactionKey;
 use tokio::time::Instant;
 
 use crate::lane_rules::BankLaneRules;
-use crate::rules::{Command, Outcome, Refusal};
+use crate::rules::{Answer, Command, Refusal};
 use crate::settler::{Settler, Unsettled, moves_money};
 
 /// How long a client waits for the ledger. After that it has to try again later; its command continues.
@@ -39,7 +39,7 @@ pub(crate) struct CommandExecutor {
 
 impl CommandExecutor {
     /// Executes a command. Returns when its effect is durable in the ledger and in the books.
-    pub(crate) async fn execute(&self, command: Command) -> Result<Result<Outcome, Refusal>, ExecuteError> {
+    pub(crate) async fn execute(&self, command: Command) -> Result<Result<Answer, Refusal>, ExecuteError> {
         if !moves_money(&command) {
             return Ok(self.lane.submit(command).await?);
         }
@@ -51,7 +51,7 @@ impl CommandExecutor {
         let mut waiter = None;
         for _ in 0..ATTEMPTS_MAX {
             match self.lane.submit(command).await? {
-                Ok(Outcome::Intended(intent)) => {
+                Ok(Answer::Intended(intent)) => {
                     let place = match place.take() {
                         Some(place) => place,
                         None => self.settler.place().ok_or(SubmitError::Overloaded)?,

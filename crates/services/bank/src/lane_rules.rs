@@ -15,7 +15,7 @@ use batzen_tables::bank::Origin;
 use crate::BankConfig;
 use crate::chart::Chart;
 use crate::events::{BATCH_MAX, Events, require_accounts};
-use crate::rules::{BankRules, Command, Finished, Intent, Outcome, Refusal};
+use crate::rules::{Answer, BankRules, Command, Finished, Intent, Refusal};
 use crate::settler::Booked;
 
 /// The rules of the bank's lane.
@@ -73,14 +73,14 @@ fn is_decided_at_once(origin: Origin) -> bool {
 
 impl Rules for BankLaneRules {
     type Command = Command;
-    type Outcome = Outcome;
+    type Answer = Answer;
     type Refusal = Refusal;
 
     fn plan(&self, command: &Command, plan: &mut Plan) {
         self.rules.plan(command, plan);
     }
 
-    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
+    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Answer, Refusal> {
         self.rules.execute(rows, command, now)
     }
 
@@ -91,15 +91,15 @@ impl Rules for BankLaneRules {
     fn join<'a>(
         &'a self,
         rows: &mut WorkingSet,
-        verdicts: &mut [Result<Outcome, Refusal>],
+        verdicts: &mut [Result<Answer, Refusal>],
         now: Timestamp,
     ) -> Result<Option<Box<dyn Joined + 'a>>, StoreError> {
         let Some(JointLedger { ledger, chart, booked }) = &self.joint else { return Ok(None) };
         let mut places = Vec::new();
         let mut intents = Vec::new();
         for (place, verdict) in verdicts.iter_mut().enumerate() {
-            if matches!(verdict, Ok(Outcome::Intended(intent)) if is_decided_at_once(intent.key.origin()))
-                && let Ok(Outcome::Intended(intent)) = std::mem::replace(verdict, Ok(Outcome::Registered))
+            if matches!(verdict, Ok(Answer::Intended(intent)) if is_decided_at_once(intent.key.origin()))
+                && let Ok(Answer::Intended(intent)) = std::mem::replace(verdict, Ok(Answer::Registered))
             {
                 places.push(place);
                 intents.push(intent);
@@ -119,7 +119,7 @@ impl Rules for BankLaneRules {
         for ((place, intent), verdict) in places.into_iter().zip(intents).zip(events.verdicts(&results)) {
             let Ok(verdict) = verdict else {
                 // An answer that cannot be interpreted leaves the intent open, for an operator to examine.
-                verdicts[place] = Ok(Outcome::Intended(intent));
+                verdicts[place] = Ok(Answer::Intended(intent));
                 continue;
             };
             let booked = self.rules.finish(rows, &intent, verdict, now);

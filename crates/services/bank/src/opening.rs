@@ -148,9 +148,9 @@ async fn run<C: TypedCommand>(
     rules: BankRules,
     store: &Store,
     command: C,
-) -> Result<C::Outcome, BankError> {
+) -> Result<C::Answer, BankError> {
     let (clock, store, command) = (Arc::clone(&config.clock), store.clone(), command.into());
     let run = move || Batcher::new(Arc::new(rules), store).run(&[command], clock.as_ref());
     let mut verdicts = tokio::task::spawn_blocking(run).await.expect("the rules do not panic")?;
-    verdicts.pop().expect("one command, one verdict").map(C::outcome).map_err(BankError::Other)
+    verdicts.pop().expect("one command, one verdict").map(C::answer).map_err(BankError::Other)
 }

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use crate::chart::{Chart, LedgerMismatch, Verdict};
 use crate::events::{BATCH_MAX, Events, require_accounts};
 use crate::lane_rules::BankLaneRules;
-use crate::rules::{Command, Finish, Finished, Intent, Outcome, Refusal, TypedCommand};
+use crate::rules::{Answer, Command, Finish, Finished, Intent, Refusal, TypedCommand};
 
 /// The most intents that are between the moment before they are written and the moment after they are booked.
 /// Further ones are refused before anything is written.
@@ -31,7 +31,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// The answer to the command that wrote an intent.
-pub(crate) type Settled = Result<Result<Outcome, Refusal>, Unsettled>;
+pub(crate) type Settled = Result<Result<Answer, Refusal>, Unsettled>;
 
 /// Why an intent stays open.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -259,7 +259,7 @@ async fn finish(lane: &Lane<BankLaneRules>, part: &Arc<[(Intent, Verdict)]>) -> 
     let mut pause = PAUSE_MIN;
     loop {
         match lane.submit(Finish(Arc::clone(part)).into()).await {
-            Ok(Ok(outcome)) => return Some(Finish::outcome(outcome)),
+            Ok(Ok(answer)) => return Some(Finish::answer(answer)),
             Ok(Err(refusal)) => panic!("the rules refused to book the ledger's answers: {refusal}"),
             Err(SubmitError::Stopped) => return None,
             // Retried until it succeeds: a full store gets space again, and the ledger has already moved the money.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use batzen_http::Waiters;
 
-use crate::rules::{Finished, Intent, Outcome};
+use crate::rules::{Answer, Finished, Intent};
 use crate::settler::ends_operation;
 
 /// Kind of an account's history.
@@ -34,7 +34,7 @@ impl Wakes {
 
     /// Wakes the polls for a booked intent.
     pub(crate) fn booked(&self, intent: &Intent, finished: &Finished) {
-        let Ok(outcome) = &finished.result else { return };
+        let Ok(answer) = &finished.result else { return };
         let row = &intent.row;
         if row.wtid.is_some() && !self.histories.is_empty() {
             self.histories.wake(&(Direction::Outgoing, row.debit_account.clone()));
@@ -44,13 +44,13 @@ impl Wakes {
         }
         if ends_operation(intent.key.origin()) {
             let wopid = intent.key.id.as_slice().try_into().expect("the ids of operations have 32 bytes");
-            self.ended(outcome, &wopid);
+            self.ended(answer, &wopid);
         }
     }
 
     /// Wakes the polls for a confirmed or aborted withdrawal operation.
-    pub(crate) fn ended(&self, outcome: &Outcome, wopid: &[u8; 32]) {
-        if matches!(outcome, Outcome::WithdrawalConfirmed { .. } | Outcome::WithdrawalAborted) {
+    pub(crate) fn ended(&self, answer: &Answer, wopid: &[u8; 32]) {
+        if matches!(answer, Answer::WithdrawalConfirmed { .. } | Answer::WithdrawalAborted) {
             self.operations.wake(wopid);
         }
     }

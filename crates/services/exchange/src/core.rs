@@ -85,10 +85,10 @@ impl Core {
     pub async fn submit<C: TypedCommand>(
         &self,
         command: C,
-    ) -> Result<Result<C::Outcome, Refusal>, SubmitError> {
+    ) -> Result<Result<C::Answer, Refusal>, SubmitError> {
         let verdict = self.lane.submit(command.into()).await?;
         self.metrics.decisions.count(&verdict);
-        Ok(verdict.map(C::outcome))
+        Ok(verdict.map(C::answer))
     }
 
     /// Reads rows outside of any batch. Reads of a database block, so they run on threads that may block.

@@ -167,5 +167,5 @@ async fn opened(
     let mut token_salt = [0; 16];
     batzen_crypto::fill_random(&mut token_salt);
     let verdict = lane.submit(Open { currency, token_salt }.into()).await?;
-    verdict.map(Open::outcome).map_err(MerchantError::Other)
+    verdict.map(Open::answer).map_err(MerchantError::Other)
 }

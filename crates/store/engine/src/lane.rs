@@ -56,7 +56,7 @@ pub struct Batcher<R: Rules> {
 }
 
 /// The decision on one command.
-pub(crate) type Verdict<R> = Result<<R as Rules>::Outcome, <R as Rules>::Refusal>;
+pub(crate) type Verdict<R> = Result<<R as Rules>::Answer, <R as Rules>::Refusal>;
 
 impl<R: Rules> Batcher<R> {
     /// A pipeline of these rules over this store.
@@ -537,7 +537,7 @@ fn answer<R: Rules>(
     let Job { command, answer, .. } = job;
     match verdict {
         Err(refusal) if batcher.rules.needs_evidence(&refusal) => {
-            let owner = batcher.rules.shard_key(&command).map(Box::from);
+            let owner = batcher.rules.owner(&command).map(Box::from);
             if let Err(turned) = refused.add(owner, Refused { command, refusal, answer }) {
                 batcher.metrics.rejected();
                 turned.answer.send(Err(SubmitError::Overloaded));

@@ -73,10 +73,10 @@ impl<R: Rules> Lanes<R> {
             return &self.lanes[0];
         }
         let lane_of = |key| self.store().backend().lane(key, self.parts);
-        let number = self.rules.shard_key(command).map_or(0, lane_of);
+        let number = self.rules.owner(command).map_or(0, lane_of);
         let mut concerns_others = false;
         if self.parts < self.lanes.len() {
-            self.rules.other_shard_keys(command, &mut |key| concerns_others |= lane_of(key) != number);
+            self.rules.other_owners(command, &mut |key| concerns_others |= lane_of(key) != number);
         }
         if concerns_others { &self.lanes[self.parts] } else { &self.lanes[number] }
     }

@@ -24,6 +24,7 @@
 //! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch;
 //! nothing mutable is kept between batches; no answer leaves before the commit of its batch has returned.
 
+mod command;
 mod continued;
 mod evidence;
 mod fair_queue;
@@ -41,6 +42,7 @@ mod submit;
 mod turn_end;
 mod working_set;
 
+pub use command::{Command, Count};
 pub use continued::Continued;
 pub use lane::{Batcher, Lane, LaneOptions};
 pub use lanes::{LANES_MAX, Lanes};
@@ -56,13 +58,14 @@ pub use working_set::{Plan, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_store::{ChangeSet, Store, StoreError};
 
-/// The money rules of one service: pure, deterministic functions over rows.
+/// The money rules of one service: pure, deterministic functions over rows. A service with many kinds of commands lets
+/// each [carry its rule](trait@Command).
 pub trait Rules: Send + Sync + 'static {
     /// A command. It contains everything that the rule needs and that is random or depends on the clock (a
     /// noreveal index, a wtid).
     type Command: Send + 'static;
-    /// The outcome of a command that took effect, now or (an idempotent repetition) before.
-    type Outcome: Send + 'static;
+    /// The answer to a command that took effect, now or (an idempotent repetition) before.
+    type Answer: Send + 'static;
     /// Why a command was refused. A refused command changes nothing.
     type Refusal: Send + 'static;
 
@@ -75,7 +78,7 @@ pub trait Rules: Send + Sync + 'static {
         rows: &mut WorkingSet,
         command: &Self::Command,
         now: Timestamp,
-    ) -> Result<Self::Outcome, Self::Refusal>;
+    ) -> Result<Self::Answer, Self::Refusal>;
 
     /// Whether only a worker waits for the answer to this command. While clients are served, only a few such
     /// commands share a batch.
@@ -83,16 +86,16 @@ pub trait Rules: Send + Sync + 'static {
         false
     }
 
-    /// The shard key of the command's owner (a coin, a reserve). Commands of one owner go through one lane,
-    /// in order. A command without an owner goes through the first lane. Order matters for speed, not for
-    /// safety: a lane that is overtaken by another executes its batch again.
-    fn shard_key<'a>(&self, _command: &'a Self::Command) -> Option<&'a [u8]> {
+    /// The shard key of the command's owner (a coin, a reserve). Commands of one owner go through one lane, in order. A
+    /// command without an owner goes through the first lane. Order matters for speed, not for safety: a lane that is
+    /// overtaken by another executes its batch again.
+    fn owner<'a>(&self, _command: &'a Self::Command) -> Option<&'a [u8]> {
         None
     }
 
     /// Calls `visit` with the shard keys of other owners whose rows the command changes. If they are in other parts of
     /// the database, its commit is a costly one, and it goes through a lane for such commands.
-    fn other_shard_keys<'a>(&self, _command: &'a Self::Command, _visit: &mut dyn FnMut(&'a [u8])) {}
+    fn other_owners<'a>(&self, _command: &'a Self::Command, _visit: &mut dyn FnMut(&'a [u8])) {}
 
     /// Updates what the rules keep in memory besides rows, if another process may have added something whose
     /// absence caused this refusal. Returns whether something was missing; then the batch is executed again.
@@ -109,7 +112,7 @@ pub trait Rules: Send + Sync + 'static {
     fn join<'a>(
         &'a self,
         _rows: &mut WorkingSet,
-        _verdicts: &mut [Result<Self::Outcome, Self::Refusal>],
+        _verdicts: &mut [Result<Self::Answer, Self::Refusal>],
         _now: Timestamp,
     ) -> Result<Option<Box<dyn Joined + 'a>>, StoreError> {
         Ok(None)
@@ -125,7 +128,7 @@ pub trait Rules: Send + Sync + 'static {
     }
 
     /// Whether a completed refusal has a long history, one that takes many times longer to read than others.
-    /// Further histories of the same owner ([`Rules::shard_key`]) are then read separately from the short
+    /// Further histories of the same owner ([`Rules::owner`]) are then read separately from the short
     /// ones, and only a few of them may wait.
     fn is_evidence_long(&self, _refusal: &Self::Refusal) -> bool {
         false

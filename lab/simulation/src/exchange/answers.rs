@@ -1,7 +1,7 @@
 //! Turns verdicts into answers: bodies, confirmations, errors.
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
-use batzen_exchange::rules::{ConflictReason, DenomProblem, Outcome, Refusal};
+use batzen_exchange::rules::{Answer, ConflictReason, DenomProblem, Refusal};
 use batzen_protocol::api::errors::DenominationUnusable;
 use batzen_protocol::api::exchange::{
     BatchDepositConfirmation, BlindSignature, BlindSignatures, ConfirmationSignature, DepositConfirmation,
@@ -110,13 +110,13 @@ impl Pending {
     /// # Panics
     /// If the outcome belongs to another command.
     #[must_use]
-    pub fn answer(self, outcome: Outcome, marks: &mut Marks) -> HttpResponse {
+    pub fn answer(self, outcome: Answer, marks: &mut Marks) -> HttpResponse {
         let signer = &Keys::get().signer;
         let exchange_pub = signer.public_key();
         let signatures =
             |ev_sigs: Vec<_>| ev_sigs.into_iter().map(|ev_sig| BlindSignature { ev_sig }).collect::<Vec<_>>();
         match (self, outcome) {
-            (Self::Withdraw { batch }, Outcome::Withdraw(withdrawn)) => {
+            (Self::Withdraw { batch }, Answer::Withdraw(withdrawn)) => {
                 if withdrawn.repeated {
                     marks.meet("withdraw.repeated");
                 }
@@ -126,7 +126,7 @@ impl Pending {
                 }
                 ok(&ev_sigs.pop().expect("one signature a planchet"))
             }
-            (Self::Reveal, Outcome::Reveal(revealed)) => {
+            (Self::Reveal, Answer::Reveal(revealed)) => {
                 if revealed.repeated {
                     marks.meet("reveal.repeated");
                 }
@@ -134,7 +134,7 @@ impl Pending {
             }
             (
                 Self::Deposit { coin_pubs, h_wire, h_contract_terms, merchant_pub, refund_deadline, batch },
-                Outcome::Deposit(deposited),
+                Answer::Deposit(deposited),
             ) => {
                 if deposited.coins.iter().any(|coin| coin.repeated) {
                     marks.meet("deposit.repeated");
@@ -170,7 +170,7 @@ impl Pending {
                     transaction_base_url: None,
                 })
             }
-            (Self::Melt { rc }, Outcome::Melt(melted)) => {
+            (Self::Melt { rc }, Answer::Melt(melted)) => {
                 if melted.repeated {
                     marks.meet("melt.repeated");
                 }
@@ -179,7 +179,7 @@ impl Pending {
                 let exchange_sig = message.sign(signer);
                 ok(&MeltConfirmation { noreveal_index, exchange_sig, exchange_pub, refresh_base_url: None })
             }
-            (pending @ Self::Refund { .. }, Outcome::Refund(refunded)) => {
+            (pending @ Self::Refund { .. }, Answer::Refund(refunded)) => {
                 marks.meet(if refunded.repeated { "refund.repeated" } else { "refund.accepted" });
                 pending.confirm_refund()
             }

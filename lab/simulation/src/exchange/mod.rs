@@ -10,7 +10,7 @@ use std::sync::Arc;
 use batzen_crypto::Wtid;
 use batzen_engine::Batcher;
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::{Command, DenomTable, ExchangeRules, Outcome, Refusal, RulesConfig};
+use batzen_exchange::rules::{Answer, Command, DenomTable, ExchangeRules, Refusal, RulesConfig};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::DepositKey;
@@ -25,7 +25,7 @@ pub use answers::{ok as answer_of, store_failed};
 pub(crate) use requests::{Decoded, RequestDecoder};
 
 /// The rules' answer to a command.
-type Verdict = Result<Outcome, Refusal>;
+type Verdict = Result<Answer, Refusal>;
 
 struct Running {
     store: Store,
@@ -268,7 +268,7 @@ impl Exchange {
             return Ok(());
         };
         for ((message, pending), verdict) in waiting.into_iter().zip(verdicts) {
-            if let (Ok(Outcome::Withdraw(withdrawn)), Body::Ask(request)) = (&verdict, &message.body)
+            if let (Ok(Answer::Withdraw(withdrawn)), Body::Ask(request)) = (&verdict, &message.body)
                 && !withdrawn.repeated
             {
                 check_window(context, request)?;
@@ -381,7 +381,7 @@ fn plant(
                         repeated: false,
                     })
                     .collect();
-                let outcome = Outcome::Deposit(batzen_exchange::rules::Deposited {
+                let outcome = Answer::Deposit(batzen_exchange::rules::Deposited {
                     exchange_time: context.time(),
                     coins,
                 });

@@ -4,7 +4,7 @@ use batzen_crypto::{HashCode, Wtid};
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::transfers::payto_method;
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, CloseReserve, Closed, Command, Credit, Credits, Outcome, TransferFailed,
+    Aggregate, Aggregated, Answer, CloseReserve, Closed, Command, Credit, Credits, TransferFailed,
     TransfersDone, Trigger,
 };
 use batzen_protocol::Timestamp;
@@ -117,7 +117,7 @@ impl Exchange {
         }
         let command = Command::Credits(Credits { account: account(), credits, cursor, range: None });
         if let Some(verdicts) = self.run(context, &[command])? {
-            if !matches!(verdicts.first(), Some(Ok(Outcome::Credits(_)))) {
+            if !matches!(verdicts.first(), Some(Ok(Answer::Credits(_)))) {
                 return Err(Stop::wrong(format!("credits were refused: {verdicts:?}")));
             }
             if is_full {
@@ -165,10 +165,10 @@ impl Exchange {
             });
             let Some(mut verdicts) = self.run(context, &[command])? else { return Ok(()) };
             match verdicts.pop() {
-                Some(Ok(Outcome::Aggregate(Aggregated::Transient { more: true, .. }))) => {
+                Some(Ok(Answer::Aggregate(Aggregated::Transient { more: true, .. }))) => {
                     trigger = Trigger::Continued;
                 }
-                Some(Ok(Outcome::Aggregate(aggregated))) => {
+                Some(Ok(Answer::Aggregate(aggregated))) => {
                     context.marks.meet(match aggregated {
                         Aggregated::Prepared { .. } => "aggregate.paid",
                         Aggregated::Transient { .. } => "aggregate.small",
@@ -203,11 +203,11 @@ impl Exchange {
             });
             let Some(verdicts) = self.run(context, &[command])? else { return Ok(()) };
             match verdicts.first() {
-                Some(Ok(Outcome::CloseReserve(Closed::Closed { paid, .. }))) => {
+                Some(Ok(Answer::CloseReserve(Closed::Closed { paid, .. }))) => {
                     let mark = if paid.is_zero() { "close.unpaid" } else { "close.paid" };
                     context.marks.meet(mark);
                 }
-                Some(Ok(Outcome::CloseReserve(Closed::NotDue | Closed::Empty))) => {}
+                Some(Ok(Answer::CloseReserve(Closed::NotDue | Closed::Empty))) => {}
                 other => return Err(Stop::wrong(format!("a closing was answered with {other:?}"))),
             }
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use batzen_crypto::{EddsaPublicKey, HashCode, WireSalt};
 use batzen_engine::Batcher;
-use batzen_exchange::rules::{Command, Credit, Credits, DenomTable, ExchangeRules, Outcome, RulesConfig};
+use batzen_exchange::rules::{Answer, Command, Credit, Credits, DenomTable, ExchangeRules, RulesConfig};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::Store;
@@ -203,7 +203,7 @@ impl Counter {
         });
         let verdicts = self.batcher.run(&[command], &move || now);
         match verdicts.map_err(|error| Stop::wrong(error.to_string()))?.first() {
-            Some(Ok(Outcome::Credits(_))) => Ok(()),
+            Some(Ok(Answer::Credits(_))) => Ok(()),
             other => Err(Stop::wrong(format!("a credit was answered with {other:?}"))),
         }
     }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::{Answer, Service};
 use crate::liabilities::{self, Request, Source};
 use crate::link::{FOLLOWS_NONE, Forms, Told, Wanted};
-use crate::rules::Outcome;
+use crate::rules;
 use crate::serving::{Job, LastReport, Running};
 
 /// Keeps the stream's state on an open page up to date. Everything else changes with a comparison, after minutes.
@@ -145,6 +145,6 @@ impl Service {
         let (answer, told) = oneshot::channel();
         running.send(Job::Note { id, suppresses, reason, answer })?;
         told.await.map_err(|_| "the service is ending".to_owned())??;
-        Ok(Told::Done(Outcome::Done))
+        Ok(Told::Done(rules::Answer::Done))
     }
 }

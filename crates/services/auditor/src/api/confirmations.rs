@@ -22,7 +22,7 @@ use batzen_tables::auditor::{
 };
 
 use super::{Answer, Service, read_failed, try_later};
-use crate::rules::{Command, Outcome, Record, Refusal};
+use crate::rules::{self, Record, Refusal, Revoke};
 
 /// Statements of master keys that are known to be valid. An exchange has a few each year; when there are more, all are
 /// checked again.
@@ -104,10 +104,9 @@ impl Service {
         if !is_confirmed {
             return Err(invalid("exchange_sig"));
         }
-        let record = Command::Record(Box::new(record(&body, amount_without_fee, now)));
-        match self.execute(record).await? {
-            Ok(outcome) => {
-                let counter = if outcome == Outcome::Repeated { &self.repeated } else { &self.stored };
+        match self.execute(record(&body, amount_without_fee, now)).await? {
+            Ok(answer) => {
+                let counter = if answer == rules::Answer::Repeated { &self.repeated } else { &self.stored };
                 counter.inc();
                 let status = DEPOSIT_CONFIRMATION_OK.to_owned();
                 Ok(Response::json(200, &DepositConfirmationAnswer { status }))
@@ -173,7 +172,7 @@ impl Service {
         if let Some(master_sig) = found? {
             let row = SigningKeyRevocationRow { master_sig, seen: now };
             // TrackedFinding for the time when the exchange's tables are out of reach. If that fails, they say so again.
-            if let Ok(Err(refusal)) = self.execute(Command::Revoke { key, row }).await {
+            if let Ok(Err(refusal)) = self.execute(Revoke { key, row }).await {
                 tracing::debug!(%refusal, "a revocation was not kept");
             }
             return Err(revoked());
@@ -190,7 +189,7 @@ impl Service {
 
 fn record(body: &DepositConfirmationRequest, amount_without_fee: Money, now: Timestamp) -> Record {
     Record {
-        row: DepositConfirmationRow {
+        row: Box::new(DepositConfirmationRow {
             master_pub: body.master_pub,
             h_contract_terms: body.h_contract_terms,
             h_policy: body.h_policy,
@@ -205,7 +204,7 @@ fn record(body: &DepositConfirmationRequest, amount_without_fee: Money, now: Tim
             exchange_pub: body.exchange_pub,
             master_sig: body.master_sig,
             seen: now,
-        },
+        }),
         signing_key: SigningKeyKey {
             master_pub: body.master_pub,
             exchange_pub: body.exchange_pub,

@@ -23,7 +23,7 @@ use crate::config::AuditorConfig;
 use crate::confirmation::CONFIRMATIONS_MAX;
 use crate::link::{Answering, Ask, Told};
 use crate::revocations::Revocations;
-use crate::rules::{AuditorRules, Command, Outcome, Refusal};
+use crate::rules::{self, AuditorRules, Command, Refusal};
 use crate::serving::Running;
 
 /// Single jobs of the CPU pool that may wait.
@@ -293,8 +293,8 @@ impl Service {
     }
 
     /// Executes a command.
-    async fn execute(&self, command: Command) -> Result<Result<Outcome, Refusal>, Response> {
-        match self.lane.submit(command).await {
+    async fn execute(&self, command: impl Into<Command>) -> Result<Result<rules::Answer, Refusal>, Response> {
+        match self.lane.submit(command.into()).await {
             Ok(verdict) => Ok(verdict),
             Err(SubmitError::Store(error)) => Err(store_failed(&error)),
             Err(SubmitError::Overloaded) => Err(try_later("busy")),

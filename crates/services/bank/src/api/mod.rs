@@ -413,7 +413,7 @@ impl Service {
     async fn execute<C: TypedCommand>(
         self: &Arc<Self>,
         command: C,
-    ) -> Result<Result<C::Outcome, Refusal>, Response> {
+    ) -> Result<Result<C::Answer, Refusal>, Response> {
         let (service, command) = (Arc::clone(self), command.into());
         let verdict = RunToEnd::new(async move {
             // Commands that involve the ledger wake their polls themselves.
@@ -422,13 +422,13 @@ impl Service {
                 _ => None,
             };
             let verdict = service.executor.execute(command).await;
-            if let (Some(wopid), Ok(Ok(outcome))) = (ends, &verdict) {
-                service.wakes.ended(outcome, &wopid);
+            if let (Some(wopid), Ok(Ok(answer))) = (ends, &verdict) {
+                service.wakes.ended(answer, &wopid);
             }
             verdict
         });
         match verdict.await {
-            Ok(verdict) => Ok(verdict.map(C::outcome)),
+            Ok(verdict) => Ok(verdict.map(C::answer)),
             Err(
                 error @ (ExecuteError::Submit(SubmitError::Overloaded | SubmitError::Stopped)
                 | ExecuteError::Ledger(Unsettled::Waiting)),

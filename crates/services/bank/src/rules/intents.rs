@@ -1,13 +1,15 @@
 //! Writes intents, and books the ledger's answers.
 
-use batzen_engine::{Plan, WorkingSet};
+use std::sync::Arc;
+
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::bank::{
     AccountKey, AccountRow, BankAccounts, BankIntents, BankStateKey, BankStates, BankTransactions,
     BankWithdrawals, IntentRow, Origin, TransactionKey, TransactionRow, WithdrawalKey, WithdrawalRow,
 };
 
-use super::{BankRules, Command, Finish, Finished, Intent, Outcome, Refusal, booked, require_account};
+use super::{Answer, BankRules, Finished, Intent, Refusal, SelectionStands, booked, require_account};
 use crate::chart::{self, Verdict};
 
 /// A movement without a subject.
@@ -35,7 +37,7 @@ pub(super) fn new_account(rows: &WorkingSet, name: &str, now: Timestamp) -> Acco
 
 /// The refusal of a command that depends on an open intent. (The caller of the rules adds the command.)
 pub(super) fn in_flight(key: &TransactionKey) -> Refusal {
-    Refusal::InFlight { key: key.clone(), command: Box::new(Command::Finish(Finish([].into()))) }
+    Refusal::InFlight { key: key.clone(), command: Box::new(Finish([].into()).into()) }
 }
 
 /// Refuses the command while the intent is open.
@@ -47,11 +49,7 @@ pub(super) fn require_decided(rows: &WorkingSet, key: &TransactionKey) -> Result
 }
 
 /// Writes an intent. Plans the opening of its accounts, except for the payer of a reservation.
-pub(super) fn write(
-    rows: &mut WorkingSet,
-    key: TransactionKey,
-    draft: IntentRow,
-) -> Result<Outcome, Refusal> {
+pub(super) fn write(rows: &mut WorkingSet, key: TransactionKey, draft: IntentRow) -> Result<Answer, Refusal> {
     let attempt = match rows.get::<BankIntents>(&key) {
         Some(row) if row.is_open => return Err(in_flight(&key)),
         Some(refused) => refused.attempt.checked_add(1).expect("fewer than 2^32 refusals"),
@@ -72,7 +70,7 @@ pub(super) fn write(
         rows.delete::<BankIntents>(&key);
     }
     rows.insert::<BankIntents>(&key, row.clone());
-    Ok(Outcome::Intended(Box::new(Intent { key, row, opens_debit, opens_credit })))
+    Ok(Answer::Intended(Box::new(Intent { key, row, opens_debit, opens_credit })))
 }
 
 impl Intent {
@@ -87,8 +85,27 @@ impl Intent {
     }
 }
 
+/// Books the ledger's answers to open intents. Each is booked by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finish(pub Arc<[(Intent, Verdict)]>);
+
+impl Command<BankRules> for Finish {
+    type Answer = Answer;
+
+    fn plan(&self, _: &BankRules, plan: &mut Plan) {
+        plan.row::<BankStates>(BankStateKey::ONLY);
+        self.0.iter().for_each(|(intent, _)| plan_finish(intent, plan));
+    }
+
+    fn execute(&self, rules: &BankRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Answer, Refusal> {
+        Ok(Answer::Finished(
+            self.0.iter().map(|(intent, verdict)| rules.finish(rows, intent, *verdict, now)).collect(),
+        ))
+    }
+}
+
 /// The rows that [`BankRules::finish`] may touch.
-pub(super) fn plan_finish(plan: &mut Plan, intent: &Intent) {
+fn plan_finish(intent: &Intent, plan: &mut Plan) {
     let Intent { key, row, opens_debit, opens_credit } = intent;
     plan.row::<BankIntents>(key.clone());
     plan.row::<BankTransactions>(key.clone());
@@ -120,7 +137,7 @@ impl BankRules {
         rows: &mut WorkingSet,
         key: TransactionKey,
         draft: IntentRow,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Answer, Refusal> {
         if draft.debit_account == draft.credit_account && !self.policy.allow_same_account {
             return Err(Refusal::SameAccount);
         }
@@ -137,7 +154,7 @@ impl BankRules {
         rows: &mut WorkingSet,
         key: TransactionKey,
         draft: IntentRow,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Answer, Refusal> {
         let Some(row) = rows.get::<BankTransactions>(&key) else { return self.intend(rows, key, draft) };
         let same = row.debit_account == draft.debit_account
             && row.credit_account == draft.credit_account
@@ -145,26 +162,6 @@ impl BankRules {
             && row.wtid == draft.wtid
             && row.text == draft.text;
         if same { Ok(booked(row)) } else { Err(Refusal::RequestUidReused) }
-    }
-
-    /// A customer's payment. Unlike an exchange's, it never creates accounts: a mistyped name must not take
-    /// the money.
-    pub(super) fn pay(
-        &self,
-        rows: &mut WorkingSet,
-        key: TransactionKey,
-        draft: IntentRow,
-    ) -> Result<Outcome, Refusal> {
-        if rows.get::<BankTransactions>(&key).is_none() {
-            if draft.debit_account == draft.credit_account {
-                return Err(Refusal::SameAccount);
-            }
-            require_account(rows, &draft.credit_account)?;
-            if let Some(reserve_pub) = &draft.reserve_pub {
-                self.require_fresh(rows, reserve_pub)?;
-            }
-        }
-        self.intend_once(rows, key, draft)
     }
 
     /// Books the ledger's answer to an open intent. Cannot fail, because the ledger has decided.
@@ -187,7 +184,7 @@ impl BankRules {
         }
         let result = match key.origin() {
             Origin::Bonus => {
-                let result = self.accepted(verdict).map(|()| Outcome::Registered);
+                let result = self.accepted(verdict).map(|()| Answer::Registered);
                 close(rows, intent, result.is_ok());
                 result
             }
@@ -201,7 +198,7 @@ impl BankRules {
                     operation.exchange_account = Some(row.credit_account.clone());
                     operation.is_reserved = reserved;
                 });
-                Ok(Outcome::WithdrawalSelected { transfer_done: false })
+                Ok(Answer::WithdrawalSelected(SelectionStands { transfer_done: false }))
             }
             Origin::Release => {
                 assert!(verdict == Verdict::Done, "what is set aside can always be given back");
@@ -210,18 +207,18 @@ impl BankRules {
                     operation.is_reserved = false;
                     operation.aborted = true;
                 });
-                Ok(Outcome::WithdrawalAborted)
+                Ok(Answer::WithdrawalAborted)
             }
             Origin::Withdrawal => {
                 let booked = self.book(rows, intent, verdict, now);
                 change(rows, key, |operation| {
                     operation.is_reserved &= booked.is_err() && verdict != Verdict::Expired;
-                    if let Ok(Outcome::Booked { row_id, .. }) = &booked {
-                        operation.row_id = Some(*row_id);
+                    if let Ok(Answer::Booked(booking)) = &booked {
+                        operation.row_id = Some(booking.row_id);
                     }
                 });
                 let exchange_account = row.credit_account.clone();
-                booked.map(|_| Outcome::WithdrawalConfirmed { exchange_account })
+                booked.map(|_| Answer::WithdrawalConfirmed { exchange_account })
             }
             Origin::Transfer | Origin::Incoming | Origin::Payment => self.book(rows, intent, verdict, now),
         };
@@ -247,7 +244,7 @@ impl BankRules {
         intent: &Intent,
         verdict: Verdict,
         now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Answer, Refusal> {
         let accepted = self.accepted(verdict);
         close(rows, intent, accepted.is_ok());
         accepted?;
@@ -276,9 +273,9 @@ impl BankRules {
             exchange_base_url,
             text,
         };
-        let outcome = booked(&row);
+        let answer = booked(&row);
         rows.insert::<BankTransactions>(&intent.key, row);
-        Ok(outcome)
+        Ok(answer)
     }
 }
 

@@ -2,7 +2,7 @@
 //! movements of money that it requires of the ledger. Pure: no I/O, no clock, no randomness.
 //!
 //! A movement of money takes two commands. The first checks everything that the bank knows and writes an
-//! *intent*; its outcome is [`Outcome::Intended`]. Once that is durable the ledger is asked, under ids that
+//! *intent*; its answer is [`Answer::Intended`]. Once that is durable the ledger is asked, under ids that
 //! follow from the intent ([`crate::chart`]). The second, [`Command::Finish`], books the ledger's answer: the
 //! intent becomes a transaction with the next row id, or is refused. A crash in between leaves the intent
 //! open. Asking again is harmless, since the ids are the same.
@@ -11,27 +11,89 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `command` | commands and their outcomes |
-//! | `intents` | writing intents, booking answers |
+//! | `accounts` | opening the bank, customers and their passwords |
+//! | `movements` | payments, and transfers from and to an exchange |
+//! | `intents` | writing intents, booking the ledger's answers |
 //! | `withdrawals` | the life of a withdrawal operation |
 
-mod command;
+mod accounts;
 mod intents;
+mod movements;
 mod withdrawals;
 
-use batzen_crypto::{EddsaPublicKey, ShortHash};
-use batzen_engine::{Plan, Rules, WorkingSet};
-use batzen_protocol::{Currency, ErrorCode, Money, Timestamp};
+use batzen_crypto::EddsaPublicKey;
+use batzen_engine::{Command as _, Plan, Rules, WorkingSet};
+use batzen_protocol::{ErrorCode, Money, Timestamp};
 use batzen_tables::bank::{
-    AccountKey, AccountRow, BankAccounts, BankIntents, BankStateKey, BankStateRow, BankStates,
-    BankTransactions, BankWithdrawals, EQUITY_ACCOUNT, IntentRow, Origin, TransactionKey, TransactionRow,
-    WithdrawalKey, WithdrawalRow,
+    AccountKey, BankAccounts, BankIntents, BankStateRow, BankTransactions, IntentRow, TransactionKey,
+    TransactionRow, WithdrawalRow,
 };
 
-pub use command::{
-    AbortWithdrawal, AddIncoming, Booking, Command, ConfirmWithdrawal, CreateWithdrawal, Finish, Open,
-    Outcome, Pay, Register, SelectWithdrawal, SelectionStands, SetPassword, Transfer, TypedCommand,
-};
+pub use accounts::{Open, Register, SetPassword};
+pub use intents::Finish;
+pub use movements::{AddIncoming, Pay, Transfer};
+pub use withdrawals::{AbortWithdrawal, ConfirmWithdrawal, CreateWithdrawal, SelectWithdrawal};
+
+batzen_engine::commands! {
+    /// A command to the bank. Account names have been checked before, and amounts are in its currency.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    BankRules:
+    Open: BankStateRow = Answer::Opened(state) => *state,
+    Register: () = Answer::Registered => (),
+    SetPassword: () = Answer::PasswordSet => (),
+    AddIncoming: Booking = Answer::Booked(booking) => booking,
+    Transfer: Booking = Answer::Booked(booking) => booking,
+    Pay: Booking = Answer::Booked(booking) => booking,
+    CreateWithdrawal: () = Answer::WithdrawalCreated => (),
+    SelectWithdrawal: SelectionStands = Answer::WithdrawalSelected(selection) => selection,
+    ConfirmWithdrawal: () = Answer::WithdrawalConfirmed { .. } => (),
+    AbortWithdrawal: () = Answer::WithdrawalAborted => (),
+    Finish: Vec<Finished> = Answer::Finished(finished) => finished,
+}
+
+/// The answer to a command that took effect, now or before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The bank is open.
+    Opened(Box<BankStateRow>),
+    /// The intent is written: once this is durable, ask the ledger.
+    Intended(Box<Intent>),
+    /// The intents are booked, in their order.
+    Finished(Vec<Finished>),
+    /// The account is registered.
+    Registered,
+    /// The account has a password: this one, or one set earlier.
+    PasswordSet,
+    /// The money has moved.
+    Booked(Booking),
+    /// The operation exists.
+    WithdrawalCreated,
+    /// The selection is recorded.
+    WithdrawalSelected(SelectionStands),
+    /// The operation is confirmed.
+    WithdrawalConfirmed {
+        /// The account credited.
+        exchange_account: String,
+    },
+    /// The operation is aborted.
+    WithdrawalAborted,
+}
+
+/// A movement of money that has been booked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Booking {
+    /// The transaction's row id.
+    pub row_id: u64,
+    /// The time, in whole seconds.
+    pub time: Timestamp,
+}
+
+/// The selection of a withdrawal operation is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SelectionStands {
+    /// Whether the customer has confirmed.
+    pub transfer_done: bool,
+}
 
 /// The overdraft of accounts at a bank without debt limit: the range of amounts.
 pub const HEADROOM_MAX: Money = Money::MAX;
@@ -95,7 +157,7 @@ pub struct Finished {
     /// The intent.
     pub key: TransactionKey,
     /// The answer to the command that wrote it.
-    pub result: Result<Outcome, Refusal>,
+    pub result: Result<Answer, Refusal>,
 }
 
 /// A wallet's selection for a withdrawal operation.
@@ -208,137 +270,16 @@ pub struct BankRules {
 
 impl Rules for BankRules {
     type Command = Command;
-    type Outcome = Outcome;
+    type Answer = Answer;
     type Refusal = Refusal;
 
     fn plan(&self, command: &Command, plan: &mut Plan) {
-        let account = |plan: &mut Plan, name: &str| plan.row::<BankAccounts>(AccountKey::new(name));
-        // If repetitions are allowed, a key may have any number of transactions, and none of them matters.
-        let reserve = |plan: &mut Plan, reserve_pub: &EddsaPublicKey| {
-            if !self.policy.allow_repeated_reserve_pub {
-                plan.group::<BankTransactions>(BankTransactions::BY_RESERVE_PUB, reserve_pub);
-                plan.group::<BankIntents>(BankIntents::BY_RESERVE_PUB, reserve_pub);
-            }
-        };
-        let movement = |plan: &mut Plan, key: TransactionKey, from: &str, to: &str| {
-            plan.row::<BankTransactions>(key.clone());
-            plan.row::<BankIntents>(key);
-            // A ledger in the same store has already booked it in the same batch.
-            plan.row::<BankStates>(BankStateKey::ONLY);
-            account(plan, from);
-            account(plan, to);
-        };
-        match command {
-            Command::Open(_) => plan.row::<BankStates>(BankStateKey::ONLY),
-            Command::Register(Register { name, .. }) => {
-                plan.row::<BankStates>(BankStateKey::ONLY);
-                account(plan, name);
-                plan.row::<BankIntents>(TransactionKey::new(Origin::Bonus, name.as_bytes()));
-            }
-            Command::SetPassword(SetPassword { name, .. }) => account(plan, name),
-            Command::AddIncoming(AddIncoming { id, debit_account, credit_account, reserve_pub, .. }) => {
-                movement(plan, TransactionKey::new(Origin::Incoming, id), debit_account, credit_account);
-                reserve(plan, reserve_pub);
-            }
-            Command::Transfer(Transfer { request_uid, debit_account, credit_account, .. }) => {
-                let key = TransactionKey::new(Origin::Transfer, request_uid.as_bytes());
-                movement(plan, key, debit_account, credit_account);
-            }
-            Command::Pay(Pay { id, debit_account, credit_account, reserve_pub, .. }) => {
-                movement(plan, TransactionKey::new(Origin::Payment, id), debit_account, credit_account);
-                if let Some(reserve_pub) = reserve_pub {
-                    reserve(plan, reserve_pub);
-                }
-            }
-            Command::CreateWithdrawal(CreateWithdrawal { wopid, account: name, .. }) => {
-                plan.row::<BankWithdrawals>(WithdrawalKey { wopid: *wopid });
-                account(plan, name);
-            }
-            Command::SelectWithdrawal(SelectWithdrawal { wopid, reserve_pub, exchange_account }) => {
-                withdrawals::plan(plan, wopid);
-                account(plan, exchange_account);
-                reserve(plan, reserve_pub);
-            }
-            Command::ConfirmWithdrawal(ConfirmWithdrawal { wopid, account: name, selection }) => {
-                withdrawals::plan(plan, wopid);
-                account(plan, name);
-                if let Some(Selection { reserve_pub, exchange_account }) = selection {
-                    plan.row::<BankTransactions>(TransactionKey::new(Origin::Withdrawal, wopid));
-                    account(plan, exchange_account);
-                    reserve(plan, reserve_pub);
-                }
-            }
-            Command::AbortWithdrawal(AbortWithdrawal { wopid, account: name }) => {
-                withdrawals::plan(plan, wopid);
-                account(plan, name);
-            }
-            Command::Finish(Finish(finished)) => {
-                plan.row::<BankStates>(BankStateKey::ONLY);
-                for (intent, _) in finished.iter() {
-                    intents::plan_finish(plan, intent);
-                }
-            }
-        }
+        command.plan(self, plan);
     }
 
-    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
-        let verdict = match command {
-            Command::Open(Open { currency, password_salt, identity }) => {
-                self.open(rows, *currency, *password_salt, *identity)
-            }
-            Command::Register(Register { name, password_hash }) => {
-                self.register(rows, name, *password_hash, now)
-            }
-            Command::SetPassword(SetPassword { name, replaces, password_hash }) => {
-                set_password(rows, name, *replaces, *password_hash)
-            }
-            Command::AddIncoming(AddIncoming { id, debit_account, credit_account, amount, reserve_pub }) => {
-                self.require_fresh(rows, reserve_pub).and_then(|()| {
-                    let key = TransactionKey::new(Origin::Incoming, id);
-                    let mut draft = intents::draft(debit_account, credit_account, *amount);
-                    draft.reserve_pub = Some(*reserve_pub);
-                    self.intend(rows, key, draft)
-                })
-            }
-            Command::Transfer(Transfer {
-                request_uid,
-                debit_account,
-                credit_account,
-                amount,
-                wtid,
-                exchange_base_url,
-            }) => {
-                let key = TransactionKey::new(Origin::Transfer, request_uid.as_bytes());
-                let mut draft = intents::draft(debit_account, credit_account, *amount);
-                draft.wtid = Some(*wtid);
-                draft.exchange_base_url = Some(exchange_base_url.clone());
-                self.intend_once(rows, key, draft)
-            }
-            Command::Pay(Pay { id, debit_account, credit_account, amount, text, reserve_pub }) => {
-                let key = TransactionKey::new(Origin::Payment, id);
-                let mut draft = intents::draft(debit_account, credit_account, *amount);
-                draft.text = Some(text.clone());
-                draft.reserve_pub = *reserve_pub;
-                self.pay(rows, key, draft)
-            }
-            Command::CreateWithdrawal(CreateWithdrawal { wopid, account, amount }) => {
-                withdrawals::create(rows, *wopid, account, *amount, now)
-            }
-            Command::SelectWithdrawal(SelectWithdrawal { wopid, reserve_pub, exchange_account }) => {
-                self.select(rows, *wopid, *reserve_pub, exchange_account)
-            }
-            Command::ConfirmWithdrawal(ConfirmWithdrawal { wopid, account, selection }) => {
-                self.confirm(rows, *wopid, account, selection.as_ref())
-            }
-            Command::AbortWithdrawal(AbortWithdrawal { wopid, account }) => {
-                withdrawals::abort(rows, *wopid, account)
-            }
-            Command::Finish(Finish(finished)) => Ok(Outcome::Finished(
-                finished.iter().map(|(intent, verdict)| self.finish(rows, intent, *verdict, now)).collect(),
-            )),
-        };
-        verdict.map_err(|refusal| match refusal {
-            // The rules above do not know the command.
+    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Answer, Refusal> {
+        command.execute(self, rows, now).map_err(|refusal| match refusal {
+            // The rules of single commands do not know the enumeration.
             Refusal::InFlight { key, .. } => Refusal::InFlight { key, command: Box::new(command.clone()) },
             refusal => refusal,
         })
@@ -349,62 +290,17 @@ impl Rules for BankRules {
     }
 }
 
-impl BankRules {
-    fn open(
-        &self,
-        rows: &mut WorkingSet,
-        currency: Currency,
-        password_salt: [u8; 16],
-        identity: [u8; 16],
-    ) -> Result<Outcome, Refusal> {
-        match rows.get::<BankStates>(&BankStateKey::ONLY) {
-            Some(state) if state.currency == currency.as_str() => {
-                Ok(Outcome::Opened(Box::new(state.clone())))
-            }
-            Some(state) => Err(Refusal::OtherCurrency(state.currency.clone())),
-            None => {
-                let state = BankStateRow {
-                    currency: currency.as_str().to_owned(),
-                    next_row_id: 1,
-                    password_salt,
-                    identity,
-                    headroom: self.policy.headroom(),
-                };
-                rows.insert::<BankStates>(&BankStateKey::ONLY, state.clone());
-                Ok(Outcome::Opened(Box::new(state)))
-            }
-        }
-    }
+fn plan_account(name: &str, plan: &mut Plan) {
+    plan.row::<BankAccounts>(AccountKey::new(name));
+}
 
-    fn register(
-        &self,
-        rows: &mut WorkingSet,
-        name: &str,
-        password_hash: ShortHash,
-        now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
-        let key = AccountKey::new(name);
-        let bonus_key = TransactionKey::new(Origin::Bonus, name.as_bytes());
-        let known = rows.get::<BankAccounts>(&key).cloned();
-        if known.is_some() && !self.policy.allow_known_account {
-            return Err(Refusal::RegisterConflict);
+impl BankRules {
+    fn plan_reserve(&self, reserve_pub: &EddsaPublicKey, plan: &mut Plan) {
+        // If repetitions are allowed, a key may have any number of transactions, and none of them matters.
+        if !self.policy.allow_repeated_reserve_pub {
+            plan.group::<BankTransactions>(BankTransactions::BY_RESERVE_PUB, reserve_pub);
+            plan.group::<BankIntents>(BankIntents::BY_RESERVE_PUB, reserve_pub);
         }
-        match known.as_ref().and_then(|account| account.password_hash) {
-            Some(known) if known == password_hash => {
-                intents::require_decided(rows, &bonus_key)?;
-                return Ok(Outcome::Registered);
-            }
-            Some(_) => return Err(Refusal::RegisterConflict),
-            None => {}
-        }
-        // An account that a transfer created belongs to the first who registers it, with its balance.
-        let account = known.unwrap_or_else(|| intents::new_account(rows, name, now));
-        rows.put::<BankAccounts>(&key, AccountRow { password_hash: Some(password_hash), ..account });
-        if self.policy.signup_bonus.is_zero() {
-            return Ok(Outcome::Registered);
-        }
-        let draft = intents::draft(EQUITY_ACCOUNT, name, self.policy.signup_bonus);
-        intents::write(rows, bonus_key, draft)
     }
 
     /// Refuses a reserve key that was the subject of an earlier transfer.
@@ -423,21 +319,6 @@ impl BankRules {
     }
 }
 
-fn set_password(
-    rows: &mut WorkingSet,
-    name: &str,
-    replaces: Option<ShortHash>,
-    password_hash: ShortHash,
-) -> Result<Outcome, Refusal> {
-    let key = AccountKey::new(name);
-    let account = rows.get::<BankAccounts>(&key).cloned();
-    let account = account.ok_or_else(|| Refusal::UnknownAccount(name.to_owned()))?;
-    if replaces.is_none_or(|replaces| account.password_hash == Some(replaces)) {
-        rows.put::<BankAccounts>(&key, AccountRow { password_hash: Some(password_hash), ..account });
-    }
-    Ok(Outcome::PasswordSet)
-}
-
 fn require_account(rows: &WorkingSet, name: &str) -> Result<(), Refusal> {
     match rows.get::<BankAccounts>(&AccountKey::new(name)) {
         Some(_) => Ok(()),
@@ -445,6 +326,6 @@ fn require_account(rows: &WorkingSet, name: &str) -> Result<(), Refusal> {
     }
 }
 
-fn booked(row: &TransactionRow) -> Outcome {
-    Outcome::Booked { row_id: row.row_id, time: row.time }
+fn booked(row: &TransactionRow) -> Answer {
+    Answer::Booked(Booking { row_id: row.row_id, time: row.time })
 }

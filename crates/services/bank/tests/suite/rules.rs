@@ -6,8 +6,8 @@ use crate::common;
 use std::collections::BTreeMap;
 
 use batzen_bank::rules::{
-    AbortWithdrawal, AddIncoming, Command, ConfirmWithdrawal, CreateWithdrawal, Outcome, Pay, Policy,
-    Refusal, Register, SelectWithdrawal, Selection, Transfer,
+    AbortWithdrawal, AddIncoming, Answer, Booking, Command, ConfirmWithdrawal, CreateWithdrawal, Pay, Policy,
+    Refusal, Register, SelectWithdrawal, Selection, SelectionStands, Transfer,
 };
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
@@ -160,44 +160,44 @@ impl Model {
         step: &Step,
         resolved: Option<(u8, u8)>,
         now: Timestamp,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Answer, Refusal> {
         match *step {
             Step::Register { name: account, password } => match self.passwords.get(&account) {
                 _ if !policy.allow_known_account && self.known(account).is_ok() => {
                     Err(Refusal::RegisterConflict)
                 }
-                Some(known) if *known == password => Ok(Outcome::Registered),
+                Some(known) if *known == password => Ok(Answer::Registered),
                 Some(_) => Err(Refusal::RegisterConflict),
                 None => {
                     let bonus = i64::try_from(policy.signup_bonus.value()).unwrap();
                     self.passwords.insert(account, password);
                     *self.balances.entry(account).or_default() += bonus;
                     self.bonuses += bonus;
-                    Ok(Outcome::Registered)
+                    Ok(Answer::Registered)
                 }
             },
             Step::AddIncoming { from, to, amount, key } => {
                 self.fresh(policy, key)?;
                 let row_id = self.pay(policy, from, to, amount)?;
                 self.used_keys.push(key);
-                Ok(Outcome::Booked { row_id, time: now })
+                Ok(Answer::Booked(Booking { row_id, time: now }))
             }
             Step::Transfer { uid, from, to, amount, wtid } => {
                 let request = (from, to, amount, wtid);
                 if let Some(paid) = self.paid.get(&uid) {
                     let same = paid.request == request;
-                    let done = Outcome::Booked { row_id: paid.row_id, time: now };
+                    let done = Answer::Booked(Booking { row_id: paid.row_id, time: now });
                     return if same { Ok(done) } else { Err(Refusal::RequestUidReused) };
                 }
                 let row_id = self.pay(policy, from, to, amount)?;
                 self.paid.insert(uid, Paid { row_id, request });
-                Ok(Outcome::Booked { row_id, time: now })
+                Ok(Answer::Booked(Booking { row_id, time: now }))
             }
             Step::Pay { id, from, to, amount } => {
                 let request = (from, to, amount, 0);
                 if let Some(paid) = self.payments.get(&id) {
                     let same = paid.request == request;
-                    let done = Outcome::Booked { row_id: paid.row_id, time: now };
+                    let done = Answer::Booked(Booking { row_id: paid.row_id, time: now });
                     return if same { Ok(done) } else { Err(Refusal::RequestUidReused) };
                 }
                 if from == to {
@@ -206,13 +206,13 @@ impl Model {
                 self.known(to)?;
                 let row_id = self.pay(policy, from, to, amount)?;
                 self.payments.insert(id, Paid { row_id, request });
-                Ok(Outcome::Booked { row_id, time: now })
+                Ok(Answer::Booked(Booking { row_id, time: now }))
             }
             Step::Create { account, amount } => {
                 self.known(account)?;
                 let id = u8::try_from(self.operations.len()).unwrap();
                 self.operations.insert(id, Withdrawal { account, amount, ..Withdrawal::default() });
-                Ok(Outcome::WithdrawalCreated)
+                Ok(Answer::WithdrawalCreated)
             }
             Step::Select { operation, key, exchange } => {
                 let found = self.operations.get(&operation).cloned().ok_or(Refusal::UnknownWithdrawal)?;
@@ -220,7 +220,7 @@ impl Model {
                     let transfer_done = found.row_id.is_some();
                     let same = selection == (key, exchange);
                     return if same {
-                        Ok(Outcome::WithdrawalSelected { transfer_done })
+                        Ok(Answer::WithdrawalSelected(SelectionStands { transfer_done }))
                     } else {
                         Err(Refusal::SelectionConflict)
                     };
@@ -231,7 +231,7 @@ impl Model {
                 let reserved = !aborted && account != exchange && self.affords(policy, account, amount);
                 let selection = Some((key, exchange));
                 self.operations.insert(operation, Withdrawal { selection, reserved, ..found });
-                Ok(Outcome::WithdrawalSelected { transfer_done: false })
+                Ok(Answer::WithdrawalSelected(SelectionStands { transfer_done: false }))
             }
             Step::Confirm { operation, account } => {
                 let found = self.own(operation, account)?;
@@ -251,7 +251,7 @@ impl Model {
                     self.used_keys.push(key);
                     self.operations.insert(operation, Withdrawal { row_id: Some(row_id), ..released });
                 }
-                Ok(Outcome::WithdrawalConfirmed { exchange_account: name(exchange) })
+                Ok(Answer::WithdrawalConfirmed { exchange_account: name(exchange) })
             }
             Step::Abort { operation, account } => {
                 let found = self.own(operation, account)?;
@@ -259,7 +259,7 @@ impl Model {
                     return Err(Refusal::AbortAfterConfirm);
                 }
                 self.operations.insert(operation, Withdrawal { aborted: true, reserved: false, ..found });
-                Ok(Outcome::WithdrawalAborted)
+                Ok(Answer::WithdrawalAborted)
             }
         }
     }

@@ -11,7 +11,7 @@ use super::check::Checked;
 use super::signing::is_signed;
 use super::{Table, body, endpoint, error, path_value, submit_error};
 use crate::app::{Exchange, ManageError};
-use crate::rules::management::{Command, Refusal};
+use crate::rules::management::{Management, Refusal};
 
 pub(super) fn routes(table: Table) -> Table {
     table.post("/auditors/:auditor_pub/:h_denom_pub", SMALL_BODY_BYTES_MAX, endpoint!(approve))
@@ -59,7 +59,7 @@ async fn approve(app: &Exchange, request: &Request) -> Checked<Response> {
     if app.keys().auditor(&auditor_pub).is_some_and(|now| now.url != auditor.url) {
         return Err(invalid());
     }
-    match app.manage(Command::AuditorSignature { auditor_pub, serial: denom.serial, auditor_sig }).await {
+    match app.manage(Management::AuditorSignature { auditor_pub, serial: denom.serial, auditor_sig }).await {
         Ok(_) => Ok(Response::empty(204)),
         Err(ManageError::Refused(Refusal::AuditorUnknown)) => {
             Err(error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_UNKNOWN, ""))

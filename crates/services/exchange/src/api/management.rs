@@ -26,7 +26,7 @@ use super::{Table, body, endpoint, error, malformed, money, path_value, signed_k
 use crate::app::key_destruction;
 use crate::app::{Exchange, ManageError};
 use crate::config::AgeRestrictionConfig;
-use crate::rules::management::{Command, Outcome, Refusal};
+use crate::rules::management::{Management, Refusal};
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -69,7 +69,7 @@ fn check_period<T: DeserializeOwned>(start: Timestamp, end: Timestamp) -> Result
 }
 
 /// Submits a change and waits until it is visible.
-async fn apply(app: &Exchange, command: Command, refused: fn(Refusal) -> Response) -> Checked<Response> {
+async fn apply(app: &Exchange, command: Management, refused: fn(Refusal) -> Response) -> Checked<Response> {
     let _one_change = app.management.lock().await;
     apply_locked(app, command, refused).await
 }
@@ -77,11 +77,11 @@ async fn apply(app: &Exchange, command: Command, refused: fn(Refusal) -> Respons
 /// [`apply`] for callers that hold the management lock.
 pub(super) async fn apply_locked(
     app: &Exchange,
-    command: Command,
+    command: Management,
     refused: fn(Refusal) -> Response,
 ) -> Checked<Response> {
     match app.manage(command).await {
-        Ok(Outcome::Changed | Outcome::Unchanged) => Ok(Response::empty(204)),
+        Ok(_) => Ok(Response::empty(204)),
         Err(ManageError::Refused(refusal)) => Err(refused(refusal)),
         Err(ManageError::Submit(failure)) => Err(submit_error(&failure)),
     }
@@ -113,7 +113,7 @@ async fn revoke_denomination(app: &Exchange, request: &Request) -> Checked<Respo
     let _one_change = app.management.lock().await;
     let state = app.keys();
     if let Some(denom) = state.find_denomination(&h_denom_pub) {
-        let command = Command::RevokeDenomination { serial: denom.serial, master_sig };
+        let command = Management::RevokeDenomination { serial: denom.serial, master_sig };
         let response = apply_locked(app, command, never).await;
         // The key state refuses the key from now on; the keeper destroys it and makes a new one.
         app.keeper().request_round();
@@ -143,7 +143,7 @@ async fn revoke_signkey(app: &Exchange, request: &Request) -> Checked<Response> 
     check(app, &MasterSigningKeyRevoked { signkey_pub: exchange_pub }, &master_sig, invalid)?;
     let _one_change = app.management.lock().await;
     if app.keys().active_signkey(&exchange_pub).is_some() {
-        let command = Command::RevokeSigningKey { exchange_pub, master_sig };
+        let command = Management::RevokeSigningKey { exchange_pub, master_sig };
         let response = apply_locked(app, command, never).await;
         app.keeper().request_round();
         return response;
@@ -168,7 +168,7 @@ async fn auditor_add(app: &Exchange, request: &Request) -> Checked<Response> {
         h_auditor_url: hash_text(&request.auditor_url),
     };
     check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_ADD_SIGNATURE_INVALID)?;
-    let command = Command::EnableAuditor {
+    let command = Management::EnableAuditor {
         auditor_pub: request.auditor_pub,
         url: request.auditor_url,
         name: request.auditor_name,
@@ -197,7 +197,7 @@ async fn auditor_disable(app: &Exchange, request: &Request) -> Checked<Response>
     }
     let message = MasterDelAuditor { end_date: request.validity_end, auditor_pub };
     check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_AUDITOR_DEL_SIGNATURE_INVALID)?;
-    apply(app, Command::DisableAuditor { auditor_pub, end: request.validity_end }, auditor_refused).await
+    apply(app, Management::DisableAuditor { auditor_pub, end: request.validity_end }, auditor_refused).await
 }
 
 async fn wire_add(app: &Exchange, request: &Request) -> Checked<Response> {
@@ -211,7 +211,7 @@ async fn wire_add(app: &Exchange, request: &Request) -> Checked<Response> {
     let details = MasterWireDetails { h_wire_details: h_payto };
     let invalid = ErrorCode::EXCHANGE_MANAGEMENT_WIRE_DETAILS_SIGNATURE_INVALID;
     check(app, &details, &request.master_sig_wire, invalid)?;
-    let command = Command::EnableWire {
+    let command = Management::EnableWire {
         h_payto,
         payto_uri: request.payto_uri,
         start: request.validity_start,
@@ -233,7 +233,7 @@ async fn wire_disable(app: &Exchange, request: &Request) -> Checked<Response> {
     let h_payto = h_payto(&request.payto_uri);
     let message = MasterDelWire { end_date: request.validity_end, h_payto };
     check(app, &message, &request.master_sig_del, ErrorCode::EXCHANGE_MANAGEMENT_WIRE_DEL_SIGNATURE_INVALID)?;
-    apply(app, Command::DisableWire { h_payto, end: request.validity_end }, wire_refused).await
+    apply(app, Management::DisableWire { h_payto, end: request.validity_end }, wire_refused).await
 }
 
 async fn wire_fee(app: &Exchange, request: &Request) -> Checked<Response> {
@@ -254,7 +254,7 @@ async fn wire_fee(app: &Exchange, request: &Request) -> Checked<Response> {
     };
     check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_WIRE_FEE_SIGNATURE_INVALID)?;
     let key = WireFeeKey { method: request.wire_method, start: request.fee_start };
-    apply(app, Command::WireFee { key, row }, |refusal| match refusal {
+    apply(app, Management::WireFee { key, row }, |refusal| match refusal {
         Refusal::FeeMismatch => error(ErrorCode::EXCHANGE_MANAGEMENT_WIRE_FEE_MISMATCH, ""),
         other => never(other),
     })
@@ -285,7 +285,7 @@ async fn global_fee(app: &Exchange, request: &Request) -> Checked<Response> {
         purse_account_limit: request.purse_account_limit,
     };
     check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_GLOBAL_FEE_SIGNATURE_INVALID)?;
-    apply(app, Command::GlobalFee { start: request.fee_start, row }, |refusal| match refusal {
+    apply(app, Management::GlobalFee { start: request.fee_start, row }, |refusal| match refusal {
         Refusal::FeeMismatch => error(ErrorCode::EXCHANGE_MANAGEMENT_GLOBAL_FEE_MISMATCH, ""),
         other => never(other),
     })
@@ -326,7 +326,7 @@ async fn extensions(app: &Exchange, request: &Request) -> Checked<Response> {
     check_manifests(app, &request.extensions).map_err(bad)?;
     let manifests =
         canonical::to_canonical(&request.extensions).map_err(|reason| bad(&reason.to_string()))?;
-    apply(app, Command::Extensions(ExtensionsRow { manifests, master_sig: request.extensions_sig }), never)
+    apply(app, Management::Extensions(ExtensionsRow { manifests, master_sig: request.extensions_sig }), never)
         .await
 }
 
@@ -354,7 +354,7 @@ async fn drain(app: &Exchange, request: &Request) -> Checked<Response> {
         master_sig: request.master_sig,
         executed: false,
     };
-    apply(app, Command::Drain { wtid: request.wtid, row }, never).await
+    apply(app, Management::Drain { wtid: request.wtid, row }, never).await
 }
 
 impl From<SubmitError> for ManageError {

@@ -294,7 +294,7 @@ async fn decide_purse<C: TypedCommand>(
     purse_pub: PursePub,
     mut parts: Parts,
     command: impl Fn(Option<ReservePub>, Vec<CoinPub>) -> C,
-) -> Checked<C::Outcome> {
+) -> Checked<C::Answer> {
     let mut races = 0;
     loop {
         let (reserve_pub, coins) = parts;

@@ -209,7 +209,7 @@ impl Exchange {
         operation: DenomOperation,
         command: C,
         batch: bool,
-    ) -> Checked<C::Outcome> {
+    ) -> Checked<C::Answer> {
         outcome_or_response(self, keys, operation, self.core.submit(command).await, batch).await
     }
 }

@@ -22,7 +22,7 @@ use super::{error, large_body, malformed};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
-use crate::rules::management::Command;
+use crate::rules::Management;
 
 /// How many signatures of one request are checked at a time, so that requests take turns on the CPU pool.
 const CHECKS_AT_ONCE: usize = 256;
@@ -34,7 +34,7 @@ pub(super) async fn keys(app: &Exchange, request: &Request) -> Checked<Response>
     let _one_change = app.management.lock().await;
     // Keys that have come into use since the check need no row.
     let state = app.keys();
-    let command = Command::Keys {
+    let command = Management::Keys {
         denominations: signed.new_denominations(app, &state)?,
         signing_keys: signed.new_signing_keys(app, &state)?,
     };

@@ -25,7 +25,7 @@ use crate::keys::KeyState;
 use crate::keys::keeper::Keeper;
 use crate::kyc::Providers;
 use crate::reads::read;
-use crate::rules::{Refusal, TypedCommand, management};
+use crate::rules::{Management, Refusal, TypedCommand, management};
 
 /// Everything that the parts of one service share. The parts that all processes of an exchange have are in
 /// [`Core`].
@@ -111,22 +111,19 @@ impl Exchange {
 
     /// Submits a change of the key set. The caller holds the management lock. A change that took effect is
     /// visible to every request that arrives after the return.
-    pub(crate) async fn manage(
-        &self,
-        change: management::Command,
-    ) -> Result<management::Outcome, ManageError> {
+    pub(crate) async fn manage(&self, change: Management) -> Result<management::Effect, ManageError> {
         let verdict = self.core.lane.submit(change.into()).await?;
-        let outcome = match verdict.map(management::Command::outcome) {
-            Ok(outcome) => outcome,
+        let effect = match verdict.map(Management::answer) {
+            Ok(effect) => effect,
             Err(Refusal::Management(refusal)) => return Err(ManageError::Refused(refusal)),
             Err(other) => panic!("a change of the key set was refused with {other}"),
         };
-        if outcome == management::Outcome::Changed {
+        if effect == management::Effect::Changed {
             self.core.notices.keys_changed();
         }
         // Even if nothing changed: the process that made the change may not have rebuilt its key state.
         self.refresh_keys().await.map_err(|error| SubmitError::Store(Arc::new(error)))?;
-        Ok(outcome)
+        Ok(effect)
     }
 
     /// Builds the key state again from the stored key set and the private keys, and replaces the current one.

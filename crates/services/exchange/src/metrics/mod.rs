@@ -3,10 +3,11 @@
 pub mod flow;
 mod workers;
 
+use batzen_engine::Count;
 use batzen_http::Operations;
 use batzen_metrics::{Counter, Page};
 
-use crate::rules::{ConflictReason, Outcome, Refusal};
+use crate::rules::{Answer, ConflictReason, Refusal};
 pub use workers::WorkerMetrics;
 
 /// Transactions that took effect for the first time.
@@ -204,32 +205,6 @@ impl RequestKind {
     }
 }
 
-/// Coins and amounts by operation.
-#[derive(Debug, Default)]
-pub struct CoinCounters {
-    withdraw: Counter,
-    deposit: Counter,
-    refund: Counter,
-    melt: Counter,
-    reveal: Counter,
-    recoup: Counter,
-    recoup_refresh: Counter,
-}
-
-impl CoinCounters {
-    fn rows(&self) -> [(&'static str, u64); 7] {
-        [
-            ("withdraw", self.withdraw.get()),
-            ("deposit", self.deposit.get()),
-            ("refund", self.refund.get()),
-            ("melt", self.melt.get()),
-            ("reveal", self.reveal.get()),
-            ("recoup", self.recoup.get()),
-            ("recoup-refresh", self.recoup_refresh.get()),
-        ]
-    }
-}
-
 /// Requests that conflict with a coin's or a reserve's history, by kind of conflict.
 #[derive(Debug, Default)]
 pub struct ConflictCounters {
@@ -256,61 +231,43 @@ impl ConflictCounters {
     }
 }
 
+/// Coins of one kind of command.
+#[derive(Debug)]
+struct CoinCounters {
+    /// The command's [`METRIC`](batzen_engine::Command::METRIC).
+    name: &'static str,
+    new: Counter,
+    repeated: Counter,
+}
+
 /// Counters of what the rules decided.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decisions {
-    coins: CoinCounters,
-    repeats: CoinCounters,
+    coins: Vec<CoinCounters>,
     conflicts: ConflictCounters,
+}
+
+impl Default for Decisions {
+    fn default() -> Self {
+        let counters = |name| CoinCounters { name, new: Counter::default(), repeated: Counter::default() };
+        Self { coins: Answer::metrics().map(counters).collect(), conflicts: ConflictCounters::default() }
+    }
 }
 
 impl Decisions {
     /// Counts a decision on a command.
-    pub(crate) fn count(&self, verdict: &Result<Outcome, Refusal>) {
+    pub(crate) fn count(&self, verdict: &Result<Answer, Refusal>) {
         match verdict {
-            Ok(outcome) => self.count_outcome(outcome),
+            Ok(answer) => answer.metric().into_iter().for_each(|(name, count)| self.count_coins(name, count)),
             Err(refusal) => self.count_refusal(refusal),
         }
     }
 
-    fn count_outcome(&self, outcome: &Outcome) {
-        let side = |repeated| if repeated { &self.repeats } else { &self.coins };
-        match outcome {
-            Outcome::Withdraw(done) => side(done.repeated).withdraw.add(done.ev_sigs.len() as u64),
-            Outcome::Deposit(done) => {
-                let repeated = done.coins.iter().filter(|coin| coin.repeated).count();
-                self.repeats.deposit.add(repeated as u64);
-                self.coins.deposit.add((done.coins.len() - repeated) as u64);
-            }
-            Outcome::Refund(done) => side(done.repeated).refund.inc(),
-            Outcome::Melt(done) => side(done.repeated).melt.inc(),
-            Outcome::Reveal(done) => side(done.repeated).reveal.add(done.ev_sigs.len() as u64),
-            Outcome::Recoup(done) => side(done.repeated).recoup.inc(),
-            Outcome::RecoupRefresh(done) => side(done.repeated).recoup_refresh.inc(),
-            Outcome::ReserveHistory(_)
-            | Outcome::Credits(_)
-            | Outcome::CloseReserve(_)
-            | Outcome::PurseCreate(_)
-            | Outcome::PurseDeposit(_)
-            | Outcome::PurseMerge(_)
-            | Outcome::PurseDelete(_)
-            | Outcome::PurseExpire(_)
-            | Outcome::ReserveOpen(_)
-            | Outcome::RequestClose(_)
-            | Outcome::RequireKyc(_)
-            | Outcome::StartKyc(_)
-            | Outcome::FinishKyc(_)
-            | Outcome::SubmitKyc(_)
-            | Outcome::DecideKyc(_)
-            | Outcome::ClearKycAlert(_)
-            | Outcome::Aggregate(_)
-            | Outcome::Transfer(_)
-            | Outcome::Drain(_)
-            | Outcome::Management(_)
-            | Outcome::Lease(_)
-            | Outcome::Collect(_)
-            | Outcome::Archive(_) => {}
-        }
+    fn count_coins(&self, name: &str, count: Count) {
+        let counters = self.coins.iter().find(|counters| counters.name == name);
+        let counters = counters.expect("every metric has counters");
+        counters.new.add(count.new);
+        counters.repeated.add(count.repeated);
     }
 
     fn count_refusal(&self, refusal: &Refusal) {
@@ -334,7 +291,7 @@ impl Decisions {
 
     /// Counts coins of a repeated withdrawal that was answered without the rules.
     pub(crate) fn count_repeated_withdrawal(&self, coins: usize) {
-        self.repeats.withdraw.add(coins as u64);
+        self.count_coins("withdraw", Count::of(coins, true));
     }
 
     fn write(&self, page: &mut Page) {
@@ -342,13 +299,13 @@ impl Decisions {
             "batzen_coins_total",
             "Coins of operations that took effect for the first time",
             "operation",
-            self.coins.rows(),
+            self.coins.iter().map(|counters| (counters.name, counters.new.get())),
         );
         page.counters(
             "batzen_repeated_coins_total",
             "Coins of operations that were answered from an earlier result",
             "operation",
-            self.repeats.rows(),
+            self.coins.iter().map(|counters| (counters.name, counters.repeated.get())),
         );
         page.counters(
             "batzen_conflicts_total",

@@ -1,56 +1,229 @@
 //! Reserves as accounts: prolonging them, buying purses, and closing them by order of their owners.
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_crypto::EddsaSignature;
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
-    CloseRequestRow, CloseRequests, CoinKey, Coins, KycOperation, ReserveAccountRow, ReserveAccounts,
-    ReserveKey, ReserveOpenDepositKey, ReserveOpenDepositRow, ReserveOpenDeposits, ReserveOpenRow,
-    ReserveOpens, ReserveRequestKey, ReserveRow, Reserves, WireFees, WireTargetKey, WireTargets,
+    CloseRequestRow, CloseRequests, CoinKey, Coins, KycOperation, PaytoHash, ReserveAccountRow,
+    ReserveAccounts, ReserveKey, ReserveOpenDepositKey, ReserveOpenDepositRow, ReserveOpenDeposits,
+    ReserveOpenRow, ReserveOpens, ReservePub, ReserveRequestKey, ReserveRow, Reserves, WireFees,
+    WireTargetKey, WireTargets,
 };
 
 use super::coins::{known_or_new, less_fee, pay};
 use super::denoms::plan_revocation;
 use super::reserves::remember_target;
-use super::{
-    CloseRequested, ExchangeRules, Refusal, RequestClose, ReserveOpen, ReserveOpened, ReserveShortage,
-    ReserveStatement, add, transfers,
-};
+use super::{ExchangeRules, PurseCoin, Refusal, ReserveShortage, ReserveStatement, add, transfers};
 
 /// The unit in which a reserve's life is sold.
 const YEAR_SECS: u64 = 365 * 24 * 3_600;
+
 /// How many purses the owner of a reserve may ask for.
 const PURSES_ALLOWED_MAX: u32 = 1 << 16;
 
-pub(super) fn plan_open(command: &ReserveOpen, plan: &mut Plan) {
-    let reserve_pub = command.reserve_pub;
-    plan.row::<Reserves>(ReserveKey { reserve_pub });
-    plan.row::<ReserveAccounts>(ReserveKey { reserve_pub });
-    plan.row::<ReserveOpens>(ReserveRequestKey { reserve_pub, request_time: command.request_time });
-    for coin in &command.coins {
-        let coin_pub = coin.coin.coin_pub;
-        plan_revocation(coin.coin.denom, plan);
-        plan.row::<Coins>(CoinKey { coin_pub });
-        plan.row::<ReserveOpenDeposits>(ReserveOpenDepositKey {
-            coin_pub,
-            reserve_pub,
-            request_time: command.request_time,
-        });
+/// Prolongs a reserve, or buys purses for it. Each time of a request counts once.
+#[derive(Debug, Clone)]
+pub struct ReserveOpen {
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// The request's time.
+    pub request_time: Timestamp,
+    /// The wanted expiration.
+    pub reserve_expiration: Timestamp,
+    /// The wanted number of purses.
+    pub purse_limit: u32,
+    /// What the reserve itself pays.
+    pub payment: Money,
+    /// The account fee at the request's time.
+    pub account_fee: Money,
+    /// Coins that pay the rest: at most 256.
+    pub coins: Vec<PurseCoin>,
+    /// The reserve's signature, verified.
+    pub reserve_sig: EddsaSignature,
+}
+
+/// A reserve is open as long as wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReserveOpened {
+    /// When it expires.
+    pub expiration: Timestamp,
+    /// What it cost.
+    pub cost: Money,
+}
+
+impl Command<ExchangeRules> for ReserveOpen {
+    type Answer = ReserveOpened;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.reserve_pub.as_bytes())
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        self.coins.iter().for_each(|coin| visit(coin.coin.coin_pub.as_bytes()));
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        let reserve_pub = self.reserve_pub;
+        plan.row::<Reserves>(ReserveKey { reserve_pub });
+        plan.row::<ReserveAccounts>(ReserveKey { reserve_pub });
+        plan.row::<ReserveOpens>(ReserveRequestKey { reserve_pub, request_time: self.request_time });
+        for coin in &self.coins {
+            let coin_pub = coin.coin.coin_pub;
+            plan_revocation(coin.coin.denom, plan);
+            plan.row::<Coins>(CoinKey { coin_pub });
+            plan.row::<ReserveOpenDeposits>(ReserveOpenDepositKey {
+                coin_pub,
+                reserve_pub,
+                request_time: self.request_time,
+            });
+        }
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<ReserveOpened, Refusal> {
+        let reserve_pub = self.reserve_pub;
+        let key = ReserveRequestKey { reserve_pub, request_time: self.request_time };
+        let reserve_key = ReserveKey { reserve_pub };
+        let reserve = rows.get::<Reserves>(&reserve_key).ok_or(Refusal::ReserveUnknown)?.clone();
+        if let Some(stored) = rows.get::<ReserveOpens>(&key) {
+            return Ok(ReserveOpened { expiration: stored.expiration, cost: stored.cost });
+        }
+        let account = rows.get::<ReserveAccounts>(&reserve_key).cloned();
+        let account = account.unwrap_or(ReserveAccountRow { purses_active: 0, purses_allowed: 0 });
+        let result =
+            prolonged(reserve.expiration, account.purses_allowed, self, rules.config.default_purse_limit)?;
+        if result.fees == 0 {
+            rows.depend_on::<Reserves>(&reserve_key);
+            return Ok(ReserveOpened { expiration: reserve.expiration, cost: Money::ZERO });
+        }
+        let cost = self.account_fee.checked_mul(result.fees).map_err(|_| Refusal::PurchaseTooLarge)?;
+        let mut paid = self.payment;
+        for (index, coin) in self.coins.iter().enumerate() {
+            let terms = rules.terms(coin.coin.denom, index)?;
+            paid = add(paid, less_fee(coin.amount, terms.fee_deposit, index)?)?;
+        }
+        if paid < cost {
+            return Err(Refusal::OpenTooLittle { cost, expiration: reserve.expiration });
+        }
+        let Ok(balance) = reserve.balance.checked_sub(self.payment) else {
+            return Err(Refusal::ReserveInsufficient(Box::new(ReserveShortage {
+                reserve_pub,
+                balance: reserve.balance,
+                requested: self.payment,
+                history: ReserveStatement::default(),
+            })));
+        };
+        rules.pay_with_coins(rows, self, now)?;
+        let gc = reserve.gc.max(reserve.expiration.saturating_add(rules.config.legal_reserve_expiration));
+        let expiration = result.expiration;
+        rows.update::<Reserves>(&reserve_key, ReserveRow { balance, expiration, gc, ..reserve });
+        let purses_allowed = result.purses_allowed;
+        rows.put::<ReserveAccounts>(&reserve_key, ReserveAccountRow { purses_allowed, ..account });
+        rows.insert::<ReserveOpens>(
+            &key,
+            ReserveOpenRow {
+                reserve_sig: self.reserve_sig,
+                requested_expiration: self.reserve_expiration,
+                requested_purses: self.purse_limit,
+                payment: self.payment,
+                cost,
+                expiration,
+            },
+        );
+        Ok(ReserveOpened { expiration, cost })
     }
 }
 
-impl ExchangeRules {
-    pub(super) fn plan_request_close(&self, command: &RequestClose, plan: &mut Plan) {
-        self.plan_kyc(KycOperation::Close, command.h_payto, plan);
-        plan_request_close(command, plan);
-    }
+/// Asks for a reserve's money to be paid out. The closer executes it.
+#[derive(Debug, Clone)]
+pub struct RequestClose {
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// The request's time. Each counts once.
+    pub request_time: Timestamp,
+    /// The account that the owner named; none for the account of origin.
+    pub requested: Option<PaytoHash>,
+    /// The account to pay: the named one, or that of origin.
+    pub h_payto: PaytoHash,
+    /// Its payto URI.
+    pub payto_uri: String,
+    /// Its method.
+    pub method: String,
+    /// The reserve's signature, verified.
+    pub reserve_sig: EddsaSignature,
 }
 
-fn plan_request_close(command: &RequestClose, plan: &mut Plan) {
-    let reserve_pub = command.reserve_pub;
-    plan.row::<Reserves>(ReserveKey { reserve_pub });
-    plan.row::<CloseRequests>(ReserveRequestKey { reserve_pub, request_time: command.request_time });
-    plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
-    plan.group::<WireFees>(WireFees::BY_METHOD, &command.method);
+/// A reserve will be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CloseRequested {
+    /// What will be paid. Zero: less than the fee is there, and nothing will happen.
+    pub wired: Money,
+}
+
+impl Command<ExchangeRules> for RequestClose {
+    type Answer = CloseRequested;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.reserve_pub.as_bytes())
+    }
+
+    fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
+        rules.plan_kyc(KycOperation::Close, self.h_payto, plan);
+        let reserve_pub = self.reserve_pub;
+        plan.row::<Reserves>(ReserveKey { reserve_pub });
+        plan.row::<CloseRequests>(ReserveRequestKey { reserve_pub, request_time: self.request_time });
+        plan.row::<WireTargets>(WireTargetKey { h_payto: self.h_payto });
+        plan.group::<WireFees>(WireFees::BY_METHOD, &self.method);
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<CloseRequested, Refusal> {
+        let reserve_pub = self.reserve_pub;
+        let key = ReserveRequestKey { reserve_pub, request_time: self.request_time };
+        let reserve_key = ReserveKey { reserve_pub };
+        let reserve = rows.get::<Reserves>(&reserve_key).ok_or(Refusal::ReserveUnknown)?.clone();
+        let closing_fee = transfers::wire_fees_at(rows, &self.method, self.request_time)?.closing_fee;
+        if let Some(stored) = rows.get::<CloseRequests>(&key) {
+            let wired = stored.balance.checked_sub(closing_fee).unwrap_or(Money::ZERO);
+            return Ok(CloseRequested { wired });
+        }
+        let target = self.requested.or(reserve.origin).ok_or(Refusal::CloseTargetUnknown)?;
+        // The caller has read the origin and its method before.
+        if target != self.h_payto {
+            return Err(Refusal::TargetMismatch);
+        }
+        // The balance of this moment is the most that will be paid.
+        rows.depend_on::<Reserves>(&reserve_key);
+        let balance = reserve.balance;
+        let wired = match balance.checked_sub(closing_fee) {
+            Ok(wired) if !wired.is_zero() => wired,
+            _ => return Ok(CloseRequested { wired: Money::ZERO }),
+        };
+        if reserve.origin != Some(target) {
+            rules.require_kyc(rows, KycOperation::Close, target, balance, now)?;
+            rules.count_kyc(rows, KycOperation::Close, target, balance, now);
+        }
+        remember_target(rows, self.h_payto, &self.payto_uri);
+        rows.insert::<CloseRequests>(
+            &key,
+            CloseRequestRow {
+                reserve_sig: self.reserve_sig,
+                requested: self.requested,
+                h_payto: self.h_payto,
+                balance,
+                done: false,
+            },
+        );
+        Ok(CloseRequested { wired })
+    }
 }
 
 /// Whole years from one time to a later one, rounded up.
@@ -107,64 +280,6 @@ fn prolonged(
 }
 
 impl ExchangeRules {
-    pub(super) fn reserve_open(
-        &self,
-        rows: &mut WorkingSet,
-        command: &ReserveOpen,
-        now: Timestamp,
-    ) -> Result<ReserveOpened, Refusal> {
-        let reserve_pub = command.reserve_pub;
-        let key = ReserveRequestKey { reserve_pub, request_time: command.request_time };
-        let reserve_key = ReserveKey { reserve_pub };
-        let reserve = rows.get::<Reserves>(&reserve_key).ok_or(Refusal::ReserveUnknown)?.clone();
-        if let Some(stored) = rows.get::<ReserveOpens>(&key) {
-            return Ok(ReserveOpened { expiration: stored.expiration, cost: stored.cost });
-        }
-        let account = rows.get::<ReserveAccounts>(&reserve_key).cloned();
-        let account = account.unwrap_or(ReserveAccountRow { purses_active: 0, purses_allowed: 0 });
-        let result =
-            prolonged(reserve.expiration, account.purses_allowed, command, self.config.default_purse_limit)?;
-        if result.fees == 0 {
-            rows.depend_on::<Reserves>(&reserve_key);
-            return Ok(ReserveOpened { expiration: reserve.expiration, cost: Money::ZERO });
-        }
-        let cost = command.account_fee.checked_mul(result.fees).map_err(|_| Refusal::PurchaseTooLarge)?;
-        let mut paid = command.payment;
-        for (index, coin) in command.coins.iter().enumerate() {
-            let terms = self.terms(coin.coin.denom, index)?;
-            paid = add(paid, less_fee(coin.amount, terms.fee_deposit, index)?)?;
-        }
-        if paid < cost {
-            return Err(Refusal::OpenTooLittle { cost, expiration: reserve.expiration });
-        }
-        let Ok(balance) = reserve.balance.checked_sub(command.payment) else {
-            return Err(Refusal::ReserveInsufficient(Box::new(ReserveShortage {
-                reserve_pub,
-                balance: reserve.balance,
-                requested: command.payment,
-                history: ReserveStatement::default(),
-            })));
-        };
-        self.pay_with_coins(rows, command, now)?;
-        let gc = reserve.gc.max(reserve.expiration.saturating_add(self.config.legal_reserve_expiration));
-        let expiration = result.expiration;
-        rows.update::<Reserves>(&reserve_key, ReserveRow { balance, expiration, gc, ..reserve });
-        let purses_allowed = result.purses_allowed;
-        rows.put::<ReserveAccounts>(&reserve_key, ReserveAccountRow { purses_allowed, ..account });
-        rows.insert::<ReserveOpens>(
-            &key,
-            ReserveOpenRow {
-                reserve_sig: command.reserve_sig,
-                requested_expiration: command.reserve_expiration,
-                requested_purses: command.purse_limit,
-                payment: command.payment,
-                cost,
-                expiration,
-            },
-        );
-        Ok(ReserveOpened { expiration, cost })
-    }
-
     fn pay_with_coins(
         &self,
         rows: &mut WorkingSet,
@@ -193,51 +308,6 @@ impl ExchangeRules {
             );
         }
         Ok(())
-    }
-
-    pub(super) fn request_close(
-        &self,
-        rows: &mut WorkingSet,
-        command: &RequestClose,
-        now: Timestamp,
-    ) -> Result<CloseRequested, Refusal> {
-        let reserve_pub = command.reserve_pub;
-        let key = ReserveRequestKey { reserve_pub, request_time: command.request_time };
-        let reserve_key = ReserveKey { reserve_pub };
-        let reserve = rows.get::<Reserves>(&reserve_key).ok_or(Refusal::ReserveUnknown)?.clone();
-        let closing_fee = transfers::wire_fees_at(rows, &command.method, command.request_time)?.closing_fee;
-        if let Some(stored) = rows.get::<CloseRequests>(&key) {
-            let wired = stored.balance.checked_sub(closing_fee).unwrap_or(Money::ZERO);
-            return Ok(CloseRequested { wired });
-        }
-        let target = command.requested.or(reserve.origin).ok_or(Refusal::CloseTargetUnknown)?;
-        // The caller has read the origin and its method before.
-        if target != command.h_payto {
-            return Err(Refusal::TargetMismatch);
-        }
-        // The balance of this moment is the most that will be paid.
-        rows.depend_on::<Reserves>(&reserve_key);
-        let balance = reserve.balance;
-        let wired = match balance.checked_sub(closing_fee) {
-            Ok(wired) if !wired.is_zero() => wired,
-            _ => return Ok(CloseRequested { wired: Money::ZERO }),
-        };
-        if reserve.origin != Some(target) {
-            self.require_kyc(rows, KycOperation::Close, target, balance, now)?;
-            self.count_kyc(rows, KycOperation::Close, target, balance, now);
-        }
-        remember_target(rows, command.h_payto, &command.payto_uri);
-        rows.insert::<CloseRequests>(
-            &key,
-            CloseRequestRow {
-                reserve_sig: command.reserve_sig,
-                requested: command.requested,
-                h_payto: command.h_payto,
-                balance,
-                done: false,
-            },
-        );
-        Ok(CloseRequested { wired })
     }
 }
 

@@ -2,33 +2,233 @@
 
 use std::collections::HashMap;
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt};
+use batzen_engine::{Command, Count, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    CoinKey, CoinRow, Coins, DepositKey, DepositRow, Deposits, RefundRow, Refunds, WireTargetKey, WireTargets,
+    CoinKey, CoinPub, CoinRow, CoinSignature, Coins, DenomSerial, DepositKey, DepositRow, Deposits,
+    MerchantPub, PaytoHash, RefundKey, RefundRow, Refunds, WireTargetKey, WireTargets,
 };
 
 use super::denoms::{is_revoked, plan_revocation};
 use super::reserves::remember_target;
-use super::{
-    CoinConflict, CoinHistory, ConflictReason, DenomTerms, Deposit, DepositCoin, Deposited, DepositedCoin,
-    ExchangeRules, PresentedCoin, Refund, Refunded, Refusal, add,
-};
+use super::{CoinConflict, CoinHistory, ConflictReason, DenomTerms, ExchangeRules, Refusal, add};
 
-pub(super) fn plan_deposit(command: &Deposit, plan: &mut Plan) {
-    plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
-    for coin in &command.coins {
-        let key = deposit_key(command, coin);
-        plan_revocation(coin.coin.denom, plan);
-        plan.row::<Coins>(CoinKey { coin_pub: coin.coin.coin_pub });
-        plan.row::<Deposits>(key);
+/// A coin in a request. Its denomination's signature was verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PresentedCoin {
+    /// Its public key.
+    pub coin_pub: CoinPub,
+    /// Its denomination.
+    pub denom: DenomSerial,
+    /// Hash of its age commitment. Pass `None` if it is all zero, which means that there is none.
+    pub h_age: Option<ShortHash>,
+    /// The denomination's signature on it.
+    pub denom_sig: CoinSignature,
+}
+
+/// One coin of a deposit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DepositCoin {
+    /// The coin.
+    pub coin: PresentedCoin,
+    /// The contribution, including the deposit fee.
+    pub contribution: Money,
+    /// Its signature on the deposit, verified.
+    pub coin_sig: EddsaSignature,
+}
+
+/// Pays a contract, for `/deposit` (one coin) and `/batch-deposit`. All or nothing.
+#[derive(Debug, Clone)]
+pub struct Deposit {
+    /// The merchant.
+    pub merchant_pub: MerchantPub,
+    /// The contract.
+    pub h_contract_terms: HashCode,
+    /// The merchant's account.
+    pub payto_uri: String,
+    /// Its hash.
+    pub h_payto: PaytoHash,
+    /// Salt of the hash of that account.
+    pub wire_salt: WireSalt,
+    /// The wallet's time.
+    pub wallet_time: Timestamp,
+    /// The refund deadline, at most the wire deadline. Zero: no refunds.
+    pub refund_deadline: Timestamp,
+    /// The wire deadline; must not be never. A time in the past means as soon as possible.
+    pub wire_deadline: Timestamp,
+    /// 1 to 256 coins.
+    pub coins: Vec<DepositCoin>,
+}
+
+/// An accepted deposit: the values that the confirmations cover besides the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deposited {
+    /// When the exchange first accepted any of the coins: the timestamp of all confirmations.
+    pub exchange_time: Timestamp,
+    /// The coins, in the order of the request.
+    pub coins: Vec<DepositedCoin>,
+}
+
+impl Command<ExchangeRules> for Deposit {
+    type Answer = Deposited;
+
+    const METRIC: Option<&'static str> = Some("deposit");
+
+    fn owner(&self) -> Option<&[u8]> {
+        // If the request is repeated, it contains the same first coin again.
+        self.coins.first().map(|coin| &coin.coin.coin_pub.as_bytes()[..])
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        self.coins.iter().skip(1).for_each(|coin| visit(coin.coin.coin_pub.as_bytes()));
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan.row::<WireTargets>(WireTargetKey { h_payto: self.h_payto });
+        for coin in &self.coins {
+            let key = deposit_key(self, coin);
+            plan_revocation(coin.coin.denom, plan);
+            plan.row::<Coins>(CoinKey { coin_pub: coin.coin.coin_pub });
+            plan.row::<Deposits>(key);
+        }
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<Deposited, Refusal> {
+        assert!(!self.coins.is_empty(), "a deposit has coins");
+        if self.refund_deadline > self.wire_deadline || self.wire_deadline.is_never() {
+            return Err(Refusal::DeadlinesImpossible);
+        }
+        // A request that contradicts itself is not a conflict with the coin's history, because the history
+        // could not prove it.
+        let mut seen = HashMap::with_capacity(self.coins.len());
+        for (index, coin) in self.coins.iter().enumerate() {
+            if *seen.entry(coin.coin.coin_pub).or_insert(coin) != coin {
+                return Err(Refusal::CoinDuplicate { index });
+            }
+        }
+        // All coins of a batch have one timestamp: that of the first acceptance of any of them. If the clock
+        // has stepped back since, the stored time is used and not the earlier of the two, so that a
+        // repetition gets the same confirmation.
+        let exchange_time = self
+            .coins
+            .iter()
+            .filter_map(|coin| rows.get::<Deposits>(&deposit_key(self, coin)))
+            .map(|row| row.exchange_time)
+            .min()
+            .unwrap_or(now);
+        let mut coins = Vec::with_capacity(self.coins.len());
+        for (index, coin) in self.coins.iter().enumerate() {
+            coins.push(rules.deposit_coin(rows, self, coin, index, exchange_time, now)?);
+        }
+        remember_target(rows, self.h_payto, &self.payto_uri);
+        Ok(Deposited { exchange_time, coins })
+    }
+
+    fn count(answer: &Deposited) -> Count {
+        let repeated = answer.coins.iter().filter(|coin| coin.repeated).count();
+        Count { new: (answer.coins.len() - repeated) as u64, repeated: repeated as u64 }
     }
 }
 
-pub(super) fn plan_refund(command: &Refund, plan: &mut Plan) {
-    plan.row::<Coins>(CoinKey { coin_pub: command.key.coin_pub });
-    plan.row::<Deposits>(command.key.deposit());
-    plan.row::<Refunds>(command.key.clone());
+/// One coin of an accepted deposit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DepositedCoin {
+    /// The wire deadline in force: that of the first acceptance.
+    pub wire_deadline: Timestamp,
+    /// The contribution less the deposit fee.
+    pub amount_without_fee: Money,
+    /// Whether it had been deposited before.
+    pub repeated: bool,
+}
+
+/// Returns money of a deposit to its coin.
+#[derive(Debug, Clone)]
+pub struct Refund {
+    /// The deposit and the merchant's number of the refund.
+    pub key: RefundKey,
+    /// How much, including the refund fee.
+    pub amount: Money,
+    /// The merchant's signature, verified.
+    pub merchant_sig: EddsaSignature,
+}
+
+/// An accepted refund.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refunded {
+    /// Whether it had been accepted before.
+    pub repeated: bool,
+}
+
+impl Command<ExchangeRules> for Refund {
+    type Answer = Refunded;
+
+    const METRIC: Option<&'static str> = Some("refund");
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.key.coin_pub.as_bytes())
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan.row::<Coins>(CoinKey { coin_pub: self.key.coin_pub });
+        plan.row::<Deposits>(self.key.deposit());
+        plan.row::<Refunds>(self.key.clone());
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        _: Timestamp,
+    ) -> Result<Refunded, Refusal> {
+        let coin_key = CoinKey { coin_pub: self.key.coin_pub };
+        let coin = rows.get::<Coins>(&coin_key).ok_or(Refusal::CoinUnknown)?.clone();
+        let terms = rules.terms(coin.denom, 0)?;
+        let deposit_key = self.key.deposit();
+        let deposit = rows.get::<Deposits>(&deposit_key).ok_or(Refusal::DepositUnknown)?.clone();
+        let presented = PresentedCoin {
+            coin_pub: self.key.coin_pub,
+            denom: coin.denom,
+            h_age: coin.h_age,
+            denom_sig: coin.denom_sig.clone(),
+        };
+        if let Some(stored) = rows.get::<Refunds>(&self.key) {
+            return if stored.amount == self.amount {
+                Ok(Refunded { repeated: true })
+            } else {
+                Err(conflict(&presented, &coin, 0, ConflictReason::RefundOtherAmount))
+            };
+        }
+        if deposit.wtid.is_some() {
+            return Err(Refusal::DepositPaid);
+        }
+        if self.amount.is_zero() {
+            return Err(Refusal::RefundBelowFee);
+        }
+        let back = self.amount.checked_sub(terms.fee_refund).map_err(|_| Refusal::RefundBelowFee)?;
+        let refunded = deposit.refunded.checked_add(self.amount);
+        let Some(refunded) = refunded.ok().filter(|refunded| *refunded <= deposit.amount) else {
+            let reason = ConflictReason::RefundAboveDeposit { requested: self.amount };
+            return Err(conflict(&presented, &coin, 0, reason));
+        };
+        let remaining = add(coin.remaining, back)?;
+        assert!(remaining <= terms.value, "refunds never fill a coin above its value");
+        rows.update::<Coins>(&coin_key, CoinRow { remaining, ..coin });
+        // The deposit's own row is written, so that a refund and an aggregation of it can never miss each
+        // other.
+        rows.update::<Deposits>(&deposit_key, DepositRow { refunded, ..deposit });
+        rows.insert::<Refunds>(&self.key, RefundRow { amount: self.amount, merchant_sig: self.merchant_sig });
+        Ok(Refunded { repeated: false })
+    }
+
+    fn count(answer: &Refunded) -> Count {
+        Count::of(1, answer.repeated)
+    }
 }
 
 fn deposit_key(command: &Deposit, coin: &DepositCoin) -> DepositKey {
@@ -118,42 +318,6 @@ pub(super) fn debit(
 }
 
 impl ExchangeRules {
-    pub(super) fn deposit(
-        &self,
-        rows: &mut WorkingSet,
-        command: &Deposit,
-        now: Timestamp,
-    ) -> Result<Deposited, Refusal> {
-        assert!(!command.coins.is_empty(), "a deposit has coins");
-        if command.refund_deadline > command.wire_deadline || command.wire_deadline.is_never() {
-            return Err(Refusal::DeadlinesImpossible);
-        }
-        // A request that contradicts itself is not a conflict with the coin's history, because the history
-        // could not prove it.
-        let mut seen = HashMap::with_capacity(command.coins.len());
-        for (index, coin) in command.coins.iter().enumerate() {
-            if *seen.entry(coin.coin.coin_pub).or_insert(coin) != coin {
-                return Err(Refusal::CoinDuplicate { index });
-            }
-        }
-        // All coins of a batch have one timestamp: that of the first acceptance of any of them. If the clock
-        // has stepped back since, the stored time is used and not the earlier of the two, so that a
-        // repetition gets the same confirmation.
-        let exchange_time = command
-            .coins
-            .iter()
-            .filter_map(|coin| rows.get::<Deposits>(&deposit_key(command, coin)))
-            .map(|row| row.exchange_time)
-            .min()
-            .unwrap_or(now);
-        let mut coins = Vec::with_capacity(command.coins.len());
-        for (index, coin) in command.coins.iter().enumerate() {
-            coins.push(self.deposit_coin(rows, command, coin, index, exchange_time, now)?);
-        }
-        remember_target(rows, command.h_payto, &command.payto_uri);
-        Ok(Deposited { exchange_time, coins })
-    }
-
     fn deposit_coin(
         &self,
         rows: &mut WorkingSet,
@@ -203,50 +367,6 @@ impl ExchangeRules {
             },
         );
         Ok(DepositedCoin { wire_deadline: command.wire_deadline, amount_without_fee, repeated: false })
-    }
-
-    pub(super) fn refund(&self, rows: &mut WorkingSet, command: &Refund) -> Result<Refunded, Refusal> {
-        let coin_key = CoinKey { coin_pub: command.key.coin_pub };
-        let coin = rows.get::<Coins>(&coin_key).ok_or(Refusal::CoinUnknown)?.clone();
-        let terms = self.terms(coin.denom, 0)?;
-        let deposit_key = command.key.deposit();
-        let deposit = rows.get::<Deposits>(&deposit_key).ok_or(Refusal::DepositUnknown)?.clone();
-        let presented = PresentedCoin {
-            coin_pub: command.key.coin_pub,
-            denom: coin.denom,
-            h_age: coin.h_age,
-            denom_sig: coin.denom_sig.clone(),
-        };
-        if let Some(stored) = rows.get::<Refunds>(&command.key) {
-            return if stored.amount == command.amount {
-                Ok(Refunded { repeated: true })
-            } else {
-                Err(conflict(&presented, &coin, 0, ConflictReason::RefundOtherAmount))
-            };
-        }
-        if deposit.wtid.is_some() {
-            return Err(Refusal::DepositPaid);
-        }
-        if command.amount.is_zero() {
-            return Err(Refusal::RefundBelowFee);
-        }
-        let back = command.amount.checked_sub(terms.fee_refund).map_err(|_| Refusal::RefundBelowFee)?;
-        let refunded = deposit.refunded.checked_add(command.amount);
-        let Some(refunded) = refunded.ok().filter(|refunded| *refunded <= deposit.amount) else {
-            let reason = ConflictReason::RefundAboveDeposit { requested: command.amount };
-            return Err(conflict(&presented, &coin, 0, reason));
-        };
-        let remaining = add(coin.remaining, back)?;
-        assert!(remaining <= terms.value, "refunds never fill a coin above its value");
-        rows.update::<Coins>(&coin_key, CoinRow { remaining, ..coin });
-        // The deposit's own row is written, so that a refund and an aggregation of it can never miss each
-        // other.
-        rows.update::<Deposits>(&deposit_key, DepositRow { refunded, ..deposit });
-        rows.insert::<Refunds>(
-            &command.key,
-            RefundRow { amount: command.amount, merchant_sig: command.merchant_sig },
-        );
-        Ok(Refunded { repeated: false })
     }
 }
 

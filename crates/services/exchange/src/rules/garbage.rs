@@ -21,20 +21,21 @@
 
 use std::collections::BTreeMap;
 
-use batzen_crypto::Wtid;
-use batzen_engine::{Plan, WorkingSet};
+use batzen_crypto::{HashCode, Wtid};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Duration, MoneySum, Timestamp};
 use batzen_store::Table;
 use batzen_tables::exchange::{
-    AccountKey, Aggregates, Cipher, CloseRequests, Closings, CollectedKey, CollectedRow, CollectedSums,
-    CollectedTerm, Contracts, CsNonces, Cursors, DenomSerial, HistoryRequests, KycProcessRow, KycProcesses,
-    KycRequirementKey, KycRequirementRow, KycRequirements, KycState, MeltByRc, NonceKind, PastTransferRow,
-    PastTransfers, Prepared, PreparedRow, PurseDeletions, PurseDeposits, PurseKey, PurseMerges, PurseRow,
-    PurseState, Purses, RcKey, RecoupCredits, ReserveAccounts, ReserveKey, ReserveOpens, ReservePub,
-    ReserveRow, Reserves, ReservesIn, Reveals, TransferKind, Withdrawals, WtidKey,
+    AccountId, AccountKey, Aggregates, Cipher, CloseRequests, Closings, CollectedKey, CollectedRow,
+    CollectedSums, CollectedTerm, Contracts, CsNonceKey, CsNonces, Cursors, DenomSerial, HistoryRequests,
+    KycProcessKey, KycProcessRow, KycProcesses, KycRequirementKey, KycRequirementRow, KycRequirements,
+    KycState, MeltByRc, MeltKey, NonceKind, PastTransferRow, PastTransfers, Prepared, PreparedRow,
+    PurseDeletions, PurseDeposits, PurseKey, PurseMerges, PursePub, PurseRow, PurseState, Purses, RcKey,
+    RecoupCredits, ReserveAccounts, ReserveKey, ReserveOpens, ReservePub, ReserveRow, Reserves, ReservesIn,
+    Reveals, TransferKind, Withdrawals, WtidKey,
 };
 
-use super::{Collect, Collected, ExchangeRules, NonceCandidate, PurseCandidate, Refusal, ReserveCandidate};
+use super::{ExchangeRules, Refusal};
 
 /// How long everything must be over before it is removed: much longer than any request, lease or page of a
 /// worker lives, and than clocks differ.
@@ -46,6 +47,146 @@ pub const COLLECT_ROWS_MAX: usize = 5_000;
 
 /// How long a KYC requirement or an identification that was begun waits for the customer.
 pub const KYC_PATIENCE: Duration = Duration::from_days(90);
+
+/// Removes rows that are no longer needed. Whoever submits it has only found candidates: the rules decide on
+/// each, so that it does not matter how old the search is.
+#[derive(Debug, Clone)]
+pub enum Collect {
+    /// Empty reserves whose time to be kept is over, with all that belongs to them.
+    Reserves(Vec<ReserveCandidate>),
+    /// Transfers that the bank accepted.
+    Transfers(Vec<Wtid>),
+    /// Locks of Clause Blind Schnorr nonces.
+    Nonces(Vec<NonceCandidate>),
+    /// Purses that gave their coins everything back.
+    Purses(Vec<PurseCandidate>),
+    /// KYC requirements that nobody has acted on.
+    KycRequirements(Vec<KycRequirementKey>),
+    /// Identifications that were never completed, or that expired long ago.
+    KycProcesses(Vec<KycProcessKey>),
+}
+
+/// A reserve that may be removed, and the rows that its removal depends on.
+#[derive(Debug, Clone)]
+pub struct ReserveCandidate {
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// The exchange's accounts that received its transfers.
+    pub accounts: Vec<AccountId>,
+    /// The identifiers of its closings' transfers.
+    pub wtids: Vec<Wtid>,
+}
+
+/// A lock that may be removed.
+#[derive(Debug, Clone)]
+pub struct NonceCandidate {
+    /// The lock.
+    pub key: CsNonceKey,
+    /// The commitment of the melt that it belongs to; none for a withdrawal.
+    pub rc: Option<HashCode>,
+    /// That melt; none for a withdrawal, or if the melt has left for an archive.
+    pub melt: Option<MeltKey>,
+}
+
+/// A purse that may be removed.
+#[derive(Debug, Clone)]
+pub struct PurseCandidate {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve that wanted it, if there is one.
+    pub reserve_pub: Option<ReservePub>,
+}
+
+/// What a [`Collect`] removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Collected {
+    /// How many of the candidates.
+    pub removed: u64,
+    /// How many rows, with those that belonged to the candidates.
+    pub rows: u64,
+}
+
+impl Command<ExchangeRules> for Collect {
+    type Answer = Collected;
+
+    fn is_background(&self) -> bool {
+        true
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        match self {
+            Collect::Reserves(candidates) => {
+                plan_sums(plan);
+                candidates.iter().for_each(|candidate| plan_reserve(candidate, plan));
+            }
+            Collect::Transfers(wtids) => {
+                plan_sums(plan);
+                for wtid in wtids {
+                    plan.row::<Prepared>(WtidKey { wtid: *wtid });
+                    plan.row::<PastTransfers>(WtidKey { wtid: *wtid });
+                }
+            }
+            Collect::Nonces(candidates) => {
+                for candidate in candidates {
+                    plan.row::<CsNonces>(candidate.key.clone());
+                    candidate.melt.iter().for_each(|melt| plan.row::<Reveals>(melt.clone()));
+                    candidate.rc.iter().for_each(|rc| plan.row::<MeltByRc>(RcKey { rc: *rc }));
+                }
+            }
+            Collect::Purses(candidates) => {
+                plan_sums(plan);
+                candidates.iter().for_each(|candidate| plan_purse(candidate, plan));
+            }
+            Collect::KycRequirements(keys) => {
+                for key in keys {
+                    plan.row::<KycRequirements>(key.clone());
+                    plan.group::<KycProcesses>(KycProcesses::BY_ACCOUNT, &key.h_payto);
+                    plan.group::<Aggregates>(Aggregates::BY_TARGET, &key.h_payto);
+                }
+            }
+            Collect::KycProcesses(keys) => keys.iter().for_each(|key| plan.row::<KycProcesses>(key.clone())),
+        }
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<Collected, Refusal> {
+        let mut collected = Collected::default();
+        match self {
+            Collect::Reserves(candidates) => {
+                let mut sums = Sums::default();
+                for candidate in candidates {
+                    if rules.is_collectable(rows, candidate, now) {
+                        rules.collect_reserve(rows, candidate.reserve_pub, &mut sums, &mut collected)?;
+                    }
+                }
+                sums.store(rows)?;
+            }
+            Collect::Transfers(wtids) => collect_transfers(rows, wtids, now, &mut collected)?,
+            Collect::Nonces(candidates) => rules.collect_nonces(rows, candidates, now, &mut collected),
+            Collect::Purses(candidates) => {
+                let mut sums = Sums::default();
+                for candidate in candidates {
+                    rules.collect_purse(rows, candidate, now, &mut sums, &mut collected)?;
+                }
+                sums.store(rows)?;
+            }
+            Collect::KycRequirements(keys) => collect_requirements(rows, keys, now, &mut collected),
+            Collect::KycProcesses(keys) => {
+                for key in keys {
+                    if rows.get::<KycProcesses>(key).is_some_and(|row| rules.is_process_over(row, now)) {
+                        remove::<KycProcesses>(rows, key, &mut collected);
+                        collected.removed += 1;
+                    }
+                }
+            }
+        }
+        Ok(collected)
+    }
+}
 
 /// Whether a time has passed long ago.
 #[must_use]
@@ -90,41 +231,6 @@ impl Sums {
             rows.put::<CollectedSums>(&key, CollectedRow { units });
         }
         Ok(())
-    }
-}
-
-pub(super) fn plan(command: &Collect, plan: &mut Plan) {
-    match command {
-        Collect::Reserves(candidates) => {
-            plan_sums(plan);
-            candidates.iter().for_each(|candidate| plan_reserve(candidate, plan));
-        }
-        Collect::Transfers(wtids) => {
-            plan_sums(plan);
-            for wtid in wtids {
-                plan.row::<Prepared>(WtidKey { wtid: *wtid });
-                plan.row::<PastTransfers>(WtidKey { wtid: *wtid });
-            }
-        }
-        Collect::Nonces(candidates) => {
-            for candidate in candidates {
-                plan.row::<CsNonces>(candidate.key.clone());
-                candidate.melt.iter().for_each(|melt| plan.row::<Reveals>(melt.clone()));
-                candidate.rc.iter().for_each(|rc| plan.row::<MeltByRc>(RcKey { rc: *rc }));
-            }
-        }
-        Collect::Purses(candidates) => {
-            plan_sums(plan);
-            candidates.iter().for_each(|candidate| plan_purse(candidate, plan));
-        }
-        Collect::KycRequirements(keys) => {
-            for key in keys {
-                plan.row::<KycRequirements>(key.clone());
-                plan.group::<KycProcesses>(KycProcesses::BY_ACCOUNT, &key.h_payto);
-                plan.group::<Aggregates>(Aggregates::BY_TARGET, &key.h_payto);
-            }
-        }
-        Collect::KycProcesses(keys) => keys.iter().for_each(|key| plan.row::<KycProcesses>(key.clone())),
     }
 }
 
@@ -191,45 +297,6 @@ fn take<T: Table>(
 }
 
 impl ExchangeRules {
-    pub(super) fn collect(
-        &self,
-        rows: &mut WorkingSet,
-        command: &Collect,
-        now: Timestamp,
-    ) -> Result<Collected, Refusal> {
-        let mut collected = Collected::default();
-        match command {
-            Collect::Reserves(candidates) => {
-                let mut sums = Sums::default();
-                for candidate in candidates {
-                    if self.is_collectable(rows, candidate, now) {
-                        self.collect_reserve(rows, candidate.reserve_pub, &mut sums, &mut collected)?;
-                    }
-                }
-                sums.store(rows)?;
-            }
-            Collect::Transfers(wtids) => collect_transfers(rows, wtids, now, &mut collected)?,
-            Collect::Nonces(candidates) => self.collect_nonces(rows, candidates, now, &mut collected),
-            Collect::Purses(candidates) => {
-                let mut sums = Sums::default();
-                for candidate in candidates {
-                    self.collect_purse(rows, candidate, now, &mut sums, &mut collected)?;
-                }
-                sums.store(rows)?;
-            }
-            Collect::KycRequirements(keys) => collect_requirements(rows, keys, now, &mut collected),
-            Collect::KycProcesses(keys) => {
-                for key in keys {
-                    if rows.get::<KycProcesses>(key).is_some_and(|row| self.is_process_over(row, now)) {
-                        remove::<KycProcesses>(rows, key, &mut collected);
-                        collected.removed += 1;
-                    }
-                }
-            }
-        }
-        Ok(collected)
-    }
-
     /// Whether nobody needs a reserve and the rows that belong to it any more.
     fn is_collectable(&self, rows: &WorkingSet, candidate: &ReserveCandidate, now: Timestamp) -> bool {
         let reserve_pub = &candidate.reserve_pub;

@@ -9,7 +9,7 @@
 //! time frame is. Operations without a rule leave no trace there.
 
 use batzen_crypto::hash::sha512_parts;
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
@@ -18,14 +18,383 @@ use batzen_tables::exchange::{
     KycRequirementRow, KycRequirements, KycState, KycUsageKey, KycUsageRow, KycUsages, PaytoHash, ReservePub,
 };
 
-use super::{
-    ClearKycAlert, DecideKyc, ExchangeRules, FinishKyc, KycAlertCleared, KycDecided, KycFinished,
-    KycRequirement, KycStarted, KycSubmitted, Refusal, RequireKyc, StartKyc, SubmitKyc, garbage,
-};
+use super::{ExchangeRules, Refusal, garbage};
 
 /// How many events of one kind an account keeps. When there are more, the two oldest become one with the later
 /// time, so that an old amount may count for longer than the time frame, and never for shorter.
 pub const EVENTS_MAX: usize = 256;
+
+/// Stores a requirement that another command was refused for. A repetition changes nothing.
+#[derive(Debug, Clone)]
+pub struct RequireKyc {
+    /// The account whose owner must be identified.
+    pub h_payto: PaytoHash,
+    /// The missing checks, as the refusal names them.
+    pub checks: String,
+}
+
+/// The requirement is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KycRequirement {
+    /// Its number.
+    pub row: u64,
+}
+
+impl Command<ExchangeRules> for RequireKyc {
+    type Answer = KycRequirement;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.h_payto.as_bytes())
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        let RequireKyc { h_payto, checks } = self;
+        plan.row::<KycRequirements>(KycRequirementKey {
+            h_payto: *h_payto,
+            row: requirement_row(*h_payto, checks),
+        });
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<KycRequirement, Refusal> {
+        let row = requirement_row(self.h_payto, &self.checks);
+        let key = KycRequirementKey { h_payto: self.h_payto, row };
+        // Garbage collection removes what was not asked for in a long time. A day more or less does not matter.
+        let is_recent =
+            |row: &KycRequirementRow| row.asked.is_some_and(|asked| !garbage::is_over(asked, now));
+        if !rows.get::<KycRequirements>(&key).is_some_and(is_recent) {
+            let row = KycRequirementRow { checks: self.checks.clone(), asked: Some(now) };
+            rows.put::<KycRequirements>(&key, row);
+        }
+        Ok(KycRequirement { row })
+    }
+}
+
+/// Begins an identification, or begins it again. One that waits for officers or is valid stays as it is.
+#[derive(Debug, Clone)]
+pub struct StartKyc {
+    /// The account.
+    pub h_payto: PaytoHash,
+    /// The provider's section.
+    pub provider: String,
+    /// A random secret for the user's page, if the process is new.
+    pub token: String,
+}
+
+/// The identification has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KycStarted {
+    /// The secret of the user's page.
+    pub token: String,
+}
+
+impl Command<ExchangeRules> for StartKyc {
+    type Answer = KycStarted;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.h_payto.as_bytes())
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan_process(self.h_payto, &self.provider, plan);
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<KycStarted, Refusal> {
+        let key = KycProcessKey { h_payto: self.h_payto, provider: self.provider.clone() };
+        let row = match rows.get::<KycProcesses>(&key) {
+            None => KycProcessRow {
+                started: now,
+                token: self.token.clone(),
+                state: KycState::Started,
+                expiration: Timestamp::ZERO,
+                provider_user_id: String::new(),
+                attributes: Vec::new(),
+                submitted: Vec::new(),
+                approved_by: String::new(),
+            },
+            Some(row)
+                if row.state == KycState::Rejected
+                    || row.expiration <= now && row.state == KycState::Approved =>
+            {
+                KycProcessRow { started: now, state: KycState::Started, ..row.clone() }
+            }
+            Some(row) => return Ok(KycStarted { token: row.token.clone() }),
+        };
+        let token = row.token.clone();
+        rows.put::<KycProcesses>(&key, row);
+        Ok(KycStarted { token })
+    }
+}
+
+/// Records that a provider has identified the owner of an account.
+#[derive(Debug, Clone)]
+pub struct FinishKyc {
+    /// The account.
+    pub h_payto: PaytoHash,
+    /// The provider's section.
+    pub provider: String,
+    /// The provider's name for the user.
+    pub provider_user_id: String,
+    /// The attributes, encrypted; empty if there are none.
+    pub attributes: Vec<u8>,
+    /// How long the identification is valid.
+    pub validity: Duration,
+}
+
+/// The owner is identified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KycFinished {
+    /// When it expires.
+    pub expiration: Timestamp,
+}
+
+impl Command<ExchangeRules> for FinishKyc {
+    type Answer = KycFinished;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.h_payto.as_bytes())
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan_process(self.h_payto, &self.provider, plan);
+        plan.row::<KycAlerts>(KycAccountKey { h_payto: self.h_payto });
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<KycFinished, Refusal> {
+        let key = KycProcessKey { h_payto: self.h_payto, provider: self.provider.clone() };
+        let row = process_of(rows, &key)?;
+        let expiration = prolonged(&row, self.validity, now);
+        let attributes =
+            if self.attributes.is_empty() { row.attributes.clone() } else { self.attributes.clone() };
+        let provider_user_id = self.provider_user_id.clone();
+        let state = KycState::Approved;
+        rows.update::<KycProcesses>(
+            &key,
+            KycProcessRow { state, expiration, provider_user_id, attributes, ..row },
+        );
+        alert(rows, self.h_payto, now);
+        Ok(KycFinished { expiration })
+    }
+}
+
+/// Stores what a user has entered, for officers to decide on. It replaces what was entered before.
+#[derive(Debug, Clone)]
+pub struct SubmitKyc {
+    /// The account.
+    pub h_payto: PaytoHash,
+    /// The provider's section.
+    pub provider: String,
+    /// The secret of the user's page.
+    pub token: String,
+    /// The attributes, encrypted.
+    pub attributes: Vec<u8>,
+}
+
+/// What the user entered waits for officers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KycSubmitted;
+
+impl Command<ExchangeRules> for SubmitKyc {
+    type Answer = KycSubmitted;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.h_payto.as_bytes())
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan_process(self.h_payto, &self.provider, plan);
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        _: Timestamp,
+    ) -> Result<KycSubmitted, Refusal> {
+        let key = KycProcessKey { h_payto: self.h_payto, provider: self.provider.clone() };
+        let row = process_of(rows, &key)?;
+        if row.token != self.token {
+            return Err(Refusal::KycProcessUnknown);
+        }
+        rows.update::<KycProcesses>(
+            &key,
+            KycProcessRow {
+                state: KycState::Submitted,
+                submitted: self.attributes.clone(),
+                approved_by: String::new(),
+                ..row
+            },
+        );
+        Ok(KycSubmitted)
+    }
+}
+
+/// An officer decides on what a user has entered.
+#[derive(Debug, Clone)]
+pub struct DecideKyc {
+    /// The account.
+    pub h_payto: PaytoHash,
+    /// The provider's section.
+    pub provider: String,
+    /// The attributes that the officer saw, encrypted as stored: if the user has changed them since, the
+    /// decision is refused.
+    pub submitted: Vec<u8>,
+    /// Who decides.
+    pub officer: String,
+    /// Whether the owner is identified.
+    pub approved: bool,
+    /// Why, in the officer's words.
+    pub reason: String,
+    /// When.
+    pub time: Timestamp,
+    /// How long the identification is valid.
+    pub validity: Duration,
+}
+
+/// The answer to [`DecideKyc`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KycDecided {
+    /// The owner is identified.
+    Approved {
+        /// When it expires.
+        expiration: Timestamp,
+    },
+    /// The decision releases money, so another officer must approve as well.
+    NeedsAnother {
+        /// What is held.
+        held: Money,
+    },
+    /// The owner is not identified.
+    Rejected,
+}
+
+impl Command<ExchangeRules> for DecideKyc {
+    type Answer = KycDecided;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.h_payto.as_bytes())
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan_process(self.h_payto, &self.provider, plan);
+        plan.row::<KycAlerts>(KycAccountKey { h_payto: self.h_payto });
+        plan.row::<KycDecisions>(decision_key(self));
+        plan.group::<Aggregates>(Aggregates::BY_TARGET, &self.h_payto);
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<KycDecided, Refusal> {
+        let h_payto = self.h_payto;
+        let key = KycProcessKey { h_payto, provider: self.provider.clone() };
+        let row = process_of(rows, &key)?;
+        if row.state != KycState::Submitted || row.submitted != self.submitted {
+            return Err(Refusal::KycChanged);
+        }
+        let decision_key = decision_key(self);
+        let is_repeated = row.approved_by == self.officer;
+        if self.approved && is_repeated || rows.get::<KycDecisions>(&decision_key).is_some() {
+            return Err(Refusal::KycSameOfficer);
+        }
+        let aggregates = rows.group::<Aggregates>(Aggregates::BY_TARGET, &h_payto);
+        let held = aggregates.iter().filter(|(_, aggregate)| aggregate.kyc_row.is_some());
+        let held = held.fold(Money::ZERO, |sum, (_, row)| sum.checked_add(row.total).unwrap_or(Money::MAX));
+        rows.insert::<KycDecisions>(
+            &decision_key,
+            KycDecisionRow { approved: self.approved, reason: self.reason.clone(), held },
+        );
+        if !self.approved {
+            rows.update::<KycProcesses>(
+                &key,
+                KycProcessRow {
+                    state: KycState::Rejected,
+                    submitted: Vec::new(),
+                    approved_by: String::new(),
+                    ..row
+                },
+            );
+            return Ok(KycDecided::Rejected);
+        }
+        if !held.is_zero() && row.approved_by.is_empty() {
+            let approved_by = self.officer.clone();
+            rows.update::<KycProcesses>(&key, KycProcessRow { approved_by, ..row });
+            return Ok(KycDecided::NeedsAnother { held });
+        }
+        let expiration = prolonged(&row, self.validity, now);
+        rows.update::<KycProcesses>(
+            &key,
+            KycProcessRow {
+                state: KycState::Approved,
+                expiration,
+                attributes: row.submitted.clone(),
+                submitted: Vec::new(),
+                approved_by: String::new(),
+                ..row
+            },
+        );
+        alert(rows, h_payto, now);
+        Ok(KycDecided::Approved { expiration })
+    }
+}
+
+/// Removes an alert after the account's payouts were looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct ClearKycAlert {
+    /// The account.
+    pub h_payto: PaytoHash,
+    /// The alert's time. A later alert stays.
+    pub time: Timestamp,
+}
+
+/// The alert is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KycAlertCleared;
+
+impl Command<ExchangeRules> for ClearKycAlert {
+    type Answer = KycAlertCleared;
+
+    fn is_background(&self) -> bool {
+        true
+    }
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.h_payto.as_bytes())
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan.row::<KycAlerts>(KycAccountKey { h_payto: self.h_payto });
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        _: Timestamp,
+    ) -> Result<KycAlertCleared, Refusal> {
+        let key = KycAccountKey { h_payto: self.h_payto };
+        if rows.get::<KycAlerts>(&key).is_some_and(|alert| alert.time == self.time) {
+            rows.delete::<KycAlerts>(&key);
+        }
+        Ok(KycAlertCleared)
+    }
+}
 
 /// The user's kind, by whose name a client asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,38 +549,6 @@ fn plan_process(h_payto: PaytoHash, provider: &str, plan: &mut Plan) {
     plan.row::<KycProcesses>(KycProcessKey { h_payto, provider: provider.to_owned() });
 }
 
-pub(super) fn plan_require(command: &RequireKyc, plan: &mut Plan) {
-    let RequireKyc { h_payto, checks } = command;
-    plan.row::<KycRequirements>(KycRequirementKey {
-        h_payto: *h_payto,
-        row: requirement_row(*h_payto, checks),
-    });
-}
-
-pub(super) fn plan_start(command: &StartKyc, plan: &mut Plan) {
-    plan_process(command.h_payto, &command.provider, plan);
-}
-
-pub(super) fn plan_finish(command: &FinishKyc, plan: &mut Plan) {
-    plan_process(command.h_payto, &command.provider, plan);
-    plan.row::<KycAlerts>(KycAccountKey { h_payto: command.h_payto });
-}
-
-pub(super) fn plan_submit(command: &SubmitKyc, plan: &mut Plan) {
-    plan_process(command.h_payto, &command.provider, plan);
-}
-
-pub(super) fn plan_decide(command: &DecideKyc, plan: &mut Plan) {
-    plan_process(command.h_payto, &command.provider, plan);
-    plan.row::<KycAlerts>(KycAccountKey { h_payto: command.h_payto });
-    plan.row::<KycDecisions>(decision_key(command));
-    plan.group::<Aggregates>(Aggregates::BY_TARGET, &command.h_payto);
-}
-
-pub(super) fn plan_clear_alert(command: &ClearKycAlert, plan: &mut Plan) {
-    plan.row::<KycAlerts>(KycAccountKey { h_payto: command.h_payto });
-}
-
 fn decision_key(command: &DecideKyc) -> KycDecisionKey {
     KycDecisionKey {
         h_payto: command.h_payto,
@@ -232,146 +569,6 @@ fn prolonged(row: &KycProcessRow, validity: Duration, now: Timestamp) -> Timesta
 
 fn alert(rows: &mut WorkingSet, h_payto: PaytoHash, now: Timestamp) {
     rows.put::<KycAlerts>(&KycAccountKey { h_payto }, KycAlertRow { time: now });
-}
-
-pub(super) fn require(rows: &mut WorkingSet, command: &RequireKyc, now: Timestamp) -> KycRequirement {
-    let row = requirement_row(command.h_payto, &command.checks);
-    let key = KycRequirementKey { h_payto: command.h_payto, row };
-    // Garbage collection removes what was not asked for in a long time. A day more or less does not matter.
-    let is_recent = |row: &KycRequirementRow| row.asked.is_some_and(|asked| !garbage::is_over(asked, now));
-    if !rows.get::<KycRequirements>(&key).is_some_and(is_recent) {
-        let row = KycRequirementRow { checks: command.checks.clone(), asked: Some(now) };
-        rows.put::<KycRequirements>(&key, row);
-    }
-    KycRequirement { row }
-}
-
-pub(super) fn start(rows: &mut WorkingSet, command: &StartKyc, now: Timestamp) -> KycStarted {
-    let key = KycProcessKey { h_payto: command.h_payto, provider: command.provider.clone() };
-    let row = match rows.get::<KycProcesses>(&key) {
-        None => KycProcessRow {
-            started: now,
-            token: command.token.clone(),
-            state: KycState::Started,
-            expiration: Timestamp::ZERO,
-            provider_user_id: String::new(),
-            attributes: Vec::new(),
-            submitted: Vec::new(),
-            approved_by: String::new(),
-        },
-        Some(row)
-            if row.state == KycState::Rejected
-                || row.expiration <= now && row.state == KycState::Approved =>
-        {
-            KycProcessRow { started: now, state: KycState::Started, ..row.clone() }
-        }
-        Some(row) => return KycStarted { token: row.token.clone() },
-    };
-    let token = row.token.clone();
-    rows.put::<KycProcesses>(&key, row);
-    KycStarted { token }
-}
-
-pub(super) fn finish(
-    rows: &mut WorkingSet,
-    command: &FinishKyc,
-    now: Timestamp,
-) -> Result<KycFinished, Refusal> {
-    let key = KycProcessKey { h_payto: command.h_payto, provider: command.provider.clone() };
-    let row = process_of(rows, &key)?;
-    let expiration = prolonged(&row, command.validity, now);
-    let attributes =
-        if command.attributes.is_empty() { row.attributes.clone() } else { command.attributes.clone() };
-    let provider_user_id = command.provider_user_id.clone();
-    let state = KycState::Approved;
-    rows.update::<KycProcesses>(
-        &key,
-        KycProcessRow { state, expiration, provider_user_id, attributes, ..row },
-    );
-    alert(rows, command.h_payto, now);
-    Ok(KycFinished { expiration })
-}
-
-pub(super) fn submit(rows: &mut WorkingSet, command: &SubmitKyc) -> Result<KycSubmitted, Refusal> {
-    let key = KycProcessKey { h_payto: command.h_payto, provider: command.provider.clone() };
-    let row = process_of(rows, &key)?;
-    if row.token != command.token {
-        return Err(Refusal::KycProcessUnknown);
-    }
-    rows.update::<KycProcesses>(
-        &key,
-        KycProcessRow {
-            state: KycState::Submitted,
-            submitted: command.attributes.clone(),
-            approved_by: String::new(),
-            ..row
-        },
-    );
-    Ok(KycSubmitted)
-}
-
-pub(super) fn decide(
-    rows: &mut WorkingSet,
-    command: &DecideKyc,
-    now: Timestamp,
-) -> Result<KycDecided, Refusal> {
-    let h_payto = command.h_payto;
-    let key = KycProcessKey { h_payto, provider: command.provider.clone() };
-    let row = process_of(rows, &key)?;
-    if row.state != KycState::Submitted || row.submitted != command.submitted {
-        return Err(Refusal::KycChanged);
-    }
-    let decision_key = decision_key(command);
-    let is_repeated = row.approved_by == command.officer;
-    if command.approved && is_repeated || rows.get::<KycDecisions>(&decision_key).is_some() {
-        return Err(Refusal::KycSameOfficer);
-    }
-    let aggregates = rows.group::<Aggregates>(Aggregates::BY_TARGET, &h_payto);
-    let held = aggregates.iter().filter(|(_, aggregate)| aggregate.kyc_row.is_some());
-    let held = held.fold(Money::ZERO, |sum, (_, row)| sum.checked_add(row.total).unwrap_or(Money::MAX));
-    rows.insert::<KycDecisions>(
-        &decision_key,
-        KycDecisionRow { approved: command.approved, reason: command.reason.clone(), held },
-    );
-    if !command.approved {
-        rows.update::<KycProcesses>(
-            &key,
-            KycProcessRow {
-                state: KycState::Rejected,
-                submitted: Vec::new(),
-                approved_by: String::new(),
-                ..row
-            },
-        );
-        return Ok(KycDecided::Rejected);
-    }
-    if !held.is_zero() && row.approved_by.is_empty() {
-        let approved_by = command.officer.clone();
-        rows.update::<KycProcesses>(&key, KycProcessRow { approved_by, ..row });
-        return Ok(KycDecided::NeedsAnother { held });
-    }
-    let expiration = prolonged(&row, command.validity, now);
-    rows.update::<KycProcesses>(
-        &key,
-        KycProcessRow {
-            state: KycState::Approved,
-            expiration,
-            attributes: row.submitted.clone(),
-            submitted: Vec::new(),
-            approved_by: String::new(),
-            ..row
-        },
-    );
-    alert(rows, h_payto, now);
-    Ok(KycDecided::Approved { expiration })
-}
-
-pub(super) fn clear_alert(rows: &mut WorkingSet, command: &ClearKycAlert) -> KycAlertCleared {
-    let key = KycAccountKey { h_payto: command.h_payto };
-    if rows.get::<KycAlerts>(&key).is_some_and(|alert| alert.time == command.time) {
-        rows.delete::<KycAlerts>(&key);
-    }
-    KycAlertCleared
 }
 
 impl ExchangeRules {

@@ -15,41 +15,152 @@
 
 use std::collections::BTreeMap;
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{ChangeSet, Store, StoreError};
 use batzen_tables::exchange::{
     AccountId, AccountKey, CursorRow, Cursors, LeaseJob, LeaseKey, LeaseRow, WorkerLeases,
 };
 
-use super::{Lease, Leased, RangeClaim, RangeProgress, RangeState, SlotsClaim, SlotsShare};
+use super::{ExchangeRules, Refusal};
 
 /// The number of slots of a queue.
 pub const SLOTS: u32 = 64;
+
 /// The longest lease.
 pub const LEASE_MAX: Duration = Duration::from_secs(300);
+
 /// A lease that ends later than this from now was written by a wrong clock.
 const BELIEVED_MAX: Duration = Duration::from_secs(600);
+
 /// A holder whose lease ended this recently still counts as live.
 const RECENTLY: Duration = Duration::from_secs(60);
+
 /// The maximum number of concurrent ranges of an account. Further watchers help with the first range.
 pub const RANGES_MAX: usize = 256;
 
 /// The account id for jobs without an account.
 const NO_ACCOUNT: AccountId = AccountId([0; 8]);
 
+/// Claims, renews or returns a worker's part of a job.
+#[derive(Debug, Clone)]
+pub enum Lease {
+    /// A range of an account's bank rows.
+    Range(RangeClaim),
+    /// Slots of a queue.
+    Slots(SlotsClaim),
+}
+
+/// The answer to a [`Lease`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leased {
+    /// The range; none for a watcher that leaves.
+    Range(Option<RangeState>),
+    /// The slots.
+    Slots(SlotsShare),
+}
+
+impl Command<ExchangeRules> for Lease {
+    type Answer = Leased;
+
+    fn is_background(&self) -> bool {
+        true
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        match self {
+            Lease::Range(RangeClaim { account, .. }) => plan_ranges(*account, plan),
+            Lease::Slots(SlotsClaim { job, .. }) => plan_group(*job, NO_ACCOUNT, plan),
+        }
+    }
+
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, _: Timestamp) -> Result<Leased, Refusal> {
+        Ok(match self {
+            Lease::Range(claim) => Leased::Range(claim_range(rows, claim)),
+            Lease::Slots(claim) => Leased::Slots(claim_slots(rows, claim)),
+        })
+    }
+}
+
+/// Claims the first range of an account that no other watcher holds, or a new range after the others. It
+/// replaces the watcher's current range.
+#[derive(Debug, Clone, Copy)]
+pub struct RangeClaim {
+    /// The account.
+    pub account: AccountId,
+    /// The watcher.
+    pub holder: u64,
+    /// The watcher's time, without any shift of the clock.
+    pub now: Timestamp,
+    /// The lease's duration. None: the worker leaves.
+    pub lease: Option<Duration>,
+    /// How many rows a new range has, measured as the distance of their ids.
+    pub size: u64,
+}
+
+/// The progress of a watcher's range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeProgress {
+    /// The watcher.
+    pub holder: u64,
+    /// The watcher's time, without any shift of the clock.
+    pub now: Timestamp,
+    /// How long it continues to hold the range.
+    pub lease: Duration,
+    /// Where the range starts.
+    pub start: u64,
+    /// The last row up to which all rows are imported.
+    pub latest: u64,
+    /// If the range is complete: the id up to which there are no more rows.
+    pub seen_until: Option<u64>,
+}
+
+/// A range that is not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RangeState {
+    /// The row after which it starts.
+    pub start: u64,
+    /// The last row that it may contain.
+    pub end: u64,
+    /// The last row that was imported.
+    pub latest: u64,
+    /// Whether everything before it is imported.
+    pub is_first: bool,
+    /// Whether the watcher holds it.
+    pub is_ours: bool,
+    /// Whether other watchers hold ranges.
+    pub has_others: bool,
+}
+
+/// A worker's slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotsShare {
+    /// The slots that it holds.
+    pub slots: Slots,
+    /// Whether it holds more than its share.
+    pub has_excess: bool,
+}
+
+/// Takes or keeps a worker's share of a queue's slots.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotsClaim {
+    /// The queue.
+    pub job: LeaseJob,
+    /// The worker: any number but 0, below 2^63.
+    pub holder: u64,
+    /// The worker's time, without any shift of the clock.
+    pub now: Timestamp,
+    /// The lease's duration. None: the worker leaves.
+    pub lease: Option<Duration>,
+    /// Whether it returns slots beyond its share.
+    pub gives: bool,
+}
+
 /// The value by which the leases of a job are found: the first columns of their keys.
 fn group(job: LeaseJob, account: AccountId) -> [u8; 9] {
     let mut bytes = [job as u8; 9];
     bytes[1..].copy_from_slice(&account.0);
     bytes
-}
-
-pub(super) fn plan_lease(command: &Lease, plan: &mut Plan) {
-    match command {
-        Lease::Range(RangeClaim { account, .. }) => plan_ranges(*account, plan),
-        Lease::Slots(SlotsClaim { job, .. }) => plan_group(*job, NO_ACCOUNT, plan),
-    }
 }
 
 pub(super) fn plan_ranges(account: AccountId, plan: &mut Plan) {
@@ -59,13 +170,6 @@ pub(super) fn plan_ranges(account: AccountId, plan: &mut Plan) {
 
 fn plan_group(job: LeaseJob, account: AccountId, plan: &mut Plan) {
     plan.group::<WorkerLeases>(WorkerLeases::BY_JOB, &group(job, account));
-}
-
-pub(super) fn execute(rows: &mut WorkingSet, command: &Lease) -> Leased {
-    match command {
-        Lease::Range(claim) => Leased::Range(claim_range(rows, claim)),
-        Lease::Slots(claim) => Leased::Slots(claim_slots(rows, claim)),
-    }
 }
 
 /// Whether a lease has not expired.

@@ -2,7 +2,7 @@
 //! auditor's key. The signatures have been checked before a command arrives here.
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash, Wtid};
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_tables::exchange::{
     AuditorDenomKey, AuditorDenomRow, AuditorDenoms, AuditorKey, AuditorRow, Auditors, CounterKey,
@@ -12,9 +12,11 @@ use batzen_tables::exchange::{
     WireFees, WireTargetKey, WtidKey,
 };
 
+use super::ExchangeRules;
+
 /// A signed change.
 #[derive(Clone, Debug)]
-pub enum Command {
+pub enum Management {
     /// Puts keys into use, all or nothing.
     Keys {
         /// Denominations with the serials that they will have, consecutive from the next free one.
@@ -107,13 +109,75 @@ pub enum Command {
     },
 }
 
-/// The outcome of a change.
+/// The effect of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Effect {
     /// It took effect.
     Changed,
     /// Nothing changed: the same change is already stored.
     Unchanged,
+}
+
+impl Command<ExchangeRules> for Management {
+    type Answer = Effect;
+
+    /// Every change increments one row ([`Counters::KEY_SET`]), so that two nodes never decide two changes at the same
+    /// time: a fee period depends on all others, and an auditor's signature depends on whether the auditor is enabled.
+    /// The counter also shows every node that its key state is out of date.
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan.row::<Counters>(counter(Counters::KEY_SET));
+        match self {
+            Self::Keys { denominations, signing_keys } => {
+                plan.row::<Counters>(counter(Counters::DENOM_SERIAL));
+                for (serial, row) in denominations {
+                    plan.row::<Denominations>(DenomKey { serial: *serial });
+                    plan.group::<Denominations>(Denominations::BY_HASH, &row.h_denom_pub);
+                }
+                for (exchange_pub, _) in signing_keys {
+                    plan.row::<SigningKeys>(SigningKeyKey { exchange_pub: *exchange_pub });
+                }
+            }
+            Self::RevokeDenomination { serial, .. } => plan.row::<Revocations>(DenomKey { serial: *serial }),
+            Self::RevokeSigningKey { exchange_pub, .. } => {
+                plan.row::<SigningKeys>(SigningKeyKey { exchange_pub: *exchange_pub });
+            }
+            Self::EnableAuditor { auditor_pub, .. } | Self::DisableAuditor { auditor_pub, .. } => {
+                plan.row::<Auditors>(AuditorKey { auditor_pub: *auditor_pub });
+            }
+            Self::AuditorSignature { auditor_pub, serial, .. } => {
+                plan.row::<Auditors>(AuditorKey { auditor_pub: *auditor_pub });
+                plan.row::<AuditorDenoms>(AuditorDenomKey { auditor_pub: *auditor_pub, serial: *serial });
+            }
+            Self::EnableWire { h_payto, .. } | Self::DisableWire { h_payto, .. } => {
+                plan.row::<WireAccounts>(WireTargetKey { h_payto: *h_payto });
+            }
+            Self::WireFee { key, .. } => {
+                plan.row::<WireFees>(key.clone());
+                plan.group::<WireFees>(WireFees::BY_METHOD, &key.method);
+            }
+            Self::GlobalFee { start, .. } => {
+                plan.row::<GlobalFees>(GlobalFeeKey { start: *start });
+                plan.group::<GlobalFees>(GlobalFees::ALL, &ALL_GLOBAL_FEES);
+            }
+            Self::Extensions(_) => plan.row::<Extensions>(ExtensionsKey { id: 0 }),
+            Self::Drain { wtid, .. } => plan.row::<Drains>(WtidKey { wtid: *wtid }),
+        }
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<Effect, super::Refusal> {
+        let effect = apply(rows, self, now).map_err(super::Refusal::Management)?;
+        if effect == Changed {
+            let key = counter(Counters::KEY_SET);
+            let value = rows.get::<Counters>(&key).map_or(0, |row| row.value) + 1;
+            rows.put::<Counters>(&key, CounterRow { value });
+        }
+        Ok(effect)
+    }
 }
 
 /// The reasons why a change is refused.
@@ -146,9 +210,9 @@ pub enum Refusal {
     FeeMismatch,
 }
 
-type Verdict = Result<Outcome, Refusal>;
+type Verdict = Result<Effect, Refusal>;
 
-use Outcome::{Changed, Unchanged};
+use Effect::{Changed, Unchanged};
 
 fn counter(name: &str) -> CounterKey {
     CounterKey { name: name.into() }
@@ -157,64 +221,8 @@ fn counter(name: &str) -> CounterKey {
 /// The index value under which all global fees are stored.
 const ALL_GLOBAL_FEES: u8 = 0;
 
-/// Names the rows that a change may touch. Every change increments one row ([`Counters::KEY_SET`]), so that
-/// two nodes never decide two changes at the same time: a fee period depends on all others, and an auditor's
-/// signature depends on whether the auditor is enabled. The counter also shows every node that its key state
-/// is out of date.
-pub fn plan(command: &Command, plan: &mut Plan) {
-    use Command as C;
-    plan.row::<Counters>(counter(Counters::KEY_SET));
-    match command {
-        C::Keys { denominations, signing_keys } => {
-            plan.row::<Counters>(counter(Counters::DENOM_SERIAL));
-            for (serial, row) in denominations {
-                plan.row::<Denominations>(DenomKey { serial: *serial });
-                plan.group::<Denominations>(Denominations::BY_HASH, &row.h_denom_pub);
-            }
-            for (exchange_pub, _) in signing_keys {
-                plan.row::<SigningKeys>(SigningKeyKey { exchange_pub: *exchange_pub });
-            }
-        }
-        C::RevokeDenomination { serial, .. } => plan.row::<Revocations>(DenomKey { serial: *serial }),
-        C::RevokeSigningKey { exchange_pub, .. } => {
-            plan.row::<SigningKeys>(SigningKeyKey { exchange_pub: *exchange_pub });
-        }
-        C::EnableAuditor { auditor_pub, .. } | C::DisableAuditor { auditor_pub, .. } => {
-            plan.row::<Auditors>(AuditorKey { auditor_pub: *auditor_pub });
-        }
-        C::AuditorSignature { auditor_pub, serial, .. } => {
-            plan.row::<Auditors>(AuditorKey { auditor_pub: *auditor_pub });
-            plan.row::<AuditorDenoms>(AuditorDenomKey { auditor_pub: *auditor_pub, serial: *serial });
-        }
-        C::EnableWire { h_payto, .. } | C::DisableWire { h_payto, .. } => {
-            plan.row::<WireAccounts>(WireTargetKey { h_payto: *h_payto });
-        }
-        C::WireFee { key, .. } => {
-            plan.row::<WireFees>(key.clone());
-            plan.group::<WireFees>(WireFees::BY_METHOD, &key.method);
-        }
-        C::GlobalFee { start, .. } => {
-            plan.row::<GlobalFees>(GlobalFeeKey { start: *start });
-            plan.group::<GlobalFees>(GlobalFees::ALL, &ALL_GLOBAL_FEES);
-        }
-        C::Extensions(_) => plan.row::<Extensions>(ExtensionsKey { id: 0 }),
-        C::Drain { wtid, .. } => plan.row::<Drains>(WtidKey { wtid: *wtid }),
-    }
-}
-
-/// Applies a change.
-pub fn execute(rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Verdict {
-    let outcome = apply(rows, command, now)?;
-    if outcome == Changed {
-        let key = counter(Counters::KEY_SET);
-        let value = rows.get::<Counters>(&key).map_or(0, |row| row.value) + 1;
-        rows.put::<Counters>(&key, CounterRow { value });
-    }
-    Ok(outcome)
-}
-
-fn apply(rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Verdict {
-    use Command as C;
+fn apply(rows: &mut WorkingSet, command: &Management, now: Timestamp) -> Verdict {
+    use Management as C;
     match command {
         C::Keys { denominations, signing_keys } => keys(rows, denominations, signing_keys),
         C::RevokeDenomination { serial, master_sig } => {
@@ -293,7 +301,7 @@ fn keys(
     denominations: &[(DenomSerial, DenomRow)],
     signing_keys: &[(EddsaPublicKey, SigningKeyRow)],
 ) -> Verdict {
-    let mut outcome = Unchanged;
+    let mut effect = Unchanged;
     let numbers = counter(Counters::DENOM_SERIAL);
     let mut last = rows.get::<Counters>(&numbers).map_or(0, |row| row.value);
     for (serial, row) in denominations {
@@ -303,19 +311,19 @@ fn keys(
         }
         last += 1;
         rows.insert::<Denominations>(&DenomKey { serial: *serial }, row.clone());
-        outcome = Changed;
+        effect = Changed;
     }
-    if outcome == Changed {
+    if effect == Changed {
         rows.put::<Counters>(&numbers, CounterRow { value: last });
     }
     for (exchange_pub, row) in signing_keys {
         let key = SigningKeyKey { exchange_pub: *exchange_pub };
         if rows.get::<SigningKeys>(&key).is_none() {
             rows.insert::<SigningKeys>(&key, row.clone());
-            outcome = Changed;
+            effect = Changed;
         }
     }
-    Ok(outcome)
+    Ok(effect)
 }
 
 /// Refuses a change that is older than the stored one.
@@ -374,7 +382,7 @@ fn overlaps(a: (Timestamp, Timestamp), b: (Timestamp, Timestamp)) -> bool {
 }
 
 /// Decides from the stored periods that overlap a new one, each with whether its fees are equal.
-fn compare(overlapping: impl Iterator<Item = bool>) -> Result<Option<Outcome>, Refusal> {
+fn compare(overlapping: impl Iterator<Item = bool>) -> Result<Option<Effect>, Refusal> {
     let mut found = None;
     for is_same in overlapping {
         if !is_same {
@@ -391,8 +399,8 @@ fn wire_fee(rows: &mut WorkingSet, key: &WireFeeKey, row: &WireFeeRow) -> Verdic
         .into_iter()
         .filter(|(other, stored)| *other == key || overlaps((other.start, stored.end), (key.start, row.end)))
         .map(|(_, stored)| (stored.wire_fee, stored.closing_fee) == (row.wire_fee, row.closing_fee));
-    if let Some(outcome) = compare(overlapping)? {
-        return Ok(outcome);
+    if let Some(effect) = compare(overlapping)? {
+        return Ok(effect);
     }
     rows.insert::<WireFees>(key, row.clone());
     Ok(Changed)
@@ -410,8 +418,8 @@ fn global_fee(rows: &mut WorkingSet, start: Timestamp, row: &GlobalFeeRow) -> Ve
             other.start == start || overlaps((other.start, stored.end), (start, row.end))
         })
         .map(|(_, stored)| terms(stored) == terms(row));
-    if let Some(outcome) = compare(overlapping)? {
-        return Ok(outcome);
+    if let Some(effect) = compare(overlapping)? {
+        return Ok(effect);
     }
     rows.insert::<GlobalFees>(&GlobalFeeKey { start }, row.clone());
     Ok(Changed)

@@ -7,7 +7,8 @@
 
 use std::collections::HashMap;
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
     CoinKey, CoinPub, CoinRow, Coins, ContractRow, Contracts, KycOperation, PurseDeletionRow, PurseDeletions,
@@ -18,13 +19,499 @@ use batzen_tables::exchange::{
 
 use super::coins::{known_or_new, less_fee, pay};
 use super::denoms::plan_revocation;
-use super::{
-    Contract, ExchangeRules, PurseCoin, PurseCreate, PurseCreated, PurseDelete, PurseDeleted, PurseDeposit,
-    PurseDeposited, PurseExpire, PurseExpired, PurseMerge, PurseMerged, Refusal, ReservePurse, add,
-};
+use super::{ExchangeRules, PresentedCoin, Refusal, add};
 
 /// How many coins a purse may contain, so that one commit can refund all of them.
 pub const PURSE_COINS_MAX: u32 = 1_024;
+
+/// The terms of a purse, signed by its own key (verified).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseTerms {
+    /// The key that may merge it.
+    pub merge_pub: EddsaPublicKey,
+    /// The contract.
+    pub h_contract_terms: HashCode,
+    /// The minimum age of the payer; 0 for none.
+    pub min_age: u32,
+    /// What its reserve gets, after deposit fees.
+    pub target: Money,
+    /// When it expires.
+    pub expiration: Timestamp,
+    /// The purse's signature.
+    pub purse_sig: EddsaSignature,
+}
+
+impl PurseTerms {
+    /// Whether a stored purse has these terms. Its expiration and signature may differ.
+    pub(in crate::rules) fn are_those_of(&self, stored: &PurseRow) -> bool {
+        stored.min_age == self.min_age
+            && stored.target == self.target
+            && stored.h_contract_terms == self.h_contract_terms
+            && stored.merge_pub == self.merge_pub
+    }
+
+    /// The row of a new purse.
+    pub(in crate::rules) fn row(&self, mode: PurseMode, purse_fee: Money, now: Timestamp) -> PurseRow {
+        PurseRow {
+            merge_pub: self.merge_pub,
+            h_contract_terms: self.h_contract_terms,
+            min_age: self.min_age,
+            mode,
+            target: self.target,
+            purse_fee,
+            created: now,
+            expiration: self.expiration,
+            purse_sig: self.purse_sig,
+            coins: 0,
+            contributed: Money::ZERO,
+            balance: Money::ZERO,
+            state: PurseState::Open,
+            decided: Timestamp::ZERO,
+        }
+    }
+}
+
+/// An encrypted contract, signed by its purse (verified).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contract {
+    /// The key under which it can be fetched.
+    pub contract_pub: EddsaPublicKey,
+    /// Nonce and ciphertext.
+    pub econtract: Vec<u8>,
+    /// The purse's signature.
+    pub econtract_sig: EddsaSignature,
+}
+
+/// A coin that pays into a purse, or for a reserve. An attestation of its age, if the purse needs one, was
+/// verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseCoin {
+    /// The coin.
+    pub coin: PresentedCoin,
+    /// The contribution, deposit fee included.
+    pub amount: Money,
+    /// Its signature on the payment, verified.
+    pub coin_sig: EddsaSignature,
+}
+
+/// Creates a purse and pays into it. The same terms again are the same purse; coins that it contains already
+/// have no further effect.
+#[derive(Debug, Clone)]
+pub struct PurseCreate {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// Its terms.
+    pub terms: PurseTerms,
+    /// The reserve that it is merged into, if it existed before and was merged.
+    pub reserve_pub: Option<ReservePub>,
+    /// 1 to 256 coins.
+    pub coins: Vec<PurseCoin>,
+    /// The contract for its receiver.
+    pub contract: Option<Contract>,
+}
+
+/// A purse exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PurseCreated {
+    /// When it expires: as it was created first.
+    pub expiration: Timestamp,
+    /// What the coins of the request add up to, deposit fees taken off.
+    pub deposited: Money,
+    /// Whether it was created now.
+    pub is_new: bool,
+}
+
+impl Command<ExchangeRules> for PurseCreate {
+    type Answer = PurseCreated;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.purse_pub.as_bytes())
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        self.coins.iter().for_each(|coin| visit(coin.coin.coin_pub.as_bytes()));
+    }
+
+    fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
+        self.reserve_pub.iter().for_each(|reserve_pub| rules.plan_merge_kyc(reserve_pub, plan));
+        plan_purse(self.purse_pub, plan);
+        if let Some(reserve_pub) = self.reserve_pub {
+            plan_reserve(reserve_pub, plan);
+        }
+        plan.row::<Contracts>(PurseKey { purse_pub: self.purse_pub });
+        plan_coins(self.purse_pub, &self.coins, plan);
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<PurseCreated, Refusal> {
+        let key = PurseKey { purse_pub: self.purse_pub };
+        let stored = rows.get::<Purses>(&key).cloned();
+        let is_new = stored.is_none();
+        let purse = match stored {
+            Some(stored) if self.terms.are_those_of(&stored) => stored,
+            Some(stored) => return Err(Refusal::PurseConflict(Box::new(stored))),
+            None => {
+                if self.terms.expiration <= now {
+                    return Err(Refusal::PurseExpired);
+                }
+                self.terms.row(PurseMode::Push, Money::ZERO, now)
+            }
+        };
+        let merge = merge_of(rows, &key, self.reserve_pub)?;
+        let total = rules.deposit_coins(rows, &key, purse, merge.as_ref(), &self.coins, now)?;
+        store_contract(rows, &key, self.contract.as_ref())?;
+        let purse = rows.get::<Purses>(&key).expect("it was written");
+        Ok(PurseCreated { expiration: purse.expiration, deposited: total.deposited, is_new })
+    }
+}
+
+/// Pays into a purse.
+#[derive(Debug, Clone)]
+pub struct PurseDeposit {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve that it is merged into, if it is.
+    pub reserve_pub: Option<ReservePub>,
+    /// 1 to 256 coins.
+    pub coins: Vec<PurseCoin>,
+}
+
+/// Coins are in a purse.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseDeposited {
+    /// The purse.
+    pub purse: PurseRow,
+    /// What it contains, deposit fees taken off.
+    pub total: Money,
+    /// The reserve that got its target now.
+    pub credited: Option<ReservePub>,
+}
+
+impl Command<ExchangeRules> for PurseDeposit {
+    type Answer = PurseDeposited;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.purse_pub.as_bytes())
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        self.coins.iter().for_each(|coin| visit(coin.coin.coin_pub.as_bytes()));
+        self.reserve_pub.iter().for_each(|reserve_pub| visit(reserve_pub.as_bytes()));
+    }
+
+    fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
+        self.reserve_pub.iter().for_each(|reserve_pub| rules.plan_merge_kyc(reserve_pub, plan));
+        plan_purse(self.purse_pub, plan);
+        if let Some(reserve_pub) = self.reserve_pub {
+            plan_reserve(reserve_pub, plan);
+        }
+        plan_coins(self.purse_pub, &self.coins, plan);
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<PurseDeposited, Refusal> {
+        let key = PurseKey { purse_pub: self.purse_pub };
+        let purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?.clone();
+        let merge = merge_of(rows, &key, self.reserve_pub)?;
+        let total = rules.deposit_coins(rows, &key, purse, merge.as_ref(), &self.coins, now)?;
+        let purse = rows.get::<Purses>(&key).expect("it was found").clone();
+        Ok(PurseDeposited { purse, total: total.balance, credited: total.credited })
+    }
+}
+
+/// Merges a full purse into a reserve.
+#[derive(Debug, Clone)]
+pub struct PurseMerge {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// The row to store, with both signatures verified.
+    pub merge: PurseMergeRow,
+}
+
+/// A purse is merged and paid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurseMerged {
+    /// The purse.
+    pub purse: PurseRow,
+    /// Whether it was merged now.
+    pub is_new: bool,
+}
+
+impl Command<ExchangeRules> for PurseMerge {
+    type Answer = PurseMerged;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.purse_pub.as_bytes())
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        visit(self.reserve_pub.as_bytes());
+    }
+
+    fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
+        rules.plan_merge_kyc(&self.reserve_pub, plan);
+        plan_purse(self.purse_pub, plan);
+        plan_reserve(self.reserve_pub, plan);
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<PurseMerged, Refusal> {
+        let key = PurseKey { purse_pub: self.purse_pub };
+        let mut purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?.clone();
+        let stored = rows.get::<PurseMerges>(&key).cloned();
+        let is_same = stored.as_ref().is_some_and(|stored| {
+            stored.merge_sig == self.merge.merge_sig && stored.reserve_pub == self.merge.reserve_pub
+        });
+        let is_late = purse.expiration <= now;
+        if purse.state == PurseState::Open && !is_late && purse.balance < purse.target {
+            return Err(Refusal::PurseNotFull);
+        }
+        match (&stored, purse.state) {
+            (Some(stored), _) if !is_same => {
+                return Err(Refusal::PurseMergeConflict(Box::new(stored.clone())));
+            }
+            (_, PurseState::Paid) => return Ok(PurseMerged { purse, is_new: false }),
+            (_, PurseState::Deleted) => return Err(Refusal::PurseDeleted),
+            (_, PurseState::Expired) => return Err(Refusal::PurseExpired),
+            (_, PurseState::Open) if is_late => return Err(Refusal::PurseExpired),
+            (_, PurseState::Open) => {}
+        }
+        rules.require_merge_kyc(rows, &self.reserve_pub, purse.target, now)?;
+        // A purse for nothing may have been merged by its reserve and be full without a deposit.
+        if stored.is_none() {
+            rows.insert::<PurseMerges>(&key, self.merge.clone());
+        }
+        rules.pay_reserve(rows, &mut purse, &self.merge, now)?;
+        rows.update::<Purses>(&key, purse.clone());
+        Ok(PurseMerged { purse, is_new: true })
+    }
+}
+
+/// Creates a purse that is merged into a reserve in advance.
+#[derive(Debug, Clone)]
+pub struct ReservePurse {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// Its terms.
+    pub terms: PurseTerms,
+    /// The purse fee, which the reserve pays; none if the purse uses the reserve's quota.
+    pub fee: Option<Money>,
+    /// The row to store, with both signatures verified.
+    pub merge: PurseMergeRow,
+    /// The contract for its payer.
+    pub contract: Option<Contract>,
+}
+
+impl Command<ExchangeRules> for ReservePurse {
+    type Answer = PurseCreated;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.purse_pub.as_bytes())
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        visit(self.reserve_pub.as_bytes());
+    }
+
+    fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
+        rules.plan_merge_kyc(&self.reserve_pub, plan);
+        plan_purse(self.purse_pub, plan);
+        plan_reserve(self.reserve_pub, plan);
+        plan.row::<Contracts>(PurseKey { purse_pub: self.purse_pub });
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<PurseCreated, Refusal> {
+        let key = PurseKey { purse_pub: self.purse_pub };
+        let reserve_key = ReserveKey { reserve_pub: self.reserve_pub };
+        if let Some(stored) = rows.get::<Purses>(&key).cloned() {
+            let is_same = self.terms.are_those_of(&stored);
+            let Some(merge) = rows.get::<PurseMerges>(&key).filter(|_| is_same) else {
+                return Err(Refusal::PurseConflict(Box::new(stored)));
+            };
+            if merge.merge_sig != self.merge.merge_sig || merge.reserve_pub != self.reserve_pub {
+                return Err(Refusal::PurseMergeConflict(Box::new(merge.clone())));
+            }
+            refuse_refunded(&stored)?;
+            rows.depend_on::<Purses>(&key);
+            store_contract(rows, &key, self.contract.as_ref())?;
+            let (expiration, deposited) = (stored.expiration, Money::ZERO);
+            return Ok(PurseCreated { expiration, deposited, is_new: false });
+        }
+        if self.terms.expiration <= now {
+            return Err(Refusal::PurseExpired);
+        }
+        rules.require_merge_kyc(rows, &self.reserve_pub, self.terms.target, now)?;
+        let (mode, fee) = match self.fee {
+            None => (PurseMode::Quota, Money::ZERO),
+            Some(fee) => (PurseMode::Fee, fee),
+        };
+        let reserve = rows.get::<Reserves>(&reserve_key).cloned();
+        match (mode, reserve) {
+            (PurseMode::Fee, None) if fee.is_zero() => {
+                let row = ReserveRow {
+                    balance: Money::ZERO,
+                    expiration: now.saturating_add(rules.config.idle_reserve_expiration),
+                    gc: now.saturating_add(rules.config.legal_reserve_expiration),
+                    origin: None,
+                };
+                rows.insert::<Reserves>(&reserve_key, row);
+            }
+            (_, None) => return Err(Refusal::ReserveUnknown),
+            (PurseMode::Fee, Some(reserve)) => {
+                let balance = reserve.balance.checked_sub(fee).map_err(|_| Refusal::PurseUnaffordable)?;
+                if !fee.is_zero() {
+                    rows.update::<Reserves>(&reserve_key, ReserveRow { balance, ..reserve });
+                }
+            }
+            (_, Some(_)) => {
+                let account = rows.get::<ReserveAccounts>(&reserve_key).cloned();
+                let account = account.filter(|account| account.purses_active < account.purses_allowed);
+                let account = account.ok_or(Refusal::PurseUnaffordable)?;
+                let purses_active = account.purses_active + 1;
+                rows.update::<ReserveAccounts>(&reserve_key, ReserveAccountRow { purses_active, ..account });
+            }
+        }
+        rows.insert::<Purses>(&key, self.terms.row(mode, fee, now));
+        rows.insert::<PurseMerges>(&key, self.merge.clone());
+        store_contract(rows, &key, self.contract.as_ref())?;
+        let (expiration, deposited) = (self.terms.expiration, Money::ZERO);
+        Ok(PurseCreated { expiration, deposited, is_new: true })
+    }
+}
+
+/// Deletes an open purse. The caller has read its reserve and its coins.
+#[derive(Debug, Clone)]
+pub struct PurseDelete {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The purse's signature, verified.
+    pub purse_sig: EddsaSignature,
+    /// The reserve that it is merged into, if it is.
+    pub reserve_pub: Option<ReservePub>,
+    /// All coins in it.
+    pub coins: Vec<CoinPub>,
+}
+
+/// A purse is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PurseDeleted;
+
+impl Command<ExchangeRules> for PurseDelete {
+    type Answer = PurseDeleted;
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.purse_pub.as_bytes())
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        self.coins.iter().for_each(|coin_pub| visit(coin_pub.as_bytes()));
+        self.reserve_pub.iter().for_each(|reserve_pub| visit(reserve_pub.as_bytes()));
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan_refund(self.purse_pub, self.reserve_pub, &self.coins, plan);
+        plan.row::<Contracts>(PurseKey { purse_pub: self.purse_pub });
+        plan.row::<PurseDeletions>(PurseKey { purse_pub: self.purse_pub });
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<PurseDeleted, Refusal> {
+        let key = PurseKey { purse_pub: self.purse_pub };
+        let purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?;
+        if purse.state != PurseState::Open {
+            return Err(Refusal::PurseDecided);
+        }
+        rules.refund_purse(rows, &key, self.reserve_pub, &self.coins, PurseState::Deleted, now)?;
+        if rows.get::<Contracts>(&key).is_some() {
+            rows.delete::<Contracts>(&key);
+        }
+        rows.insert::<PurseDeletions>(&key, PurseDeletionRow { purse_sig: self.purse_sig });
+        Ok(PurseDeleted)
+    }
+}
+
+/// Gives back what is in an expired purse. The caller has read its reserve and its coins.
+#[derive(Debug, Clone)]
+pub struct PurseExpire {
+    /// The purse.
+    pub purse_pub: PursePub,
+    /// The reserve that it is merged into, if it is.
+    pub reserve_pub: Option<ReservePub>,
+    /// All coins in it.
+    pub coins: Vec<CoinPub>,
+}
+
+/// The answer to [`PurseExpire`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PurseExpired {
+    /// It is unknown, decided or not expired. Nothing changed.
+    NotDue,
+    /// The coins have their money back.
+    Expired,
+}
+
+impl Command<ExchangeRules> for PurseExpire {
+    type Answer = PurseExpired;
+
+    fn is_background(&self) -> bool {
+        true
+    }
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.purse_pub.as_bytes())
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        self.coins.iter().for_each(|coin_pub| visit(coin_pub.as_bytes()));
+        self.reserve_pub.iter().for_each(|reserve_pub| visit(reserve_pub.as_bytes()));
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan_refund(self.purse_pub, self.reserve_pub, &self.coins, plan);
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<PurseExpired, Refusal> {
+        let key = PurseKey { purse_pub: self.purse_pub };
+        let is_due = rows
+            .get::<Purses>(&key)
+            .is_some_and(|purse| purse.state == PurseState::Open && purse.expiration <= now);
+        if !is_due {
+            return Ok(PurseExpired::NotDue);
+        }
+        rules.refund_purse(rows, &key, self.reserve_pub, &self.coins, PurseState::Expired, now)?;
+        Ok(PurseExpired::Expired)
+    }
+}
 
 fn plan_purse(purse_pub: PursePub, plan: &mut Plan) {
     plan.row::<Purses>(PurseKey { purse_pub });
@@ -45,34 +532,6 @@ fn plan_coins(purse_pub: PursePub, coins: &[PurseCoin], plan: &mut Plan) {
     }
 }
 
-fn plan_create(command: &PurseCreate, plan: &mut Plan) {
-    plan_purse(command.purse_pub, plan);
-    if let Some(reserve_pub) = command.reserve_pub {
-        plan_reserve(reserve_pub, plan);
-    }
-    plan.row::<Contracts>(PurseKey { purse_pub: command.purse_pub });
-    plan_coins(command.purse_pub, &command.coins, plan);
-}
-
-fn plan_deposit(command: &PurseDeposit, plan: &mut Plan) {
-    plan_purse(command.purse_pub, plan);
-    if let Some(reserve_pub) = command.reserve_pub {
-        plan_reserve(reserve_pub, plan);
-    }
-    plan_coins(command.purse_pub, &command.coins, plan);
-}
-
-fn plan_merge(command: &PurseMerge, plan: &mut Plan) {
-    plan_purse(command.purse_pub, plan);
-    plan_reserve(command.reserve_pub, plan);
-}
-
-fn plan_reserve_purse(command: &ReservePurse, plan: &mut Plan) {
-    plan_purse(command.purse_pub, plan);
-    plan_reserve(command.reserve_pub, plan);
-    plan.row::<Contracts>(PurseKey { purse_pub: command.purse_pub });
-}
-
 fn plan_refund(purse_pub: PursePub, reserve_pub: Option<ReservePub>, coins: &[CoinPub], plan: &mut Plan) {
     plan_purse(purse_pub, plan);
     if let Some(reserve_pub) = reserve_pub {
@@ -82,16 +541,6 @@ fn plan_refund(purse_pub: PursePub, reserve_pub: Option<ReservePub>, coins: &[Co
         plan.row::<Coins>(CoinKey { coin_pub: *coin_pub });
         plan.row::<PurseDeposits>(PurseDepositKey { purse_pub, coin_pub: *coin_pub });
     }
-}
-
-pub(super) fn plan_delete(command: &PurseDelete, plan: &mut Plan) {
-    plan_refund(command.purse_pub, command.reserve_pub, &command.coins, plan);
-    plan.row::<Contracts>(PurseKey { purse_pub: command.purse_pub });
-    plan.row::<PurseDeletions>(PurseKey { purse_pub: command.purse_pub });
-}
-
-pub(super) fn plan_expire(command: &PurseExpire, plan: &mut Plan) {
-    plan_refund(command.purse_pub, command.reserve_pub, &command.coins, plan);
 }
 
 /// The merge of a purse. The submitter must have named its reserve.
@@ -154,26 +603,6 @@ fn release_slot(rows: &mut WorkingSet, purse: &PurseRow, merge: Option<&PurseMer
 
 /// Plans of commands that may merge a purse, which KYC rules may limit.
 impl ExchangeRules {
-    pub(super) fn plan_purse_create(&self, command: &PurseCreate, plan: &mut Plan) {
-        command.reserve_pub.iter().for_each(|reserve_pub| self.plan_merge_kyc(reserve_pub, plan));
-        plan_create(command, plan);
-    }
-
-    pub(super) fn plan_purse_deposit(&self, command: &PurseDeposit, plan: &mut Plan) {
-        command.reserve_pub.iter().for_each(|reserve_pub| self.plan_merge_kyc(reserve_pub, plan));
-        plan_deposit(command, plan);
-    }
-
-    pub(super) fn plan_purse_merge(&self, command: &PurseMerge, plan: &mut Plan) {
-        self.plan_merge_kyc(&command.reserve_pub, plan);
-        plan_merge(command, plan);
-    }
-
-    pub(super) fn plan_reserve_purse(&self, command: &ReservePurse, plan: &mut Plan) {
-        self.plan_merge_kyc(&command.reserve_pub, plan);
-        plan_reserve_purse(command, plan);
-    }
-
     /// Refuses to merge this amount into a reserve whose owner must be identified first.
     fn require_merge_kyc(
         &self,
@@ -191,46 +620,6 @@ impl ExchangeRules {
 }
 
 impl ExchangeRules {
-    pub(super) fn purse_create(
-        &self,
-        rows: &mut WorkingSet,
-        command: &PurseCreate,
-        now: Timestamp,
-    ) -> Result<PurseCreated, Refusal> {
-        let key = PurseKey { purse_pub: command.purse_pub };
-        let stored = rows.get::<Purses>(&key).cloned();
-        let is_new = stored.is_none();
-        let purse = match stored {
-            Some(stored) if command.terms.are_those_of(&stored) => stored,
-            Some(stored) => return Err(Refusal::PurseConflict(Box::new(stored))),
-            None => {
-                if command.terms.expiration <= now {
-                    return Err(Refusal::PurseExpired);
-                }
-                command.terms.row(PurseMode::Push, Money::ZERO, now)
-            }
-        };
-        let merge = merge_of(rows, &key, command.reserve_pub)?;
-        let total = self.deposit_coins(rows, &key, purse, merge.as_ref(), &command.coins, now)?;
-        store_contract(rows, &key, command.contract.as_ref())?;
-        let purse = rows.get::<Purses>(&key).expect("it was written");
-        Ok(PurseCreated { expiration: purse.expiration, deposited: total.deposited, is_new })
-    }
-
-    pub(super) fn purse_deposit(
-        &self,
-        rows: &mut WorkingSet,
-        command: &PurseDeposit,
-        now: Timestamp,
-    ) -> Result<PurseDeposited, Refusal> {
-        let key = PurseKey { purse_pub: command.purse_pub };
-        let purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?.clone();
-        let merge = merge_of(rows, &key, command.reserve_pub)?;
-        let total = self.deposit_coins(rows, &key, purse, merge.as_ref(), &command.coins, now)?;
-        let purse = rows.get::<Purses>(&key).expect("it was found").clone();
-        Ok(PurseDeposited { purse, total: total.balance, credited: total.credited })
-    }
-
     /// Deposits coins into a purse, and decides it if it is merged and now full. Coins that it contains already
     /// have no effect. Writes the purse's row if it is new or anything changed.
     fn deposit_coins(
@@ -326,141 +715,6 @@ impl ExchangeRules {
         }
         let until = now.saturating_add(self.config.legal_reserve_expiration);
         self.credit_reserve(rows, merge.reserve_pub, purse.target, until, None, now)
-    }
-
-    pub(super) fn purse_merge(
-        &self,
-        rows: &mut WorkingSet,
-        command: &PurseMerge,
-        now: Timestamp,
-    ) -> Result<PurseMerged, Refusal> {
-        let key = PurseKey { purse_pub: command.purse_pub };
-        let mut purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?.clone();
-        let stored = rows.get::<PurseMerges>(&key).cloned();
-        let is_same = stored.as_ref().is_some_and(|stored| {
-            stored.merge_sig == command.merge.merge_sig && stored.reserve_pub == command.merge.reserve_pub
-        });
-        let is_late = purse.expiration <= now;
-        if purse.state == PurseState::Open && !is_late && purse.balance < purse.target {
-            return Err(Refusal::PurseNotFull);
-        }
-        match (&stored, purse.state) {
-            (Some(stored), _) if !is_same => {
-                return Err(Refusal::PurseMergeConflict(Box::new(stored.clone())));
-            }
-            (_, PurseState::Paid) => return Ok(PurseMerged { purse, is_new: false }),
-            (_, PurseState::Deleted) => return Err(Refusal::PurseDeleted),
-            (_, PurseState::Expired) => return Err(Refusal::PurseExpired),
-            (_, PurseState::Open) if is_late => return Err(Refusal::PurseExpired),
-            (_, PurseState::Open) => {}
-        }
-        self.require_merge_kyc(rows, &command.reserve_pub, purse.target, now)?;
-        // A purse for nothing may have been merged by its reserve and be full without a deposit.
-        if stored.is_none() {
-            rows.insert::<PurseMerges>(&key, command.merge.clone());
-        }
-        self.pay_reserve(rows, &mut purse, &command.merge, now)?;
-        rows.update::<Purses>(&key, purse.clone());
-        Ok(PurseMerged { purse, is_new: true })
-    }
-
-    pub(super) fn reserve_purse(
-        &self,
-        rows: &mut WorkingSet,
-        command: &ReservePurse,
-        now: Timestamp,
-    ) -> Result<PurseCreated, Refusal> {
-        let key = PurseKey { purse_pub: command.purse_pub };
-        let reserve_key = ReserveKey { reserve_pub: command.reserve_pub };
-        if let Some(stored) = rows.get::<Purses>(&key).cloned() {
-            let is_same = command.terms.are_those_of(&stored);
-            let Some(merge) = rows.get::<PurseMerges>(&key).filter(|_| is_same) else {
-                return Err(Refusal::PurseConflict(Box::new(stored)));
-            };
-            if merge.merge_sig != command.merge.merge_sig || merge.reserve_pub != command.reserve_pub {
-                return Err(Refusal::PurseMergeConflict(Box::new(merge.clone())));
-            }
-            refuse_refunded(&stored)?;
-            rows.depend_on::<Purses>(&key);
-            store_contract(rows, &key, command.contract.as_ref())?;
-            let (expiration, deposited) = (stored.expiration, Money::ZERO);
-            return Ok(PurseCreated { expiration, deposited, is_new: false });
-        }
-        if command.terms.expiration <= now {
-            return Err(Refusal::PurseExpired);
-        }
-        self.require_merge_kyc(rows, &command.reserve_pub, command.terms.target, now)?;
-        let (mode, fee) = match command.fee {
-            None => (PurseMode::Quota, Money::ZERO),
-            Some(fee) => (PurseMode::Fee, fee),
-        };
-        let reserve = rows.get::<Reserves>(&reserve_key).cloned();
-        match (mode, reserve) {
-            (PurseMode::Fee, None) if fee.is_zero() => {
-                let row = ReserveRow {
-                    balance: Money::ZERO,
-                    expiration: now.saturating_add(self.config.idle_reserve_expiration),
-                    gc: now.saturating_add(self.config.legal_reserve_expiration),
-                    origin: None,
-                };
-                rows.insert::<Reserves>(&reserve_key, row);
-            }
-            (_, None) => return Err(Refusal::ReserveUnknown),
-            (PurseMode::Fee, Some(reserve)) => {
-                let balance = reserve.balance.checked_sub(fee).map_err(|_| Refusal::PurseUnaffordable)?;
-                if !fee.is_zero() {
-                    rows.update::<Reserves>(&reserve_key, ReserveRow { balance, ..reserve });
-                }
-            }
-            (_, Some(_)) => {
-                let account = rows.get::<ReserveAccounts>(&reserve_key).cloned();
-                let account = account.filter(|account| account.purses_active < account.purses_allowed);
-                let account = account.ok_or(Refusal::PurseUnaffordable)?;
-                let purses_active = account.purses_active + 1;
-                rows.update::<ReserveAccounts>(&reserve_key, ReserveAccountRow { purses_active, ..account });
-            }
-        }
-        rows.insert::<Purses>(&key, command.terms.row(mode, fee, now));
-        rows.insert::<PurseMerges>(&key, command.merge.clone());
-        store_contract(rows, &key, command.contract.as_ref())?;
-        let (expiration, deposited) = (command.terms.expiration, Money::ZERO);
-        Ok(PurseCreated { expiration, deposited, is_new: true })
-    }
-
-    pub(super) fn purse_delete(
-        &self,
-        rows: &mut WorkingSet,
-        command: &PurseDelete,
-        now: Timestamp,
-    ) -> Result<PurseDeleted, Refusal> {
-        let key = PurseKey { purse_pub: command.purse_pub };
-        let purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?;
-        if purse.state != PurseState::Open {
-            return Err(Refusal::PurseDecided);
-        }
-        self.refund_purse(rows, &key, command.reserve_pub, &command.coins, PurseState::Deleted, now)?;
-        if rows.get::<Contracts>(&key).is_some() {
-            rows.delete::<Contracts>(&key);
-        }
-        rows.insert::<PurseDeletions>(&key, PurseDeletionRow { purse_sig: command.purse_sig });
-        Ok(PurseDeleted)
-    }
-
-    pub(super) fn purse_expire(
-        &self,
-        rows: &mut WorkingSet,
-        command: &PurseExpire,
-        now: Timestamp,
-    ) -> Result<PurseExpired, Refusal> {
-        let key = PurseKey { purse_pub: command.purse_pub };
-        let is_due = rows
-            .get::<Purses>(&key)
-            .is_some_and(|purse| purse.state == PurseState::Open && purse.expiration <= now);
-        if !is_due {
-            return Ok(PurseExpired::NotDue);
-        }
-        self.refund_purse(rows, &key, command.reserve_pub, &command.coins, PurseState::Expired, now)?;
-        Ok(PurseExpired::Expired)
     }
 
     /// Decides an open purse against its reserve: each coin is refunded what it contributed, fee included.

@@ -1,67 +1,80 @@
 //! Recoups: coins of a revoked denomination return their value.
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_crypto::{EddsaSignature, HashCode};
+use batzen_engine::{Command, Count, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    CoinKey, CoinRow, Coins, MeltKey, RecoupCreditKey, RecoupCreditRow, RecoupCredits, RecoupKey,
+    CoinKey, CoinPub, CoinRow, Coins, MeltKey, RecoupCreditKey, RecoupCreditRow, RecoupCredits, RecoupKey,
     RecoupRefreshCreditKey, RecoupRefreshCreditRow, RecoupRefreshCredits, RecoupRefreshRow, RecoupRefreshes,
-    RecoupRow, Recoups, ReserveKey, Reserves, Reveals, WithdrawalKey, Withdrawals,
+    RecoupRow, Recoups, ReserveKey, ReservePub, Reserves, Reveals, WithdrawalKey, Withdrawals,
 };
 
 use super::coins::{conflict, debit, known_or_new};
 use super::denoms::{is_revoked, plan_revocation};
-use super::{
-    ConflictReason, DenomTerms, ExchangeRules, PresentedCoin, Recoup, RecoupRefresh, RecoupRefreshed,
-    Recouped, Refusal, add,
-};
+use super::{ConflictReason, DenomTerms, ExchangeRules, PresentedCoin, Refusal, add};
 
-pub(super) fn plan_recoup(command: &Recoup, plan: &mut Plan) {
-    let (coin_pub, reserve_pub) = (command.coin.coin_pub, command.reserve_pub);
-    plan_revocation(command.coin.denom, plan);
-    plan.row::<Coins>(CoinKey { coin_pub });
-    plan.row::<Reserves>(ReserveKey { reserve_pub });
-    plan.row::<Withdrawals>(WithdrawalKey { reserve_pub, h_coin_ev: command.h_coin_ev });
-    plan.group::<Recoups>(Recoups::BY_COIN, &coin_pub);
-    plan.group::<RecoupCredits>(RecoupCredits::BY_RESERVE, &reserve_pub);
+/// Takes back a withdrawn coin of a revoked denomination.
+#[derive(Debug, Clone)]
+pub struct Recoup {
+    /// The coin.
+    pub coin: PresentedCoin,
+    /// Its blinding secret.
+    pub coin_blind: [u8; 32],
+    /// Its signature, verified.
+    pub coin_sig: EddsaSignature,
+    /// Hash of the planchet, recomputed from the coin and the blinding secret.
+    pub h_coin_ev: HashCode,
+    /// The reserve that withdrew it: `withdrawal_of` finds it.
+    pub reserve_pub: ReservePub,
 }
 
-pub(super) fn plan_recoup_refresh(command: &RecoupRefresh, plan: &mut Plan) {
-    let coin_pub = command.coin.coin_pub;
-    plan_revocation(command.coin.denom, plan);
-    plan.row::<Coins>(CoinKey { coin_pub });
-    plan.row::<Coins>(CoinKey { coin_pub: command.old_coin_pub });
-    plan.row::<Reveals>(MeltKey { coin_pub: command.old_coin_pub, rc: command.rc });
-    plan.group::<RecoupRefreshes>(RecoupRefreshes::BY_COIN, &coin_pub);
-    plan.group::<RecoupRefreshCredits>(RecoupRefreshCredits::BY_OLD_COIN, &command.old_coin_pub);
+/// A coin went back to its reserve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recouped {
+    /// The reserve.
+    pub reserve_pub: ReservePub,
+    /// How much went back. For a repetition: how much went back the last time.
+    pub amount: Money,
+    /// When.
+    pub time: Timestamp,
+    /// Whether the coin had been recouped before, so that nothing was left.
+    pub repeated: bool,
 }
 
-impl ExchangeRules {
-    /// Checks the terms and the row of a coin for recoup.
-    fn recoupable(
-        &self,
-        rows: &WorkingSet,
-        coin: &PresentedCoin,
-        now: Timestamp,
-    ) -> Result<(DenomTerms, CoinRow), Refusal> {
-        let terms = self.terms(coin.denom, 0)?;
-        terms
-            .recoupable(is_revoked(rows, coin.denom), now)
-            .map_err(|problem| Refusal::DenominationUnusable { index: 0, denom: coin.denom, problem })?;
-        let row = known_or_new(rows, coin, &terms, 0)?;
-        Ok((terms, row))
+impl Command<ExchangeRules> for Recoup {
+    type Answer = Recouped;
+
+    const METRIC: Option<&'static str> = Some("recoup");
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.coin.coin_pub.as_bytes())
     }
 
-    pub(super) fn recoup(
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        visit(self.reserve_pub.as_bytes());
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        let (coin_pub, reserve_pub) = (self.coin.coin_pub, self.reserve_pub);
+        plan_revocation(self.coin.denom, plan);
+        plan.row::<Coins>(CoinKey { coin_pub });
+        plan.row::<Reserves>(ReserveKey { reserve_pub });
+        plan.row::<Withdrawals>(WithdrawalKey { reserve_pub, h_coin_ev: self.h_coin_ev });
+        plan.group::<Recoups>(Recoups::BY_COIN, &coin_pub);
+        plan.group::<RecoupCredits>(RecoupCredits::BY_RESERVE, &reserve_pub);
+    }
+
+    fn execute(
         &self,
+        rules: &ExchangeRules,
         rows: &mut WorkingSet,
-        command: &Recoup,
         now: Timestamp,
     ) -> Result<Recouped, Refusal> {
-        let (_, coin) = self.recoupable(rows, &command.coin, now)?;
-        let (coin_pub, reserve_pub) = (command.coin.coin_pub, command.reserve_pub);
+        let (_, coin) = rules.recoupable(rows, &self.coin, now)?;
+        let (coin_pub, reserve_pub) = (self.coin.coin_pub, self.reserve_pub);
         let withdrawn = rows
-            .get::<Withdrawals>(&WithdrawalKey { reserve_pub, h_coin_ev: command.h_coin_ev })
-            .is_some_and(|row| row.denom == command.coin.denom);
+            .get::<Withdrawals>(&WithdrawalKey { reserve_pub, h_coin_ev: self.h_coin_ev })
+            .is_some_and(|row| row.denom == self.coin.denom);
         if !withdrawn {
             return Err(Refusal::PlanchetUnknown);
         }
@@ -78,20 +91,20 @@ impl ExchangeRules {
                     time: row.time,
                     repeated: true,
                 }),
-                None => Err(nothing_left(&command.coin, &coin)),
+                None => Err(nothing_left(&self.coin, &coin)),
             };
         }
-        debit(rows, &command.coin, coin, amount, 0)?;
-        let idle_until = now.saturating_add(self.config.idle_reserve_expiration);
-        self.credit_reserve(rows, reserve_pub, amount, idle_until, None, now)?;
+        debit(rows, &self.coin, coin, amount, 0)?;
+        let idle_until = now.saturating_add(rules.config.idle_reserve_expiration);
+        rules.credit_reserve(rows, reserve_pub, amount, idle_until, None, now)?;
         rows.insert::<Recoups>(
             &RecoupKey { coin_pub, n },
             RecoupRow {
                 reserve_pub,
-                h_coin_ev: command.h_coin_ev,
+                h_coin_ev: self.h_coin_ev,
                 amount,
-                coin_blind: command.coin_blind,
-                coin_sig: command.coin_sig,
+                coin_blind: self.coin_blind,
+                coin_sig: self.coin_sig,
                 time: now,
             },
         );
@@ -102,20 +115,78 @@ impl ExchangeRules {
         Ok(Recouped { reserve_pub, amount, time: now, repeated: false })
     }
 
-    pub(super) fn recoup_refresh(
+    fn count(answer: &Recouped) -> Count {
+        Count::of(1, answer.repeated)
+    }
+}
+
+/// Takes back a coin of a revoked denomination that was obtained by refresh.
+#[derive(Debug, Clone)]
+pub struct RecoupRefresh {
+    /// The fresh coin.
+    pub coin: PresentedCoin,
+    /// Its blinding secret.
+    pub coin_blind: [u8; 32],
+    /// Its signature, verified.
+    pub coin_sig: EddsaSignature,
+    /// Hash of the planchet, recomputed from the coin and the blinding secret.
+    pub h_coin_ev: HashCode,
+    /// The coin that it was changed from: `reveal_of` finds both this coin and the commitment.
+    pub old_coin_pub: CoinPub,
+    /// The commitment of that melt.
+    pub rc: HashCode,
+}
+
+/// A coin went back to the coin that it was changed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecoupRefreshed {
+    /// The old coin.
+    pub old_coin_pub: CoinPub,
+    /// How much went back. For a repetition: how much went back the last time.
+    pub amount: Money,
+    /// When.
+    pub time: Timestamp,
+    /// Whether the coin had been recouped before, so that nothing was left.
+    pub repeated: bool,
+}
+
+impl Command<ExchangeRules> for RecoupRefresh {
+    type Answer = RecoupRefreshed;
+
+    const METRIC: Option<&'static str> = Some("recoup-refresh");
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.coin.coin_pub.as_bytes())
+    }
+
+    fn other_owners<'a>(&'a self, visit: &mut dyn FnMut(&'a [u8])) {
+        visit(self.old_coin_pub.as_bytes());
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        let coin_pub = self.coin.coin_pub;
+        plan_revocation(self.coin.denom, plan);
+        plan.row::<Coins>(CoinKey { coin_pub });
+        plan.row::<Coins>(CoinKey { coin_pub: self.old_coin_pub });
+        plan.row::<Reveals>(MeltKey { coin_pub: self.old_coin_pub, rc: self.rc });
+        plan.group::<RecoupRefreshes>(RecoupRefreshes::BY_COIN, &coin_pub);
+        plan.group::<RecoupRefreshCredits>(RecoupRefreshCredits::BY_OLD_COIN, &self.old_coin_pub);
+    }
+
+    fn execute(
         &self,
+        rules: &ExchangeRules,
         rows: &mut WorkingSet,
-        command: &RecoupRefresh,
         now: Timestamp,
     ) -> Result<RecoupRefreshed, Refusal> {
-        let (_, coin) = self.recoupable(rows, &command.coin, now)?;
-        let (coin_pub, old_coin_pub) = (command.coin.coin_pub, command.old_coin_pub);
+        let (_, coin) = rules.recoupable(rows, &self.coin, now)?;
+        let (coin_pub, old_coin_pub) = (self.coin.coin_pub, self.old_coin_pub);
         let revealed =
-            rows.get::<Reveals>(&MeltKey { coin_pub: old_coin_pub, rc: command.rc }).is_some_and(|row| {
+            rows.get::<Reveals>(&MeltKey { coin_pub: old_coin_pub, rc: self.rc }).is_some_and(|row| {
                 row.fresh
                     .0
                     .iter()
-                    .any(|fresh| fresh.h_coin_ev == command.h_coin_ev && fresh.denom == command.coin.denom)
+                    .any(|fresh| fresh.h_coin_ev == self.h_coin_ev && fresh.denom == self.coin.denom)
             });
         if !revealed {
             return Err(Refusal::PlanchetUnknown);
@@ -132,13 +203,13 @@ impl ExchangeRules {
                     time: row.time,
                     repeated: true,
                 }),
-                None => Err(nothing_left(&command.coin, &coin)),
+                None => Err(nothing_left(&self.coin, &coin)),
             };
         }
-        debit(rows, &command.coin, coin, amount, 0)?;
+        debit(rows, &self.coin, coin, amount, 0)?;
         let old_key = CoinKey { coin_pub: old_coin_pub };
         let old = rows.get::<Coins>(&old_key).expect("a melted coin is known").clone();
-        let value = self.terms(old.denom, 0)?.value;
+        let value = rules.terms(old.denom, 0)?.value;
         let remaining = add(old.remaining, amount)?;
         if remaining > value {
             return Err(Refusal::RecoupAboveValue);
@@ -148,11 +219,11 @@ impl ExchangeRules {
             &RecoupKey { coin_pub, n },
             RecoupRefreshRow {
                 old_coin_pub,
-                rc: command.rc,
-                h_coin_ev: command.h_coin_ev,
+                rc: self.rc,
+                h_coin_ev: self.h_coin_ev,
                 amount,
-                coin_blind: command.coin_blind,
-                coin_sig: command.coin_sig,
+                coin_blind: self.coin_blind,
+                coin_sig: self.coin_sig,
                 time: now,
             },
         );
@@ -161,6 +232,27 @@ impl ExchangeRules {
             RecoupRefreshCreditRow { amount, time: now },
         );
         Ok(RecoupRefreshed { old_coin_pub, amount, time: now, repeated: false })
+    }
+
+    fn count(answer: &RecoupRefreshed) -> Count {
+        Count::of(1, answer.repeated)
+    }
+}
+
+impl ExchangeRules {
+    /// Checks the terms and the row of a coin for recoup.
+    fn recoupable(
+        &self,
+        rows: &WorkingSet,
+        coin: &PresentedCoin,
+        now: Timestamp,
+    ) -> Result<(DenomTerms, CoinRow), Refusal> {
+        let terms = self.terms(coin.denom, 0)?;
+        terms
+            .recoupable(is_revoked(rows, coin.denom), now)
+            .map_err(|problem| Refusal::DenominationUnusable { index: 0, denom: coin.denom, problem })?;
+        let row = known_or_new(rows, coin, &terms, 0)?;
+        Ok((terms, row))
     }
 }
 

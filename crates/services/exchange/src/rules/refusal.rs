@@ -261,6 +261,17 @@ pub enum Refusal {
     Management(management::Refusal),
 }
 
+impl Refusal {
+    /// The length of the history that proves the refusal, if it needs one. See [`history`](super::history).
+    pub(super) fn history_events(&self) -> Option<usize> {
+        match self {
+            Self::ReserveInsufficient(shortage) => Some(shortage.history.items.len()),
+            Self::CoinConflict { conflict, .. } => Some(conflict.history.items.len()),
+            _ => None,
+        }
+    }
+}
+
 /// A reserve that holds too little.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReserveShortage {

@@ -1,7 +1,7 @@
 //! Outgoing money: aggregation of deposits, transfers at the bank, profit.
 
 use batzen_crypto::{HashCode, Wtid};
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
     AccountId, AggregateKey, AggregateRow, Aggregates, DepositKey, DepositRow, DepositTarget, Deposits,
@@ -11,30 +11,349 @@ use batzen_tables::exchange::{
 
 use super::kyc::requirement_row;
 use super::reserves::remember_target;
-use super::{
-    Aggregate, Aggregated, Drained, ExchangeRules, ExecuteDrain, Refusal, TransferFailed, TransferMarked,
-    TransferRetry, TransfersDone, Trigger, add,
-};
+use super::{ExchangeRules, Refusal, add};
 
 /// The maximum number of deposits in one [`Aggregate`], so that payments behind it in the lane do not wait
 /// long.
 pub const AGGREGATE_DEPOSITS_MAX: usize = 1_000;
 
-impl ExchangeRules {
-    pub(super) fn plan_aggregate(&self, command: &Aggregate, plan: &mut Plan) {
-        self.plan_kyc(KycOperation::Deposit, command.target.h_payto, plan);
-        plan_aggregate(command, plan);
+/// The reason for an aggregation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// At least one of the deposits is due. If none is, nothing changes.
+    Due,
+    /// The next part of an interrupted unit, or a transient aggregate whose KYC hold may have ended.
+    Continued,
+}
+
+/// Aggregates open deposits of one merchant into one account: those whose refund deadline has passed, oldest
+/// deadline first.
+#[derive(Debug, Clone)]
+pub struct Aggregate {
+    /// The merchant and the account.
+    pub target: DepositTarget,
+    /// The method of the account's payto URI.
+    pub method: String,
+    /// The exchange's account that pays.
+    pub account: AccountId,
+    /// Deposits that may still be refunded after this moment are left out.
+    pub until: Timestamp,
+    /// The maximum number of deposits to aggregate: 1 to [`crate::rules::transfers::AGGREGATE_DEPOSITS_MAX`].
+    pub deposits_max: usize,
+    /// The reason.
+    pub trigger: Trigger,
+    /// Whether to pay the transfer although more deposits of the unit are left. Otherwise the sum waits for
+    /// them.
+    pub complete: bool,
+    /// The transient aggregate's identifier if there is one (`transient`), otherwise 32 random bytes.
+    pub wtid: Wtid,
+    /// 64 random bytes: identifies the transfer at the bank.
+    pub request_uid: HashCode,
+    /// The KYC requirement that the worker has stored for this account, if the rules have asked for one.
+    pub kyc_hold: Option<u64>,
+}
+
+/// The answer to [`Aggregate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aggregated {
+    /// Nothing is due.
+    Nothing,
+    /// The sum waits because it is too small, it is held back, or more deposits follow.
+    Transient {
+        /// The number of deposits aggregated now.
+        taken: usize,
+        /// The sum so far, before the wire fee.
+        total: Money,
+        /// Whether the sum waits for further deposits of the unit.
+        more: bool,
+    },
+    /// A transfer is prepared.
+    Prepared {
+        /// The number of deposits aggregated now.
+        taken: usize,
+        /// The wired amount.
+        amount: Money,
+    },
+}
+
+impl Command<ExchangeRules> for Aggregate {
+    type Answer = Aggregated;
+
+    fn is_background(&self) -> bool {
+        true
+    }
+
+    fn owner(&self) -> Option<&[u8]> {
+        Some(self.target.h_payto.as_bytes())
+    }
+
+    fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
+        rules.plan_kyc(KycOperation::Deposit, self.target.h_payto, plan);
+        plan.row::<WireTargets>(WireTargetKey { h_payto: self.target.h_payto });
+        plan.group::<WireFees>(WireFees::BY_METHOD, &self.method);
+        plan.row::<Aggregates>(aggregate_key(self));
+        plan_wtid(self.wtid, plan);
+        let (from, to) = self.target.range(self.until);
+        // One more than needed shows whether more are left.
+        plan.range::<Deposits>(Deposits::BY_TARGET, from, to, self.deposits_max + 1);
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<Aggregated, Refusal> {
+        assert!(
+            (1..=AGGREGATE_DEPOSITS_MAX).contains(&self.deposits_max),
+            "1 to {AGGREGATE_DEPOSITS_MAX} deposits a command"
+        );
+        let unit = rules.unit(rows, self, rules.aggregation_time(now))?;
+        let key = aggregate_key(self);
+        let transient = rows.get::<Aggregates>(&key).cloned();
+        let wanted = match self.trigger {
+            Trigger::Due => unit.due,
+            Trigger::Continued => !unit.deposits.is_empty() || transient.is_some(),
+        };
+        if !wanted {
+            return Ok(Aggregated::Nothing);
+        }
+        if transient.as_ref().is_some_and(|row| row.wtid != self.wtid) {
+            return Err(Refusal::TransientOther);
+        }
+        if transient.is_none() && wtid_taken(rows, self.wtid) {
+            return Err(Refusal::WtidTaken);
+        }
+        check_target(rows, self.target.h_payto, &self.method)?;
+        let wire_fee = wire_fees_at(rows, &self.method, now)?.wire_fee;
+
+        let taken = unit.deposits.len();
+        for (deposit_key, row) in unit.deposits {
+            rows.update::<Deposits>(&deposit_key, row);
+        }
+        let before = transient.as_ref().map_or(Money::ZERO, |row| row.total);
+        // A deposit that was almost completely refunded may owe a larger fee than what is left of it. The
+        // others pay the difference, and what even they cannot pay is waived.
+        let total = add(before, unit.contributed)?.checked_sub(unit.fees).unwrap_or(Money::ZERO);
+        let amount = round_down(total.checked_sub(wire_fee).unwrap_or(Money::ZERO), rules.config.round_unit);
+        let more = unit.more && !self.complete;
+        // KYC is checked last, and only if the transfer could be made.
+        let h_payto = self.target.h_payto;
+        let checks = if more || amount.is_zero() {
+            None
+        } else {
+            rules.missing_kyc(rows, KycOperation::Deposit, h_payto, total, now)
+        };
+        let kyc_row = match checks {
+            None => None,
+            Some(checks) => {
+                let row = requirement_row(h_payto, &checks);
+                // The worker has not stored this requirement yet.
+                if self.kyc_hold != Some(row) {
+                    return Err(Refusal::KycRequired { h_payto, checks });
+                }
+                Some(row)
+            }
+        };
+        if more || kyc_row.is_some() || amount.is_zero() {
+            let row = AggregateRow { total, wtid: self.wtid, kyc_row };
+            rows.put::<Aggregates>(&key, row);
+            return Ok(Aggregated::Transient { taken, total, more });
+        }
+        if transient.is_some() {
+            rows.delete::<Aggregates>(&key);
+        }
+        rules.count_kyc(rows, KycOperation::Deposit, h_payto, amount, now);
+        rules.prepare(
+            rows,
+            &Payment {
+                kind: TransferKind::Aggregate,
+                wtid: self.wtid,
+                account: self.account,
+                request_uid: self.request_uid,
+                amount,
+                h_payto: self.target.h_payto,
+            },
+            now,
+        )?;
+        rows.insert::<WireOut>(
+            &WtidKey { wtid: self.wtid },
+            WireOutRow {
+                time: now,
+                h_payto: self.target.h_payto,
+                merchant_pub: self.target.merchant_pub,
+                account: self.account,
+                amount,
+                wire_fee,
+            },
+        );
+        Ok(Aggregated::Prepared { taken, amount })
     }
 }
 
-fn plan_aggregate(command: &Aggregate, plan: &mut Plan) {
-    plan.row::<WireTargets>(WireTargetKey { h_payto: command.target.h_payto });
-    plan.group::<WireFees>(WireFees::BY_METHOD, &command.method);
-    plan.row::<Aggregates>(aggregate_key(command));
-    plan_wtid(command.wtid, plan);
-    let (from, to) = command.target.range(command.until);
-    // One more than needed shows whether more are left.
-    plan.range::<Deposits>(Deposits::BY_TARGET, from, to, command.deposits_max + 1);
+/// Marks transfers as accepted by the bank: all or none.
+#[derive(Debug, Clone)]
+pub struct TransfersDone {
+    /// Their identifiers.
+    pub wtids: Vec<Wtid>,
+}
+
+/// Marks a transfer as failed. It is not retried until an operator orders it.
+#[derive(Debug, Clone)]
+pub struct TransferFailed {
+    /// Its identifier.
+    pub wtid: Wtid,
+    /// The reason, for the operator.
+    pub reason: String,
+}
+
+/// Puts a failed transfer back into the queue.
+#[derive(Debug, Clone, Copy)]
+pub struct TransferRetry {
+    /// Its identifier.
+    pub wtid: Wtid,
+}
+
+/// The state of transfers was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransferMarked {
+    /// Whether any changed.
+    pub changed: bool,
+}
+
+impl Command<ExchangeRules> for TransfersDone {
+    type Answer = TransferMarked;
+
+    fn is_background(&self) -> bool {
+        true
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        self.wtids.iter().for_each(|wtid| plan_transfer(*wtid, plan));
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<TransferMarked, Refusal> {
+        let mut changed = false;
+        for wtid in &self.wtids {
+            let marked = mark(rows, *wtid, |row| {
+                row.finished.get_or_insert(now);
+                row.failed = None;
+            })?;
+            changed |= marked.changed;
+        }
+        Ok(TransferMarked { changed })
+    }
+}
+
+impl Command<ExchangeRules> for TransferFailed {
+    type Answer = TransferMarked;
+
+    fn is_background(&self) -> bool {
+        true
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan_transfer(self.wtid, plan);
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        _: Timestamp,
+    ) -> Result<TransferMarked, Refusal> {
+        mark(rows, self.wtid, |row| {
+            // A transfer that the bank accepted can no longer fail.
+            if row.finished.is_none() {
+                row.failed.get_or_insert_with(|| self.reason.clone());
+            }
+        })
+    }
+}
+
+impl Command<ExchangeRules> for TransferRetry {
+    type Answer = TransferMarked;
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan_transfer(self.wtid, plan);
+    }
+
+    fn execute(
+        &self,
+        _: &ExchangeRules,
+        rows: &mut WorkingSet,
+        _: Timestamp,
+    ) -> Result<TransferMarked, Refusal> {
+        mark(rows, self.wtid, |row| row.failed = None)
+    }
+}
+
+/// Prepares the transfer of an order to pay out profit. The order's signature has been verified.
+#[derive(Debug, Clone)]
+pub struct ExecuteDrain {
+    /// The order's identifier.
+    pub wtid: Wtid,
+    /// Hash of its receiver's payto URI.
+    pub h_payto: PaytoHash,
+    /// The exchange's account that pays.
+    pub account: AccountId,
+    /// 64 random bytes: identifies the transfer at the bank.
+    pub request_uid: HashCode,
+}
+
+/// The answer to [`ExecuteDrain`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// The paid amount.
+    pub amount: Money,
+    /// Whether it had been executed before.
+    pub repeated: bool,
+}
+
+impl Command<ExchangeRules> for ExecuteDrain {
+    type Answer = Drained;
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        plan.row::<Drains>(WtidKey { wtid: self.wtid });
+        plan_wtid(self.wtid, plan);
+        plan.row::<WireTargets>(WireTargetKey { h_payto: self.h_payto });
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<Drained, Refusal> {
+        let key = WtidKey { wtid: self.wtid };
+        let order = rows.get::<Drains>(&key).ok_or(Refusal::TransferUnknown)?.clone();
+        let amount = order.amount;
+        if order.executed {
+            return Ok(Drained { amount, repeated: true });
+        }
+        remember_target(rows, self.h_payto, &order.payto_uri);
+        if !amount.is_zero() {
+            rules.prepare(
+                rows,
+                &Payment {
+                    kind: TransferKind::Drain,
+                    wtid: self.wtid,
+                    account: self.account,
+                    request_uid: self.request_uid,
+                    amount,
+                    h_payto: self.h_payto,
+                },
+                now,
+            )?;
+        }
+        rows.update::<Drains>(&key, DrainRow { executed: true, ..order });
+        Ok(Drained { amount, repeated: false })
+    }
 }
 
 /// Plans what shows whether an identifier is taken.
@@ -46,12 +365,6 @@ pub(super) fn plan_wtid(wtid: Wtid, plan: &mut Plan) {
 
 pub(super) fn plan_transfer(wtid: Wtid, plan: &mut Plan) {
     plan.row::<Prepared>(WtidKey { wtid });
-}
-
-pub(super) fn plan_drain(command: &ExecuteDrain, plan: &mut Plan) {
-    plan.row::<Drains>(WtidKey { wtid: command.wtid });
-    plan_wtid(command.wtid, plan);
-    plan.row::<WireTargets>(WireTargetKey { h_payto: command.h_payto });
 }
 
 fn aggregate_key(command: &Aggregate) -> AggregateKey {
@@ -198,129 +511,6 @@ impl ExchangeRules {
         unit.due |= unit.more;
         Ok(unit)
     }
-
-    pub(super) fn aggregate(
-        &self,
-        rows: &mut WorkingSet,
-        command: &Aggregate,
-        now: Timestamp,
-    ) -> Result<Aggregated, Refusal> {
-        assert!(
-            (1..=AGGREGATE_DEPOSITS_MAX).contains(&command.deposits_max),
-            "1 to {AGGREGATE_DEPOSITS_MAX} deposits a command"
-        );
-        let unit = self.unit(rows, command, self.aggregation_time(now))?;
-        let key = aggregate_key(command);
-        let transient = rows.get::<Aggregates>(&key).cloned();
-        let wanted = match command.trigger {
-            Trigger::Due => unit.due,
-            Trigger::Continued => !unit.deposits.is_empty() || transient.is_some(),
-        };
-        if !wanted {
-            return Ok(Aggregated::Nothing);
-        }
-        if transient.as_ref().is_some_and(|row| row.wtid != command.wtid) {
-            return Err(Refusal::TransientOther);
-        }
-        if transient.is_none() && wtid_taken(rows, command.wtid) {
-            return Err(Refusal::WtidTaken);
-        }
-        check_target(rows, command.target.h_payto, &command.method)?;
-        let wire_fee = wire_fees_at(rows, &command.method, now)?.wire_fee;
-
-        let taken = unit.deposits.len();
-        for (deposit_key, row) in unit.deposits {
-            rows.update::<Deposits>(&deposit_key, row);
-        }
-        let before = transient.as_ref().map_or(Money::ZERO, |row| row.total);
-        // A deposit that was almost completely refunded may owe a larger fee than what is left of it. The
-        // others pay the difference, and what even they cannot pay is waived.
-        let total = add(before, unit.contributed)?.checked_sub(unit.fees).unwrap_or(Money::ZERO);
-        let amount = round_down(total.checked_sub(wire_fee).unwrap_or(Money::ZERO), self.config.round_unit);
-        let more = unit.more && !command.complete;
-        // KYC is checked last, and only if the transfer could be made.
-        let h_payto = command.target.h_payto;
-        let checks = if more || amount.is_zero() {
-            None
-        } else {
-            self.missing_kyc(rows, KycOperation::Deposit, h_payto, total, now)
-        };
-        let kyc_row = match checks {
-            None => None,
-            Some(checks) => {
-                let row = requirement_row(h_payto, &checks);
-                // The worker has not stored this requirement yet.
-                if command.kyc_hold != Some(row) {
-                    return Err(Refusal::KycRequired { h_payto, checks });
-                }
-                Some(row)
-            }
-        };
-        if more || kyc_row.is_some() || amount.is_zero() {
-            let row = AggregateRow { total, wtid: command.wtid, kyc_row };
-            rows.put::<Aggregates>(&key, row);
-            return Ok(Aggregated::Transient { taken, total, more });
-        }
-        if transient.is_some() {
-            rows.delete::<Aggregates>(&key);
-        }
-        self.count_kyc(rows, KycOperation::Deposit, h_payto, amount, now);
-        self.prepare(
-            rows,
-            &Payment {
-                kind: TransferKind::Aggregate,
-                wtid: command.wtid,
-                account: command.account,
-                request_uid: command.request_uid,
-                amount,
-                h_payto: command.target.h_payto,
-            },
-            now,
-        )?;
-        rows.insert::<WireOut>(
-            &WtidKey { wtid: command.wtid },
-            WireOutRow {
-                time: now,
-                h_payto: command.target.h_payto,
-                merchant_pub: command.target.merchant_pub,
-                account: command.account,
-                amount,
-                wire_fee,
-            },
-        );
-        Ok(Aggregated::Prepared { taken, amount })
-    }
-
-    pub(super) fn execute_drain(
-        &self,
-        rows: &mut WorkingSet,
-        command: &ExecuteDrain,
-        now: Timestamp,
-    ) -> Result<Drained, Refusal> {
-        let key = WtidKey { wtid: command.wtid };
-        let order = rows.get::<Drains>(&key).ok_or(Refusal::TransferUnknown)?.clone();
-        let amount = order.amount;
-        if order.executed {
-            return Ok(Drained { amount, repeated: true });
-        }
-        remember_target(rows, command.h_payto, &order.payto_uri);
-        if !amount.is_zero() {
-            self.prepare(
-                rows,
-                &Payment {
-                    kind: TransferKind::Drain,
-                    wtid: command.wtid,
-                    account: command.account,
-                    request_uid: command.request_uid,
-                    amount,
-                    h_payto: command.h_payto,
-                },
-                now,
-            )?;
-        }
-        rows.update::<Drains>(&key, DrainRow { executed: true, ..order });
-        Ok(Drained { amount, repeated: false })
-    }
 }
 
 fn mark(
@@ -337,33 +527,4 @@ fn mark(
         rows.update::<Prepared>(&key, row);
     }
     Ok(TransferMarked { changed })
-}
-
-pub(super) fn done(
-    rows: &mut WorkingSet,
-    command: &TransfersDone,
-    now: Timestamp,
-) -> Result<TransferMarked, Refusal> {
-    let mut changed = false;
-    for wtid in &command.wtids {
-        let marked = mark(rows, *wtid, |row| {
-            row.finished.get_or_insert(now);
-            row.failed = None;
-        })?;
-        changed |= marked.changed;
-    }
-    Ok(TransferMarked { changed })
-}
-
-pub(super) fn failed(rows: &mut WorkingSet, command: &TransferFailed) -> Result<TransferMarked, Refusal> {
-    mark(rows, command.wtid, |row| {
-        // A transfer that the bank accepted can no longer fail.
-        if row.finished.is_none() {
-            row.failed.get_or_insert_with(|| command.reason.clone());
-        }
-    })
-}
-
-pub(super) fn retry(rows: &mut WorkingSet, command: &TransferRetry) -> Result<TransferMarked, Refusal> {
-    mark(rows, command.wtid, |row| row.failed = None)
 }

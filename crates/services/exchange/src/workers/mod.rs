@@ -262,7 +262,7 @@ async fn decide<C: TypedCommand + Clone>(
     app: &Core,
     mode: Mode,
     command: C,
-) -> Result<Result<C::Outcome, Refusal>, WorkerError> {
+) -> Result<Result<C::Answer, Refusal>, WorkerError> {
     let mut attempts = 0;
     loop {
         match app.submit(command.clone()).await {

@@ -450,9 +450,9 @@ impl Service {
     }
 
     /// Executes a command.
-    async fn execute<C: TypedCommand>(&self, command: C) -> Result<Result<C::Outcome, Refusal>, Response> {
+    async fn execute<C: TypedCommand>(&self, command: C) -> Result<Result<C::Answer, Refusal>, Response> {
         match self.lane.submit(command.into()).await {
-            Ok(verdict) => Ok(verdict.map(C::outcome)),
+            Ok(verdict) => Ok(verdict.map(C::answer)),
             Err(SubmitError::Store(error)) => Err(store_failed(&error)),
             Err(SubmitError::Overloaded) => Err(try_later("busy")),
             Err(SubmitError::Stopped) => Err(try_later("ending")),

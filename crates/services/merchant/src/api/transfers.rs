@@ -74,7 +74,7 @@ impl Service {
         let mut row = self.new_transfer(shop, &exchange_url, wtid, payto_uri);
         row.credit_amount = Some(credit);
         let row = self.execute(NoteTransfer { key: key.clone(), row }).await?;
-        let row = row.map_err(|refusal| refused(&refusal, &wtid.to_string()))?;
+        let row = *row.map_err(|refusal| refused(&refusal, &wtid.to_string()))?;
         let row = match row.verified {
             true => row,
             false => {

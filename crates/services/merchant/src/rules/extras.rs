@@ -1,6 +1,6 @@
 //! Web hooks, templates and further access tokens, and forgetting all that a purged shop had.
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_store::Table;
 use batzen_tables::merchant::{
@@ -10,7 +10,7 @@ use batzen_tables::merchant::{
     TipReserves, Tips, TransferKey, Transfers, WebhookKey, WebhookRow, Webhooks,
 };
 
-use super::{Outcome, Refusal};
+use super::{MerchantRules, Refusal};
 
 /// What happens to something that has a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,18 @@ pub struct EditWebhook {
     pub edit: Edit<WebhookRow>,
 }
 
+impl Command<MerchantRules> for EditWebhook {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_edit::<Webhooks>(&self.key, &self.key.instance, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        edit::<Webhooks>(rows, &self.key, &self.key.instance, &self.edit)
+    }
+}
+
 /// Edits a template.
 #[derive(Clone, Debug)]
 pub struct EditTemplate {
@@ -39,6 +51,18 @@ pub struct EditTemplate {
     pub key: TemplateKey,
     /// What happens to it.
     pub edit: Edit<TemplateRow>,
+}
+
+impl Command<MerchantRules> for EditTemplate {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_edit::<Templates>(&self.key, &self.key.instance, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        edit::<Templates>(rows, &self.key, &self.key.instance, &self.edit)
+    }
 }
 
 /// Edits an access token.
@@ -50,6 +74,18 @@ pub struct EditToken {
     pub edit: Edit<AccessTokenRow>,
 }
 
+impl Command<MerchantRules> for EditToken {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_edit::<AccessTokens>(&self.key, &self.key.instance, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        edit::<AccessTokens>(rows, &self.key, &self.key.instance, &self.edit)
+    }
+}
+
 /// Takes a request that is due, so that nobody else sends it for a while.
 #[derive(Clone, Debug)]
 pub struct TakeWebhook {
@@ -59,6 +95,21 @@ pub struct TakeWebhook {
     pub until: Timestamp,
 }
 
+impl Command<MerchantRules> for TakeWebhook {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<PendingWebhooks>(self.key.clone());
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+        let known = rows.get::<PendingWebhooks>(&self.key).cloned();
+        let due = known.filter(|row| row.next <= now).ok_or(Refusal::NameUnknown)?;
+        rows.update::<PendingWebhooks>(&self.key, PendingWebhookRow { next: self.until, ..due });
+        Ok(())
+    }
+}
+
 /// Books the outcome of sending a web hook. Idempotent.
 #[derive(Clone, Debug)]
 pub struct FinishWebhook {
@@ -66,6 +117,26 @@ pub struct FinishWebhook {
     pub key: PendingWebhookKey,
     /// When it is sent again. `None`: it was sent, or is given up.
     pub again: Option<Timestamp>,
+}
+
+impl Command<MerchantRules> for FinishWebhook {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<PendingWebhooks>(self.key.clone());
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let Some(known) = rows.get::<PendingWebhooks>(&self.key).cloned() else { return Ok(()) };
+        match self.again {
+            None => rows.delete::<PendingWebhooks>(&self.key),
+            Some(next) => {
+                let row = PendingWebhookRow { next, failures: known.failures.saturating_add(1), ..known };
+                rows.update::<PendingWebhooks>(&self.key, row);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Forgets what a purged shop had beside orders.
@@ -95,6 +166,55 @@ pub struct PurgeRest {
     pub templates: Vec<TemplateKey>,
     /// Its tokens.
     pub tokens: Vec<AccessTokenKey>,
+}
+
+impl Command<MerchantRules> for PurgeRest {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        fn all<T: Table>(keys: &[T::Key], plan: &mut Plan) {
+            keys.iter().for_each(|key| plan.row::<T>(key.clone()));
+        }
+        plan.row::<Instances>(InstanceKey::new(&self.id));
+        all::<Products>(&self.products, plan);
+        all::<ProductLocks>(&self.locks, plan);
+        all::<Transfers>(&self.transfers, plan);
+        all::<AccountKycs>(&self.kycs, plan);
+        all::<TipReserves>(&self.reserves, plan);
+        all::<Tips>(&self.tips, plan);
+        all::<TipPickups>(&self.pickups, plan);
+        all::<Webhooks>(&self.webhooks, plan);
+        all::<PendingWebhooks>(&self.pending, plan);
+        all::<Templates>(&self.templates, plan);
+        all::<AccessTokens>(&self.tokens, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        fn all<T: Table>(rows: &mut WorkingSet, keys: &[T::Key]) {
+            for key in keys {
+                if rows.get::<T>(key).is_some() {
+                    rows.delete::<T>(key);
+                }
+            }
+        }
+        let instance = rows.get::<Instances>(&InstanceKey::new(&self.id)).ok_or(Refusal::InstanceUnknown)?;
+        // A shop that still works could get new ones for ever.
+        if instance.merchant_priv.is_some() {
+            return Err(Refusal::OrdersLeft);
+        }
+        all::<Products>(rows, &self.products);
+        all::<ProductLocks>(rows, &self.locks);
+        all::<Transfers>(rows, &self.transfers);
+        all::<AccountKycs>(rows, &self.kycs);
+        all::<TipReserves>(rows, &self.reserves);
+        all::<Tips>(rows, &self.tips);
+        all::<TipPickups>(rows, &self.pickups);
+        all::<Webhooks>(rows, &self.webhooks);
+        all::<PendingWebhooks>(rows, &self.pending);
+        all::<Templates>(rows, &self.templates);
+        all::<AccessTokens>(rows, &self.tokens);
+        Ok(())
+    }
 }
 
 impl PurgeRest {
@@ -128,7 +248,7 @@ pub(super) fn edit<T: Table>(
     key: &T::Key,
     instance: &str,
     edit: &Edit<T::Row>,
-) -> Result<Outcome, Refusal>
+) -> Result<(), Refusal>
 where
     T::Row: Clone + PartialEq,
 {
@@ -146,7 +266,7 @@ where
         (Edit::Change(row), Some(_)) => rows.update::<T>(key, row.clone()),
         (Edit::Delete, Some(_)) => rows.delete::<T>(key),
     }
-    Ok(Outcome::Done)
+    Ok(())
 }
 
 pub(super) fn plan_hooks(hooks: &[Hook], plan: &mut Plan) {
@@ -162,68 +282,4 @@ pub(super) fn trigger(rows: &mut WorkingSet, hooks: &[Hook]) {
             rows.insert::<PendingWebhooks>(key, row.clone());
         }
     }
-}
-
-pub(super) fn take(rows: &mut WorkingSet, command: &TakeWebhook, now: Timestamp) -> Result<Outcome, Refusal> {
-    let known = rows.get::<PendingWebhooks>(&command.key).cloned();
-    let due = known.filter(|row| row.next <= now).ok_or(Refusal::NameUnknown)?;
-    rows.update::<PendingWebhooks>(&command.key, PendingWebhookRow { next: command.until, ..due });
-    Ok(Outcome::Done)
-}
-
-pub(super) fn finish(rows: &mut WorkingSet, command: &FinishWebhook) -> Result<Outcome, Refusal> {
-    let Some(known) = rows.get::<PendingWebhooks>(&command.key).cloned() else { return Ok(Outcome::Done) };
-    match command.again {
-        None => rows.delete::<PendingWebhooks>(&command.key),
-        Some(next) => {
-            let row = PendingWebhookRow { next, failures: known.failures.saturating_add(1), ..known };
-            rows.update::<PendingWebhooks>(&command.key, row);
-        }
-    }
-    Ok(Outcome::Done)
-}
-
-pub(super) fn plan_purge(command: &PurgeRest, plan: &mut Plan) {
-    fn all<T: Table>(keys: &[T::Key], plan: &mut Plan) {
-        keys.iter().for_each(|key| plan.row::<T>(key.clone()));
-    }
-    plan.row::<Instances>(InstanceKey::new(&command.id));
-    all::<Products>(&command.products, plan);
-    all::<ProductLocks>(&command.locks, plan);
-    all::<Transfers>(&command.transfers, plan);
-    all::<AccountKycs>(&command.kycs, plan);
-    all::<TipReserves>(&command.reserves, plan);
-    all::<Tips>(&command.tips, plan);
-    all::<TipPickups>(&command.pickups, plan);
-    all::<Webhooks>(&command.webhooks, plan);
-    all::<PendingWebhooks>(&command.pending, plan);
-    all::<Templates>(&command.templates, plan);
-    all::<AccessTokens>(&command.tokens, plan);
-}
-
-pub(super) fn purge(rows: &mut WorkingSet, command: &PurgeRest) -> Result<Outcome, Refusal> {
-    fn all<T: Table>(rows: &mut WorkingSet, keys: &[T::Key]) {
-        for key in keys {
-            if rows.get::<T>(key).is_some() {
-                rows.delete::<T>(key);
-            }
-        }
-    }
-    let instance = rows.get::<Instances>(&InstanceKey::new(&command.id)).ok_or(Refusal::InstanceUnknown)?;
-    // A shop that still works could get new ones for ever.
-    if instance.merchant_priv.is_some() {
-        return Err(Refusal::OrdersLeft);
-    }
-    all::<Products>(rows, &command.products);
-    all::<ProductLocks>(rows, &command.locks);
-    all::<Transfers>(rows, &command.transfers);
-    all::<AccountKycs>(rows, &command.kycs);
-    all::<TipReserves>(rows, &command.reserves);
-    all::<Tips>(rows, &command.tips);
-    all::<TipPickups>(rows, &command.pickups);
-    all::<Webhooks>(rows, &command.webhooks);
-    all::<PendingWebhooks>(rows, &command.pending);
-    all::<Templates>(rows, &command.templates);
-    all::<AccessTokens>(rows, &command.tokens);
-    Ok(Outcome::Done)
 }

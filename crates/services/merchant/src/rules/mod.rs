@@ -1,9 +1,10 @@
 //! The backend's rules: the effect of a command on instances and orders. Pure: no I/O, no clock, no randomness, no
 //! cryptography.
 //!
+//! Each command is in the module of its family, with its answer, the rows that it may touch and its rule.
+//!
 //! | module | content |
 //! |---|---|
-//! | `command` | commands and their outcomes |
 //! | `instances` | creating, changing and deleting shops |
 //! | `orders` | the life of an order |
 //! | `stock` | products, and what carts and orders hold of them |
@@ -13,7 +14,6 @@
 //! | `refunds` | refunds of paid orders, and of payments that were given up |
 //! | `sufficiency` | whether coins pay an order (merchant chapter 2.3.3) |
 
-mod command;
 mod extras;
 mod instances;
 mod orders;
@@ -27,21 +27,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use batzen_engine::{Plan, Rules, WorkingSet};
-use batzen_protocol::{ErrorCode, Timestamp};
+use batzen_protocol::{Currency, ErrorCode, Timestamp};
 use batzen_store::{Change, ChangeSet, Table as _};
-use batzen_tables::merchant::{
-    AccessTokens, Instances, MerchantStateKey, MerchantStateRow, MerchantStates, OrderRefunds,
-    PendingWebhooks, Templates, TipPickups, Transfers, Webhooks,
-};
+use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, MerchantStates};
 
-pub use command::{
-    Abort, ApproveRefund, ChangeInstance, Claim, Command, CreateInstance, CreateOrder, DeleteInstance,
-    DeleteOrder, Forget, NewAccount, Open, Outcome, PurgeOrders, RecordDeposits, RecordRefund, Replay,
-    Session, SetAuth, Settle, TypedCommand,
-};
 pub use extras::{Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook};
-pub use instances::order_range;
-pub use refunds::{ABORTED, Coins};
+pub use instances::{ChangeInstance, CreateInstance, DeleteInstance, NewAccount, SetAuth, order_range};
+pub use orders::{
+    Claim, CreateOrder, DeleteOrder, Forget, PurgeOrders, RecordDeposits, Replay, Session, Settle,
+};
+pub use refunds::{ABORTED, Abort, ApproveRefund, Coins, RecordRefund};
 pub use stock::{
     ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, ReleaseStock, available,
 };
@@ -50,6 +45,50 @@ pub use tips::{
     AuthorizeTip, CreateTipReserve, DeleteTipReserve, FundTipReserve, PickUpTip, RecordTipPickup,
 };
 pub use transfers::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, Statement};
+
+batzen_engine::commands! {
+    /// A change of the backend's rows.
+    #[derive(Clone, Debug)]
+    MerchantRules:
+    Open,
+    CreateInstance,
+    ChangeInstance,
+    SetAuth,
+    DeleteInstance,
+    PurgeOrders,
+    CreateOrder,
+    Claim,
+    RecordDeposits,
+    Settle,
+    Replay,
+    ApproveRefund,
+    Abort,
+    RecordRefund,
+    Forget,
+    DeleteOrder,
+    CreateProduct,
+    ChangeProduct,
+    DeleteProduct,
+    LockProduct,
+    ReleaseStock,
+    NoteTransfer,
+    CheckTransfer,
+    RecordWires,
+    DeleteTransfer,
+    RecordKyc,
+    CreateTipReserve,
+    FundTipReserve,
+    DeleteTipReserve,
+    AuthorizeTip,
+    PickUpTip,
+    RecordTipPickup,
+    EditWebhook,
+    EditTemplate,
+    EditToken,
+    TakeWebhook,
+    FinishWebhook,
+    PurgeRest,
+}
 
 /// Why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -246,9 +285,8 @@ impl MerchantRules {
 }
 
 impl Rules for MerchantRules {
-    type Command = Command;
-    type Outcome = Outcome;
     type Refusal = Refusal;
+    batzen_engine::dispatch_to_commands!(Command);
 
     fn committed(&self, changes: &ChangeSet) {
         let is_of_instance =
@@ -257,141 +295,39 @@ impl Rules for MerchantRules {
             self.instance_changes.fetch_add(1, Ordering::SeqCst);
         }
     }
-
-    fn plan(&self, command: &Command, plan: &mut Plan) {
-        match command {
-            Command::Open(_) => plan.row::<MerchantStates>(MerchantStateKey::ONLY),
-            Command::CreateInstance(command) => {
-                instances::plan_accounts(&command.id, &command.accounts, plan);
-            }
-            Command::ChangeInstance(command) => {
-                instances::plan_accounts(&command.id, &command.accounts, plan);
-            }
-            Command::SetAuth(command) => instances::plan(&command.id, plan),
-            Command::DeleteInstance(command) => instances::plan_deletion(&command.id, plan),
-            Command::PurgeOrders(command) => orders::plan_purge(command, plan),
-            Command::CreateOrder(command) => orders::plan_creation(command, plan),
-            Command::Claim(command) => orders::plan(command.order, plan),
-            Command::RecordDeposits(command) => orders::plan_deposits(command, plan),
-            Command::Settle(command) => {
-                orders::plan_payment(command.order, plan);
-                orders::plan_products(&command.instance, &command.products, plan);
-                extras::plan_hooks(&command.hooks, plan);
-                if let Some(session) = &command.session {
-                    orders::plan_session(
-                        command.order,
-                        &command.instance,
-                        session,
-                        command.fulfillment_url.as_deref(),
-                        plan,
-                    );
-                }
-            }
-            Command::ApproveRefund(command) => {
-                orders::plan_payment(command.order, plan);
-                extras::plan_hooks(&command.hooks, plan);
-            }
-            Command::Forget(command) => orders::plan(command.order, plan),
-            Command::DeleteOrder(command) => orders::plan_deletion(command, plan),
-            Command::CreateProduct(command) => stock::plan_creation(command, plan),
-            Command::ChangeProduct(command) => stock::plan_product(&command.key, plan),
-            Command::DeleteProduct(command) => stock::plan_product(&command.key, plan),
-            Command::LockProduct(command) => stock::plan_lock(command, plan),
-            Command::ReleaseStock(command) => stock::plan_release(command, plan),
-            Command::NoteTransfer(command) => transfers::plan_note(command, plan),
-            Command::CheckTransfer(command) => plan.row::<Transfers>(command.key.clone()),
-            Command::DeleteTransfer(command) => plan.row::<Transfers>(command.key.clone()),
-            Command::RecordWires(command) => transfers::plan_wires(command, plan),
-            Command::RecordKyc(command) => transfers::plan_kyc(command, plan),
-            Command::CreateTipReserve(command) => {
-                tips::plan_reserve(&command.key, Some(&command.row.instance), plan);
-            }
-            Command::FundTipReserve(command) => tips::plan_reserve(&command.key, None, plan),
-            Command::DeleteTipReserve(command) => tips::plan_deletion(command, plan),
-            Command::AuthorizeTip(command) => tips::plan_authorization(command, plan),
-            Command::PickUpTip(command) => tips::plan_pickup(command, plan),
-            Command::RecordTipPickup(command) => plan.row::<TipPickups>(command.key.clone()),
-            Command::EditWebhook(command) => {
-                extras::plan_edit::<Webhooks>(&command.key, &command.key.instance, plan);
-            }
-            Command::EditTemplate(command) => {
-                extras::plan_edit::<Templates>(&command.key, &command.key.instance, plan);
-            }
-            Command::EditToken(command) => {
-                extras::plan_edit::<AccessTokens>(&command.key, &command.key.instance, plan);
-            }
-            Command::TakeWebhook(command) => plan.row::<PendingWebhooks>(command.key.clone()),
-            Command::FinishWebhook(command) => plan.row::<PendingWebhooks>(command.key.clone()),
-            Command::PurgeRest(command) => extras::plan_purge(command, plan),
-            Command::Abort(command) => orders::plan_payment(command.order, plan),
-            Command::RecordRefund(command) => plan.row::<OrderRefunds>(command.key.clone()),
-            Command::Replay(command) => {
-                orders::plan(command.order, plan);
-                let url = command.fulfillment_url.as_deref();
-                orders::plan_session(command.order, &command.instance, &command.session, url, plan);
-            }
-        }
-    }
-
-    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
-        match command {
-            Command::Open(command) => open(rows, command),
-            Command::CreateInstance(command) => instances::create(rows, command, now),
-            Command::ChangeInstance(command) => instances::change(rows, command, now),
-            Command::SetAuth(command) => instances::set_auth(rows, command),
-            Command::DeleteInstance(command) => instances::delete(rows, command),
-            Command::PurgeOrders(command) => orders::purge(rows, command),
-            Command::CreateOrder(command) => orders::create(rows, command),
-            Command::Claim(command) => orders::claim(rows, command),
-            Command::RecordDeposits(command) => orders::record(rows, command),
-            Command::Settle(command) => orders::settle(rows, command, now),
-            Command::Replay(command) => orders::replay(rows, command, now),
-            Command::ApproveRefund(command) => refunds::approve(rows, command, now),
-            Command::Abort(command) => refunds::abort(rows, command, now),
-            Command::RecordRefund(command) => refunds::record(rows, command),
-            Command::Forget(command) => orders::forget(rows, command),
-            Command::DeleteOrder(command) => orders::delete(rows, command, now),
-            Command::CreateProduct(command) => stock::create(rows, command),
-            Command::ChangeProduct(command) => stock::change(rows, command),
-            Command::DeleteProduct(command) => stock::delete(rows, command),
-            Command::LockProduct(command) => stock::lock(rows, command),
-            Command::ReleaseStock(command) => stock::release_expired(rows, command, now),
-            Command::NoteTransfer(command) => transfers::note(rows, command),
-            Command::CheckTransfer(command) => transfers::check(rows, command),
-            Command::DeleteTransfer(command) => transfers::delete(rows, command),
-            Command::RecordWires(command) => transfers::record(rows, command),
-            Command::RecordKyc(command) => transfers::record_kyc(rows, command),
-            Command::CreateTipReserve(command) => tips::create(rows, command),
-            Command::FundTipReserve(command) => tips::fund(rows, command),
-            Command::DeleteTipReserve(command) => tips::delete(rows, command),
-            Command::AuthorizeTip(command) => tips::authorize(rows, command, now),
-            Command::PickUpTip(command) => tips::pick_up(rows, command, now),
-            Command::RecordTipPickup(command) => tips::record(rows, command),
-            Command::EditWebhook(command) => {
-                extras::edit::<Webhooks>(rows, &command.key, &command.key.instance, &command.edit)
-            }
-            Command::EditTemplate(command) => {
-                extras::edit::<Templates>(rows, &command.key, &command.key.instance, &command.edit)
-            }
-            Command::EditToken(command) => {
-                extras::edit::<AccessTokens>(rows, &command.key, &command.key.instance, &command.edit)
-            }
-            Command::TakeWebhook(command) => extras::take(rows, command, now),
-            Command::FinishWebhook(command) => extras::finish(rows, command),
-            Command::PurgeRest(command) => extras::purge(rows, command),
-        }
-    }
 }
 
-fn open(rows: &mut WorkingSet, command: &Open) -> Result<Outcome, Refusal> {
-    let currency = command.currency.to_string();
-    if let Some(state) = rows.get::<MerchantStates>(&MerchantStateKey::ONLY) {
-        if state.currency != currency {
-            return Err(Refusal::OtherCurrency(state.currency.clone()));
-        }
-        return Ok(Outcome::Opened(Box::new(state.clone())));
+/// Opens the store for a backend of this currency. Idempotent.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// The currency.
+    pub currency: Currency,
+    /// Used if the store is new.
+    pub token_salt: [u8; 16],
+}
+
+impl batzen_engine::Command<MerchantRules> for Open {
+    type Answer = MerchantStateRow;
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<MerchantStates>(MerchantStateKey::ONLY);
     }
-    let state = MerchantStateRow { currency, token_salt: command.token_salt };
-    rows.insert::<MerchantStates>(&MerchantStateKey::ONLY, state.clone());
-    Ok(Outcome::Opened(Box::new(state)))
+
+    fn execute(
+        &self,
+        _: &MerchantRules,
+        rows: &mut WorkingSet,
+        _: Timestamp,
+    ) -> Result<MerchantStateRow, Refusal> {
+        let currency = self.currency.to_string();
+        if let Some(state) = rows.get::<MerchantStates>(&MerchantStateKey::ONLY) {
+            if state.currency != currency {
+                return Err(Refusal::OtherCurrency(state.currency.clone()));
+            }
+            return Ok(state.clone());
+        }
+        let state = MerchantStateRow { currency, token_salt: self.token_salt };
+        rows.insert::<MerchantStates>(&MerchantStateKey::ONLY, state.clone());
+        Ok(state)
+    }
 }

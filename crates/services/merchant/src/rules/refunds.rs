@@ -2,21 +2,150 @@
 
 use std::collections::BTreeMap;
 
-use batzen_crypto::EddsaPublicKey;
-use batzen_engine::WorkingSet;
+use batzen_crypto::{EddsaPublicKey, EddsaSignature};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{AmountError, Money, Timestamp};
 use batzen_tables::merchant::{
     OrderDepositKey, OrderDepositRow, OrderDeposits, OrderKey, OrderRef, OrderRefundKey, OrderRefundRow,
     OrderRefunds, OrderRow, Orders,
 };
 
-use super::orders::order as order_row;
-use super::{Abort, ApproveRefund, Insufficient, Outcome, RecordRefund, Refusal, extras};
+use super::extras::Hook;
+use super::orders::{self, order as order_row};
+use super::{Insufficient, MerchantRules, Refusal, extras};
 
 /// The number of the refund of an aborted payment. What the shop approves has higher numbers.
 pub const ABORTED: u64 = 0;
+
 /// The maximum number of refunds of an order.
 const REFUNDS_MAX: usize = 4_096;
+
+/// Approves refunds of a paid order up to a total. Idempotent.
+#[derive(Clone, Debug)]
+pub struct ApproveRefund {
+    /// The order.
+    pub order: OrderRef,
+    /// What is refunded in total afterwards.
+    pub total: Money,
+    /// Why.
+    pub reason: String,
+    /// The time of the contract.
+    pub since: Timestamp,
+    /// The refund deadline of the contract. Not after `since`: it allows no refunds.
+    pub until: Timestamp,
+    /// What is sent when more is approved than before.
+    pub hooks: Vec<Hook>,
+}
+
+impl Command<MerchantRules> for ApproveRefund {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        orders::plan_payment(self.order, plan);
+        extras::plan_hooks(&self.hooks, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+        let ApproveRefund { order, total, reason, since, until, hooks } = self;
+        let known = order_row(rows, *order)?;
+        if known.paid.is_none() {
+            return Err(Refusal::Unpaid);
+        }
+        if *total > known.amount {
+            return Err(Refusal::RefundInconsistent);
+        }
+        let parts = Coins::of(rows, *order)?.split(*order, *total).ok_or(Refusal::RefundInconsistent)?;
+        // A repetition of what was approved in time is fine; more is not.
+        if parts.is_empty() {
+            return Ok(());
+        }
+        if until <= since || *until <= now {
+            return Err(Refusal::RefundNotAllowed);
+        }
+        if count(rows, *order) + parts.len() > REFUNDS_MAX {
+            return Err(Refusal::TooManyRefunds);
+        }
+        let row = OrderRow { refund_approved: *total, ..known.clone() };
+        for (key, amount) in parts {
+            add(rows, &key, amount, reason, now);
+        }
+        rows.update::<Orders>(&OrderKey { order: *order }, row);
+        extras::trigger(rows, hooks);
+        Ok(())
+    }
+}
+
+/// Gives back coins of an order that is not paid. Idempotent.
+#[derive(Clone, Debug)]
+pub struct Abort {
+    /// The order.
+    pub order: OrderRef,
+    /// The coins, and the contributions that the wallet says. Of a known deposit, its own amount counts.
+    pub coins: Vec<(EddsaPublicKey, Money)>,
+}
+
+impl Command<MerchantRules> for Abort {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        orders::plan_payment(self.order, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+        let Abort { order, coins } = self;
+        let known = order_row(rows, *order)?.clone();
+        if known.paid.is_some() {
+            return Err(Refusal::Paid);
+        }
+        if count(rows, *order) + coins.len() > REFUNDS_MAX {
+            return Err(Refusal::TooManyRefunds);
+        }
+        for (coin_pub, amount) in coins {
+            let key = OrderRefundKey { order: *order, coin_pub: *coin_pub, rtransaction_id: ABORTED };
+            if rows.get::<OrderRefunds>(&key).is_none() {
+                let deposits = rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, order);
+                let deposited = deposits.into_iter().find(|(deposit, _)| deposit.coin_pub == *coin_pub);
+                let amount = deposited.map_or(*amount, |(_, row)| row.amount);
+                add(rows, &key, amount, "aborted", now);
+            }
+        }
+        // Whether the order is paid depends on its refunds: whoever settles it at the same time decides again.
+        rows.update::<Orders>(&OrderKey { order: *order }, known);
+        Ok(())
+    }
+}
+
+/// Books that an exchange has refunded a coin. Idempotent.
+#[derive(Clone, Debug)]
+pub struct RecordRefund {
+    /// The refund.
+    pub key: OrderRefundKey,
+    /// The key of the exchange's confirmation.
+    pub exchange_pub: EddsaPublicKey,
+    /// The confirmation.
+    pub exchange_sig: EddsaSignature,
+}
+
+impl Command<MerchantRules> for RecordRefund {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<OrderRefunds>(self.key.clone());
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let row = rows.get::<OrderRefunds>(&self.key).ok_or(Refusal::OrderUnknown)?;
+        if row.exchange_sig.is_none() {
+            let row = OrderRefundRow {
+                exchange_pub: Some(self.exchange_pub),
+                exchange_sig: Some(self.exchange_sig),
+                ..row.clone()
+            };
+            rows.update::<OrderRefunds>(&self.key, row);
+        }
+        Ok(())
+    }
+}
 
 /// What an order got, and what it gave back.
 #[derive(Clone, Debug, Default)]
@@ -105,75 +234,4 @@ fn add(rows: &mut WorkingSet, key: &OrderRefundKey, amount: Money, reason: &str,
 /// How many refunds an order has.
 fn count(rows: &WorkingSet, order: OrderRef) -> usize {
     rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, &order).len()
-}
-
-pub(super) fn approve(
-    rows: &mut WorkingSet,
-    command: &ApproveRefund,
-    now: Timestamp,
-) -> Result<Outcome, Refusal> {
-    let ApproveRefund { order, total, reason, since, until, hooks } = command;
-    let known = order_row(rows, *order)?;
-    if known.paid.is_none() {
-        return Err(Refusal::Unpaid);
-    }
-    if *total > known.amount {
-        return Err(Refusal::RefundInconsistent);
-    }
-    let parts = Coins::of(rows, *order)?.split(*order, *total).ok_or(Refusal::RefundInconsistent)?;
-    // A repetition of what was approved in time is fine; more is not.
-    if parts.is_empty() {
-        return Ok(Outcome::Done);
-    }
-    if until <= since || *until <= now {
-        return Err(Refusal::RefundNotAllowed);
-    }
-    if count(rows, *order) + parts.len() > REFUNDS_MAX {
-        return Err(Refusal::TooManyRefunds);
-    }
-    let row = OrderRow { refund_approved: *total, ..known.clone() };
-    for (key, amount) in parts {
-        add(rows, &key, amount, reason, now);
-    }
-    rows.update::<Orders>(&OrderKey { order: *order }, row);
-    extras::trigger(rows, hooks);
-    Ok(Outcome::Done)
-}
-
-/// A coin is given up even if no deposit of it is known: its exchange may have it, and the answer was lost. If the
-/// deposit turns up later, what was given up of it does not pay.
-pub(super) fn abort(rows: &mut WorkingSet, command: &Abort, now: Timestamp) -> Result<Outcome, Refusal> {
-    let Abort { order, coins } = command;
-    let known = order_row(rows, *order)?.clone();
-    if known.paid.is_some() {
-        return Err(Refusal::Paid);
-    }
-    if count(rows, *order) + coins.len() > REFUNDS_MAX {
-        return Err(Refusal::TooManyRefunds);
-    }
-    for (coin_pub, amount) in coins {
-        let key = OrderRefundKey { order: *order, coin_pub: *coin_pub, rtransaction_id: ABORTED };
-        if rows.get::<OrderRefunds>(&key).is_none() {
-            let deposits = rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, order);
-            let deposited = deposits.into_iter().find(|(deposit, _)| deposit.coin_pub == *coin_pub);
-            let amount = deposited.map_or(*amount, |(_, row)| row.amount);
-            add(rows, &key, amount, "aborted", now);
-        }
-    }
-    // Whether the order is paid depends on its refunds: whoever settles it at the same time decides again.
-    rows.update::<Orders>(&OrderKey { order: *order }, known);
-    Ok(Outcome::Done)
-}
-
-pub(super) fn record(rows: &mut WorkingSet, command: &RecordRefund) -> Result<Outcome, Refusal> {
-    let row = rows.get::<OrderRefunds>(&command.key).ok_or(Refusal::OrderUnknown)?;
-    if row.exchange_sig.is_none() {
-        let row = OrderRefundRow {
-            exchange_pub: Some(command.exchange_pub),
-            exchange_sig: Some(command.exchange_sig),
-            ..row.clone()
-        };
-        rows.update::<OrderRefunds>(&command.key, row);
-    }
-    Ok(Outcome::Done)
 }

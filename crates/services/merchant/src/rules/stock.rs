@@ -1,13 +1,13 @@
 //! Products, locks of carts, and the stock that unpaid orders hold (merchant chapter 6.7).
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::merchant::{
     InstanceKey, Instances, LockRef, OrderKey, OrderRef, OrderRow, Orders, ProductKey, ProductLockKey,
     ProductLockRow, ProductLocks, ProductRow, Products,
 };
 
-use super::{Outcome, Refusal};
+use super::{MerchantRules, Refusal};
 
 /// How long after its deadline an unpaid order holds its stock: a payment may be under way at an exchange.
 pub const GRACE: Duration = Duration::from_secs(30);
@@ -21,6 +21,32 @@ pub struct CreateProduct {
     pub row: ProductRow,
 }
 
+impl Command<MerchantRules> for CreateProduct {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_product(&self.key, plan);
+        plan.row::<Instances>(InstanceKey::new(&self.key.instance));
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let CreateProduct { key, row } = self;
+        let instance = InstanceKey::new(&key.instance);
+        match rows.get::<Instances>(&instance) {
+            None => return Err(Refusal::InstanceUnknown),
+            Some(found) if found.merchant_priv.is_none() => return Err(Refusal::InstanceDeleted),
+            Some(_) => rows.depend_on::<Instances>(&instance),
+        }
+        if let Some(known) = rows.get::<Products>(key) {
+            let is_same = *known
+                == ProductRow { sold: known.sold, lost: known.lost, locked: known.locked, ..row.clone() };
+            return if is_same { Ok(()) } else { Err(Refusal::ProductExists) };
+        }
+        rows.insert::<Products>(key, row.clone());
+        Ok(())
+    }
+}
+
 /// Changes a product; what was sold and what is locked stays.
 #[derive(Clone, Debug)]
 pub struct ChangeProduct {
@@ -32,11 +58,59 @@ pub struct ChangeProduct {
     pub lost: Option<u64>,
 }
 
+impl Command<MerchantRules> for ChangeProduct {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_product(&self.key, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let known = product(rows, &self.key)?;
+        let lost = self.lost.unwrap_or(known.lost);
+        let row = ProductRow { sold: known.sold, locked: known.locked, lost, ..self.row.clone() };
+        if lost < known.lost {
+            return Err(Refusal::LostReduced);
+        }
+        // More than any number cannot become less.
+        let is_less = match (known.total_stock, row.total_stock) {
+            (Some(before), Some(now)) => now < before,
+            (None, Some(_)) => true,
+            (_, None) => false,
+        };
+        if is_less {
+            return Err(Refusal::StockReduced);
+        }
+        let gone = row.sold.saturating_add(lost);
+        if lost > known.lost && row.total_stock.is_some_and(|total| total < gone) {
+            return Err(Refusal::LostExceedsStock);
+        }
+        rows.update::<Products>(&self.key, row);
+        Ok(())
+    }
+}
+
 /// Removes a product of which nothing is locked.
 #[derive(Clone, Debug)]
 pub struct DeleteProduct {
     /// The product.
     pub key: ProductKey,
+}
+
+impl Command<MerchantRules> for DeleteProduct {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_product(&self.key, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        if product(rows, &self.key)?.locked > 0 {
+            return Err(Refusal::ProductLocked);
+        }
+        rows.delete::<Products>(&self.key);
+        Ok(())
+    }
 }
 
 /// Locks units of a product for a cart; replaces what the same lock holds of it. Idempotent.
@@ -50,6 +124,27 @@ pub struct LockProduct {
     pub quantity: u64,
     /// When it ends by itself.
     pub until: Timestamp,
+}
+
+impl Command<MerchantRules> for LockProduct {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_product(&self.key, plan);
+        plan.row::<ProductLocks>(lock_key(self));
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        product(rows, &self.key)?;
+        let key = lock_key(self);
+        release_lock(rows, &key);
+        if self.quantity > 0 {
+            hold(rows, &self.key, self.quantity)?;
+            let (instance, quantity, until) = (self.key.instance.clone(), self.quantity, self.until);
+            rows.insert::<ProductLocks>(&key, ProductLockRow { instance, quantity, until });
+        }
+        Ok(())
+    }
 }
 
 /// Stock that was held when it was read, and may be released.
@@ -71,6 +166,42 @@ pub struct ReleaseStock {
     pub orders: Vec<Held<OrderRef>>,
 }
 
+impl Command<MerchantRules> for ReleaseStock {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        for held in &self.locks {
+            plan.row::<ProductLocks>(held.holder.clone());
+            held.products.iter().for_each(|key| plan_product(key, plan));
+        }
+        for held in &self.orders {
+            plan.row::<Orders>(OrderKey { order: held.holder });
+            held.products.iter().for_each(|key| plan_product(key, plan));
+        }
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+        for held in &self.locks {
+            if rows.get::<ProductLocks>(&held.holder).is_some_and(|row| row.until <= now) {
+                release_lock(rows, &held.holder);
+            }
+        }
+        for held in &self.orders {
+            let key = OrderKey { order: held.holder };
+            let Some(row) = rows.get::<Orders>(&key).cloned() else { continue };
+            let is_garbage =
+                row.nonce.is_none() && row.pay_deadline.saturating_add(Orders::UNCLAIMED_KEPT) <= now;
+            if !row.holds_stock && is_garbage {
+                rows.delete::<Orders>(&key);
+            } else if row.holds_stock && row.pay_deadline.saturating_add(GRACE) <= now {
+                release_from(rows, &row);
+                rows.update::<Orders>(&key, OrderRow { holds_stock: false, ..row });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Units of a product that can be sold or locked.
 #[must_use]
 pub fn available(row: &ProductRow) -> u64 {
@@ -82,82 +213,12 @@ pub(super) fn plan_product(key: &ProductKey, plan: &mut Plan) {
     plan.row::<Products>(key.clone());
 }
 
-pub(super) fn plan_creation(command: &CreateProduct, plan: &mut Plan) {
-    plan_product(&command.key, plan);
-    plan.row::<Instances>(InstanceKey::new(&command.key.instance));
-}
-
-pub(super) fn plan_lock(command: &LockProduct, plan: &mut Plan) {
-    plan_product(&command.key, plan);
-    plan.row::<ProductLocks>(lock_key(command));
-}
-
-pub(super) fn plan_release(command: &ReleaseStock, plan: &mut Plan) {
-    for held in &command.locks {
-        plan.row::<ProductLocks>(held.holder.clone());
-        held.products.iter().for_each(|key| plan_product(key, plan));
-    }
-    for held in &command.orders {
-        plan.row::<Orders>(OrderKey { order: held.holder });
-        held.products.iter().for_each(|key| plan_product(key, plan));
-    }
-}
-
 fn lock_key(command: &LockProduct) -> ProductLockKey {
     ProductLockKey { lock: command.lock, product_id: command.key.product_id.clone() }
 }
 
 fn product(rows: &WorkingSet, key: &ProductKey) -> Result<ProductRow, Refusal> {
     rows.get::<Products>(key).cloned().ok_or_else(|| Refusal::ProductUnknown(key.product_id.clone()))
-}
-
-pub(super) fn create(rows: &mut WorkingSet, command: &CreateProduct) -> Result<Outcome, Refusal> {
-    let CreateProduct { key, row } = command;
-    let instance = InstanceKey::new(&key.instance);
-    match rows.get::<Instances>(&instance) {
-        None => return Err(Refusal::InstanceUnknown),
-        Some(found) if found.merchant_priv.is_none() => return Err(Refusal::InstanceDeleted),
-        Some(_) => rows.depend_on::<Instances>(&instance),
-    }
-    if let Some(known) = rows.get::<Products>(key) {
-        let is_same =
-            *known == ProductRow { sold: known.sold, lost: known.lost, locked: known.locked, ..row.clone() };
-        return if is_same { Ok(Outcome::Done) } else { Err(Refusal::ProductExists) };
-    }
-    rows.insert::<Products>(key, row.clone());
-    Ok(Outcome::Done)
-}
-
-pub(super) fn change(rows: &mut WorkingSet, command: &ChangeProduct) -> Result<Outcome, Refusal> {
-    let known = product(rows, &command.key)?;
-    let lost = command.lost.unwrap_or(known.lost);
-    let row = ProductRow { sold: known.sold, locked: known.locked, lost, ..command.row.clone() };
-    if lost < known.lost {
-        return Err(Refusal::LostReduced);
-    }
-    // More than any number cannot become less.
-    let is_less = match (known.total_stock, row.total_stock) {
-        (Some(before), Some(now)) => now < before,
-        (None, Some(_)) => true,
-        (_, None) => false,
-    };
-    if is_less {
-        return Err(Refusal::StockReduced);
-    }
-    let gone = row.sold.saturating_add(lost);
-    if lost > known.lost && row.total_stock.is_some_and(|total| total < gone) {
-        return Err(Refusal::LostExceedsStock);
-    }
-    rows.update::<Products>(&command.key, row);
-    Ok(Outcome::Done)
-}
-
-pub(super) fn delete(rows: &mut WorkingSet, command: &DeleteProduct) -> Result<Outcome, Refusal> {
-    if product(rows, &command.key)?.locked > 0 {
-        return Err(Refusal::ProductLocked);
-    }
-    rows.delete::<Products>(&command.key);
-    Ok(Outcome::Done)
 }
 
 /// Takes units out of the stock, for a lock or an order.
@@ -188,18 +249,6 @@ pub(super) fn release_lock(rows: &mut WorkingSet, key: &ProductLockKey) {
     }
 }
 
-pub(super) fn lock(rows: &mut WorkingSet, command: &LockProduct) -> Result<Outcome, Refusal> {
-    product(rows, &command.key)?;
-    let key = lock_key(command);
-    release_lock(rows, &key);
-    if command.quantity > 0 {
-        hold(rows, &command.key, command.quantity)?;
-        let (instance, quantity, until) = (command.key.instance.clone(), command.quantity, command.until);
-        rows.insert::<ProductLocks>(&key, ProductLockRow { instance, quantity, until });
-    }
-    Ok(Outcome::Done)
-}
-
 /// Holds the stock of a new order.
 pub(super) fn hold_for(rows: &mut WorkingSet, row: &OrderRow) -> Result<(), Refusal> {
     for (product_id, quantity) in row.stock() {
@@ -228,29 +277,4 @@ pub(super) fn sell(rows: &mut WorkingSet, row: &OrderRow) {
             rows.update::<Products>(&key, ProductRow { sold, ..known });
         }
     }
-}
-
-pub(super) fn release_expired(
-    rows: &mut WorkingSet,
-    command: &ReleaseStock,
-    now: Timestamp,
-) -> Result<Outcome, Refusal> {
-    for held in &command.locks {
-        if rows.get::<ProductLocks>(&held.holder).is_some_and(|row| row.until <= now) {
-            release_lock(rows, &held.holder);
-        }
-    }
-    for held in &command.orders {
-        let key = OrderKey { order: held.holder };
-        let Some(row) = rows.get::<Orders>(&key).cloned() else { continue };
-        let is_garbage =
-            row.nonce.is_none() && row.pay_deadline.saturating_add(Orders::UNCLAIMED_KEPT) <= now;
-        if !row.holds_stock && is_garbage {
-            rows.delete::<Orders>(&key);
-        } else if row.holds_stock && row.pay_deadline.saturating_add(GRACE) <= now {
-            release_from(rows, &row);
-            rows.update::<Orders>(&key, OrderRow { holds_stock: false, ..row });
-        }
-    }
-    Ok(Outcome::Done)
 }

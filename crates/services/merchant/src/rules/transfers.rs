@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature};
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::merchant::{
     AccountKycKey, AccountKycRow, AccountKycs, InstanceKey, Instances, OrderDeposits, OrderKey, OrderRef,
@@ -11,7 +11,7 @@ use batzen_tables::merchant::{
     Transfers,
 };
 
-use super::{Outcome, Refusal, orders};
+use super::{MerchantRules, Refusal, orders};
 
 /// Books a transfer that the shop has reported, or that an exchange has named. Idempotent.
 #[derive(Clone, Debug)]
@@ -22,6 +22,43 @@ pub struct NoteTransfer {
     pub row: TransferRow,
 }
 
+impl Command<MerchantRules> for NoteTransfer {
+    type Answer = Box<TransferRow>;
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<Transfers>(self.key.clone());
+        plan.row::<Instances>(InstanceKey::new(&self.row.instance));
+    }
+
+    fn execute(
+        &self,
+        _: &MerchantRules,
+        rows: &mut WorkingSet,
+        _: Timestamp,
+    ) -> Result<Box<TransferRow>, Refusal> {
+        let NoteTransfer { key, row } = self;
+        let instance = InstanceKey::new(&row.instance);
+        if rows.get::<Instances>(&instance).is_none() {
+            return Err(Refusal::InstanceUnknown);
+        }
+        rows.depend_on::<Instances>(&instance);
+        let Some(known) = rows.get::<Transfers>(key).cloned() else {
+            rows.insert::<Transfers>(key, row.clone());
+            return Ok(Box::new(row.clone()));
+        };
+        let Some(credit) = row.credit_amount else { return Ok(Box::new(known)) };
+        let contradicts = known.credit_amount.is_some_and(|before| before != credit);
+        if contradicts || known.payto_uri != row.payto_uri {
+            return Err(Refusal::OtherTransfer);
+        }
+        let row = TransferRow { credit_amount: Some(credit), ..known.clone() };
+        if row != known {
+            rows.update::<Transfers>(key, row.clone());
+        }
+        Ok(Box::new(row))
+    }
+}
+
 /// Books that an exchange's statement about a transfer was checked. Idempotent.
 #[derive(Clone, Debug)]
 pub struct CheckTransfer {
@@ -29,6 +66,37 @@ pub struct CheckTransfer {
     pub key: TransferKey,
     /// What the exchange said.
     pub result: Result<Statement, u32>,
+}
+
+impl Command<MerchantRules> for CheckTransfer {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<Transfers>(self.key.clone());
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let known = rows.get::<Transfers>(&self.key).ok_or(Refusal::TransferUnknown)?.clone();
+        // What was verified once stays so.
+        if known.verified {
+            return Ok(());
+        }
+        let row = match &self.result {
+            Ok(statement) => TransferRow {
+                total: Some(statement.total),
+                wire_fee: Some(statement.wire_fee),
+                execution_time: Some(statement.execution_time),
+                exchange_pub: Some(statement.exchange_pub),
+                exchange_sig: Some(statement.exchange_sig),
+                verified: true,
+                problem: 0,
+                ..known
+            },
+            Err(code) => TransferRow { problem: *code, ..known },
+        };
+        rows.update::<Transfers>(&self.key, row);
+        Ok(())
+    }
 }
 
 /// An exchange's statement about a transfer that adds up.
@@ -53,11 +121,59 @@ pub struct RecordWires {
     pub wires: Vec<(OrderWireKey, OrderWireRow)>,
 }
 
+impl Command<MerchantRules> for RecordWires {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        for (key, _) in &self.wires {
+            plan_order(key.order, plan);
+            plan.row::<OrderWires>(key.clone());
+        }
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        for (key, row) in &self.wires {
+            match rows.get::<OrderWires>(key) {
+                None => rows.insert::<OrderWires>(key, row.clone()),
+                // What the shop has confirmed stays so.
+                Some(known) if known.confirmed || known == row => {}
+                Some(_) => rows.update::<OrderWires>(key, row.clone()),
+            }
+        }
+        let orders: BTreeSet<OrderRef> = self.wires.iter().map(|(key, _)| key.order).collect();
+        for order in orders {
+            let key = OrderKey { order };
+            let Some(row) = rows.get::<Orders>(&key).cloned() else { continue };
+            let wired = row.wired || (row.paid.is_some() && is_wired(rows, order));
+            // In any case: whoever books another transfer of the order at the same time decides again.
+            rows.update::<Orders>(&key, OrderRow { wired, ..row });
+        }
+        Ok(())
+    }
+}
+
 /// Forgets a transfer that was not verified.
 #[derive(Clone, Debug)]
 pub struct DeleteTransfer {
     /// The transfer.
     pub key: TransferKey,
+}
+
+impl Command<MerchantRules> for DeleteTransfer {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<Transfers>(self.key.clone());
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let known = rows.get::<Transfers>(&self.key).ok_or(Refusal::TransferUnknown)?;
+        if known.verified {
+            return Err(Refusal::TransferVerified);
+        }
+        rows.delete::<Transfers>(&self.key);
+        Ok(())
+    }
 }
 
 /// Books whether an exchange asks who owns an account.
@@ -69,87 +185,28 @@ pub struct RecordKyc {
     pub row: AccountKycRow,
 }
 
-pub(super) fn plan_note(command: &NoteTransfer, plan: &mut Plan) {
-    plan.row::<Transfers>(command.key.clone());
-    plan.row::<Instances>(InstanceKey::new(&command.row.instance));
-}
+impl Command<MerchantRules> for RecordKyc {
+    type Answer = ();
 
-pub(super) fn plan_wires(command: &RecordWires, plan: &mut Plan) {
-    for (key, _) in &command.wires {
-        plan_order(key.order, plan);
-        plan.row::<OrderWires>(key.clone());
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<AccountKycs>(self.key.clone());
+        plan.row::<Instances>(InstanceKey::new(&self.key.instance));
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let instance = InstanceKey::new(&self.key.instance);
+        if rows.get::<Instances>(&instance).is_none() {
+            return Err(Refusal::InstanceUnknown);
+        }
+        rows.depend_on::<Instances>(&instance);
+        rows.put::<AccountKycs>(&self.key, self.row.clone());
+        Ok(())
     }
 }
 
 fn plan_order(order: OrderRef, plan: &mut Plan) {
     orders::plan_payment(order, plan);
     plan.group::<OrderWires>(OrderWires::BY_ORDER, &order);
-}
-
-pub(super) fn note(rows: &mut WorkingSet, command: &NoteTransfer) -> Result<Outcome, Refusal> {
-    let NoteTransfer { key, row } = command;
-    let instance = InstanceKey::new(&row.instance);
-    if rows.get::<Instances>(&instance).is_none() {
-        return Err(Refusal::InstanceUnknown);
-    }
-    rows.depend_on::<Instances>(&instance);
-    let Some(known) = rows.get::<Transfers>(key).cloned() else {
-        rows.insert::<Transfers>(key, row.clone());
-        return Ok(Outcome::Transfer(Box::new(row.clone())));
-    };
-    let Some(credit) = row.credit_amount else { return Ok(Outcome::Transfer(Box::new(known))) };
-    let contradicts = known.credit_amount.is_some_and(|before| before != credit);
-    if contradicts || known.payto_uri != row.payto_uri {
-        return Err(Refusal::OtherTransfer);
-    }
-    let row = TransferRow { credit_amount: Some(credit), ..known.clone() };
-    if row != known {
-        rows.update::<Transfers>(key, row.clone());
-    }
-    Ok(Outcome::Transfer(Box::new(row)))
-}
-
-pub(super) fn check(rows: &mut WorkingSet, command: &CheckTransfer) -> Result<Outcome, Refusal> {
-    let known = rows.get::<Transfers>(&command.key).ok_or(Refusal::TransferUnknown)?.clone();
-    // What was verified once stays so.
-    if known.verified {
-        return Ok(Outcome::Done);
-    }
-    let row = match &command.result {
-        Ok(statement) => TransferRow {
-            total: Some(statement.total),
-            wire_fee: Some(statement.wire_fee),
-            execution_time: Some(statement.execution_time),
-            exchange_pub: Some(statement.exchange_pub),
-            exchange_sig: Some(statement.exchange_sig),
-            verified: true,
-            problem: 0,
-            ..known
-        },
-        Err(code) => TransferRow { problem: *code, ..known },
-    };
-    rows.update::<Transfers>(&command.key, row);
-    Ok(Outcome::Done)
-}
-
-pub(super) fn record(rows: &mut WorkingSet, command: &RecordWires) -> Result<Outcome, Refusal> {
-    for (key, row) in &command.wires {
-        match rows.get::<OrderWires>(key) {
-            None => rows.insert::<OrderWires>(key, row.clone()),
-            // What the shop has confirmed stays so.
-            Some(known) if known.confirmed || known == row => {}
-            Some(_) => rows.update::<OrderWires>(key, row.clone()),
-        }
-    }
-    let orders: BTreeSet<OrderRef> = command.wires.iter().map(|(key, _)| key.order).collect();
-    for order in orders {
-        let key = OrderKey { order };
-        let Some(row) = rows.get::<Orders>(&key).cloned() else { continue };
-        let wired = row.wired || (row.paid.is_some() && is_wired(rows, order));
-        // In any case: whoever books another transfer of the order at the same time decides again.
-        rows.update::<Orders>(&key, OrderRow { wired, ..row });
-    }
-    Ok(Outcome::Done)
 }
 
 /// Whether the shop has confirmed transfers for all coins of an order that were not refunded in full.
@@ -163,28 +220,4 @@ fn is_wired(rows: &WorkingSet, order: OrderRef) -> bool {
         refunded >= row.amount
             || wires.iter().any(|(wire, row)| wire.coin_pub == deposit.coin_pub && row.confirmed)
     })
-}
-
-pub(super) fn delete(rows: &mut WorkingSet, command: &DeleteTransfer) -> Result<Outcome, Refusal> {
-    let known = rows.get::<Transfers>(&command.key).ok_or(Refusal::TransferUnknown)?;
-    if known.verified {
-        return Err(Refusal::TransferVerified);
-    }
-    rows.delete::<Transfers>(&command.key);
-    Ok(Outcome::Done)
-}
-
-pub(super) fn record_kyc(rows: &mut WorkingSet, command: &RecordKyc) -> Result<Outcome, Refusal> {
-    let instance = InstanceKey::new(&command.key.instance);
-    if rows.get::<Instances>(&instance).is_none() {
-        return Err(Refusal::InstanceUnknown);
-    }
-    rows.depend_on::<Instances>(&instance);
-    rows.put::<AccountKycs>(&command.key, command.row.clone());
-    Ok(Outcome::Done)
-}
-
-pub(super) fn plan_kyc(command: &RecordKyc, plan: &mut Plan) {
-    plan.row::<AccountKycs>(command.key.clone());
-    plan.row::<Instances>(InstanceKey::new(&command.key.instance));
 }

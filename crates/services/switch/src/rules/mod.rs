@@ -289,7 +289,7 @@ fn open(rows: &mut WorkingSet, now: Timestamp) {
 
 impl Rules for SwitchRules {
     type Command = Numbered;
-    type Outcome = Outcome;
+    type Answer = Outcome;
     type Refusal = Refusal;
 
     fn plan(&self, Numbered { number, micros, command }: &Numbered, plan: &mut Plan) {

@@ -64,7 +64,7 @@ struct Unknown(u32);
 
 impl Rules for Toy {
     type Command = Touch;
-    type Outcome = u64;
+    type Answer = u64;
     type Refusal = Unknown;
 
     fn plan(&self, command: &Touch, plan: &mut Plan) {
@@ -92,11 +92,11 @@ impl Rules for Toy {
         Ok(old.0 + 1)
     }
 
-    fn shard_key<'a>(&self, command: &'a Touch) -> Option<&'a [u8]> {
+    fn owner<'a>(&self, command: &'a Touch) -> Option<&'a [u8]> {
         Some(&command.owner)
     }
 
-    fn other_shard_keys<'a>(&self, command: &'a Touch, visit: &mut dyn FnMut(&'a [u8])) {
+    fn other_owners<'a>(&self, command: &'a Touch, visit: &mut dyn FnMut(&'a [u8])) {
         command.other.iter().for_each(|other| visit(other));
     }
 

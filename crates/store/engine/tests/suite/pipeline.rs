@@ -85,7 +85,7 @@ struct Toy;
 
 impl Rules for Toy {
     type Command = Command;
-    type Outcome = u64;
+    type Answer = u64;
     type Refusal = Refusal;
 
     fn plan(&self, command: &Command, plan: &mut Plan) {
@@ -406,7 +406,7 @@ async fn a_full_queue_is_answered_at_once() {
 struct Slow;
 impl Rules for Slow {
     type Command = ();
-    type Outcome = ();
+    type Answer = ();
     type Refusal = ();
     fn plan(&self, (): &(), _: &mut Plan) {}
     fn execute(&self, _: &mut WorkingSet, (): &(), _: Timestamp) -> Result<(), ()> {
@@ -419,7 +419,7 @@ impl Rules for Slow {
 struct Careless;
 impl Rules for Careless {
     type Command = ();
-    type Outcome = ();
+    type Answer = ();
     type Refusal = ();
     fn plan(&self, (): &(), _: &mut Plan) {}
     fn execute(&self, rows: &mut WorkingSet, (): &(), _: Timestamp) -> Result<(), ()> {
@@ -442,7 +442,7 @@ struct Doubtful {
 
 impl Rules for Doubtful {
     type Command = u32;
-    type Outcome = u32;
+    type Answer = u32;
     type Refusal = u32;
     fn plan(&self, _: &u32, _: &mut Plan) {}
     fn execute(&self, _: &mut WorkingSet, command: &u32, _: Timestamp) -> Result<u32, u32> {
@@ -499,13 +499,13 @@ struct Read {
 
 impl Rules for Readers {
     type Command = Read;
-    type Outcome = ();
+    type Answer = ();
     type Refusal = u32;
     fn plan(&self, _: &Read, _: &mut Plan) {}
     fn execute(&self, _: &mut WorkingSet, read: &Read, _: Timestamp) -> Result<(), u32> {
         Err(read.events)
     }
-    fn shard_key<'a>(&self, read: &'a Read) -> Option<&'a [u8]> {
+    fn owner<'a>(&self, read: &'a Read) -> Option<&'a [u8]> {
         Some(&read.owner)
     }
     fn is_evidence_long(&self, events: &u32) -> bool {

@@ -8,7 +8,7 @@ use batzen_bank::rules::{AddIncoming, Command as BankCommand};
 use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
 use batzen_engine::Batcher;
 use batzen_exchange::rules::{
-    Aggregate, Command, Credit, Credits, Deposit, DepositCoin, Outcome, Planchet, PresentedCoin, Trigger,
+    Aggregate, Answer, Command, Credit, Credits, Deposit, DepositCoin, Planchet, PresentedCoin, Trigger,
     Withdraw,
 };
 use batzen_protocol::Timestamp;
@@ -166,7 +166,7 @@ fn coin(random: &mut PseudoRandom) -> DepositCoin {
 pub fn decide(
     filler: &Batcher<batzen_exchange::rules::ExchangeRules>,
     commands: &[Command],
-) -> Result<Vec<Outcome>, BenchError> {
+) -> Result<Vec<Answer>, BenchError> {
     let verdicts = filler
         .run(commands, &clock)
         .map_err(|error| BenchError::set_up("the store cannot be filled", error))?;

@@ -222,7 +222,7 @@ pub(super) fn decide(
     let store = &exchange.app().core.store;
     let mut shares: Vec<Vec<Command>> = vec![Vec::new(); lanes];
     for command in commands {
-        let key = exchange.app().core.rules.shard_key(&command).unwrap_or_default();
+        let key = exchange.app().core.rules.owner(&command).unwrap_or_default();
         let shard = usize::from(store.backend().vshard(key));
         shares[shard * lanes / usize::from(VSHARD_COUNT)].push(command);
     }

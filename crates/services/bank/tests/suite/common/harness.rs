@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use batzen_bank::books::{self, Totals};
 use batzen_bank::chart::{self, Chart};
-use batzen_bank::rules::{BankRules, Command, Finish, Intent, Open, Outcome, Policy, Refusal};
+use batzen_bank::rules::{Answer, BankRules, Command, Finish, Intent, Open, Policy, Refusal};
 use batzen_engine::Batcher;
 use batzen_ledger::{Ledger, MemoryLedger};
 use batzen_protocol::{Currency, Timestamp};
@@ -27,7 +27,7 @@ impl RulesHarness {
         let batcher = Batcher::new(Arc::new(BankRules { policy }), store.clone());
         let currency: Currency = "KUDOS".parse().unwrap();
         let open = Command::Open(Open { currency, password_salt: [7; 16], identity: [8; 16] });
-        let Outcome::Opened(state) = batcher.run(&[open], &|| NOW).unwrap().remove(0).unwrap() else {
+        let Answer::Opened(state) = batcher.run(&[open], &|| NOW).unwrap().remove(0).unwrap() else {
             panic!("opening opens")
         };
         let chart = Chart::new(&state, currency);
@@ -39,7 +39,7 @@ impl RulesHarness {
     }
 
     /// One batch with one command.
-    pub fn rule(&self, command: Command) -> Result<Outcome, Refusal> {
+    pub fn rule(&self, command: Command) -> Result<Answer, Refusal> {
         self.batcher.run(&[command], &|| NOW).unwrap().remove(0)
     }
 
@@ -65,17 +65,17 @@ impl RulesHarness {
     }
 
     /// Executes a command completely.
-    pub fn execute(&self, command: Command) -> Result<Outcome, Refusal> {
+    pub fn execute(&self, command: Command) -> Result<Answer, Refusal> {
         match self.rule(command)? {
-            Outcome::Intended(intent) => self.finish(*intent),
+            Answer::Intended(intent) => self.finish(*intent),
             outcome => Ok(outcome),
         }
     }
 
-    pub fn finish(&self, intent: Intent) -> Result<Outcome, Refusal> {
+    pub fn finish(&self, intent: Intent) -> Result<Answer, Refusal> {
         let verdict = self.ask(&intent);
         match self.rule(Command::Finish(Finish([(intent, verdict)].into()))).unwrap() {
-            Outcome::Finished(mut finished) => finished.remove(0).result,
+            Answer::Finished(mut finished) => finished.remove(0).result,
             other => panic!("answers are booked, not {other:?}"),
         }
     }

@@ -60,7 +60,7 @@ pub(super) fn routes(table: Table) -> Table {
 }
 
 /// Submits a command that the rules can refuse only if nothing began.
-async fn decide<C: TypedCommand>(app: &Exchange, command: C) -> Checked<C::Outcome> {
+async fn decide<C: TypedCommand>(app: &Exchange, command: C) -> Checked<C::Answer> {
     let verdict = app.core.submit(command).await.map_err(|failure| submit_error(&failure))?;
     verdict.map_err(|_| error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""))
 }

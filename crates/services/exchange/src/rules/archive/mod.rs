@@ -15,34 +15,147 @@
 //! their reserve, whose history must add up.
 
 mod runs;
+mod units;
 
 use std::collections::BTreeMap;
 
-use batzen_crypto::ShortHash;
-use batzen_engine::{Plan, WorkingSet};
+use batzen_crypto::{HashCode, ShortHash};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{MoneySum, Timestamp};
 use batzen_store::Table;
 use batzen_tables::exchange::{
-    ArchiveCountKey, ArchiveCountRow, ArchiveCounts, ArchiveRunKey, ArchiveRuns, ArchiveTransferRow,
-    ArchiveTransfers, CoinKey, Coins, CollectedTerm, Counters, DenomSerial, Deposits, MeltByRc, Melts,
-    PastTransferRow, PastTransfers, Prepared, PreparedRow, PurseDeposits, PurseKey, PurseRow, PurseState,
-    Purses, RcKey, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveOpenDeposits, Reveals,
-    TransferKind, WireOut, WireOutRow, WtidKey,
+    ArchiveCountKey, ArchiveCountRow, ArchiveCounts, ArchiveRunKey, ArchiveRunRow, ArchiveRuns,
+    ArchiveTransferRow, ArchiveTransfers, CoinKey, Coins, CollectedTerm, Counters, DenomSerial, Deposits,
+    MeltByRc, Melts, PastTransferRow, PastTransfers, Prepared, PreparedRow, PurseDeposits, PurseKey,
+    PurseRow, PurseState, Purses, RcKey, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds,
+    ReserveOpenDeposits, Reveals, TransferKind, WireOut, WireOutRow, WtidKey,
 };
 
 use self::runs::{begin, counter, drop_run, finish, open_run};
 use super::garbage::{COLLECT_ROWS_MAX, Sums, is_over, is_transfer_over, plan_sums};
-use super::{
-    Archive, ArchiveUnit, Archived, ArchivedRow, CoinFile, DenomTable, DenomTerms, ExchangeRules, PurseCoins,
-    Refusal, Stays, TransferPart,
-};
+use super::{DenomTable, DenomTerms, ExchangeRules, Refusal};
+
+pub use units::{ArchiveUnit, ArchivedRow, CoinFile, PurseCoins, Rows, Stays, TransferPart};
 
 /// The maximum number of rows in a command, unless one unit has more, so that payments never wait long.
 pub const ARCHIVE_ROWS_MAX: usize = 2_000;
+
 /// The maximum number of deposits in one part of a transfer.
 pub const ARCHIVE_DEPOSITS_MAX: usize = 1_000;
+
 /// The longest reason, in bytes.
 pub const ARCHIVE_REASON_BYTES_MAX: usize = 1_000;
+
+/// Moves rows whose legal time is over out of the store. Whoever submits it has copied them to an archive
+/// before; the rules decide on each unit, and remove only what equals the copy.
+#[derive(Debug, Clone)]
+pub enum Archive {
+    /// Begins a run, or continues the one that was interrupted.
+    Begin {
+        /// The number of the next run, as far as the submitter knows.
+        run: u32,
+        /// A random number for a new run.
+        id: ShortHash,
+        /// Why.
+        reason: String,
+    },
+    /// Removes units that the run's archive has.
+    Move {
+        /// The run.
+        run: u32,
+        /// Its random number.
+        id: ShortHash,
+        /// The time at which everything must be over, if it is before now: a wrong clock alone removes nothing.
+        until: Timestamp,
+        /// What to remove.
+        units: Vec<ArchiveUnit>,
+    },
+    /// Ends a run.
+    Finish {
+        /// The run.
+        run: u32,
+        /// Its random number.
+        id: ShortHash,
+        /// The digest of its rows.
+        digest: HashCode,
+        /// When it ended.
+        time: Timestamp,
+    },
+    /// Records that a run's archive is dropped.
+    Drop {
+        /// The run.
+        run: u32,
+        /// Why.
+        reason: String,
+        /// It must have ended before this time.
+        before: Timestamp,
+    },
+}
+
+/// What an [`Archive`] did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Archived {
+    /// The run that is under way.
+    Begun {
+        /// Its number.
+        run: u32,
+        /// Its row.
+        row: Box<ArchiveRunRow>,
+    },
+    /// For each unit: nothing if it left, or why it stays.
+    Moved(Vec<Option<Stays>>),
+    /// The run ended, now or before.
+    Finished(Box<ArchiveRunRow>),
+    /// The run's archive may be removed.
+    Dropped(Box<ArchiveRunRow>),
+}
+
+impl Command<ExchangeRules> for Archive {
+    type Answer = Archived;
+
+    fn is_background(&self) -> bool {
+        true
+    }
+
+    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+        match self {
+            Archive::Begin { run, .. } => {
+                plan.group::<ArchiveRuns>(ArchiveRuns::OPEN, &0u8);
+                plan.row::<ArchiveRuns>(ArchiveRunKey { run: *run });
+                plan.row::<Counters>(counter());
+            }
+            Archive::Move { run, units, .. } => {
+                plan.row::<ArchiveRuns>(ArchiveRunKey { run: *run });
+                plan_sums(plan);
+                for unit in units {
+                    plan_unit(unit, plan);
+                    for row in unit.rows() {
+                        plan.row::<ArchiveCounts>(count_key(*run, &row));
+                    }
+                }
+            }
+            Archive::Finish { run, .. } | Archive::Drop { run, .. } => {
+                plan.row::<ArchiveRuns>(ArchiveRunKey { run: *run });
+            }
+        }
+    }
+
+    fn execute(
+        &self,
+        rules: &ExchangeRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<Archived, Refusal> {
+        match self {
+            Archive::Begin { run, id, reason } => begin(rows, *run, *id, reason, now),
+            Archive::Move { run, id, until, units } => {
+                rules.move_units(rows, (*run, *id), units, now.min(*until))
+            }
+            Archive::Finish { run, id, digest, time } => finish(rows, (*run, *id), *digest, now.min(*time)),
+            Archive::Drop { run, reason, before } => drop_run(rows, *run, reason, *before, now),
+        }
+    }
+}
 
 /// The decisions, which depend on rows, denominations and the time alone.
 #[derive(Debug, Clone, Copy)]
@@ -107,29 +220,6 @@ impl Retention<'_> {
         }
         let mut fresh = file.reveals.iter().flat_map(|(_, reveal)| &reveal.fresh.0);
         (!fresh.all(|coin| self.is_forgotten(coin.denom))).then_some(Stays::FreshCoin)
-    }
-}
-
-pub(super) fn plan(command: &Archive, plan: &mut Plan) {
-    match command {
-        Archive::Begin { run, .. } => {
-            plan.group::<ArchiveRuns>(ArchiveRuns::OPEN, &0u8);
-            plan.row::<ArchiveRuns>(ArchiveRunKey { run: *run });
-            plan.row::<Counters>(counter());
-        }
-        Archive::Move { run, units, .. } => {
-            plan.row::<ArchiveRuns>(ArchiveRunKey { run: *run });
-            plan_sums(plan);
-            for unit in units {
-                plan_unit(unit, plan);
-                for row in unit.rows() {
-                    plan.row::<ArchiveCounts>(count_key(*run, &row));
-                }
-            }
-        }
-        Archive::Finish { run, .. } | Archive::Drop { run, .. } => {
-            plan.row::<ArchiveRuns>(ArchiveRunKey { run: *run });
-        }
     }
 }
 
@@ -203,22 +293,6 @@ fn delete_all<T: Table>(rows: &mut WorkingSet, members: &[(T::Key, T::Row)]) {
 }
 
 impl ExchangeRules {
-    pub(super) fn archive(
-        &self,
-        rows: &mut WorkingSet,
-        command: &Archive,
-        now: Timestamp,
-    ) -> Result<Archived, Refusal> {
-        match command {
-            Archive::Begin { run, id, reason } => begin(rows, *run, *id, reason, now),
-            Archive::Move { run, id, until, units } => {
-                self.move_units(rows, (*run, *id), units, now.min(*until))
-            }
-            Archive::Finish { run, id, digest, time } => finish(rows, (*run, *id), *digest, now.min(*time)),
-            Archive::Drop { run, reason, before } => drop_run(rows, *run, reason, *before, now),
-        }
-    }
-
     fn move_units(
         &self,
         rows: &mut WorkingSet,

@@ -11,7 +11,7 @@ use batzen_exchange::config::{
 };
 use batzen_exchange::keys::load_or_create_eddsa;
 use batzen_exchange::offline;
-use batzen_exchange::rules::{Command, Credit, Credits, Outcome};
+use batzen_exchange::rules::{Answer, Command, Credit, Credits};
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::workers::aggregator;
 use batzen_http::client::{Client, ClientOptions, Reply};
@@ -218,7 +218,7 @@ impl Site {
             cursor: bank_row,
             range: None,
         };
-        let Ok(Outcome::Credits(credited)) = self.app().core.submit(Command::Credits(command)).await.unwrap()
+        let Ok(Answer::Credits(credited)) = self.app().core.submit(Command::Credits(command)).await.unwrap()
         else {
             panic!("credits are booked");
         };

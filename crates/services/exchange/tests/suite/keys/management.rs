@@ -3,7 +3,7 @@
 use batzen_crypto::{EddsaPrivateKey, EddsaSignature, HashCode, Wtid};
 use batzen_exchange::config::AgeRestrictionConfig;
 use batzen_exchange::offline;
-use batzen_exchange::rules::{Command, management};
+use batzen_exchange::rules::{Command, Management};
 use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest, WireResponse,
@@ -208,11 +208,11 @@ async fn changes_of_cancelled_requests_and_other_nodes_are_visible() {
     let path = format!("auditors/{auditor_pub}/{h_denom_pub}");
     let body = json!({ "auditor_sig": approval.sign(&auditor) });
     let name = "Auditor".to_owned();
-    commit(management::Command::EnableAuditor { auditor_pub, url, name, start: at(10) }).await;
+    commit(Management::EnableAuditor { auditor_pub, url, name, start: at(10) }).await;
     assert_eq!(site.post(&path, &body).await, (204, 0), "the auditor is known");
 
     let master_sig = MasterDenominationKeyRevoked { h_denom_pub }.sign(&master);
-    commit(management::Command::RevokeDenomination { serial: denom.serial, master_sig }).await;
+    commit(Management::RevokeDenomination { serial: denom.serial, master_sig }).await;
     let path = format!("management/denominations/{h_denom_pub}/revoke");
     assert_eq!(site.post(&path, &RevokeRequest { master_sig }).await, (204, 0), "again");
     let state = app.keys();

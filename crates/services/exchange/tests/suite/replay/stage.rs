@@ -10,7 +10,7 @@ use batzen_crypto::{DenomKey, EddsaPrivateKey, EddsaPublicKey};
 use batzen_exchange::config::{
     AgeRestrictionConfig, CipherConfig, CoinConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig,
 };
-use batzen_exchange::rules::{Command, Credit, Credits, Outcome};
+use batzen_exchange::rules::{Answer, Command, Credit, Credits};
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::storage::StoreConfig;
 use batzen_exchange::workers::{aggregator, closer, expire};
@@ -279,7 +279,7 @@ impl Stage {
         let account = AccountId::of_payto(&self.account);
         let command = Credits { account, credits: vec![credit], cursor: row, range: None };
         let core = &self.running.app().core;
-        let Ok(Outcome::Credits(credited)) = core.submit(Command::Credits(command)).await.unwrap() else {
+        let Ok(Answer::Credits(credited)) = core.submit(Command::Credits(command)).await.unwrap() else {
             panic!("credits are booked");
         };
         core.notices.reserves_credited(&credited.reserves);

@@ -3,7 +3,7 @@
 use batzen_crypto::HashCode;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, Command, ExecuteDrain, Outcome, Refusal, TransferFailed, TransferRetry,
+    Aggregate, Aggregated, Answer, Command, ExecuteDrain, Refusal, TransferFailed, TransferRetry,
     TransfersDone, Trigger,
 };
 use batzen_protocol::{Money, Timestamp};
@@ -199,7 +199,7 @@ fn an_aggregation_depends_only_on_rows() {
     shop.pay(B, 43, "1", 0);
     shop.pay(A, 42, "1", 0);
     let run = |shop: &Shop, aggregate: Aggregate| {
-        let Outcome::Aggregate(aggregated) = shop.world.ok(Command::Aggregate(aggregate)) else { panic!() };
+        let Answer::Aggregate(aggregated) = shop.world.ok(Command::Aggregate(aggregate)) else { panic!() };
         aggregated
     };
     assert_eq!(run(&shop, command(42, 1)), Aggregated::Nothing, "due deposits of other targets do not count");
@@ -221,8 +221,8 @@ fn an_aggregation_depends_only_on_rows() {
     ];
     let verdicts = world.batch(&twice);
     let prepared = Aggregated::Prepared { taken: 2, amount: m("1.79") };
-    assert_eq!(verdicts[0], Ok(Outcome::Aggregate(prepared)));
-    assert_eq!(verdicts[1], Ok(Outcome::Aggregate(Aggregated::Nothing)));
+    assert_eq!(verdicts[0], Ok(Answer::Aggregate(prepared)));
+    assert_eq!(verdicts[1], Ok(Answer::Aggregate(Aggregated::Nothing)));
     assert_eq!(verdicts[2], Err(Refusal::DepositPaid), "a refund and an aggregation never both happen");
     assert!(verdicts[3].is_ok());
     // Each identifier is used only once.
@@ -240,7 +240,7 @@ fn a_deposit_of_the_same_batch_is_aggregated() {
     let pay = |n| Command::Deposit(deposit(&[(n, 1, "1")], (B, n, 42), (now_s, now_s)));
     let verdicts = shop.world.batch(&[pay(1), Command::Aggregate(command(42, 1)), pay(2)]);
     let prepared = Aggregated::Prepared { taken: 1, amount: m("0.89") };
-    assert_eq!(verdicts[1], Ok(Outcome::Aggregate(prepared)));
+    assert_eq!(verdicts[1], Ok(Answer::Aggregate(prepared)));
     assert_eq!(read::open_deposits(&shop.world.store, &target(B, 42), shop.world.now(), 9).unwrap(), 1);
     shop.world.totals();
 }
@@ -251,7 +251,7 @@ fn a_refund_before_the_aggregation_in_one_batch_counts() {
     shop.pay(B, 42, "1", 0);
     let verdicts = shop.world.batch(&[refund((1, B, 1), 1, "0.5"), Command::Aggregate(command(42, 1))]);
     let prepared = Aggregated::Prepared { taken: 1, amount: m("0.39") };
-    assert_eq!(verdicts[1], Ok(Outcome::Aggregate(prepared)));
+    assert_eq!(verdicts[1], Ok(Answer::Aggregate(prepared)));
     shop.world.totals();
 }
 
@@ -264,7 +264,7 @@ fn a_large_unit_is_aggregated_in_parts_under_one_identifier() {
     let part = |complete, wtid_n| Aggregate { deposits_max: 10, complete, ..command(42, wtid_n) };
     let outcome = shop.world.ok(Command::Aggregate(part(false, 1)));
     let transient = Aggregated::Transient { taken: 10, total: m("9"), more: true };
-    assert_eq!(outcome, Outcome::Aggregate(transient));
+    assert_eq!(outcome, Answer::Aggregate(transient));
     // The rest is paid under the same identifier.
     let prepared = Aggregated::Prepared { taken: 5, amount: m("22.49") };
     assert_eq!(shop.world.aggregate_target(target(B, 42), 10), prepared);
@@ -278,7 +278,7 @@ fn a_large_unit_is_aggregated_in_parts_under_one_identifier() {
         shop.pay(B, 42, "1", 0);
     }
     let outcome = shop.world.ok(Command::Aggregate(part(true, 2)));
-    assert_eq!(outcome, Outcome::Aggregate(Aggregated::Prepared { taken: 10, amount: m("8.99") }));
+    assert_eq!(outcome, Answer::Aggregate(Aggregated::Prepared { taken: 10, amount: m("8.99") }));
     assert_eq!(shop.bank(), [(42, m("1.79")), (42, m("8.99"))]);
 }
 
@@ -322,9 +322,11 @@ fn transfers_complete_fail_and_are_retried() {
         shop.pay(B, account, "1", 0);
     }
     shop.world.ok(Command::Aggregate(command(42, 1)));
-    let changed = |command| {
-        let Outcome::Transfer(marked) = shop.world.ok(command) else { panic!() };
-        marked.changed
+    let changed = |command| match shop.world.ok(command) {
+        Answer::TransfersDone(marked) | Answer::TransferFailed(marked) | Answer::TransferRetry(marked) => {
+            marked.changed
+        }
+        other => panic!("{other:?}"),
     };
     let failed = || Command::TransferFailed(TransferFailed { wtid: wtid(1), reason: "404".to_owned() });
     assert_eq!(
@@ -383,7 +385,7 @@ fn profit_is_paid_out_once() {
     );
     assert_eq!(shop.world.store.commit(&changes).unwrap(), CommitOutcome::Committed);
     shop.world.ok(drain(9));
-    let Outcome::Drain(again) = shop.world.ok(drain(9)) else { panic!() };
+    let Answer::ExecuteDrain(again) = shop.world.ok(drain(9)) else { panic!() };
     assert!(again.repeated);
     assert_eq!(shop.bank(), [(66, m("0.3"))]);
     assert_eq!(shop.world.totals().fees, fees.checked_sub(m("0.3")).unwrap());

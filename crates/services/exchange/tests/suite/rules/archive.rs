@@ -8,7 +8,7 @@ use batzen_exchange::reads::garbage::nonce_candidates;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::garbage::COLLECT_DELAY;
 use batzen_exchange::rules::{
-    Archive, ArchiveUnit, Archived, Collect, Command, DenomProblem, Outcome, PurseCoin, PurseCoins,
+    Answer, Archive, ArchiveUnit, Archived, Collect, Command, DenomProblem, PurseCoin, PurseCoins,
     PurseCreate, PurseExpire, PurseMerge, Refusal, Stays, TransferPart,
 };
 use batzen_exchange::workers::archive::{ArchiveError, Archives, Mover, Report, Task, Times, contents};
@@ -52,7 +52,7 @@ pub type Moving<'a> = &'a mut dyn FnMut(Archive) -> Result<Archived, ArchiveErro
 
 pub fn decide(world: &World, command: Archive) -> Result<Archived, ArchiveError> {
     match world.run(Command::Archive(command)) {
-        Ok(Outcome::Archive(archived)) => Ok(archived),
+        Ok(Answer::Archive(archived)) => Ok(archived),
         Ok(other) => panic!("{other:?}"),
         Err(refusal) => Err(ArchiveError::Refused(Box::new(refusal))),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_exchange::reads::totals::totals;
-use batzen_exchange::rules::{Command, Outcome};
+use batzen_exchange::rules::{Answer, Command};
 use batzen_exchange::workers::archive::{ArchiveError, Archives, Mover, Report, Task, contents};
 use batzen_store::embedded::sim::{Fault, SimDisk};
 use batzen_store::embedded::{EmbeddedStore, Options};
@@ -53,7 +53,7 @@ fn archive(disk: &SimDisk, now_s: u64) -> Result<Report, String> {
     let world = World::over(store.clone(), config(), |rules| rules);
     world.advance(now_s);
     let mut decide = |command| match world.try_run(Command::Archive(command)) {
-        Ok(Ok(Outcome::Archive(archived))) => Ok(archived),
+        Ok(Ok(Answer::Archive(archived))) => Ok(archived),
         Ok(Ok(other)) => panic!("{other:?}"),
         Ok(Err(refusal)) => Err(ArchiveError::Refused(Box::new(refusal))),
         Err(error) => Err(ArchiveError::Store { place: "the store", source: error }),
@@ -160,7 +160,7 @@ fn space(leaves: bool) -> [batzen_store::StoreStats; 3] {
     let before = rest();
     if leaves {
         let mut decide = |command| match world.run(Command::Archive(command)) {
-            Ok(Outcome::Archive(archived)) => Ok(archived),
+            Ok(Answer::Archive(archived)) => Ok(archived),
             other => panic!("{other:?}"),
         };
         let task = Task::Move { reason: "a test".to_owned() };

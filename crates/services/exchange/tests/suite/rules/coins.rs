@@ -4,7 +4,7 @@ use batzen_crypto::ShortHash;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
-    CoinHistoryItem, Command, ConflictReason, DenomProblem, Deposit, Outcome, Refunded, Refusal,
+    Answer, CoinHistoryItem, Command, ConflictReason, DenomProblem, Deposit, Refunded, Refusal,
 };
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::DenomSerial;
@@ -43,7 +43,7 @@ fn a_deposit_is_accepted_once_and_repetitions_are_confirmed() {
     let world = World::new();
     issue(&world, &[1, 1]);
     let request = deposit(&[(1, 1, "3")], (1, 1, 1), (0, 50));
-    let Outcome::Deposit(first) = world.ok(Command::Deposit(request.clone())) else { panic!() };
+    let Answer::Deposit(first) = world.ok(Command::Deposit(request.clone())) else { panic!() };
     assert_eq!(first.exchange_time, at(0));
     assert_eq!(first.coins[0].amount_without_fee, m("2.9"));
     world.advance(10);
@@ -51,7 +51,7 @@ fn a_deposit_is_accepted_once_and_repetitions_are_confirmed() {
     // Nothing is left. The repetition is still confirmed, with the time and wire deadline of the first
     // request.
     let later = Deposit { wire_deadline: at(99), ..request.clone() };
-    let Outcome::Deposit(again) = world.ok(Command::Deposit(later)) else { panic!() };
+    let Answer::Deposit(again) = world.ok(Command::Deposit(later)) else { panic!() };
     assert_eq!((again.exchange_time, again.coins[0].wire_deadline), (at(0), at(50)));
     assert!(again.coins[0].repeated);
     world.advance(2_500);
@@ -74,17 +74,17 @@ fn a_repeated_deposit_keeps_its_timestamp_after_the_clock_stepped_back() {
     issue(&world, &[1, 1]);
     world.advance(100);
     let request = deposit(&[(1, 1, "3")], (1, 1, 1), (0, 500));
-    let Outcome::Deposit(first) = world.ok(Command::Deposit(request.clone())) else { panic!() };
+    let Answer::Deposit(first) = world.ok(Command::Deposit(request.clone())) else { panic!() };
     assert_eq!(first.exchange_time, at(100));
     world.step_back(60);
-    let Outcome::Deposit(again) = world.ok(Command::Deposit(request.clone())) else { panic!() };
+    let Answer::Deposit(again) = world.ok(Command::Deposit(request.clone())) else { panic!() };
     assert_eq!(again.exchange_time, first.exchange_time);
     // A coin that joins the contract later gets the same time, and keeps it when it is deposited alone.
     let both = deposit(&[(1, 1, "3"), (2, 1, "2")], (1, 1, 1), (0, 500));
-    let Outcome::Deposit(joined) = world.ok(Command::Deposit(both)) else { panic!() };
+    let Answer::Deposit(joined) = world.ok(Command::Deposit(both)) else { panic!() };
     assert_eq!(joined.exchange_time, first.exchange_time);
     let alone = deposit(&[(2, 1, "2")], (1, 1, 1), (0, 500));
-    let Outcome::Deposit(alone) = world.ok(Command::Deposit(alone)) else { panic!() };
+    let Answer::Deposit(alone) = world.ok(Command::Deposit(alone)) else { panic!() };
     assert_eq!(alone.exchange_time, first.exchange_time);
 }
 
@@ -122,15 +122,15 @@ fn a_batch_is_accepted_as_a_whole_with_one_time() {
     assert_eq!((index, reason), (1, ConflictReason::OtherDeposit));
     assert_eq!(world.remaining(3), None);
     let good = deposit(&[(1, 1, "3"), (2, 1, "5"), (3, 2, "2")], (1, 1, 1), (0, 50));
-    let Outcome::Deposit(accepted) = world.ok(Command::Deposit(good.clone())) else { panic!() };
+    let Answer::Deposit(accepted) = world.ok(Command::Deposit(good.clone())) else { panic!() };
     assert_eq!(accepted.exchange_time, at(0), "the time of the first acceptance of any coin");
     let repeated: Vec<bool> = accepted.coins.iter().map(|coin| coin.repeated).collect();
     assert_eq!(repeated, [true, false, false]);
     world.advance(20);
-    let Outcome::Deposit(again) = world.ok(Command::Deposit(good)) else { panic!() };
+    let Answer::Deposit(again) = world.ok(Command::Deposit(good)) else { panic!() };
     assert_eq!(again.exchange_time, at(0));
     // A deposit of one of them alone gets the same answer.
-    let Outcome::Deposit(single) = world.ok(Command::Deposit(deposit(&[(2, 1, "5")], (1, 1, 1), (0, 50))))
+    let Answer::Deposit(single) = world.ok(Command::Deposit(deposit(&[(2, 1, "5")], (1, 1, 1), (0, 50))))
     else {
         panic!()
     };
@@ -192,7 +192,7 @@ fn refunds_credit_the_coin_less_the_fee_up_to_the_deposit() {
     assert_eq!(world.refused(refund((1, 1, 2), 1, "1")), Refusal::DepositUnknown);
     assert_eq!(world.refused(refund((1, 1, 1), 1, "0.02")), Refusal::RefundBelowFee);
     let repeated = |command| {
-        let Outcome::Refund(Refunded { repeated }) = world.ok(command) else { panic!() };
+        let Answer::Refund(Refunded { repeated }) = world.ok(command) else { panic!() };
         repeated
     };
     assert!(!repeated(refund((1, 1, 1), 1, "2")));

@@ -8,7 +8,7 @@ use batzen_engine::{Evidence, Plan, Rules, WorkingSet};
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
-    CoinHistoryItem, Command, DenomTerms, ExchangeRules, Outcome, Refunded, Refusal, ReserveHistoryItem,
+    Answer, CoinHistoryItem, Command, DenomTerms, ExchangeRules, Refunded, Refusal, ReserveHistoryItem,
 };
 use batzen_protocol::{Money, MoneySum, Timestamp};
 use batzen_store::embedded::{EmbeddedStore, Options};
@@ -20,13 +20,13 @@ use crate::rules::generate::{Op, known_for_ever, limited_config, limited_ops, op
 use crate::rules::model::{Model, Reason, reason};
 use crate::rules::world::{METHOD, World, at, config, denom, denoms, m, refund, withdraw};
 
-pub type Verdicts = Vec<Result<Outcome, Reason>>;
+pub type Verdicts = Vec<Result<Answer, Reason>>;
 
 /// Runs the steps against the model in batches of these sizes (in turn). Returns what the rules answered and
 /// how many commands were executed more than once, or else the first difference.
 pub fn check<R>(world: &World<R>, ops: &[Op], sizes: &[usize]) -> Result<(Verdicts, usize), String>
 where
-    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+    R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>,
 {
     let mut model = model_of(world);
     let mut sizes = sizes.iter().copied().cycle();
@@ -79,7 +79,7 @@ where
 /// A model with the same denominations and fees.
 pub fn model_of<R>(world: &World<R>) -> Model
 where
-    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+    R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>,
 {
     let terms: BTreeMap<u32, DenomTerms> =
         (1..4).map(|serial| (serial, world.denoms.get(DenomSerial(serial)).unwrap())).collect();
@@ -89,7 +89,7 @@ where
 
 pub fn compare_books<R>(world: &World<R>, model: &Model) -> Result<(), String>
 where
-    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+    R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>,
 {
     let totals = batzen_exchange::reads::totals::totals(&world.store, &world.denoms)
         .map_err(|error| format!("no balance sheet: {error}"))?;
@@ -113,7 +113,7 @@ where
 /// Checks that every balance and remainder equals the model's and follows from its own history.
 pub fn compare_rows<R>(world: &World<R>, model: &Model) -> Result<(), String>
 where
-    R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>,
+    R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>,
 {
     let store = &world.store;
     let coins: BTreeMap<_, _> =
@@ -421,14 +421,14 @@ struct Planted {
 
 impl Rules for Planted {
     type Command = Command;
-    type Outcome = Outcome;
+    type Answer = Answer;
     type Refusal = Refusal;
 
     fn plan(&self, command: &Command, plan: &mut Plan) {
         self.rules.plan(command, plan);
     }
 
-    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Outcome, Refusal> {
+    fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Answer, Refusal> {
         let before = match (self.bug, command) {
             (Bug::CreditLost, Command::Credits(credits)) => {
                 let key = tables::ReserveKey { reserve_pub: credits.credits[0].reserve_pub };
@@ -446,7 +446,7 @@ impl Rules for Planted {
         }
         let outcome = self.rules.execute(rows, command, now)?;
         match (self.bug, command, &outcome) {
-            (Bug::FeeTwice, Command::Refund(command), Outcome::Refund(Refunded { repeated: false })) => {
+            (Bug::FeeTwice, Command::Refund(command), Answer::Refund(Refunded { repeated: false })) => {
                 let deposit = rows.get::<Deposits>(&command.key.deposit()).unwrap();
                 if deposit.refunded == deposit.amount {
                     let key = CoinKey { coin_pub: command.key.coin_pub };
@@ -456,7 +456,7 @@ impl Rules for Planted {
                     rows.update::<Coins>(&key, tables::CoinRow { remaining, ..row });
                 }
             }
-            (Bug::FeeForgotten, Command::Withdraw(command), Outcome::Withdraw(withdrawn))
+            (Bug::FeeForgotten, Command::Withdraw(command), Answer::Withdraw(withdrawn))
                 if !withdrawn.repeated =>
             {
                 let key = tables::ReserveKey { reserve_pub: command.reserve_pub };
@@ -471,7 +471,7 @@ impl Rules for Planted {
                     rows.update::<Reserves>(&key, row);
                 }
             }
-            (Bug::RepetitionCharged, Command::Deposit(command), Outcome::Deposit(deposited))
+            (Bug::RepetitionCharged, Command::Deposit(command), Answer::Deposit(deposited))
                 if deposited.coins[0].repeated =>
             {
                 let key = CoinKey { coin_pub: command.coins[0].coin.coin_pub };

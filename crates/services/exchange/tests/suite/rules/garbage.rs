@@ -7,8 +7,8 @@ use batzen_exchange::rules::garbage::{COLLECT_DELAY, KYC_PATIENCE, is_transfer_o
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
-    CloseReserve, Closed, Collect, Collected, Command, Contract, DenomProblem, FinishKyc, KycRequirement,
-    Outcome, PurseCoin, PurseCreate, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
+    Answer, CloseReserve, Closed, Collect, Collected, Command, Contract, DenomProblem, FinishKyc,
+    KycRequirement, PurseCoin, PurseCreate, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
     RequestClose, RequireKyc, ReserveHistory, ReserveHistoryItem, ReservePurse, RulesConfig, StartKyc,
 };
 use batzen_protocol::{Duration, Money};
@@ -43,7 +43,7 @@ fn delay_s() -> u64 {
 
 fn run(world: &World, command: Collect) -> Collected {
     match world.ok(Command::Collect(command)) {
-        Outcome::Collect(collected) => collected,
+        Answer::Collect(collected) => collected,
         other => panic!("{other:?}"),
     }
 }
@@ -104,7 +104,7 @@ fn close_as(reserve_pub: EddsaPublicKey, sender: u8, wtid_n: u8) -> Command {
 /// Closes reserve `n`. Returns the transfer's identifier.
 fn close(world: &World, n: u8, wtid_n: u8) -> Wtid {
     match world.ok(close_as(reserve(n), n, wtid_n)) {
-        Outcome::CloseReserve(Closed::Closed { wtid, .. }) => wtid,
+        Answer::CloseReserve(Closed::Closed { wtid, .. }) => wtid,
         other => panic!("{other:?}"),
     }
 }
@@ -159,7 +159,7 @@ fn money_that_comes_back_to_a_removed_reserve_is_paid_once() {
     // A reserve that is gone is unknown.
     assert_eq!(world.refused(withdraw(1, &[(1, 3)], false)), expired(3));
     assert_eq!(world.refused(history(1, 5, "1")), Refusal::HistoryUnaffordable);
-    assert_eq!(world.run(close_as(reserve(1), 1, 8)), Ok(Outcome::CloseReserve(Closed::NotDue)));
+    assert_eq!(world.run(close_as(reserve(1), 1, 8)), Ok(Answer::CloseReserve(Closed::NotDue)));
 
     // The same key again: the old withdrawal is not repeated, and the transfer gets an identifier of its own.
     let sum_before = world.totals();
@@ -212,7 +212,7 @@ fn an_identifier_of_a_removed_transfer_is_not_used_again() {
     world.advance(600);
     let taken = world.run(close_as(chosen, 1, 7));
     assert_eq!(taken, Err(Refusal::WtidTaken));
-    let Ok(Outcome::CloseReserve(Closed::Closed { wtid: used, .. })) = world.run(close_as(chosen, 1, 9))
+    let Ok(Answer::CloseReserve(Closed::Closed { wtid: used, .. })) = world.run(close_as(chosen, 1, 9))
     else {
         panic!()
     };
@@ -404,7 +404,7 @@ fn refunded_purses_go_and_their_coins_stay_safe() {
         world.refused(later),
         Refusal::DenominationUnusable { index: 0, denom: DenomSerial(1), problem }
     );
-    assert_eq!(world.run(expire(1, None, &[1])), Ok(Outcome::PurseExpire(PurseExpired::NotDue)));
+    assert_eq!(world.run(expire(1, None, &[1])), Ok(Answer::PurseExpire(PurseExpired::NotDue)));
     assert_eq!(collect_reserves(&world), Collected::default());
 }
 
@@ -449,7 +449,7 @@ fn kyc_rows_without_a_customer_go_and_come_back() {
     assert_eq!(requirements(&world), 1);
     // It comes back with the same number.
     let row = requirement_row(h_payto(1), "id");
-    assert_eq!(world.ok(require(1)), Outcome::RequireKyc(KycRequirement { row }));
+    assert_eq!(world.ok(require(1)), Answer::RequireKyc(KycRequirement { row }));
     assert_eq!(keys(&world), [KycRequirementKey { h_payto: h_payto(1), row }]);
     // An identification is kept as long as a reserve after it has expired.
     world.advance(366 * delay_s() + KEPT_S);

@@ -3,8 +3,8 @@
 use batzen_exchange::reads::{kyc, read};
 use batzen_exchange::rules::kyc::{EVENTS_MAX, requirement_row};
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, ClearKycAlert, Command, DecideKyc, FinishKyc, KycDecided, KycProvider, KycRule,
-    KycRules, KycUserType, Outcome, Refusal, RequestClose, RequireKyc, RulesConfig, StartKyc, SubmitKyc,
+    Aggregate, Aggregated, Answer, ClearKycAlert, Command, DecideKyc, FinishKyc, KycDecided, KycProvider,
+    KycRule, KycRules, KycUserType, Refusal, RequestClose, RequireKyc, RulesConfig, StartKyc, SubmitKyc,
     Trigger, Withdraw,
 };
 use batzen_protocol::{Duration, Money, Timestamp};
@@ -144,7 +144,7 @@ fn a_requirement_has_one_number_and_belongs_to_its_account() {
     let require = |account| RequireKyc { h_payto: account, checks: "address name".to_owned() };
     let mut rows = Vec::new();
     for account in [h_payto(7), h_payto(7), h_payto(8)] {
-        let Outcome::RequireKyc(stored) = world.ok(Command::RequireKyc(require(account))) else { panic!() };
+        let Answer::RequireKyc(stored) = world.ok(Command::RequireKyc(require(account))) else { panic!() };
         rows.push(stored.row);
     }
     assert!(rows[0] == rows[1] && rows[0] != rows[2] && rows.iter().all(|row| (1..1 << 53).contains(row)));
@@ -219,7 +219,7 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
     let row = requirement_row(account, "name");
     world.ok(Command::RequireKyc(RequireKyc { h_payto: account, checks: "name".to_owned() }));
     let held = world.ok(Command::Aggregate(aggregate(1, Some(row), Trigger::Due)));
-    assert_eq!(held, Outcome::Aggregate(Aggregated::Transient { taken: 1, total: m("7.9"), more: false }));
+    assert_eq!(held, Answer::Aggregate(Aggregated::Transient { taken: 1, total: m("7.9"), more: false }));
     let status = read::deposit_status(&world.store, &world.denoms, &key).unwrap().unwrap();
     assert_eq!((status.transfer, status.kyc_row), (None, Some(row)));
     world.totals();
@@ -229,7 +229,7 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
     let start = StartKyc { h_payto: account, provider: section.clone(), token: "secret".to_owned() };
     world.ok(Command::StartKyc(start.clone()));
     let again = world.ok(Command::StartKyc(StartKyc { token: "other".to_owned(), ..start }));
-    assert!(matches!(again, Outcome::StartKyc(started) if started.token == "secret"));
+    assert!(matches!(again, Answer::StartKyc(started) if started.token == "secret"));
     let submit = |token: &str, attributes: u8| {
         let (provider, token) = (section.clone(), token.to_owned());
         Command::SubmitKyc(SubmitKyc { h_payto: account, provider, token, attributes: vec![attributes] })
@@ -251,7 +251,7 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
         })
     };
     let decided = |outcome| match outcome {
-        Outcome::DecideKyc(decided) => decided,
+        Answer::DecideKyc(decided) => decided,
         other => panic!("{other:?}"),
     };
     // A rejected user tries again; an officer who saw the old form cannot decide on the new one.
@@ -274,8 +274,8 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
     assert_eq!((alerts.len(), alerts[0].aggregates.len()), (1, 1));
     let paid = Aggregated::Prepared { taken: 0, amount: m("7.89") };
     let release = Command::Aggregate(aggregate(1, Some(row), Trigger::Continued));
-    assert_eq!(world.ok(release.clone()), Outcome::Aggregate(paid));
-    assert_eq!(world.ok(release), Outcome::Aggregate(Aggregated::Nothing));
+    assert_eq!(world.ok(release.clone()), Answer::Aggregate(paid));
+    assert_eq!(world.ok(release), Answer::Aggregate(Aggregated::Nothing));
     let clear = |secs| Command::ClearKycAlert(ClearKycAlert { h_payto: account, time: at(secs) });
     world.ok(clear(9_999));
     assert_eq!(kyc::alerts(&world.store, 10).unwrap().len(), 1, "a later alert stays");

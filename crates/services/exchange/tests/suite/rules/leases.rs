@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::leases::{RANGES_MAX, Slots, front};
 use batzen_exchange::rules::{
-    Command, Credits, DenomTable, ExchangeRules, Lease, Leased, Outcome, RangeClaim, RangeProgress,
+    Answer, Command, Credits, DenomTable, ExchangeRules, Lease, Leased, RangeClaim, RangeProgress,
     RangeState, RulesConfig, SlotsClaim, SlotsShare,
 };
 use batzen_protocol::{Duration, Timestamp};
@@ -33,7 +33,7 @@ impl World {
         Self { batcher, store, now: Timestamp::from_secs(1_000) }
     }
 
-    fn run(&self, command: Command) -> Outcome {
+    fn run(&self, command: Command) -> Answer {
         // Commands carry the workers' time; the lane's own time does not matter.
         let clock = || Timestamp::from_secs(5);
         self.batcher.run(&[command], &clock).unwrap().pop().unwrap().unwrap()
@@ -46,7 +46,7 @@ impl World {
     fn claim(&self, holder: u64, size: u64) -> RangeState {
         let claim = RangeClaim { account: ACCOUNT, holder, now: self.now, lease: Some(LEASE), size };
         match self.run(Command::Lease(Lease::Range(claim))) {
-            Outcome::Lease(Leased::Range(Some(range))) => range,
+            Answer::Lease(Leased::Range(Some(range))) => range,
             other => panic!("{other:?}"),
         }
     }
@@ -55,7 +55,7 @@ impl World {
         let range = Some(RangeProgress { holder, now: self.now, lease: LEASE, start, latest, seen_until });
         let credits = Credits { account: ACCOUNT, credits: Vec::new(), cursor: 0, range };
         match self.run(Command::Credits(credits)) {
-            Outcome::Credits(credited) => credited.range,
+            Answer::Credits(credited) => credited.range,
             other => panic!("{other:?}"),
         }
     }
@@ -71,7 +71,7 @@ impl World {
     fn share(&self, holder: u64, lease: Option<Duration>, gives: bool) -> SlotsShare {
         let claim = SlotsClaim { job: LeaseJob::Aggregator, holder, now: self.now, lease, gives };
         match self.run(Command::Lease(Lease::Slots(claim))) {
-            Outcome::Lease(Leased::Slots(share)) => share,
+            Answer::Lease(Leased::Slots(share)) => share,
             other => panic!("{other:?}"),
         }
     }

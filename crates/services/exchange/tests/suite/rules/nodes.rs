@@ -10,8 +10,8 @@ use batzen_crypto::Wtid;
 use batzen_engine::{Batcher, Plan, Rules, WorkingSet};
 use batzen_exchange::metrics::flow::{MoneyFlow, Sums};
 use batzen_exchange::rules::{
-    Aggregated, Closed, Command, DenomTable, ExchangeRules, Outcome, PurseExpired, RecoupRefreshed, Recouped,
-    Refusal, TransferMarked, management,
+    Aggregated, Answer, Closed, Command, DenomTable, ExchangeRules, Management, PurseExpired,
+    RecoupRefreshed, Recouped, Refusal, TransferMarked,
 };
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::embedded::{EmbeddedStore, Options};
@@ -133,25 +133,27 @@ struct Node {
 
 /// Outcomes without effect are decided when the rows are loaded. The model may decide otherwise by the time
 /// of the commit, so they are not compared.
-fn has_effect(outcome: &Outcome) -> bool {
+fn has_effect(outcome: &Answer) -> bool {
     !matches!(
         outcome,
-        Outcome::CloseReserve(Closed::NotDue)
-            | Outcome::Aggregate(Aggregated::Nothing | Aggregated::Transient { taken: 0, .. })
-            | Outcome::Recoup(Recouped { repeated: true, .. })
-            | Outcome::RecoupRefresh(RecoupRefreshed { repeated: true, .. })
-            | Outcome::PurseExpire(PurseExpired::NotDue)
-            | Outcome::Transfer(TransferMarked { changed: false })
-            | Outcome::Management(_)
+        Answer::CloseReserve(Closed::NotDue)
+            | Answer::Aggregate(Aggregated::Nothing | Aggregated::Transient { taken: 0, .. })
+            | Answer::Recoup(Recouped { repeated: true, .. })
+            | Answer::RecoupRefresh(RecoupRefreshed { repeated: true, .. })
+            | Answer::PurseExpire(PurseExpired::NotDue)
+            | Answer::TransfersDone(TransferMarked { changed: false })
+            | Answer::TransferFailed(TransferMarked { changed: false })
+            | Answer::TransferRetry(TransferMarked { changed: false })
+            | Answer::Management(_)
     )
 }
 
 /// An outcome without its meaningless parts: if a closing pays nothing, its identifier names no transfer.
-fn told(outcome: Outcome) -> Outcome {
+fn told(outcome: Answer) -> Answer {
     match outcome {
-        Outcome::CloseReserve(Closed::Closed { amount, fee, paid, .. }) if paid.is_zero() => {
+        Answer::CloseReserve(Closed::Closed { amount, fee, paid, .. }) if paid.is_zero() => {
             let wtid = Wtid::from_bytes([0; 32]);
-            Outcome::CloseReserve(Closed::Closed { wtid, amount, fee, paid })
+            Answer::CloseReserve(Closed::Closed { wtid, amount, fee, paid })
         }
         other => other,
     }
@@ -159,7 +161,7 @@ fn told(outcome: Outcome) -> Outcome {
 
 impl Rules for Node {
     type Command = Command;
-    type Outcome = Outcome;
+    type Answer = Answer;
     type Refusal = Refusal;
 
     fn plan(&self, command: &Command, plan: &mut Plan) {
@@ -241,7 +243,7 @@ fn periods_are_apart(backend: &dyn Backend) -> std::result::Result<(), String> {
 
 /// Wire fees for a method that no transfer uses.
 fn wire_fee(start_s: u64, fee: u64) -> Command {
-    Command::Management(management::Command::WireFee {
+    Command::Management(Management::WireFee {
         key: WireFeeKey { method: "iban".to_owned(), start: at(start_s) },
         row: WireFeeRow {
             end: at(start_s + 150),

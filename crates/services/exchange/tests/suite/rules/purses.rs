@@ -3,7 +3,7 @@
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
-    CoinHistoryItem, Command, Contract, Outcome, PurseCoin, PurseCreate, PurseCreated, PurseDelete,
+    Answer, CoinHistoryItem, Command, Contract, PurseCoin, PurseCreate, PurseCreated, PurseDelete,
     PurseDeposit, PurseDeposited, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
     ReserveHistoryItem, ReserveOpen, ReserveOpened, ReservePurse, RulesConfig,
 };
@@ -102,18 +102,18 @@ fn state(world: &World, n: u8) -> PurseState {
 fn a_full_purse_goes_to_the_reserve_that_merges_it() {
     let world = world();
     let push = create(1, purse_terms("9", 1_000), coins(1, &["5.1", "4.1"]));
-    let Outcome::PurseCreate(created) = world.ok(Command::PurseCreate(push.clone())) else { panic!() };
+    let Answer::PurseCreate(created) = world.ok(Command::PurseCreate(push.clone())) else { panic!() };
     assert_eq!(created, PurseCreated { expiration: at(1_000), deposited: m("9"), is_new: true });
     assert_eq!((world.remaining(1), world.remaining(2)), (Some(m("4.9")), Some(m("5.9"))));
     assert_eq!(world.totals().purses, sum("9.2"));
     // The lost answer can be asked for again, and takes nothing.
     let created = PurseCreated { is_new: false, ..created };
-    assert_eq!(world.ok(Command::PurseCreate(push.clone())), Outcome::PurseCreate(created));
+    assert_eq!(world.ok(Command::PurseCreate(push.clone())), Answer::PurseCreate(created));
     assert_eq!(world.remaining(1), Some(m("4.9")));
 
-    let Outcome::PurseMerge(merged) = world.ok(merge(1, 1)) else { panic!() };
+    let Answer::PurseMerge(merged) = world.ok(merge(1, 1)) else { panic!() };
     assert!(merged.is_new && merged.purse.state == PurseState::Paid);
-    let Outcome::PurseMerge(again) = world.ok(merge(1, 1)) else { panic!() };
+    let Answer::PurseMerge(again) = world.ok(merge(1, 1)) else { panic!() };
     assert!(!again.is_new);
     assert_eq!(world.balance(1), m("9"));
     assert!(matches!(world.refused(merge(1, 2)), Refusal::PurseMergeConflict(_)));
@@ -122,7 +122,7 @@ fn a_full_purse_goes_to_the_reserve_that_merges_it() {
     let totals = world.totals();
     assert_eq!((totals.purses, totals.income.purse), (sum("0"), sum("0.2")));
     let push = PurseCreate { reserve_pub: Some(reserve(1)), ..push };
-    assert_eq!(world.ok(Command::PurseCreate(push)), Outcome::PurseCreate(created), "even when it is paid");
+    assert_eq!(world.ok(Command::PurseCreate(push)), Answer::PurseCreate(created), "even when it is paid");
     assert_eq!(state(&world, 1), PurseState::Paid);
 }
 
@@ -150,7 +150,7 @@ fn expired_and_deleted_purses_give_everything_back_once() {
     let world = world();
     world.ok(Command::PurseCreate(create(1, purse_terms("9", 1_000), coins(1, &["5", "4.5"]))));
     world.ok(Command::PurseCreate(create(2, purse_terms("9", 1_000), coins(3, &["9.5"]))));
-    assert_eq!(world.ok(expire(1, None, &[1, 2])), Outcome::PurseExpire(PurseExpired::NotDue));
+    assert_eq!(world.ok(expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::NotDue));
     // Whoever did not read all coins must read again.
     for wrong in [&[3, 3][..], &[], &[1]] {
         assert_eq!(world.refused(delete(2, None, wrong)), Refusal::PurseChanged);
@@ -162,8 +162,8 @@ fn expired_and_deleted_purses_give_everything_back_once() {
     world.advance(1_000);
     assert_eq!(world.refused(merge(1, 1)), Refusal::PurseExpired);
     assert_eq!(world.refused(pay(1, None, coins(4, &["1"]))), Refusal::PurseExpired);
-    assert_eq!(world.ok(expire(1, None, &[1, 2])), Outcome::PurseExpire(PurseExpired::Expired));
-    assert_eq!(world.ok(expire(1, None, &[1, 2])), Outcome::PurseExpire(PurseExpired::NotDue));
+    assert_eq!(world.ok(expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::Expired));
+    assert_eq!(world.ok(expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::NotDue));
     for n in 1..=3 {
         assert_eq!(world.remaining(n), Some(m("10")));
     }
@@ -195,7 +195,7 @@ fn a_purse_for_nothing_is_decided_like_any_other() {
     world.ok(Command::ReservePurse(request(1, 1, Some("0"), "0")));
     assert_eq!(state(&world, 1), PurseState::Open);
     for is_new in [true, false] {
-        let Outcome::PurseMerge(merged) = world.ok(merge(1, 1)) else { panic!() };
+        let Answer::PurseMerge(merged) = world.ok(merge(1, 1)) else { panic!() };
         assert_eq!(merged.is_new, is_new);
     }
     assert_eq!((state(&world, 1), world.balance(1)), (PurseState::Paid, Money::ZERO));
@@ -226,17 +226,17 @@ fn the_last_deposit_pays_the_reserve_that_asked() {
     let wanted = request(1, 1, Some("0"), "6");
     for is_new in [true, false] {
         let created = PurseCreated { expiration: at(1_000), deposited: Money::ZERO, is_new };
-        assert_eq!(world.ok(Command::ReservePurse(wanted.clone())), Outcome::PurseCreate(created));
+        assert_eq!(world.ok(Command::ReservePurse(wanted.clone())), Answer::ReservePurse(created));
     }
     assert_eq!(world.balance(1), Money::ZERO);
     assert_eq!(world.refused(pay(1, None, coins(1, &["3"]))), Refusal::PurseChanged, "not told its reserve");
-    let Outcome::PurseDeposit(PurseDeposited { total, credited, .. }) =
+    let Answer::PurseDeposit(PurseDeposited { total, credited, .. }) =
         world.ok(pay(1, Some(1), coins(1, &["3.1"])))
     else {
         panic!()
     };
     assert_eq!((total, credited), (m("3"), None));
-    let Outcome::PurseDeposit(PurseDeposited { total, credited, .. }) =
+    let Answer::PurseDeposit(PurseDeposited { total, credited, .. }) =
         world.ok(pay(1, Some(1), coins(2, &["3.2"])))
     else {
         panic!()
@@ -275,7 +275,7 @@ fn a_quota_limits_open_purses_and_fees_are_kept() {
     );
     let open = ReserveOpen { payment: m("0.5"), ..open };
     let first = world.ok(Command::ReserveOpen(open.clone()));
-    assert!(matches!(first, Outcome::ReserveOpen(ReserveOpened { cost, .. }) if cost == m("0.5")));
+    assert!(matches!(first, Answer::ReserveOpen(ReserveOpened { cost, .. }) if cost == m("0.5")));
     assert_eq!(world.ok(Command::ReserveOpen(open)), first, "a repetition costs nothing");
     assert_eq!((world.balance(1), world.remaining(5)), (m("2.5"), Some(m("9.9"))));
     world.ok(Command::ReservePurse(request(1, 1, None, "1")));

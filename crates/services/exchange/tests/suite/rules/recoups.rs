@@ -1,9 +1,7 @@
 //! Rules Y1 to Y5 and R8, and zombie coins.
 
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::{
-    Command, ConflictReason, DenomProblem, Outcome, Recoup, RecoupRefresh, Refusal,
-};
+use batzen_exchange::rules::{Answer, Command, ConflictReason, DenomProblem, Recoup, RecoupRefresh, Refusal};
 use batzen_tables::exchange::DenomSerial;
 
 use crate::rules::world::*;
@@ -42,16 +40,16 @@ fn recoup_credits_the_remaining_value_to_the_reserve() {
     world.advance(100);
     assert_eq!(world.refused(recoup(1, 1, 2, 1)), Refusal::PlanchetUnknown);
     assert_eq!(read::withdrawal_of(&world.store, ev(1)).unwrap().unwrap().0, reserve(1));
-    let Outcome::Recoup(first) = world.ok(recoup(1, 1, 1, 1)) else { panic!() };
+    let Answer::Recoup(first) = world.ok(recoup(1, 1, 1, 1)) else { panic!() };
     assert_eq!((first.amount, first.reserve_pub, first.repeated), (m("6"), reserve(1), false));
     assert_eq!(world.balance(1), m("15.9"));
     let row = read::reserve(&world.store, reserve(1)).unwrap().unwrap();
     assert_eq!(row.expiration, at(600), "the reserve's life starts again");
-    let Outcome::Recoup(again) = world.ok(recoup(1, 1, 1, 1)) else { panic!() };
+    let Answer::Recoup(again) = world.ok(recoup(1, 1, 1, 1)) else { panic!() };
     assert!(again.repeated);
     // A refund refills the coin, which can then be recouped again.
     world.ok(refund((1, 1, 1), 1, "2"));
-    let Outcome::Recoup(second) = world.ok(recoup(1, 1, 1, 1)) else { panic!() };
+    let Answer::Recoup(second) = world.ok(recoup(1, 1, 1, 1)) else { panic!() };
     assert_eq!((second.amount, second.repeated), (m("1.97"), false));
     assert_eq!(world.balance(1), m("17.87"));
     let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
@@ -96,10 +94,10 @@ fn recoup_refresh_credits_the_old_coin_which_becomes_a_zombie() {
     world.ok(melt(1, 1, "4.05", 1, 0, None));
     world.ok(reveal(1, 1, &[(20, 2), (21, 2)], None, 0));
     world.revoke(2);
-    let Outcome::RecoupRefresh(first) = world.ok(recoup_refresh(20, 2, 20, 1, 1)) else { panic!() };
+    let Answer::RecoupRefresh(first) = world.ok(recoup_refresh(20, 2, 20, 1, 1)) else { panic!() };
     assert_eq!((first.old_coin_pub, first.amount, first.repeated), (coin(1), m("2"), false));
     assert_eq!(world.remaining(1), Some(m("7.95")));
-    let Outcome::RecoupRefresh(again) = world.ok(recoup_refresh(20, 2, 20, 1, 1)) else { panic!() };
+    let Answer::RecoupRefresh(again) = world.ok(recoup_refresh(20, 2, 20, 1, 1)) else { panic!() };
     assert!(again.repeated);
     let history = read::coin_history(&world.store, &world.denoms, coin(1)).unwrap().unwrap();
     assert_eq!(history.items.len(), 2);

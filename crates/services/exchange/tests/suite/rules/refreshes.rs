@@ -2,7 +2,7 @@
 
 use batzen_crypto::DenomSignature;
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::{Command, ConflictReason, DenomProblem, Outcome, Refusal};
+use batzen_exchange::rules::{Answer, Command, ConflictReason, DenomProblem, Refusal};
 use batzen_store::{ChangeSet, CommitOutcome};
 use batzen_tables::exchange::{DenomSerial, MeltByRc, MeltByRcRow, RcKey};
 
@@ -19,8 +19,8 @@ fn issue(world: &World, planchets: &[(u8, u32)]) {
 fn a_melt_keeps_its_index() {
     let world = World::new();
     issue(&world, &[(1, 1), (2, 1)]);
-    let Outcome::Melt(first) = world.ok(melt(1, 1, "4", 1, 2, None)) else { panic!() };
-    let Outcome::Melt(again) = world.ok(melt(1, 1, "4", 1, 0, None)) else { panic!() };
+    let Answer::Melt(first) = world.ok(melt(1, 1, "4", 1, 2, None)) else { panic!() };
+    let Answer::Melt(again) = world.ok(melt(1, 1, "4", 1, 0, None)) else { panic!() };
     assert_eq!((first.noreveal_index, again.noreveal_index, again.repeated), (2, 2, true));
     assert_eq!(world.remaining(1), Some(m("6")));
     let Refusal::CoinConflict { conflict, .. } = world.refused(melt(1, 1, "7", 2, 0, None)) else { panic!() };
@@ -68,9 +68,9 @@ fn a_melt_is_revealed_once_and_repetitions_are_answered() {
         world.refused(reveal(1, 1, &[(20, 2), (21, 2), (22, 3)], Some(1), 0)),
         Refusal::RevealCostTooHigh { cost: m("5.06"), melted: m("4.2") }
     );
-    let Outcome::Reveal(first) = world.ok(reveal(1, 1, &[(20, 2), (21, 2)], None, 0)) else { panic!() };
+    let Answer::Reveal(first) = world.ok(reveal(1, 1, &[(20, 2), (21, 2)], None, 0)) else { panic!() };
     assert_eq!(first.ev_sigs, vec![ev_sig(20, 0), ev_sig(21, 0)]);
-    let Outcome::Reveal(again) = world.ok(reveal(1, 1, &[(20, 2), (21, 2)], None, 1)) else { panic!() };
+    let Answer::Reveal(again) = world.ok(reveal(1, 1, &[(20, 2), (21, 2)], None, 1)) else { panic!() };
     assert_eq!((again.ev_sigs, again.repeated), (first.ev_sigs, true));
     let totals = world.totals();
     assert_eq!((totals.unrevealed_melts, totals.income.surplus), (sum("0"), sum("0.15")));

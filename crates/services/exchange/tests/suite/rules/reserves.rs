@@ -4,7 +4,7 @@ use batzen_crypto::{CsNonce, HashCode, Wtid};
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
-    CloseReserve, Closed, Command, DenomProblem, Outcome, Refusal, ReserveHistory, ReserveHistoryItem,
+    Answer, CloseReserve, Closed, Command, DenomProblem, Refusal, ReserveHistory, ReserveHistoryItem,
     Withdraw,
 };
 use batzen_protocol::Money;
@@ -37,9 +37,9 @@ fn history(n: u8, time_s: u64, fee: &str) -> Command {
 fn each_bank_row_is_booked_once_and_the_first_sender_is_the_origin() {
     let world = World::new();
     let page = credits(&[(1, 5, "4", 2, at(0)), (1, 6, "3", 7, at(10)), (2, 9, "1", 7, at(0))], 12);
-    let Outcome::Credits(credited) = world.ok(page.clone()) else { panic!() };
+    let Answer::Credits(credited) = world.ok(page.clone()) else { panic!() };
     assert_eq!((credited.booked, credited.reserves), (3, vec![reserve(1), reserve(2)]));
-    let Outcome::Credits(again) = world.ok(page) else { panic!() };
+    let Answer::Credits(again) = world.ok(page) else { panic!() };
     assert_eq!((again.booked, again.reserves), (0, vec![]));
     // The same row number at another account is another transfer; an older page moves no cursor.
     assert_eq!(read::cursor(&world.store, account()).unwrap(), 12);
@@ -76,11 +76,11 @@ fn one_page_twice_in_one_batch() {
 fn withdrawals_debit_value_and_fee_and_repeat_the_stored_signature() {
     let world = World::new();
     world.fund(1, 1, "25");
-    let Outcome::Withdraw(first) = world.ok(withdraw(1, &[(1, 1), (2, 2)], false)) else { panic!() };
+    let Answer::Withdraw(first) = world.ok(withdraw(1, &[(1, 1), (2, 2)], false)) else { panic!() };
     assert_eq!(first.ev_sigs, vec![ev_sig(1, 0), ev_sig(2, 0)]);
     assert_eq!(world.balance(1), m("12.9"));
     // The repetition carries other signatures. The answer has the stored ones, in the order of the request.
-    let Outcome::Withdraw(again) = world.ok(withdraw(1, &[(2, 2), (1, 1)], true)) else { panic!() };
+    let Answer::Withdraw(again) = world.ok(withdraw(1, &[(2, 2), (1, 1)], true)) else { panic!() };
     assert_eq!((again.ev_sigs, again.repeated), (vec![ev_sig(2, 0), ev_sig(1, 0)], true));
     assert_eq!(world.balance(1), m("12.9"));
     // Old and new planchets together are refused.
@@ -123,7 +123,7 @@ fn a_withdrawal_without_signatures_is_decided_up_to_the_payment() {
     world.ok(withdraw(1, &[(8, 3)], false));
     world.ok(withdraw(1, &[(2, 2)], false));
     // A repetition needs no signature.
-    let Outcome::Withdraw(again) = world.ok(unsigned(1, &[(2, 2)])) else { panic!() };
+    let Answer::Withdraw(again) = world.ok(unsigned(1, &[(2, 2)])) else { panic!() };
     assert!(again.repeated);
     world.totals();
 }
@@ -202,7 +202,7 @@ fn a_history_is_charged_once_per_request_time() {
     assert_eq!(world.refused(history(1, 0, "0")), Refusal::ReserveUnknown);
     world.fund(1, 1, "0.8");
     let charged = |command| {
-        let Outcome::ReserveHistory(paid) = world.ok(command) else { panic!() };
+        let Answer::ReserveHistory(paid) = world.ok(command) else { panic!() };
         paid.charged
     };
     assert!(charged(history(1, 0, "0.5")));
@@ -218,7 +218,7 @@ fn an_expired_reserve_returns_to_its_origin() {
     // Acceptance scenario: wire 5; the closer does nothing; after the expiration, 4.99 go back to the sender.
     let world = World::new();
     world.fund(1, 1, "5");
-    assert_eq!(world.ok(close(1, 1, 1)), Outcome::CloseReserve(Closed::NotDue));
+    assert_eq!(world.ok(close(1, 1, 1)), Answer::CloseReserve(Closed::NotDue));
     assert!(read::expired_reserves(&world.store, world.now(), 9).unwrap().is_empty());
     world.advance(500);
     assert_eq!(read::expired_reserves(&world.store, world.now(), 9).unwrap().len(), 1);
@@ -226,14 +226,9 @@ fn an_expired_reserve_returns_to_its_origin() {
     let first = Wtid::from_bytes(*reserve(1).as_bytes());
     assert_eq!(
         world.ok(close(1, 1, 1)),
-        Outcome::CloseReserve(Closed::Closed {
-            wtid: first,
-            amount: m("5"),
-            fee: m("0.01"),
-            paid: m("4.99")
-        })
+        Answer::CloseReserve(Closed::Closed { wtid: first, amount: m("5"), fee: m("0.01"), paid: m("4.99") })
     );
-    assert_eq!(world.ok(close(1, 1, 1)), Outcome::CloseReserve(Closed::NotDue));
+    assert_eq!(world.ok(close(1, 1, 1)), Answer::CloseReserve(Closed::NotDue));
     assert_eq!(world.transfer_all(), vec![(payto(1), m("4.99"))]);
 
     // Filled again and expired again: another identifier, and the fee of the day of the expiration.
@@ -241,14 +236,14 @@ fn an_expired_reserve_returns_to_its_origin() {
     world.advance(1_200);
     let closed = world.ok(close(1, 1, 7));
     let expected = Closed::Closed { wtid: wtid(7), amount: m("1.005"), fee: m("0.01"), paid: m("0.99") };
-    assert_eq!(closed, Outcome::CloseReserve(expected));
+    assert_eq!(closed, Answer::CloseReserve(expected));
     let totals = world.totals();
     assert_eq!((totals.income.rounding, totals.in_flight), (sum("0.005"), sum("0.99")));
 
     // If no more than the fee is left, the fee takes all of it.
     world.fund(2, 3, "0.007");
     world.advance(600);
-    let Outcome::CloseReserve(Closed::Closed { fee, paid, .. }) = world.ok(close(2, 2, 8)) else { panic!() };
+    let Answer::CloseReserve(Closed::Closed { fee, paid, .. }) = world.ok(close(2, 2, 8)) else { panic!() };
     assert_eq!((fee, paid), (m("0.007"), Money::ZERO));
     assert_eq!(world.transfer_all(), vec![(payto(1), m("0.99"))]);
     let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
@@ -273,7 +268,7 @@ fn a_reserve_key_chosen_to_collide_with_a_transfer_does_not_block_the_closer() {
     assert_eq!(world.refused(close(1, 1, 1).clone_with_wtid(reserve(1).as_bytes())), Refusal::WtidTaken);
     assert!(matches!(
         world.ok(close(1, 1, 9)),
-        Outcome::CloseReserve(Closed::Closed { wtid: used, .. }) if used == wtid(9)
+        Answer::CloseReserve(Closed::Closed { wtid: used, .. }) if used == wtid(9)
     ));
 }
 

@@ -12,9 +12,9 @@ use batzen_exchange::metrics::flow::{MoneyFlow, Sums};
 use batzen_exchange::reads::read;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules, Melt,
-    Outcome, Planchet, PresentedCoin, PurseTerms, Refund, Refusal, Reveal, RulesConfig, TransfersDone,
-    Trigger, Withdraw,
+    Aggregate, Aggregated, Answer, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules,
+    Melt, Planchet, PresentedCoin, PurseTerms, Refund, Refusal, Reveal, RulesConfig, TransfersDone, Trigger,
+    Withdraw,
 };
 use batzen_exchange::workers::liabilities::RowsError;
 use batzen_protocol::{Duration, Money, MoneySum, Timestamp};
@@ -151,10 +151,10 @@ pub fn denoms() -> Vec<(DenomSerial, DenomRow)> {
     ]
 }
 
-pub type Verdict = Result<Outcome, Refusal>;
+pub type Verdict = Result<Answer, Refusal>;
 
 /// An exchange in memory.
-pub struct World<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal> = ExchangeRules> {
+pub struct World<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal> = ExchangeRules> {
     pub store: Store,
     pub denoms: Arc<DenomTable>,
     pub rules: ExchangeRules,
@@ -181,7 +181,7 @@ impl World {
     }
 }
 
-impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R> {
+impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
     pub fn with(
         denoms: &[(DenomSerial, DenomRow)],
         config: RulesConfig,
@@ -263,7 +263,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
         self.batch(&[command]).pop().unwrap()
     }
 
-    pub fn ok(&self, command: Command) -> Outcome {
+    pub fn ok(&self, command: Command) -> Answer {
         self.run(command).unwrap()
     }
 
@@ -337,7 +337,7 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
     /// A reserve with money from account `n`.
     pub fn fund(&self, n: u8, bank_row: u64, amount: &str) {
         let outcome = self.ok(credits(&[(n, bank_row, amount, n, self.now())], bank_row));
-        assert!(matches!(outcome, Outcome::Credits(credited) if credited.booked == 1));
+        assert!(matches!(outcome, Answer::Credits(credited) if credited.booked == 1));
     }
 
     /// Does the aggregator's work until nothing is due.
@@ -381,8 +381,8 @@ impl<R: Rules<Command = Command, Outcome = Outcome, Refusal = Refusal>> World<R>
                 kyc_hold: None,
             }));
             match outcome {
-                Outcome::Aggregate(Aggregated::Transient { more: true, .. }) => trigger = Trigger::Continued,
-                Outcome::Aggregate(last) => return last,
+                Answer::Aggregate(Aggregated::Transient { more: true, .. }) => trigger = Trigger::Continued,
+                Answer::Aggregate(last) => return last,
                 other => panic!("{other:?}"),
             }
         }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::{Aggregate, Aggregated, Command, Lease, Outcome, Refusal, SlotsClaim, Trigger};
+use batzen_exchange::rules::{Aggregate, Aggregated, Answer, Command, Lease, Refusal, SlotsClaim, Trigger};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{Aggregates, DepositTarget, LeaseJob, Prepared};
@@ -46,7 +46,7 @@ async fn an_interrupted_unit_is_resumed() {
     // An aggregator took the first part, which contained everything that was due, and was killed.
     let target = DepositTarget { h_payto: h_payto(&payto("42")), merchant_pub: merchant("B") };
     let outcome = w.submit(first_part(&w, target)).await.unwrap();
-    assert!(matches!(outcome, Outcome::Aggregate(Aggregated::Transient { taken: 3, .. })));
+    assert!(matches!(outcome, Answer::Aggregate(Aggregated::Transient { taken: 3, .. })));
     assert_eq!(w.aggregate().await.unwrap().done, 1, "the unit is paid although nothing is due any more");
     w.transfer().await.unwrap();
     assert_eq!(w.paid().await, [("42".to_owned(), m("8.39"))]);
@@ -77,7 +77,7 @@ async fn an_interrupted_unit_is_resumed_by_the_next_holder_of_its_slots() {
     };
     w.submit(Command::Lease(Lease::Slots(claim))).await.unwrap();
     let outcome = w.submit(first_part(&w, target)).await.unwrap();
-    assert!(matches!(outcome, Outcome::Aggregate(Aggregated::Transient { taken: 3, .. })));
+    assert!(matches!(outcome, Answer::Aggregate(Aggregated::Transient { taken: 3, .. })));
     // A deposit that stays due in its slots shows that the worker is idle, so others take over its slots, and
     // with them the unfinished unit.
     w.deposit("B", "43", &["1"], 0).await;

@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaPrivateKey, Wtid};
 use batzen_exchange::keys::load_or_create_eddsa;
-use batzen_exchange::rules::{Command, Credit, Credits, management};
+use batzen_exchange::rules::{Command, Credit, Credits, Management};
 use batzen_protocol::hash_text;
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::signatures::{MasterDrainProfit, SignedMessage};
@@ -96,7 +96,7 @@ async fn profit_is_paid_out_on_a_signed_order() {
             master_sig: message.sign(signer),
             executed: false,
         };
-        Command::Management(management::Command::Drain { wtid, row })
+        Command::Management(Management::Drain { wtid, row })
     };
     let (forged, elsewhere, good) = (Wtid::random(), Wtid::random(), Wtid::random());
     let stranger = EddsaPrivateKey::from_bytes([7; 32]);

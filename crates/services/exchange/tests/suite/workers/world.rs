@@ -14,7 +14,7 @@ use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAut
 use batzen_exchange::reads::read;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::rules::{
-    Command, Deposit, DepositCoin, Outcome, Planchet, PresentedCoin, Refund, Refusal, Withdraw,
+    Answer, Command, Deposit, DepositCoin, Planchet, PresentedCoin, Refund, Refusal, Withdraw,
 };
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, drain, transfer, wirewatch};
@@ -180,7 +180,7 @@ impl World {
         drain::run_until_idle(&self.app().core).await
     }
 
-    pub async fn submit(&self, command: Command) -> Result<Outcome, Refusal> {
+    pub async fn submit(&self, command: Command) -> Result<Answer, Refusal> {
         self.app().core.submit(command).await.unwrap()
     }
 
@@ -266,7 +266,7 @@ impl World {
         keys
     }
 
-    pub async fn refund(&self, deposit: &DepositKey, amount: &str) -> Result<Outcome, Refusal> {
+    pub async fn refund(&self, deposit: &DepositKey, amount: &str) -> Result<Answer, Refusal> {
         let key = RefundKey {
             coin_pub: deposit.coin_pub,
             merchant_pub: deposit.merchant_pub,

@@ -12,8 +12,8 @@ use batzen_crypto::{
     BlindedDenomSignature, CsNonce, EddsaPublicKey, EddsaSignature, HashCode, ShortHash, Wtid,
 };
 use batzen_exchange::rules::{
-    CloseReserve, Closed, Command, ConflictReason, Credited, Credits, DenomProblem, DenomTerms, Deposit,
-    Deposited, DepositedCoin, HistoryPaid, KycAlertCleared, Outcome, PresentedCoin, Refund, Refunded,
+    Answer, CloseReserve, Closed, Command, ConflictReason, Credited, Credits, DenomProblem, DenomTerms,
+    Deposit, Deposited, DepositedCoin, HistoryPaid, KycAlertCleared, PresentedCoin, Refund, Refunded,
     Refusal, ReserveHistory, ReserveOpened, RulesConfig, TransferMarked, Withdraw, Withdrawn,
 };
 use batzen_protocol::{Money, Timestamp};
@@ -253,8 +253,8 @@ impl Model {
 
     /// Executes a batch, then executes refused commands again if a later command of the batch has removed the
     /// reason. Returns how many were executed again.
-    pub fn batch(&mut self, commands: &[Command], now: Timestamp) -> (Vec<Result<Outcome, Reason>>, usize) {
-        let mut verdicts: Vec<Option<Result<Outcome, Reason>>> = vec![None; commands.len()];
+    pub fn batch(&mut self, commands: &[Command], now: Timestamp) -> (Vec<Result<Answer, Reason>>, usize) {
+        let mut verdicts: Vec<Option<Result<Answer, Reason>>> = vec![None; commands.len()];
         let mut open: Vec<usize> = (0..commands.len()).collect();
         let mut reruns = 0;
         while !open.is_empty() {
@@ -334,50 +334,49 @@ impl Model {
             .collect()
     }
 
-    fn step(&mut self, command: &Command, now: Timestamp) -> Step<Outcome> {
+    fn step(&mut self, command: &Command, now: Timestamp) -> Step<Answer> {
         Ok(match command {
-            Command::Withdraw(command) => Outcome::Withdraw(self.withdraw(command, now)?),
-            Command::ReserveHistory(command) => Outcome::ReserveHistory(self.history(command)?),
-            Command::Credits(command) => Outcome::Credits(self.credits(command, now)),
-            Command::CloseReserve(command) => Outcome::CloseReserve(self.close(command, now)?),
-            Command::Deposit(command) => Outcome::Deposit(self.deposit(command, now)?),
-            Command::Refund(command) => Outcome::Refund(self.refund(command)?),
-            Command::Melt(command) => Outcome::Melt(self.melt(command, now)?),
-            Command::Reveal(command) => Outcome::Reveal(self.reveal(command, now)?),
-            Command::Recoup(command) => Outcome::Recoup(self.recoup(command, now)?),
-            Command::RecoupRefresh(command) => Outcome::RecoupRefresh(self.recoup_refresh(command, now)?),
-            Command::Aggregate(command) => Outcome::Aggregate(self.aggregate(command, now)?),
+            Command::Withdraw(command) => Answer::Withdraw(self.withdraw(command, now)?),
+            Command::ReserveHistory(command) => Answer::ReserveHistory(self.history(command)?),
+            Command::Credits(command) => Answer::Credits(self.credits(command, now)),
+            Command::CloseReserve(command) => Answer::CloseReserve(self.close(command, now)?),
+            Command::Deposit(command) => Answer::Deposit(self.deposit(command, now)?),
+            Command::Refund(command) => Answer::Refund(self.refund(command)?),
+            Command::Melt(command) => Answer::Melt(self.melt(command, now)?),
+            Command::Reveal(command) => Answer::Reveal(self.reveal(command, now)?),
+            Command::Recoup(command) => Answer::Recoup(self.recoup(command, now)?),
+            Command::RecoupRefresh(command) => Answer::RecoupRefresh(self.recoup_refresh(command, now)?),
+            Command::Aggregate(command) => Answer::Aggregate(self.aggregate(command, now)?),
             Command::TransfersDone(command) => {
                 let mut changed = false;
                 for wtid in &command.wtids {
                     self.transfers.get(wtid).ok_or(Refusal::TransferUnknown)?;
                 }
                 for wtid in &command.wtids {
-                    let marked = self.mark(*wtid, |_| Sent::Done)?;
-                    changed |= marked == Outcome::Transfer(TransferMarked { changed: true });
+                    changed |= self.mark(*wtid, |_| Sent::Done)?.changed;
                 }
-                Outcome::Transfer(TransferMarked { changed })
+                Answer::TransfersDone(TransferMarked { changed })
             }
-            Command::TransferFailed(command) => {
-                self.mark(command.wtid, |sent| if sent == Sent::Done { sent } else { Sent::Failed })?
-            }
-            Command::TransferRetry(command) => {
-                self.mark(command.wtid, |sent| if sent == Sent::Failed { Sent::Open } else { sent })?
-            }
-            Command::PurseCreate(command) => Outcome::PurseCreate(self.create(command, now)?),
-            Command::PurseDeposit(command) => Outcome::PurseDeposit(self.deposit_into_purse(command, now)?),
-            Command::PurseMerge(command) => Outcome::PurseMerge(self.merge(command, now)?),
-            Command::ReservePurse(command) => Outcome::PurseCreate(self.ask(command, now)?),
-            Command::PurseDelete(command) => Outcome::PurseDelete(self.delete(command, now)?),
-            Command::PurseExpire(command) => Outcome::PurseExpire(self.expire(command, now)?),
-            Command::ReserveOpen(command) => Outcome::ReserveOpen(self.open(command, now)?),
-            Command::RequestClose(command) => Outcome::RequestClose(self.request_close(command, now)?),
-            Command::RequireKyc(command) => Outcome::RequireKyc(self.require(command)),
-            Command::StartKyc(command) => Outcome::StartKyc(self.start(command, now)),
-            Command::FinishKyc(command) => Outcome::FinishKyc(self.finish(command, now)?),
-            Command::SubmitKyc(command) => Outcome::SubmitKyc(self.submit(command)?),
-            Command::DecideKyc(command) => Outcome::DecideKyc(self.decide(command, now)?),
-            Command::ClearKycAlert(_) => Outcome::ClearKycAlert(KycAlertCleared),
+            Command::TransferFailed(command) => Answer::TransferFailed(
+                self.mark(command.wtid, |sent| if sent == Sent::Done { sent } else { Sent::Failed })?,
+            ),
+            Command::TransferRetry(command) => Answer::TransferRetry(
+                self.mark(command.wtid, |sent| if sent == Sent::Failed { Sent::Open } else { sent })?,
+            ),
+            Command::PurseCreate(command) => Answer::PurseCreate(self.create(command, now)?),
+            Command::PurseDeposit(command) => Answer::PurseDeposit(self.deposit_into_purse(command, now)?),
+            Command::PurseMerge(command) => Answer::PurseMerge(self.merge(command, now)?),
+            Command::ReservePurse(command) => Answer::ReservePurse(self.ask(command, now)?),
+            Command::PurseDelete(command) => Answer::PurseDelete(self.delete(command, now)?),
+            Command::PurseExpire(command) => Answer::PurseExpire(self.expire(command, now)?),
+            Command::ReserveOpen(command) => Answer::ReserveOpen(self.open(command, now)?),
+            Command::RequestClose(command) => Answer::RequestClose(self.request_close(command, now)?),
+            Command::RequireKyc(command) => Answer::RequireKyc(self.require(command)),
+            Command::StartKyc(command) => Answer::StartKyc(self.start(command, now)),
+            Command::FinishKyc(command) => Answer::FinishKyc(self.finish(command, now)?),
+            Command::SubmitKyc(command) => Answer::SubmitKyc(self.submit(command)?),
+            Command::DecideKyc(command) => Answer::DecideKyc(self.decide(command, now)?),
+            Command::ClearKycAlert(_) => Answer::ClearKycAlert(KycAlertCleared),
             Command::ExecuteDrain(_)
             | Command::Management(_)
             | Command::Lease(_)
@@ -388,11 +387,11 @@ impl Model {
         })
     }
 
-    fn mark(&mut self, wtid: Wtid, change: impl Fn(Sent) -> Sent) -> Step<Outcome> {
+    fn mark(&mut self, wtid: Wtid, change: impl Fn(Sent) -> Sent) -> Step<TransferMarked> {
         let (_, sent) = self.transfers.get_mut(&wtid).ok_or(Refusal::TransferUnknown)?;
         let before = *sent;
         *sent = change(before);
-        Ok(Outcome::Transfer(TransferMarked { changed: *sent != before }))
+        Ok(TransferMarked { changed: *sent != before })
     }
 
     fn terms(&self, denom: u32, index: usize) -> Step<DenomTerms> {

@@ -1,62 +1,15 @@
-//! Commands that move rows to an archive.
+//! What leaves for an archive: units of rows that belong together.
 
-use batzen_crypto::{HashCode, ShortHash, Wtid};
-use batzen_protocol::Timestamp;
+use batzen_crypto::Wtid;
 use batzen_store::{Change, Record, Table, TableDef};
 use batzen_tables::exchange::{
-    ArchiveRunRow, CoinKey, CoinPub, CoinRow, Coins, DenomSerial, DepositKey, DepositRow, Deposits, MeltByRc,
-    MeltByRcRow, MeltKey, MeltRow, Melts, Prepared, PreparedRow, PurseDepositKey, PurseDepositRow,
-    PurseDeposits, PursePub, RcKey, RecoupKey, RecoupRefreshCreditKey, RecoupRefreshCreditRow,
-    RecoupRefreshCredits, RecoupRefreshRow, RecoupRefreshes, RecoupRow, Recoups, RefundKey, RefundRow,
-    Refunds, ReserveOpenDepositKey, ReserveOpenDepositRow, ReserveOpenDeposits, RevealRow, Reveals, WireOut,
+    CoinKey, CoinPub, CoinRow, Coins, DenomSerial, DepositKey, DepositRow, Deposits, MeltByRc, MeltByRcRow,
+    MeltKey, MeltRow, Melts, Prepared, PreparedRow, PurseDepositKey, PurseDepositRow, PurseDeposits,
+    PursePub, RcKey, RecoupKey, RecoupRefreshCreditKey, RecoupRefreshCreditRow, RecoupRefreshCredits,
+    RecoupRefreshRow, RecoupRefreshes, RecoupRow, Recoups, RefundKey, RefundRow, Refunds,
+    ReserveOpenDepositKey, ReserveOpenDepositRow, ReserveOpenDeposits, RevealRow, Reveals, WireOut,
     WireOutRow, WtidKey,
 };
-
-/// Moves rows whose legal time is over out of the store. Whoever submits it has copied them to an archive
-/// before; the rules decide on each unit, and remove only what equals the copy.
-#[derive(Debug, Clone)]
-pub enum Archive {
-    /// Begins a run, or continues the one that was interrupted.
-    Begin {
-        /// The number of the next run, as far as the submitter knows.
-        run: u32,
-        /// A random number for a new run.
-        id: ShortHash,
-        /// Why.
-        reason: String,
-    },
-    /// Removes units that the run's archive has.
-    Move {
-        /// The run.
-        run: u32,
-        /// Its random number.
-        id: ShortHash,
-        /// The time at which everything must be over, if it is before now: a wrong clock alone removes nothing.
-        until: Timestamp,
-        /// What to remove.
-        units: Vec<ArchiveUnit>,
-    },
-    /// Ends a run.
-    Finish {
-        /// The run.
-        run: u32,
-        /// Its random number.
-        id: ShortHash,
-        /// The digest of its rows.
-        digest: HashCode,
-        /// When it ended.
-        time: Timestamp,
-    },
-    /// Records that a run's archive is dropped.
-    Drop {
-        /// The run.
-        run: u32,
-        /// Why.
-        reason: String,
-        /// It must have ended before this time.
-        before: Timestamp,
-    },
-}
 
 /// Rows of one table with their keys, in the order of keys.
 pub type Rows<T> = Vec<(<T as Table>::Key, <T as Table>::Row)>;
@@ -319,22 +272,4 @@ impl Stays {
             Self::Changed => "changed",
         }
     }
-}
-
-/// What an [`Archive`] did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Archived {
-    /// The run that is under way.
-    Begun {
-        /// Its number.
-        run: u32,
-        /// Its row.
-        row: Box<ArchiveRunRow>,
-    },
-    /// For each unit: nothing if it left, or why it stays.
-    Moved(Vec<Option<Stays>>),
-    /// The run ended, now or before.
-    Finished(Box<ArchiveRunRow>),
-    /// The run's archive may be removed.
-    Dropped(Box<ArchiveRunRow>),
 }
