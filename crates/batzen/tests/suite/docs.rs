@@ -382,7 +382,8 @@ fn every_file_of_code_that_a_page_names_exists() {
         let text = std::fs::read_to_string(&page).unwrap();
         for name in text.split('`').skip(1).step_by(2) {
             let Some((first, rest)) = name.split_once('/') else { continue };
-            let is_code = ["src/", "tests/", "benches/", "examples/"].iter().any(|start| rest.starts_with(start));
+            let is_code =
+                ["src/", "tests/", "benches/", "examples/"].iter().any(|start| rest.starts_with(start));
             if !is_code || rest.contains(['*', '…', ' ', ':', '<']) {
                 continue;
             }

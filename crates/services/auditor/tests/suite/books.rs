@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use batzen_auditor::books::{Books, BooksError, Numbered, clear, collect_garbage};
+use batzen_auditor::books::{Books, BooksError, Numbered, collect_garbage};
+use batzen_auditor::live::clear;
 use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterSigningKeyRevoked, SignedMessage};
 use batzen_store::Table as _;

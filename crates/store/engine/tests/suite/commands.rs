@@ -26,7 +26,7 @@ impl Table for Boxes {
     type Row = BoxRow;
 }
 
-struct Toy;
+pub struct Toy;
 
 impl Rules for Toy {
     type Refusal = &'static str;

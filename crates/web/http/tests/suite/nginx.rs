@@ -6,7 +6,7 @@ use batzen_http::client::Client;
 use batzen_http::{Admission, Drain, Handler, Head, Listen, Request, Response, Server, ServerOptions};
 use batzen_protocol::api::bank::TransferRequest;
 use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
-use common::{read_answer, read_to_end, status};
+use common::{read_to_end, status};
 use std::{
     fs,
     net::{SocketAddr, TcpListener},
