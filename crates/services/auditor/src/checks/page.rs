@@ -31,8 +31,8 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .wide{overflow-x:auto}:root{--c0:#2b6cb0;--c1:#b7791f;--c2:#2f855a;--c3:#c53030;--c4:#888}svg{width:100%;height:auto;max-height:20rem}\
 .line{fill:none;stroke-width:2;stroke-linecap:round}.dashed{stroke-dasharray:6 4}.axis,.grid{fill:none;stroke:#ddd}.axis{stroke:#555}\
 svg text{font-size:12px;fill:#555}.ex{text-anchor:middle}.ey{text-anchor:end}\
-.c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c12{color:var(--c4)}\
-.key{margin-right:1.2rem;font-weight:600}.few{display:grid;grid-template-columns:repeat(auto-fill,minmax(18rem,1fr));gap:1rem}\
+.c0{background:var(--c0)}.c1{background:var(--c1)}.c2{background:var(--c2)}.c3{background:var(--c3)}.c4{background:var(--c4)}\
+.key{margin-right:1.2rem;font-weight:600}.key i{display:inline-block;width:1.2rem;height:3px;margin-right:.4rem;vertical-align:middle}.few{display:grid;grid-template-columns:repeat(auto-fill,minmax(18rem,1fr));gap:1rem}\
 tr.sum td{font-weight:600;border-top:2px solid #555}code{font-size:.85em;word-break:break-all}\
 details{margin:.3rem 0}summary{cursor:pointer}\
 @media print{body{max-width:none;margin:0;font-size:11px}details{break-inside:avoid}}";

@@ -20,7 +20,7 @@ const OWED: usize = 3;
 /// Dashed.
 const EXPECTED: usize = COLOURS + 4;
 
-/// A line of a drawing: its colour on the page, its name, its points.
+/// A line of a drawing.
 struct Figure {
     colour: usize,
     name: &'static str,
@@ -47,8 +47,8 @@ fn drawing(out: &mut String, what: &str, figures: &[Figure], context: &Context) 
     out.extend(plot.svg(|units| net(units as i128).to_string()));
     out.push_str("<p>");
     for Figure { colour, name, points } in figures {
-        let last = points.last().map_or(0, |(_, units)| *units);
-        let _ = write!(out, "<span class=\"key c{colour}\">{name} {}</span>", net(last));
+        let (colour, last) = (colour % COLOURS, points.last().map_or(0, |(_, units)| *units));
+        let _ = write!(out, "<span class=\"key\"><i class=\"c{colour}\"></i>{name} {}</span>", net(last));
     }
     out.push_str("</p>");
 }
